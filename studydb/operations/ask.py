@@ -5,6 +5,7 @@ from time import monotonic
 
 from studydb.db import Database
 from studydb.db.faults import Duplicate, DuplicateParams, LockTimeout
+from studydb.domain.errors import StorageTransient
 from studydb.domain.records import Claim, Claimant, Study
 from studydb.operations.claim import claim_from_row, find_earlier_send
 from studydb.operations.propose import propose_ahead, propose_next
@@ -62,7 +63,7 @@ def ask(
         return find_earlier_send(database, study, claimant) if again else None
     assert row.draw is not None  # the row was made from a draw
     if by_model is None:
-        propose_ahead(database, study, taken=row.draw)
+        _propose_ahead(database, study, taken=row.draw)
     return claim_from_row(study, row, claimant)
 
 
@@ -90,6 +91,15 @@ def _ask_in_turn(
         return proposals.ask(
             txn, claimant, study_id=study.id, if_nothing_waits=if_nothing_waits, queue=False
         )
+
+
+def _propose_ahead(database: Database, study: Study, *, taken: int) -> None:
+    try:
+        propose_ahead(database, study, taken=taken)
+    except StorageTransient:
+        raise  # the ask is sent again, and returns its trial
+    except Exception:  # noqa: BLE001  the trial exists; the ask of a draw that fails raises its error
+        return
 
 
 def _skip_duplicate(database: Database, study: Study) -> None:

@@ -1,10 +1,12 @@
 """Compute proposals ahead of their asks, outside of any transaction, and store them."""
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Iterator
+from math import inf
 
 from studydb.db import Database
 from studydb.domain.records import Proposal, Study
-from studydb.store import proposals
+from studydb.store import proposals, proposer
 
 BLOCK = 64
 """The number of consecutive draws whose proposals are stored together."""
@@ -15,30 +17,41 @@ How many blocks after the current block are stored ahead. An ask that waits for 
 the proposals that were stored when it began. So more draws must be stored ahead than clients wait.
 """
 
+MOST_BYTES = 2**20
+"""About how many bytes of JSON one transaction stores; it stores at least one proposal."""
+
+MOST_BYTES_AHEAD = 8 * MOST_BYTES
+"""About how many bytes of JSON are stored ahead."""
+
 
 def propose_next(database: Database, study: Study, *, if_nothing_waits: bool) -> bool:
     """
-    Store the next draw's proposal unless it is stored.
+    Store the next draw's proposal unless it is stored, with proposals of the draws after it.
+
+    The next draw can be `num_trials` or more, because draws whose params exist are skipped.
 
     Returns:
         False if there is no next draw; see `proposals.next_of`.
     """
     with database.begin(write=False) as txn:
         following = proposals.next_of(txn, study_id=study.id, if_nothing_waits=if_nothing_waits)
-    if following is None:
-        return False
+        if following is None:
+            return False
+        end = proposer.outlook(txn, study_id=study.id).end
     if not following.is_proposed:  # otherwise another worker has just stored it
-        first = following.draw // BLOCK * BLOCK
-        propose_by_index(database, study, draws=range(following.draw, first + BLOCK))
+        due = range(following.draw, (following.draw // BLOCK + 1) * BLOCK)
+        if end is not None:
+            due = range(due.start, max(due.start + 1, min(due.stop, end)))
+        propose_by_index(database, study, draws=due, most_bytes=MOST_BYTES)
     return True
 
 
 def propose_ahead(database: Database, study: Study, *, taken: int) -> None:
     """
-    Store the blocks that are due once the first draw of a block is taken.
+    Store the draws that are due once the first draw of a block is taken.
 
-    The first block makes two blocks due, later blocks two or one, up to `BLOCKS_AHEAD`. Draws from
-    `num_trials` on are left out.
+    The first block makes two blocks due, later blocks two or one, up to `BLOCKS_AHEAD`. Draws that
+    the budget does not need are left out. The budget is read each time: `extend` changes it.
 
     Args:
         taken: The draw that the caller has taken.
@@ -46,23 +59,61 @@ def propose_ahead(database: Database, study: Study, *, taken: int) -> None:
     block, place = divmod(taken, BLOCK)
     if place != 0:
         return
-    due = range((_last_due(block - 1) + 1) * BLOCK, (_last_due(block) + 1) * BLOCK)
-    if study.num_trials is not None:
-        due = range(due.start, min(due.stop, study.num_trials))
-    propose_by_index(database, study, draws=due)
+    with database.begin(write=False) as txn:
+        ahead = proposer.outlook(txn, study_id=study.id)
+    due = range(ahead.draw, (_last_due(block) + 1) * BLOCK)
+    if ahead.end is not None:
+        due = range(due.start, min(due.stop, ahead.end))
+    if not due:
+        return
+    stored_bytes = (ahead.draw - ahead.next_draw) * _json_bytes(proposal_of(study, taken))
+    if stored_bytes < MOST_BYTES_AHEAD:
+        most_bytes = MOST_BYTES_AHEAD - stored_bytes
+        propose_by_index(database, study, draws=due, most_bytes=most_bytes)
 
 
 def _last_due(block: int) -> int:
     return min(2 * block + 2, block + BLOCKS_AHEAD)
 
 
-def propose_by_index(database: Database, study: Study, *, draws: Iterable[int]) -> None:
-    """Compute and store the proposals of draws; draws that the searcher lacks are left out."""
+def propose_by_index(
+    database: Database, study: Study, *, draws: Iterable[int], most_bytes: float = inf
+) -> None:
+    """
+    Compute and store the proposals of draws; draws that the searcher lacks are left out.
+
+    Args:
+        most_bytes: After about this many bytes of JSON the draws that remain are left out.
+    """
     end = study.num_draws
-    proposed = {draw: proposal_of(study, draw) for draw in draws if end is None or draw < end}
-    if proposed:
+    computed = ((draw, proposal_of(study, draw)) for draw in draws if end is None or draw < end)
+    for proposed in in_parts(computed, most_bytes=most_bytes):
         with database.begin(durable=False) as txn:  # a lost proposal is computed again
             proposals.store(txn, study_id=study.id, proposed=proposed)
+
+
+def in_parts(
+    computed: Iterable[tuple[int, Proposal]], *, most_bytes: float = inf
+) -> Iterator[dict[int, Proposal]]:
+    """Divide proposals into parts of about `MOST_BYTES`, each of which one transaction stores."""
+    part: dict[int, Proposal] = {}
+    part_bytes = total_bytes = 0
+    for draw, one in computed:
+        n_bytes = _json_bytes(one)
+        if part and part_bytes + n_bytes > MOST_BYTES:
+            yield part
+            part, part_bytes = {}, 0
+        part[draw] = one
+        part_bytes += n_bytes
+        total_bytes += n_bytes
+        if total_bytes >= most_bytes:
+            break
+    if part:
+        yield part
+
+
+def _json_bytes(one: Proposal) -> int:
+    return len(json.dumps(dict(one.params))) + len(json.dumps(dict(one.config)))
 
 
 def proposal_of(study: Study, draw: int) -> Proposal:

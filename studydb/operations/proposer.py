@@ -12,6 +12,7 @@ from studydb.db import Database, Txn
 from studydb.domain.life.states import Origin
 from studydb.domain.records import Process, Proposal, Study
 from studydb.domain.space.search_space import params_hash
+from studydb.operations.propose import in_parts
 from studydb.store import counters, history, proposals, proposer, studies
 from studydb.store.proposer import Look, Outlook
 
@@ -149,8 +150,9 @@ def store_block(database: Database, study: Study, points: Sequence[Point], *, to
     """
     Store the points of a fit as the study's next proposals, and give up the proposer's lease.
 
-    Points that a trial or a proposal already has, and points beyond the budget, are left out. Draws
-    are given under the lock of the study's row, so no draw is without a proposal.
+    Points that a trial or a proposal already has, and points beyond the budget, are left out, and
+    after about 1 MiB of JSON the points that remain. Draws are given under the lock of the study's
+    row, so no draw is without a proposal.
 
     Returns:
         Whether the points were stored, by this request or by an earlier send of it. False if
@@ -218,11 +220,12 @@ def _new_points(
 
 
 def _store(txn: Txn, study: Study, points: Sequence[Point], *, first_draw: int) -> None:
-    if points:
-        proposed = {
-            draw: _proposal(study, point, draw)
-            for draw, point in enumerate(points, start=first_draw)
-        }
+    """Store the points that fit into one transaction; see `propose.in_parts`."""
+    computed = (
+        (draw, _proposal(study, point, draw)) for draw, point in enumerate(points, start=first_draw)
+    )
+    proposed = next(in_parts(computed), None)
+    if proposed is not None:
         proposals.store(txn, study_id=study.id, proposed=proposed)
 
 

@@ -136,6 +136,11 @@ class Outlook(NamedTuple):
     next_draw: int
     n_left: int | None
 
+    @property
+    def end(self) -> int | None:
+        """The first draw that the budget does not need; None for no limit."""
+        return None if self.n_left is None else self.draw + self.n_left
+
 
 def look(txn: Txn, *, study_id: int, token: str, if_nothing_waits: bool) -> Look | None:
     """

@@ -12,7 +12,7 @@ from harness.arrange import (
     SimulatedWorker,
     change,
     enqueued,
-    new_spec,
+    new_request,
     new_study,
     retry_while_busy,
     rows,
@@ -33,6 +33,7 @@ from studydb.domain.space.search_space import (
     uniform,
 )
 from studydb.operations import propose
+from studydb.operations.control import extend
 from studydb.operations.delete import delete
 from studydb.operations.propose import BLOCK, proposal_of, propose_ahead, propose_by_index
 from studydb.searchers import BY_NAME, GridSearch, RandomSearch
@@ -150,14 +151,21 @@ def test_proposals_of_taken_draws_are_deleted_together(database):
     assert draws(database) == list(range(BLOCK + 1, 5 * BLOCK))
 
 
-def test_every_block_is_stored_once_and_up_to_eight_blocks_ahead(monkeypatch):
+def test_every_block_is_stored_once_and_up_to_eight_blocks_ahead(database, monkeypatch):
     due = []
-    monkeypatch.setattr(propose, "propose_by_index", lambda *_, draws: due.extend(draws))
-    study = new_spec(num_trials=None)
 
-    for taken in range(20 * BLOCK):
-        propose_ahead(None, study, taken=taken)
-        assert due[-1] >= min(2 * taken, taken + 7 * BLOCK)
+    def record(*given, draws, **options):
+        due.extend(draws)
+        propose_by_index(*given, draws=draws, **options)
+
+    monkeypatch.setattr(propose, "propose_by_index", record)
+    study = new_study(database, num_trials=None)
+    propose_by_index(database, study, draws=range(BLOCK))
+
+    for taken in range(0, 20 * BLOCK, BLOCK):
+        change(database, f"UPDATE study SET next_draw = {taken + 1}")
+        propose_ahead(database, study, taken=taken)
+        assert due[-1] >= min(2 * (taken + BLOCK - 1), taken + 8 * BLOCK - 1)
 
     assert due == list(range(BLOCK, 28 * BLOCK))
 
@@ -168,6 +176,86 @@ def test_no_block_from_num_trials_on_is_stored_ahead(database):
     SimulatedWorker(database, study).ask()
 
     assert draws(database) == list(range(1, 100))
+
+
+def test_first_ask_of_a_small_study_stores_no_more_than_its_budget(database):
+    study = new_study(database, num_trials=3)
+
+    SimulatedWorker(database, study).ask()
+
+    assert draws(database) == [0, 1, 2]
+
+
+def test_worker_with_an_older_record_of_an_extended_study_stores_ahead(database):
+    study = new_study(database, num_trials=BLOCK)
+    worker = SimulatedWorker(database, study)
+    for _ in range(BLOCK):
+        worker.ask()
+    extend(database, study, new_request(), n_more=1000)
+
+    worker.ask()
+
+    assert draws(database) == list(range(BLOCK + 1, 5 * BLOCK))
+
+
+@pytest.mark.parametrize("size", [2**20, 8 * 2**20])
+def test_trials_are_made_of_configs_of_many_bytes(database, size):
+    space = Space.read({"lr": uniform(0, 1), "text": "x" * size})
+    study = new_study(database, space=space, num_trials=None)
+    worker = SimulatedWorker(database, study)
+
+    runs = [worker.ask() for _ in range(3)]
+
+    assert [run.claimed.config["text"] == "x" * size for run in runs] == [True] * 3
+    assert len(draws(database)) <= propose.MOST_BYTES_AHEAD // size
+
+
+def test_proposals_ahead_have_a_limited_number_of_bytes(database):
+    size = 20_000
+    study = new_study(database, space=Space.read({"text": "x" * size}), num_trials=None)
+    worker = SimulatedWorker(database, study)
+
+    ahead = [(worker.ask(), len(draws(database)))[1] for _ in range(3 * BLOCK)]
+
+    assert max(ahead) * size <= propose.MOST_BYTES_AHEAD + BLOCK * size
+    assert max(ahead) > 4 * BLOCK
+
+
+def test_one_transaction_stores_a_limited_number_of_bytes(study):
+    space = Space.read({"text": "x" * 300_000})
+    proposed = proposal_of(replace(study, space=space), 0)
+
+    parts = list(propose.in_parts((draw, proposed) for draw in range(7)))
+
+    assert [list(part) for part in parts] == [[0, 1, 2], [3, 4, 5], [6]]
+
+
+def test_draws_beyond_num_trials_are_proposed_after_skipped_draws(database):
+    study = new_study(database, num_trials=3)
+    change(database, "UPDATE study SET next_draw = 10")  # as if 10 draws had been skipped
+    worker = SimulatedWorker(database, study)
+
+    runs = [worker.ask() for _ in range(4)]
+
+    assert runs[3] is None
+    assert rows(database, "SELECT draw FROM trial ORDER BY 1") == [(10,), (11,), (12,)]
+
+
+def test_error_in_proposals_ahead_leaves_the_ask_its_trial(database, monkeypatch):
+    study = new_study(database, num_trials=None)
+    by_index = RandomSearch.propose
+
+    def propose_few(self, space, *, seed, draw):
+        if draw >= BLOCK:
+            raise RuntimeError("broken")
+        return by_index(self, space, seed=seed, draw=draw)
+
+    monkeypatch.setattr(RandomSearch, "propose", propose_few)
+    worker = SimulatedWorker(database, study)
+
+    assert all(worker.ask() for _ in range(BLOCK))
+    with pytest.raises(RuntimeError, match="broken"):
+        worker.ask()
 
 
 def test_late_block_of_taken_draws_leaves_no_rows(database):
@@ -181,16 +269,32 @@ def test_late_block_of_taken_draws_leaves_no_rows(database):
 
 def test_deletion_of_many_taken_proposals_is_bounded_and_goes_on_later(database, monkeypatch):
     study = new_study(database, num_trials=None)
-    propose_by_index(database, study, draws=range(2000))
-    change(database, "UPDATE study SET next_draw = 1990")
+    most, last = proposals.MOST_DELETED, proposals.CLEAN_UP_DRAWS
+    propose_by_index(database, study, draws=range(last))
+    change(database, f"UPDATE study SET next_draw = {last - 10}")
 
     left = []
-    for draw in (2000, 2001):
+    for draw in (last + 1, last, 2 * last, 3 * last):
         propose_by_index(database, study, draws=[draw])
-        left.append(draws(database))
+        left.append([one for one in draws(database) if one < last])
 
-    assert left[0] == list(range(proposals.MOST_DELETED, 2001))
-    assert left[1] == list(range(1990, 2002))
+    recent = range(last - 10, last)
+    assert left[0] == [*range(last - 10 - most), *recent]
+    assert left[1] == [*range(most, last - 10 - most), *recent]
+    assert left[-1] == list(recent)
+
+
+def test_deletion_does_not_look_for_the_oldest_proposals_each_time(database):
+    """The oldest entries of the index are those of deleted proposals while a snapshot is open."""
+    study, sent = new_study(database, num_trials=None), []
+    database.observer = sent.append
+    propose_by_index(database, study, draws=range(BLOCK, 2 * BLOCK))
+    database.observer = None
+
+    deletions = [sql for sql in sent if "DELETE FROM proposal" in sql]
+    assert len(deletions) == 1
+    assert "min(" not in deletions[0]
+    assert "draw >=" in deletions[0]
 
 
 def test_stored_proposal_is_kept(database):
@@ -270,6 +374,18 @@ def test_ask_that_waited_takes_the_draw_after_those_that_others_took(clients, po
 
     assert ask.result().claimed.params == proposal_of(study, 6).params
     assert len(sent) == 1
+
+
+def test_ask_without_a_proposal_does_not_queue(clients):
+    database, rival = clients
+    study = new_study(database, num_trials=None)
+    claimant = SimulatedWorker(database, study).claimant()
+
+    rival.execute(f"SELECT pg_advisory_lock({proposals._QUEUE}, {study.id})")
+    with database.begin(durable=False) as txn:
+        asked = proposals.ask(txn, claimant, study_id=study.id, if_nothing_waits=False)
+
+    assert asked is None  # an ask that queues raises LockTimeout
 
 
 def test_ask_sees_a_block_that_was_stored_while_it_waited_at_the_second_try(
