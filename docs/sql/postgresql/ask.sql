@@ -15,18 +15,17 @@ WITH drawn AS (
         AND (study.num_trials IS NULL OR study.n_counted < study.num_trials)
         AND (study.num_draws IS NULL OR study.next_draw < study.num_draws)
         AND (study.max_concurrent IS NULL OR study.n_running < study.max_concurrent)
-        AND (
-            SELECT CASE WHEN pg_try_advisory_xact_lock(1937012068, CAST(:study % 2147483648 AS
-                INTEGER)) THEN true WHEN (set_config('lock_timeout', '2000', true) IS NOT NULL)
-                THEN pg_advisory_xact_lock(1937012068, CAST(:study % 2147483648 AS INTEGER)) IS
-                NOT NULL END
-        )
-        AND coalesce((
+        AND CASE WHEN coalesce((
             SELECT true
             FROM proposal
             WHERE proposal.study_id = study.id
                 AND proposal.draw = study.next_draw
-        ), false)
+        ), false) THEN (
+            SELECT CASE WHEN pg_try_advisory_xact_lock(1937012068, CAST(:study % 2147483648 AS
+                INTEGER)) THEN true WHEN (set_config('lock_timeout', '2000', true) IS NOT NULL)
+                THEN pg_advisory_xact_lock(1937012068, CAST(:study % 2147483648 AS INTEGER)) IS
+                NOT NULL END
+        ) ELSE false END
     RETURNING study.next_number - 1 AS number, study.next_draw - 1 AS draw
 ),
 main AS (
@@ -75,16 +74,14 @@ WHERE set_config('synchronous_commit', 'off', true) = 'off';
 --     Filter: (set_config('synchronous_commit'::text, 'off'::text, true) = 'off'::text)
 --     CTE drawn
 --       ->  Update on study
---             InitPlan 1
+--             InitPlan 2
 --               ->  Result
---             ->  Result
---                   One-Time Filter: (InitPlan 1).col1
---                   ->  Index Scan using study_pkey on study
---                         Index Cond: (id = $1)
---                         Filter: (((num_trials IS NULL) OR (n_counted < num_trials)) AND ((num_draws IS NULL) OR (next_draw < num_draws)) AND ((max_concurrent IS NULL) OR (n_running < max_concurrent)) AND (status = 'RUNNING'::text) AND COALESCE((SubPlan 2), false))
---                         SubPlan 2
---                           ->  Index Only Scan using proposal_pkey on proposal
---                                 Index Cond: ((study_id = study.id) AND (draw = study.next_draw))
+--             ->  Index Scan using study_pkey on study
+--                   Index Cond: (id = $1)
+--                   Filter: (((num_trials IS NULL) OR (n_counted < num_trials)) AND ((num_draws IS NULL) OR (next_draw < num_draws)) AND ((max_concurrent IS NULL) OR (n_running < max_concurrent)) AND (status = 'RUNNING'::text) AND CASE WHEN COALESCE((SubPlan 1), false) THEN (InitPlan 2).col1 ELSE false END)
+--                   SubPlan 1
+--                     ->  Index Only Scan using proposal_pkey on proposal
+--                           Index Cond: ((study_id = study.id) AND (draw = study.next_draw))
 --     CTE main
 --       ->  Insert on trial
 --             ->  Subquery Scan on "*SELECT*"

@@ -15,18 +15,17 @@ WITH drawn AS (
         AND (study.num_trials IS NULL OR study.n_counted < study.num_trials)
         AND (study.num_draws IS NULL OR study.next_draw < study.num_draws)
         AND (study.max_concurrent IS NULL OR study.n_running < study.max_concurrent)
-        AND (
-            SELECT CASE WHEN pg_try_advisory_xact_lock(1937012068, CAST(:study % 2147483648 AS
-                INTEGER)) THEN true WHEN (set_config('lock_timeout', '2000', true) IS NOT NULL)
-                THEN pg_advisory_xact_lock(1937012068, CAST(:study % 2147483648 AS INTEGER)) IS
-                NOT NULL END
-        )
-        AND coalesce((
+        AND CASE WHEN coalesce((
             SELECT true
             FROM proposal
             WHERE proposal.study_id = study.id
                 AND proposal.draw = study.next_draw
-        ), false)
+        ), false) THEN (
+            SELECT CASE WHEN pg_try_advisory_xact_lock(1937012068, CAST(:study % 2147483648 AS
+                INTEGER)) THEN true WHEN (set_config('lock_timeout', '2000', true) IS NOT NULL)
+                THEN pg_advisory_xact_lock(1937012068, CAST(:study % 2147483648 AS INTEGER)) IS
+                NOT NULL END
+        ) ELSE false END
     RETURNING study.next_number - 1 AS number, study.next_draw - 1 AS draw
 ),
 main AS (
@@ -75,16 +74,14 @@ WHERE set_config('synchronous_commit', 'off', true) = 'off';
 --     Filter: (set_config('synchronous_commit'::text, 'off'::text, true) = 'off'::text)
 --     CTE drawn
 --       ->  Update on study
---             InitPlan 1
+--             InitPlan 2
 --               ->  Result
---             ->  Result
---                   One-Time Filter: (InitPlan 1).col1
---                   ->  Index Scan using study_pkey on study
---                         Index Cond: (id = $1)
---                         Filter: (((num_trials IS NULL) OR (n_counted < num_trials)) AND ((num_draws IS NULL) OR (next_draw < num_draws)) AND ((max_concurrent IS NULL) OR (n_running < max_concurrent)) AND (status = 'RUNNING'::text) AND COALESCE((SubPlan 2), false))
---                         SubPlan 2
---                           ->  Index Only Scan using proposal_pkey on proposal
---                                 Index Cond: ((study_id = study.id) AND (draw = study.next_draw))
+--             ->  Index Scan using study_pkey on study
+--                   Index Cond: (id = $1)
+--                   Filter: (((num_trials IS NULL) OR (n_counted < num_trials)) AND ((num_draws IS NULL) OR (next_draw < num_draws)) AND ((max_concurrent IS NULL) OR (n_running < max_concurrent)) AND (status = 'RUNNING'::text) AND CASE WHEN COALESCE((SubPlan 1), false) THEN (InitPlan 2).col1 ELSE false END)
+--                   SubPlan 1
+--                     ->  Index Only Scan using proposal_pkey on proposal
+--                           Index Cond: ((study_id = study.id) AND (draw = study.next_draw))
 --     CTE main
 --       ->  Insert on trial
 --             ->  Subquery Scan on "*SELECT*"
@@ -139,6 +136,26 @@ WHERE study.id = :study
 --       ->  Index Only Scan using proposal_pkey on proposal
 --             Index Cond: ((study_id = study.id) AND (draw = study.next_draw))
 
+-- studydb/store/proposer.py outlook: Read where the next proposals belong; exact if this
+--   transaction locks the study's row.
+SELECT (
+    SELECT coalesce(max(proposal.draw) + 1, study.next_draw) AS coalesce_1
+    FROM proposal
+    WHERE proposal.study_id = study.id
+        AND proposal.draw >= study.next_draw
+) AS draw, study.next_draw, study.num_draws, study.num_trials, study.n_counted
+FROM study
+WHERE study.id = :study;
+-- Plan:
+--   Index Scan using study_pkey on study
+--     Index Cond: (id = $2)
+--     SubPlan 2
+--       ->  Result
+--             InitPlan 1
+--               ->  Limit
+--                     ->  Index Only Scan Backward using proposal_pkey on proposal
+--                           Index Cond: ((study_id = study.id) AND (draw >= study.next_draw))
+
 COMMIT;
 
 BEGIN;
@@ -165,6 +182,22 @@ FROM unnest(:draw, :params, :params_hash, :config, :origin, :space_version, :bra
 --     Conflict Resolution: NOTHING
 --     ->  Subquery Scan on "*SELECT*"
 --           ->  Function Scan on rows
+
+-- studydb/store/proposals.py store
+DELETE FROM proposal
+WHERE proposal.study_id = :study
+    AND proposal.draw < (SELECT study.next_draw FROM study WHERE study.id = :study)
+    AND proposal.draw >= (SELECT study.next_draw FROM study WHERE study.id = :study) - 1024;
+-- Plan:
+--   Delete on proposal
+--     InitPlan 1
+--       ->  Index Scan using study_pkey on study
+--             Index Cond: (id = $1)
+--     InitPlan 2
+--       ->  Index Scan using study_pkey on study study_1
+--             Index Cond: (id = $1)
+--     ->  Index Scan using proposal_pkey on proposal
+--           Index Cond: ((study_id = $1) AND (draw < (InitPlan 1).col1) AND (draw >= ((InitPlan 2).col1 - $2)))
 
 -- studydb/store/proposals.py store
 DELETE FROM proposal
@@ -207,18 +240,17 @@ WITH drawn AS (
         AND (study.num_trials IS NULL OR study.n_counted < study.num_trials)
         AND (study.num_draws IS NULL OR study.next_draw < study.num_draws)
         AND (study.max_concurrent IS NULL OR study.n_running < study.max_concurrent)
-        AND (
-            SELECT CASE WHEN pg_try_advisory_xact_lock(1937012068, CAST(:study % 2147483648 AS
-                INTEGER)) THEN true WHEN (set_config('lock_timeout', '2000', true) IS NOT NULL)
-                THEN pg_advisory_xact_lock(1937012068, CAST(:study % 2147483648 AS INTEGER)) IS
-                NOT NULL END
-        )
-        AND coalesce((
+        AND CASE WHEN coalesce((
             SELECT true
             FROM proposal
             WHERE proposal.study_id = study.id
                 AND proposal.draw = study.next_draw
-        ), false)
+        ), false) THEN (
+            SELECT CASE WHEN pg_try_advisory_xact_lock(1937012068, CAST(:study % 2147483648 AS
+                INTEGER)) THEN true WHEN (set_config('lock_timeout', '2000', true) IS NOT NULL)
+                THEN pg_advisory_xact_lock(1937012068, CAST(:study % 2147483648 AS INTEGER)) IS
+                NOT NULL END
+        ) ELSE false END
     RETURNING study.next_number - 1 AS number, study.next_draw - 1 AS draw
 ),
 main AS (
@@ -267,16 +299,14 @@ WHERE set_config('synchronous_commit', 'off', true) = 'off';
 --     Filter: (set_config('synchronous_commit'::text, 'off'::text, true) = 'off'::text)
 --     CTE drawn
 --       ->  Update on study
---             InitPlan 1
+--             InitPlan 2
 --               ->  Result
---             ->  Result
---                   One-Time Filter: (InitPlan 1).col1
---                   ->  Index Scan using study_pkey on study
---                         Index Cond: (id = $1)
---                         Filter: (((num_trials IS NULL) OR (n_counted < num_trials)) AND ((num_draws IS NULL) OR (next_draw < num_draws)) AND ((max_concurrent IS NULL) OR (n_running < max_concurrent)) AND (status = 'RUNNING'::text) AND COALESCE((SubPlan 2), false))
---                         SubPlan 2
---                           ->  Index Only Scan using proposal_pkey on proposal
---                                 Index Cond: ((study_id = study.id) AND (draw = study.next_draw))
+--             ->  Index Scan using study_pkey on study
+--                   Index Cond: (id = $1)
+--                   Filter: (((num_trials IS NULL) OR (n_counted < num_trials)) AND ((num_draws IS NULL) OR (next_draw < num_draws)) AND ((max_concurrent IS NULL) OR (n_running < max_concurrent)) AND (status = 'RUNNING'::text) AND CASE WHEN COALESCE((SubPlan 1), false) THEN (InitPlan 2).col1 ELSE false END)
+--                   SubPlan 1
+--                     ->  Index Only Scan using proposal_pkey on proposal
+--                           Index Cond: ((study_id = study.id) AND (draw = study.next_draw))
 --     CTE main
 --       ->  Insert on trial
 --             ->  Subquery Scan on "*SELECT*"
@@ -307,3 +337,27 @@ WHERE set_config('synchronous_commit', 'off', true) = 'off';
 --                   One-Time Filter: (InitPlan 12).col1
 --                   ->  Index Scan using counter_pkey on counter
 --                         Index Cond: ((study_id = $1) AND (shard = $21))
+
+BEGIN;
+
+-- studydb/store/proposer.py outlook: Read where the next proposals belong; exact if this
+--   transaction locks the study's row.
+SELECT (
+    SELECT coalesce(max(proposal.draw) + 1, study.next_draw) AS coalesce_1
+    FROM proposal
+    WHERE proposal.study_id = study.id
+        AND proposal.draw >= study.next_draw
+) AS draw, study.next_draw, study.num_draws, study.num_trials, study.n_counted
+FROM study
+WHERE study.id = :study;
+-- Plan:
+--   Index Scan using study_pkey on study
+--     Index Cond: (id = $2)
+--     SubPlan 2
+--       ->  Result
+--             InitPlan 1
+--               ->  Limit
+--                     ->  Index Only Scan Backward using proposal_pkey on proposal
+--                           Index Cond: ((study_id = study.id) AND (draw >= study.next_draw))
+
+COMMIT;

@@ -42,6 +42,17 @@ WHERE study.id = :study
     AND (study.num_draws IS NULL OR study.next_draw < study.num_draws)
     AND (study.max_concurrent IS NULL OR study.n_running < study.max_concurrent);
 
+-- studydb/store/proposer.py outlook: Read where the next proposals belong; exact if this
+--   transaction locks the study's row.
+SELECT (
+    SELECT coalesce(max(proposal.draw) + 1, study.next_draw) AS coalesce_1
+    FROM proposal
+    WHERE proposal.study_id = study.id
+        AND proposal.draw >= study.next_draw
+) AS draw, study.next_draw, study.num_draws, study.num_trials, study.n_counted
+FROM study
+WHERE study.id = :study;
+
 ROLLBACK;
 
 BEGIN;
@@ -56,6 +67,12 @@ WHERE study.id = :study;
 INSERT INTO proposal (study_id, draw, params, params_hash, config, origin, space_version,
     bracket, is_unique, proposed_at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING;
+
+-- studydb/store/proposals.py store
+DELETE FROM proposal
+WHERE proposal.study_id = :study
+    AND proposal.draw < (SELECT study.next_draw FROM study WHERE study.id = :study)
+    AND proposal.draw >= (SELECT study.next_draw FROM study WHERE study.id = :study) - 1024;
 
 -- studydb/store/proposals.py store
 DELETE FROM proposal
@@ -126,3 +143,18 @@ WHERE counter.study_id = :study
     AND counter.shard = :shard_no;
 
 COMMIT;
+
+BEGIN;
+
+-- studydb/store/proposer.py outlook: Read where the next proposals belong; exact if this
+--   transaction locks the study's row.
+SELECT (
+    SELECT coalesce(max(proposal.draw) + 1, study.next_draw) AS coalesce_1
+    FROM proposal
+    WHERE proposal.study_id = study.id
+        AND proposal.draw >= study.next_draw
+) AS draw, study.next_draw, study.num_draws, study.num_trials, study.n_counted
+FROM study
+WHERE study.id = :study;
+
+ROLLBACK;
