@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from studydb.db import Prepared, Txn
 from studydb.db.decision_schema import rung, rung_entry
 from studydb.db.dialect import is_listed, now
-from studydb.db.schema import BY_ID, trial
+from studydb.db.schema import trial
 from studydb.store.promotions import ANY_GIVEN_UP, IS_GIVEN_UP, NONE_WAITS
 from studydb.store.rungs import NONE_KEPT, Rung
 
@@ -60,9 +60,9 @@ _GIVEN_UP = Prepared(
     .select_from(rung)
     .join(rung_entry, rung_entry.c.rung_id == rung.c.id)
     .join(trial, trial.c.id == rung_entry.c.trial_id)
-    .where(is_listed(rung.c.id, "rungs"), *IS_GIVEN_UP)
-    .order_by(BY_ID)
-    .limit(MOST)
+    .where(rung.c.id == sa.bindparam("rung"), *IS_GIVEN_UP)
+    .order_by(rung_entry.c.score, rung_entry.c.ordinal)
+    .limit(sa.bindparam("most", type_=sa.Integer))
     .with_for_update(key_share=True, skip_locked=True, of=trial)
 )
 _LEAVE = Prepared(
@@ -111,8 +111,17 @@ def lock_closed(txn: Txn, *, study_id: int) -> list[int]:
 
 
 def lock_given_up(txn: Txn, *, study_id: int, rungs: Sequence[int]) -> list[GivenUp]:
-    """Lock some PAUSED trials that wait at closed rungs and were not kept, by ascending id."""
-    return [GivenUp._make(row) for row in txn.all(_GIVEN_UP, study=study_id, rungs=rungs)]
+    """
+    Lock at most 100 PAUSED trials that wait at closed rungs and were not kept.
+
+    Locked trials are skipped, so the order of the locks cannot cause a deadlock.
+    """
+    found: list[GivenUp] = []
+    for one in rungs:
+        if len(found) < MOST:
+            rows = txn.all(_GIVEN_UP, study=study_id, rung=one, most=MOST - len(found))
+            found += map(GivenUp._make, rows)
+    return found
 
 
 def leave(txn: Txn, *, trial: GivenUp) -> None:
