@@ -119,7 +119,8 @@ def problem_text(problem: StorageProblem) -> str:
     more = f" (the newest of {problem.times})" if problem.times > 1 else ""
     data = problem.data if isinstance(problem.data, dict) else {}
     about = data.get("error") or f"{data.get('url')}, step {data.get('step')}"
-    return visible(f"trial {problem.number}: {problem.kind}{more}: {about}")
+    where = "" if problem.number is None else f"trial {problem.number}: "
+    return visible(f"{where}{problem.kind}{more}: {about}")
 
 
 def next_commands(study: Study, overview: Overview) -> list[str]:

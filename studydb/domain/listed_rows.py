@@ -132,13 +132,14 @@ class StorageProblem(NamedTuple):
     The newest event of one kind of trouble, such as a checkpoint that was not stored.
 
     Attributes:
+        number: The trial; None if the problem is of the study.
         times: How many of the study's newest events (at most 2,000) are of this kind.
     """
 
     kind: str
     at: datetime
     times: int
-    number: int
+    number: int | None
     attempt: int | None
     data: Any
 

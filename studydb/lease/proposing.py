@@ -21,6 +21,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum
+from math import inf
 from time import monotonic
 from uuid import uuid4
 
@@ -35,6 +36,7 @@ from studydb.lease.trial_history import History
 from studydb.operations import proposer
 from studydb.operations.history import read_hashes
 from studydb.operations.proposer import Point, Turn
+from studydb.operations.record_event import record_model_failure
 from studydb.processes import is_alive
 
 PROPOSER_LEASE_S = 8.0
@@ -56,6 +58,9 @@ from the sum.
 """
 
 RENEWAL_RETRY_S = 0.5
+
+FAILURE_EVENT_S = 60.0
+"""A process records at most one failure of its model in this many seconds."""
 
 
 class Step(Enum):
@@ -80,6 +85,7 @@ class Proposer:
         self._fitting = threading.Lock()
         self._waiting = threading.local()
         self._looked = (0, -LEAST_WAIT_S)
+        self._recorded_s = -inf
 
     @classmethod
     def of(cls, database: Database, study: Study, *, worker_id: int) -> "Proposer | None":
@@ -162,7 +168,8 @@ class Proposer:
     def _fit(self) -> bool:
         """Take the lease, ask the model, and store its points; False if another has the lease."""
         if self._model is None:
-            self._observe()  # before the lease: imports and the first read can take seconds
+            with self._recording_failure():
+                self._observe()  # before the lease: imports and the first read can take seconds
         turn = proposer.take_turn(
             self._database,
             self._study,
@@ -216,7 +223,44 @@ class Proposer:
                 return
 
     def _choose(self, turn: Turn) -> list[Point]:
-        """Let the model propose points that the study lacks; none if the space has no more."""
+        """Choose points that the study lacks, by index if the model fails."""
+        points: list[Point] = []
+        with self._recording_failure():
+            points = self._points_of_model(turn)
+        if len(points) == turn.n_points:
+            return points
+        taken = read_hashes(self._database, self._study) | {
+            params_hash(point.params) for point in points
+        }
+        for draw in range(turn.draw + len(points), turn.draw + turn.n_points):
+            point = next(self._new_points(draw, taken), None)
+            if point is None:
+                break
+            taken.add(params_hash(point.params))
+            points.append(point)
+        return points
+
+    @contextmanager
+    def _recording_failure(self) -> Iterator[None]:
+        """Record an error of the model instead of raising it, and make a new model next time."""
+        try:
+            yield
+        except StudydbError:
+            raise
+        except Exception as error:  # noqa: BLE001  the model is other people's code
+            self._model = self._history = None
+            if monotonic() - self._recorded_s < FAILURE_EVENT_S:
+                return
+            self._recorded_s = monotonic()
+            record_model_failure(
+                self._database,
+                self._study,
+                worker_id=self._worker_id,
+                error=f"{type(error).__name__}: {error}",
+                token=uuid4().hex,
+            )
+
+    def _points_of_model(self, turn: Turn) -> list[Point]:
         model, taken = self._observe()
         points: list[Point] = []
         for attempt in range(TRIES):
@@ -226,13 +270,7 @@ class Proposer:
                     taken.add(key)
                     points.append(Point(params, self._searcher.origin))
             if len(points) == turn.n_points:
-                return points
-        for draw in range(turn.draw + len(points), turn.draw + turn.n_points):
-            point = next(self._new_points(draw, taken), None)
-            if point is None:
                 break
-            taken.add(params_hash(point.params))
-            points.append(point)
         return points
 
     def _observe(self) -> tuple[Model, set[str]]:

@@ -1,4 +1,4 @@
-"""Record an event of an attempt."""
+"""Record an event of an attempt, or a failure of a study's model."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -7,7 +7,7 @@ from typing import Any
 from studydb.db import Database
 from studydb.db.faults import Duplicate
 from studydb.domain.life.event_kinds import Actor, EventKind
-from studydb.domain.records import Lease
+from studydb.domain.records import Lease, Study
 from studydb.operations.flushing import lost
 from studydb.store import events, leases
 
@@ -42,3 +42,19 @@ def record_event(
         if leases.hold(txn, lease=lease) is None:
             raise lost(lease)
         leases.renew(txn, leases=[lease])
+
+
+def record_model_failure(
+    database: Database, study: Study, *, worker_id: int, error: str, token: str
+) -> None:
+    """Append an event that `status` shows as a problem; a duplicate request stores nothing."""
+    with suppress(Duplicate), database.begin() as txn:
+        events.append(
+            txn,
+            study_id=study.id,
+            worker_id=worker_id,
+            kind=EventKind.MODEL_FAILED,
+            actor=Actor.WORKER,
+            data={"error": error},
+            token=token,
+        )

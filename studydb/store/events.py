@@ -24,6 +24,7 @@ PROBLEMS = (
     EventKind.CHECKPOINT_CORRUPT,
     EventKind.CONFIG_NOT_READ,
     EventKind.RECOVERY_FAILED,
+    EventKind.MODEL_FAILED,
 )
 """Kinds of events that `status` shows as trouble: training continues, but a person should act."""
 
@@ -64,7 +65,7 @@ _PROBLEMS = Prepared(
         event.c.kind, event.c.at, _COUNTED.c.times, trial.c.number, event.c.attempt, event.c.data
     )
     .join(_COUNTED, _COUNTED.c.newest == event.c.id)
-    .join(trial, trial.c.id == event.c.trial_id)
+    .outerjoin(trial, trial.c.id == event.c.trial_id)
     .order_by(event.c.id.desc())
 )
 

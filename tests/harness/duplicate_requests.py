@@ -42,7 +42,7 @@ from studydb.operations.finish import finish
 from studydb.operations.give_up import give_up
 from studydb.operations.promote import promote
 from studydb.operations.proposer import Point
-from studydb.operations.record_event import record_event
+from studydb.operations.record_event import record_event, record_model_failure
 from studydb.operations.register import leave
 from studydb.operations.relocate import relocate
 from studydb.operations.rename import rename
@@ -379,6 +379,14 @@ def _recording_an_event(database: Database) -> Call:
     return lambda over: record_event(over, lease=run.lease, kind="disk full", data={}, token=once)
 
 
+def _recording_a_model_failure(database: Database) -> Call:
+    study, once = new_study(database), str(uuid4())
+    worker_id = SimulatedWorker(database, study).id
+    return lambda over: record_model_failure(
+        over, study, worker_id=worker_id, error="broken", token=once
+    )
+
+
 def _renewing(database: Database) -> Call:
     worker = SimulatedWorker(database, new_study(database))
     run = worker.take()
@@ -484,6 +492,7 @@ OPERATIONS: dict[str, Arranged] = {
     "save": _saving,
     "mark_corrupt": _marking_corrupt,
     "record_event": _recording_an_event,
+    "record_model_failure": _recording_a_model_failure,
     "renew": _renewing,
     "sum_up": _summing_up,
 }

@@ -16,15 +16,17 @@ from harness.arrange import (
 )
 from harness.model_searcher import ModelSearch, TestModel
 
+from studydb.analysis.overview_text import problem_text
 from studydb.db import connect
 from studydb.domain.canonical import params_hash
-from studydb.domain.errors import StorageBusy
+from studydb.domain.errors import InvalidSpec, StorageBusy
 from studydb.domain.life.states import Origin, Status
 from studydb.domain.space.search_space import Space, choice, randint
 from studydb.lease import proposing
 from studydb.lease.acquire import Acquirer
 from studydb.lease.proposing import Proposer, Step
 from studydb.operations import control, proposer
+from studydb.operations.overview import storage_problems
 from studydb.operations.reads import list_trials
 
 LEASE_S = 90.0
@@ -238,10 +240,26 @@ def _raise_once(error, *, then):
     return call
 
 
-def test_error_of_the_model_gives_up_the_lease(database, study, asker, monkeypatch):
-    monkeypatch.setattr(TestModel, "propose", _raise_once(RuntimeError("broken"), then=None))
+@pytest.mark.parametrize("method", ["tell", "propose"])
+def test_trials_come_by_index_while_the_model_fails(database, study, asker, monkeypatch, method):
+    def fail(*_, **__):
+        raise RuntimeError("broken")
 
-    with pytest.raises(RuntimeError):
+    with monkeypatch.context() as patch:
+        patch.setattr(TestModel, method, fail)
+        asker.run(3)
+    asker.run(1)
+
+    assert origins(database, study) == [Origin.BY_INDEX] * 3 + [Origin.SEARCHER]
+    (problem,) = storage_problems(database, study)
+    assert (problem.kind, problem.times, problem.number) == ("model failed", 1, None)
+    assert problem_text(problem) == "model failed: RuntimeError: broken"
+
+
+def test_missing_package_gives_up_the_lease(database, study, asker, monkeypatch):
+    monkeypatch.setattr(TestModel, "propose", _raise_once(InvalidSpec("missing"), then=None))
+
+    with pytest.raises(InvalidSpec):
         asker.take()
 
     assert proposer.take_turn(database, study, token="other", worker_id=0, lease_s=8.0)

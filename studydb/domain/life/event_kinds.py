@@ -33,6 +33,7 @@ class EventKind(StrEnum):
     CHECKPOINT_CORRUPT = "checkpoint corrupt"
     CONFIG_NOT_READ = "config not read"
     RECOVERY_FAILED = "recovery failed"
+    MODEL_FAILED = "model failed"
 
 
 class Actor(StrEnum):
