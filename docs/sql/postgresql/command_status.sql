@@ -293,21 +293,22 @@ JOIN (
         OR anon_2.kind = 'checkpoint corrupt'
         OR anon_2.kind = 'config not read'
         OR anon_2.kind = 'recovery failed'
+        OR anon_2.kind = 'model failed'
     GROUP BY anon_2.kind
 ) AS anon_1 ON event.id = anon_1.newest
-JOIN trial ON trial.id = event.trial_id
+LEFT OUTER JOIN trial ON trial.id = event.trial_id
 ORDER BY event.id DESC;
 -- Plan:
 --   Sort
 --     Sort Key: event.id DESC
---     ->  Nested Loop
+--     ->  Nested Loop Left Join
 --           ->  Nested Loop
 --                 ->  GroupAggregate
 --                       Group Key: anon_2.kind
 --                       ->  Sort
 --                             Sort Key: anon_2.kind
 --                             ->  Subquery Scan on anon_2
---                                   Filter: ((anon_2.kind = ($3)::text) OR (anon_2.kind = ($4)::text) OR (anon_2.kind = ($5)::text) OR (anon_2.kind = ($6)::text))
+--                                   Filter: ((anon_2.kind = ($3)::text) OR (anon_2.kind = ($4)::text) OR (anon_2.kind = ($5)::text) OR (anon_2.kind = ($6)::text) OR (anon_2.kind = ($7)::text))
 --                                   ->  Limit
 --                                         ->  Index Scan Backward using event_study on event event_1
 --                                               Index Cond: (study_id = $1)

@@ -215,9 +215,10 @@ JOIN (
         OR anon_2.kind = 'checkpoint corrupt'
         OR anon_2.kind = 'config not read'
         OR anon_2.kind = 'recovery failed'
+        OR anon_2.kind = 'model failed'
     GROUP BY anon_2.kind
 ) AS anon_1 ON event.id = anon_1.newest
-JOIN trial ON trial.id = event.trial_id
+LEFT OUTER JOIN trial ON trial.id = event.trial_id
 ORDER BY event.id DESC;
 
 -- studydb/store/events.py last_error: Find the newest failure or loss with a cause among a
