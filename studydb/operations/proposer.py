@@ -206,7 +206,7 @@ def store_by_index(
 def _new_points(
     txn: Txn, study: Study, points: Iterator[Point], following: Outlook, *, n_points: int
 ) -> list[Point]:
-    """Take points that no trial and no proposal has, until there are `n_points`."""
+    """Take `n_points`; leave out a point that must be unique and that a trial or proposal has."""
     chosen: dict[str, Point] = {}
     while candidates := list(islice(points, n_points - len(chosen))):
         hashes = [params_hash(point.params) for point in candidates]

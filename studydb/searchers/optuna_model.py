@@ -43,10 +43,10 @@ class OptunaModel:
     """
     A study of Optuna in memory, to which trials are added in the order of their numbers.
 
-    Optuna has the trials in this order: a trial that has not ended is RUNNING; a completed trial is
-    COMPLETE with its last value; a trial that ended early or is paused, and has a value, is PRUNED
-    with that value at its last step; all other trials are FAIL. Running trials count as bad ones
-    for TPE ("constant liar"), so that trials of a block differ.
+    For Optuna, a trial that has not ended is RUNNING. A completed trial is COMPLETE with its last
+    value. A trial that ended early or is paused, and has a value, is PRUNED with this value at its
+    last step. All other trials are FAIL. TPE counts running trials as bad ones ("constant liar"),
+    so that the points of a block differ.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class OptunaModel:
         asked = []
         try:
             for _ in range(n):
-                asked.append(self._study.ask(self._distributions))  # noqa: PERF401  `finally` needs each
+                asked.append(self._study.ask(self._distributions))  # noqa: PERF401  `finally` ends those asked before an error
             return [self._point(trial.params) for trial in asked]
         finally:  # samplers take no notice of failed trials
             for trial in asked:

@@ -130,5 +130,5 @@ def leave(txn: Txn, *, trial: GivenUp) -> None:
 
 
 def end_rungs(txn: Txn, *, rungs: Sequence[int]) -> None:
-    """Mark those of the locked closed rungs at which no trial waits."""
+    """Set `is_over` for those of the locked closed rungs at which no trial waits."""
     txn.run(_END, rungs=rungs)

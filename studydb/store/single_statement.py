@@ -1,9 +1,9 @@
 """
-Claims; and single-statement report and finish, for trials without a pending decision or request.
+Claim, report and finish in a single statement.
 
 The main CTE changes the trial's row if the row is as its holder expects; later CTEs use the row
-that the main CTE returns. If the row is not as expected, nothing changes, and a report or finish
-runs again in several statements.
+that the main CTE returns. If the row is not as expected, for example because a decision or request
+is pending, nothing changes. A report or finish then runs again in several statements.
 """
 
 from collections.abc import Mapping

@@ -118,7 +118,7 @@ class HyperBand(BaseScheduler):
         return math.ceil(planned / self.reduction_factor)
 
     def planned(self, key: RungKey) -> int:
-        """How many trials a rung waits for, if none ends before."""
+        """How many trials reach a rung if none ends earlier."""
         n = self._sizes[key.bracket % len(self._sizes)]
         for _ in range(self.milestones(key.bracket).index(key.step)):
             n = math.ceil(n / self.reduction_factor)

@@ -25,8 +25,8 @@ def _standing_clock(clock):
     """Stop the clock: a resend may store the current time, which must not count as a change."""
 
 
-def last_commit(database, arranged):
-    """Count the COMMITs of a call. The last stores the change; earlier COMMITs can end reads."""
+def count_commits(database, arranged):
+    """Count the COMMITs of a call; only the last one stores the change."""
     end, commits = TransactionBlock._end, []
 
     def count(block, *, commit):
@@ -61,7 +61,7 @@ def test_resend_gives_the_stored_answer_and_changes_nothing(database, subtests):
 def test_cut_before_commit_changes_nothing_and_the_resend_succeeds(database, subtests):
     for operation, arranged in OPERATIONS.items():
         reads_first = operation in ("claim_or_ask", "sum_up")
-        nth = last_commit(database, arranged) if reads_first else 1
+        nth = count_commits(database, arranged) if reads_first else 1
         call = arranged(database)
         before = dump(database)
 
@@ -79,7 +79,7 @@ def test_cut_before_commit_changes_nothing_and_the_resend_succeeds(database, sub
 
 def test_resend_of_a_call_that_was_cut_after_its_commit_gives_the_stored_answer(database, subtests):
     for operation, arranged in OPERATIONS.items():
-        nth = last_commit(database, arranged)
+        nth = count_commits(database, arranged)
         call = arranged(database)
 
         with cut(database, "after", nth=nth), pytest.raises(StorageTransient):

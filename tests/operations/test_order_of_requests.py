@@ -100,7 +100,7 @@ def make(database, study, whose, what):
 
 @pytest.mark.parametrize("first", REQUESTS, ids=" ".join)
 @pytest.mark.parametrize("second", REQUESTS, ids=" ".join)
-def test_the_last_of_two_requests_wins_whenever_the_attempt_receives_them_and_ends(
+def test_last_of_two_requests_wins_before_and_after_the_attempt_receives_them(
     database, first, second
 ):
     for ends_after in range(3):

@@ -177,7 +177,7 @@ def test_study_finishes_if_the_scheduler_closes_a_rung_that_no_trial_has_reached
 # --- what the scheduler reads
 
 
-def test_scheduler_sees_that_a_rung_that_is_over_is_closed(database):
+def test_scheduler_sees_a_closed_rung_at_which_no_trial_waits(database):
     study = study_of(database)
     worker = SimulatedWorker(database, study)
     wait_at_the_rung(worker, 0.1, 0.2, 0.3)
