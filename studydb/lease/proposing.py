@@ -108,7 +108,7 @@ class Proposer:
         Do what is needed for the next ask; this may take as long as a fit.
 
         Args:
-            if_nothing_waits: Whether to do nothing if a trial can be claimed.
+            if_nothing_waits: If True, nothing is done while a trial can be claimed.
 
         Raises:
             StorageTransient: Call again.
@@ -137,7 +137,7 @@ class Proposer:
         self._propose_by_index(seen.draw)
         return Step.ASK
 
-    def prepare(self, if_nothing_waits: bool) -> bool:  # noqa: FBT001  the `by_model` of `ask`
+    def prepare(self, if_nothing_waits: bool) -> bool:  # noqa: FBT001  `ask` calls it as its argument `by_model`
         """Do what is needed for the next ask; return whether to ask."""
         return self.advance(if_nothing_waits=if_nothing_waits) is Step.ASK
 

@@ -103,7 +103,9 @@ def close(txn: Txn, *, rung: Rung, keep: int) -> int:
 
 def lock_closed(txn: Txn, *, study_id: int) -> list[int]:
     """
-    Lock closed rungs at which trials are to be given up or none waits, and return their ids.
+    Lock closed rungs with trials to give up, and those at which no trial waits.
+
+    Returns the ids of the rungs.
 
     With these locks no trial begins to wait at these rungs.
     """
