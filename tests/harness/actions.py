@@ -31,13 +31,14 @@ from studydb.operations.ask import ask
 from studydb.operations.checkpoints import delete_rows, mark_corrupt
 from studydb.operations.claim import claim
 from studydb.operations.finish import finish
-from studydb.operations.promote import NextStep, promote
+from studydb.operations.promote import promote
 from studydb.operations.record_event import record_event
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.register import leave
 from studydb.operations.renew import renew
 from studydb.operations.report import report
 from studydb.operations.save import save
+from studydb.store import events
 
 
 @dataclass(frozen=True)
@@ -155,11 +156,14 @@ class ActionFactory:
 
     def promote(self, worker: RegisteredWorker) -> StudyAction:
         claimant = Claimant(worker.id, token(), worker.lease_s)
-        return StudyAction(
-            "promote",
-            lambda database: promote(database, self.study, claimant) is NextStep.CLAIM,
-            lambda model: model.promote(token=claimant.token),
-        )
+
+        def act(database: Database) -> bool:
+            """Tell whether this request promoted a trial; CLAIM can also name a PENDING trial."""
+            promote(database, self.study, claimant)
+            with database.begin(write=False) as txn:
+                return bool(events.data_of(txn, token=claimant.token))
+
+        return StudyAction("promote", act, lambda model: model.promote(token=claimant.token))
 
     def _acquire(
         self, name: str, operation: Callable[..., Claim | None], worker: RegisteredWorker
