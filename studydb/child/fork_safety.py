@@ -127,12 +127,12 @@ def _native_threads() -> str | None:
         os._exit(0)
     os.waitpid(pid, 0)
     if (n_threads := len(os.listdir("/proc/self/task"))) > 1:  # noqa: PTH208  names, not paths
-        return f"the import has started {n_threads - 1} native threads that outlive a fork"
+        return f"the import has started {n_threads - 1} native threads that do not end at a fork"
     return None
 
 
 def _is_open(number: int) -> bool:
-    """Whether a descriptor is still open; os.scandir lists its own descriptor, then closes it."""
+    """Whether a descriptor is open; the one that os.scandir used is closed by now."""
     try:
         os.fstat(number)
     except OSError:

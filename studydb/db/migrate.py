@@ -6,8 +6,10 @@ version is old, the process takes a lock, reads the version again, and upgrades.
 session's advisory lock on PostgreSQL, and BEGIN IMMEDIATE on SQLite.
 """
 
+import random
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -22,6 +24,7 @@ from studydb.db import faults, revisions, wide_view_sql
 from studydb.db.compatibility import check_schema, current_version, refuse_newer
 from studydb.db.connecting import connect
 from studydb.db.database import Database
+from studydb.db.schema import study
 from studydb.db.silence import for_ever
 from studydb.db.urls import check_file
 from studydb.domain.errors import StorageDenied, StorageError, UsageError
@@ -29,6 +32,12 @@ from studydb.domain.roles import Role
 
 CREATE_WAIT_S = 60.0
 TURN_TIMEOUT_S = 20.0
+
+TABLE_LOCK_S = 0.5
+"""Seconds that a try to lock all tables waits; less than PostgreSQL's `deadlock_timeout` of 1 s."""
+
+TABLE_LOCK_RETRY_S = (0.1, 0.5)
+"""The limits of the random wait before the next try, in which workers go on."""
 
 _in_this_process = threading.Lock()
 
@@ -142,6 +151,7 @@ def _locked_postgresql(engine: sa.Engine) -> Iterator[sa.Connection]:
                 if _has_tables(connection):
                     wide_view_sql.lock(_TextRunner(connection))
                     _act_as_owner(connection)
+                    _lock_tables(connection)
                 yield connection
         finally:
             if is_locked:
@@ -159,6 +169,31 @@ def _act_as_owner(connection: sa.Connection) -> None:
     owner = wide_view_sql.owner_to_act_for(_TextRunner(connection), revisions.TABLE)
     if owner is not None:
         connection.exec_driver_sql(f"SET LOCAL ROLE {owner}")
+
+
+def _lock_tables(connection: sa.Connection) -> None:
+    """
+    Lock all tables that exist, before the first of them is changed.
+
+    Each migration locks some tables one after the other, and so do the transactions of workers that
+    run. In another order the two would wait for each other until the server ends one. So all tables
+    are locked at once, or none: a lock that is not free within `TABLE_LOCK_S` gives back the others.
+    """
+    tables = " UNION ALL ".join(
+        f"SELECT to_regclass('{name}')::text" for name in study.metadata.tables
+    )
+    found = [row[0] for row in connection.exec_driver_sql(tables) if row[0] is not None]
+    connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(TABLE_LOCK_S * 1000)}")
+    while True:
+        try:
+            with connection.begin_nested():
+                connection.exec_driver_sql(f"LOCK TABLE {', '.join(found)}")
+            break
+        except sa.exc.OperationalError as error:
+            if not isinstance(faults.translate(error, url=""), faults.LockTimeout):
+                raise
+        time.sleep(random.uniform(*TABLE_LOCK_RETRY_S))  # noqa: S311  jitter, no secret
+    connection.exec_driver_sql("SET LOCAL lock_timeout = 0")
 
 
 def _lock_database(connection: sa.Connection) -> bool:

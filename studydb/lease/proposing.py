@@ -142,7 +142,7 @@ class Proposer:
         return self.advance(if_nothing_waits=if_nothing_waits) is Step.ASK
 
     def _has_just_looked(self) -> bool:
-        """Whether another thread has just found that this thread, too, has to wait."""
+        """Whether another thread of this process has looked a moment ago, and found no proposal."""
         thread, at_s = self._looked
         now_s = monotonic()
         is_recent = thread != threading.get_ident() and now_s - at_s < POLL_S[0]

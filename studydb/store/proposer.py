@@ -110,7 +110,7 @@ _ALL_HASHES = Prepared(
 
 class Look(NamedTuple):
     """
-    What an asker sees that waits for a proposal.
+    The state of a study's next draw.
 
     Attributes:
         is_proposed: Whether the next draw has a proposal, so that an ask succeeds.
@@ -124,7 +124,7 @@ class Look(NamedTuple):
 
 class Outlook(NamedTuple):
     """
-    Where the next proposals belong.
+    The first draw without a proposal, and how many proposals the budget still allows.
 
     Attributes:
         draw: The first draw without a proposal.
@@ -144,7 +144,7 @@ class Outlook(NamedTuple):
 
 def look(txn: Txn, *, study_id: int, token: str, if_nothing_waits: bool) -> Look | None:
     """
-    Read, without a lock, what an asker waits for.
+    Read the state of the next draw, without a lock.
 
     Returns:
         None if an ask would make no trial even with a proposal: the study is not RUNNING, its
@@ -189,7 +189,7 @@ def is_last(txn: Txn, *, study_id: int, token: str) -> bool:
 
 
 def outlook(txn: Txn, *, study_id: int) -> Outlook:
-    """Read where the next proposals belong; exact if this transaction locks the study's row."""
+    """Read the first draw without a proposal; exact if this transaction locks the study's row."""
     row = txn.all(_OUTLOOK, study=study_id)[0]
     limits = []
     if row.num_trials is not None:

@@ -251,7 +251,7 @@ class Study:
         """
         Run the study with worker processes on this machine until it is done, and show its progress.
 
-        Ctrl-C has the workers release their trials, and raises KeyboardInterrupt; a second Ctrl-C
+        On Ctrl-C the workers release their trials, and KeyboardInterrupt is raised. A second Ctrl-C
         kills the workers. On Linux the workers also end when this process is killed.
 
         Returns:

@@ -17,9 +17,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 
-REGISTRY = re.compile(
-    r"(?:pypi|pythonhosted|npmjs|debian|anaconda)\.(?:org|com)|--(?:extra-)?index-url"
-)
+PACKAGE_INDEX = re.compile(r"--(?:extra-)?index-url|://[^\s)\"']*/simple\b")
 ONE_MACHINE = re.compile(r"(?<![\w.~$}*])/(?:home|root|Users|work)/\w")
 
 
@@ -39,8 +37,10 @@ def repository_files() -> list[Path]:
     return sorted(path for path in paths if path.is_file())
 
 
-@pytest.mark.parametrize("pattern", [REGISTRY, ONE_MACHINE], ids=["registry", "one machine"])
-def test_no_file_contains_a_registry_host_or_a_path_of_one_machine(pattern):
+@pytest.mark.parametrize(
+    "pattern", [PACKAGE_INDEX, ONE_MACHINE], ids=["package index", "one machine"]
+)
+def test_no_file_names_a_package_index_or_a_path_of_one_machine(pattern):
     found = [
         f"{path.relative_to(ROOT)}: {match[0]}"
         for path in repository_files()

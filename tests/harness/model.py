@@ -511,20 +511,20 @@ class Model:
     ) -> Verdict | None:
         known, asked = decided or trial.verdict, self._asked(trial)
         is_judged = known is not None and known.by in (DecidedBy.SCHEDULER, DecidedBy.RULE)
-        stands = known if is_judged else asked
+        ends_as = known if is_judged else asked
         if is_judged and known.action is Action.PAUSE and asked is not None:
             by_person = asked.action is Action.STOP or asked.by is DecidedBy.PERSON
-            stands = asked if by_person else known
-        return None if outcome is Reason.COMPLETED and stands != known else stands
+            ends_as = asked if by_person else known
+        return None if outcome is Reason.COMPLETED and ends_as != known else ends_as
 
     def _ending(self, trial: ModelTrial, outcome: Reason, verdict: Verdict | None) -> Ending:
         spent = (trial.failures, trial.losses)
-        died = outcome in (Reason.FAILED, Reason.LOST)
+        failed_or_lost = outcome in (Reason.FAILED, Reason.LOST)
         if verdict is not None and verdict.action is Action.STOP:
-            why = outcome if died else verdict.reason
+            why = outcome if failed_or_lost else verdict.reason
             return Ending(State.TERMINATED, verdict.reason, why, *spent)
         if verdict is not None and outcome is not Reason.COMPLETED:
-            why = outcome if died else verdict.reason
+            why = outcome if failed_or_lost else verdict.reason
             return Ending(State.PAUSED, None, why, *spent, paused_by=verdict.by)
         if outcome in (Reason.COMPLETED, Reason.TIMED_OUT):
             return Ending(State.TERMINATED, outcome, outcome, *spent)

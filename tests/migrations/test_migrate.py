@@ -1,6 +1,7 @@
 """Upgrades and downgrades of databases with rows; the migrated schema equals that of schema.py."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from uuid import uuid4
@@ -11,6 +12,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from harness import postgres
 from harness.arrange import SimulatedWorker, change, enqueued, new_request, new_study, rows
+from harness.concurrent import is_waiting_for_a_lock
 
 from studydb.db import connect, migrate, revisions
 from studydb.db.metadata import METADATA
@@ -311,6 +313,25 @@ def test_migration_of_a_sqlite_file_locks_the_file_at_begin(sqlite_url):
     with database.engine.begin() as connection:
         assert connection.connection.driver_connection.in_transaction
     database.close()
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("rung", "trial"), ("trial", "rung"), ("study", "attempt")]
+)
+def test_upgrade_waits_for_a_transaction_that_locks_its_second_table_later(
+    postgres_url, first, second
+):
+    migrate.downgrade(postgres_url, "0004")
+    with postgres.connect(postgres_url) as worker, ThreadPoolExecutor(1) as pool:
+        with worker.transaction():
+            worker.execute(f"LOCK TABLE {first} IN ROW EXCLUSIVE MODE")
+            upgrade = pool.submit(migrate.upgrade, postgres_url)
+            assert is_waiting_for_a_lock(postgres_url)
+
+            worker.execute(f"LOCK TABLE {second} IN ROW EXCLUSIVE MODE")
+
+        assert upgrade.result(60) == "0004"
+    assert migrate.current(postgres_url) == revisions.HEAD
 
 
 def test_roles_keep_their_rights_across_upgrade_and_downgrade(postgres_url):

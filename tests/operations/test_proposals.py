@@ -170,7 +170,7 @@ def test_every_block_is_stored_once_and_up_to_eight_blocks_ahead(database, monke
     assert due == list(range(BLOCK, 28 * BLOCK))
 
 
-def test_no_block_from_num_trials_on_is_stored_ahead(database):
+def test_no_proposal_beyond_num_trials_is_stored_ahead(database):
     study = new_study(database, num_trials=100)
 
     SimulatedWorker(database, study).ask()
@@ -186,7 +186,7 @@ def test_first_ask_of_a_small_study_stores_no_more_than_its_budget(database):
     assert draws(database) == [0, 1, 2]
 
 
-def test_worker_with_an_older_record_of_an_extended_study_stores_ahead(database):
+def test_worker_that_read_the_study_before_it_was_extended_stores_proposals_ahead(database):
     study = new_study(database, num_trials=BLOCK)
     worker = SimulatedWorker(database, study)
     for _ in range(BLOCK):

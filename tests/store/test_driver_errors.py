@@ -80,7 +80,7 @@ def test_refused_value_is_invalid_data_and_no_disconnect(error):
 
 
 @pytest.mark.parametrize("code", [*BUSY, *GONE, *REFUSED, "42601", "42703", "XX000"])
-def test_error_of_the_server_or_of_a_wrong_statement_is_no_error_of_values(code):
+def test_errors_of_the_server_and_of_wrong_statements_are_not_errors_of_values(code):
     assert not is_of_values(postgresql_error(code))
 
 

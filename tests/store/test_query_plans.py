@@ -181,7 +181,7 @@ HOT = {
         lambda txn: proposer.take(txn, study_id=1, token="t", worker_id=1, lease_s=8.0),
         PROPOSAL_KEY,
     ),
-    "where proposals belong": (lambda txn: proposer.outlook(txn, study_id=1), PROPOSAL_KEY),
+    "first draw without a proposal": (lambda txn: proposer.outlook(txn, study_id=1), PROPOSAL_KEY),
     "known params": (
         lambda txn: proposer.known_hashes(txn, study_id=1, from_draw=5, hashes=["h", "i"]),
         rf"(?s)(?=.*({PROPOSAL_KEY})).*trial_params",

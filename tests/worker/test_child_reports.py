@@ -42,7 +42,7 @@ def test_report_before_the_next_decision_step_does_not_wait_for_an_answer(start)
     assert attempt.finish() == [Ended(End.COMPLETED)]
 
 
-def test_reports_wait_again_from_the_decision_step_that_an_answer_names(start):
+def test_answer_names_the_next_step_whose_report_waits_for_a_decision(start):
     attempt = start(three_steps, next_decision_step=1)
 
     attempt.answer(attempt.receive(), next_decision_step=3)
@@ -51,7 +51,7 @@ def test_reports_wait_again_from_the_decision_step_that_an_answer_names(start):
     assert attempt.receive().id is not None
 
 
-def test_trial_stopped_is_not_caught_by_except_exception(start):
+def test_except_exception_does_not_catch_trial_stopped(start):
     def train(config):
         while True:
             try:
@@ -67,7 +67,7 @@ def test_trial_stopped_is_not_caught_by_except_exception(start):
     assert attempt.printed == ""
 
 
-def test_attempt_whose_function_catches_trial_stopped_and_returns_ends_as_stopped(start):
+def test_function_that_catches_trial_stopped_and_returns_ends_as_stopped(start):
     def train(config):
         try:
             studydb.report({"loss": 1.0})

@@ -52,7 +52,8 @@ def rebuild(
     Make the object that a row describes, such as {"name": "ASHA", "max_t": 27}.
 
     Args:
-        key: The key in `spec` that holds the name. `build` explains `known` and `noun`.
+        known, noun: As in `build`.
+        key: The key in `spec` that holds the name.
 
     Raises:
         InvalidSpec: `build` refuses the spec, or the spec has no name.
