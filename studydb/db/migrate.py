@@ -177,7 +177,7 @@ def _lock_tables(connection: sa.Connection) -> None:
 
     Each migration locks some tables one after the other, and so do the transactions of workers that
     run. In another order the two would wait for each other until the server ends one. So all tables
-    are locked at once, or none: a lock that is not free within `TABLE_LOCK_S` gives back the others.
+    are locked at once, or none: if one lock is not free within `TABLE_LOCK_S`, all are given back.
     """
     tables = " UNION ALL ".join(
         f"SELECT to_regclass('{name}')::text" for name in study.metadata.tables
