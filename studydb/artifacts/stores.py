@@ -30,7 +30,8 @@ class Stores:
         """
         Find the study's store that holds an object.
 
-        The URL's store is tried first; if its tree was moved, another store holds the object.
+        The store whose URL the object's URL begins with is tried first. If its directory was moved,
+        the object is looked for in the study's other stores.
 
         Raises:
             CheckpointError: The study has no store outside the database.

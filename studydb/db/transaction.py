@@ -31,8 +31,8 @@ class Txn:
         features: What the database can do. Packages other than db/ read this, not `postgresql`.
         postgresql: Whether this is PostgreSQL, not SQLite. Only code in db/ reads this attribute.
         abandoned: Whether the transaction is rolled back at the end of the block.
-        waits_for_disk: If False, the block turns off the COMMIT's wait for the disk. A chain sets
-            this to True, because the chain's own SQL turns the wait off.
+        waits_for_disk: If False, the block turns off the COMMIT's wait for the disk at its end. A
+            chain turns the wait off in its own SQL, and sets this to True.
     """
 
     def __init__(

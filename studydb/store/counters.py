@@ -91,7 +91,7 @@ def read(txn: Txn, *, study_id: int) -> Counts:
 
 def read_with_paused(txn: Txn, *, study_id: int) -> tuple[Counts, bool]:
     """
-    Sum up the shards of a study, and tell whether a trial is PAUSED that was paused with its study.
+    Sum up the shards of a study; tell whether any trial is PAUSED because its study was paused.
 
     One statement reads both, so that no trial becomes PENDING between the two.
     """

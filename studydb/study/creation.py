@@ -76,7 +76,7 @@ def create_study(
         stop: {"loss": 3} stops a trial at loss >= 3; or texts: ["loss>=3", "error<=0.01"].
         max_failures: How many exceptions a trial survives; -1 for no limit.
         max_losses: How many deaths without an exception a trial survives between two checkpoints;
-            None for 10, of which at most 2 in a row at the same step.
+            None for 10, with the further limit of 2 in a row at the same step.
         checkpoints: The URL or path of the store; None for the database's default.
         guard: Whether the study pauses itself once 5 trials failed alike and no trial reported.
         storage: The database's URL; None for $STUDYDB_STORAGE, else sqlite:///studydb.db.

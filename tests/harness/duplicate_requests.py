@@ -91,7 +91,7 @@ def _asking_for_the_first_trial(database: Database) -> Call:
 
 
 def _asking_past_a_duplicate(database: Database) -> Call:
-    """The proposal of the next draw has the params of a trial, and both are to be unique."""
+    """An ask must skip the next draw, whose proposal has the params of a trial, as they are unique."""
     call = asking(database)
     change(database, "UPDATE trial SET is_unique = (1 = 1)")
     hash_of_the_trial = "SELECT params_hash FROM trial WHERE study_id = proposal.study_id"

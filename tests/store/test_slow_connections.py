@@ -1,4 +1,4 @@
-"""Large requests arrive over a connection that is slower than the sockets' buffers are large."""
+"""A request that is larger than the sockets' buffers arrives over a slow connection."""
 
 import pytest
 from harness.arrange import SimulatedWorker, new_study, rows
