@@ -187,10 +187,10 @@ class _Process:
     def _answer(self) -> Any:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        answer = json.loads(line) if line else {"error": "its process ended."}
+        answer = json.loads(line) if line else {"error": "The measuring process ended."}
         if "error" in answer:
             raise click.ClickException(
-                f"{self._name} cannot be measured by its own scripts/benchmarks. {answer['error']}"
+                f"The scripts/benchmarks of {self._name} cannot measure it. {answer['error']}"
             )
         return answer["answer"]
 

@@ -206,7 +206,7 @@ def _steer(
 
 
 def _waits_again(txn: Txn, study: Study, trial: TrialRow) -> bool:
-    """Give a trial that a person paused while it waited at a rung back to the scheduler."""
+    """Return a trial to the scheduler if a person paused it while it waited at a rung."""
     if trial.paused_by != DecidedBy.PERSON or not study.scheduler.resumes:
         return False
     if not promotions.waits(txn, study_id=study.id, trial_id=trial.id):

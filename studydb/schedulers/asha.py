@@ -106,13 +106,13 @@ class ASHA(BaseScheduler):
 
     def milestones(self, bracket: int = 0) -> tuple[int, ...]:
         """Return the steps of a bracket's rungs, ascending, all below `max_t`."""
-        if not 0 <= bracket < self.brackets:  # a row that another program wrote
+        if not 0 <= bracket < self.brackets:  # another program has written the row
             return ()
         return self._milestones_of_first[bracket:]
 
     @property
     def quantile(self) -> float:
-        """The quantile of the negated scores at the cutoff, in [0, 1], rounded as by Ray Tune."""
+        """The level, 0 to 1, of the quantile of negated scores; its rounding error is Ray Tune's."""
         return (1 - 1 / self.reduction_factor) * 100 / 100
 
     def to_json(self) -> dict[str, Any]:

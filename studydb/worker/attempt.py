@@ -426,7 +426,7 @@ class Attempt:
             raise FrameError("The trial's process claims that it never began, but it has reported.")
 
     def _was_asked_to_stop(self) -> bool:
-        """Wait up to 1 s: a service manager may signal the child before the worker."""
+        """Wait up to 1 s for the worker's signal: a service manager may signal the child first."""
         return self._progress.notice is not None or self._equipment.interruption.wait(
             SIGNAL_SPREAD_S
         )

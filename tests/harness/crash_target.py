@@ -3,8 +3,8 @@ Kills a process at each COMMIT of an operation on an SQLite file.
 
 Run as a program: `python -m harness.crash_target TEMPLATE FOLDER`. Each line of the input is an
 operation's name and "before" or "after"; the answer has the numbers of the COMMITs at which a
-process was killed. For each COMMIT a process is forked, which arranges the operation in a copy of
-the template and calls it. All processes make the same tokens, so a test can repeat a killed call.
+process was killed. For each COMMIT a process is forked. It copies the SQLite file TEMPLATE, adds
+the rows that the operation needs, and calls the operation. All processes make the same tokens, so a test can repeat a killed call.
 """
 
 import json

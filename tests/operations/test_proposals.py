@@ -285,7 +285,7 @@ def test_deletion_of_many_taken_proposals_is_bounded_and_goes_on_later(database,
 
 
 def test_deletion_does_not_look_for_the_oldest_proposals_each_time(database):
-    """The oldest entries of the index are those of deleted proposals while a snapshot is open."""
+    """While a snapshot is open, the index keeps deleted proposals; a search would read them all."""
     study, sent = new_study(database, num_trials=None), []
     database.observer = sent.append
     propose_by_index(database, study, draws=range(BLOCK, 2 * BLOCK))

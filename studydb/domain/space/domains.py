@@ -90,7 +90,7 @@ class _Listed(Sequence[Any]):
 
 @dataclass(frozen=True)
 class Real(Domain):
-    """Floats between two bounds; a person can enqueue params that contain either bound."""
+    """Floats between two bounds. A person can enqueue params whose value is one of the bounds."""
 
     lower: float
     upper: float
