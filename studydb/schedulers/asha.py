@@ -112,7 +112,7 @@ class ASHA(BaseScheduler):
 
     @property
     def quantile(self) -> float:
-        """The level, 0 to 1, of the quantile of negated scores; its rounding error is Ray Tune's."""
+        """The level, 0 to 1, of the quantile of negated scores, with Ray Tune's rounding error."""
         return (1 - 1 / self.reduction_factor) * 100 / 100
 
     def to_json(self) -> dict[str, Any]:
