@@ -42,7 +42,7 @@ def _put_working_directory_first() -> None:
 
 
 def _silence_stdout() -> None:
-    """Keep the interpreter's last flush from raising because the pipe's reader has gone."""
+    """Replace stdout by /dev/null, so that the interpreter's last flush does not fail."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

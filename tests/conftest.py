@@ -57,10 +57,10 @@ def isolated_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 @pytest.fixture(scope="session", autouse=True)
 def handled_signals() -> None:
     """
-    Start workers that ignore no signal: a child inherits from its parent which signals it ignores.
+    Handle signals that this process ignores; its workers would ignore them, too.
 
-    `pytest &` in a shell script ignores SIGINT, and `nohup pytest` ignores SIGHUP. A handler is not
-    inherited.
+    `pytest &` in a shell script ignores SIGINT, and `nohup pytest` ignores SIGHUP. A child inherits
+    which signals are ignored, but no handlers.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,7 +1,7 @@
 """
 Add what schedulers, searchers, checkpoints and resources will need, while tables are small.
 
-Later revisions only add columns and tables, so that workers of the version before can go on.
+Later revisions only add columns and tables, so that workers of the previous version can go on.
 Revision 0006 was withdrawn, and its number is not used again; a database at 0006 is refused.
 """
 
@@ -151,8 +151,8 @@ def _refuse_waiting_trials() -> None:
     ((found,),) = _rows("SELECT count(*) FROM rung_entry WHERE waiting")
     if found:
         raise util.CommandError(
-            f"{found} trials wait at a rung for their promotion, which the older schema does not "
-            "know. Stop these trials or delete their studies, or keep this schema."
+            f"{found} trials wait at a rung for their promotion. The older schema has no such "
+            "trials. Stop these trials or delete their studies, or keep this schema."
         )
 
 

@@ -54,7 +54,10 @@ _FORK = multiprocessing.get_context("fork")
 """With "spawn", every process would import all modules, and the imports would be measured."""
 
 PER_PROCESS = 75
-"""Loops per process. With one, the run would mostly measure how the kernel switches processes."""
+"""
+Loops per process. With one loop per process, the run would mostly measure how the kernel switches
+processes.
+"""
 
 Took = dict[str, list[float]]
 

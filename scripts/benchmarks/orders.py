@@ -51,8 +51,8 @@ def orders(*, orders: int, workers: int, epochs: int, as_json: bool) -> None:
 
     Simulated workers claim, ask, report, finish and promote by transactions on SQLite, but they
     read the errors from 150 recorded curves. All rules get the curves in the same random orders; an
-    epoch takes one unit of simulated time. A search that trains an epoch after a decision, or
-    trains an epoch twice, wastes it; the count of these epochs must be 0.
+    epoch takes one unit of simulated time. An epoch is wasted if a search trains it after a
+    decision, or trains it twice. The number of wasted epochs must be 0.
     """
     curves, found = recorded_curves(), dict[str, list[Found]]()
     with _database() as database:
@@ -108,7 +108,7 @@ class Worker:
         self.held = None if claim is None else HeldAttempt(self._database, self._study, claim)
 
     def report(self) -> None:
-        """Report one epoch; end the attempt if it is decided, as an own loop does."""
+        """Report one epoch; end the attempt if there is a verdict, as an own loop does."""
         held = self.held
         assert held is not None
         step = held.buffer.last_step + 1
@@ -128,7 +128,7 @@ class Worker:
 
 
 class Search:
-    """One search: workers train trials, whose n-th has the n-th curve of an order."""
+    """One search: workers train trials, and the n-th trial has the n-th curve of an order."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """
-Handwritten statements of the raw contenders for PostgreSQL, which write studydb's rows.
+Handwritten PostgreSQL statements of the raw contenders; they write the same rows as studydb.
 
-Most of them are used twice: as one of a transaction's statements (`…_ALONE`), and as a CTE of a
+Most statements are used twice: as one of a transaction's statements (`…_ALONE`), and as a CTE of a
 single statement. `{drawn}`, `{made}` and `{held}` stand for binds or for the name of another CTE.
 """
 

@@ -57,7 +57,7 @@ def definition(study: Study, *, checkpoints: str) -> dict[str, Any]:
     Return a study's definition; the keys are named like the arguments of `create_study`.
 
     Args:
-        checkpoints: The URL of the store in use, also if the study has the default store.
+        checkpoints: The URL of the study's store; also given if the study names no store.
     """
     trainable = study.trainable
     return {
@@ -117,7 +117,10 @@ def definition_page(study: Study, *, checkpoints: str) -> dict[str, str | None]:
 
 
 _WITH_LINES = ("num_trials", "max_concurrent", "max_failures", "max_losses", "losses_at_step")
-"""Settings for which `definition_page` has lines; other settings are shown if not the default."""
+"""
+Settings for which `definition_page` has lines. Other settings are shown only if their values are
+not the defaults.
+"""
 
 
 def differences(found: StudySpec, asked: StudySpec, defaults: StudySpec) -> dict[str, str]:

@@ -50,7 +50,7 @@ def time_text(study: Study, overview: Overview) -> str | None:
 
 
 def _which(overview: Overview) -> str:
-    """Say of which trials a text is true, if not of all."""
+    """Return a note on which trials a text describes; empty if it describes all trials."""
     n_read = overview.ends.read
     return f" (the newest {n_read} trials)" if n_read < overview.row.n_trials else ""
 
@@ -93,7 +93,7 @@ def best_line(overview: Overview) -> str:
 
 
 def workers_text(workers: WorkerList) -> str:
-    """Count workers, as in "2 alive, 1 dead"; a silent or dead worker counts if it has trials."""
+    """Count workers, as in "2 alive, 1 dead"; count a silent or dead one only if it has trials."""
     holding = Counter(health for worker, health in workers.workers if worker.running)
     unwell = (Health.SILENT, Health.DEAD)
     parts = [f"{holding[health]} {health}" for health in unwell if holding[health]]

@@ -1,4 +1,4 @@
-"""What is known of a checkpoint's bytes after they were stored, and before they are fetched."""
+"""Records of a checkpoint: one after its bytes were stored, one before they are fetched."""
 
 from dataclasses import dataclass
 from typing import Annotated

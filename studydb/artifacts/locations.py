@@ -50,8 +50,8 @@ class Locations:
         """
         Return the folder that an attempt's row names, or `log_dir` if the row was changed.
 
-        A worker with another home directory records another path, which ends in the same study,
-        trial and attempt. A row with another ending was changed.
+        A worker with another home directory records another path, but that path also ends in the
+        study, trial and attempt. If a path ends differently, its row was changed.
         """
         ours = self.log_dir(study, lease)
         path = Path(recorded or ours)

@@ -30,8 +30,8 @@ class Stores:
         """
         Find the study's store that holds an object.
 
-        The store whose URL the object's URL begins with is tried first. If its directory was moved,
-        the object is looked for in the study's other stores.
+        If the object's URL begins with a store's URL, this store is tried first. If the store does
+        not have the object, for example because its directory was moved, the others are tried.
 
         Raises:
             CheckpointError: The study has no store outside the database.

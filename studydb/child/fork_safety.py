@@ -3,7 +3,8 @@ Whether a process may be forked after it has imported a user's module.
 
 A fork has only the caller's thread. It cannot use its parent's context on an accelerator. It shares
 open files, sockets and shared memory with other forks. So the import must leave no second thread,
-no context, and nothing open. Without /proc to check this, no process is safe.
+no context, and nothing open. On a system without /proc this cannot be checked, and no process may
+be forked.
 """
 
 import os
@@ -132,7 +133,7 @@ def _native_threads() -> str | None:
 
 
 def _is_open(number: int) -> bool:
-    """Whether a descriptor is open; the one that os.scandir used is closed by now."""
+    """Whether a listed descriptor is open; os.scandir lists its own, which is closed by now."""
     try:
         os.fstat(number)
     except OSError:

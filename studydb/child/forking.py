@@ -37,12 +37,12 @@ REQUEST = struct.Struct("!QB")
 DESCRIPTORS_PER_REQUEST = 3
 
 CHILD_ID_VARIABLE = "STUDYDB_CHILD"
-"""The environment variable that holds a child's request number, also in the child's descendants."""
+"""The environment variable of a child's request number; the child's descendants inherit it."""
 
 SERVER_ID_VARIABLE = "STUDYDB_FORK_SERVER"
 """
-The environment variable with a random word for each fork server. All descendants of the server
-inherit it, so that the worker finds them after the server has died.
+The environment variable that holds the fork server's random word. All descendants of the server
+inherit the variable, so the worker can find them after the server has died.
 """
 
 _STRAYS_EVERY_S = 0.5
@@ -75,7 +75,7 @@ class Refused(Struct, frozen=True, tag="refused"):
 
 
 class Outdated(Struct, frozen=True, tag="outdated"):
-    """The template did not fork and must be replaced, for this reason."""
+    """The template did not fork and must be replaced; `reason` says why."""
 
     id: int
     reason: str

@@ -50,7 +50,7 @@ class Reported(Struct, frozen=True, tag="report"):
 
     Attributes:
         id: The id that the answer repeats; None if the child does not wait for an answer.
-        result: The metrics; None if the message only records a checkpoint, saved after a verdict.
+        result: The metrics; None if the message only records a checkpoint after a verdict.
         saved: A checkpoint to record with the result.
         artifact_error: Why the user's checkpoint could not be stored.
     """

@@ -48,7 +48,7 @@ class Ready(Struct, frozen=True, tag="ready"):
 
 
 class Unusable(Struct, frozen=True, tag="unusable"):
-    """All attempts must start fresh, for this reason."""
+    """All attempts must start fresh; `reason` says why."""
 
     reason: str
 
@@ -137,8 +137,8 @@ class _Watch:
 
     def __init__(self, began_ns: int) -> None:
         self._files = sources.imported_files()
-        # A file that was changed during the import may be newer on disk than in memory. A file
-        # time in the future comes from another clock and is ignored.
+        # A file that was changed during the import may be newer on disk than in memory. A time in
+        # the future comes from another clock, so the file does not count as changed.
         now_ns = time.time_ns()
         late = (file for file in self._files if began_ns <= file.mtime_ns <= now_ns)
         self._late = next(late, None)

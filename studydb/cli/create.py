@@ -76,7 +76,7 @@ if TYPE_CHECKING:
 @click.option(
     "--guard/--no-guard",
     default=True,
-    help="Pause the study once 5 trials failed alike and no trial ever reported.",
+    help="Pause the study if 5 trials fail alike before any trial has reported.",
 )
 @click.option("--checkpoints", metavar="URL", help="The store of checkpoints.")
 @click.option("--if-not-exists", is_flag=True, help="Continue an existing study of this name.")

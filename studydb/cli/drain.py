@@ -20,7 +20,7 @@ def drain(*, worker: str, storage: Storage) -> None:
     End a worker and release its trials; `studydb workers` lists workers.
 
     WORKER is the beginning of the worker's id. The worker reads the request at its next renewal and
-    acts as at SIGTERM: it lets its trials save a checkpoint, makes them PENDING and ends. No
+    acts as on SIGTERM: it lets its trials save a checkpoint, makes them PENDING and ends. No
     failure is counted. The worker's exit code is 0, so that no service manager starts it again.
     """
     from studydb.domain.records import Request

@@ -36,7 +36,7 @@ def hello(*, storage: Storage) -> None:
     Each further run adds 20 trials to the study.
     """
     with suppress(StudyExists), created_study(storage, NAME, num_trials=TRIALS, **_SPEC):
-        pass  # with num_trials, the next call would warn if the study has been extended
+        pass  # the next call omits num_trials, because it would warn if the study was extended
     with created_study(storage, NAME, load_if_exists=True, **_SPEC) as study:
         _extend_or_resume(study)
         click.echo(f"Study {NAME!r} in {study.storage}: {WORKERS} workers walk down parabolas.")

@@ -99,7 +99,11 @@ class Tail:
 
 
 def _open_file(path: Path) -> BinaryIO:
-    """Refuse a link, which may lead to any file, and a pipe, which may never end."""
+    """
+    Open a regular file.
+
+    A link is refused, because it may lead to any file; a pipe, because it may never end.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

@@ -38,8 +38,8 @@ class Database:
         pooler: Whether we connect through a transaction pooler such as PgBouncer. Behind a pooler
             the settings of a session do not last.
         engine: SQLAlchemy's engine. It opens the pool's connections and those of migrations.
-        longest_silence: A function: the most seconds to wait for PostgreSQL's answer. It is called
-            repeatedly during a wait.
+        longest_silence: A function that returns for how many seconds to wait for PostgreSQL's
+            answer. It is called repeatedly during a wait.
         clock: The clock of a test; None to use the database's.
         observer: Called with the SQL of every statement, and with BEGIN, COMMIT and ROLLBACK.
         no_queue_until_s: Asks skip their queue until `time.monotonic()` reaches this value; see

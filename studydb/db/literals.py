@@ -9,7 +9,7 @@ NOT_FINITE = "('NaN', 'Infinity', '-Infinity')"
 """How JSON, and doubles on SQLite, hold numbers that are not finite; see `encode_json`."""
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
-"""The bounds of a bigint. Outside, `postgresql_value` makes an integer NULL."""
+"""The bounds of a bigint; `postgresql_value` gives NULL for an integer outside of them."""
 
 
 class ValueKind(StrEnum):

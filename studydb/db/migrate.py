@@ -37,7 +37,7 @@ TABLE_LOCK_S = 0.5
 """Seconds that a try to lock all tables waits; less than PostgreSQL's `deadlock_timeout` of 1 s."""
 
 TABLE_LOCK_RETRY_S = (0.1, 0.5)
-"""The limits of the random wait before the next try, in which workers go on."""
+"""The limits of the random wait before the next try; workers go on during this wait."""
 
 _in_this_process = threading.Lock()
 
@@ -175,8 +175,8 @@ def _lock_tables(connection: sa.Connection) -> None:
     """
     Lock all tables that exist, before the first of them is changed.
 
-    Each migration locks some tables one after the other, and so do the transactions of workers that
-    run. In another order the two would wait for each other until the server ends one. So all tables
+    A migration locks tables one after another, and so does the transaction of a worker. If their
+    orders differ, the two wait for each other until the server aborts one of them. So all tables
     are locked at once, or none: if one lock is not free within `TABLE_LOCK_S`, all are given back.
     """
     tables = " UNION ALL ".join(
@@ -201,7 +201,7 @@ def _lock_database(connection: sa.Connection) -> bool:
     Take the advisory lock under which the tables are made or changed.
 
     Every role that may connect can hold this lock. So the wait is bounded, and the migration goes
-    on without the lock. Then only `wide_view_sql.lock` protects existing tables. If two processes
+    on without the lock. Then only locks on tables protect existing tables. If two processes
     make missing tables at the same time, one of them fails and changes nothing.
 
     Returns:

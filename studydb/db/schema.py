@@ -66,7 +66,8 @@ study = table_with_id(
 """
 `n_counted` is compared with `num_trials`, and `n_running` with `max_concurrent`; without
 `max_concurrent`, `n_running` is not updated. `points` is used only by workers of the version before
-`proposal`; a later migration drops it. `paused_by` is who or what paused the study ('person', …).
+the table `proposal`; a later migration drops it. `paused_by` says who or what paused the study
+('person', …).
 `proposer_token` is the lease of the process that fits the searcher's model, until
 `proposer_expires_at`; see `store/proposer.py`.
 Not used yet: `objectives`, the metrics and modes if there are several.
@@ -217,13 +218,12 @@ trial = table_with_id(
 Trials with a lower `priority` run first. `rank_score` is set to `best_score` when an attempt ends,
 so that a report updates no index, and one look-up in an index finds the best trial.
 `checkpoint_step` is the highest step saved. `flush_no` counts the attempt's flushes; the attempt's
-end copies the count to `attempt`. `config` is what the next attempt receives; a trial that an
-earlier version has made has none until it is claimed. `is_unique` says that no other trial with
+end copies the count to `attempt`. `config` is what the next attempt receives. A trial that an
+earlier version made has no `config` until it is claimed. `is_unique` says that no other trial with
 `is_unique` may have the same params.
-Not used yet: `source_checkpoint_id`, which the next attempt
-restores instead of `checkpoint_id`; `generation`, the number of intervals that a member of a
-population has run; `replicate_of`, the trial that this trial repeats; `feasible`, whether the trial
-keeps the study's constraints; `cost`.
+Not used yet: `source_checkpoint_id`, which the next attempt restores instead of `checkpoint_id`;
+`generation`, the number of intervals that a member of a population has run; `replicate_of`, the
+trial that this trial repeats; `feasible`, whether the trial keeps the study's constraints; `cost`.
 """
 
 add_checks(
@@ -402,7 +402,7 @@ counter = sa.Table(
     required("time_s", sa.Double, server_default="0"),
     sa.PrimaryKeyConstraint("study_id", "shard"),
 )
-"""The numbers, cost and seconds of training of a study's trials are sums over its shards."""
+"""Sums over a study's shards give its number of trials by state, their cost and training time."""
 
 event = table_with_id(
     "event",

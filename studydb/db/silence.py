@@ -17,7 +17,7 @@ _LOOK_S = 0.1
 """Seconds between two reads of the clock during a wait; the driver uses the same interval."""
 
 _FIRST_S = 0.5
-"""Seconds for which we first wait in the driver's faster loop; most answers come in that time."""
+"""How long we first wait, in the driver's faster loop; most answers come in that time."""
 
 
 _NOT_READY = cast("Ready", 0)
@@ -84,7 +84,7 @@ class BoundedConnection(psycopg.Connection[Any]):
         while self.pgconn.flush():
             readable, writable, _ = select.select([self.fileno()], [self.fileno()], [], _LOOK_S)
             if readable:
-                self.pgconn.consume_input()  # the server may not read on before
+                self.pgconn.consume_input()  # the server may read no more until we have read
             if readable or writable:
                 silent_since_s = time.monotonic()
             self._check_silence(time.monotonic() - silent_since_s)

@@ -1,4 +1,4 @@
-"""Open an SQLite file, also without the right to write to it."""
+"""Open an SQLite file, with or without the right to write to it."""
 
 import os
 import sqlite3
@@ -10,15 +10,15 @@ from studydb.domain.errors import StorageBusy, StorageDenied
 BUSY_TIMEOUT_S = 5
 
 _NO_WAL = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
-"""The errors on opening a file in WAL mode, if its `-shm` file is missing and cannot be made."""
+"""The errors of opening a file in WAL mode whose `-shm` file is missing and cannot be made."""
 
 
 class ArchiveConnection(sqlite3.Connection):
     """
-    A connection that reads without locks, and ignores a `-wal` file.
+    A connection that reads without locks, and ignores the `-wal` file.
 
-    A writer could change pages during a read. So the connection serves one transaction. Its
-    reads are valid only if the file has not changed during the transaction.
+    A writer could change pages during a read. So the connection serves only one transaction, and
+    its reads are valid only if the file has not changed during the transaction.
 
     Attributes:
         stamp: The `_stamp` of the file when it was opened.

@@ -31,8 +31,8 @@ class Txn:
         features: What the database can do. Packages other than db/ read this, not `postgresql`.
         postgresql: Whether this is PostgreSQL, not SQLite. Only code in db/ reads this attribute.
         abandoned: Whether the transaction is rolled back at the end of the block.
-        waits_for_disk: If False, the block turns off the COMMIT's wait for the disk at its end. A
-            chain turns the wait off in its own SQL, and sets this to True.
+        waits_for_disk: If False, the block turns off the wait for the disk just before its COMMIT.
+            A chain turns the wait off in its own SQL, and then sets this to True.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """
 Wide views: `v_trial` and `v_result` of one study, with a column per parameter or metric.
 
-Each view has a comment, its mark, that lists study, kind and columns. With the marks we find a
-study's views after a rename, and never drop other people's views. A migration drops all wide views
-and makes them again.
+Each view has a comment, called its mark, which lists the study, the kind and the columns. By its
+marks, studydb finds a study's views after a rename, and never drops a view that it did not make. A
+migration drops all wide views and makes them again.
 """
 
 # ruff: noqa: S608  this file quotes identifiers and texts
@@ -247,10 +247,11 @@ def _is_taken(txn: TextRunner, name: str) -> bool:
 
 def owner_to_act_for(txn: TextRunner, name: str) -> str | None:
     """
-    Return the owner of a table or view, quoted, so that our login can create objects as this owner.
+    Return the owner of a table or view, quoted, if our login can create objects as this owner.
 
     Returns:
-        None if our login is the owner or no member of the owner, or the owner cannot create here.
+        None if our login is the owner, if it is not a member of the owner's role, or if the owner
+        may not create objects in this schema.
     """
     rows = txn.fetch_text(
         "SELECT quote_ident(rolname) FROM pg_class JOIN pg_roles ON pg_roles.oid = relowner "

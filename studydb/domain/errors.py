@@ -8,7 +8,7 @@ StudydbError                     exit code 1 on the command line
 │   ├── InvalidReport            metrics that cannot be stored; the trial fails
 │   ├── InvalidData              a value that the database cannot hold; the trial fails
 │   └── InvalidName              a study or metric name that breaks a rule
-├── NotFound (LookupError)       nothing by that name or number
+├── NotFound (LookupError)       nothing has that name or number
 │   ├── UnknownStudy
 │   └── UnknownTrial
 ├── StudyExists                  choose another name or load the study

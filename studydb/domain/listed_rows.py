@@ -112,7 +112,7 @@ class RecentEnds(NamedTuple):
     How the newest trials of a study ended.
 
     Attributes:
-        read: How many trials these are.
+        read: How many trials were read.
         ended: How many of these trials have ended, for whatever reason.
         began_at: When the first of these trials began; None if no trial has begun.
         last_end_at: When the last of these trials ended; None if no trial has ended.
@@ -132,7 +132,7 @@ class StorageProblem(NamedTuple):
     The newest event of one kind of trouble, such as a checkpoint that was not stored.
 
     Attributes:
-        number: The trial; None if the problem is of the study.
+        number: The trial's number; None if the problem concerns the whole study.
         times: How many of the study's newest events (at most 2,000) are of this kind.
     """
 

@@ -38,7 +38,7 @@ class Result:
     time_total_s: float | None = None
 
     def numbers(self) -> "Result":
-        """Leave out texts and lists, which have no summary."""
+        """Return the result without its texts and lists, which have no summary."""
         numbers = {name: value for name, value in self.metrics.items() if is_double(value)}
         return self if len(numbers) == len(self.metrics) else replace(self, metrics=numbers)
 

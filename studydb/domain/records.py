@@ -314,8 +314,8 @@ class Claim:
         next_decision_step: See `Answer`.
         time_total_s: Seconds of training that earlier attempts have reported.
         queue_position: The trial's position in the queue when it was claimed.
-        misfit: Why the params or the config do not fit the study's space; the trial must not run
-            then. None if they fit.
+        misfit: Why the params or the config do not fit the study's space; None if they fit. A trial
+            with a misfit must not run.
     """
 
     lease: Lease
@@ -338,7 +338,8 @@ class Process:
     Attributes:
         boot_id: The kernel's id of this boot of the host.
         pid_namespace: The namespace of `pid`: two containers of a host can have equal pids.
-        started: When the process started, in clock ticks since boot; pids are used again.
+        started: When the process started, in clock ticks since boot. It tells apart two processes
+            that had the same pid one after the other.
     """
 
     host: str

@@ -6,7 +6,7 @@ from studydb.domain.text.display import with_article
 
 
 class Role(StrEnum):
-    """What a login may do: an owner everything, a worker run trials, a viewer read."""
+    """What a login may do: an owner does everything, a worker runs trials, a viewer only reads."""
 
     OWNER = "owner"
     WORKER = "worker"
@@ -14,7 +14,7 @@ class Role(StrEnum):
 
     @property
     def default_name(self) -> str:
-        """The name of this role in the database, by default of `studydb db roles`."""
+        """The name that `studydb db roles` gives to this role in the database by default."""
         return f"studydb_{self}"
 
     @property

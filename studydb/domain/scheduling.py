@@ -58,7 +58,7 @@ class Ranked(NamedTuple):
     An entry of a rung, as a trial that another trial may continue from.
 
     Attributes:
-        checkpoint_id: The trial's checkpoint of the step that entered; None if it saved none.
+        checkpoint_id: The trial's checkpoint of the entry's step; None if there is none.
         config: The trial's params, or its changed config.
     """
 
@@ -69,7 +69,7 @@ class Ranked(NamedTuple):
 
 
 class WaitingTrial(NamedTuple):
-    """A PAUSED trial that waits at a rung, and which a free worker may resume."""
+    """A PAUSED trial that waits at a rung. A free worker may resume this trial."""
 
     rung: RungKey
     trial_id: int
@@ -80,9 +80,9 @@ class Close(NamedTuple):
     """
     A rung closes: the best `keep` of the trials that wait there may be resumed.
 
-    The other trials end as GIVEN_UP. The cut is stored at once; the trials end a hundred at a time.
-    A rung closes only once. A negative `keep` counts as 0. A `Close` of a rung without entries, or
-    of a closed rung, counts as `Idle.WAIT`.
+    The other trials end as GIVEN_UP, later and 100 at a time. A rung closes only once. A negative
+    `keep` counts as 0. A `Close` of a rung without entries, or of a closed rung, counts as
+    `Idle.WAIT`.
     """
 
     rung: RungKey
@@ -99,7 +99,7 @@ class Idle(StrEnum):
 
 
 Work = WaitingTrial | Close | Idle
-"""What a free worker does that finds no trial to claim."""
+"""What a free worker does if it finds no trial to claim."""
 
 
 class StudyView(Protocol):
@@ -113,14 +113,14 @@ class StudyView(Protocol):
         Return the best entries of a rung that `Scheduler.locks` names, best first.
 
         Args:
-            n: The most entries, at most `Scheduler.reads_best`. Each costs a look-up.
+            n: How many entries to return; at most `Scheduler.reads_best`. Each costs a look-up.
         """
 
     def mean(self) -> float:
-        """Return the score of the mean of the reporting trial's values, with the report."""
+        """Return the score of the mean of the reporting trial's values, this report included."""
 
     def best_score(self) -> float:
-        """Return the best score of the reporting trial, with the report."""
+        """Return the best score of the reporting trial, this report included."""
 
 
 class QueueView(Protocol):
@@ -132,7 +132,7 @@ class QueueView(Protocol):
 
     @property
     def may_start(self) -> bool:
-        """Whether `num_trials` and the searcher allow a new trial, also while a study is paused."""
+        """Whether `num_trials` and the searcher allow a new trial, whatever the study's status."""
 
     def rungs(self) -> Sequence[RungKey]:
         """
@@ -229,7 +229,7 @@ class Scheduler(Protocol):
 
     def next_work(self, view: QueueView) -> Work:
         """
-        Return what a worker does that finds no trial to claim; called without locks.
+        Return what a worker does if it finds no trial to claim. The caller holds no locks.
 
-        All ends of trials are seen here: a failed, lost or stopped trial is not underway any more.
+        The view shows the end of every trial: a failed, lost or stopped trial is not underway.
         """

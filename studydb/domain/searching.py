@@ -39,7 +39,7 @@ class Searcher(Protocol):
         Check that this searcher can search a space, before a study is created.
 
         Raises:
-            InvalidSpec: It cannot; or it needs a package that is not installed.
+            InvalidSpec: The searcher cannot search the space, or a package is not installed.
         """
 
     def size(self, space: Space) -> int | None:
@@ -49,8 +49,8 @@ class Searcher(Protocol):
         """
         Return the `draw`-th point (0-based): nested params without the space's constants.
 
-        A searcher by history returns the point that a worker takes if it would have to wait too
-        long for the model.
+        For a searcher by history, this is the point for a worker that would have to wait too long
+        for the model.
         """
 
 
@@ -68,8 +68,8 @@ class Observation:
         params: Nested params. In a conditional space, inactive parameters are missing.
         state: `State.TERMINATED` and `State.ERROR` are final. A trial in any other state is
             unfinished: it runs, or it waits to run, or it is paused and may go on.
-        reason: Why the trial ended; None if it has not. For a trial that was cancelled before its
-            first result it is `Reason.CANCELLED`, and `values` is None. An invalidated trial has
+        reason: Why the trial ended; None if the trial has not ended. A trial that was cancelled
+            before its first result has `Reason.CANCELLED` and no values. An invalidated trial has
             `Reason.INVALIDATED` and no values, whatever its state was before.
         values: The last value of each objective, in the order of the objectives; None if the trial
             has no result. A value may be NaN or infinite.

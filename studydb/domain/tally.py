@@ -20,7 +20,7 @@ _SCALE_BITS = 64
 @dataclass(slots=True)
 class _Sum:
     """
-    Minimum, maximum, sum and last of the values of one metric that are no longer in memory.
+    Minimum, maximum, sum and last value of one metric, over values that are no longer in memory.
 
     Attributes:
         n: The number of values that are not NaN; `smallest` and `largest` are among these.

@@ -78,12 +78,12 @@ class Acquirer:
 
     @property
     def poll_wait_s(self) -> float | None:
-        """The seconds to wait for another process that fits the model; None if it does not."""
+        """The seconds to wait while another process fits the model; None without such a wait."""
         is_waiting = self._proposer is not None and self._proposer.is_waiting
         return poll_wait_s() if is_waiting else None
 
     def _may_succeed(self) -> bool:
-        """Tell, by reads alone, whether a claim or ask may succeed; fit the model if it is due."""
+        """Whether a claim or ask may succeed. This only reads, unless a proposal is due."""
         if self._proposer is not None and self._proposer.is_waiting and not self._resumes:
             return self._proposer.advance(if_nothing_waits=True) is not Step.WAIT
         return read_progress(self._database, self._study).can_claim
@@ -114,7 +114,7 @@ class Acquirer:
         if step is not NextStep.START_NEW:
             self._end_wait()
             return None
-        # PENDING trials, now claimed by others, may have kept the ask above from making a trial.
+        # The ask above makes no trial while PENDING trials wait; others may have claimed these now.
         asked = self._ask(again=again, if_nothing_waits=False)
         if asked is not None:
             self._claims_first = False

@@ -1,4 +1,4 @@
-"""The checkpoints of a trial in an own loop, whose bytes the user's process reads and writes."""
+"""Checkpoints in an own loop: the user's process reads and writes the bytes."""
 
 import os
 import shutil
@@ -96,12 +96,12 @@ class OwnCheckpoints:
         return saver.save(prepared, step=step)
 
     def record(self, saved: Saved) -> None:
-        """Flush the results, then record a checkpoint; the errors are those of `Checkpoints`."""
+        """Flush the results, then record a checkpoint. For errors see `Checkpoints.record`."""
         self._opened().record(self._held, saved, self._stores)
 
     def record_error(self, error: CheckpointError) -> None:
         """
-        Record at most once a minute, and warn, that a checkpoint could not be stored.
+        Record that a checkpoint could not be stored, and warn; at most once a minute.
 
         Raises:
             LeaseLost: The attempt no longer holds the trial.

@@ -3,17 +3,20 @@ Get proposals from a searcher's model: fit it, or wait for the process that fits
 
 One process at a time fits the model of a study, under the proposer's lease. A process that asks for
 a trial and finds neither a proposal nor a holder of the lease takes the lease, fits the model, and
-stores the next points. All others look for the points every 0.05 to 0.25 s. They wait for at most a
-tenth of the mean time of a trial, but for 1 s at least and 60 s at most. Then they take a point by
-index, whose trial has the origin "by index". So a single worker gets every point from the model,
-and hundreds of workers never stand still.
+stores the next points. All others look for the points every 0.05 to 0.25 s. They wait for a tenth
+of the mean time of a trial, but for at least 1 s and at most 60 s. Then they take a point by index,
+and the origin of its trial is "by index". So a single worker gets every point from the model, and
+hundreds of workers never stand still.
 
-No two trials get the same params. A point that the study already has is dropped, and the model is
-asked again with other random numbers, a few times. After that the point comes by index, and in a
-space with finitely many points from the first points, in an order that depends on the seed, that
-the study lacks. When no point is left, the study makes no further trials, as after a grid's end.
-In a space of floats such a search need not end; there the last of a few points by index is taken,
-whatever the study has. Such a trial need not differ from the others (`is_unique` is not set).
+No two trials get the same params, except in the last case below. A point that the study has is
+dropped, and the model is asked again with other random numbers, a few times. After that, a few
+points by index are tried. If the study has these, too, the next step depends on the space:
+
+- A space with finitely many points is searched in an order that depends on the seed, and the first
+  point that the study lacks is taken. If the study has every point, it makes no further trials, as
+  after a grid's end.
+- In a space with floats such a search need not end. The last of the tried points by index is taken,
+  although the study has it. So its trial may have the params of another (`is_unique` is not set).
 """
 
 import random
@@ -49,7 +52,7 @@ LEAST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
 WAIT_PER_TRIAL_S = 0.1
 
 TRIES = 4
-"""How often the model is asked for points until they are new; also how many points by index."""
+"""How often the model is asked for new points at most; also how many points by index are tried."""
 
 _SALT = 2**64
 """
@@ -100,7 +103,7 @@ class Proposer:
         return getattr(self._waiting, "until_s", None) is not None
 
     def reset(self) -> None:
-        """End this thread's wait; call this when it has got a trial, or gives up."""
+        """End this thread's wait; call this when the thread has got a trial, or gives up."""
         self._waiting.until_s = None
 
     def advance(self, *, if_nothing_waits: bool) -> Step:
@@ -142,7 +145,7 @@ class Proposer:
         return self.advance(if_nothing_waits=if_nothing_waits) is Step.ASK
 
     def _has_just_looked(self) -> bool:
-        """Whether another thread of this process has looked a moment ago, and found no proposal."""
+        """Whether another thread of this process looked a moment ago, and found no proposal."""
         thread, at_s = self._looked
         now_s = monotonic()
         is_recent = thread != threading.get_ident() and now_s - at_s < POLL_S[0]
@@ -157,7 +160,7 @@ class Proposer:
         return is_dead and self._fit_unless_busy()
 
     def _fit_unless_busy(self) -> bool:
-        """Fit, unless another thread of this process does; its lease has the same token."""
+        """Fit the model, unless another thread of this process fits it; all share one token."""
         if not self._fitting.acquire(blocking=False):
             return False
         try:
@@ -166,7 +169,7 @@ class Proposer:
             self._fitting.release()
 
     def _fit(self) -> bool:
-        """Take the lease, ask the model, and store its points; False if another has the lease."""
+        """Take the lease, ask the model, and store its points; False if another process has it."""
         if self._model is None:
             with self._recording_failure():
                 self._observe()  # before the lease: imports and the first read can take seconds

@@ -12,7 +12,7 @@ from studydb.store.history import SeenTrial
 
 class History:
     """
-    A cache of a study's trials, which each read brings up to date.
+    A cache of a study's trials. Each call of `changes` brings it up to date.
 
     A cache that is out of date does no harm: the budget and the uniqueness of points are checked
     when proposals are stored.
@@ -46,7 +46,7 @@ class History:
         return sorted(told, key=lambda one: one.number)
 
     def _add(self, trial: SeenTrial) -> int | None:
-        """Store a trial; return the id of its configuration's first trial, None if unchanged."""
+        """Store a trial; return the id of the first trial with its params, or None if unchanged."""
         number = trial.observation.number
         if trial.is_over:
             self._unfinished.discard(number)

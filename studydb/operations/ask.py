@@ -29,8 +29,8 @@ def ask(
     Make a trial from the searcher's next draw, and start its first attempt.
 
     If the next draw's proposal is not stored yet, it is computed and stored, and the ask is sent
-    again. A draw whose params must be unique and are those of a trial is skipped; no other draw is.
-    The trial's uuid is the claimant's token.
+    again. A draw is skipped only if its params must be unique and a trial has them already. The
+    trial's uuid is the claimant's token.
 
     Args:
         again: Whether the token may have been sent before; see `claim`.
@@ -98,7 +98,7 @@ def _propose_ahead(database: Database, study: Study, *, taken: int) -> None:
         propose_ahead(database, study, taken=taken)
     except StorageTransient:
         raise  # the ask is sent again, and returns its trial
-    except Exception:  # noqa: BLE001  the trial exists; the ask of a draw that fails raises its error
+    except Exception:  # noqa: BLE001  the trial exists; the ask for that draw raises its error
         return
 
 

@@ -27,7 +27,7 @@ from studydb.store import (
 from studydb.store.claims import LeasedTrial
 
 MOST_CONFIGS = 100
-"""To how many trials a claim adds configs at most."""
+"""The most trials to which one claim adds configs."""
 
 
 def claim(
@@ -81,7 +81,7 @@ def _claim(
 
 def _add_configs(database: Database, study: Study) -> bool:
     """
-    Give configs to the first PENDING trials that a version of studydb before configs has made.
+    Add configs to the first PENDING trials that an old studydb, without configs, has made.
 
     Returns:
         Whether there were such trials; a claim gives out no trial without a config.
@@ -106,7 +106,7 @@ def _wait_for_earlier_send(database: Database, study: Study, claimant: Claimant)
     with suppress(LockTimeout), database.begin(write=False, single=True) as txn:
         proposals.await_asks(txn, study_id=study.id)
     with database.begin() as txn:
-        txn.abandon()  # at its end; the locks only wait for the earlier send
+        txn.abandon()  # nothing is written; the locks only wait for the earlier send
         claims.await_claims(txn, study_id=study.id)
         studies.lock(txn, study_id=study.id)
         return _read_earlier_send(txn, study, claimant)

@@ -10,14 +10,14 @@ from studydb.store import closings, events, rungs, studies
 
 def close_rung(database: Database, study: Study, closing: Close) -> bool:
     """
-    Close a rung: store the cut between the trials that are kept and the trials that are given up.
+    Close a rung: store the position of the last trial that is kept; worse trials are given up.
 
     A rung that was closed before stays as it is. If the study is not RUNNING, no rung closes.
 
     Returns:
         Whether the rung has closed now.
     """
-    with database.begin(durable=False) as txn:  # a cut that is lost is computed again
+    with database.begin(durable=False) as txn:  # a position that is lost is computed again
         rung = rungs.lock(txn, study_id=study.id, key=closing.rung)
         status = studies.budget(txn, study_id=study.id).status
         if rung is None or rung.is_closed or status is not Status.RUNNING:

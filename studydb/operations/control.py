@@ -141,8 +141,8 @@ def set_status(database: Database, study: Study, status: Status, request: Reques
     Pause, resume or stop a whole study.
 
     Trials are claimed only while the study is RUNNING. RUNNING trials obey at their next flush or
-    renewal. After a resumption, further transactions move the trials that were paused with the
-    study to PENDING. If this process dies before all have moved, sweeps move the other trials.
+    renewal. When a study is resumed, further transactions move the trials that the study's pause
+    had paused to PENDING. If this process dies before all have moved, sweeps move the other trials.
     """
     with suppress(Duplicate), database.begin() as txn:
         _record(txn, study, EventKind(f"study {status.lower()}"), request)
@@ -206,7 +206,7 @@ def _steer(
 
 
 def _waits_again(txn: Txn, study: Study, trial: TrialRow) -> bool:
-    """Return a trial to the scheduler if a person paused it while it waited at a rung."""
+    """Withdraw a person's pause of a trial that waits at a rung; False for any other trial."""
     if trial.paused_by != DecidedBy.PERSON or not study.scheduler.resumes:
         return False
     if not promotions.waits(txn, study_id=study.id, trial_id=trial.id):

@@ -87,7 +87,8 @@ def summary_if_undecided(study: Study, lease: Lease, batch: Batch) -> Summary | 
     Compute the trial's summary after a batch that no scheduler or rule decides on.
 
     Returns:
-        None if a decision is needed, or this attempt does not know the summary before the batch.
+        None if several statements are needed: for a decision, for the summary before the batch if
+        this attempt does not know it, or for a first step that does not follow the restored step.
     """
     summary = batch.before
     if summary is None or any(due_results(study, lease, batch)) or _hits(study, batch):
@@ -104,7 +105,7 @@ def _hits(study: Study, batch: Batch) -> bool:
 
 
 def lock_rungs(txn: Txn, study: Study, *, lease: Lease, batch: Batch) -> dict[RungKey, Rung]:
-    """Lock, before the trial, every rung that a batch may enter, in ascending order."""
+    """Lock every rung that a batch may enter, in ascending order. The trial is locked later."""
     keys = {
         key
         for result in due_results(study, lease, batch)
@@ -176,7 +177,7 @@ def _ask_scheduler(
 
 
 def _supersede(txn: Txn, study: Study, summary: Summary, *, lease: Lease, batch: Batch) -> Summary:
-    """Supersede earlier attempts' results from the first step on; return the new summary."""
+    """Supersede earlier attempts' results from the batch's first step on; return the summary."""
     first = batch.results[0]
     if lease.attempt == 1:
         if first.step != batch.after_step + 1:

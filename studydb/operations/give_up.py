@@ -15,7 +15,9 @@ MOST_TRANSACTIONS = 10
 
 def give_up(database: Database, study: Study, *, is_idle: bool = False) -> None:
     """
-    End trials that wait at closed rungs and were not kept, and rungs at which no trial waits.
+    End the trials that wait at closed rungs and were not kept.
+
+    A closed rung at which no trial waits any more is marked as over.
 
     Trials that a person has paused stay PAUSED until the person resumes them. Rungs and trials
     that another worker has locked are left to that worker. If the results of a trial cannot be

@@ -14,14 +14,14 @@ from studydb.operations.give_up import give_up
 from studydb.store import claims, counters, events, promotions, studies
 
 TRIES = 8
-"""How many refused choices end a search for work; another worker can carry a choice out first."""
+"""The most refused choices in one search for work. A faster worker makes a choice fail."""
 
 MOST_CLOSED = 100
 """The most rungs that one search for work closes."""
 
 
 class Asked(NamedTuple):
-    """A scheduler's answer, and whether closed rungs are left to be ended; see `give_up`."""
+    """A scheduler's answer, and whether closed rungs still have work for `give_up`."""
 
     work: Work
     is_left: bool
@@ -51,8 +51,8 @@ def promote(
 
     The scheduler's choice is read without locks. If another worker promotes the same trial first,
     the scheduler is asked again. Nothing is promoted while a trial is PENDING or `max_concurrent`
-    trials run. A rung that the scheduler closes is closed first. A duplicate request, which has the
-    same token, promotes no second trial.
+    trials run. If the scheduler closes a rung, this is carried out, and the scheduler is asked
+    again. A duplicate request has the same token, and promotes no second trial.
 
     Args:
         again: Whether the token may have been sent before; see `claim`.

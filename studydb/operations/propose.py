@@ -26,7 +26,7 @@ MOST_BYTES_AHEAD = 8 * MOST_BYTES
 
 def propose_next(database: Database, study: Study, *, if_nothing_waits: bool) -> bool:
     """
-    Store the next draw's proposal unless it is stored, with proposals of the draws after it.
+    If the next draw has no proposal, store proposals for it and for the draws after it.
 
     The next draw can be `num_trials` or more, because draws whose params exist are skipped.
 
@@ -38,7 +38,7 @@ def propose_next(database: Database, study: Study, *, if_nothing_waits: bool) ->
         if following is None:
             return False
         end = proposer.outlook(txn, study_id=study.id).end
-    if not following.is_proposed:  # otherwise another worker has just stored it
+    if not following.is_proposed:  # True if another worker has just stored the proposal
         due = range(following.draw, (following.draw // BLOCK + 1) * BLOCK)
         if end is not None:
             due = range(due.start, max(due.start + 1, min(due.stop, end)))

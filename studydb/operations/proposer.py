@@ -24,8 +24,8 @@ RUNNING_PER_POINT = 4
 
 MOST_BY_INDEX = 512
 """
-How many points askers store ahead that have waited long enough. If few were allowed, hundreds of
-askers would compete for them, and each would look, store and ask again and again.
+How many points by index may be stored ahead, by askers that have waited long enough. If few were
+allowed, hundreds of askers would compete for them, and each would look, store and ask repeatedly.
 """
 
 RECENT_TRIALS = 64
@@ -50,7 +50,7 @@ class Point(NamedTuple):
     A point for a new trial.
 
     Attributes:
-        origin: `Origin.BY_INDEX` if the model has not chosen it.
+        origin: `Origin.BY_INDEX` if the model has not chosen the point.
         is_unique: Whether the point is dropped if a trial or proposal has the same params.
     """
 
@@ -150,9 +150,9 @@ def store_block(database: Database, study: Study, points: Sequence[Point], *, to
     """
     Store the points of a fit as the study's next proposals, and give up the proposer's lease.
 
-    Points that a trial or a proposal already has, and points beyond the budget, are left out, and
-    after about 1 MiB of JSON the points that remain. Draws are given under the lock of the study's
-    row, so no draw is without a proposal.
+    Three kinds of points are left out: points that a trial or a proposal already has, points that
+    the budget does not allow, and all points after about 1 MiB of JSON. Draws are given under the
+    lock of the study's row, so no draw is without a proposal.
 
     Returns:
         Whether the points were stored, by this request or by an earlier send of it. False if
@@ -175,14 +175,14 @@ def store_by_index(
     database: Database, study: Study, points_at: Callable[[int], Iterable[Point]], *, draw: int
 ) -> bool:
     """
-    Store a point for an asker that has waited long enough; it needs no lease.
+    Store a point for an asker that has waited long enough; the asker needs no lease.
 
     A duplicate request can store one more point, which a later ask takes. Several askers that have
     seen the same draw without a proposal may each store a point, up to `MOST_BY_INDEX` of them.
 
     Args:
-        points_at: Returns the points to choose from, given the draw. The first one is taken that
-            no trial and no proposal has.
+        points_at: Returns the points to choose from, given the draw. The first point that no trial
+            and no proposal has is stored.
         draw: The draw that the asker has seen without a proposal.
 
     Returns:

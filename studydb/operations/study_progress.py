@@ -16,9 +16,9 @@ class StudyProgress:
     A study's status, its counts, and whether it has more work.
 
     Attributes:
-        status: FINISHED when the budget is spent, and no trial is PENDING, RUNNING, to be promoted
-            or paused with its study, and no rung to be closed. If the scheduler starts no more
-            trials, the budget counts as spent.
+        status: The stored status. FINISHED instead of RUNNING, if the budget is spent and nothing
+            is left to do: no trial is PENDING or RUNNING, and `has_promotable` and `is_resuming`
+            are False. If the scheduler starts no more trials, the budget counts as spent.
         has_runnable: Whether a PENDING trial is not in back-off, whatever the study's status.
         has_budget: Whether the budget, the searcher and the scheduler allow new trials.
         has_room: Whether `max_concurrent` lets one more trial run.
@@ -27,7 +27,7 @@ class StudyProgress:
             closed rung has trials to be ended.
         pause_reason: Why the study's guard paused the study; None if the guard did not.
         num_trials: The most trials of the study; None for no limit.
-        is_resuming: Whether trials that were paused with the study are still PAUSED.
+        is_resuming: Whether trials are still PAUSED because the study was paused.
     """
 
     status: Status

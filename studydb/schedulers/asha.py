@@ -48,11 +48,11 @@ class ASHA(BaseScheduler):
 
     "promotion": a trial pauses at each rung. A free worker looks at the best waiting trial of each
     rung, of all brackets, from the highest step down. It resumes the first that is not worse than
-    its rung's cutoff, if the rung has at least two scores; so equal scores are all promoted or not
-    at all. If there is no such trial, the worker starts a new one. A trial with an infinite loss is
-    never promoted. A trial that saves no checkpoint begins again when it is resumed. NaN stops a
-    trial. Syne Tune draws a bracket and looks at no other. At the last rung Syne Tune promotes the
-    share (last milestone / max_t), which can differ from 1/reduction_factor.
+    its rung's cutoff, if the rung has at least two scores; so of trials with equal scores, all are
+    promoted or none. If there is no such trial, the worker starts a new one. A trial whose score is
+    +Inf is never promoted. A trial that saves no checkpoint begins again when it is resumed. NaN
+    stops a trial. Syne Tune draws a bracket, and looks only at this bracket. At the last rung Syne
+    Tune promotes the share (last milestone / max_t), which can differ from 1/reduction_factor.
 
     Attributes:
         max_t: The step that completes a trial ("R" in the paper).

@@ -173,9 +173,9 @@ def leased(txn: Txn, *, trial_id: int) -> LeasedTrial:
 
 def without_config(txn: Txn, *, study_id: int, limit: int) -> list[tuple[int, Any]]:
     """
-    Read ids and params of those of the queue's first `limit` trials that have no config.
+    Search the queue's first `limit` trials for trials without a config; return ids and params.
 
-    Such trials were made before studydb stored configs, or by a worker of that version.
+    Such trials were made by an old version of studydb, which did not store configs.
     """
     rows = txn.all(_WITHOUT_CONFIG, study=study_id, limit=limit)
     return [(row.id, row.params) for row in rows]

@@ -1,8 +1,9 @@
 """
-Rungs that close: the cut that divides the trials that wait there, and the trials that it gives up.
+Rungs that close: the best of the trials that wait there are kept, and the others are given up.
 
-The transaction that closes a rung stores only the cut; it reads the index of the trials that wait.
-Trials behind the cut are ended a hundred at a time. A cut is never changed.
+The transaction that closes a rung stores only the position (score and ordinal) of the last trial
+that is kept; it reads the index of the trials that wait. Later transactions end the trials after
+this position, 100 at a time. The stored position never changes.
 """
 
 import math
@@ -88,7 +89,7 @@ class GivenUp(NamedTuple):
 
 def close(txn: Txn, *, rung: Rung, keep: int) -> int:
     """
-    Close a locked rung: keep the best trials that wait there, of equal trials the first.
+    Close a locked rung. The best waiting trials are kept; of equal trials, the first are kept.
 
     Returns:
         How many are kept: `keep`, or fewer if fewer wait; 0 if `keep` is negative.
@@ -103,11 +104,12 @@ def close(txn: Txn, *, rung: Rung, keep: int) -> int:
 
 def lock_closed(txn: Txn, *, study_id: int) -> list[int]:
     """
-    Lock closed rungs with trials to give up, and those at which no trial waits.
+    Lock closed rungs that have trials to give up, and closed rungs at which no trial waits.
 
-    Returns the ids of the rungs.
+    While they are locked, no trial begins to wait at these rungs.
 
-    With these locks no trial begins to wait at these rungs.
+    Returns:
+        The ids of the rungs.
     """
     return [row.id for row in txn.all(_LOCK_CLOSED, study=study_id)]
 
@@ -127,10 +129,10 @@ def lock_given_up(txn: Txn, *, study_id: int, rungs: Sequence[int]) -> list[Give
 
 
 def leave(txn: Txn, *, trial: GivenUp) -> None:
-    """Let a trial that has been given up wait no more."""
+    """Record that a trial that was given up no longer waits at its rung."""
     txn.run(_LEAVE, rung=trial.rung_id, trial=trial.id)
 
 
 def end_rungs(txn: Txn, *, rungs: Sequence[int]) -> None:
-    """Set `is_over` for those of the locked closed rungs at which no trial waits."""
+    """Set `is_over` for each of these locked, closed rungs at which no trial waits."""
     txn.run(_END, rungs=rungs)

@@ -78,7 +78,7 @@ _REST = (
         )
     ),
     Prepared(sa.delete(tables.study).where(tables.study.c.id == sa.bindparam("study"))),
-    # Last, because `proposals.store` locks the study's row and may have been waited for.
+    # Last: the deletion of the study's row may wait for `proposals.store`, which adds proposals.
     Prepared(
         sa.delete(decisions.proposal).where(decisions.proposal.c.study_id == sa.bindparam("study"))
     ),

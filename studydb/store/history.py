@@ -2,12 +2,13 @@
 What searchers learn from: the trials of a study with their last values.
 
 A trial gets its number under the lock of the study's row. So if a number is visible, all lower
-numbers are visible, too. A reader that knows all trials up to a number therefore reads only the
-later ones, and again those that had not ended. It needs neither a sequence nor a clock.
+numbers are visible, too. A reader that knows all trials up to a number therefore reads only two
+kinds of trials: those with higher numbers, and those that had not ended at its last read. The
+reader needs neither a sequence nor a clock.
 
-An ended trial changes only if it is invalidated, which no operation does yet. That operation will
-append an event, and readers will also read the events of its kind after the last one that they know
-(the index `event_study`), and then the trials that these events name.
+An ended trial changes only if it is invalidated, which no operation does yet. Such an operation
+will append an event. Readers will then read the new events of this kind, too (by the index
+`event_study`), and the trials that these events name.
 """
 
 from collections.abc import Sequence

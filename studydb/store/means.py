@@ -1,5 +1,5 @@
 """
-Running means: the sum of a trial's live values, stored up to the last step at which it was read.
+Running means: the sum of a trial's live values, stored up to the step of the mean's last read.
 
 A report adds the results since that step, so that a mean costs the same at any step. Values are
 added one by one in the order of steps: the sum does not depend on how results are divided into
@@ -98,5 +98,5 @@ def store(txn: Txn, *, lease: Lease, mean: RunningMean) -> None:
 
 
 def forget(txn: Txn, *, lease: Lease, step: int) -> None:
-    """Let the mean be summed up again, if a later attempt trains `step` or an earlier step."""
+    """Reset a trial's stored sum if it contains `step`, which this attempt trains again."""
     txn.run(_FORGET, trial=lease.trial_id, from_step=step)

@@ -57,7 +57,7 @@ _IS_KEPT = _place <= sa.tuple_(
 
 IS_GIVEN_UP = (
     rung_entry.c.waiting,
-    _place > sa.tuple_(rung.c.closed_cutoff, rung.c.closed_ordinal),  # both are NULL before
+    _place > sa.tuple_(rung.c.closed_cutoff, rung.c.closed_ordinal),  # NULL at an open rung
     *_PAUSED,
 )
 """The conditions that a trial waits at a closed rung that has not kept it."""
@@ -65,7 +65,7 @@ IS_GIVEN_UP = (
 _any_waiting = (
     sa.select(rung_entry.c.trial_id).where(_ENTRIES, rung_entry.c.waiting).limit(1).correlate(rung)
 )
-"""With LIMIT, not EXISTS, from which PostgreSQL would make a hash of all entries that wait."""
+"""LIMIT instead of EXISTS: PostgreSQL would plan EXISTS as a hash of all waiting entries."""
 
 NONE_WAITS = _any_waiting.scalar_subquery().is_(None)
 """The condition that no trial waits at a rung."""
@@ -146,7 +146,10 @@ _rung = (
     .scalar_subquery()
 )
 IS_WAITING = sa.func.coalesce(rung_entry.c.waiting, sa.false())
-"""Keeps the planner from the index `rung_entry_waiting`, so that it finds an entry by its key."""
+"""
+The condition that an entry waits. COALESCE keeps the planner from using the index
+`rung_entry_waiting`, so the planner finds an entry by its key.
+"""
 
 _OF_TRIAL = (rung_entry.c.trial_id == sa.bindparam("trial"), IS_WAITING)
 
@@ -185,7 +188,7 @@ class Queues:
     same snapshot.
 
     Attributes:
-        is_left: Whether trials at closed rungs are to be given up, or closed rungs to be ended.
+        is_left: Whether closed rungs still have work for `give_up`.
     """
 
     def __init__(self, txn: Txn, study_id: int) -> None:
@@ -289,5 +292,5 @@ def waits(txn: Txn, *, study_id: int, trial_id: int) -> bool:
 
 
 def leave_rungs(txn: Txn, *, study_id: int, trial_id: int) -> None:
-    """Let a trial, which has ended or which a person resumes, wait at no rung any more."""
+    """Record that a trial waits at no rung any more: it has ended, or a person resumes it."""
     txn.run(_LEAVE, study=study_id, trial=trial_id)

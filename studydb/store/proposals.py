@@ -25,10 +25,10 @@ from studydb.store.claims import LeasedTrial
 from studydb.store.studies import HAS_DRAWS, HAS_ROOM, OPEN, THIS
 
 MOST_DELETED = 1024
-"""How many rows one deletion of proposals of taken draws deletes at most."""
+"""The most proposals of taken draws that one statement deletes."""
 
 CLEAN_UP_DRAWS = 4096
-"""The oldest proposals are looked for once in this many draws."""
+"""Once in this many draws, the oldest proposals of taken draws are deleted."""
 
 _IF = {False: sa.true(), True: claims.NOTHING_WAITS}
 
@@ -59,7 +59,7 @@ class NextDraw(NamedTuple):
 _QUEUE = 0x73747564
 
 TURN_TIMEOUT_S = 2.0
-"""Seconds that an ask waits in the queue, whose lock any login that may connect can hold."""
+"""Seconds that an ask waits in the queue. Any login that may connect can hold the queue's lock."""
 
 RESEND_TIMEOUT_S = TURN_TIMEOUT_S + 1.0
 """Seconds that a duplicate request waits for earlier asks; by then they have left the queue."""
@@ -249,7 +249,9 @@ def next_of(txn: Txn, *, study_id: int, if_nothing_waits: bool) -> NextDraw | No
     Read the next draw without a lock.
 
     Returns:
-        None in the cases in which `ask` returns None although the proposal is stored.
+        None if an ask would make no trial even with a proposal: the budget or the draws are spent,
+        the study is not RUNNING, or `max_concurrent` trials run; with `if_nothing_waits`, also if a
+        trial can be claimed.
     """
     row = txn.first(_NEXT[if_nothing_waits], study=study_id)
     return None if row is None else NextDraw(row.next_draw, bool(row.is_proposed))
@@ -261,8 +263,8 @@ def store(txn: Txn, *, study_id: int, proposed: Mapping[int, Proposal]) -> None:
 
     Also deletes proposals of the last `MOST_DELETED` draws that are taken: an earlier deletion may
     have failed, and the draws of these proposals may have been taken meanwhile. Older proposals are
-    deleted with every draw that is a multiple of `CLEAN_UP_DRAWS`. The lock keeps the study from
-    being deleted; nothing would delete proposals of a deleted study.
+    deleted when a draw that is a multiple of `CLEAN_UP_DRAWS` is stored. The lock keeps the
+    study from being deleted meanwhile; nothing would delete proposals of a deleted study.
     """
     if txn.first(_KEEP_STUDY, study=study_id) is None:
         return

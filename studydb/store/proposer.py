@@ -3,7 +3,7 @@ The proposer: the process that fits a study's model, one at a time, under a leas
 
 The lease is in the study's row. It is free if `proposer_expires_at` is NULL or has passed, or if
 the worker that holds it has ended. The token stays in the row until another process takes the
-lease, so that a duplicate request to store points is known.
+lease, so that a duplicate request to store points is recognized.
 """
 
 from typing import NamedTuple
@@ -200,7 +200,7 @@ def outlook(txn: Txn, *, study_id: int) -> Outlook:
 
 
 def end_draws(txn: Txn, *, study_id: int) -> None:
-    """Let the proposals that are stored be the study's last, as a grid ends at its last point."""
+    """Make the stored proposals the study's last ones, as a grid ends at its last point."""
     txn.run(_END_DRAWS, study=study_id)
 
 

@@ -62,14 +62,14 @@ class LockedView:
         return rungs.best(self._txn, rung=self.locked[key], n=n)
 
     def mean(self) -> float:
-        """Return the score of the mean of the trial's live values, with the report."""
+        """Return the score of the mean of the trial's live values, this report included."""
         if self._mean is None:
             self._mean = means.read(self._txn, lease=self._lease)
         self._mean = self._mean.add(self._new)
         return self._objective.score(self._mean.value)
 
     def best_score(self) -> float:
-        """Return the trial's best score, with the report."""
+        """Return the trial's best score, this report included."""
         known = self._summary.add(self._new, self._objective).best_score
         assert known is not None
         return known

@@ -92,8 +92,8 @@ _LIMITED_CLAIM = Chain(
     counted=counters.MOVE,
 )
 """
-A claim in a study with `max_concurrent` counts the trial in the study's row, which it locks after
-the trial. If there is no room, the trial stays PENDING.
+A claim in a study with `max_concurrent` also counts the trial in the study's row. The claim locks
+the trial's row first, then the study's row. If there is no room, the trial stays PENDING.
 """
 
 

@@ -116,7 +116,7 @@ def wake(txn: Txn, *, study_id: int) -> int:
 
 
 def unpause(txn: Txn, *, study_id: int) -> int:
-    """Move trials that were paused with their study to PENDING, if the study is RUNNING again."""
+    """If the study is RUNNING again, move the trials that its pause had paused to PENDING."""
     n = txn.count(UNPAUSE, study=study_id)
     if n:
         counters.move(txn, study_id=study_id, key=0, out_of=State.PAUSED, into=State.PENDING, n=n)

@@ -150,8 +150,8 @@ def insert(
     Insert a PENDING trial; the caller has locked the study's row.
 
     Args:
-        wants_unique: Whether no later trial with `is_unique` may have the same params. If such a
-            trial exists already, this trial is another one with the same params.
+        wants_unique: Whether to set `is_unique`: two trials with `is_unique` cannot have the same
+            params. If such a trial has these params already, `is_unique` stays NULL.
     """
     row = txn.all(
         _INSERT_PENDING,
@@ -216,7 +216,7 @@ def summarise(txn: Txn, *, trial_id: int, metric_summary: Mapping[str, Any]) -> 
 
 
 def pause_by(txn: Txn, *, trial_id: int, by: DecidedBy) -> None:
-    """Set `paused_by` of a PAUSED trial, which decides who may resume the trial."""
+    """Store in `paused_by` who paused a PAUSED trial; this decides who may resume it."""
     txn.run(_PAUSE_BY, trial=trial_id, to_paused_by=by)
 
 

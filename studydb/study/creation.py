@@ -73,10 +73,10 @@ def create_study(
         space: A nested dict of distributions and constants.
         num_trials: The limit of trials; None for no limit (but a grid ends after its last point).
         max_concurrent: How many trials may run at a time, over all workers.
-        stop: {"loss": 3} stops a trial at loss >= 3; or texts: ["loss>=3", "error<=0.01"].
+        stop: Rules such as ["loss>=3", "error<=0.01"]; {"loss": 3} means the same as ["loss>=3"].
         max_failures: How many exceptions a trial survives; -1 for no limit.
-        max_losses: How many deaths without an exception a trial survives between two checkpoints;
-            None for 10, with the further limit of 2 in a row at the same step.
+        max_losses: How many deaths without an exception a trial survives between two checkpoints.
+            With None, a trial survives 10 such deaths, but not 3 in a row at the same step.
         checkpoints: The URL or path of the store; None for the database's default.
         guard: Whether the study pauses itself once 5 trials failed alike and no trial reported.
         storage: The database's URL; None for $STUDYDB_STORAGE, else sqlite:///studydb.db.

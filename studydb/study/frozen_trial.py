@@ -26,7 +26,7 @@ DICT_FILE = "checkpoint.pkl"
 
 class Checkpoint:
     """
-    A trial's newest checkpoint; its bytes are read and verified by the methods.
+    A trial's newest checkpoint. Its methods read and verify the bytes.
 
     Attributes:
         step: The last step that the checkpoint contains; the trial's best step may be earlier.

@@ -64,17 +64,17 @@ _Notice = LostNotice | StopNotice | signal.Signals | None
 @dataclass
 class _Progress:
     """
-    How far one child process of an attempt is.
+    The state of one child process of an attempt.
 
     Attributes:
         notice: The last notice that was sent to the child; None while the attempt may continue.
-        began: Whether the child has reported or asked for a flush; its function may begin earlier.
+        began: Whether the child has reported or asked for a flush. Its function begins earlier.
         judged: Whether the child was ever told to stop or to pause.
         deadline_s: When the child is killed, by the monotonic clock; None while there is no limit.
         next_flush_s: No background flush is tried before this time.
         away_since_s: When the database stopped answering; None while it answers.
         refused: Why a message of the child was refused.
-        oom_kills: How many processes the kernel had killed for memory before the child started.
+        oom_kills: The value of `oom_kills()` before the child started.
     """
 
     notice: _Notice = None
@@ -416,7 +416,7 @@ class Attempt:
                 assert_never(ended.end)
 
     def _check_end(self, end: End) -> None:
-        """Refuse an `End` that is not true: the child could hide a failure by a false `End`."""
+        """Refuse a false `End`, by which the child could hide a failure."""
         progress = self._progress
         if end in (End.STOPPED, End.LOST) and not progress.judged:
             raise FrameError(
@@ -426,7 +426,11 @@ class Attempt:
             raise FrameError("The trial's process claims that it never began, but it has reported.")
 
     def _was_asked_to_stop(self) -> bool:
-        """Wait up to 1 s for the worker's signal: a service manager may signal the child first."""
+        """
+        Return whether the worker has told the child to stop, or begins to stop within 1 s.
+
+        A service manager signals all processes, and its signal may reach the child first.
+        """
         return self._progress.notice is not None or self._equipment.interruption.wait(
             SIGNAL_SPREAD_S
         )

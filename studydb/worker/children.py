@@ -28,7 +28,7 @@ _START_TIMEOUT_S = 60.0
 _SEND_TIMEOUT_S = 30.0
 
 _numbers = itertools.count(1)
-"""Numbers of requests, unique in a worker; `CHILD_ID_VARIABLE` holds a child's request number."""
+"""Request numbers, unique in a worker. A child has its number in `CHILD_ID_VARIABLE`."""
 
 
 class ForkerDied(OSError):

@@ -1,4 +1,4 @@
-"""Errors of this host, such as a full disk, with advice what to do about them."""
+"""Errors of this host, such as a full disk, with advice on what to do about them."""
 
 import errno
 import os
@@ -26,7 +26,7 @@ _NO_THREAD = "can't start new thread"
 
 
 def is_host_fault(error: BaseException) -> bool:
-    """Whether this host caused an error: it is an OSError, or says that no thread can start."""
+    """Whether this host caused an error: an OSError, or the error that no thread can start."""
     return isinstance(error, OSError) or str(error) == _NO_THREAD
 
 

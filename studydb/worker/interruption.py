@@ -12,10 +12,10 @@ class Interruption:
     Whether and why a worker is stopping; its threads share this object.
 
     Attributes:
-        signal: The first stop signal; None before. A later SIGTERM or SIGINT replaces a SIGHUP.
+        signal: The first stop signal, or None. A later SIGTERM or SIGINT replaces a SIGHUP.
         gave_up: The message of the error that ends the worker; None without an error.
-        urgent_since_s: When the first signal or error came, by the monotonic clock; None before.
-            A drain is not urgent and sets no time.
+        urgent_since_s: When the first signal or error came, by the monotonic clock; None without
+            a signal or error. A drain is not urgent and sets no time.
     """
 
     def __init__(self) -> None:

@@ -26,8 +26,8 @@ CLOSE_S = 2.0
 
 DEATHS_LIMIT = 3
 """
-After this many deaths of templates, all starts are fresh. So they are after this many templates in
-a row that were outdated before they forked an attempt.
+All starts are fresh after this many templates have died, or after this many templates in a row were
+outdated before they forked an attempt.
 """
 
 _TICK_S = 0.25
@@ -173,7 +173,7 @@ class Templates:
         return True
 
     def drop_idle(self) -> None:
-        """End retired templates, and the current template if it was idle for `IDLE_S`."""
+        """End unused retired templates, and the current template if it was idle for `IDLE_S`."""
         if not self._lock.acquire(blocking=False):  # another slot is making a template
             return
         try:

@@ -146,7 +146,7 @@ def test_points_of_a_model_fit_the_space_whatever_trials_it_knows(searcher, spac
 
 @with_model
 @every_space
-def test_points_do_not_depend_on_how_a_model_was_told(searcher, space):
+def test_points_do_not_depend_on_the_calls_by_which_a_model_got_observations(searcher, space):
     whole, parts, moved = (model_of(searcher, space) for _ in range(3))
     known = history(space)
 

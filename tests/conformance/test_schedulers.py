@@ -58,9 +58,9 @@ def test_study_is_finished_after_any_mishaps(database, name, scheduler, seed):
 
 
 @every_scheduler
-def test_workers_at_the_same_time_finish_a_study(database, storage_url, name, scheduler):
+def test_workers_that_run_at_the_same_time_finish_a_study(database, storage_url, name, scheduler):
     running = ScheduledStudy(database, scheduler)
-    database.clock = None  # the workers' databases have no other clock
+    database.clock = None  # as on the workers' connections, the database gives the time
 
     running.run_in_threads(storage_url)
 

@@ -3,7 +3,7 @@ Workers that start in a third of the usual time: a process that has imported stu
 
 `PreloadedWorkers` starts that process. The process forks a worker for each line of its input, and
 prints each worker's pid and exit code. A forked worker has its own environment, directory, output,
-session and signal handlers, but no interpreter has to start and import studydb.
+session and signal handlers. It starts no interpreter and imports nothing of studydb anew.
 """
 
 import atexit

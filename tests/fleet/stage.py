@@ -31,12 +31,12 @@ class Stage:
 
     @property
     def study(self) -> studydb.Study:
-        assert self._study is not None, "create comes first"
+        assert self._study is not None, "call `create` first"
         return self._study
 
     @property
     def fleet(self) -> Fleet:
-        assert self._fleet is not None, "create comes first"
+        assert self._fleet is not None, "call `create` first"
         return self._fleet
 
     def create(self, trainable: str, **options: Any) -> studydb.Study:

@@ -69,7 +69,7 @@ def send_twice(call, first, second, url, *, at=None):
 
 
 def is_waiting_for_a_lock(url, *, unless=None, waiters=1):
-    """Wait until `waiters` connections wait for a lock; return False if `unless` is set first."""
+    """Wait until `waiters` connections wait for a lock; False if `unless` is set, or after 20 s."""
     unless = unless or threading.Event()
     deadline = time.monotonic() + PATIENCE_S
     with postgres.connect(url) as watcher:

@@ -86,7 +86,7 @@ class ContractExecutor:
 
     Attributes:
         decisions: The scheduler's decisions by trial and step, in their order.
-        closings: For each rung that closed: how many trials were to be kept, and who waited.
+        closings: For each closed rung: how many trials to keep, and the trials that waited.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class ContractExecutor:
     # --- what workers do
 
     def run(self, *, workers: int = 3, mishaps: float = 0.0) -> None:
-        """Run until no worker has anything to do; with `mishaps`, disturb it that often."""
+        """Run until no worker has anything to do; `mishaps` is the probability of a disturbance."""
         for _ in range(MOST_TURNS):
             running = [one for one in self.trials if one.state is State.RUNNING]
             if self.rng.random() < mishaps:
@@ -216,7 +216,7 @@ class ContractExecutor:
         rung.closed, rung.cut = True, kept[-1] if kept else None
 
     def report(self, trial: MemoryTrial) -> None:
-        """Report a trial's next step; some trials skip a step that is not due."""
+        """Report a trial's next step, or skip a step (one time in four); judge a due report."""
         due = self.scheduler.next_decision_step(trial.bracket, trial.step)
         trial.step += self.rng.choice([1, 1, 1, 2])
         score = self.curve(trial.number, trial.step)

@@ -4,7 +4,8 @@ Kills a process at each COMMIT of an operation on an SQLite file.
 Run as a program: `python -m harness.crash_target TEMPLATE FOLDER`. Each line of the input is an
 operation's name and "before" or "after"; the answer has the numbers of the COMMITs at which a
 process was killed. For each COMMIT a process is forked. It copies the SQLite file TEMPLATE, adds
-the rows that the operation needs, and calls the operation. All processes make the same tokens, so a test can repeat a killed call.
+the rows that the operation needs, and calls the operation. All processes make the same tokens, so a
+test can repeat a killed call.
 """
 
 import json
@@ -68,7 +69,11 @@ def _recovering_a_host(database: Database) -> Call:
 
 
 def _promoting_from_a_rung_that_closes(database: Database) -> Call:
-    """The call closes the rung, gives trials up, and promotes a trial; a second call ends the rung."""
+    """
+    The call closes the rung, gives trials up, and promotes a trial.
+
+    A second call ends the rung, at which no trial waits any more.
+    """
     study = with_full_rung(database, 0.5, 0.1, 0.9)
     claimant = SimulatedWorker(database, study).claimant()
     return lambda over: promote(over, study, claimant)

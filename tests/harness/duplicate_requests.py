@@ -91,7 +91,7 @@ def _asking_for_the_first_trial(database: Database) -> Call:
 
 
 def _asking_past_a_duplicate(database: Database) -> Call:
-    """An ask must skip the next draw, whose proposal has the params of a trial, as they are unique."""
+    """The ask skips the next draw: its proposal has a trial's params, which must be unique."""
     call = asking(database)
     change(database, "UPDATE trial SET is_unique = (1 = 1)")
     hash_of_the_trial = "SELECT params_hash FROM trial WHERE study_id = proposal.study_id"
@@ -244,7 +244,7 @@ def _promoting(database: Database) -> Call:
 
 
 def _with_scheduler(database: Database, scheduler: Scheduler, **overrides: Any) -> Study:
-    """A study with a scheduler that is not in `BY_NAME`; its row names another."""
+    """A study whose scheduler is not in `BY_NAME`; the study's row names another scheduler."""
     return replace(new_study(database, **overrides), scheduler=scheduler)
 
 
@@ -262,7 +262,7 @@ def with_full_rung(database: Database, *values: float) -> Study:
 def _closing_a_rung(database: Database) -> Call:
     study = with_full_rung(database, 0.5, 0.1, 0.9)
 
-    def call(over: Database) -> None:  # a duplicate is told that the rung has been closed before
+    def call(over: Database) -> None:  # drops the answer, which differs in a duplicate
         close_rung(over, study, Close(RungKey(0, 1), keep=1))
 
     return call
@@ -280,7 +280,7 @@ def _reporting_at_a_new_rung(database: Database) -> Call:
 
 
 def _reporting_a_mean(database: Database) -> Call:
-    """The report is judged by its trial's running mean, which a second attempt sums up again."""
+    """The report is judged by the trial's running mean, which a second attempt computes anew."""
     study = _with_scheduler(database, MedianStopping(max_t=9, interval=2))
     worker = SimulatedWorker(database, study)
     worker.take().report(0.5, 0.25)
@@ -412,7 +412,7 @@ def _in_turn(operation: Callable[..., Any], database: Database, *points: Any, **
 
 
 def _storing_by_index(database: Database) -> Call:
-    """An asker that sends this again has looked first, and then finds the stored proposal."""
+    """The call looks first, as an asker does; a second call finds the proposal of the first."""
     study = new_study(database, searcher=ModelSearch())
 
     def call(over: Database) -> None:

@@ -61,7 +61,7 @@ _SQLITE = {
 
 
 def filled_study(database: Database) -> Study:
-    """A study with thousands of ended and PENDING trials, three RUNNING, three enqueued."""
+    """A study with thousands of ended and PENDING trials, and three RUNNING and three enqueued."""
     study = new_study(database, scheduler=ASHA(max_t=9, reduction_factor=3), num_trials=None)
     _fill(database, study, _TRIAL, MANY, **_ENDED)
     _fill(database, study, _TRIAL, MANY, **_PENDING)

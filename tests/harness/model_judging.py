@@ -34,7 +34,7 @@ class ModelJudge:
         self.rungs: dict[int, list[dict[str, Any]]] = {step: [] for step in self._milestones()}
 
     def judge(self, number: int, attempt: int, after: int, result: Result) -> Verdict | None:
-        """The verdict on the first result after step `after`; None if the trial continues."""
+        """The verdict on the result after step `after`; None if the trial continues."""
         for rule in self._spec.rules:
             value = result.step if rule.metric == "training_iteration" else result.value
             if COMPARE[rule.op](value, rule.bound):
@@ -53,7 +53,12 @@ class ModelJudge:
         return Verdict(action, why[action], DecidedBy.SCHEDULER) if action in why else None
 
     def _entry(self, entries: list[dict[str, Any]], result: Result) -> dict[str, Any]:
-        """Return an entry: NaN stops; else promotion pauses, or a score above the cutoff stops."""
+        """
+        Return the entry of a result.
+
+        NaN stops the trial. Otherwise the trial pauses if the scheduler promotes trials. If it does
+        not, a score above the cutoff stops the trial.
+        """
         cutoff = self._cutoff([entry["score"] for entry in entries if entry["ranked"]])
         score, is_nan = self.score(result.value), math.isnan(result.value)
         if self.promotes:
@@ -111,7 +116,7 @@ class ModelJudge:
         return any(one["number"] == number and one["waiting"] for one in entries)
 
     def leave_rungs(self, number: int) -> None:
-        """Let a trial wait at no rung any more."""
+        """Record at every rung that a trial does not wait there."""
         for entries in self.rungs.values():
             for entry in entries:
                 if entry["number"] == number and entry["waiting"]:

@@ -38,7 +38,7 @@ class TestModel:
 
 @dataclass(frozen=True)
 class ModelSearch(Seeded):
-    """A searcher with a `TestModel`, which studies in a database can name."""
+    """A searcher with a `TestModel`. It is in `BY_NAME`, so a study's row can name it."""
 
     origin: ClassVar[Origin] = Origin.SEARCHER
     wants_unique: ClassVar[bool] = True

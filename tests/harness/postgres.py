@@ -185,7 +185,7 @@ def _start_watchdog(directory: Path) -> subprocess.Popen[bytes]:
 
 
 def unprivileged_account(directory: Path) -> dict[str, Any]:
-    """For root: options by which Popen runs a program as `nobody`, who gets the directory."""
+    """If root calls, give the directory to `nobody`, and return Popen's options for this user."""
     if os.geteuid() != 0:
         return {}
     nobody = pwd.getpwnam("nobody")

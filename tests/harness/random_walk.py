@@ -84,7 +84,7 @@ WEIGHTS = {
     "resume_the_study": 1,
     "send_again": 4,
 }
-"""The weight of each step: a method of this name, or the action that the method `_name` returns."""
+"""The weight of each step. A step is a method of this name, or the action that `_name` returns."""
 
 
 class RandomWalk:

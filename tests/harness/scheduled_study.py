@@ -108,7 +108,7 @@ class ScheduledStudy:
         return read_progress(self.database, self.study)
 
     def _is_over(self) -> bool:
-        """Tell whether the study is FINISHED; else let its back-offs and leases run out."""
+        """Tell if the study is FINISHED. If it has no work now, let back-offs and leases end."""
         progress = self.progress
         if progress.status is Status.FINISHED:
             return True
@@ -121,7 +121,7 @@ class ScheduledStudy:
     # --- what workers do
 
     def send(self, call: Callable[[], Answered]) -> Answered:
-        """Call an operation; perhaps cut it at a COMMIT first, and send it again."""
+        """Call an operation. With the probability `cuts`, cut it at a COMMIT and call it again."""
         if self.rng.random() < self.cuts:
             when, nth = self.rng.choice(["before", "after"]), self.rng.randint(1, 4)
             try:

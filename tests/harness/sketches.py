@@ -1,9 +1,9 @@
 """
-Sketches of three schedulers, short and complete, by which the contract is tested.
+Short, complete forms of three schedulers, with which the tests check the contract.
 
-The product has its own forms of them later. Sources: Li et al., "Hyperband" (JMLR 2018); Golovin et
-al., "Google Vizier" (KDD 2017), in the form of Ray Tune's `MedianStoppingRule`; Jaderberg et al.,
-"Population Based Training" (2017).
+The package does not have these schedulers yet. Sources: Li et al., "Hyperband" (JMLR 2018);
+Golovin et al., "Google Vizier" (KDD 2017), in the form of Ray Tune's `MedianStoppingRule`;
+Jaderberg et al., "Population Based Training" (2017).
 """
 
 import math
@@ -37,8 +37,8 @@ class HyperBand(BaseScheduler):
     Synchronous HyperBand: a rung waits for all trials of its bracket, then keeps the best.
 
     A trial's bracket follows from its draw: the first draws fill the bracket with the most trials,
-    then the next bracket, and after the last bracket the first again. Enqueued trial N belongs to
-    the bracket of draw N, as one trial more.
+    then the next bracket, and after the last bracket the first again. Enqueued trial N is an
+    additional trial of the bracket of draw N.
     """
 
     max_t: int
@@ -166,9 +166,9 @@ class MedianStopping(BaseScheduler):
 @dataclass(frozen=True)
 class PBT(BaseScheduler):
     """
-    Asynchronous PBT: the worst of a generation continue from a random one of the best.
+    Asynchronous PBT: the worst trials of a generation continue from a random one of the best.
 
-    A generation is a rung; its entries are the members that have run `interval` steps that often.
+    Generation N is the rung at step N * `interval`; its entries are the trials that reached it.
     """
 
     interval: int

@@ -15,9 +15,10 @@ _PIECE = 1 << 16
 
 @contextmanager
 def slow_link(server_url: str, *, bytes_per_s: float) -> Iterator[str]:
-    """Return a URL at which the server's database answers; requests pass at this rate."""
+    """Yield a URL of the server's database; bytes sent to this URL pass at the given rate."""
     with Proxy(server_url) as server, socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _PIECE)  # else it takes MiB
+        # The default receive buffer takes several MiB, which would pass without delay.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _PIECE)
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         accepting = threading.Thread(

@@ -101,7 +101,7 @@ def without_plans(text: str) -> str:
 
 
 def _settle(database: Database) -> None:
-    """Fill the tables; switch autovacuum off, which would change the plans."""
+    """Fill the tables; switch autovacuum off, because a run of it would change the plans."""
     filled_study(database)
     with database.begin() as txn:
         for table in METADATA.sorted_tables:

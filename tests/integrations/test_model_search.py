@@ -43,7 +43,7 @@ def origins(study):
     return Counter(trial.origin for trial in study.trials)
 
 
-def test_lone_loop_searches_as_the_model_would_also_after_restarts(create, storage_url, handles):
+def test_lone_loop_gets_the_points_of_the_model_also_after_restarts(create, storage_url, handles):
     whole = run(create(), 12)
     create("parts")
 

@@ -116,7 +116,7 @@ def test_directory_is_copied_when_it_is_saved_and_when_it_is_restored(study, tmp
     del third
 
 
-def test_copy_of_a_directory_is_removed_with_a_dropped_handle(study, tmp_path):
+def test_copy_of_a_directory_is_removed_when_the_trial_handle_is_deleted(study, tmp_path):
     first = study.ask()
     first.report({"loss": 1.0}, checkpoint=tmp_path)
     first.release()
@@ -179,7 +179,7 @@ def test_asha_by_promotion_trains_each_step_of_each_trial_once(create_study, sto
 
 
 @pytest.mark.parametrize("damaged", [[3], [2, 3]])
-def test_damaged_checkpoints_fall_back_to_the_one_before(study, damaged):
+def test_damaged_checkpoints_are_skipped_when_a_trial_is_restored(study, damaged):
     first = study.ask()
     train(first, until=3)
     first.release()
@@ -321,7 +321,9 @@ def test_newest_two_checkpoints_are_kept(study, place):
     assert rows(study.database, "SELECT count(*) FROM checkpoint") == [(2,)]
 
 
-def test_checkpoint_of_the_report_that_a_rule_stops_is_stored(create_study, storage_url):
+def test_checkpoint_of_the_report_at_which_a_rule_stops_a_trial_is_stored(
+    create_study, storage_url
+):
     study = create_study("own", num_trials=1, storage=storage_url, stop={"training_iteration": 2})
     trial = study.ask()
     train(trial, until=2)

@@ -61,7 +61,7 @@ def study(create_study, storage_url, tmp_path):
 
 @pytest.fixture
 def start(storage_url):
-    """Start a script in a process of its own."""
+    """Start a script in a new process."""
     started = []
 
     def start(script, *arguments):
@@ -88,7 +88,7 @@ def live_steps(study, number):
 
 
 def saved(study, number):
-    """The steps of the checkpoints that are kept of a trial."""
+    """The steps of a trial's checkpoints that are kept."""
     sql = (
         "SELECT step FROM checkpoint JOIN trial ON trial.id = trial_id "
         f"WHERE removed_at IS NULL AND number = {number} ORDER BY checkpoint.id"

@@ -249,8 +249,8 @@ UPDATES_TO_COME = {
     "counter": {"cost", "time_s"},
 }
 """
-Rights on columns that migrations added for coming features; no statement writes them yet. The
-column `points` is written by workers of the version before.
+Columns that a worker may update, although no UPDATE of the store sets them. Most of them are for
+coming features. Workers of the previous version of studydb update `points`.
 """
 
 INSERTS_TO_COME = {

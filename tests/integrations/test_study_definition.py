@@ -25,7 +25,7 @@ def test_study_without_a_parameter_to_search_needs_a_budget(storage_url, space):
     studydb.create_study("grid", train, searcher=studydb.GridSearch(), **options).close()
 
 
-def test_own_loop_without_a_budget_may_have_no_space_but_not_a_space_of_constants(storage_url):
+def test_own_loop_without_a_budget_may_lack_a_space_but_not_have_constants_alone(storage_url):
     options = {"metric": "error", "mode": "min", "storage": storage_url}
 
     studydb.create_study("log", None, **options).close()

@@ -66,7 +66,7 @@ def test_checkpoint_is_looked_up_in_the_stores_of_its_study_only(console, databa
 
     assert stores.current == b
     assert stores.store_of(store_checkpoint(tmp_path / "a", study)) == a
-    # `store_of` compares only the last parts of the URL, and store a has a file with these parts.
+    # `store_of` compares only the last parts of the URL. Directory `a` has a file with these parts.
     assert stores.store_of(foreign) == a
     DirectoryStore(tmp_path / "a").delete(foreign)
     with pytest.raises(CheckpointError, match="cannot be read"):

@@ -29,8 +29,8 @@ def run(worker):
 
 @pytest.fixture
 def connections(postgres_url):
-    """Two clients of one database. A test sends a call by the first, then again by the second."""
-    # Behind a pooler, a COMMIT follows even a single statement; a test can hold the call there.
+    """Two clients of one database. A test sends a call over the first, then over the second."""
+    # Behind a pooler, even a single statement has a COMMIT, at which a test can hold the call.
     slow = connect(f"{postgres_url}&pooler=transaction")
     fresh = connect(postgres_url)
     slow.clock = fresh.clock = lambda: datetime(2026, 1, 1, tzinfo=UTC)

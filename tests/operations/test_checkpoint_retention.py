@@ -1,4 +1,4 @@
-"""A trial keeps its newest two and its pinned checkpoints (`pins` above 0); all others expire."""
+"""A trial keeps its two newest and its pinned checkpoints (`pins` above 0). The others expire."""
 
 from harness.arrange import change, rows
 

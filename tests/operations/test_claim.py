@@ -133,7 +133,7 @@ def test_duplicate_claim_that_does_not_wait_misses_the_trial_of_the_earlier_send
 
 
 def asking_then_claiming(database):
-    """Return a function that sends one token twice, first by an ask, then by a claim."""
+    """Return a function that sends one token: by an ask at its first call, then by a claim."""
     study = new_study(database, num_trials=2)
     SimulatedWorker(database, study).ask()  # stores the proposals of the next draws
     claimant, sends = SimulatedWorker(database, study).claimant(), iter([ask, claim])

@@ -37,7 +37,7 @@ FIRST = RungKey(0, 1)
 
 
 def study_of(database, scheduler=None, **options):
-    """A study of three trials with HyperBand, whose first rung waits for all of them."""
+    """Make a study of three trials with HyperBand. Its first rung waits for all three trials."""
     options = {"num_trials": 3} | options
     return replace(new_study(database, **options), scheduler=scheduler or HyperBand(max_t=3))
 
@@ -89,7 +89,7 @@ def test_rung_closes_when_all_trials_of_its_bracket_wait_and_the_best_is_resumed
     assert worker.claim().lease.number == 1
 
 
-def test_rung_waits_for_a_trial_that_runs_and_not_for_one_that_has_failed(database):
+def test_rung_waits_for_a_running_trial_and_not_for_a_failed_trial(database):
     study = study_of(database, max_failures=0)
     worker = SimulatedWorker(database, study)
     wait_at_the_rung(worker, 0.5, 0.1)
@@ -240,7 +240,7 @@ class AlwaysWaits(HyperBand):
         return Decision(Action.PAUSE, Reason.PAUSED, entry)
 
 
-def test_trial_that_waits_at_a_rung_that_was_over_is_given_up(database):
+def test_trial_that_pauses_at_a_rung_that_is_over_is_given_up(database):
     study = study_of(database, AlwaysWaits(max_t=3))
     worker = SimulatedWorker(database, study)
     wait_at_the_rung(worker, 0.5)
@@ -287,7 +287,7 @@ def test_trial_that_a_person_resumed_at_an_open_rung_is_not_given_up(database, s
 def test_trials_that_are_given_up_get_the_summary_of_their_metrics(
     database, study, worker, monkeypatch
 ):
-    monkeypatch.setattr(summing, "MOST_IN_TRANSACTION", 1)  # the second trial's comes after
+    monkeypatch.setattr(summing, "MOST_IN_TRANSACTION", 1)  # the others are summed up later
     wait_at_the_rung(worker, 0.1, 0.2, 0.3)
     close_rung(database, study, Close(FIRST, keep=0))
 
@@ -320,7 +320,7 @@ def test_rung_is_over_only_when_no_trial_waits(database, study, worker):
     assert rung_of(database, "is_over") in ((True,), (1,))
 
 
-def test_rung_at_which_a_report_lets_a_trial_wait_meanwhile_is_not_over(
+def test_rung_at_which_a_trial_pauses_during_the_giving_up_is_not_over(
     database, storage_url, study, worker
 ):
     if not database.postgresql:

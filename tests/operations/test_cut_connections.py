@@ -1,5 +1,5 @@
 """
-A call is repeated after its connection was severed, or its process killed, at a COMMIT.
+A call is repeated after its connection was severed or its process was killed at a COMMIT.
 
 "before": the COMMIT is not carried out. "after": it is carried out, but the caller gets no reply.
 The repeated call must leave the same rows as an undisturbed call, and give the same answer.
@@ -133,14 +133,14 @@ def test_call_whose_connection_is_severed_can_be_repeated(sides, operation, poin
         if point == "after" and nth == len(ends) and has_changed:
             assert not is_unchanged
         expected = first if is_unchanged else second
-        # The answer of `register` is an id alone.
+        # `register` returns only an id.
         assert operation == "register" or without_ids(answer) == without_ids(expected)
         assert rows_since(cut.database, since) == left
     assert nth > 1
 
 
 def await_no_open_transaction(database):
-    """Wait until the server has noticed that a client is gone, and has rolled back."""
+    """Wait until the server has rolled back the transaction of the severed client."""
     deadline = time.monotonic() + PATIENCE_S
     while rows(database, OPEN_TRANSACTIONS) != [(0,)]:
         assert time.monotonic() < deadline

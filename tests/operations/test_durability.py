@@ -1,4 +1,4 @@
-"""A crash of the server undoes no answered flush, save, end or request; it can undo a claim."""
+"""Answered flushes, saves, ends and requests survive a crash of the server. A claim may be lost."""
 
 from contextlib import closing
 
@@ -26,7 +26,7 @@ def server():
 
 
 def crashed_after(server, operation):
-    """Read all rows before a call, after it, and after a crash that followed immediately."""
+    """Read all rows before a call, after the call, and after a crash immediately after the call."""
     database = connect(server.url())
     call = OPERATIONS[operation](database)
     before = dump(database)

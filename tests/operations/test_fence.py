@@ -83,7 +83,7 @@ FATES = [taken_by_another, given_the_same_number_twice, recovered, ended]
 
 
 def held_attempt(database):
-    """Return an attempt that has reported and has saved a checkpoint, and this checkpoint."""
+    """Make an attempt report and save a checkpoint; return the attempt and the checkpoint."""
     study = new_study(database)
     enqueued(database, study)
     run = SimulatedWorker(database, study).claim()
@@ -95,7 +95,7 @@ def held_attempt(database):
 
 
 def check_that_nothing_changes(write, run, saved):
-    # The table `worker` is left out: a refused renewal, too, updates its worker's row.
+    # The table `worker` is left out, because even a refused renewal updates its worker's row.
     with unchanged_rows(run.worker.database, without=["worker"]), pytest.raises(LeaseLost):
         retry_while_busy(lambda: write(run, saved))
 
@@ -132,7 +132,8 @@ def test_writes_of_the_holder_are_accepted(database, clock, subtests):
 
 
 # A recovered trial is not RUNNING and has no token; a trial that another attempt holds has another
-# number and another token. Each of these differences refuses the zombie, so both are removed.
+# number and another token. In both cases either difference alone makes the fence refuse the zombie,
+# so the test removes both conditions.
 @pytest.mark.parametrize(
     ("parts", "fate"),
     [

@@ -1,4 +1,4 @@
-"""A reader of a study's history reads what is new or unfinished, and tells configurations once."""
+"""A read of a study's history gives what has changed, one observation for each configuration."""
 
 import pytest
 from harness.arrange import SimulatedWorker, change, enqueued, new_request, new_study
@@ -67,7 +67,7 @@ def test_ended_trials_are_not_read_again(database, cache, worker):
     cache.changes()
 
     database.observer = None
-    # the last known trial, and those after it
+    # One query reads the last known trial, the other reads the trials after it.
     assert len([sql for sql in sent if "FROM trial" in sql]) == 2
 
 

@@ -148,7 +148,7 @@ def test_trial_that_is_enqueued_during_a_deletion_is_deleted_too(database, monke
     study, lock, late = new_study(database), studies.lock, iter([enqueued])
 
     def lock_late(txn, **which):
-        for enqueue in late:  # at the first call only: then the iterator is empty
+        for enqueue in late:  # only at the first call; after it the iterator is empty
             enqueue(database, study)
         lock(txn, **which)
 

@@ -96,9 +96,9 @@ def test_resend_of_a_call_that_was_cut_after_its_commit_gives_the_stored_answer(
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
 def test_ask_that_is_cut_at_any_of_its_commits_makes_one_trial(database, when, nth):
     """
-    The first ask also commits proposals, and on PostgreSQL reads.
+    The first ask also commits its proposals.
 
-    On SQLite it has two COMMITs.
+    On PostgreSQL its reads have COMMITs, too. On SQLite it has two COMMITs in all.
     """
     study = new_study(database)
     worker = SimulatedWorker(database, study)

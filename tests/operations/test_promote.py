@@ -129,7 +129,7 @@ def test_promoted_trial_without_a_checkpoint_passes_its_rung_and_pauses_at_the_n
     assert rows(database, f"{entries} trial_id = {first} ORDER BY 1") == [(1, 0.2), (3, 0.1)]
 
 
-def test_each_bracket_has_rungs_of_its_own(database):
+def test_each_bracket_has_its_own_rungs(database):
     study = study_of(database, scheduler=ASHA(27, 1, 3, brackets=3, type="promotion"))
     worker = SimulatedWorker(database, study)
 
@@ -306,7 +306,7 @@ def test_resumed_trial_that_only_waited_at_a_rung_runs_without_a_promotion(datab
     assert waiting(database) == [0]
 
 
-def test_stopped_trial_waits_no_more_and_the_next_best_trial_is_promoted(database):
+def test_stopped_trial_no_longer_waits_and_the_next_best_trial_is_promoted(database):
     study = study_of(database)
     worker = SimulatedWorker(database, study)
     reach(worker, 1, 0.1, 0.2, 0.8, 0.9, 0.95, 0.99)

@@ -88,7 +88,7 @@ GRIDS = {
 
 @dataclass(frozen=True)
 class UniqueGrid(GridSearch):
-    """Proposes each point once, also if a person enqueues it."""
+    """Proposes each point at most once, and no point that a person has enqueued."""
 
     wants_unique: ClassVar[bool] = True
 
@@ -241,7 +241,7 @@ def test_draws_beyond_num_trials_are_proposed_after_skipped_draws(database):
     assert rows(database, "SELECT draw FROM trial ORDER BY 1") == [(10,), (11,), (12,)]
 
 
-def test_error_in_proposals_ahead_leaves_the_ask_its_trial(database, monkeypatch):
+def test_ask_makes_its_trial_even_if_proposals_ahead_raise_an_error(database, monkeypatch):
     study = new_study(database, num_trials=None)
     by_index = RandomSearch.propose
 
@@ -349,7 +349,7 @@ def clients(postgres_url):
 
 @contextmanager
 def waiting_ask(database, rival, url, sql):
-    """Let an ask wait for the study's row, which `sql` changes; yield the statements it sent."""
+    """Let an ask wait while `sql` changes the study's row; yield study, future and sent SQL."""
     study = new_study(database, num_trials=None)
     worker, sent = SimulatedWorker(database, study), []
     worker.ask()
@@ -366,7 +366,7 @@ def waiting_ask(database, rival, url, sql):
     database.observer = None
 
 
-def test_ask_that_waited_takes_the_draw_after_those_that_others_took(clients, postgres_url):
+def test_ask_that_waited_takes_the_draw_after_the_draws_of_others(clients, postgres_url):
     taken = "UPDATE study SET next_draw = next_draw + 5"
 
     with waiting_ask(*clients, postgres_url, taken) as (study, ask, sent):
@@ -388,7 +388,7 @@ def test_ask_without_a_proposal_does_not_queue(clients):
     assert asked is None  # an ask that queues raises LockTimeout
 
 
-def test_ask_sees_a_block_that_was_stored_while_it_waited_at_the_second_try(
+def test_ask_sees_at_its_second_try_a_block_that_was_stored_while_it_waited(
     clients, postgres_url, monkeypatch
 ):
     monkeypatch.setattr(propose, "_last_due", lambda _: 0)

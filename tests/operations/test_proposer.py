@@ -44,7 +44,7 @@ def look(database, study, *, if_nothing_waits=False, token_="other"):
 
 
 def is_proposed(database, study):
-    """The `by_model` of an asker that fits no model."""
+    """Return a `by_model` for `ask` that fits no model: it only looks for a stored proposal."""
 
     def by_model(_if_nothing_waits):
         seen = look(database, study)
@@ -58,7 +58,7 @@ def points(*rates, origin=Origin.SEARCHER):
 
 
 def stored(database, study):
-    """The draws, learning rates and origins of the proposals."""
+    """Read the draw, learning rate and origin of each proposal."""
     sql = f"SELECT draw, params, origin FROM proposal WHERE study_id = {study.id} ORDER BY draw"
     found = [(row[0], row[1], row[2]) for row in rows(database, sql)]
     return [(draw, _rate(params), origin) for draw, params, origin in found]
@@ -210,7 +210,7 @@ def _token_of(database, study):
     return rows(database, f"SELECT proposer_token FROM study WHERE id = {study.id}")[0][0]
 
 
-def test_asker_stores_a_point_by_index_beside_a_fit(database, study):
+def test_asker_stores_a_point_by_index_while_another_process_fits(database, study):
     take(database, study, "a")
 
     at = []
@@ -247,7 +247,7 @@ def test_trial_is_made_of_the_stored_point(database, study):
     assert ask(database, study, worker.claimant(), by_model=is_proposed(database, study)) is None
 
 
-def test_stored_point_that_was_enqueued_meanwhile_spends_its_draw(database, study):
+def test_draw_of_a_stored_point_that_a_person_then_enqueues_is_skipped(database, study):
     take(database, study, "a")
     proposer.store_block(database, study, points(0.25, 0.5), token="a")
     enqueued(database, study, lr=0.25)
@@ -263,7 +263,7 @@ def test_stored_point_that_was_enqueued_meanwhile_spends_its_draw(database, stud
     assert read_progress(database, study).counts.total == 2
 
 
-def test_nothing_is_to_do_while_no_trial_can_be_made(database, study):
+def test_proposer_has_nothing_to_do_while_no_trial_can_be_made(database, study):
     control.set_status(database, study, Status.PAUSED, new_request())
     assert look(database, study) is None
     assert take(database, study, "a") is None

@@ -39,7 +39,7 @@ def study(database):
 
 @pytest.fixture
 def timer(monkeypatch):
-    """The clock of waits, which a test advances."""
+    """The clock that measures waits; the test advances it."""
     timer = SimpleNamespace(now_s=100.0)
     monkeypatch.setattr(proposing, "monotonic", lambda: timer.now_s)
     return timer
@@ -54,7 +54,7 @@ def models(monkeypatch):
 
 
 class Asker:
-    """A process that acquires trials; its trials end when they are finished."""
+    """A process that acquires trials, and ends them only in `finished`."""
 
     def __init__(self, database, study):
         self.worker = SimulatedWorker(database, study)
@@ -109,7 +109,7 @@ def test_model_is_told_only_what_has_changed(asker, models):
     asker.run(1)
 
     told = [[one.number for one in call] for call in models[0].calls]
-    # The first call is from before the first lease. A trial is told when it has ended.
+    # The first ask has no trial to tell. Each later ask tells the trial of the ask before it.
     assert [numbers for numbers in told if numbers] == [[0], [1], [2], [3]]
     assert models[0].told[3].reason is None
     assert running.lease.number == 3
@@ -199,7 +199,7 @@ def test_waiting_asker_fits_when_the_lease_expires(database, study, asker, timer
     assert origins(database, study) == [Origin.SEARCHER]
 
 
-def test_fault_in_a_fit_keeps_the_lease_for_the_next_call(database, study, asker, monkeypatch):
+def test_asker_keeps_the_lease_after_a_fault_in_a_fit(database, study, asker, monkeypatch):
     store = proposer.store_block
     monkeypatch.setattr(proposer, "store_block", _raise_once(StorageBusy("away"), then=store))
 

@@ -1,4 +1,4 @@
-"""A lost trial that cannot be ended prevents neither other recoveries nor its study's deletion."""
+"""A lost trial that cannot be ended does not prevent other recoveries or its study's deletion."""
 
 import pytest
 from harness.arrange import (

@@ -1,4 +1,4 @@
-"""A rule that compares means gets the exact mean of the live results up to the judged report."""
+"""A scheduler that compares means gets the exact mean of the live results up to the report."""
 
 import math
 from contextlib import closing
@@ -19,12 +19,12 @@ def study_of(database, interval=1, max_t=20, **options):
 
 
 def means(database):
-    """The scores that rungs have recorded, by step."""
+    """Read the scores that rungs have recorded, by step."""
     sql = "SELECT g.step, e.score FROM rung_entry e JOIN rung g ON g.id = e.rung_id ORDER BY g.step"
     return dict(rows(database, sql))
 
 
-def test_mean_is_that_of_all_steps_however_they_are_divided_into_batches(database):
+def test_mean_does_not_depend_on_how_the_steps_are_divided_into_batches(database):
     values = [0.5, 0.25, 1.0, 0.125, 2.0, 0.75]
     for sizes in ([6], [1] * 6, [2, 3, 1]):
         study = study_of(database)
@@ -45,7 +45,7 @@ def test_mean_is_added_up_from_the_results_between_two_rungs(database):
 
 
 @pytest.mark.parametrize("batches", [(6,), (1, 5), (3, 3)])
-def test_mean_of_a_trial_that_trains_steps_again_has_each_step_once(database, batches):
+def test_mean_of_a_trial_that_trains_steps_again_counts_each_step_once(database, batches):
     worker = SimulatedWorker(database, study_of(database, interval=4))
     run = worker.take()
     run.report(0.5, 0.5, 0.5, 0.5, 8.0)

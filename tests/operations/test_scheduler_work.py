@@ -1,4 +1,4 @@
-"""What workers do that find no trial to claim, with schedulers that close rungs and wait."""
+"""What a worker does if it finds no trial to claim, with schedulers that close rungs and wait."""
 
 import json
 from contextlib import closing
@@ -62,7 +62,7 @@ class NeverStarts(HyperBand):
 
 @dataclass(frozen=True)
 class OneRung(BaseScheduler):
-    """All trials wait at the rung of their bracket; nothing more is done."""
+    """Lets all trials wait at the rung of their bracket, and chooses no further work."""
 
     by_draw: bool = False
     resumes = True
@@ -85,7 +85,7 @@ class OneRung(BaseScheduler):
 
 
 class ClosesAll(OneRung):
-    """Closes the rungs of twelve trials, and keeps nothing."""
+    """Starts twelve trials, then closes their rungs and keeps none of the trials."""
 
     def next_work(self, view):
         if view.next_draw < 12:
@@ -107,7 +107,7 @@ def test_worker_makes_no_trial_if_the_choices_of_the_scheduler_are_refused(datab
     assert promote(database, study, worker.claimant()) is NextStep.CLAIM
 
     with closing(connect(storage_url)) as other, other.begin() as txn:
-        txn.raw("SELECT id FROM trial WHERE number = 0 FOR UPDATE")  # a claim not yet committed
+        txn.raw("SELECT id FROM trial WHERE number = 0 FOR UPDATE")  # as an open claim does
         assert acquirer_of(database, study, worker).acquire() is None
 
     assert len(states_of(database, study)) == 3
@@ -211,7 +211,7 @@ def test_rung_that_no_trial_has_entered_does_not_close(database):
 
 @dataclass(frozen=True)
 class EntersOnce(BaseScheduler):
-    """Judges each report; a trial enters the rung with its first."""
+    """Judges each report. A trial enters the rung with its first report."""
 
     def next_decision_step(self, bracket, step):  # noqa: ARG002
         return step + 1
@@ -281,7 +281,7 @@ def test_trial_whose_results_cannot_be_summed_up_ends_without_a_summary(database
     assert [str(one) != "None" for (one,) in summaries] == [False, True, False]
 
 
-def test_idle_worker_gives_up_more_than_a_hundred_trials_at_once(database):
+def test_idle_worker_gives_up_more_than_a_hundred_trials_in_one_call(database):
     study = study_of(database, OneRung(), num_trials=150)
     worker = SimulatedWorker(database, study)
     wait_at_the_rung(worker, *[0.1] * 150)

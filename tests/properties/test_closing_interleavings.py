@@ -48,7 +48,7 @@ SITUATIONS = {
         *("pause the worst", "stop the best"),
     ),
 }
-"""By situation: the calls of which each two run at the same time."""
+"""The calls of each situation. Each two of these calls run at the same time."""
 
 PAIRS = [
     (situation, *pair)
@@ -58,7 +58,7 @@ PAIRS = [
 
 
 class Situation:
-    """HyperBand's first bracket of three trials: 0.5 and 0.1 wait at the rung, the third runs."""
+    """A bracket of HyperBand: two trials (0.5 and 0.1) wait at the rung, and the third runs."""
 
     def __init__(self, database, name):
         self.study = replace(new_study(database, num_trials=3), scheduler=HyperBand(max_t=3))
@@ -92,7 +92,7 @@ class Situation:
         return calls.get(name) or (lambda over: steer(over, study, [number], request))
 
     def rows(self, database):
-        """The trials and the rung, after free workers have done what the scheduler wants."""
+        """Let free workers do what the scheduler wants; then read the trials and the rung."""
         for _ in range(3):
             give_up(database, self.study)
             promote(database, self.study, self.worker.claimant())
@@ -121,7 +121,7 @@ def stage(postgres_server, postgres_template):
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=" + ".join)
-def test_calls_beside_a_rung_that_closes_have_the_effect_of_a_serial_order(stage, pair):
+def test_calls_during_the_closing_of_a_rung_have_the_effect_of_a_serial_order(stage, pair):
     database, interleaver = stage
     name, *calls = pair
     serial = []

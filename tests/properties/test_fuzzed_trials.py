@@ -128,7 +128,7 @@ def test_worker_survives_any_bytes_from_a_trial(database, supervised):
     )
     @given(streams)
     def survives(stream):
-        assume(End.UNPREPARED.encode() not in stream)  # by this message a child ends its worker
+        assume(End.UNPREPARED.encode() not in stream)  # a child ends its worker with this message
         began_s = time.monotonic()
 
         interruption = supervised.run(stream, GOOD)

@@ -35,7 +35,7 @@ LOCKS = Prepared(
 )
 
 AGAIN = "again"
-"""In a plan: the action named before it, sent again while its first call still runs."""
+"""In a plan: the action before this word is sent again while its first call still runs."""
 
 PLANS = [
     ("claim", "claim"),

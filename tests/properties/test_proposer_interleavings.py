@@ -1,8 +1,8 @@
 """
-Two processes that store points of a model, an asker with a point by index, and asks, interleaved.
+Calls run interleaved: they store points (of a model or by index), ask, and enqueue.
 
-In any schedule there is no deadlock, each point is stored once, no draw below the last proposal is
-without one, and proposals stay within the budget. `STUDYDB_SCHEDULES=200` runs more schedules.
+In any schedule there is no deadlock, each point is stored once, the draws of the proposals
+have no gap, and the proposals stay within the budget. `STUDYDB_SCHEDULES=200` runs more schedules.
 """
 
 import os
@@ -44,7 +44,7 @@ def points(*rates):
 
 
 class Plan:
-    """The calls of one schedule; process A has had the lease, which has expired."""
+    """The calls of one schedule. Process A had the lease, but the lease has expired."""
 
     def __init__(self, database):
         database.clock = lambda: START
@@ -99,7 +99,7 @@ PLANS = [
 
 
 @pytest.mark.parametrize("names", PLANS, ids=" ".join)
-def test_proposals_are_unique_and_without_gaps_within_the_budget(stage, names):
+def test_proposals_are_unique_without_gaps_and_within_the_budget(stage, names):
     database, interleaver = stage
     for seed in range(SCHEDULES):
         plan = Plan(database)

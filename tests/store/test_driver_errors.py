@@ -1,4 +1,4 @@
-"""Driver errors: which studydb error replaces each of them, and whether the connection is kept."""
+"""How studydb translates the errors of drivers, and after which errors it keeps the connection."""
 
 import os
 import sqlite3

@@ -89,7 +89,7 @@ OF_EACH_TRIAL = (
     "renew",
     "earlier send",
 )
-"""A connection that has planned these statements for empty tables keeps the plans."""
+"""Frequent statements. A connection that planned them for empty tables keeps these plans."""
 
 BATCH = Batch(1, (Result(1, 0.5, {}),), 0, Summary())
 

@@ -8,7 +8,7 @@ from studydb.operations.save import save
 
 SIZE = 6 << 20
 RATE = 8e6
-"""Bytes per second: sending takes longer than the wait in the driver's own loop."""
+"""Bytes per second. Sending takes longer than the first wait, which is in the driver's own loop."""
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ def proxy(postgres_url):
 
 @pytest.fixture
 def database(proxy, opened):
-    """A client of the proxy that waits at most `SHORT_S` for an answer."""
+    """A client that connects through the proxy, and waits at most `SHORT_S` for an answer."""
     return opened(proxy.url(), connections=1, longest_silence=lambda: SHORT_S)
 
 

@@ -1,4 +1,4 @@
-"""OptunaSearch: a spec without Optuna, and a model whose points depend on the history alone."""
+"""The spec OptunaSearch and its model, whose points are a function of history, seed and draw."""
 
 import builtins
 import random
@@ -46,7 +46,7 @@ def drawn(index, space=SPACE):
 
 
 def observed(number, value=None, *, params=None, **overrides):
-    """An observation: a running trial, or with a value a completed trial."""
+    """Make an observation of a running trial, or of a completed trial if `value` is given."""
     values = None if value is None else (value,)
     given = {
         "number": number,

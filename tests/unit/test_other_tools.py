@@ -42,7 +42,7 @@ def test_error_about_a_name_of_another_tool_says_what_to_write_in_studydb(name, 
     assert not hasattr(studydb, name)
 
 
-def test_name_that_is_of_no_known_tool_raises_the_usual_error_of_python():
+def test_name_of_no_known_tool_raises_the_usual_error_of_python():
     with pytest.raises(AttributeError, match=r"^module 'studydb' has no attribute 'nonsense'$"):
         _ = studydb.nonsense
     with pytest.raises(ImportError, match=r"^cannot import name 'nonsense'"):

@@ -1,4 +1,4 @@
-"""Schedulers are run by the contract alone, in random orders of reports, failures and requests."""
+"""Schedulers run through their contract alone, with random reports, failures and requests."""
 
 import math
 from random import Random
@@ -16,7 +16,7 @@ SEEDS = range(12)
 
 
 def curve(number, step):
-    """A score in eighths, so that sums are exact; equal scores are frequent; some are NaN."""
+    """Return NaN or a multiple of 1/8, so that sums are exact. Equal scores are frequent."""
     rng = Random(number * 1009)
     if rng.random() < 0.05 and step > 3:
         return math.nan
@@ -116,7 +116,9 @@ def test_hyperband_waits_for_no_trial_that_a_person_has_paused():
 
 @pytest.mark.parametrize("interval", [1, 2])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_median_stops_a_trial_exactly_if_its_best_is_worse_than_the_others_median(seed, interval):
+def test_trial_is_stopped_exactly_if_its_best_is_worse_than_the_median_of_earlier_means(
+    seed, interval
+):
     scheduler = MedianStopping(max_t=12, grace_period=2, interval=interval)
     executor = ContractExecutor(scheduler, num_trials=30, curve=finite, seed=seed)
 

@@ -13,7 +13,11 @@ MOST_TURNS = 3
 
 
 def run_chaos(storage, tmp_path, **options):
-    """Return the broken promises of a run. Repeat a run in which no trial resumed: it tests too little."""
+    """
+    Return the broken promises of a run.
+
+    A run in which no trial resumed tests too little, and is repeated.
+    """
     wrong = {}
     for turn in range(MOST_TURNS):
         (tmp_path / str(turn)).mkdir()

@@ -23,7 +23,7 @@ def saved(request, stage):
 
 @pytest.fixture
 def console(storage_url, tmp_path, monkeypatch, capsys):
-    """Run `studydb export-checkpoint` in an empty folder; return what it printed."""
+    """Return a function that runs `studydb export-checkpoint` and returns what it printed."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setattr(sys, "path", sys.path[:])

@@ -1,6 +1,6 @@
-"""Checkpoints in a child: saved, restored, damaged."""
+"""A child saves and restores checkpoints, and refuses damaged checkpoints."""
 
-# The trainables below look like code of users, which breaks these rules of ruff.
+# The trainables below are written as users write them, so they break these rules of ruff.
 # ruff: noqa: ARG005, T201
 
 import dataclasses

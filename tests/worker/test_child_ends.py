@@ -1,6 +1,6 @@
 """How attempts end: by returning, failing, being stopped or dying."""
 
-# The trainables below look like code of users, which breaks these rules of ruff.
+# The trainables below are written as users write them, so they break these rules of ruff.
 # ruff: noqa: ARG005, T201
 
 import os

@@ -1,4 +1,4 @@
-"""The messages between a child and its worker: validated, of bounded size, without pickles."""
+"""Messages between a child and its worker are validated, bounded in size, and not pickled."""
 
 import math
 import socket

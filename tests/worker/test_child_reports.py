@@ -1,6 +1,6 @@
 """What user code reports, and which messages the worker receives."""
 
-# The trainables below look like code of users, which breaks these rules of ruff.
+# The trainables below are written as users write them, so they break these rules of ruff.
 # ruff: noqa: ARG005, BLE001, NPY002, T201
 
 import math

@@ -1,6 +1,6 @@
-"""Children of the fork server: what they inherit, how they end; none outlives its worker."""
+"""What children of the fork server inherit, and how they end. No child outlives its worker."""
 
-# The trainables below look like code of users, which breaks these rules of ruff.
+# The trainables below are written as users write them, so they break these rules of ruff.
 # ruff: noqa: T201
 
 import ctypes
@@ -83,7 +83,7 @@ def server():
 
 def test_child_has_its_own_descriptors_session_directory_and_arguments(start, server):
     def inspect(config):
-        # `is_symlink` drops the descriptor that `iterdir` itself had open: it is closed by now.
+        # `iterdir` also lists a descriptor that it has closed since; `is_symlink` drops it.
         descriptors = [path for path in list(Path("/proc/self/fd").iterdir()) if path.is_symlink()]
         facts = {
             "descriptors": {path.name: str(path.readlink()) for path in descriptors},
@@ -225,7 +225,7 @@ def test_daemon_of_a_trial_lives_until_the_trial_ends(start):
     orphaned_to = eventually(lambda: parent_of(daemon) == parent_of(attempt.child.process.pid))
 
     start(succeed).finish()
-    # The daemon lives, because the fork server (every 0.5 s) kills only orphans of dead children.
+    # The daemon lives: every 0.5 s the fork server kills orphans, but only those of dead children.
     with pytest.raises(AssertionError):
         eventually(lambda: not is_running(daemon), timeout_s=1.2)
     attempt.child.kill()

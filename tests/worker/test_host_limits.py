@@ -1,4 +1,4 @@
-"""Hosts that cannot start a trial, for lack of processes, descriptors or a scratch directory."""
+"""A worker whose host lacks processes, descriptors or a scratch directory releases its trial."""
 
 import os
 import resource

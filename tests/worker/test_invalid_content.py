@@ -34,7 +34,7 @@ def supervised(database, tmp_path):
 
 
 def failures(database):
-    """Reason, error type, message and traceback of each attempt, in the order of the trials."""
+    """Read each attempt's reason, error type, message and traceback, in the order of the trials."""
     return rows(
         database,
         "SELECT reason, error_type, error_message, traceback FROM attempt ORDER BY trial_id",
@@ -121,7 +121,7 @@ def test_trial_whose_sum_of_values_exceeds_the_largest_double_completes(supervis
 
 @pytest.fixture
 def break_endings(monkeypatch):
-    """Make `decide_ending` raise an error the given number of times."""
+    """Return a function that makes the next `times` calls of `decide_ending` raise an error."""
 
     def break_endings(times):
         genuine, left = attempt_end.decide_ending, [ZeroDivisionError("a bug of studydb's")] * times

@@ -1,5 +1,5 @@
 """
-An outage during which a trial reports more than its worker may keep in memory.
+During an outage a trial reports more than its worker may keep in memory.
 
 The trial reports 12 MB, and the limit is 1 MiB. With `STUDYDB_NIGHTLY=1` these are 2 GB and 96 MiB.
 """

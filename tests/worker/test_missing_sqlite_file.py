@@ -1,4 +1,4 @@
-"""An SQLite file that is displaced (moved, deleted or replaced) while processes use it."""
+"""No process goes on with an SQLite file that was displaced (moved, deleted or replaced)."""
 
 import shutil
 from contextlib import closing

@@ -19,7 +19,7 @@ def study(stage):
 
 
 def trained(stage):
-    """How often each step of each trial was trained, by (number, step)."""
+    """Count how often each step of each trial was trained, by (number, step)."""
     log = stage.folder / "trained"
     lines = log.read_text().splitlines() if log.exists() else []
     return Counter(tuple(map(int, line.split())) for line in lines)

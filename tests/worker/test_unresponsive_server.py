@@ -1,4 +1,4 @@
-"""Workers whose server accepts their requests and does not answer."""
+"""Workers end in time even if the server accepts requests and does not answer them."""
 
 import signal
 import time

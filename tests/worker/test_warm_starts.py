@@ -31,7 +31,7 @@ PLAIN = """
 
 
 class Warm:
-    """Spawns attempts as a fork server does, but from templates; records their starts, warm or fresh."""
+    """Stands in for a fork server: spawns attempts from templates, and records how each started."""
 
     def __init__(self, fork_server, pump, folder):
         self.printed = []

@@ -130,8 +130,8 @@ class Answer:
     Attributes:
         verdict: None to continue; else the attempt may save a last checkpoint and must finish.
         next_decision_step: The step at which the scheduler judges next; None for never.
-        summary: The trial's summary after this flush; None if it was not read. Comparisons of
-            answers ignore it.
+        summary: The trial's summary after this flush; None if the summary was not read. A
+            comparison of two answers ignores their summaries.
     """
 
     verdict: Verdict | None = None

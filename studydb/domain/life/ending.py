@@ -1,4 +1,4 @@
-"""What becomes of a trial when an attempt ends: the same for finish, release and recovery."""
+"""The state of a trial after an attempt ends. Finish, release and recovery share these rules."""
 
 from dataclasses import dataclass
 from typing import assert_never

@@ -72,8 +72,9 @@ class Status(StrEnum):
     """
     The status of a study.
 
-    FINISHED is never stored. A study is FINISHED if RUNNING is stored, its budget is spent or its
-    scheduler starts no more trials, and no trial is PENDING, RUNNING, to be promoted or given up.
+    FINISHED is never stored. A study is FINISHED if three conditions hold. RUNNING is stored. No
+    new trial can start: the budget is spent, or the scheduler starts no more trials. No trial is
+    PENDING or RUNNING, or waits to be promoted, given up or resumed with the study.
     """
 
     RUNNING = "RUNNING"

@@ -38,8 +38,8 @@ class FinitePoints:
         """
         Yield each point once, in an order that depends on the seed.
 
-        Points are made one by one. So the first point that a study lacks is found after at most as
-        many points as the study has, plus one, however large the space is.
+        Points are made one by one. If a study has n points, one of the first n + 1 points is a
+        point that the study lacks, however large the space is.
         """
         size = self.size
         digest = hashlib.sha256(f"{seed}/order of points".encode()).digest()

@@ -214,7 +214,8 @@ class Space:
         space; a config with another constant does not fit.
 
         Returns:
-            The config that an attempt receives, and why the row does not fit; {} if it does not.
+            If the row fits: the config that an attempt receives, and None. If the row does not fit:
+            {}, and the reason.
         """
         misfit = self.misfit(params)
         if misfit is None:

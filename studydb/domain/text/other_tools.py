@@ -63,7 +63,7 @@ _WORDS_BY_TRANSLATION = {
     "not there yet; poll study.status, or use a loop of your own with study.ask()": (
         "callbacks hooks"
     ),
-    "not there yet for a study; study.ask(timeout=…) waits no longer than that": "timeout",
+    "not there yet for a study; study.ask(timeout=SECONDS) limits the wait for a trial": "timeout",
     "not there yet; start a worker per GPU, as in CUDA_VISIBLE_DEVICES=0 studydb worker …": (
         "resources gpus resources_per_trial with_resources gpu cpus"
     ),

@@ -48,6 +48,6 @@ def train(config, trial):
 
 
 def _start_bystander(number: int) -> None:
-    """If `number` % 3 is 1, start a process in the trial's group; if it is 2, in a new session."""
+    """Start a process in the trial's group if `number` % 3 is 1, in a new session if it is 2."""
     if number % 3:
         subprocess.Popen(["sleep", "600"], start_new_session=number % 3 == 2)

@@ -122,7 +122,7 @@ def steps_back(config, trial):
 
 
 def fails_at_first(config, trial):
-    """Succeed only in the second attempt of trial 0."""
+    """Succeed only in trial 0, from its second attempt on."""
     if trial.number or trial.attempt == 1:
         raise RuntimeError(f"attempt {trial.attempt} of trial {trial.number}")
     return config["x"]

@@ -9,7 +9,7 @@ IMPORTED_BY = os.getpid()
 
 
 def dies_twice(config):
-    """Be killed in the first two attempts, as if the memory were used up."""
+    """Be killed in the first two attempts, as if memory ran out."""
     deaths = Path(config["folder"]) / "deaths"
     n_deaths = int(deaths.read_text()) if deaths.exists() else 0
     deaths.write_text(str(n_deaths + 1))
