@@ -184,7 +184,7 @@ def _lock_tables(connection: sa.Connection) -> None:
     )
     found = [row[0] for row in connection.exec_driver_sql(tables) if row[0] is not None]
     connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(TABLE_LOCK_S * 1000)}")
-    while True:
+    while found:
         try:
             with connection.begin_nested():
                 connection.exec_driver_sql(f"LOCK TABLE {', '.join(found)}")

@@ -136,7 +136,7 @@ WHERE study.id = :study
 --       ->  Index Only Scan using proposal_pkey on proposal
 --             Index Cond: ((study_id = study.id) AND (draw = study.next_draw))
 
--- studydb/store/proposer.py outlook: Read where the next proposals belong; exact if this
+-- studydb/store/proposer.py outlook: Read the first draw without a proposal; exact if this
 --   transaction locks the study's row.
 SELECT (
     SELECT coalesce(max(proposal.draw) + 1, study.next_draw) AS coalesce_1
@@ -340,7 +340,7 @@ WHERE set_config('synchronous_commit', 'off', true) = 'off';
 
 BEGIN;
 
--- studydb/store/proposer.py outlook: Read where the next proposals belong; exact if this
+-- studydb/store/proposer.py outlook: Read the first draw without a proposal; exact if this
 --   transaction locks the study's row.
 SELECT (
     SELECT coalesce(max(proposal.draw) + 1, study.next_draw) AS coalesce_1

@@ -82,8 +82,8 @@ WHERE study.id = :study;
 --   Index Scan using study_pkey on study
 --     Index Cond: (id = $2)
 
--- studydb/store/counters.py read_with_paused: Sum up the shards of a study, and tell whether a
---   trial is PAUSED that was paused with its study.
+-- studydb/store/counters.py read_with_paused: Sum up the shards of a study; tell whether any
+--   trial is PAUSED because its study was paused.
 SELECT coalesce(sum(counter.pending), 0) AS pending, coalesce(sum(counter.running), 0) AS
     running, coalesce(sum(counter.paused), 0) AS paused, coalesce(sum(counter.terminated), 0) AS
     terminated, coalesce(sum(counter.error), 0) AS error, (

@@ -78,8 +78,8 @@ RETURNING trial.id;
 --                 Index Cond: (id = expired.id)
 --                 Filter: (state = ($5)::text)
 
--- studydb/store/sweeps.py unpause: Move trials that were paused with their study to PENDING, if
---   the study is RUNNING again.
+-- studydb/store/sweeps.py unpause: If the study is RUNNING again, move the trials that its
+--   pause had paused to PENDING.
 WITH paused AS MATERIALIZED (
     SELECT trial.id AS id
     FROM trial

@@ -42,7 +42,7 @@ WHERE study.id = :study
     AND (study.num_draws IS NULL OR study.next_draw < study.num_draws)
     AND (study.max_concurrent IS NULL OR study.n_running < study.max_concurrent);
 
--- studydb/store/proposer.py outlook: Read where the next proposals belong; exact if this
+-- studydb/store/proposer.py outlook: Read the first draw without a proposal; exact if this
 --   transaction locks the study's row.
 SELECT (
     SELECT coalesce(max(proposal.draw) + 1, study.next_draw) AS coalesce_1
@@ -146,7 +146,7 @@ COMMIT;
 
 BEGIN;
 
--- studydb/store/proposer.py outlook: Read where the next proposals belong; exact if this
+-- studydb/store/proposer.py outlook: Read the first draw without a proposal; exact if this
 --   transaction locks the study's row.
 SELECT (
     SELECT coalesce(max(proposal.draw) + 1, study.next_draw) AS coalesce_1
