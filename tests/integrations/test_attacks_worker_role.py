@@ -334,28 +334,24 @@ def test_own_loop_receives_no_inserted_trial_with_invalid_params(
 # --- reading
 
 
-@pytest.mark.parametrize(
-    "params", [params for params, _ in INVALID_PARAMS.values()], ids=INVALID_PARAMS
-)
-def test_reading_commands_print_rows_of_any_content(
-    stage, attack, bare_console, monkeypatch, params
-):
+def test_reading_commands_print_rows_of_any_content(stage, attack, bare_console, monkeypatch):
     study = create(stage, "obedient:one_step")
     assert stage.run() == 0
-
-    insert_trial(attack, params)
-    attack(f"UPDATE trial SET metric_summary = '{params}'")
-    attack(
-        "INSERT INTO event (study_id, trial_id, kind, actor, data, at) SELECT study_id, id, "
-        f"'checkpoint failed', 'worker', '{params}', created_at FROM trial"
-    )
-    attack(
-        "INSERT INTO result (study_id, trial_id, attempt, step, value, metrics, reported_at) "
-        f"SELECT study_id, id, 1, 77, 0.5, '{params}', created_at FROM trial WHERE number = 0"
-    )
     monkeypatch.setenv("STUDYDB_STORAGE", stage.storage)
 
-    for arguments in (*reading_commands("staged"), ("show", "staged", "500")):
-        for form in ("table", "json"):
-            assert bare_console(*arguments, "--format", form).out
-    assert {trial.number for trial in study.trials} == {0, 500}
+    for number, (params, _) in enumerate(INVALID_PARAMS.values(), 500):
+        insert_trial(attack, params, number=number)
+        attack(f"UPDATE trial SET metric_summary = '{params}'")
+        attack(
+            "INSERT INTO event (study_id, trial_id, kind, actor, data, at) SELECT study_id, id, "
+            f"'checkpoint failed', 'worker', '{params}', created_at FROM trial"
+        )
+        attack(
+            "INSERT INTO result (study_id, trial_id, attempt, step, value, metrics, reported_at) "
+            f"SELECT study_id, id, 1, {number}, 0.5, '{params}', created_at FROM trial "
+            "WHERE number = 0"
+        )
+        for arguments in (*reading_commands("staged"), ("show", "staged", str(number))):
+            for form in ("table", "json"):
+                assert bare_console(*arguments, "--format", form).out
+    assert {trial.number for trial in study.trials} == {0, *range(500, number + 1)}

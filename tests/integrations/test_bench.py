@@ -14,6 +14,8 @@ from harness.commands import run_command
 import studydb
 from studydb.domain.life.states import Mode
 
+pytestmark = pytest.mark.bench
+
 ROOT = Path(__file__).parents[2]
 
 sys.path.append(str(ROOT / "scripts"))

@@ -12,6 +12,8 @@ import pytest
 from harness import postgres
 from harness.commands import run_command
 
+pytestmark = pytest.mark.bench
+
 ROOT = Path(__file__).parents[2]
 
 sys.path.append(str(ROOT / "scripts"))

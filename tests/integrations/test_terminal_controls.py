@@ -22,6 +22,12 @@ CONTROLS = "\x1b]0;owned\x07\x1b[2J\x9b31m\x08\x7f\u202e"
 RAW = [character for character in CONTROLS if not character.isprintable()]
 
 
+@pytest.fixture
+def storage_url(sqlite_url):
+    """The tests run on SQLite alone, because what they check does not depend on the database."""
+    return sqlite_url
+
+
 def is_clean(text):
     return not [character for character in RAW if character in text]
 

@@ -28,7 +28,7 @@ from studydb.schedulers import FIFO
 
 NIGHTLY = os.environ.get("STUDYDB_NIGHTLY") == "1"
 STEPS = 50
-WALKS = 250 if NIGHTLY else 20
+WALKS = 250 if NIGHTLY else 12
 
 SETTINGS = settings(
     max_examples=WALKS,

@@ -13,6 +13,12 @@ from studydb.db.schema import checkpoint as checkpoint_table
 from studydb.domain.errors import CheckpointError, UnknownTrial
 
 
+@pytest.fixture
+def storage_url(sqlite_url):
+    """The tests run on SQLite alone, because what they check does not depend on the database."""
+    return sqlite_url
+
+
 @pytest.fixture(params=["saving:as_dict", "saving:as_directory"])
 def saved(request, stage):
     """A study with one trial, which has saved two checkpoints."""

@@ -13,6 +13,12 @@ SLOTS = 4
 SOON_S = 1.0
 
 
+@pytest.fixture
+def storage_url(sqlite_url):
+    """The tests run on SQLite alone, because what they check does not depend on the database."""
+    return sqlite_url
+
+
 def test_study_whose_trials_all_fail_pauses_itself_and_its_worker_prints_the_cause(stage):
     stage.create("misbehaving:raises", num_trials=200)
     worker = stage.start(slots=SLOTS)

@@ -14,6 +14,12 @@ GRACE_S = 1.0
 
 
 @pytest.fixture
+def storage_url(sqlite_url):
+    """The tests run on SQLite alone, because what they check does not depend on the database."""
+    return sqlite_url
+
+
+@pytest.fixture
 def worker(stage):
     """A worker whose trial is in a step that ends when the test opens the step's gate."""
     stage.create("obedient:slow")

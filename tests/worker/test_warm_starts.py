@@ -30,6 +30,12 @@ PLAIN = """
 """
 
 
+@pytest.fixture
+def storage_url(sqlite_url):
+    """The tests run on SQLite alone, because what they check does not depend on the database."""
+    return sqlite_url
+
+
 class Warm:
     """Stands in for a fork server: spawns attempts from templates, and records how each started."""
 
