@@ -51,8 +51,8 @@ def orders(*, orders: int, workers: int, epochs: int, as_json: bool) -> None:
 
     Simulated workers claim, ask, report, finish and promote by transactions on SQLite, but they
     read the errors from 150 recorded curves. All rules get the curves in the same random orders; an
-    epoch takes one unit of simulated time. An epoch is wasted if a search trains it after a
-    decision, or trains it twice. The number of wasted epochs must be 0.
+    epoch takes one unit of simulated time. An epoch is wasted if a trial trains it after the
+    decision to stop or pause the trial, or trains it twice. No epoch may be wasted.
     """
     curves, found = recorded_curves(), dict[str, list[Found]]()
     with _database() as database:
@@ -85,7 +85,7 @@ class Found:
     Attributes:
         best: The least error of the trials that were trained for `MAX_T` epochs.
         n_trials: The number of trials that were begun.
-        n_wasted: The number of epochs that were trained after a decision, or again.
+        n_wasted: The number of wasted epochs.
     """
 
     best: float

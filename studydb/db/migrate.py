@@ -27,17 +27,22 @@ from studydb.db.database import Database
 from studydb.db.schema import study
 from studydb.db.silence import for_ever
 from studydb.db.urls import check_file
-from studydb.domain.errors import StorageDenied, StorageError, UsageError
+from studydb.domain.errors import StorageBusy, StorageDenied, StorageError, UsageError
 from studydb.domain.roles import Role
 
 CREATE_WAIT_S = 60.0
 TURN_TIMEOUT_S = 20.0
 
-TABLE_LOCK_S = 0.5
-"""Seconds that a try to lock all tables waits; less than PostgreSQL's `deadlock_timeout` of 1 s."""
+TABLE_LOCK_S = (0.5, 60.0)
+"""
+Seconds that the first try to lock all tables takes at most, and the limit of later tries.
+
+The first is shorter than PostgreSQL's `deadlock_timeout` of 1 s, so that the server ends no
+worker's transaction. Later tries are longer, because the server cancels an autovacuum after 1 s.
+"""
 
 TABLE_LOCK_RETRY_S = (0.1, 0.5)
-"""The limits of the random wait before the next try; workers go on during this wait."""
+"""The limits of the random wait before the next try, in which workers go on."""
 
 _in_this_process = threading.Lock()
 
@@ -175,25 +180,34 @@ def _lock_tables(connection: sa.Connection) -> None:
     """
     Lock all tables that exist, before the first of them is changed.
 
-    A migration locks tables one after another, and so does the transaction of a worker. If their
-    orders differ, the two wait for each other until the server aborts one of them. So all tables
-    are locked at once, or none: if one lock is not free within `TABLE_LOCK_S`, all are given back.
+    Each migration locks some tables one after the other, and so do the transactions of workers that
+    run. In another order the two would wait for each other until the server ends one. So all tables
+    are locked at once, or none: a try that takes too long gives back what it has locked. Each try
+    may take twice as long as the one before.
     """
     tables = " UNION ALL ".join(
         f"SELECT to_regclass('{name}')::text" for name in study.metadata.tables
     )
     found = [row[0] for row in connection.exec_driver_sql(tables) if row[0] is not None]
-    connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(TABLE_LOCK_S * 1000)}")
-    while found:
-        try:
-            with connection.begin_nested():
-                connection.exec_driver_sql(f"LOCK TABLE {', '.join(found)}")
-            break
-        except sa.exc.OperationalError as error:
-            if not isinstance(faults.translate(error, url=""), faults.LockTimeout):
-                raise
+    if not found:
+        return
+    limit_s, longest_s = TABLE_LOCK_S
+    while not _could_lock(connection, found, limit_s=limit_s):
+        limit_s = min(2 * limit_s, longest_s)
         time.sleep(random.uniform(*TABLE_LOCK_RETRY_S))  # noqa: S311  jitter, no secret
-    connection.exec_driver_sql("SET LOCAL lock_timeout = 0")
+    connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
+
+
+def _could_lock(connection: sa.Connection, tables: Sequence[str], *, limit_s: float) -> bool:
+    connection.exec_driver_sql(f"SET LOCAL statement_timeout = {int(limit_s * 1000)}")
+    try:
+        with connection.begin_nested():
+            connection.exec_driver_sql(f"LOCK TABLE {', '.join(tables)}")
+    except sa.exc.OperationalError as error:
+        if not isinstance(faults.translate(error, url=""), StorageBusy):
+            raise
+        return False
+    return True
 
 
 def _lock_database(connection: sa.Connection) -> bool:

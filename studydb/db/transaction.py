@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 
 from studydb.db.chain import MAIN, Chain
-from studydb.db.connections import Cursor
+from studydb.db.connections import Cursor, new_cursor
 from studydb.db.dialect import FEATURES, NOW, now
 from studydb.db.statement import BulkInsert, Compiled, Prepared, Row, Rows, compile_for
 from studydb.db.types import to_text
@@ -94,6 +94,26 @@ class Txn:
         rows = self.all(statement, **params)
         return rows[0] if rows else None
 
+    def send(self, statement: Prepared | sa.Executable, **params: Any) -> Callable[[], list[Row]]:
+        """
+        Send a query whose rows are read later; in a pipeline it costs no round trip.
+
+        Returns:
+            A function that returns the rows. Call it once, before the transaction ends.
+        """
+        if not self.postgresql:
+            rows = self.all(statement, **params)
+            return lambda: rows
+        compiled = self._compiled(statement)
+        cursor = self._execute(compiled, params, new_cursor(self._cursor.connection))
+
+        def read() -> list[Row]:
+            if cursor.description is None:  # nothing that was sent later was waited for
+                self._sync()
+            return [compiled.read(values) for values in cursor.fetchall()]
+
+        return read
+
     def run(self, statement: Prepared | sa.Executable, **params: Any) -> None:
         """Run a statement without reading its result; in a pipeline it costs no round trip."""
         self._execute(self._compiled(statement), params)
@@ -127,13 +147,30 @@ class Txn:
             return self._run_steps(chain, rows, params)
         whole = chain.whole(self._dialect, durable=self.waits_for_disk, one_row=len(rows) == 1)
         self.waits_for_disk = True
-        for link in chain.then.values():
-            if isinstance(link, BulkInsert):
-                params |= link.binds(self._dialect, rows)
-        found = self._execute(whole, params)
+        found = self._execute(whole, params | self._bulk_binds(chain, rows))
         self._sync()
         values = found.fetchone()
         return None if values is None else whole.read(values)
+
+    def run_chain(self, chain: Chain, rows: Rows = (), **params: Any) -> None:
+        """
+        Run a chain in a block of several statements without reading its row.
+
+        In a pipeline it costs no round trip. The caller has locked the row of the main statement;
+        without this row the chain would do nothing.
+        """
+        if not self.postgresql:
+            self._run_steps(chain, rows, params)
+            return
+        whole = chain.whole(self._dialect, durable=True, one_row=len(rows) == 1)
+        self._execute(whole, params | self._bulk_binds(chain, rows))
+
+    def _bulk_binds(self, chain: Chain, rows: Rows) -> dict[str, Any]:
+        binds: dict[str, Any] = {}
+        for link in chain.then.values():
+            if isinstance(link, BulkInsert):
+                binds |= link.binds(self._dialect, rows)
+        return binds
 
     def _run_steps(self, chain: Chain, rows: Rows, params: dict[str, Any]) -> Row | None:
         steps = chain.steps(self._dialect)
@@ -200,7 +237,9 @@ class Txn:
             return statement.compiled(self._dialect)
         return compile_for(statement, self._dialect)
 
-    def _execute(self, compiled: Compiled, params: dict[str, Any]) -> Cursor:
+    def _execute(
+        self, compiled: Compiled, params: dict[str, Any], cursor: Cursor | None = None
+    ) -> Cursor:
         if self._single:
             assert not self._ran, "a second statement would be a second transaction"
             self._ran = True
@@ -209,7 +248,8 @@ class Txn:
         self._observe(compiled.sql)
         if self.postgresql:
             sql, _ = compiled.numbered
-            return self._cursor.execute(sql, compiled.bind_in_order(params), prepare=self._prepare)
+            given = compiled.bind_in_order(params)
+            return (cursor or self._cursor).execute(sql, given, prepare=self._prepare)
         return self._cursor.execute(compiled.sql, compiled.bind(params))
 
     def _observe(self, sql: str) -> None:

@@ -17,7 +17,7 @@ def stop_for_deletion(database: Database, study: Study) -> None:
     """
     with database.begin() as txn:
         studies.set_status(txn, study_id=study.id, status=Status.STOPPED)
-        # Lost trials that recovery cannot end count as RUNNING. They must not block the deletion.
+        # A lost trial that recovery cannot end is still RUNNING. It must not block the deletion.
         abandoned = len(sweeps.lost(txn, study_id=study.id))
         running = counters.read(txn, study_id=study.id).running - abandoned
     if running > 0:

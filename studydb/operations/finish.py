@@ -8,7 +8,7 @@ from studydb.domain.tally import Tally
 from studydb.operations import summing
 from studydb.operations.attempt_end import decide, end_attempt, known_analysis
 from studydb.operations.flushing import flush, refused, summary_if_undecided
-from studydb.store import single_statement
+from studydb.store import results, single_statement
 
 
 def finish(
@@ -49,6 +49,7 @@ def finish(
         if flushed is None:
             refused(txn, lease=lease, flush_no=batch.flush_no)
         else:
+            results.append(txn, lease=lease, results=flushed.stored)
             ended = end_attempt(
                 txn,
                 study,

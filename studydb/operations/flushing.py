@@ -1,5 +1,5 @@
 """
-The steps that report and finish share: lock rungs, check the fence, judge the batch, store it.
+The steps that report and finish share: lock rungs, check the fence, judge the batch.
 
 Rules judge a result before the scheduler does. Results after the first result that ends the trial
 are dropped.
@@ -32,7 +32,7 @@ class Flushed:
 
     Attributes:
         held: The trial's row before the flush.
-        stored: The stored results of the batch, up to the result that ended the trial.
+        stored: The results of the batch to store, up to the result that ended the trial.
         summary: The trial's summary after the flush.
         verdict: The verdict on the stored results; None to continue.
         is_new: False if the batch was dropped, or stored before this flush.
@@ -53,21 +53,23 @@ def unchanged(held: Held) -> Flushed:
 
 def flush(txn: Txn, study: Study, *, lease: Lease, batch: Batch) -> Flushed | None:
     """
-    Store a batch of an attempt with the decisions on it, if the attempt holds its trial.
+    Judge a batch of an attempt, and enter it in rungs, if the attempt holds its trial.
 
-    A batch that was stored before is not stored again. Once a scheduler or rule has ended the
-    trial, batches are dropped.
+    The caller stores the results and the verdict. A batch that was stored before is not judged
+    again. Once a scheduler or rule has ended the trial, batches are dropped.
 
     Returns:
         None if the attempt no longer holds its trial.
     """
     locked = lock_rungs(txn, study, lease=lease, batch=batch)  # lock order: rungs before trials
-    held = leases.hold(txn, lease=lease)
+    view = LockedView(txn, locked, lease=lease, objective=study.objective)
+    view.query()
+    held = leases.hold(txn, lease=lease)  # also waits for the view's queries
     if held is None:
         return None
     if held.refuses_results or held.flush_no >= batch.flush_no:
         return unchanged(held)
-    return _store_batch(txn, study, held, lease=lease, batch=batch, locked=locked)
+    return _judge_batch(txn, study, view, held, lease=lease, batch=batch)
 
 
 def due_results(study: Study, lease: Lease, batch: Batch) -> Iterator[Result]:
@@ -117,19 +119,17 @@ def lock_rungs(txn: Txn, study: Study, *, lease: Lease, batch: Batch) -> dict[Ru
     }
 
 
-def _store_batch(
-    txn: Txn, study: Study, held: Held, *, lease: Lease, batch: Batch, locked: dict[RungKey, Rung]
+def _judge_batch(
+    txn: Txn, study: Study, view: LockedView, held: Held, *, lease: Lease, batch: Batch
 ) -> Flushed:
     summary, time_total_s = held.summary, held.time_total_s
     if batch.results and held.flush_no == 0:
         summary = _supersede(txn, study, summary, lease=lease, batch=batch)
 
-    view = LockedView(txn, locked, lease=lease, objective=study.objective)
     stored, verdict = _judge(txn, study, view, summary, lease=lease, batch=batch)
 
     view.store_mean()
     summary = summary.add(stored, study.objective)
-    results.append(txn, lease=lease, results=stored)
 
     if stored and stored[-1].time_total_s is not None:
         time_total_s = stored[-1].time_total_s

@@ -38,7 +38,8 @@ def report(database: Database, study: Study, *, lease: Lease, batch: Batch) -> A
         verdict = flushed.verdict or requested_verdict(held.request, held.status)
         leases.record(
             txn,
-            trial_id=lease.trial_id,
+            lease=lease,
+            stored=flushed.stored,
             flush_no=batch.flush_no
             if batch.results
             else held.flush_no,  # an empty batch is not counted

@@ -1,8 +1,8 @@
 """
 Leases: the fence, renewals, and what a flush or an attempt's end writes to a held trial.
 
-Every write of an attempt has the condition `FENCE`: the trial is RUNNING under this attempt's
-number and token.
+Every write of an attempt has the condition `FENCE`, or follows `hold`, which locks the trial's row
+under it: the trial is RUNNING under this attempt's number and token.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,14 +12,15 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from studydb.db import Prepared, Txn
+from studydb.db import Chain, Prepared, Txn
 from studydb.db.dialect import after, is_listed, now
 from studydb.db.schema import BY_ID, is_still, trial
 from studydb.domain.life.decisions import DecidedBy, Verdict
 from studydb.domain.life.ending import Ending
 from studydb.domain.life.states import State, Status
-from studydb.domain.metrics import Summary
+from studydb.domain.metrics import Result, Summary
 from studydb.domain.records import Lease
+from studydb.store import results
 from studydb.store.trials import (
     SUMMARY,
     may_become,
@@ -64,10 +65,12 @@ _VERDICT_VALUES: dict[str, Any] = {
     name: sa.bindparam(f"to_{name}") for name in ("verdict", "verdict_reason", "verdict_by")
 }
 
-_RECORD = Prepared(
+_RECORD = Chain(
     sa.update(trial)
     .where(trial.c.id == sa.bindparam("trial"))
     .values(SUMMARY_VALUES | RENEWED | _VERDICT_VALUES | {"flush_no": sa.bindparam("to_flush_no")})
+    .returning(trial.c.id),
+    stored=results.APPEND,
 )
 
 
@@ -220,16 +223,21 @@ def read_held(row: Any) -> Held:
 def record(
     txn: Txn,
     *,
-    trial_id: int,
+    lease: Lease,
+    stored: Sequence[Result],
     flush_no: int,
     summary: Summary,
     time_total_s: float | None,
     verdict: Verdict | None,
 ) -> None:
-    """Store the effect of a flush on a held trial, and renew its lease."""
-    txn.run(
+    """Store results of a held trial and their effect on its row, and renew its lease."""
+    txn.run_chain(
         _RECORD,
-        trial=trial_id,
+        results.as_rows(stored),
+        study_id=lease.study_id,
+        trial_id=lease.trial_id,
+        attempt=lease.attempt,
+        trial=lease.trial_id,
         to_flush_no=flush_no,
         **summary_binds(summary, time_total_s),
         **verdict_binds(verdict),

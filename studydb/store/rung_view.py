@@ -1,6 +1,6 @@
 """What a scheduler reads at a report: locked rungs, and the reporting trial's own results."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from studydb.db import Txn
 from studydb.domain.life.decisions import RungKey
@@ -26,9 +26,14 @@ class LockedView:
         self, txn: Txn, locked: dict[RungKey, Rung], *, lease: Lease, objective: Objective
     ) -> None:
         self.locked, self._txn, self._lease, self._objective = locked, txn, lease, objective
+        self._sent: dict[RungKey, Callable[[], Neighbours]] = {}
         self._beside: dict[RungKey, Neighbours] = {}
         self._summary, self._new = Summary(), ()  # type: tuple[Summary, Sequence[Result]]
         self._mean: RunningMean | None = None
+
+    def query(self) -> None:
+        """Query the entries beside the cuts of the locked rungs; the answers are read later."""
+        self._sent = {key: self._query(rung) for key, rung in self.locked.items()}
 
     def move_to(self, summary: Summary, new: Sequence[Result]) -> None:
         """
@@ -43,6 +48,7 @@ class LockedView:
     def replace(self, key: RungKey, rung: Rung) -> None:
         """Show a rung as it is after an entry, to later reports of the batch."""
         self.locked[key] = rung
+        self._sent.pop(key, None)
         self._beside.pop(key, None)
 
     def rung(self, key: RungKey) -> RungView:
@@ -80,9 +86,11 @@ class LockedView:
             means.store(self._txn, lease=self._lease, mean=self._mean)
 
     def beside(self, key: RungKey) -> Neighbours:
-        """Return the entries beside a rung's cut; they are read from the database once."""
+        """Return the entries beside a rung's cut; they are queried again only after `replace`."""
         if key not in self._beside:
-            self._beside[key] = rungs.neighbours(
-                self._txn, rung=self.locked[key], trial_id=self._lease.trial_id
-            )
+            read = self._sent.pop(key, None) or self._query(self.locked[key])
+            self._beside[key] = read()
         return self._beside[key]
+
+    def _query(self, rung: Rung) -> Callable[[], Neighbours]:
+        return rungs.query_neighbours(self._txn, rung=rung, trial_id=self._lease.trial_id)

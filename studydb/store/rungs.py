@@ -6,13 +6,15 @@ the row as it is after the wait for the lock, but the entries as they were befor
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from studydb.db import Prepared, Txn
+from studydb.db import Chain, Prepared, Txn
+from studydb.db.chain import of_main
 from studydb.db.decision_schema import rung, rung_entry
 from studydb.db.dialect import now
 from studydb.db.schema import checkpoint, trial
@@ -82,17 +84,14 @@ NEIGHBOURS = Prepared(
 )
 
 _GIVEN = (
-    column
-    for column in rung_entry.c
-    if column not in (rung_entry.c.recorded_at, rung_entry.c.promoted_at)
+    *("trial_id", "attempt", "step", "value", "score"),
+    *("ranked", "ordinal", "action", "cutoff", "waiting"),
 )
-_RECORD = Prepared(
-    sa.insert(rung_entry).values(
-        {column.name: sa.bindparam(column.name) for column in _GIVEN} | {"recorded_at": now()}
-    )
-)
-
-_ADVANCE = Prepared(
+_entry = {name: sa.bindparam(name, type_=rung_entry.c[name].type) for name in _GIVEN} | {
+    "rung_id": of_main(rung.c.id),
+    "recorded_at": now(),
+}
+_RECORD = Chain(
     sa.update(rung)
     .where(rung.c.id == sa.bindparam("rung"))
     .values(
@@ -102,6 +101,8 @@ _ADVANCE = Prepared(
         cut_score=sa.bindparam("to_score"),
         cut_trial_id=sa.bindparam("to_trial"),
     )
+    .returning(rung.c.id),
+    entered=sa.insert(rung_entry).from_select([*_entry], sa.select(*_entry.values())),
 )
 
 _REVIVE = Prepared(sa.update(rung).where(rung.c.id == sa.bindparam("rung")).values(is_over=False))
@@ -206,12 +207,21 @@ def lock_or_create(txn: Txn, *, study_id: int, spec: RungSpec) -> Rung:
     return found
 
 
-def neighbours(txn: Txn, *, rung: Rung, trial_id: int) -> Neighbours:
-    """Read the entries beside the cut of a locked rung, each by one look-up in the index."""
+def query_neighbours(txn: Txn, *, rung: Rung, trial_id: int) -> Callable[[], Neighbours]:
+    """
+    Query the entries beside the cut of a locked rung, each by one look-up in the index.
+
+    Returns:
+        A function that returns the answer; see `Txn.send`.
+    """
     score, cut_trial = rung.cut.entry or (0.0, 0)
-    rows = txn.all(NEIGHBOURS, rung=rung.id, cut_score=score, cut_trial=cut_trial, trial=trial_id)
-    found: dict[str, Position] = {row.side: (row.score, row.trial_id) for row in rows}
-    return Neighbours(found.get("worse"), found.get("better"), "own" in found)
+    read = txn.send(NEIGHBOURS, rung=rung.id, cut_score=score, cut_trial=cut_trial, trial=trial_id)
+
+    def found() -> Neighbours:
+        beside: dict[str, Position] = {row.side: (row.score, row.trial_id) for row in read()}
+        return Neighbours(beside.get("worse"), beside.get("better"), "own" in beside)
+
+    return found
 
 
 def record(
@@ -232,20 +242,6 @@ def record(
         The rung with the entry.
     """
     ranked = not math.isnan(result.value)
-    txn.run(
-        _RECORD,
-        rung_id=rung.id,
-        trial_id=lease.trial_id,
-        attempt=lease.attempt,
-        step=result.step,
-        value=result.value,
-        score=entry.score,
-        ranked=ranked,
-        ordinal=rung.n_entries,
-        action=action,
-        waiting=entry.waits or None,
-        cutoff=None if cutoff is None or math.isnan(cutoff) else cutoff,
-    )
     cut = rung.cut
     if ranked:
         cut = insert(
@@ -258,8 +254,23 @@ def record(
     if entry.waits and rung.is_over:
         txn.run(_REVIVE, rung=rung.id)
     cut_score, cut_trial = cut.entry or (None, None)
-    txn.run(
-        _ADVANCE, rung=rung.id, to_n=cut.n, to_rank=cut.rank, to_score=cut_score, to_trial=cut_trial
+    txn.run_chain(
+        _RECORD,
+        rung=rung.id,
+        to_n=cut.n,
+        to_rank=cut.rank,
+        to_score=cut_score,
+        to_trial=cut_trial,
+        trial_id=lease.trial_id,
+        attempt=lease.attempt,
+        step=result.step,
+        value=result.value,
+        score=entry.score,
+        ranked=ranked,
+        ordinal=rung.n_entries,
+        action=action,
+        waiting=entry.waits or None,
+        cutoff=None if cutoff is None or math.isnan(cutoff) else cutoff,
     )
     is_over = rung.is_over and not entry.waits
     return replace(rung, n_entries=rung.n_entries + 1, cut=cut, is_over=is_over)

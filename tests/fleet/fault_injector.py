@@ -71,8 +71,8 @@ class FaultReport:
         extended: The number of trials by which the study grew.
         survivors: Processes that outlived their killed parent by more than `SETTLE_S`.
         unexpected_exits: Exit code and output of each worker that failed without being killed.
-        zombie_writes: Rows that disconnected workers changed after they had reconnected, and
-            disconnected workers that never claimed another trial.
+        zombie_writes: Rows that a worker changed for its lost attempt after its connection came
+            back; also each worker that claimed no trial after its connection came back.
         recovery_s: The time from the end of the last fault to the end of the study and its workers.
     """
 

@@ -318,7 +318,7 @@ def test_migration_of_a_sqlite_file_locks_the_file_at_begin(sqlite_url):
 @pytest.mark.parametrize(
     ("first", "second"), [("rung", "trial"), ("trial", "rung"), ("study", "attempt")]
 )
-def test_upgrade_waits_for_a_transaction_that_locks_its_second_table_later(
+def test_upgrade_waits_while_a_transaction_that_holds_one_table_locks_another(
     postgres_url, first, second
 ):
     migrate.downgrade(postgres_url, "0004")

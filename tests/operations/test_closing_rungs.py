@@ -131,7 +131,7 @@ def test_rung_waits_for_a_trial_in_its_back_off_and_for_one_paused_with_its_stud
     assert step_of(database, study, worker) is NextStep.WAIT
 
 
-def test_of_equal_trials_the_first_is_kept(database, study, worker):
+def test_rung_keeps_the_first_of_equal_trials(database, study, worker):
     wait_at_the_rung(worker, 0.5, 0.5, 0.5)
 
     step_of(database, study, worker)
@@ -198,7 +198,7 @@ def record(txn, rung, run, value):
     rungs.record(
         txn,
         rung=rung,
-        neighbours=rungs.neighbours(txn, rung=rung, trial_id=run.lease.trial_id),
+        neighbours=rungs.query_neighbours(txn, rung=rung, trial_id=run.lease.trial_id)(),
         lease=run.lease,
         result=result,
         entry=Entry(FIRST, value, waits=True),

@@ -287,7 +287,7 @@ def in_one_statement(txn, _study):
 
 def in_two_statements(txn, study):
     rung = rungs.lock(txn, study_id=study.id, key=RungKey(0, 1))
-    beside = rungs.neighbours(txn, rung=rung, trial_id=0)
+    beside = rungs.query_neighbours(txn, rung=rung, trial_id=0)()
     # The rung has two entries at most: the cut, and a better entry beside it.
     return rung.n_entries, (beside.better is not None) + (rung.cut.entry is not None)
 

@@ -145,7 +145,7 @@ HOT = {
     "wake": (lambda txn: sweeps.wake(txn, study_id=1), "trial_backoff"),
     "unpause": (lambda txn: sweeps.unpause(txn, study_id=1), "trial_paused"),
     "neighbours": (
-        lambda txn: rungs.neighbours(txn, rung=RUNG, trial_id=5),
+        lambda txn: rungs.query_neighbours(txn, rung=RUNG, trial_id=5)(),
         "rung_entry_rank",
     ),
     "promotion": (lambda txn: promotions.read_queues(txn, study_id=1), "rung_entry_waiting"),
@@ -218,11 +218,11 @@ def plans(database, call):
     with database.begin() as txn:
         execute = txn._execute
 
-        def execute_explained(compiled, params):
+        def execute_explained(compiled, params, *cursor):
             bound = compiled.bind({"now": NOW} | params)
             spell = explain_postgresql if txn.postgresql else explain_sqlite
             explained.append(spell(txn._cursor.connection.cursor(), compiled.sql, bound))
-            return execute(compiled, params)
+            return execute(compiled, params, *cursor)
 
         txn._execute = execute_explained
         call(txn)

@@ -231,7 +231,7 @@ def test_trial_that_was_stopped_early_has_its_last_value():
     assert trial.intermediate_values == {3: 0.5}
 
 
-def test_ended_trial_that_changes_is_told_again():
+def test_model_is_told_again_about_a_paused_trial_that_was_resumed():
     made, fresh = model(), model()
     told = history()
     told[5] = observed(5, 0.5, reason=None, state=State.PAUSED)

@@ -18,33 +18,8 @@ FOR NO KEY UPDATE;
 --     ->  Index Scan using rung_study_id_bracket_step_key on rung
 --           Index Cond: ((study_id = $1) AND (bracket = $2) AND (step = $3))
 
--- studydb/store/leases.py hold: Lock the trial if this attempt still holds it; else return
---   None.
-SELECT trial.n_results, trial.last_step, trial.last_value, trial.best_value, trial.best_step,
-    trial.best_score, trial.flush_no, trial.failures, trial.losses, trial.request,
-    trial.verdict, trial.verdict_reason, trial.verdict_by, trial.checkpoint_id,
-    trial.checkpoint_step, trial.time_total_s, trial.worker_id, (
-    SELECT CASE WHEN (study.paused_by = 'guard') THEN 'RUNNING' ELSE study.status END
-    FROM study
-    WHERE study.id = trial.study_id
-) AS status
-FROM trial
-WHERE trial.id = :trial
-    AND trial.attempt = :held_attempt
-    AND trial.token = :held_token
-    AND trial.state = 'RUNNING'
-FOR NO KEY UPDATE OF trial;
--- Plan:
---   LockRows
---     ->  Index Scan using trial_pkey on trial
---           Index Cond: (id = $2)
---           Filter: ((attempt = $3) AND (token = ($4)::text) AND (state = ($5)::text))
---           SubPlan 1
---             ->  Index Scan using study_pkey on study
---                   Index Cond: (id = trial.study_id)
-
--- studydb/store/rungs.py neighbours: Read the entries beside the cut of a locked rung, each by
---   one look-up in the index.
+-- studydb/store/rungs.py query_neighbours: Query the entries beside the cut of a locked rung,
+--   each by one look-up in the index.
 SELECT 'worse' AS side, worse.score, worse.trial_id
 FROM (
     SELECT rung_entry.score AS score, rung_entry.trial_id AS trial_id
@@ -84,61 +59,111 @@ WHERE rung_entry.rung_id = :rung
 --     ->  Index Scan using rung_entry_pkey on rung_entry rung_entry_2
 --           Index Cond: ((rung_id = $1) AND (trial_id = $6))
 
+-- studydb/store/leases.py hold: Lock the trial if this attempt still holds it; else return
+--   None.
+SELECT trial.n_results, trial.last_step, trial.last_value, trial.best_value, trial.best_step,
+    trial.best_score, trial.flush_no, trial.failures, trial.losses, trial.request,
+    trial.verdict, trial.verdict_reason, trial.verdict_by, trial.checkpoint_id,
+    trial.checkpoint_step, trial.time_total_s, trial.worker_id, (
+    SELECT CASE WHEN (study.paused_by = 'guard') THEN 'RUNNING' ELSE study.status END
+    FROM study
+    WHERE study.id = trial.study_id
+) AS status
+FROM trial
+WHERE trial.id = :trial
+    AND trial.attempt = :held_attempt
+    AND trial.token = :held_token
+    AND trial.state = 'RUNNING'
+FOR NO KEY UPDATE OF trial;
+-- Plan:
+--   LockRows
+--     ->  Index Scan using trial_pkey on trial
+--           Index Cond: (id = $2)
+--           Filter: ((attempt = $3) AND (token = ($4)::text) AND (state = ($5)::text))
+--           SubPlan 1
+--             ->  Index Scan using study_pkey on study
+--                   Index Cond: (id = trial.study_id)
+
 -- studydb/store/rungs.py record: Record a judged result at a locked rung, and move the rung's
 --   cut unless the result is NaN.
-INSERT INTO rung_entry (rung_id, trial_id, attempt, step, value, score, ranked, ordinal, action,
-    cutoff, recorded_at, waiting)
-VALUES (:rung_id, :trial_id, :attempt, :step, :value, :score, :ranked, :ordinal, :action,
-    :cutoff, coalesce(CAST(:now AS timestamptz), clock_timestamp()), :waiting);
+WITH main AS (
+    UPDATE rung
+    SET n_entries=(rung.n_entries + 1),
+        n_ranked=:to_n,
+        cut_rank=:to_rank,
+        cut_score=:to_score,
+        cut_trial_id=:to_trial
+    WHERE rung.id = :rung
+    RETURNING rung.id
+),
+entered AS (
+    INSERT INTO rung_entry (trial_id, attempt, step, value, score, ranked, ordinal, action,
+        cutoff, waiting, rung_id, recorded_at)
+    SELECT :trial_id, :attempt, :step, :value, :score, :ranked, :ordinal, :action, :cutoff,
+        :waiting, (SELECT main.id FROM main), coalesce(CAST(:now AS timestamptz),
+        clock_timestamp())
+    WHERE EXISTS (SELECT FROM main)
+)
+SELECT *
+FROM main;
 -- Plan:
---   Insert on rung_entry
---     ->  Result
+--   CTE Scan on main
+--     CTE main
+--       ->  Update on rung
+--             ->  Index Scan using rung_pkey on rung
+--                   Index Cond: (id = $5)
+--     CTE entered
+--       ->  Insert on rung_entry
+--             ->  Subquery Scan on "*SELECT*"
+--                   ->  Result
+--                         One-Time Filter: (InitPlan 3).col1
+--                         InitPlan 2
+--                           ->  CTE Scan on main main_1
+--                         InitPlan 3
+--                           ->  CTE Scan on main main_2
 
--- studydb/store/rungs.py record
-UPDATE rung
-SET n_entries=(rung.n_entries + 1),
-    n_ranked=:to_n,
-    cut_rank=:to_rank,
-    cut_score=:to_score,
-    cut_trial_id=:to_trial
-WHERE rung.id = :rung;
+-- studydb/store/leases.py record: Store results of a held trial and their effect on its row,
+--   and renew its lease.
+WITH main AS (
+    UPDATE trial
+    SET verdict=:to_verdict,
+        verdict_reason=:to_verdict_reason,
+        verdict_by=:to_verdict_by,
+        flush_no=:to_flush_no,
+        lease_expires_at=(coalesce(CAST(:now AS timestamptz), clock_timestamp()) +
+            make_interval(secs => trial.lease_s)),
+        suspect_at=NULL,
+        n_results=:to_n_results,
+        last_step=:to_last_step,
+        last_value=:to_last_value,
+        best_value=:to_best_value,
+        best_step=:to_best_step,
+        best_score=:to_best_score,
+        time_total_s=:to_time_total_s
+    WHERE trial.id = :trial
+    RETURNING trial.id
+),
+stored AS (
+    INSERT INTO result (study_id, trial_id, attempt, step, value, metrics, time_total_s,
+        reported_at)
+    SELECT :study_id, :trial_id, :attempt, :step, :value, :metrics, :time_total_s,
+        coalesce(:now, clock_timestamp())
+    WHERE EXISTS (SELECT FROM main)
+)
+SELECT *
+FROM main;
 -- Plan:
---   Update on rung
---     ->  Index Scan using rung_pkey on rung
---           Index Cond: (id = $6)
-
--- studydb/store/results.py append: Insert results of a trial; the caller has locked the trial
---   through the fence.
-INSERT INTO result (study_id, trial_id, attempt, step, value, metrics, time_total_s,
-    reported_at)
-SELECT :study_id, :trial_id, :attempt, :step, :value, :metrics, :time_total_s, coalesce(:now,
-    clock_timestamp());
--- Plan:
---   Insert on result
---     ->  Subquery Scan on "*SELECT*"
---           ->  Result
-
--- studydb/store/leases.py record: Store the effect of a flush on a held trial, and renew its
---   lease.
-UPDATE trial
-SET verdict=:to_verdict,
-    verdict_reason=:to_verdict_reason,
-    verdict_by=:to_verdict_by,
-    flush_no=:to_flush_no,
-    lease_expires_at=(coalesce(CAST(:now AS timestamptz), clock_timestamp()) +
-        make_interval(secs => trial.lease_s)),
-    suspect_at=NULL,
-    n_results=:to_n_results,
-    last_step=:to_last_step,
-    last_value=:to_last_value,
-    best_value=:to_best_value,
-    best_step=:to_best_step,
-    best_score=:to_best_score,
-    time_total_s=:to_time_total_s
-WHERE trial.id = :trial;
--- Plan:
---   Update on trial
---     ->  Index Scan using trial_pkey on trial
---           Index Cond: (id = $14)
+--   CTE Scan on main
+--     CTE main
+--       ->  Update on trial
+--             ->  Index Scan using trial_pkey on trial
+--                   Index Cond: (id = $13)
+--     CTE stored
+--       ->  Insert on result
+--             ->  Subquery Scan on "*SELECT*"
+--                   ->  Result
+--                         One-Time Filter: (InitPlan 2).col1
+--                         InitPlan 2
+--                           ->  CTE Scan on main main_1
 
 COMMIT;

@@ -13,24 +13,8 @@ WHERE rung.study_id = :study
     AND rung.bracket = :of_bracket
     AND rung.step = :at_step;
 
--- studydb/store/leases.py hold: Lock the trial if this attempt still holds it; else return
---   None.
-SELECT trial.n_results, trial.last_step, trial.last_value, trial.best_value, trial.best_step,
-    trial.best_score, trial.flush_no, trial.failures, trial.losses, trial.request,
-    trial.verdict, trial.verdict_reason, trial.verdict_by, trial.checkpoint_id,
-    trial.checkpoint_step, trial.time_total_s, trial.worker_id, (
-    SELECT CASE WHEN (study.paused_by = 'guard') THEN 'RUNNING' ELSE study.status END
-    FROM study
-    WHERE study.id = trial.study_id
-) AS status
-FROM trial
-WHERE trial.id = :trial
-    AND trial.attempt = :held_attempt
-    AND trial.token = :held_token
-    AND trial.state = 'RUNNING';
-
--- studydb/store/rungs.py neighbours: Read the entries beside the cut of a locked rung, each by
---   one look-up in the index.
+-- studydb/store/rungs.py query_neighbours: Query the entries beside the cut of a locked rung,
+--   each by one look-up in the index.
 SELECT 'worse' AS side, worse.score, worse.trial_id
 FROM (
     SELECT rung_entry.score AS score, rung_entry.trial_id AS trial_id
@@ -60,21 +44,38 @@ FROM rung_entry
 WHERE rung_entry.rung_id = :rung
     AND rung_entry.trial_id = :trial;
 
+-- studydb/store/leases.py hold: Lock the trial if this attempt still holds it; else return
+--   None.
+SELECT trial.n_results, trial.last_step, trial.last_value, trial.best_value, trial.best_step,
+    trial.best_score, trial.flush_no, trial.failures, trial.losses, trial.request,
+    trial.verdict, trial.verdict_reason, trial.verdict_by, trial.checkpoint_id,
+    trial.checkpoint_step, trial.time_total_s, trial.worker_id, (
+    SELECT CASE WHEN (study.paused_by = 'guard') THEN 'RUNNING' ELSE study.status END
+    FROM study
+    WHERE study.id = trial.study_id
+) AS status
+FROM trial
+WHERE trial.id = :trial
+    AND trial.attempt = :held_attempt
+    AND trial.token = :held_token
+    AND trial.state = 'RUNNING';
+
 -- studydb/store/rungs.py record: Record a judged result at a locked rung, and move the rung's
 --   cut unless the result is NaN.
-INSERT INTO rung_entry (rung_id, trial_id, attempt, step, value, score, ranked, ordinal, action,
-    cutoff, recorded_at, waiting)
-VALUES (:rung_id, :trial_id, :attempt, :step, :value, :score, :ranked, :ordinal, :action,
-    :cutoff, :now, :waiting);
-
--- studydb/store/rungs.py record
 UPDATE rung
 SET n_entries=(rung.n_entries + 1),
     n_ranked=:to_n,
     cut_rank=:to_rank,
     cut_score=:to_score,
     cut_trial_id=:to_trial
-WHERE rung.id = :rung;
+WHERE rung.id = :rung
+RETURNING id;
+
+-- studydb/store/rungs.py record
+INSERT INTO rung_entry (trial_id, attempt, step, value, score, ranked, ordinal, action, cutoff,
+    waiting, rung_id, recorded_at)
+SELECT :trial_id, :attempt, :step, :value, :score, :ranked, :ordinal, :action, :cutoff,
+    :waiting, :main_id, :now;
 
 -- studydb/store/results.py append: Insert results of a trial; the caller has locked the trial
 --   through the fence.

@@ -210,8 +210,8 @@ class Space:
         """
         Check the params and the config of a trial's row, which another program may have written.
 
-        A config may differ from the params in values of parameters. Constants are taken from the
-        space; a config with another constant does not fit.
+        The config may have another value of a parameter than the params, within the space. It must
+        have the constants of the space.
 
         Returns:
             If the row fits: the config that an attempt receives, and None. If the row does not fit:
