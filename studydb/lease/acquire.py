@@ -6,7 +6,7 @@ from uuid import uuid4
 
 from studydb.db import Database
 from studydb.domain.records import QUEUE_START, Claim, Claimant, QueuePosition, Study
-from studydb.lease.proposing import Proposer, Step, poll_wait_s
+from studydb.lease.proposing import Proposer, Step
 from studydb.operations.ask import ask
 from studydb.operations.claim import claim
 from studydb.operations.promote import NextStep, promote
@@ -79,8 +79,9 @@ class Acquirer:
     @property
     def poll_wait_s(self) -> float | None:
         """The seconds to wait while another process fits the model; None without such a wait."""
-        is_waiting = self._proposer is not None and self._proposer.is_waiting
-        return poll_wait_s() if is_waiting else None
+        if self._proposer is None or not self._proposer.is_waiting:
+            return None
+        return self._proposer.poll_wait_s()
 
     def _may_succeed(self) -> bool:
         """Whether a claim or ask may succeed. This only reads, unless a proposal is due."""

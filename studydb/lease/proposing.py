@@ -102,6 +102,11 @@ class Proposer:
         """Whether this thread waits for another process that fits the model."""
         return getattr(self._waiting, "until_s", None) is not None
 
+    def poll_wait_s(self) -> float:
+        """Return the seconds to sleep before the next look, which is not after the wait's end."""
+        left_s: float = self._waiting.until_s - monotonic()
+        return max(0.0, min(random.uniform(*POLL_S), left_s))  # noqa: S311  jitter, no secret
+
     def reset(self) -> None:
         """End this thread's wait; call this when the thread has got a trial, or gives up."""
         self._waiting.until_s = None
@@ -323,8 +328,3 @@ class Proposer:
         proposer.store_by_index(
             self._database, self._study, lambda at: self._new_points(at, taken), draw=draw
         )
-
-
-def poll_wait_s() -> float:
-    """Return the seconds to wait before the next look for a proposal."""
-    return random.uniform(*POLL_S)  # noqa: S311  jitter, no secret

@@ -122,6 +122,7 @@ def test_asker_waits_while_another_process_fits(database, study, asker, timer):
     assert asker.acquirer.poll_wait_s is not None
     timer.now_s += 0.99
     assert asker.take() is None
+    assert asker.acquirer.poll_wait_s == pytest.approx(0.01)
 
     timer.now_s += 0.01
     claimed = asker.take()

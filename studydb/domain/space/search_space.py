@@ -6,7 +6,7 @@ A space is a nested dict of distributions and constants. A parameter's path join
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,12 +70,14 @@ class Space:
     leaves: Mapping[str, Any]
     parameters: Mapping[str, Domain] = field(init=False, compare=False, repr=False)
     constants: Mapping[str, Any] = field(init=False, compare=False, repr=False)
+    _keys: Mapping[str, list[str]] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         domains = {path: leaf for path, leaf in self.leaves.items() if isinstance(leaf, Domain)}
         constants = {path: leaf for path, leaf in self.leaves.items() if path not in domains}
         object.__setattr__(self, "parameters", domains)
         object.__setattr__(self, "constants", constants)
+        object.__setattr__(self, "_keys", {path: path.split("/") for path in self.leaves})
 
     @classmethod
     def read(
@@ -130,12 +132,11 @@ class Space:
 
         Unknown paths come last. Of the paths "a" and "a/b" only the later one is kept.
         """
-        in_order = [*filter(values.__contains__, self.leaves), *values]
-        if not any("/" in path for path in values):  # 4 µs instead of 7 µs
-            return {path: values[path] for path in in_order}
+        in_order = filter(values.__contains__, self.leaves)
+        unknown = () if values.keys() <= self._keys.keys() else values
         tree: dict[str, Any] = {}
-        for path in in_order:
-            *parents, last = path.split("/")
+        for path in (*in_order, *unknown):
+            *parents, last = self._keys.get(path) or path.split("/")
             node = tree
             for key in parents:
                 below = node.get(key)
@@ -153,16 +154,18 @@ class Space:
             return {NO_DICT: params}
         if params.keys() <= self.leaves.keys():
             return dict(params)
-        return dict(self._flatten(params, ""))
+        values: dict[str, Any] = {}
+        self._flatten(params, "", values)
+        return values
 
-    def _flatten(self, params: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    def _flatten(self, params: Mapping[str, Any], prefix: str, values: dict[str, Any]) -> None:
         for key, value in params.items():
             path = f"{prefix}{key}"
-            is_leaf = path in self.leaves or path.count("/") > MAX_DEPTH
-            if is_leaf or not isinstance(value, Mapping) or not value:
-                yield path, value
+            is_node = isinstance(value, dict) or isinstance(value, Mapping)  # noqa: SIM101  a Mapping takes longer
+            if is_node and value and path not in self.leaves and path.count("/") <= MAX_DEPTH:
+                self._flatten(value, f"{path}/", values)
             else:
-                yield from self._flatten(value, f"{path}/")
+                values[path] = value
 
     def config(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """
