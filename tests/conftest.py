@@ -18,9 +18,8 @@ from harness import pooler, postgres
 
 from studydb.db import Database, connect, migrate
 
-gc.set_threshold(
-    20_000, 50, 100
-)  # with the defaults, garbage collection took a quarter of the time
+# With the default thresholds, a quarter of the tests' time is garbage collection.
+gc.set_threshold(20_000, 50, 100)
 
 
 class FakeClock:
