@@ -1,5 +1,6 @@
 """The console: `studydb …` and `python -m studydb …`."""
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -8,6 +9,12 @@ from typing import NoReturn
 
 INTERRUPTED, PIPE_BROKEN = 130, 1
 
+NEW_OBJECTS = 100_000
+"""
+How many objects are made between two garbage collections. The imports of a command make this many,
+which all stay; with Python's own 700, collections took a seventh of a command's start.
+"""
+
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """
@@ -15,6 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
     A user's mistake is printed as one line on stderr; a traceback means a bug of studydb.
     """
+    gc.set_threshold(NEW_OBJECTS)
     _put_working_directory_first()
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, ValueError):  # the stream was replaced or closed

@@ -6,11 +6,12 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, cast
-
-import psycopg
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from studydb.domain.errors import StorageBusy
+
+if TYPE_CHECKING:
+    import psycopg
 
 WAIT_S = 30.0
 
@@ -36,11 +37,13 @@ class Cursor(Protocol):
 _of_this_process: "weakref.WeakSet[Connections]" = weakref.WeakSet()
 
 
-def new_cursor(connection: psycopg.Connection[Any] | sqlite3.Connection) -> Cursor:
+def new_cursor(connection: "psycopg.Connection[Any] | sqlite3.Connection") -> Cursor:
     """Make a cursor whose SQL has the database's own binds: $1 on PostgreSQL, :name on SQLite."""
     if isinstance(connection, sqlite3.Connection):
         return cast("Cursor", connection.cursor())
-    return cast("Cursor", psycopg.RawCursor(connection))
+    from psycopg import RawCursor  # noqa: PLC0415  SQLite needs no psycopg
+
+    return cast("Cursor", RawCursor(connection))
 
 
 class Connections:

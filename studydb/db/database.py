@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
@@ -19,12 +19,14 @@ from sqlalchemy.engine import URL
 from studydb.artifacts import Locations
 from studydb.db import sessions, sqlite_file
 from studydb.db.connections import Connections, Cursor, new_cursor
-from studydb.db.silence import BoundedConnection
 from studydb.db.transaction import Observer
 from studydb.db.transaction_block import TransactionBlock
 from studydb.db.types import load_json
 from studydb.db.urls import check_encoding, features_of, mask
 from studydb.domain.errors import StorageMissing
+
+if TYPE_CHECKING:
+    from studydb.db.silence import BoundedConnection
 
 
 class Database:
@@ -99,7 +101,9 @@ class Database:
 
     def _connect_postgresql(
         self, _dialect: Any, _record: Any, arguments: Any, options: Any
-    ) -> BoundedConnection:
+    ) -> "BoundedConnection":
+        from studydb.db.silence import BoundedConnection  # noqa: PLC0415  SQLite needs no psycopg
+
         connection = BoundedConnection.connect(*arguments, **options)
         connection.longest_silence = self.longest_silence
         return connection

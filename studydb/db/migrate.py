@@ -25,7 +25,7 @@ from studydb.db.compatibility import check_schema, current_version, refuse_newer
 from studydb.db.connecting import connect
 from studydb.db.database import Database
 from studydb.db.schema import study
-from studydb.db.silence import for_ever
+from studydb.db.sessions import for_ever
 from studydb.db.urls import check_file
 from studydb.domain.errors import StorageBusy, StorageDenied, StorageError, UsageError
 from studydb.domain.roles import Role

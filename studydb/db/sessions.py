@@ -1,5 +1,6 @@
 """The settings of our PostgreSQL sessions: timeouts, plans that use only indexes, isolation."""
 
+import math
 from typing import Any
 
 from sqlalchemy.engine import URL
@@ -34,6 +35,11 @@ Forbid scans of whole tables; every statement of ours has an index. A plan that 
 table was small would also scan the table after it has grown. Without this setting, a study of 1,900
 trials read 9 million rows.
 """
+
+
+def for_ever() -> float:
+    """Return infinity: the longest silence during a migration, which can take hours."""
+    return math.inf
 
 
 def connect_arguments(url: URL, *, pooler: bool, read_only: bool) -> dict[str, Any]:

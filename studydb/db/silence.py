@@ -1,6 +1,5 @@
 """A connection to PostgreSQL that bounds how long it waits for a silent server."""
 
-import math
 import select
 import time
 from collections.abc import Callable, Generator
@@ -10,6 +9,8 @@ import psycopg
 from psycopg.abc import PQGen
 from psycopg.errors import _WaitTimeout
 from psycopg.waiting import Ready
+
+from studydb.db.sessions import for_ever
 
 Returned = TypeVar("Returned")
 
@@ -30,11 +31,6 @@ class SilentServerError(psycopg.OperationalError):
     TCP keepalives do not detect such a server, because the operating system acknowledges packets
     even while the server is stopped or waits for a standby.
     """
-
-
-def for_ever() -> float:
-    """Return infinity: the longest silence during a migration, which can take hours."""
-    return math.inf
 
 
 class BoundedConnection(psycopg.Connection[Any]):

@@ -37,6 +37,18 @@ def test_importing_studydb_loads_no_database_driver():
     assert packages(loaded) & DATABASE == set()
 
 
+def test_study_in_a_file_loads_no_psycopg(sqlite_url):
+    loaded = run(
+        "import json, studydb, sys;"
+        "studydb.create_study('s', None, metric='m', mode='min', num_trials=1, space={}, storage=sys.argv[1]);"
+        "print(json.dumps(sorted(sys.modules)))",
+        sqlite_url,
+    )
+
+    assert "sqlalchemy" in packages(loaded)
+    assert "psycopg" not in packages(loaded)
+
+
 def test_every_public_name_of_studydb_exists():
     missing = run(
         "import json, studydb;"

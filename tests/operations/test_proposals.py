@@ -1,5 +1,6 @@
 """Proposals are stored ahead; an ask makes its trial from the proposal of the draw that it takes."""
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -366,8 +367,13 @@ def waiting_ask(database, rival, url, sql):
     database.observer = None
 
 
-def test_ask_that_waited_takes_the_draw_after_the_draws_of_others(clients, postgres_url):
+@pytest.mark.parametrize("skips_queue", [False, True])
+def test_ask_that_waited_takes_the_draw_after_the_draws_of_others(
+    clients, postgres_url, skips_queue
+):
     taken = "UPDATE study SET next_draw = next_draw + 5"
+    if skips_queue:
+        clients[0].no_queue_until_s = math.inf
 
     with waiting_ask(*clients, postgres_url, taken) as (study, ask, sent):
         pass

@@ -6,8 +6,8 @@ from harness.slow_link import slow_link
 
 from studydb.operations.save import save
 
-SIZE = 6 << 20
-RATE = 8e6
+SIZE = 15 << 20
+RATE = 12e6
 """Bytes per second. Sending takes longer than the first wait, which is in the driver's own loop."""
 
 
