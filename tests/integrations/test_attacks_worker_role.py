@@ -304,10 +304,11 @@ def test_inserted_trials_with_invalid_configs_fail_before_they_run(stage, attack
 
 def test_trials_of_false_proposals_fail_before_they_run(stage, attack):
     create(stage, "loading:commanding", **COMMANDING)
-    true_params, true_config = '{"lr": 0.5}', '{"lr": 0.5, "command": "ls"}'
-    false = '{"lr": 0.5, "command": "rm -rf"}'
+    constants = f'"x": 0.25, "folder": "{stage.folder}"'  # the other constants of the staged study
+    true, false = (f'{{"lr": 0.5, "command": "{word}", {constants}}}' for word in ("ls", "rm -rf"))
+    false_params = '{"lr": 0.5, "command": "rm -rf"}'
 
-    for draw, (params, config) in enumerate([(false, true_config), (true_params, false)]):
+    for draw, (params, config) in enumerate([(false_params, true), ('{"lr": 0.5}', false)]):
         attack(
             "INSERT INTO proposal (study_id, draw, params, params_hash, config, origin, "
             f"space_version, bracket, proposed_at) SELECT id, {draw}, '{params}', 'h', "
@@ -315,6 +316,9 @@ def test_trials_of_false_proposals_fail_before_they_run(stage, attack):
         )
     assert stage.run() == 3  # the exit code if no trial has completed
 
+    for number in (0, 1):
+        (failed,) = stage.attempts(number)
+        assert "'command' is the constant 'ls' in" in failed.error_message
     assert [stage.trial(number).reason for number in (0, 1)] == ["FAILED"] * 2
     assert not (stage.folder / "ran").exists()
 
