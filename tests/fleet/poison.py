@@ -38,15 +38,17 @@ def run(
     n_trials: int,
     workers: int,
     delete_early: bool = False,
+    preloaded: bool = False,
 ) -> list[str]:
     """
     Create a study with poisons, let workers run it, and delete it; return the violations.
 
     Args:
         delete_early: Delete the study as soon as a trial has ended.
+        preloaded: Fork the workers from a process that has imported studydb.
     """
     study = create(storage, poisons, n_trials)
-    with Fleet(storage, study.name, directory, lease=5.0) as fleet:
+    with Fleet(storage, study.name, directory, preloaded=preloaded, lease=5.0) as fleet:
         for _ in range(workers):
             fleet.start()
         if delete_early:

@@ -1,16 +1,18 @@
 """A study on a fresh database, its workers, and gates at which its trainables wait for the test."""
 
+import io
 import os
-import subprocess
-import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, Self
+from unittest.mock import patch
 
 import sqlalchemy as sa
 
 import studydb
 from fleet.workers import TRAINABLES, Fleet, WorkerProcess, eventually
+from studydb.cli.console import run
 from studydb.db.schema import attempt, event, trial
 
 LEASE_S = 5.0
@@ -108,15 +110,14 @@ class Stage:
         return self.await_trial(lambda row: row.n_results > 0, number)
 
     def command(self, *arguments: str) -> str:
-        ran = subprocess.run(
-            [sys.executable, "-m", "studydb", *arguments],
-            env={**os.environ, "STUDYDB_STORAGE": self.storage, "COLUMNS": "200"},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-        return ran.stdout + ran.stderr
+        """Run a studydb command in this process; return what it printed."""
+        variables, printed = {"STUDYDB_STORAGE": self.storage, "COLUMNS": "200"}, io.BytesIO()
+        stream = io.TextIOWrapper(printed, write_through=True)
+        with patch.dict(os.environ, variables), redirect_stdout(stream), redirect_stderr(stream):
+            code = run(arguments)
+        text = printed.getvalue().decode()
+        assert code == 0, text
+        return text
 
     def __enter__(self) -> Self:
         return self

@@ -35,17 +35,27 @@ sys.stdin.read()
 """
 )
 
-DIE_AT_A_COMMIT = (
-    BEGIN
-    + """
+DIE_AT_COMMITS = """
+import os, sys, studydb
 from harness.crash_target import die_at
-for step in range(1, 4):
-    trial.report({"loss": 1 / step}, checkpoint={"step": step})
-die_at(sys.argv[1], int(sys.argv[2]))
-trial.report({"loss": 1 / 4}, checkpoint={"step": 4})
-os._exit(0)
+
+def run(nth):
+    study = studydb.load_study("own", storage=os.environ["STORAGE"])
+    trial = study.ask()
+    for step in range(1, 4):
+        trial.report({"loss": 1 / step}, checkpoint={"step": step})
+    die_at(sys.argv[1], nth)
+    trial.report({"loss": 1 / 4}, checkpoint={"step": 4})
+    os._exit(0)
+
+studydb.load_study  # imports what `run` needs
+for line in sys.stdin:
+    pid = os.fork()
+    if pid == 0:
+        run(int(line))
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 """
-)
+"""A script that runs a loop in a forked process for each number of a COMMIT; prints exit codes."""
 
 
 @pytest.fixture
@@ -96,7 +106,11 @@ def saved(study, number):
     return [step for (step,) in rows(study.database, sql)]
 
 
-@pytest.mark.parametrize("form", ["dict", "directory"])
+@pytest.mark.parametrize(
+    ("storage_url", "form"),
+    [("sqlite", "directory"), ("postgresql", "dict")],
+    indirect=["storage_url"],
+)
 def test_trial_of_a_killed_loop_goes_on_in_another_process(study, start, tmp_path, form):
     model = tmp_path / "model"
     model.mkdir()
@@ -124,9 +138,11 @@ def test_trial_of_a_killed_loop_goes_on_in_another_process(study, start, tmp_pat
 def test_loop_that_is_killed_at_any_commit_of_a_save_leaves_a_checkpoint_to_go_on_from(
     study, start, load_study, storage_url, point
 ):
-    begun = []
+    loops, begun = start(DIE_AT_COMMITS, point), []
     for nth in itertools.count(1):
-        if start(DIE_AT_A_COMMIT, point, nth).wait() != -signal.SIGKILL:
+        loops.stdin.write(b"%d\n" % nth)
+        loops.stdin.flush()
+        if int(loops.stdout.readline()) != -signal.SIGKILL:
             break
         trial = load_study("own", storage_url).ask()  # looks for dead processes when it starts
         begun.append(trial.start_step)

@@ -12,7 +12,7 @@ from typing import Any
 import cloudpickle
 import pytest
 from fleet.stage import Stage
-from harness.postgres import PostgresServer
+from harness.postgres import PostgresServer, create_database
 
 from studydb.child.job import Job, TrainableImport
 from studydb.child.messages import Answered, Began, Ended, FromChild, read_from_child, write
@@ -169,9 +169,19 @@ def postgres_stage(postgres_url: str, tmp_path: Path) -> Iterator[Stage]:
         yield stage
 
 
+@pytest.fixture(scope="module")
+def crashable_server() -> Iterator[PostgresServer]:
+    """A server with fsync, which a test may stop if it starts the server again."""
+    with PostgresServer(fsync=True) as server:
+        migrate.upgrade(create_database(server.url(), "template"))
+        yield server
+
+
 @pytest.fixture
-def crashable_stage(crashable_postgres: PostgresServer, tmp_path: Path) -> Iterator[Stage]:
+def crashable_stage(crashable_server: PostgresServer, tmp_path: Path) -> Iterator[Stage]:
     """A study and its workers, on a PostgreSQL server that the test may stop."""
-    migrate.upgrade(crashable_postgres.url())
-    with Stage(crashable_postgres.url(), tmp_path) as stage:
+    name = f"stage_{uuid.uuid4().hex}"
+    with Stage(
+        create_database(crashable_server.url(), name, template="template"), tmp_path
+    ) as stage:
         yield stage

@@ -39,7 +39,7 @@ def run_once(storage, tmp_path, *, scheduler, server=None):
     )
     study = chaos_run.create(storage)
     log = []
-    with Fleet(storage, study.name, tmp_path, lease=5.0) as fleet:
+    with Fleet(storage, study.name, tmp_path, preloaded=True, lease=5.0) as fleet:
         report = FaultInjector(plan, fleet, study, server=server, say=log.append).run()
     wrong = {
         what: faults for what, faults in chaos_run.judge(study, report, plan).items() if faults
@@ -68,14 +68,14 @@ def test_injected_faults_and_a_server_crash_lose_nothing_on_postgresql(
 
 
 def test_four_workers_run_each_enqueued_trial_once(storage_url, tmp_path):
-    study = drain.create(storage_url, 80)
+    study = drain.create(storage_url, 40)
 
-    with Fleet(storage_url, study.name, tmp_path) as fleet:
+    with Fleet(storage_url, study.name, tmp_path, preloaded=True) as fleet:
         for _ in range(4):
             fleet.start()
         codes = fleet.exit_codes(timeout_s=90.0)
 
-    faults = drain.faults(study, 80)
+    faults = drain.faults(study, 40)
     study.close()
     assert faults == []
     assert codes == [0] * 4

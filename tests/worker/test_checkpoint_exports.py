@@ -1,12 +1,14 @@
 """Read and export the checkpoints of a study's trials; signatures are verified first."""
 
 import pickle
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from fleet.stage import Stage
 
 from studydb.__main__ import main
 from studydb.db.schema import checkpoint as checkpoint_table
@@ -19,23 +21,29 @@ def storage_url(sqlite_url):
     return sqlite_url
 
 
-@pytest.fixture(params=["saving:as_dict", "saving:as_directory"])
-def saved(request, stage):
-    """A study with one trial, which has saved two checkpoints."""
-    stage.create(request.param)
-    assert stage.run() == 0
-    return stage
+KINDS = ["saving:as_dict", "saving:as_directory"]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def saved(request, sqlite_template, tmp_path_factory):
+    """A study with one trial, which has saved two checkpoints; the tests only read it."""
+    folder = tmp_path_factory.mktemp("saved")
+    shutil.copyfile(sqlite_template, folder / "studydb.db")
+    with Stage(f"sqlite:///{folder}/studydb.db", folder) as stage:
+        stage.create(request.param)
+        assert stage.run() == 0
+        yield stage
 
 
 @pytest.fixture
-def console(storage_url, tmp_path, monkeypatch, capsys):
+def console(tmp_path, monkeypatch, capsys):
     """Return a function that runs `studydb export-checkpoint` and returns what it printed."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setattr(sys, "path", sys.path[:])
-    monkeypatch.setenv("STUDYDB_STORAGE", storage_url)
 
-    def run(*arguments, code=0):
+    def run(stage, *arguments, code=0):
+        monkeypatch.setenv("STUDYDB_STORAGE", stage.storage)
         with pytest.raises(SystemExit) as ended:
             main(("export-checkpoint", "staged", *arguments))
         printed = "".join(capsys.readouterr())
@@ -60,9 +68,8 @@ def test_checkpoint_attribute_of_a_trial_is_its_newest_checkpoint(saved):
         assert contents(checkpoint) == whole
 
 
-def test_path_of_a_checkpoint_is_a_private_copy_that_is_deleted_at_exit(stage, tmp_path):
-    stage.create("saving:as_directory")
-    stage.run()
+@pytest.mark.parametrize("saved", ["saving:as_directory"], indirect=True)
+def test_path_of_a_checkpoint_is_a_private_copy_that_is_deleted_at_exit(saved, tmp_path):
     script = (
         "import studydb, sys\n"
         "checkpoint = studydb.load_study('staged', storage=sys.argv[1]).best_trial.checkpoint\n"
@@ -72,11 +79,11 @@ def test_path_of_a_checkpoint_is_a_private_copy_that_is_deleted_at_exit(stage, t
     )
 
     ran = subprocess.run(
-        [sys.executable, "-c", script, stage.storage], capture_output=True, text=True, check=True
+        [sys.executable, "-c", script, saved.storage], capture_output=True, text=True, check=True
     )
 
     assert not Path(ran.stdout.strip()).exists()
-    stored = stage.study.best_trial.checkpoint.export(tmp_path / "again")
+    stored = saved.study.best_trial.checkpoint.export(tmp_path / "again")
     assert not (stored / "mine.txt").exists()
 
 
@@ -92,21 +99,26 @@ def test_trial_that_saved_nothing_has_checkpoint_none_and_its_export_is_refused(
     stage.run()
 
     assert stage.study.best_trial.checkpoint is None
-    ran = console("--best", "model", code=1)
+    ran = console(stage, "--best", "model", code=1)
     assert "Trial 0 of 'staged' has no checkpoint" in ran
     with pytest.raises(UnknownTrial):
         stage.study.trial(7)
 
 
-def test_checkpoint_not_signed_by_a_key_of_the_user_is_not_opened(saved, console, tmp_path):
-    database = saved.study.database
+@pytest.mark.parametrize("trainable", KINDS)
+def test_checkpoint_not_signed_by_a_key_of_the_user_is_not_opened(
+    stage, console, tmp_path, trainable
+):
+    stage.create(trainable)
+    assert stage.run() == 0
+    database = stage.study.database
     with database.begin() as txn:
         txn.run(sa.update(checkpoint_table).values(step=7))
-    checkpoint = saved.study.best_trial.checkpoint
+    checkpoint = stage.study.best_trial.checkpoint
 
     with pytest.raises(CheckpointError, match="at step 7 is not signed by a key of yours"):
         contents(checkpoint)
-    ran = console("0", str(tmp_path / "model"), code=1)
+    ran = console(stage, "0", str(tmp_path / "model"), code=1)
     assert "is not signed by a key of yours" in ran
     assert not (tmp_path / "model").exists()
 
@@ -114,8 +126,8 @@ def test_checkpoint_not_signed_by_a_key_of_the_user_is_not_opened(saved, console
 def test_export_command_copies_a_directory_and_pickles_a_dict(saved, console, tmp_path):
     kind = saved.study.best_trial.checkpoint.kind
 
-    by_number = console("0", str(tmp_path / "a" / "model"))
-    console("--best", str(tmp_path / "best"))
+    by_number = console(saved, "0", str(tmp_path / "a" / "model"))
+    console(saved, "--best", str(tmp_path / "best"))
 
     assert (
         f"Exported the checkpoint of trial 0 (step 2, {kind}) to {tmp_path}/a/model." in by_number
@@ -137,11 +149,9 @@ def test_export_command_copies_a_directory_and_pickles_a_dict(saved, console, tm
         (("0", "."), "exists; name a directory that does not exist", 1),
     ],
 )
-def test_export_command_explains_wrong_arguments(stage, console, typed, message, code):
-    stage.create("saving:as_dict")
-    stage.run()
-
-    assert message in console(*typed, code=code)
+@pytest.mark.parametrize("saved", ["saving:as_dict"], indirect=True)
+def test_export_command_explains_wrong_arguments(saved, console, typed, message, code):
+    assert message in console(saved, *typed, code=code)
 
 
 def test_repr_of_a_trial_is_one_short_line(saved):

@@ -1,13 +1,16 @@
 """The worker, `status` and `run` warn about a trainable that never reads its config."""
 
 import json
-import subprocess
-import sys
 
 import pytest
-from fleet.workers import TRAINABLES
 
 UNREAD = "parsing:main never reads its config"
+
+
+@pytest.fixture
+def storage_url(sqlite_url):
+    """The tests run on SQLite alone, because what they check does not depend on the database."""
+    return sqlite_url
 
 
 @pytest.mark.parametrize("slots", [1, 2])
@@ -35,30 +38,22 @@ def test_reading_the_config_attribute_of_the_trial_counts_as_reading_the_config(
     assert stage.events("config not read") == []
 
 
-def test_error_of_a_trainable_that_parses_sys_argv_points_to_its_config(sqlite_stage):
-    sqlite_stage.create("parsing:required")
+def test_error_of_a_trainable_that_parses_sys_argv_points_to_its_config(stage):
+    stage.create("parsing:required")
 
-    sqlite_stage.run()
+    stage.run()
 
-    (attempt,) = sqlite_stage.attempts()
+    (attempt,) = stage.attempts()
     assert attempt.error_message == (
         "The trainable called sys.exit(2). Return from it, or raise an error. If it parses "
         "sys.argv: a trial gets no arguments there; use its config."
     )
-    assert "usage: studydb worker [-h] --lr LR" in sqlite_stage.command("logs", "staged", "0")
+    assert "usage: studydb worker [-h] --lr LR" in stage.command("logs", "staged", "0")
 
 
-def test_study_run_prints_the_warning_about_an_unread_config(stage):
-    stage.create("parsing:main", num_trials=1)
-    script = "import studydb, sys; studydb.load_study('staged', storage=sys.argv[1]).run(workers=1)"
+def test_study_run_prints_the_warning_about_an_unread_config(stage, capfd):
+    study = stage.create("parsing:main", num_trials=1)
 
-    ran = subprocess.run(
-        [sys.executable, "-c", script, stage.storage],
-        cwd=TRAINABLES,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    study.run(workers=1)
 
-    assert f"Problem: trial 0: config not read: {UNREAD}" in ran.stderr
+    assert f"Problem: trial 0: config not read: {UNREAD}" in capfd.readouterr().err

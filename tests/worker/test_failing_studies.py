@@ -90,11 +90,14 @@ def test_study_with_guard_false_runs_all_trials_and_fails_if_none_completes(stag
         study.run()
 
 
-def test_worker_ends_with_an_error_if_its_first_trials_fail_but_other_workers_succeed(stage):
+def test_worker_ends_with_an_error_if_its_first_trials_fail_but_other_workers_succeed(
+    stage, monkeypatch
+):
     study = stage.create("misbehaving:raises_here", num_trials=20)
     assert stage.run(max_trials=1) == 0
 
-    broken = stage.start(environment={"BROKEN_HOST": "1"})
+    monkeypatch.setenv("BROKEN_HOST", "1")
+    broken = stage.start()
 
     assert broken.exit_code(60.0) == 1
     assert study.counts.error == FAILED_LIMIT

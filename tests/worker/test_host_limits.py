@@ -70,7 +70,8 @@ def expect_preempted(stage: Stage, number: int) -> None:
     assert [one.reason for one in stage.attempts(number)] == ["PREEMPTED"]
 
 
-def test_worker_without_free_descriptors_releases_the_trial_and_names_the_limit(stage):
+def test_worker_without_free_descriptors_releases_the_trial_and_names_the_limit(sqlite_stage):
+    stage = sqlite_stage
     stage.create("obedient:gated", num_trials=3)
     worker = stage.start(constants=SHORT_PAUSES)
     stage.await_trial(lambda row: row.checkpoint_step == 1)

@@ -1,6 +1,14 @@
 """A trial that always dies at the same step is run three times, though ten losses are allowed."""
 
+import pytest
+
 from studydb.domain.life.ending import LOSSES_AT_STEP
+
+
+@pytest.fixture
+def storage_url(sqlite_url):
+    """The tests run on SQLite alone; `operations/test_losses_at_the_same_step.py` tests the SQL."""
+    return sqlite_url
 
 
 def test_trial_that_dies_three_times_at_the_same_step_is_not_run_again(stage):

@@ -54,7 +54,7 @@ class Standby:
 @pytest.fixture(scope="module")
 def server() -> Iterator[postgres.PostgresServer]:
     with postgres.PostgresServer() as server:
-        migrate.upgrade(server.url())
+        migrate.upgrade(postgres.create_database(server.url(), "template"))
         yield server
 
 
@@ -68,23 +68,23 @@ def standby(server) -> Iterator[Standby]:
 @pytest.fixture
 def stage(server, standby, tmp_path: Path) -> Iterator[Stage]:
     name = f"silent_{tmp_path.name}".lower().replace("-", "_")[:60]
-    url = postgres.create_database(server.url(), name)
-    migrate.upgrade(url)
+    url = postgres.create_database(server.url(), name, template="template")
     with Stage(url, tmp_path) as stage:
         yield stage
         standby.restore()  # otherwise the last requests of the stage would wait for the standby
 
 
-def test_worker_with_a_trial_ends_after_its_patience(crashable_postgres, crashable_stage):
-    crashable_stage.create("obedient:unhurried")
-    worker = crashable_stage.start(patience=3.0)
-    crashable_stage.await_result()
+def test_worker_with_a_trial_ends_after_its_patience(server, stage):
+    stage.create("obedient:unhurried")
+    worker = stage.start(patience=1.0)
+    stage.await_result()
 
-    crashable_postgres.stop("immediate")
+    server.stop("immediate")
 
     assert worker.exit_code(60.0) == 1
     assert "did not answer for too long" in worker.output()
-    crashable_postgres.start()
+    server.start()
+    stage.study.database.close()  # the test's connections died with the server
 
 
 def test_worker_ends_after_its_patience_while_the_standby_is_missing(stage, standby):

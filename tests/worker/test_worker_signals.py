@@ -14,7 +14,8 @@ CODES = [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
 
 
 @pytest.mark.parametrize(("number", "code"), CODES)
-def test_signalled_worker_releases_its_trial_without_counting_a_failure(stage, number, code):
+def test_signalled_worker_releases_its_trial_without_counting_a_failure(sqlite_stage, number, code):
+    stage = sqlite_stage
     stage.create("obedient:unhurried")
     worker = stage.start()
     stage.await_result()
@@ -102,7 +103,8 @@ def test_second_signal_ends_a_worker_immediately(sqlite_stage):
     assert worker.exit_code(10.0) in {130, 143}
 
 
-def test_next_worker_on_the_host_immediately_runs_the_trial_of_a_killed_worker(stage):
+def test_next_worker_on_the_host_immediately_runs_the_trial_of_a_killed_worker(sqlite_stage):
+    stage = sqlite_stage
     stage.create("obedient:gated")
     first = stage.start(lease=90.0)
     stage.await_trial(lambda row: row.checkpoint_step == 1)
@@ -129,15 +131,15 @@ def test_stop_and_pause_requests_reach_a_running_trial(sqlite_stage, action):
     assert sqlite_stage.steps() == list(range(1, ended.last_step + 1))
 
 
-def test_worker_survives_an_outage_without_losing_a_result(crashable_postgres, crashable_stage):
+def test_worker_survives_an_outage_without_losing_a_result(crashable_server, crashable_stage):
     crashable_stage.create("obedient:hundred_steps", space={"step_s": 0.05})
     worker = crashable_stage.start()
     crashable_stage.await_result()
     until_s = time.monotonic() + OUTAGE_S
 
-    crashable_postgres.stop("immediate")
+    crashable_server.stop("immediate")
     eventually(lambda: "waiting" in worker.output() or time.monotonic() > until_s)
-    crashable_postgres.start()
+    crashable_server.start()
     crashable_stage.study.database.close()  # the test's connections died with the server
 
     assert worker.exit_code(60.0) == 0, worker.output()
@@ -150,16 +152,16 @@ def test_worker_survives_an_outage_without_losing_a_result(crashable_postgres, c
 
 
 def test_idle_worker_prints_one_line_when_an_outage_begins_and_one_when_it_ends(
-    crashable_postgres, crashable_stage
+    crashable_server, crashable_stage
 ):
     crashable_stage.create("obedient:one_step")
     crashable_stage.study.pause()
     worker = crashable_stage.start()
     eventually(lambda: "is paused; waiting" in worker.output())
 
-    crashable_postgres.stop("immediate")
+    crashable_server.stop("immediate")
     eventually(lambda: "waiting for the database: " in worker.output())
-    crashable_postgres.start()
+    crashable_server.start()
     eventually(lambda: "the database answers again" in worker.output())
     crashable_stage.study.database.close()  # the test's connections died with the server
     crashable_stage.study.resume()
@@ -169,13 +171,13 @@ def test_idle_worker_prints_one_line_when_an_outage_begins_and_one_when_it_ends(
     assert worker.output().count("the database answers again") == 1
 
 
-def test_worker_ends_after_its_patience_in_an_outage(crashable_postgres, crashable_stage):
+def test_worker_ends_after_its_patience_in_an_outage(crashable_server, crashable_stage):
     crashable_stage.create("obedient:one_step", num_trials=10_000)
     worker = crashable_stage.start(patience=1.0)
     crashable_stage.await_trial(lambda row: row.state == "TERMINATED")
 
-    crashable_postgres.stop("immediate")
+    crashable_server.stop("immediate")
 
     assert worker.exit_code(40.0) == 1
     assert "did not answer for too long" in worker.output()
-    crashable_postgres.start()
+    crashable_server.start()

@@ -3,9 +3,10 @@
 import shutil
 from pathlib import Path
 
-import pytest
 from fleet.trainables import misbehaving
 from fleet.workers import TRAINABLES
+
+import studydb
 
 TRAINABLE_ERROR = "studydb.domain.errors.TrainableError"
 INVALID_REPORT = "studydb.domain.errors.InvalidReport"
@@ -52,27 +53,41 @@ FAILURES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "kind", "message"), FAILURES, ids=[row[0] for row in FAILURES])
-def test_failure_of_user_code_is_stored_with_its_attempt(sqlite_stage, name, kind, message):
-    sqlite_stage.create(f"misbehaving:{name}", max_losses=0)
+def create_with_trial_for_each(stage, names, **options):
+    """Create a study with a trial for each named function of `misbehaving`; return the numbers."""
+    space = {"function": studydb.choice(names)}
+    study = stage.create("misbehaving:named", space=space, num_trials=len(names), **options)
+    return {name: study.enqueue({"function": name}) for name in names}
+
+
+def test_failures_of_user_code_are_stored_with_their_attempts(sqlite_stage):
+    numbers = create_with_trial_for_each(
+        sqlite_stage, [name for name, _, _ in FAILURES], max_losses=0, guard=False
+    )
 
     code = sqlite_stage.run()
 
-    reason = "LOST" if kind == "Lost" else "FAILED"
-    (attempt,) = sqlite_stage.attempts()
-    assert (code, sqlite_stage.trial().state, sqlite_stage.trial().reason) == (3, "ERROR", reason)
-    assert (attempt.reason, attempt.error_type, attempt.error_message) == (reason, kind, message)
+    assert code == 3
+    for name, kind, message in FAILURES:
+        trial, reason = sqlite_stage.trial(numbers[name]), "LOST" if kind == "Lost" else "FAILED"
+        (attempt,) = sqlite_stage.attempts(numbers[name])
+        assert (trial.state, trial.reason) == ("ERROR", reason)
+        assert (attempt.reason, attempt.error_type, attempt.error_message) == (
+            reason,
+            kind,
+            message,
+        )
 
 
-@pytest.mark.parametrize("name", ["returns_number", "returns_dict"])
-def test_value_returned_without_reports_is_the_result_of_step_1(sqlite_stage, name):
-    sqlite_stage.create(f"misbehaving:{name}")
+def test_value_returned_without_reports_is_the_result_of_step_1(sqlite_stage):
+    names = ["returns_number", "returns_dict"]
+    numbers = create_with_trial_for_each(sqlite_stage, names)
 
     code = sqlite_stage.run()
 
-    trial = sqlite_stage.trial()
-    assert (code, trial.state, trial.reason) == (0, "TERMINATED", "COMPLETED")
-    assert (trial.last_step, trial.last_value) == (1, 0.25)
+    for trial in map(sqlite_stage.trial, numbers.values()):
+        assert (code, trial.state, trial.reason) == (0, "TERMINATED", "COMPLETED")
+        assert (trial.last_step, trial.last_value) == (1, 0.25)
 
 
 def test_trainable_that_writes_100_mb_completes_and_its_files_stay_small(sqlite_stage):
@@ -110,7 +125,8 @@ def test_trial_that_holds_the_gil_longer_than_its_lease_is_not_lost(sqlite_stage
     assert ended_s[0] - ended_s[1] > misbehaving.LONG_S / 2
 
 
-def test_failed_trial_waits_before_its_next_attempt(stage):
+def test_failed_trial_waits_before_its_next_attempt(sqlite_stage):
+    stage = sqlite_stage
     stage.create("misbehaving:fails_at_first", num_trials=2, max_failures=1)
 
     code = stage.run(slots=2)

@@ -11,13 +11,18 @@ from harness import arrange
 
 from studydb.db.schema import attempt, checkpoint
 
-ANOTHER_KEY = {"STUDYDB_SIGNING_KEY": "ab" * 32, "STUDYDB_KEY_FILE": "/nonexistent/keys"}
 
-
-def test_unsigned_trainable_is_refused_and_the_error_names_the_cure(sqlite_stage):
+@pytest.fixture
+def unsigned_stage(sqlite_stage, monkeypatch):
+    """A study and its workers, which do not have the key that signed the study's trainable."""
     sqlite_stage.create("obedient:one_step")
+    monkeypatch.setenv("STUDYDB_SIGNING_KEY", "ab" * 32)
+    monkeypatch.setenv("STUDYDB_KEY_FILE", "/nonexistent/keys")
+    return sqlite_stage
 
-    worker = sqlite_stage.fleet.start(environment=ANOTHER_KEY)
+
+def test_unsigned_trainable_is_refused_and_the_error_names_the_cure(unsigned_stage):
+    worker = unsigned_stage.start()
 
     assert worker.exit_code() == 1
     assert worker.output() == (
@@ -25,27 +30,21 @@ def test_unsigned_trainable_is_refused_and_the_error_names_the_cure(sqlite_stage
         "Copy the keys of the account that created the study (from its key file) to that file, "
         "or start the worker with --allow-import obedient.\n"
     )
-    assert sqlite_stage.rows(attempt) == []
+    assert unsigned_stage.rows(attempt) == []
 
 
-def test_unsigned_trainable_runs_if_its_module_is_allowed(sqlite_stage):
-    sqlite_stage.create("obedient:one_step")
-
-    worker = sqlite_stage.fleet.start(
-        environment=ANOTHER_KEY, allow_import="obedient", workdir=TRAINABLES
-    )
+def test_unsigned_trainable_runs_if_its_module_is_allowed(unsigned_stage):
+    worker = unsigned_stage.start(allow_import="obedient", workdir=TRAINABLES)
 
     assert worker.exit_code() == 0, worker.output()
-    assert sqlite_stage.trial().reason == "COMPLETED"
+    assert unsigned_stage.trial().reason == "COMPLETED"
 
 
-def test_unsigned_trainable_is_not_looked_up_in_the_directory_recorded_in_the_study(sqlite_stage):
-    sqlite_stage.create("obedient:one_step")
-
-    worker = sqlite_stage.fleet.start(environment=ANOTHER_KEY, allow_import="obedient")
+def test_unsigned_trainable_is_not_looked_up_in_the_directory_recorded_in_the_study(unsigned_stage):
+    worker = unsigned_stage.start(allow_import="obedient")
 
     assert worker.exit_code() == 1, worker.output()
-    (attempt_row,) = sqlite_stage.attempts()
+    (attempt_row,) = unsigned_stage.attempts()
     assert attempt_row.error_message.startswith("There is no module 'obedient', neither in")
 
 
