@@ -128,12 +128,25 @@ def preloaded_workers() -> PreloadedWorkers:
 
 
 def run_studydb(
-    arguments: Sequence[str], *, cwd: Path, environment: dict[str, str]
+    arguments: Sequence[str],
+    *,
+    cwd: Path,
+    environment: dict[str, str],
+    constants: Mapping[str, Any] | None = None,
 ) -> tuple[int, str]:
-    """Run a `studydb` command in a fork, and return its exit code and all that it printed."""
+    """
+    Run a `studydb` command in a fork, and return its exit code and all that it printed.
+
+    Args:
+        constants: As in `PreloadedWorkers.start`.
+    """
     with NamedTemporaryFile() as log:
         forked = preloaded_workers().start(
-            arguments, cwd=cwd, environment=environment, log=Path(log.name), constants={}
+            arguments,
+            cwd=cwd,
+            environment=environment,
+            log=Path(log.name),
+            constants=constants or {},
         )
         return forked.wait(120), Path(log.name).read_text(errors="replace")
 

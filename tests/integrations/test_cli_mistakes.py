@@ -107,8 +107,12 @@ def test_error_for_a_wrong_url_hides_its_password(bare_console, here, url, code,
     assert list(here.iterdir()) == []
 
 
+WORKER_URLS = [URLS[0], *URLS[8:10], URLS[11]]
+"""A URL of another database, two of a server that does not run, and one of a missing file."""
+
+
 @pytest.mark.parametrize(
-    ("url", "code", "message"), URLS[7:12:2], ids=[url for url, *_ in URLS[7:12:2]]
+    ("url", "code", "message"), WORKER_URLS, ids=[url for url, *_ in WORKER_URLS]
 )
 def test_error_of_a_worker_for_a_wrong_url_hides_its_password(
     bare_console, here, url, code, message
@@ -266,8 +270,15 @@ REFUSED = [
 ]
 
 
+ON_POSTGRESQL = [case for case in REFUSED if case[0][0] in ("query", "create")]
+"""The refusals that depend on the database."""
+
+
 @pytest.mark.parametrize(
-    ("arguments", "code", "message"), REFUSED, ids=lambda value: str(value)[:60]
+    ("storage_url", "arguments", "code", "message"),
+    [("sqlite", *case) for case in REFUSED] + [("postgresql", *case) for case in ON_POSTGRESQL],
+    indirect=["storage_url"],
+    ids=lambda value: str(value)[:60],
 )
 def test_refused_request_prints_one_line_and_changes_nothing(
     console, database, arguments, code, message

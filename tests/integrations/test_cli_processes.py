@@ -73,8 +73,9 @@ def command(folder):
     storage = f"sqlite:///{folder}/studydb.db"
     environment = os.environ | {"PYTHONPATH": str(ROOT), "STUDYDB_STORAGE": storage}
 
-    def run(*arguments):
-        code, printed = run_studydb(arguments, cwd=folder, environment=environment)
+    def run(*arguments, constants=None):
+        options = {"environment": environment, "constants": constants}
+        code, printed = run_studydb(arguments, cwd=folder, **options)
         assert code == 0, printed
         assert "Traceback" not in printed
         return printed
@@ -195,11 +196,13 @@ def test_logs_follow_prints_the_output_of_a_running_trial_to_its_end(command, fo
 
 
 def test_hello_runs_a_study_and_extends_it_when_run_again(command, folder):
-    out, again, best = command("hello"), command("hello"), command("best", "hello")
+    out = command("hello")
+    again = command("hello", constants={"cli.hello.TRIALS": 2, "cli.hello.WORKERS": 1})
+    best = command("best", "hello")
 
     assert "Best loss (min): " in out
     assert "Trials: 20 TERMINATED" in out
-    assert "Trials: 40 TERMINATED" in again
+    assert "Trials: 22 TERMINATED" in again
     assert "\n  studydb trials hello --sort best --limit 5\n" in out
     assert best.startswith("best loss (min)  ")
     database = connect(f"sqlite:///{folder}/studydb.db")

@@ -61,7 +61,8 @@ class Machine:
         return check_trusted(study.trainable, study.uuid, self.keyring(), allow_imports)
 
     def keyring(self):
-        return load_keyring({"HOME": str(self.home), "STUDYDB_KEY_FILE": str(self.keys)})
+        own = {"HOME": str(self.home), "STUDYDB_KEY_FILE": str(self.keys)}
+        return load_keyring(own | self.environment)
 
     @property
     def variables(self):
@@ -260,7 +261,7 @@ def test_function_signed_by_another_key_is_not_replaced(storage_url, database, m
 
 
 def copy_key_file(first, second):
-    second.keys.parent.mkdir(parents=True)
+    second.keys.parent.mkdir(parents=True, exist_ok=True)
     second.keys.write_bytes(first.keys.read_bytes())
     second.keys.chmod(0o600)
 
@@ -276,14 +277,26 @@ def set_key_variable(first, second):
 
 
 @pytest.mark.parametrize("give_key", [copy_key_file, append_key_line, set_key_variable])
-def test_second_machine_with_the_key_runs_the_function(first, second, database, give_key):
+def test_second_machine_with_the_key_trusts_the_function(first, second, database, give_key):
     first.create(train)
+    with pytest.raises(Untrusted):
+        second.trust(database)
+    second.keys.unlink()
     give_key(first, second)
+
+    second.trust(database)
+
+    assert second.keys.exists() == (give_key is not set_key_variable)
+
+
+def test_second_machine_with_the_key_runs_the_function(first, second, database):
+    first.create(train)
+    set_key_variable(first, second)
 
     second.work()
 
     assert trial_rows(database) == DONE
-    assert second.keys.exists() == (give_key is not set_key_variable)
+    assert not second.keys.exists()
 
 
 def test_worker_without_the_key_is_refused_and_the_error_names_the_key_file(
