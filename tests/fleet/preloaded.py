@@ -4,6 +4,7 @@ Workers that start in a third of the usual time: a process that has imported stu
 `PreloadedWorkers` starts that process. The process forks a worker for each line of its input, and
 prints each worker's pid and exit code. A forked worker has its own environment, directory, output,
 session and signal handlers. It starts no interpreter and imports nothing of studydb anew.
+`run_studydb` runs any other command in such a fork.
 """
 
 import atexit
@@ -17,6 +18,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import IO, Any, NoReturn
 
 TESTS = Path(__file__).parents[1]
@@ -123,6 +125,30 @@ def preloaded_workers() -> PreloadedWorkers:
         _started.append(PreloadedWorkers())
         atexit.register(_started[0].close)
     return _started[0]
+
+
+def run_studydb(
+    arguments: Sequence[str],
+    *,
+    cwd: Path,
+    environment: dict[str, str],
+    constants: Mapping[str, Any] | None = None,
+) -> tuple[int, str]:
+    """
+    Run a `studydb` command in a fork, and return its exit code and all that it printed.
+
+    Args:
+        constants: As in `PreloadedWorkers.start`.
+    """
+    with NamedTemporaryFile() as log:
+        forked = preloaded_workers().start(
+            arguments,
+            cwd=cwd,
+            environment=environment,
+            log=Path(log.name),
+            constants=constants or {},
+        )
+        return forked.wait(120), Path(log.name).read_text(errors="replace")
 
 
 def serve() -> None:

@@ -100,12 +100,27 @@ URLS = [
 
 @pytest.mark.parametrize(("url", "code", "message"), URLS, ids=[url for url, *_ in URLS])
 def test_error_for_a_wrong_url_hides_its_password(bare_console, here, url, code, message):
-    looked = bare_console("status", "--storage", url, code=code)
-    worked = bare_console(*WORKER, "--patience", "0", "--storage", url, code=code)
+    ran = bare_console("status", "--storage", url, code=code)
 
-    for ran in (looked, worked):
-        assert message in ran.error
-        assert "ter2" not in ran.err
+    assert message in ran.error
+    assert "ter2" not in ran.err
+    assert list(here.iterdir()) == []
+
+
+WORKER_URLS = [URLS[0], *URLS[8:10], URLS[11]]
+"""A URL of another database, two of a server that does not run, and one of a missing file."""
+
+
+@pytest.mark.parametrize(
+    ("url", "code", "message"), WORKER_URLS, ids=[url for url, *_ in WORKER_URLS]
+)
+def test_error_of_a_worker_for_a_wrong_url_hides_its_password(
+    bare_console, here, url, code, message
+):
+    ran = bare_console(*WORKER, "--patience", "0", "--storage", url, code=code)
+
+    assert message in ran.error
+    assert "ter2" not in ran.err
     assert list(here.iterdir()) == []
 
 
@@ -255,8 +270,15 @@ REFUSED = [
 ]
 
 
+ON_POSTGRESQL = [case for case in REFUSED if case[0][0] in ("query", "create")]
+"""The refusals that depend on the database."""
+
+
 @pytest.mark.parametrize(
-    ("arguments", "code", "message"), REFUSED, ids=lambda value: str(value)[:60]
+    ("storage_url", "arguments", "code", "message"),
+    [("sqlite", *case) for case in REFUSED] + [("postgresql", *case) for case in ON_POSTGRESQL],
+    indirect=["storage_url"],
+    ids=lambda value: str(value)[:60],
 )
 def test_refused_request_prints_one_line_and_changes_nothing(
     console, database, arguments, code, message

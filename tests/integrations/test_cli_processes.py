@@ -5,17 +5,19 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from fleet.preloaded import run_studydb
 from fleet.workers import eventually
+from harness import arrange
 from harness.commands import run_command
 
 from studydb.cli.commands import COMMANDS
 from studydb.db import connect
 from studydb.domain.records import Request
 from studydb.operations import control, reads
-from studydb.operations.create import load
 
 ROOT = Path(__file__).parents[2]
 
@@ -66,14 +68,17 @@ def processes(folder):
 
 
 @pytest.fixture
-def command(processes):
+def command(folder):
+    """Run a command in the folder and return what it printed."""
+    storage = f"sqlite:///{folder}/studydb.db"
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "STUDYDB_STORAGE": storage}
 
-    def run(*arguments, code=0):
-        process = processes(*arguments)
-        out, err = process.communicate(timeout=120)
-        assert process.returncode == code, out + err
-        assert "Traceback" not in err
-        return out, err
+    def run(*arguments, constants=None):
+        options = {"environment": environment, "constants": constants}
+        code, printed = run_studydb(arguments, cwd=folder, **options)
+        assert code == 0, printed
+        assert "Traceback" not in printed
+        return printed
 
     return run
 
@@ -120,10 +125,9 @@ def test_working_directory_comes_first_on_sys_path(bare_console, here):
     assert sys.path[0] == str(here)
 
 
-def test_listing_ends_without_an_error_when_its_reader_closes_the_pipe(command, processes, folder):
-    command("create", "digits", "--metric", "loss", "--mode", "min", "--param", "x=uniform(0,1)")
-    database = connect(f"sqlite:///{folder}/studydb.db")
-    study = load(database, "digits")
+def test_listing_ends_without_an_error_when_its_reader_closes_the_pipe(processes, sqlite_url):
+    database = connect(sqlite_url)
+    study = arrange.new_study(database, name="digits", num_trials=None)
     for number in range(400):
         control.enqueue(database, study, {}, Request(f"{number:032x}", "ada"))
     database.close()
@@ -138,23 +142,28 @@ def test_listing_ends_without_an_error_when_its_reader_closes_the_pipe(command, 
         assert err == ""
 
 
-def test_table_in_a_pipe_has_whole_cells_without_colours(command):
+def test_table_in_a_pipe_has_whole_cells_without_colours(command, processes, sqlite_url):
     long = "x" * 300
     command("create", "digits", "--metric", "loss", "--mode", "min", "--param", "x=choice([1])")
     command("create", long[:200], "--metric", long[:200], "--mode", "min")
 
-    out, _ = command("studies")
+    out, err = processes("studies").communicate(timeout=60)
 
+    assert err == ""
     assert "\x1b" not in out
     assert f"{long[:200]}  RUNNING  {long[:200]}" in out
 
 
+RUNNING = "SELECT number FROM v_trial WHERE state = 'RUNNING'"
+
+
 @pytest.fixture
-def followed(command, processes):
+def followed(command, processes, sqlite_url):
     """A worker whose trial waits for the file `go`, and a `logs --follow` of that trial."""
     command(*CREATE, "--param", "wait=true", "--num-trials", "1")
     worker = processes("worker", "--study", "mine", "--slots", "2", "--lease", "30")
-    eventually(lambda: json.loads(command("status", "mine", "--format", "json")[0])["running"])
+    with closing(connect(sqlite_url)) as database:
+        eventually(lambda: arrange.rows(database, RUNNING))
     follower = processes("logs", "mine", "0", "--follow")
     assert follower.stdout.readline() == "step 1\n"
     return worker, follower
@@ -170,7 +179,7 @@ def test_interrupted_commands_exit_with_130(command, followed):
 
     assert (follower.returncode, worker.returncode) == (130, 130)
     assert "Traceback" not in err + worker_err
-    assert command("trials", "mine", "--format", "json")[0].count("PENDING") == 1
+    assert command("trials", "mine", "--format", "json").count("PENDING") == 1
 
 
 def test_logs_follow_prints_the_output_of_a_running_trial_to_its_end(command, followed, folder):
@@ -183,17 +192,17 @@ def test_logs_follow_prints_the_output_of_a_running_trial_to_its_end(command, fo
     assert (follower.wait(30), worker.returncode) == (0, 0)
     assert out == "step 2\nstep 3\n"
     assert err == "careful\n" * 3
-    assert "TERMINATED: COMPLETED" in command("show", "mine", "0")[0]
+    assert "TERMINATED: COMPLETED" in command("show", "mine", "0")
 
 
 def test_hello_runs_a_study_and_extends_it_when_run_again(command, folder):
-    out, _ = command("hello")
-    again, _ = command("hello")
-    best, _ = command("best", "hello")
+    out = command("hello")
+    again = command("hello", constants={"cli.hello.TRIALS": 2, "cli.hello.WORKERS": 1})
+    best = command("best", "hello")
 
     assert "Best loss (min): " in out
     assert "Trials: 20 TERMINATED" in out
-    assert "Trials: 40 TERMINATED" in again
+    assert "Trials: 22 TERMINATED" in again
     assert "\n  studydb trials hello --sort best --limit 5\n" in out
     assert best.startswith("best loss (min)  ")
     database = connect(f"sqlite:///{folder}/studydb.db")

@@ -208,19 +208,19 @@ def test_error_without_pandas_names_the_pip_command(database, study, monkeypatch
 
 
 def test_results_dataframe_needs_less_memory_than_three_frames_and_one_page(database, monkeypatch):
-    monkeypatch.setattr(pages, "RESULTS_PER_PAGE", 1_000)
+    monkeypatch.setattr(pages, "RESULTS_PER_PAGE", 300)
     study = arrange.new_study(database, num_trials=None)
-    for _ in range(30):
+    for _ in range(10):
         worker = arrange.SimulatedWorker(database, study)
         worker.take().report(*range(1_000), acc=0.25, epoch_s=1.5)
-    assert len(results_dataframe(database, study)) == 30_000  # imports pandas before the trace
+    assert len(results_dataframe(database, study)) == 10_000  # imports pandas before the trace
 
     tracemalloc.start()
     frame = results_dataframe(database, study)
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
-    page_bytes = 1_000 * 2_000
+    page_bytes = 300 * 2_000
     assert peak_bytes < 3 * frame.memory_usage().sum() + page_bytes
 
 

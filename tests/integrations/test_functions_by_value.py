@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from fleet.preloaded import run_studydb
 from harness import arrange
 from harness.commands import run_command
 
@@ -57,27 +58,39 @@ class Machine:
     def trust(self, database, allow_imports=()):
         """Check the study's function as this account's workers check it when they start."""
         study = load(database, "digits")
-        keyring = load_keyring({"HOME": str(self.home), "STUDYDB_KEY_FILE": str(self.keys)})
-        return check_trusted(study.trainable, study.uuid, keyring, allow_imports)
+        return check_trusted(study.trainable, study.uuid, self.keyring(), allow_imports)
 
-    def run(self, *arguments, code=0, stdin=None):
+    def keyring(self):
+        own = {"HOME": str(self.home), "STUDYDB_KEY_FILE": str(self.keys)}
+        return load_keyring(own | self.environment)
+
+    @property
+    def variables(self):
+        own = {"HOME": str(self.home), "STUDYDB_STORAGE": self.storage}
+        return {**os.environ, **own, **self.environment}
+
+    def run(self, *arguments, stdin=None):
         """Run Python with these arguments and return what it printed."""
-        own = {"HOME": str(self.home), "STUDYDB_STORAGE": self.storage, **self.environment}
         command = [sys.executable, *arguments]
-        ran = run_command(command, cwd=self.workdir, env=os.environ | own, input=stdin)
-        assert ran.returncode == code, ran
-        assert "Traceback" not in ran.stderr or code
+        ran = run_command(command, cwd=self.workdir, env=self.variables, input=stdin)
+        assert ran.returncode == 0, ran
+        assert "Traceback" not in ran.stderr
         return ran.stdout + ran.stderr
 
-    def create(self, trainable, name="digits", x=0.25):
-        """Create a study of one trial, as this account's user."""
+    def create(self, trainable, name="digits", x=0.25, **options):
+        """Create a study, of one trial by default, as this account's user."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("HOME", str(self.home))
             patch.chdir(self.workdir)
-            create(self.storage, trainable, name, space={"x": x}).close()
+            create(self.storage, trainable, name, space={"x": x}, **options).close()
 
     def work(self, study="digits", *options, code=0):
-        return self.run("-m", "studydb", "worker", "--study", study, *options, code=code)
+        """Run a worker to its end and return what it printed."""
+        arguments = ("worker", "--study", study, *options)
+        ended, printed = run_studydb(arguments, cwd=self.workdir, environment=self.variables)
+        assert ended == code, printed
+        assert "Traceback" not in printed or code
+        return printed
 
 
 @pytest.fixture
@@ -190,36 +203,34 @@ def test_script_without_a_main_guard_runs_once_and_workers_run_its_function(firs
     ],
     ids=["function", "closure", "lambda"],
 )
-def test_function_of_a_test_module_is_sent_by_value_and_signed(storage_url, function, value):
-    study = create(storage_url, function)
+def test_function_of_a_test_module_is_sent_by_value_and_signed(first, database, function, value):
+    first.create(function)
 
-    study.run()
+    first.work()
 
-    assert study.best_value == value
-    stored, key = study.record.trainable, load_keyring().keys[0]
+    assert trial_rows(database) == [("TERMINATED", "COMPLETED", value)]
+    stored = load(database, "digits").trainable
+    (key,) = first.keyring().keys
     assert (stored.kind, stored.python_version) == ("pickle", PYTHON_VERSION)
     assert stored.signatures.keys() == {key.id}
     assert key.secret not in stored.source
-    study.close()
 
 
 def create_or_load(storage, function):
     return create(storage, function, load_if_exists=True)
 
 
-def test_edited_function_is_sent_again_and_later_trials_run_it(storage_url, database):
-    first = create_or_load(storage_url, scaled_by(1))
-    first.run()
-    first.close()
+def test_edited_function_is_sent_again_and_later_trials_run_it(first, database):
+    first.create(scaled_by(1), num_trials=2)
+    first.work("digits", "--max-trials", "1")
+    before = trainable_row(database)
 
-    again = create_or_load(storage_url, scaled_by(2))
-    again.extend(num_trials=1)
-    again.run()
+    first.create(scaled_by(2), num_trials=2, load_if_exists=True)
+    first.work()
 
-    assert [trial.best_value for trial in again.trials] == [0.25, 0.5]
-    assert trainable_row(database).source == again.record.trainable.source
+    assert [value for *_, value in trial_rows(database)] == [0.25, 0.5]
+    assert trainable_row(database).source != before.source
     assert arrange.rows(database, "SELECT count(*) FROM event WHERE kind = 'revised'") == [(1,)]
-    again.close()
 
 
 def test_unchanged_function_is_not_sent_again(storage_url, database):
@@ -250,13 +261,13 @@ def test_function_signed_by_another_key_is_not_replaced(storage_url, database, m
 
 
 def copy_key_file(first, second):
-    second.keys.parent.mkdir(parents=True)
+    second.keys.parent.mkdir(parents=True, exist_ok=True)
     second.keys.write_bytes(first.keys.read_bytes())
     second.keys.chmod(0o600)
 
 
 def append_key_line(first, second):
-    second.run("-c", "from studydb.settings import load_keyring; load_keyring()")
+    second.keyring()  # makes a key
     with second.keys.open("a") as keys:
         keys.write(first.keys.read_text())
 
@@ -266,14 +277,26 @@ def set_key_variable(first, second):
 
 
 @pytest.mark.parametrize("give_key", [copy_key_file, append_key_line, set_key_variable])
-def test_second_machine_with_the_key_runs_the_function(first, second, database, give_key):
+def test_second_machine_with_the_key_trusts_the_function(first, second, database, give_key):
     first.create(train)
+    with pytest.raises(Untrusted):
+        second.trust(database)
+    second.keys.unlink()
     give_key(first, second)
+
+    second.trust(database)
+
+    assert second.keys.exists() == (give_key is not set_key_variable)
+
+
+def test_second_machine_with_the_key_runs_the_function(first, second, database):
+    first.create(train)
+    set_key_variable(first, second)
 
     second.work()
 
     assert trial_rows(database) == DONE
-    assert second.keys.exists() == (give_key is not set_key_variable)
+    assert not second.keys.exists()
 
 
 def test_worker_without_the_key_is_refused_and_the_error_names_the_key_file(

@@ -132,14 +132,14 @@ def test_commands_and_workers_print_and_store_no_password(create, url, commands,
         seen = []
         while worker.runs:
             seen += command_lines()
-            time.sleep(0.02)
+            time.sleep(0.1)
         worker.exit_code()
         words = worker.output()
 
     for arguments in COMMANDS:
         for options in ((), ("--storage", url)):
             assert_masked(output_of(console, *arguments, *options))
-    for arguments in (("status", "digits"), ("status", "nothing"), ("worker", "--study", "mine")):
+    for arguments in (("status", "nothing"), ("worker", "--study", "mine")):
         commands(*arguments)
 
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
@@ -160,7 +160,7 @@ def test_study_run_prints_no_password(create, capfd):
     def watch():
         while not done.is_set():
             seen.extend(command_lines())
-            time.sleep(0.02)
+            time.sleep(0.1)
 
     watcher = threading.Thread(target=watch)
     watcher.start()

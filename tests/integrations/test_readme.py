@@ -2,12 +2,14 @@
 
 import os
 import re
+import shlex
 import sys
 from contextlib import closing
 from pathlib import Path
 from subprocess import DEVNULL
 
 import pytest
+from fleet.preloaded import run_studydb
 from harness import arrange, postgres
 from harness.commands import run_command
 
@@ -16,6 +18,9 @@ from studydb.db import connect
 README = Path(__file__).parents[2] / "README.md"
 NOT_RUN = ("pip install", "studydb hello")
 """Lines that begin with these words are not run: pip needs the network, `hello` has other tests."""
+
+N_TRIALS = 6
+"""Studies have this number of trials instead of 30."""
 
 SCP = """#!/bin/sh
 # scp -p first:FROM TO: copy from $FIRST_HOME, a folder that stands for the first machine.
@@ -31,8 +36,12 @@ def blocks(title):
     return [(language, text) for language, text in found if language != "text"]
 
 
+def fewer_trials(text):
+    return re.sub(r"(num.trials.)30\b", rf"\g<1>{N_TRIALS}", text)
+
+
 class Newcomer:
-    """A person who runs code blocks in one folder; exported variables stay set."""
+    """A person who types code blocks in one folder; exported variables stay set."""
 
     def __init__(self, folder, *, server=None, **environment):
         self.folder, self.server = folder, server
@@ -50,22 +59,36 @@ class Newcomer:
         return [self.do(kind, text) for kind, text in blocks(title)]
 
     def do(self, kind, text, *, code=0):
+        """Run a block line by line, and return what the lines printed."""
         if kind == "python":
             name = text.partition("\n")[0].removeprefix("# ")
-            (self.folder / name).write_text(text)
+            (self.folder / name).write_text(fewer_trials(text))
             if "create_study" not in text:
                 return ""
             text = f"python {name}"
         if self.server is not None:
             text = re.sub(r"(postgresql://\w+@)dbhost(/\w+)", rf"\1\2?host={self.server}", text)
-        lines = [line for line in text.splitlines() if not line.startswith(NOT_RUN)]
-        command = ["bash", "-euo", "pipefail", "-c", "\n".join(lines)]
+        lines = fewer_trials(text).replace("\\\n", " ").splitlines()
+        printed = [self.type(line, code) for line in lines if not line.startswith(NOT_RUN)]
+        return "".join(printed)
+
+    def type(self, line, code):
+        run = self.studydb if re.fullmatch(r"studydb [^|$]+", line) else self.bash
+        exit_code, printed = run(line)
+        assert exit_code == code, f"{line}\n{printed}"
+        assert "Traceback" not in printed
+        self.environment |= dict(re.findall(r"^export (\w+)=(\S+)", line))
+        return printed
+
+    def bash(self, line):
+        command = ["bash", "-euo", "pipefail", "-c", line]
         ran = run_command(command, cwd=self.folder, env=self.environment, stdin=DEVNULL)
-        assert ran.returncode == code, f"{text}\n{ran.stdout}{ran.stderr}"
-        assert "Traceback" not in ran.stderr, ran.stderr
-        for name, value in re.findall(r"^export (\w+)=(\S+)", "\n".join(lines), re.MULTILINE):
-            self.environment[name] = value
-        return ran.stdout + ran.stderr
+        return ran.returncode, ran.stdout + ran.stderr
+
+    def studydb(self, line):
+        """Run a studydb command in a fork of a process that has imported studydb."""
+        arguments = shlex.split(line, comments=True)[1:]
+        return run_studydb(arguments, cwd=self.folder, environment=self.environment)
 
 
 def terminated_by_study(url):
@@ -78,10 +101,10 @@ def test_readme_commands_for_one_machine_and_for_an_own_loop_succeed(tmp_path):
 
     printed = "\n".join(newcomer.follow("Five minutes") + newcomer.follow("A loop of your own"))
 
-    assert "study 'more' is FINISHED: 40 TERMINATED" in printed
+    assert "study 'more' is FINISHED: 16 TERMINATED" in printed
     assert "made v_trial_more and v_result_more" in printed
     url = f"sqlite:///{tmp_path}/studydb.db"
-    assert terminated_by_study(url) == {"digits": 30, "more": 40, "mine": 20}
+    assert terminated_by_study(url) == {"digits": 6, "more": 16, "mine": 20}
 
 
 def login(url, name):
@@ -107,58 +130,54 @@ def machines(tmp_path):
         yield admin, first, second
 
 
-def test_readme_commands_for_a_second_machine_and_for_backup_succeed(machines):
+def test_readme_commands_for_a_second_machine_for_roles_and_for_backup_succeed(machines):
     admin, first, second = machines
     create, upgrade, copy_key, roles, work, look = blocks("The second machine")
     dump, restore, *_sqlite = blocks("Backup and restore")
 
     admin.do(*create)
     first.do(*upgrade)
-    assert "study 'digits' is FINISHED: 30 TERMINATED" in second.do(*copy_key)
+    assert "study 'digits' is FINISHED: 6 TERMINATED" in second.do(*copy_key)
     first.do(*roles)
     first.do(*roles)  # people run the script again after each upgrade
-    first.do("sh", "studydb extend digits --trials 5")
-    assert "study 'digits' is FINISHED: 35 TERMINATED" in second.do(*work)
+    first.do("sh", "studydb extend digits --trials 1")
+    assert "study 'digits' is FINISHED: 7 TERMINATED" in second.do(*work)
     viewer = Newcomer(second.folder, server=second.server)
     assert "(5 rows)" in viewer.do(*look)
     first.do(*dump)
+    url = first.environment["STUDYDB_STORAGE"]
     first.do(*restore)
 
-    url = first.environment["STUDYDB_STORAGE"]
-    assert "/restored?" in url
+    restored = first.environment["STUDYDB_STORAGE"]
+    assert "/restored?" in restored
     for name in ("me", "ann", "bob"):
-        for database in (url, url.replace("/restored?", "/studies?")):
-            assert terminated_by_study(login(database, name)) == {"digits": 35}
-    with postgres.connect(login(url, "bob")) as connection:
+        for database in (url, restored):
+            assert terminated_by_study(login(database, name)) == {"digits": 7}
+    with postgres.connect(login(restored, "bob")) as connection:
         limits = [
             connection.execute(f"SHOW {name}").fetchone()[0]
             for name in ("default_transaction_read_only", "statement_timeout")
         ]
     assert limits == ["on", "1min"]
+    first.environment["STUDYDB_STORAGE"] = url
+    check_that_the_backup_can_be_restored_into_the_old_database(first, second, restore)
+    check_that_errors_for_a_missing_right_name_the_role_with_that_right(first, second)
 
 
-def test_backup_can_be_restored_into_the_old_database(machines):
-    admin, first, second = machines
-    create, upgrade, copy_key, roles, work, _look = blocks("The second machine")
-    dump, (kind, restore), *_sqlite = blocks("Backup and restore")
-    for machine, block in ((admin, create), (first, upgrade), (first, roles), (first, dump)):
-        machine.do(*block)
+def check_that_the_backup_can_be_restored_into_the_old_database(first, second, restore):
     first.do("sh", "studydb delete digits --yes")
 
-    old = "\n".join(restore.splitlines()[2:])
-    first.do(kind, old.replace("pg_restore ", "pg_restore --clean --if-exists "))
+    old = "\n".join(restore[1].splitlines()[2:])
+    first.do("sh", old.replace("pg_restore ", "pg_restore --clean --if-exists "))
 
-    second.do("sh", "\n".join(copy_key[1].splitlines()[:2]))
-    assert "study 'digits' is FINISHED: 30 TERMINATED" in second.do(*work)
+    first.do("sh", "studydb extend digits --trials 1")
+    assert "study 'digits' is FINISHED: 8 TERMINATED" in second.do(
+        "sh", "studydb worker --study digits"
+    )
 
 
-def test_error_for_a_missing_right_names_the_role_with_that_right(machines):
-    admin, first, second = machines
-    create, upgrade, copy_key, roles, *_ = blocks("The second machine")
-    for machine, block in ((admin, create), (first, upgrade), (first, roles)):
-        machine.do(*block)
+def check_that_errors_for_a_missing_right_name_the_role_with_that_right(first, second):
     url = first.environment["STUDYDB_STORAGE"]
-
     refusals = {
         "owner": [
             ("bob", "studydb pause digits"),
@@ -168,13 +187,13 @@ def test_error_for_a_missing_right_names_the_role_with_that_right(machines):
         ],
         "worker": [("bob", "studydb worker --study digits")],
     }
-    second.do("sh", "\n".join(copy_key[1].splitlines()[:2]))
     for role, lines in refusals.items():
         for name, line in lines:
             second.environment["STUDYDB_STORAGE"] = login(url, name)
             printed = second.do("sh", line, code=1)
             assert f"Log in as a member of studydb_{role}" in printed
             assert len(printed.splitlines()) == 1
+
     first.do("sh", "studydb db downgrade 0003 --yes")
     second.environment["STUDYDB_STORAGE"] = login(url, "ann")
     assert "Log in as a member of studydb_owner" in second.do("sh", "studydb db upgrade", code=1)

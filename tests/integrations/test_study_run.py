@@ -18,11 +18,13 @@ SCRIPT = """
 import sys, studydb
 study = studydb.load_study("digits")
 try:
-    print(study.run(workers=2))
+    print(study.run(workers=1))
 except KeyboardInterrupt:
     print("interrupted", file=sys.stderr)
     raise
 """
+
+WITH_TWO_WORKERS = SCRIPT.replace("workers=1", "workers=2")
 
 INTERRUPTED_TWICE = """
 import os, signal, studydb
@@ -72,9 +74,10 @@ def rows(study, sql):
     return arrange.rows(study.database, sql)
 
 
+@pytest.mark.parametrize("storage_url", ["postgresql"], indirect=True)
 def test_ctrl_c_releases_the_trials_and_leaves_no_process(create, start_script):
     study = create("obedient:unhurried", n_trials=2)
-    script = start_script()
+    script = start_script(WITH_TWO_WORKERS)
     await_all_running(study)
 
     script.send(signal.SIGINT)
@@ -122,28 +125,28 @@ def test_second_ctrl_c_while_the_first_is_handled_kills_trials_that_do_not_stop(
 @on_sqlite
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_sigterm_or_sighup_to_the_script_releases_the_trials(create, start_script, number):
-    study = create("obedient:unhurried", n_trials=2)
+    study = create("obedient:unhurried")
     script = start_script()
-    await_all_running(study)
+    await_steps(study)
 
     script.send(number)
     script.exit_code(60)
 
     eventually(lambda: script.family() == [])
-    assert [trial.state for trial in study.trials] == ["PENDING"] * 2
+    assert [trial.state for trial in study.trials] == ["PENDING"]
     assert set(rows(study, "SELECT losses FROM v_trial")) == {(0,)}
 
 
 @on_sqlite
 def test_killed_script_leaves_no_worker_and_no_running_trial(create, start_script):
-    study = create("obedient:unhurried", n_trials=2)
+    study = create("obedient:unhurried")
     script = start_script()
-    await_all_running(study)
+    await_steps(study)
 
     script.kill()
 
     eventually(lambda: script.family() == [])
-    assert [trial.state for trial in study.trials] == ["PENDING"] * 2
+    assert [trial.state for trial in study.trials] == ["PENDING"]
 
 
 def in_a_thread(call):
@@ -158,6 +161,7 @@ def worker_pids(study):
     return [pid for (pid,) in running]
 
 
+@on_sqlite
 def test_run_raises_an_error_with_the_cause_if_all_workers_are_killed(create, tmp_path):
     study = create()
 
@@ -212,14 +216,13 @@ def test_other_workers_complete_the_trials_of_a_killed_worker(create, tmp_path):
 
 @on_sqlite
 def test_run_of_a_finished_study_starts_no_worker(create, monkeypatch):
-    study = create("obedient:one_step", n_trials=2)
-    first = study.run(workers=1)
+    study = create("obedient:one_step")
+    arrange.SimulatedWorker(study.database, study.record).take().finish(0.5)
     monkeypatch.setattr(WorkerProcesses, "_start", lambda _: pytest.fail("a worker was started"))
 
-    second = study.run(workers=2)
+    counts = study.run(workers=2)
 
-    assert first == second
-    assert second.terminated == 2
+    assert counts.terminated == counts.total == 1
     assert study.status is Status.FINISHED
 
 
@@ -273,6 +276,7 @@ def test_run_raises_the_error_of_a_worker_that_cannot_start(create, monkeypatch)
         study.run(workers=2)
 
 
+@on_sqlite
 def test_run_is_refused_for_a_study_without_a_trainable(create_study, storage_url):
     study = create_study("mine", storage=storage_url)
 
