@@ -20,17 +20,15 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any
 
-import psycopg
 import pytest
 from harness import postgres
-from harness.arrange import dump, retry_while_busy, rows
+from harness.arrange import delete_all_rows, dump, retry_while_busy, rows
 from harness.crash_target import OPERATIONS, POINTS, advance, arranged_in, file_of, stopped
 from harness.proxy import IDLE, Proxy
 from harness.snapshot import take_snapshot
 
 from studydb import operations
 from studydb.db import Database, connect, wide_view_sql
-from studydb.db.metadata import METADATA
 from studydb.domain.errors import StorageTransient
 from studydb.operations.create import load
 
@@ -51,10 +49,6 @@ OPEN_TRANSACTIONS = """
         AND pid <> pg_backend_pid() AND xact_start IS NOT NULL"""
 
 
-EMPTY = "; ".join(f"DELETE FROM {name}" for name in METADATA.tables)
-"""For a session that checks no foreign keys. TRUNCATE takes longer for a few rows."""
-
-
 @dataclass
 class Side:
     """A database, and two ways to it: calls go through the proxy, all else goes directly."""
@@ -62,13 +56,12 @@ class Side:
     proxy: Proxy
     database: Database
     direct: Database
-    superuser: psycopg.Connection
 
     def arrange(self, operation):
         """Empty the database and arrange a call, on a new connection with no statement prepared."""
         with self.direct.begin() as txn:
             wide_view_sql.drop(txn, wide_view_sql.found(txn))
-        self.superuser.execute(EMPTY)
+        delete_all_rows(self.direct)
         call = arranged_in(self.direct, operation)
         self.database.close()
         advance(self.database, 0)
@@ -87,9 +80,7 @@ def sides(postgres_server, postgres_template):
             )
             proxy = stack.enter_context(Proxy(url))
             ways = (stack.enter_context(closing(connect(to))) for to in (proxy.url(), url))
-            superuser = stack.enter_context(postgres.connect(url))
-            superuser.execute("SET session_replication_role = replica")
-            sides.append(Side(proxy, *ways, superuser))
+            sides.append(Side(proxy, *ways))
         yield sides
 
 
