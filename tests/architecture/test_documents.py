@@ -43,16 +43,23 @@ def files(path):
 
 
 @cache
-def names(file):
-    found = set()
+def definitions(file):
+    """Return the names of a file's classes, and all names that the file defines."""
+    classes, found = set(), set()
     for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        if isinstance(node, ast.ClassDef):
+            classes.add(node.name)
+        elif isinstance(node, ast.FunctionDef):
             found.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             found.add(node.id)
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             found.add(node.attr)
-    return found
+    return classes, classes | found
+
+
+def names(file):
+    return definitions(file)[1]
 
 
 @cache
@@ -60,10 +67,9 @@ def owners():
     """Return a dict from the name of each module and class to all names that its file defines."""
     found = {}
     for file in CODE:
-        found.setdefault(file.stem, set()).update(names(file))
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.ClassDef):
-                found.setdefault(node.name, set()).update(names(file))
+        classes, defined = definitions(file)
+        for owner in {file.stem} | classes:
+            found.setdefault(owner, set()).update(defined)
     return found
 
 

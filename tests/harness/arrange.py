@@ -289,6 +289,19 @@ def change(database: Database, sql: str) -> None:
         txn.raw(sql)
 
 
+def delete_all_rows(database: Database) -> None:
+    """Empty all tables, so that the next dump is short; for few rows, TRUNCATE takes longer."""
+    with database.begin() as txn:
+        # Tables refer to each other in circles, so foreign keys are not checked row by row.
+        txn.run_text(
+            "SET LOCAL session_replication_role = replica"
+            if database.postgresql
+            else "PRAGMA defer_foreign_keys = ON"
+        )
+        for name in METADATA.tables:
+            txn.run_text(f"DELETE FROM {name}")
+
+
 def retry_while_busy(call: Callable[[], Answered], *, patience_s: float = 30.0) -> Answered:
     """Call again while the database is busy or unreachable, as a worker does."""
     deadline_s = time.monotonic() + patience_s

@@ -2,20 +2,21 @@
 Kills a process at each COMMIT of an operation on an SQLite file.
 
 Run as a program: `python -m harness.crash_target TEMPLATE FOLDER`. Each line of the input is an
-operation's name and "before" or "after"; the answer has the numbers of the COMMITs at which a
-process was killed. For each COMMIT a process is forked. It copies the SQLite file TEMPLATE, adds
-the rows that the operation needs, and calls the operation. All processes make the same tokens, so a
-test can repeat a killed call.
+operation's name; the answer is the number of its COMMITs. The program copies the SQLite file
+TEMPLATE and adds the rows that the operation needs. For each COMMIT, and for the moments before and
+after it, a forked process calls the operation on a copy of this file and is killed. All processes
+make the same tokens, so a test can repeat a killed call.
 """
 
-import json
+import gc
 import os
 import shutil
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -38,7 +39,6 @@ from studydb.operations.promote import promote
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.wide_views import drop_views, make_views
 
-MOST_COMMITS = 8
 POINTS = ("before", "after")
 
 
@@ -147,6 +147,14 @@ def advance(database: Database, seconds: float) -> None:
 
 
 @contextmanager
+def stopped(path: Path) -> Iterator[Database]:
+    """Open an SQLite file, with the clock stopped."""
+    with closing(connect(f"sqlite:///{path}")) as database:
+        advance(database, 0)
+        yield database
+
+
+@contextmanager
 def seeded_tokens(seed: str) -> Iterator[None]:
     """Let an arrangement make the same tokens in every process."""
     rng = Random(seed)
@@ -156,10 +164,10 @@ def seeded_tokens(seed: str) -> Iterator[None]:
         yield
 
 
-def arranged_in(database: Database, operation: str, *, seed: str = "") -> Call:
-    """Arrange an operation; return its call. The seed decides the tokens; the clock is stopped."""
+def arranged_in(database: Database, operation: str) -> Call:
+    """Arrange an operation; return its call. The clock is stopped."""
     advance(database, 0)
-    with seeded_tokens(f"{operation} {seed}"):
+    with seeded_tokens(operation):
         return OPERATIONS[operation](database)
 
 
@@ -167,9 +175,23 @@ def file_of(folder: Path, operation: str, point: str, nth: int) -> Path:
     return folder / f"{operation}-{point}-{nth}.db"
 
 
+def count_commits(call: Call, path: Path) -> int:
+    """Make an undisturbed call, which also compiles its statements for the forked processes."""
+    end, commits = TransactionBlock._end, []
+
+    def note(block: TransactionBlock, *, commit: bool) -> None:
+        commits.append(commit)
+        end(block, commit=commit)
+
+    with pytest.MonkeyPatch.context() as patch, stopped(path) as database:
+        patch.setattr(TransactionBlock, "_end", note)
+        call(database)
+    return sum(commits)
+
+
 def die_at(point: str, nth: int) -> None:
     """Kill this process "before" or "after" its n-th COMMIT from now on."""
-    end, commits = TransactionBlock._end, iter(range(1, MOST_COMMITS + 1))
+    end, commits = TransactionBlock._end, count(1)
 
     def end_or_die(block: TransactionBlock, *, commit: bool) -> None:
         is_nth = commit and next(commits) == nth
@@ -182,32 +204,37 @@ def die_at(point: str, nth: int) -> None:
     setattr(TransactionBlock, "_end", end_or_die)  # noqa: B010  an observer would run before COMMIT
 
 
-def is_killed(template: Path, path: Path, operation: str, point: str, nth: int) -> bool:
-    """Fork a process that calls an operation; return whether it was killed at its n-th COMMIT."""
+def kill(call: Call, path: Path, point: str, nth: int) -> None:
+    """Fork a process that makes a call, and check that it was killed at its n-th COMMIT."""
     pid = os.fork()
     if pid == 0:
-        shutil.copyfile(template, path)
-        database = connect(f"sqlite:///{path}")
-        call = arranged_in(database, operation)
-        die_at(point, nth)
-        call(database)
+        with stopped(path) as database:
+            die_at(point, nth)
+            call(database)
         os._exit(0)
     _, status = os.waitpid(pid, 0)
-    assert os.waitstatus_to_exitcode(status) in (0, -signal.SIGKILL)
-    return os.WIFSIGNALED(status)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
+
+
+def kill_at_each_commit(template: Path, folder: Path, operation: str) -> int:
+    """Leave a file for each killed process; return the number of COMMITs."""
+    arranged = shutil.copyfile(template, folder / f"{operation}.db")
+    with stopped(arranged) as database:
+        call = arranged_in(database, operation)
+    n_commits = count_commits(call, shutil.copyfile(arranged, folder / f"{operation}-whole.db"))
+    for point in POINTS:
+        for nth in range(1, n_commits + 1):
+            path = shutil.copyfile(arranged, file_of(folder, operation, point, nth))
+            kill(call, path, point, nth)
+    return n_commits
 
 
 def main(template: Path, folder: Path) -> None:
-    """For each line of input, print the numbers of the COMMITs at which a process was killed."""
+    """For each operation in the input, print the number of COMMITs at which it was killed."""
+    gc.freeze()
     for line in sys.stdin:
-        operation, point = line.split()
-        killed = []
-        for nth in range(1, MOST_COMMITS + 1):
-            path = file_of(folder, operation, point, nth)
-            if not is_killed(template, path, operation, point, nth):
-                break
-            killed.append(nth)
-        print(json.dumps(killed), flush=True)  # noqa: T201  the answer
+        n_commits = kill_at_each_commit(template, folder, line.strip())
+        print(n_commits, flush=True)  # noqa: T201  the answer
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ The repeated call must leave the same rows as an undisturbed call, and give the 
 import functools
 import importlib
 import inspect
-import json
+import itertools
 import os
 import pkgutil
 import re
@@ -16,24 +16,23 @@ import shutil
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from harness import postgres
-from harness.arrange import dump, retry_while_busy, rows
-from harness.crash_target import OPERATIONS, POINTS, advance, arranged_in, file_of
+from harness.arrange import delete_all_rows, dump, retry_while_busy, rows
+from harness.crash_target import OPERATIONS, POINTS, advance, arranged_in, file_of, stopped
 from harness.proxy import IDLE, Proxy
 from harness.snapshot import take_snapshot
 
 from studydb import operations
 from studydb.db import Database, connect, wide_view_sql
-from studydb.db.metadata import METADATA
 from studydb.domain.errors import StorageTransient
 from studydb.operations.create import load
 
 every_operation = pytest.mark.parametrize("operation", OPERATIONS)
-at_every_point = pytest.mark.parametrize("point", POINTS)
 
 SKIPPING_LOCKED_ROWS = (
     *("claim", "claim_with_max_concurrent", "claim_from_a_checkpoint", "claim_or_ask"),
@@ -52,40 +51,42 @@ OPEN_TRANSACTIONS = """
 
 @dataclass
 class Side:
+    """A database, and two ways to it: calls go through the proxy, all else goes directly."""
+
     proxy: Proxy
     database: Database
+    direct: Database
 
-    def freshly_connected(self):
-        """Read every row over a new connection, on which no statement is prepared."""
+    def arrange(self, operation):
+        """Empty the database and arrange a call, on a new connection with no statement prepared."""
+        with self.direct.begin() as txn:
+            wide_view_sql.drop(txn, wide_view_sql.found(txn))
+        delete_all_rows(self.direct)
+        call = arranged_in(self.direct, operation)
         self.database.close()
-        return everything(self.database)
+        advance(self.database, 0)
+        assert rows(self.database, "SELECT 1") == [(1,)]
+        return call
 
 
 @pytest.fixture(scope="module")
-def connected_sides(postgres_server, postgres_template):
+def sides(postgres_server, postgres_template):
     """Two equal databases; only connections to the second are cut."""
     with ExitStack() as stack:
         sides = []
         for _ in range(2):
-            database = postgres.temporary_database(postgres_server, template=postgres_template)
-            proxy = stack.enter_context(Proxy(stack.enter_context(database)))
-            sides.append(Side(proxy, stack.enter_context(closing(connect(proxy.url())))))
+            url = stack.enter_context(
+                postgres.temporary_database(postgres_server, template=postgres_template)
+            )
+            proxy = stack.enter_context(Proxy(url))
+            ways = (stack.enter_context(closing(connect(to))) for to in (proxy.url(), url))
+            sides.append(Side(proxy, *ways))
         yield sides
-
-
-@pytest.fixture
-def sides(connected_sides):
-    """The two databases, emptied, because a test reads all rows several times."""
-    for side in connected_sides:
-        with side.database.begin() as txn:
-            wide_view_sql.drop(txn, wide_view_sql.found(txn))
-            txn.run_text(f"TRUNCATE {', '.join(METADATA.tables)}")
-    return connected_sides
 
 
 @pytest.fixture(scope="module")
 def killed_processes(sqlite_template, tmp_path_factory):
-    """A folder for databases, and a function that kills a process at each COMMIT of a call."""
+    """A folder for databases, and a function that kills processes at each COMMIT of a call."""
     folder = tmp_path_factory.mktemp("killed")
     forks = subprocess.Popen(
         [sys.executable, "-m", "harness.crash_target", sqlite_template, folder],
@@ -95,48 +96,45 @@ def killed_processes(sqlite_template, tmp_path_factory):
         text=True,
     )
 
-    def kill(operation, point):
-        forks.stdin.write(f"{operation} {point}\n")
+    def kill(operation):
+        forks.stdin.write(f"{operation}\n")
         forks.stdin.flush()
-        return json.loads(forks.stdout.readline())
+        return int(forks.stdout.readline())
 
     with forks:
         yield folder, kill
         forks.stdin.close()
 
 
-@at_every_point
 @every_operation
-def test_call_whose_connection_is_severed_can_be_repeated(sides, operation, point):
+def test_call_whose_connection_is_severed_can_be_repeated(sides, subtests, operation):
     whole, cut = sides
-    nth, n_ends = 0, 1
-    while nth < n_ends:
-        nth += 1
-        seed = f"{point} {nth}"
-        first, second, left, ends, has_changed = rehearsed(whole, operation, seed)
-        n_ends = len(ends)
-        assert n_ends > 0
-        since = newest_id(cut.database)
-        call = arranged_in(cut.database, operation, seed=seed)
-        before = cut.freshly_connected()
+    undisturbed = Rehearsal.of(operation, whole)
+    ends = undisturbed.ends
+    assert ends
 
-        cut.proxy.cut(point, exchange=ends[nth - 1])
+    for point, nth in itertools.product(POINTS, range(len(ends))):
+        call = cut.arrange(operation)
+        before = everything(cut.direct)
+        cut.proxy.cut(point, exchange=ends[nth])
         with pytest.raises(StorageTransient):
             call(cut.database)
         assert cut.proxy.was_cut
-        is_unchanged = everything(cut.database) == before
+        is_unchanged = everything(cut.direct) == before
         if operation in SKIPPING_LOCKED_ROWS:
-            await_no_open_transaction(cut.database)
+            await_no_open_transaction(cut.direct)
         answer = retry_while_busy(functools.partial(call, cut.database), patience_s=PATIENCE_S)
+        left = all_rows(cut.direct)
 
-        if point == "before" and nth == 1:
-            assert is_unchanged
-        if point == "after" and nth == len(ends) and has_changed:
-            assert not is_unchanged
-        expected = first if is_unchanged else second
-        # `register` returns only an id.
-        assert operation == "register" or without_ids(answer) == without_ids(expected)
-        assert rows_since(cut.database, since) == left
+        with subtests.test(point=point, nth=nth):
+            if point == "before" and nth == 0:
+                assert is_unchanged
+            if point == "after" and ends[nth] == ends[-1] and undisturbed.has_changed:
+                assert not is_unchanged
+            expected = undisturbed.first if is_unchanged else undisturbed.second
+            # `register` returns only an id.
+            assert operation == "register" or without_ids(answer) == without_ids(expected)
+            assert left == undisturbed.left
 
 
 def await_no_open_transaction(database):
@@ -146,44 +144,54 @@ def await_no_open_transaction(database):
         assert time.monotonic() < deadline
 
 
-def rehearsed(side, operation, seed):
+@dataclass
+class Rehearsal:
     """
-    Make an undisturbed call twice.
+    An undisturbed call that was made twice.
 
-    Returns:
-        The answers of both calls; the rows after the first call; the numbers of the exchanges
-        (`harness.proxy`) by which the first call ended a transaction; and whether it changed rows.
+    Attributes:
+        ends: The numbers of the exchanges (`harness.proxy`) by which the first call ended a
+            transaction.
+        left: The rows after the first call.
+        has_changed: Whether the first call changed rows.
     """
-    since = newest_id(side.database)
-    call = arranged_in(side.database, operation, seed=seed)
-    before = side.freshly_connected()
-    side.proxy.listen()
-    first = call(side.database)
-    statuses, left = side.proxy.statuses, rows_since(side.database, since)
-    ends = [place for place, status in enumerate(statuses, 1) if status == IDLE]
-    has_changed = everything(side.database) != before
-    return first, call(side.database), left, ends, has_changed
+
+    first: Any
+    second: Any
+    ends: list[int]
+    left: Any
+    has_changed: bool
+
+    @classmethod
+    def of(cls, operation, side):
+        call = side.arrange(operation)
+        before = everything(side.direct)
+        side.proxy.listen()
+        first = call(side.database)
+        ends = [place for place, status in enumerate(side.proxy.statuses, 1) if status == IDLE]
+        left, has_changed = all_rows(side.direct), everything(side.direct) != before
+        return cls(first, call(side.database), ends, left, has_changed)
 
 
-@at_every_point
 @every_operation
 def test_call_of_a_process_killed_at_a_commit_can_be_repeated_by_another_process(
-    killed_processes, sqlite_template, tmp_path, operation, point
+    killed_processes, sqlite_template, tmp_path, subtests, operation
 ):
     folder, kill = killed_processes
-    places = kill(operation, point)
-    assert places
-    for nth in places:
-        whole = shutil.copyfile(sqlite_template, tmp_path / f"{nth}.db")
-        with opened(whole) as twin:
-            call = arranged_in(twin, operation)
-            with opened(file_of(folder, operation, point, nth)) as left_behind:
-                answer = call(left_behind)
-                found = rows_since(left_behind, 0)
-            first, second = call(twin), call(twin)
+    n_commits = kill(operation)
+    assert n_commits > 0
+    with stopped(shutil.copyfile(sqlite_template, tmp_path / "whole.db")) as whole:
+        call = arranged_in(whole, operation)
+        first, second = call(whole), call(whole)
+        left = all_rows(whole)
 
+    for point, nth in itertools.product(POINTS, range(1, n_commits + 1)):
+        with stopped(file_of(folder, operation, point, nth)) as left_behind:
+            answer, found = call(left_behind), all_rows(left_behind)
+
+        with subtests.test(point=point, nth=nth):
             assert answer == (first if point == "before" else second)
-            assert found == rows_since(twin, 0)
+            assert found == left
 
 
 def test_every_operation_that_writes_is_tested_with_cut_connections(sqlite_template, tmp_path):
@@ -222,7 +230,7 @@ def only_reads(of):
 def code_run_by(operation, template, folder):
     """Call an operation; return the code objects of all functions that ran."""
     run = set()
-    with opened(shutil.copyfile(template, folder / f"{operation}.db")) as database:
+    with stopped(shutil.copyfile(template, folder / f"{operation}.db")) as database:
         call = arranged_in(database, operation)
         sys.setprofile(lambda frame, *_: run.add(frame.f_code))
         try:
@@ -239,25 +247,12 @@ def everything(database):
     return dump(database) | {"views": made}
 
 
-def newest_id(database):
+def all_rows(database):
+    """Read the rows of all studies without ids, and the columns of their wide views."""
     with database.begin(write=False) as txn:
-        return txn.raw("SELECT coalesce(max(id), 0) FROM study")[1][0][0]
-
-
-def rows_since(database, study_id):
-    """Read the rows of the studies with ids above `study_id`, and columns of their wide views."""
-    with database.begin(write=False) as txn:
-        names = txn.raw(f"SELECT name FROM study WHERE id > {study_id} ORDER BY id")[1]
-        made = [view.columns for view in wide_view_sql.found(txn) if view.study_id > study_id]
+        names = txn.raw("SELECT name FROM study ORDER BY id")[1]
+        made = [view.columns for view in wide_view_sql.found(txn)]
     return [take_snapshot(database, load(database, name)) for (name,) in names], made
-
-
-@contextmanager
-def opened(path):
-    database = connect(f"sqlite:///{path}")
-    advance(database, 0)
-    yield database
-    database.close()
 
 
 def without_ids(answer):

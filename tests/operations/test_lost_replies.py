@@ -4,6 +4,7 @@ import pytest
 from harness.arrange import (
     LEASE_S,
     SimulatedWorker,
+    delete_all_rows,
     dump,
     enqueued,
     new_study,
@@ -23,6 +24,18 @@ from studydb.lease.acquire import Acquirer
 @pytest.fixture(autouse=True)
 def _standing_clock(clock):
     """Stop the clock: a resend may store the current time, which must not count as a change."""
+
+
+@pytest.fixture
+def each_operation(database):
+    """Yield the name and the arrangement of each operation, each in an empty database."""
+
+    def operations():
+        for operation, arranged in OPERATIONS.items():
+            delete_all_rows(database)
+            yield operation, arranged
+
+    return operations()
 
 
 def count_commits(database, arranged):
@@ -45,8 +58,8 @@ def same(operation, again, answer):
     return again is None if operation in FINISHES else again == answer
 
 
-def test_resend_gives_the_stored_answer_and_changes_nothing(database, subtests):
-    for operation, arranged in OPERATIONS.items():
+def test_resend_gives_the_stored_answer_and_changes_nothing(database, each_operation, subtests):
+    for operation, arranged in each_operation:
         call = arranged(database)
 
         answer = call(database)
@@ -58,8 +71,10 @@ def test_resend_gives_the_stored_answer_and_changes_nothing(database, subtests):
             assert dump(database) == after
 
 
-def test_cut_before_commit_changes_nothing_and_the_resend_succeeds(database, subtests):
-    for operation, arranged in OPERATIONS.items():
+def test_cut_before_commit_changes_nothing_and_the_resend_succeeds(
+    database, each_operation, subtests
+):
+    for operation, arranged in each_operation:
         reads_first = operation in ("claim_or_ask", "sum_up")
         nth = count_commits(database, arranged) if reads_first else 1
         call = arranged(database)
@@ -77,8 +92,10 @@ def test_cut_before_commit_changes_nothing_and_the_resend_succeeds(database, sub
             assert dump(database) == after
 
 
-def test_resend_of_a_call_that_was_cut_after_its_commit_gives_the_stored_answer(database, subtests):
-    for operation, arranged in OPERATIONS.items():
+def test_resend_of_a_call_that_was_cut_after_its_commit_gives_the_stored_answer(
+    database, each_operation, subtests
+):
+    for operation, arranged in each_operation:
         nth = count_commits(database, arranged)
         call = arranged(database)
 

@@ -99,21 +99,22 @@ def make(database, study, whose, what):
 
 
 @pytest.mark.parametrize("first", REQUESTS, ids=" ".join)
-@pytest.mark.parametrize("second", REQUESTS, ids=" ".join)
 def test_last_of_two_requests_wins_before_and_after_the_attempt_receives_them(
-    database, first, second
+    database, subtests, first
 ):
-    for ends_after in range(3):
+    for second, ends_after in itertools.product(REQUESTS, range(3)):
         for received in itertools.product(RECEIVE, repeat=min(ends_after, 1)):
-            play(database, (first, second), received * 2, ends_after)
+            with subtests.test(second=second, ends_after=ends_after, received=received):
+                play(database, (first, second), received * 2, ends_after)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_the_last_of_many_requests_wins(database, seed):
-    rng = Random(seed)
-    requests = rng.choices(REQUESTS, k=rng.randint(3, 6))
-    received = rng.choices(list(RECEIVE), k=len(requests))
-    play(database, requests, received, rng.randint(2, len(requests)))
+def test_the_last_of_many_requests_wins(database, subtests):
+    for seed in range(20):
+        rng = Random(seed)
+        requests = rng.choices(REQUESTS, k=rng.randint(3, 6))
+        received = rng.choices(list(RECEIVE), k=len(requests))
+        with subtests.test(seed=seed):
+            play(database, requests, received, rng.randint(2, len(requests)))
 
 
 @pytest.mark.parametrize("received", RECEIVE)
