@@ -302,6 +302,14 @@ def delete_all_rows(database: Database) -> None:
             txn.run_text(f"DELETE FROM {name}")
 
 
+def leave_one_study(database: Database) -> None:
+    """Delete all rows; then store a study in mid-run, which operations on other studies ignore."""
+    delete_all_rows(database)
+    study = new_study(database, name="bystander")
+    enqueued(database, study)
+    SimulatedWorker(database, study).ask().report(0.5)
+
+
 def retry_while_busy(call: Callable[[], Answered], *, patience_s: float = 30.0) -> Answered:
     """Call again while the database is busy or unreachable, as a worker does."""
     deadline_s = time.monotonic() + patience_s

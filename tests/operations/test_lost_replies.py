@@ -4,9 +4,9 @@ import pytest
 from harness.arrange import (
     LEASE_S,
     SimulatedWorker,
-    delete_all_rows,
     dump,
     enqueued,
+    leave_one_study,
     new_study,
     recover_after_expiry,
     retry_while_busy,
@@ -28,11 +28,11 @@ def _standing_clock(clock):
 
 @pytest.fixture
 def each_operation(database):
-    """Yield the name and the arrangement of each operation, each in an empty database."""
+    """Yield the name and the arrangement of each operation, each beside one other study."""
 
     def operations():
         for operation, arranged in OPERATIONS.items():
-            delete_all_rows(database)
+            leave_one_study(database)
             yield operation, arranged
 
     return operations()
