@@ -182,6 +182,7 @@ def test_interrupted_commands_exit_with_130(command, followed):
     assert command("trials", "mine", "--format", "json").count("PENDING") == 1
 
 
+@pytest.mark.row("B14")
 def test_logs_follow_prints_the_output_of_a_running_trial_to_its_end(command, followed, folder):
     worker, follower = followed
 

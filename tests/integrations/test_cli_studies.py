@@ -3,6 +3,7 @@
 import json
 import math
 
+import pytest
 from harness import arrange
 
 from studydb.db import revisions
@@ -216,6 +217,7 @@ def test_show_says_which_rule_stopped_a_trial(console, database):
     assert "step 2 met the rule loss>=3" in console("show", "digits", "0").out
 
 
+@pytest.mark.row("B12")
 def test_show_prints_the_error_of_a_failed_trial(console, database):
     study = arrange.new_study(database, name="digits")
     run = arrange.SimulatedWorker(database, study).take()
@@ -237,6 +239,7 @@ def test_show_prints_the_error_of_a_failed_trial(console, database):
     assert "all of it is in /nowhere/at/all, which cannot be read on this host" in logs.err
 
 
+@pytest.mark.row("B14")
 def test_logs_command_prints_the_files_of_the_given_attempt(console, database, tmp_path):
     study = arrange.new_study(database, name="digits", max_failures=1)
     worker = arrange.SimulatedWorker(database, study)

@@ -178,6 +178,7 @@ def test_asha_by_promotion_trains_each_step_of_each_trial_once(create_study, sto
     assert sorted(live) == sorted(expected)
 
 
+@pytest.mark.row("B10")
 @pytest.mark.parametrize("damaged", [[3], [2, 3]])
 def test_damaged_checkpoints_are_skipped_when_a_trial_is_restored(study, damaged):
     first = study.ask()

@@ -80,6 +80,7 @@ def test_status_of_a_study_without_results_does_not_suggest_the_best_command(con
     assert "why         1 failure, 0 losses" in console("show", "digits", "0").out
 
 
+@pytest.mark.row("B10")
 def test_status_lists_checkpoints_that_could_not_be_stored_or_read(console, database):
     study = arrange.new_study(database, name="digits")
     run = arrange.SimulatedWorker(database, study).take()

@@ -206,6 +206,7 @@ def test_claim_gives_a_config_to_a_trial_of_an_earlier_version(database):
     assert rows(database, "SELECT n_running FROM study") == [(2,)]
 
 
+@pytest.mark.row("B3")
 def test_later_attempt_receives_the_changed_config_of_its_trial(database):
     study = nested_study(database)
     worker = SimulatedWorker(database, study)

@@ -352,6 +352,7 @@ class Waits(HyperBand):
         return Idle.WAIT
 
 
+@pytest.mark.row("A7")
 def test_worker_makes_no_trial_while_the_scheduler_waits(database):
     study = study_of(database, Waits(max_t=3))
     worker = SimulatedWorker(database, study)

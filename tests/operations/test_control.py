@@ -53,6 +53,7 @@ RECEIVE = {"flush": lambda run: run.report(0.5).verdict, "renewal": renewed}
 # --- PENDING and PAUSED trials
 
 
+@pytest.mark.row("A13")
 @pytest.mark.parametrize(
     ("request_", "source", "target"),
     [
@@ -120,6 +121,7 @@ def test_requests_are_recorded_with_their_actor(database, study):
 # --- RUNNING trials
 
 
+@pytest.mark.row("C5")
 @pytest.mark.parametrize("request_", [control.pause, control.stop])
 @pytest.mark.parametrize("receive", RECEIVE)
 def test_request_becomes_a_verdict_at_the_next_flush_or_renewal(run, receive, request_):
@@ -133,6 +135,7 @@ def test_request_becomes_a_verdict_at_the_next_flush_or_renewal(run, receive, re
     assert run.report(0.4).verdict == verdict
 
 
+@pytest.mark.row("E1")
 def test_pause_takes_effect_when_the_attempt_ends_and_lasts_until_resume(database, study, run):
     send(control.pause, study, database)
     run.report(0.5)
@@ -146,6 +149,7 @@ def test_pause_takes_effect_when_the_attempt_ends_and_lasts_until_resume(databas
     assert run.worker.claim().lease.attempt == 2
 
 
+@pytest.mark.row("A13")
 def test_stop_takes_effect_when_the_attempt_ends(database, study, run):
     send(control.stop, study, database)
 
@@ -238,6 +242,7 @@ def test_renewal_returns_the_request_for_its_worker(database, worker):
 # --- studies
 
 
+@pytest.mark.row("C5")
 @pytest.mark.parametrize("status", [Status.PAUSED, Status.STOPPED])
 @pytest.mark.parametrize("receive", RECEIVE)
 def test_pause_or_stop_of_a_study_becomes_a_verdict_on_its_running_trials(run, receive, status):

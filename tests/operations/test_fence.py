@@ -100,6 +100,7 @@ def check_that_nothing_changes(write, run, saved):
         retry_while_busy(lambda: write(run, saved))
 
 
+@pytest.mark.row("B1")
 @pytest.mark.parametrize("fate", FATES)
 def test_zombie_changes_nothing(database, clock, subtests, fate):
     for name, write in WRITES.items():

@@ -46,6 +46,7 @@ def test_first_read_has_all_trials_in_ascending_order(cache, worker):
     assert seen[0].origin is Origin.SEARCHER
 
 
+@pytest.mark.row("A8")
 def test_next_read_has_what_has_changed(cache, worker):
     runs = [worker.ask() for _ in range(3)]
     cache.changes()

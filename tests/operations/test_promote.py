@@ -72,6 +72,7 @@ def waiting(database):
 # --- which trials are promoted
 
 
+@pytest.mark.row("E4")
 @pytest.mark.parametrize("case", CASES[::16], ids=range(len(CASES[::16])))
 def test_database_promotes_the_trials_that_syne_tune_promoted(database, case):
     study = study_of(
@@ -129,6 +130,7 @@ def test_promoted_trial_without_a_checkpoint_passes_its_rung_and_pauses_at_the_n
     assert rows(database, f"{entries} trial_id = {first} ORDER BY 1") == [(1, 0.2), (3, 0.1)]
 
 
+@pytest.mark.row("E4")
 def test_each_bracket_has_its_own_rungs(database):
     study = study_of(database, scheduler=ASHA(27, 1, 3, brackets=3, type="promotion"))
     worker = SimulatedWorker(database, study)
@@ -306,6 +308,7 @@ def test_resumed_trial_that_only_waited_at_a_rung_runs_without_a_promotion(datab
     assert waiting(database) == [0]
 
 
+@pytest.mark.row("A13")
 def test_stopped_trial_no_longer_waits_and_the_next_best_trial_is_promoted(database):
     study = study_of(database)
     worker = SimulatedWorker(database, study)
@@ -444,6 +447,7 @@ def test_worker_promotes_again_if_another_worker_claims_the_promoted_trial(datab
     assert acquirer.acquire().lease.number == 1
 
 
+@pytest.mark.row("A3", "A7")
 def test_acquirer_claims_pending_trials_then_promotes_then_makes_new_trials(database):
     study = study_of(database, num_trials=5)
     worker = SimulatedWorker(database, study)

@@ -270,6 +270,7 @@ def fail(run):
     return run.finish(outcome=Reason.FAILED, failure=Failure("ValueError", "no", "Traceback"))
 
 
+@pytest.mark.row("B12")
 def test_trial_ends_as_an_error_after_max_failures_and_its_exception_is_stored(database, clock):
     study = new_study(database, max_failures=0)
     run = SimulatedWorker(database, study).ask()
@@ -327,6 +328,7 @@ def test_trial_with_unlimited_failures_is_always_retried(database, clock):
     assert (ending.state, ending.failures, ending.delay_s) == (State.PENDING, 5001, 300.0)
 
 
+@pytest.mark.row("A11")
 def test_releases_losses_and_failures_are_counted_separately(database, clock):
     study = new_study(database, max_failures=3)
     worker = SimulatedWorker(database, study)

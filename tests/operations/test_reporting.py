@@ -89,6 +89,7 @@ def test_batch_is_cut_after_the_first_result_that_meets_a_rule(database, stop, v
     assert run.trial().summary.last_value == values[kept - 1]
 
 
+@pytest.mark.row("A8")
 def test_rule_decides_before_the_scheduler(database):
     study = new_study(database, rules=read_rules({"loss": 0.5}), scheduler=ASHA(max_t=1))
     run = SimulatedWorker(database, study).take()
@@ -121,6 +122,7 @@ def test_batch_that_a_finish_sends_is_cut_after_the_result_that_meets_a_rule(dat
     assert steps(database, ruled_run) == [1, 2]
 
 
+@pytest.mark.row("D4")
 def test_finish_does_not_store_a_batch_that_a_report_has_stored(database, run):
     run.report(0.5)
     run.flush_no, run.after_step = 0, 0  # so that `finish` sends the same batch

@@ -41,6 +41,7 @@ def by_dialect(database, *, postgresql, sqlite):
     return postgresql if database.postgresql else sqlite
 
 
+@pytest.mark.row("D4")
 def test_trial_of_ten_reports_that_fit_one_flush_takes_two_commits(database, worker):
     statements = by_dialect(database, postgresql=1 + 1, sqlite=4 + 4)
     assert counted(database, lambda: worker.ask().finish(*[0.5] * 10)) == (2, 0, statements)
@@ -84,6 +85,7 @@ def test_ask_and_claim_cost_one_commit_in_every_space(database, space, max_concu
     assert claimed == (1, 0, by_dialect(database, postgresql=1, sqlite=4 + more))
 
 
+@pytest.mark.row("A1", "A8")
 def test_decision_at_a_rung_costs_one_commit(database):
     study = new_study(database, scheduler=ASHA(max_t=9, reduction_factor=3))
     run = SimulatedWorker(database, study).ask()

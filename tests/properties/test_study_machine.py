@@ -123,6 +123,7 @@ def any_promotion(seed):
     return PROMOTIONS[seed[0] % len(PROMOTIONS)]
 
 
+@pytest.mark.row("A3", "E1", "E2")
 @pytest.mark.timeout(7200 if NIGHTLY else 300)
 @pytest.mark.parametrize(
     ("scheduler", "also"),

@@ -28,6 +28,7 @@ CASES = [
 ]
 
 
+@pytest.mark.row("B1")
 def test_contradictory_trial_is_refused(database, subtests):
     for state, check, values in CASES:
         trial = trial_in(database, new_study(database), state)

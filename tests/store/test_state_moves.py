@@ -61,6 +61,7 @@ def test_person_makes_all_allowed_moves_except_moves_of_running_trials(database,
     assert_moves(database, subtests, move_by_person, BY_PERSON, allowed)
 
 
+@pytest.mark.row("B1")
 def test_end_of_an_attempt_moves_trials_as_the_table_allows(database, subtests):
     assert_moves(database, subtests, move_by_end, BY_END, MOVES)
 

@@ -78,6 +78,7 @@ def test_view_has_the_promised_columns(database, name):
     assert names == COLUMNS[name].split()
 
 
+@pytest.mark.row("C7")
 def test_v_trial_shows_each_trial_as_list_trials_does(database, study):
     found = view(database, "v_trial")
 
@@ -114,6 +115,7 @@ def test_duration_of_a_trial_is_the_sum_of_the_durations_of_its_attempts(databas
     assert durations[4] is None
 
 
+@pytest.mark.row("B14")
 def test_v_result_shows_exactly_the_live_results(database, study):
     found = view(database, "v_result", order="number, step")
 
@@ -187,6 +189,7 @@ def test_v_study_and_read_progress_show_the_same_status_throughout_a_study(datab
     assert seen == [(status, status) for status in statuses]
 
 
+@pytest.mark.row("B5")
 def test_v_attempt_shows_process_and_first_step_of_an_attempt_and_how_it_ended(database, study):
     found = [row for row in view(database, "v_attempt", "number, attempt") if row["number"] == 0]
 
@@ -208,6 +211,7 @@ def test_v_checkpoint_shows_restorable_checkpoints(database):
     assert [(row["number"], row["step"]) for row in found] == [(0, 2), (0, 3)]
 
 
+@pytest.mark.row("C7")
 def test_v_worker_counts_running_trials(database, study):
     (row,) = view(database, "v_worker")
 

@@ -94,6 +94,7 @@ def test_report_is_judged_at_the_last_milestone_up_to_its_step():
 # --- brackets
 
 
+@pytest.mark.row("E2")
 def test_each_bracket_begins_one_milestone_later():
     scheduler = ASHA(max_t=27, reduction_factor=3, brackets=4)
 
@@ -164,6 +165,7 @@ def test_no_trial_is_promoted_from_a_rung_with_one_entry_or_a_nan_cutoff():
     assert promoted({(0, 1): (7, 0.1)}, cutoff=math.nan) is None
 
 
+@pytest.mark.row("E4")
 def test_highest_rung_with_a_promotable_trial_comes_first():
     assert promoted({(0, 1): (1, 0.1), (0, 3): (3, 0.4), (0, 9): (9, 0.6)}) == 3
     assert promoted({(0, 9): (1, 0.3), (1, 9): (2, 0.1)}, brackets=2) == 1
@@ -271,6 +273,7 @@ def test_unknown_scheduler_or_option_is_refused_with_a_suggestion():
         read({"max_t": 9})
 
 
+@pytest.mark.row("E1")
 def test_fifo_has_no_rungs_and_stops_no_trial():
     assert FIFO().rungs() == ()
     assert FIFO().next_decision_step(0, 5) is None

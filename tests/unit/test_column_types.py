@@ -28,6 +28,7 @@ documents = st.recursive(
 )
 
 
+@pytest.mark.row("B3")
 @given(documents)
 def test_json_round_trips_with_numbers_that_are_not_finite(document):
     assert repr(decode_json(encode_json(document))) == repr(document)

@@ -72,6 +72,7 @@ def test_step_that_is_not_a_rising_integer_is_refused_with_a_value_error(why, st
             read({"loss": 0.5, "training_iteration": step}, last_step=4)
 
 
+@pytest.mark.row("A19")
 def test_refusal_of_a_report_without_the_study_metric_lists_its_other_metrics():
     with pytest.raises(
         InvalidReport, match="at step 1 has no 'loss', the study's metric; it has 'acc'"

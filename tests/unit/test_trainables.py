@@ -388,6 +388,7 @@ class FakeCheckpoint:
     path = Path("/some/where")
 
 
+@pytest.mark.row("D2")
 def test_call_passes_trial_reporter_and_checkpoint_dir_by_name():
     trial = FakeTrial(FakeCheckpoint())
 
@@ -447,6 +448,7 @@ async def async_generator(config):
     yield
 
 
+@pytest.mark.row("D2")
 @pytest.mark.parametrize(
     ("function", "complaint"),
     [

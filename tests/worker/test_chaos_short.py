@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 from fleet import drain
 from fleet.chaos_run import ChaosRun
 from fleet.fault_injector import FaultInjector, FaultPlan
@@ -67,6 +68,7 @@ def test_injected_faults_and_a_server_crash_lose_nothing_on_postgresql(
     assert wrong == {}
 
 
+@pytest.mark.row("A1")
 def test_four_workers_run_each_enqueued_trial_once(storage_url, tmp_path):
     study = drain.create(storage_url, 40)
 

@@ -94,6 +94,7 @@ def test_dict_checkpoint_has_no_path_and_directory_checkpoint_has_no_dict(saved)
         _ = checkpoint.path if checkpoint.kind == "dict" else checkpoint.to_dict()
 
 
+@pytest.mark.row("D5")
 def test_trial_that_saved_nothing_has_checkpoint_none_and_its_export_is_refused(stage, console):
     stage.create("saving:nothing")
     stage.run()

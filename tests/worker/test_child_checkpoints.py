@@ -38,6 +38,7 @@ def counting(config, trial):
         trial.report({"loss": count, "start": trial.start_step}, checkpoint={"count": count})
 
 
+@pytest.mark.row("D5")
 @pytest.mark.parametrize("inline", [True, False])
 def test_dict_checkpoint_is_stored_before_its_report_is_sent_and_is_restored(run, tmp_path, inline):
     store = "inline:" if inline else (tmp_path / "store").as_uri()
@@ -127,6 +128,7 @@ def test_too_large_checkpoint_is_reported_as_an_error_and_training_continues(run
     assert ended == Ended(End.COMPLETED)
 
 
+@pytest.mark.row("B10")
 @pytest.mark.parametrize("damage", ["changed", "missing"])
 def test_damaged_checkpoint_ends_the_attempt_before_user_code_runs(start, tmp_path, save_w, damage):
     store = DirectoryStore(tmp_path / "store")

@@ -179,6 +179,7 @@ def test_child_ends_when_its_worker_has_ended(start):
 STOP_SIGNALS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
 
 
+@pytest.mark.row("D8")
 @pytest.mark.parametrize("also", [None, *STOP_SIGNALS])
 def test_report_after_stop_signals_stores_its_result_and_raises_trial_stopped(start, also):
     def train(config, trial):

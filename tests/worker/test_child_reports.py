@@ -51,6 +51,7 @@ def test_answer_names_the_next_step_whose_report_waits_for_a_decision(start):
     assert attempt.receive().id is not None
 
 
+@pytest.mark.row("D1")
 def test_except_exception_does_not_catch_trial_stopped(start):
     def train(config):
         while True:
@@ -67,6 +68,7 @@ def test_except_exception_does_not_catch_trial_stopped(start):
     assert attempt.printed == ""
 
 
+@pytest.mark.row("D1")
 def test_function_that_catches_trial_stopped_and_returns_ends_as_stopped(start):
     def train(config):
         try:
@@ -158,6 +160,7 @@ def test_returned_metrics_are_reported_as_the_step_after_the_last_report(run):
     assert steps_of(run(dict_returned)) == [10, 11]
 
 
+@pytest.mark.row("D4")
 @pytest.mark.parametrize("last", [0.5, math.nan])
 @pytest.mark.parametrize("as_dict", [False, True])
 def test_returned_metrics_that_equal_the_last_report_are_not_reported_again(run, last, as_dict):
@@ -168,6 +171,7 @@ def test_returned_metrics_that_equal_the_last_report_are_not_reported_again(run,
     assert steps_of(run(train)) == [1]
 
 
+@pytest.mark.row("D2")
 def test_yielded_values_and_calls_of_the_reporter_argument_are_reports(run):
     def generate(config):
         yield 3

@@ -61,6 +61,7 @@ def test_pause_withdrawn_within_a_step_does_not_interrupt_the_attempt(stage, wor
     assert worker.exit_code() == 0
 
 
+@pytest.mark.row("C5")
 def test_stop_kills_a_trial_in_a_step_that_is_longer_than_the_grace(stage, worker):
     stage.study.stop(0)
 
@@ -75,6 +76,7 @@ def test_stop_after_a_pause_request_kills_the_trial(stage, worker):
     assert stage.await_state("TERMINATED").reason == "CANCELLED"
 
 
+@pytest.mark.row("D8")
 @pytest.mark.parametrize("request_", ["SIGTERM", "drain"])
 def test_sigterm_and_drain_kill_a_trial_in_a_step_longer_than_the_grace(stage, worker, request_):
     if request_ == "SIGTERM":

@@ -13,6 +13,7 @@ OUTAGE_S = 3.0
 CODES = [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
 
 
+@pytest.mark.row("A11")
 @pytest.mark.parametrize(("number", "code"), CODES)
 def test_signalled_worker_releases_its_trial_without_counting_a_failure(sqlite_stage, number, code):
     stage = sqlite_stage

@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import pytest
 from fleet.trainables import misbehaving
 from fleet.workers import TRAINABLES
 
@@ -60,6 +61,7 @@ def create_with_trial_for_each(stage, names, **options):
     return {name: study.enqueue({"function": name}) for name in names}
 
 
+@pytest.mark.row("A19", "B12")
 def test_failures_of_user_code_are_stored_with_their_attempts(sqlite_stage):
     numbers = create_with_trial_for_each(
         sqlite_stage, [name for name, _, _ in FAILURES], max_losses=0, guard=False

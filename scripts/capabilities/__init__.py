@@ -1,0 +1,1 @@
+"""Reads the table of capabilities and the markers of their tests; see scripts/rows."""
