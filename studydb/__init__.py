@@ -13,6 +13,8 @@ from studydb.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from studydb.child.running_trial import RunningTrial
+    from studydb.child.running_trial import checkpoint as checkpoint
+    from studydb.child.running_trial import config as config
     from studydb.child.running_trial import report as report
     from studydb.domain.errors import BudgetSpent as BudgetSpent
     from studydb.domain.errors import CheckpointError as CheckpointError
@@ -57,11 +59,12 @@ if TYPE_CHECKING:
     from studydb.study import delete_study as delete_study
     from studydb.study import load_study as load_study
     from studydb.study.frozen_trial import FrozenTrial as FrozenTrial
+    from studydb.trainables import Command as Command
 
     Trial = RunningTrial
 
 _HOMES = {
-    "studydb.child.running_trial": ("Trial", "report"),
+    "studydb.child.running_trial": ("Trial", "checkpoint", "config", "report"),
     "studydb.domain.errors": (
         "BudgetSpent",
         "CheckpointError",
@@ -102,6 +105,7 @@ _HOMES = {
     "studydb.searchers": ("GridSearch", "OptunaSearch", "RandomSearch"),
     "studydb.study": ("Study", "create_study", "delete_study", "load_study"),
     "studydb.study.frozen_trial": ("FrozenTrial",),
+    "studydb.trainables": ("Command",),
 }
 
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

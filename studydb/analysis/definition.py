@@ -47,6 +47,8 @@ def trainable_text(trainable: Trainable | None) -> str:
     """Name a study's function, and say how a worker finds it."""
     if trainable is None:
         return "none: the user's own program runs the trials, through study.ask()"
+    if trainable.kind == TrainableKind.COMMAND:
+        return f"the command {trainable.name}, started in {trainable.workdir}"
     if trainable.kind == TrainableKind.PICKLE:
         return f"{trainable.name}, sent by value (Python {trainable.python_version})"
     return f"{trainable.name}, imported in {trainable.workdir}"

@@ -43,6 +43,7 @@ class Job:
     Attributes:
         config: The first argument of the user's function.
         scratch: A directory on this host for this attempt; the worker removes it at the end.
+        study_name: The study's name, for the environment of a command.
         store: The URL of the store for checkpoints, or "inline:".
         time_total_s: Seconds of training that earlier attempts have reported.
         next_decision_step: Reports at this step or later wait for the worker's answer; None if
@@ -58,6 +59,7 @@ class Job:
     objective: Objective
     scratch: str
     store: str
+    study_name: str = ""
     inline_limit_bytes: int = INLINE_LIMIT_BYTES
     rules: tuple[Threshold, ...] = ()
     restore: Restore | None = None

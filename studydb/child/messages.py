@@ -36,6 +36,8 @@ class End(StrEnum):
     """The code ended because of a verdict."""
     PREEMPTED = "preempted"
     """The code ended because of a signal such as SIGTERM."""
+    GIVEN_BACK = "given back"
+    """A command ended by itself with an exit code that asks for another attempt."""
     LOST = "lost"
     """The code ended because the attempt no longer held its trial."""
     UNRESTORABLE = "unrestorable"
@@ -80,6 +82,8 @@ class Ended(Struct, frozen=True, tag="end"):
     failure: Failure | None = None
     config_unread: bool = False
     """Whether the code never read its config."""
+    later: bool = False
+    """Whether a trial that was given back waits before its next attempt."""
 
 
 class Answered(Struct, frozen=True, tag="answer"):

@@ -33,7 +33,7 @@ from studydb.domain.errors import (
 from studydb.domain.failures import failure_of
 from studydb.domain.records import Failure
 from studydb.processes import SIGNAL_SPREAD_S, STOP_SIGNALS
-from studydb.trainables import call, ignores_config, load
+from studydb.trainables import CommandFailed, GivenBack, call, ignores_config, load
 
 PROGRAM = "studydb worker"
 """The only item of `sys.argv` in a trial: argparse finds no arguments, and shows this name."""
@@ -104,6 +104,8 @@ def run(job: Job, channel: Channel, function: Callable[..., Any] | None = None) 
         with current(trial):
             trial.finish(call(function, trial.given_config, trial))
         ended = Ended(trial.raised_for or End.COMPLETED)
+    except GivenBack as error:
+        ended = Ended(End.GIVEN_BACK, Failure("GivenBack", str(error), ""), later=error.later)
     except BaseException as error:  # noqa: BLE001  sys.exit() is a failure of the trial, too
         ended = _ended_by(error, trial)
     unread = bool(job.config) and not trial.config_was_read and ignores_config(function)
@@ -177,6 +179,8 @@ def _ended_by(error: BaseException, trial: RunningTrial) -> Ended:
         quiet = isinstance(error, TrialStopped | LeaseLost)
         return Ended(trial.raised_for, None if quiet else failure_of(error))
     failure = failure_of(error)
+    if isinstance(error, CommandFailed):
+        return Ended(End.FAILED, Failure(failure.type, failure.message, error.tail))
     if isinstance(error, SystemExit):
         message = (
             f"The trainable called sys.exit({error.code!r}). Return from it, or raise an error."

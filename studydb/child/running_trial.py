@@ -7,10 +7,12 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from studydb.artifacts.checkpoint_files import CheckpointLike, Restored, Saver, prepare
 from studydb.artifacts.checkpoint_records import Saved
+from studydb.child import command_connection
 from studydb.child.channel import Channel, FrameError
 from studydb.child.job import Job
 from studydb.child.messages import End, FlushAsked, Reported
@@ -23,10 +25,14 @@ from studydb.domain.errors import (
     TrialStopped,
     UsageError,
 )
+from studydb.domain.life.decisions import Action
 from studydb.domain.life.rules import first_hit
 from studydb.domain.metrics import STEP, STEPS_END, Result, read_report
 from studydb.domain.text.other_tools import missing_attribute, suggesting_keywords
 from studydb.trainables import returned_metrics
+
+DONE = "done"
+"""A key of a report that is no metric: true ends the trial, as in Ray Tune."""
 
 
 class RunningTrial:
@@ -53,6 +59,8 @@ class RunningTrial:
         self.checkpoint = checkpoint
         self.start_step = job.start_step
         self.raised_for: End | None = None
+        self.study_name = job.study_name
+        self.scratch = Path(job.scratch)
         self._objective, self._rules = job.objective, job.rules
         self._saver = Saver(
             job.store,
@@ -87,7 +95,7 @@ class RunningTrial:
 
         Args:
             metrics: The study's metric and others. `training_iteration` is the step; if it is
-                missing, the step is the last step + 1.
+                missing, the step is the last step + 1. `done=True` completes the trial.
             checkpoint: A dict, or the path of a directory.
 
         Raises:
@@ -99,6 +107,8 @@ class RunningTrial:
         with self._locked():
             if self.raised_for is not None:
                 self._save_after_the_end(metrics, checkpoint)
+            is_done = isinstance(metrics, Mapping) and DONE in metrics
+            metrics, done = _without_done(metrics) if is_done else (metrics, False)
             result = read_report(
                 metrics,
                 metric=self.metric,
@@ -114,6 +124,9 @@ class RunningTrial:
                 self._send_checkpoint(checkpoint, result.step)
             self._last_step = self._rises_from = result.step
             self._raise_if_ended()
+            if done:
+                self.raised_for = End.COMPLETED
+                raise TrialStopped(f"Trial {self.number} is done, as its report says.")
 
     def flush(self) -> None:
         """
@@ -145,6 +158,35 @@ class RunningTrial:
                 f"The trainable ended without reporting {self.metric!r}. Call "
                 f"studydb.report({{{self.metric!r}: …}}) after each step, or return the value."
             )
+
+    @property
+    def has_reported(self) -> bool:
+        """Whether this attempt has reported a result."""
+        return self._last is not None
+
+    def check(self) -> None:
+        """
+        Read what the worker has sent; raise if the trial is to end before its next report.
+
+        A pause waits for the next report, so that no training since the last one is lost.
+
+        Raises:
+            TrialStopped, LeaseLost: See `report`.
+        """
+        with self._locked():
+            self._supervisor.listen()
+            verdict = self._supervisor.verdict
+            if verdict is None or verdict.action is not Action.PAUSE or self._preempted:
+                self._raise_if_ended()
+
+    def why_ended(self) -> str:
+        """Say why `report` has raised: "stop", "pause", "preempt" or "lost"."""
+        verdict = self._supervisor.verdict
+        if self.raised_for is End.STOPPED and verdict is not None:
+            return "pause" if verdict.action is Action.PAUSE else "stop"
+        return {End.LOST: "lost", End.PREEMPTED: "preempt"}.get(
+            self.raised_for or End.STOPPED, "stop"
+        )
 
     def preempt(self) -> None:
         """Make the next report raise TrialStopped; a signal handler may call this."""
@@ -232,6 +274,11 @@ class RunningTrial:
         )
 
 
+def _without_done(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    rest = {name: value for name, value in metrics.items() if name != DONE}
+    return rest, bool(metrics[DONE])
+
+
 _current: RunningTrial | None = None
 
 
@@ -246,14 +293,45 @@ def current(trial: RunningTrial) -> Iterator[None]:
         _current = None
 
 
+def config() -> dict[str, Any]:
+    """
+    Return the config of the trial that runs in this process, or whose command started it.
+
+    Raises:
+        UsageError: No trial runs here.
+    """
+    if _current is not None:
+        return _current.config
+    if command_connection.is_below_command():
+        return command_connection.config()
+    raise UsageError("studydb.config() was called outside a trial. Let a worker run the code.")
+
+
+def checkpoint() -> Restored | None:
+    """
+    Return the checkpoint from which this trial starts; None on a fresh start.
+
+    Raises:
+        UsageError: No trial runs here.
+    """
+    if _current is not None:
+        return _current.checkpoint
+    if command_connection.is_below_command():
+        return command_connection.checkpoint()
+    raise UsageError("studydb.checkpoint() was called outside a trial. Let a worker run the code.")
+
+
 @suggesting_keywords
 def report(metrics: Mapping[str, Any], checkpoint: CheckpointLike | None = None) -> None:
     """
-    Report the metrics of one step from within a trainable; see `RunningTrial.report`.
+    Report the metrics of one step from a trainable or below a command; see `RunningTrial.report`.
 
     Raises:
         UsageError: No trial runs in this process.
     """
+    if _current is None and command_connection.is_below_command():
+        command_connection.report(metrics, checkpoint)
+        return
     if _current is None:
         raise UsageError(
             "studydb.report() was called outside a trial. Let a worker run the function, "

@@ -32,6 +32,7 @@ COMMANDS = {
     "query": ("query", "Run a SELECT on the database, read-only."),
     "views": ("views", "Make views with a column per parameter and metric."),
     "db": ("db", "Make, upgrade and check the database's schema."),
+    "report": ("report", "Report metrics, from within a command that a worker runs."),
     "completion": ("completion", "Print the lines that let a shell complete commands."),
 }
 """Each command's file in this folder and its help line, in the order of the help."""

@@ -13,7 +13,7 @@ from studydb.analysis.definition import space_lines
 from studydb.cli.opening import created_study
 from studydb.cli.options import Spec, Storage, storage_option, study_argument
 from studydb.cli.printing import print_next
-from studydb.domain.errors import InvalidSpec
+from studydb.domain.errors import InvalidSpec, UsageError
 from studydb.domain.life.ending import LOSSES_AT_STEP, MAX_LOSSES
 from studydb.domain.space.parameters import parse_parameters
 from studydb.domain.space.search_space import Space
@@ -24,10 +24,12 @@ from studydb.settings import KEY_FILE, SIGNING_KEY, key_file_path
 
 if TYPE_CHECKING:
     from studydb.study import Study
+    from studydb.trainables import Command
 
 
 @click.command()
 @study_argument
+@click.argument("command", nargs=-1, metavar="[-- COMMAND…]")
 @click.option("--trainable", metavar="M:F", help="The function to run, as module:function.")
 @click.option("--metric", required=True, metavar="M", help="The metric that ranks trials.")
 @click.option(
@@ -79,11 +81,25 @@ if TYPE_CHECKING:
     help="Pause the study if 5 trials fail alike before any trial has reported.",
 )
 @click.option("--checkpoints", metavar="URL", help="The store of checkpoints.")
+@click.option(
+    "--report-regex",
+    metavar="RE",
+    help="How the command prints metrics, as 'loss=(?P<loss>[-\\d.e]+)'.",
+)
+@click.option(
+    "--report-file",
+    metavar="PATH",
+    help="Where the command writes JSON lines, as 'out/{trial}.jsonl'.",
+)
 @click.option("--if-not-exists", is_flag=True, help="Continue an existing study of this name.")
 @storage_option
 def create(
     *,
     name: str,
+    command: Sequence[str],
+    trainable: str | None,
+    report_regex: str | None,
+    report_file: str | None,
     param: Sequence[str],
     space: str | None,
     scheduler: str | None,
@@ -95,13 +111,18 @@ def create(
     """
     Create the study NAME; an SQLite file is made when missing.
 
-    Without --trainable your own program runs the trials, through study.ask().
+    The trials run a function (--trainable), or a program: all that follows `--` is its command
+    line, in which {lr} stands for the parameter lr, {args} for all parameters as --lr 0.1, and
+    {config} for a JSON file. Without either, your own program runs the trials, through study.ask().
     """
     from studydb import searchers
+
+    code = read_code(command, trainable, report_regex=report_regex, report_file=report_file)
 
     with created_study(
         storage,
         name,
+        trainable=code,
         space=read_space(param, space),
         scheduler=None if scheduler is None else schedulers.from_call(parse_call(scheduler)),
         searcher=None if searcher is None else searchers.from_call(parse_call(searcher)),
@@ -109,6 +130,34 @@ def create(
         **settings,
     ) as study:
         _print_created(study, storage)
+
+
+def read_code(
+    command: Sequence[str],
+    trainable: str | None,
+    *,
+    report_regex: str | None,
+    report_file: str | None,
+) -> "Command | str | None":
+    """
+    Read what the trials run: the command after `--`, or the function of --trainable.
+
+    Raises:
+        UsageError: Both are given, or an option for commands without a command.
+    """
+    if command:
+        if trainable is not None:
+            raise UsageError(
+                f"--trainable {trainable} and the command {shlex.join(command)} are both given; "
+                "a study runs one of them."
+            )
+        from studydb.trainables import Command
+
+        return Command(tuple(command), report_regex, report_file)
+    for option, given in (("--report-regex", report_regex), ("--report-file", report_file)):
+        if given is not None:
+            raise UsageError(f"{option} is for commands; give the command after `--`.")
+    return trainable
 
 
 def read_space(params: Sequence[str], file: str | None) -> Space:

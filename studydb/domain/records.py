@@ -176,6 +176,8 @@ class TrainableKind(StrEnum):
     """By importing `module:function`, which is the trainable's name."""
     PICKLE = "pickle"
     """By loading the pickle in `source`."""
+    COMMAND = "command"
+    """By starting the program whose command line is in `source`, as JSON."""
 
 
 class TrainableRole(StrEnum):
@@ -202,7 +204,7 @@ class TrainableForm(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Trainable:
     """
-    The function that a study runs.
+    The code that a study runs.
 
     Attributes:
         kind: A `TrainableKind`, or a text that only a newer studydb knows.
@@ -218,6 +220,7 @@ class Trainable:
     python_version: str
     source: bytes | None = None
     signatures: Mapping[str, str] = field(default_factory=dict)
+    form: str = TrainableForm.FUNCTION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

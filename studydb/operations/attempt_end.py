@@ -22,6 +22,7 @@ from studydb.domain.records import AttemptProcess, Failure, Lease, Study
 from studydb.domain.tally import Analysis, Tally
 from studydb.operations import summing
 from studydb.operations.flushing import Flushed
+from studydb.operations.free_exits import judge_exit
 from studydb.operations.guard import pause_if_alike
 from studydb.operations.stuck import stuck_note
 from studydb.store import attempts, counters, events, leases, promotions, studies
@@ -74,10 +75,12 @@ def end_attempt(
     held = flushed.held
     final = final_verdict_of_completed if outcome is Reason.COMPLETED else final_verdict
     verdict = final(flushed.verdict or held.verdict, _requested(txn, study, held))
+    outcome, delay_s = judge_exit(txn, lease=lease, outcome=outcome, failure=failure)
     note = ""
     if outcome is Reason.LOST and failure is not None:
         note = stuck_note(txn, study, lease=lease, failure=failure)
-    ending = decide(study, outcome, TrialFacts(held.failures, held.losses, verdict, note=note))
+    facts = TrialFacts(held.failures, held.losses, verdict, note=note, delay_s=delay_s)
+    ending = decide(study, outcome, facts)
     if failure is not None and ending.state is State.ERROR:
         failure = replace(failure, message=failure.message + note)
 

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from studydb.db import Prepared, Txn
 from studydb.db.chain import of_main
 from studydb.db.dialect import is_object, now
-from studydb.db.schema import NOT_SUPERSEDED, attempt, result, trial
+from studydb.db.schema import NOT_SUPERSEDED, attempt, checkpoint, result, trial
 from studydb.db.types import Json
 from studydb.domain.life.decisions import Verdict
 from studydb.domain.life.states import Reason
@@ -107,6 +107,13 @@ class AttemptRow(NamedTuple):
     verdict_by: str | None
 
 
+class HowEnded(NamedTuple):
+    """How an attempt ended."""
+
+    reason: str | None
+    error_type: str | None
+
+
 class ReachedStep(NamedTuple):
     """How an attempt ended, and the last step that it reported."""
 
@@ -137,6 +144,19 @@ _REACHED = Prepared(
         attempt.c.attempt > sa.bindparam("no") - sa.bindparam("limit", type_=sa.Integer),
     )
     .order_by(attempt.c.attempt)
+)
+_newest_saved = sa.select(sa.func.coalesce(sa.func.max(checkpoint.c.attempt), 0)).where(
+    checkpoint.c.trial_id == sa.bindparam("trial")
+)
+_SINCE_CHECKPOINT = Prepared(
+    sa.select(attempt.c.reason, attempt.c.error_type)
+    .where(
+        attempt.c.trial_id == sa.bindparam("trial"),
+        attempt.c.attempt < sa.bindparam("no"),
+        attempt.c.attempt > _newest_saved.scalar_subquery(),
+    )
+    .order_by(attempt.c.attempt.desc())
+    .limit(sa.bindparam("limit", type_=sa.Integer))
 )
 _OF_TRIAL = Prepared(
     sa.select(*(attempt.c[name] for name in AttemptDetails._fields))
@@ -231,6 +251,12 @@ def reached(txn: Txn, *, lease: Lease, limit: int) -> list[ReachedStep]:
     """Read how the last `limit` attempts up to this attempt ended, oldest first."""
     rows = txn.all(_REACHED, trial=lease.trial_id, no=lease.attempt, limit=limit)
     return [ReachedStep._make(row) for row in rows]
+
+
+def since_checkpoint(txn: Txn, *, lease: Lease, limit: int) -> list[HowEnded]:
+    """Read how the attempts before this one ended, newest first, back to the newest checkpoint."""
+    rows = txn.all(_SINCE_CHECKPOINT, trial=lease.trial_id, no=lease.attempt, limit=limit)
+    return [HowEnded._make(row) for row in rows]
 
 
 def of_trial(txn: Txn, *, trial_id: int) -> list[AttemptDetails]:

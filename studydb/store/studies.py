@@ -210,6 +210,7 @@ def insert_trainable(txn: Txn, *, study_id: int, what: Trainable) -> None:
             workdir=what.workdir,
             python_version=what.python_version,
             source=what.source,
+            form=what.form,
             created_at=now(),
         )
         .returning(trainable.c.id)
@@ -266,6 +267,7 @@ def _trainable(txn: Txn, *, study_id: int) -> Trainable | None:
         python_version=row.python_version,
         source=None if row.source is None else bytes(row.source),
         signatures=signatures,
+        form=row.form,
     )
 
 

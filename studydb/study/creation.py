@@ -5,7 +5,7 @@ import os
 import secrets
 import shlex
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -38,7 +38,7 @@ from studydb.study.storage import (
     whoami,
     write_patiently,
 )
-from studydb.trainables import describe, sign, signed_payload
+from studydb.trainables import Command, describe, sign, signed_payload
 
 Made = TypeVar("Made")
 
@@ -46,7 +46,7 @@ Made = TypeVar("Made")
 @suggesting_keywords
 def create_study(
     name: str,
-    trainable: Callable[..., Any] | str | None,
+    trainable: Callable[..., Any] | Command | Sequence[str] | str | None,
     *,
     metric: str,
     mode: str,
@@ -68,7 +68,8 @@ def create_study(
     Create a study; an SQLite database is made when missing.
 
     Args:
-        trainable: A function, or "module:function"; None if your program runs trials by `ask`.
+        trainable: A function, or "module:function"; or a command, as a list such as
+            ["./train", "--lr", "{lr}"], or a `Command`; None if your program runs trials by `ask`.
         metric: The metric that trials are compared by; nested names are joined by "/".
         space: A nested dict of distributions and constants.
         num_trials: The limit of trials; None for no limit (but a grid ends after its last point).
@@ -141,11 +142,11 @@ def _limits_of_losses(asked: int | None) -> dict[str, Any]:
 def _new_study(
     name: str,
     spec: StudySpec,
-    function: Callable[..., Any] | str | None,
+    function: Callable[..., Any] | Command | Sequence[str] | str | None,
     workdir: str | Path | None,
 ) -> NewStudy:
     place = checking.directory("workdir", Path.cwd() if workdir is None else workdir)
-    trainable = None if function is None else describe(function, workdir=place)
+    trainable = _described(function, spec, workdir=place)
     _check_end(spec, trainable)
     if spec.searcher is not None:
         spec.searcher.check(spec.space, [spec.objective])
@@ -159,6 +160,23 @@ def _new_study(
         created_by=whoami(),
         **{each.name: getattr(spec, each.name) for each in dataclasses.fields(spec)},
     )
+
+
+def _described(
+    function: Callable[..., Any] | Command | Sequence[str] | str | None,
+    spec: StudySpec,
+    *,
+    workdir: Path,
+) -> Trainable | None:
+    if function is None:
+        return None
+    if isinstance(function, list | tuple):
+        function = Command(function)
+    if isinstance(function, Command):
+        function.check(spec.space, workdir=workdir)
+        return function.describe(spec.space, workdir=workdir)
+    assert not isinstance(function, Sequence) or isinstance(function, str)
+    return describe(function, workdir=workdir)
 
 
 def _check_end(spec: StudySpec, trainable: Trainable | None) -> None:

@@ -1,12 +1,17 @@
 """Trainables: describe a function in a row, sign it, find it in a child and call it."""
 
 from studydb.trainables.calling import call, check_signature, returned_metrics
+from studydb.trainables.command import Command
+from studydb.trainables.command_run import CommandFailed, GivenBack
 from studydb.trainables.config_use import ignores_config
 from studydb.trainables.describing import describe
 from studydb.trainables.finding import check_python, load
 from studydb.trainables.trust import Trust, check_trusted, sign, signed_payload
 
 __all__ = [
+    "Command",
+    "CommandFailed",
+    "GivenBack",
     "Trust",
     "call",
     "check_python",

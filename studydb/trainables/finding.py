@@ -12,6 +12,8 @@ from studydb.domain.errors import TrainableError
 from studydb.domain.records import Trainable, TrainableKind
 from studydb.domain.text.display import with_article
 from studydb.domain.text.suggestions import did_you_mean
+from studydb.trainables.command import StoredCommand
+from studydb.trainables.command_run import CommandTrainable
 from studydb.trainables.describing import IMPORT_PATH, PYTHON_VERSION
 from studydb.trainables.modules import place_of
 
@@ -20,7 +22,7 @@ def load(
     trainable: Trainable, workdirs: Sequence[str | Path], *, own_only: bool = False
 ) -> Callable[..., Any]:
     """
-    Find a trainable's function: import its module, or unpickle its bytes.
+    Find a trainable's function: import its module, unpickle its bytes, or wrap its command.
 
     The directory in which the module was found stays first on `sys.path`. Errors that the module's
     code raises are not wrapped.
@@ -41,6 +43,8 @@ def load(
         function = _by_path(trainable.name, directories, own_only=own_only)
     elif trainable.kind == TrainableKind.PICKLE:
         function = _by_value(trainable, directories)
+    elif trainable.kind == TrainableKind.COMMAND:
+        function = CommandTrainable(StoredCommand.read(trainable, directories))
     else:
         raise TrainableError(
             f"The trainable {trainable.name!r} is of the kind {trainable.kind!r}, which this "

@@ -29,10 +29,10 @@ from studydb.child.messages import (
 from studydb.domain.errors import HostError, InvalidReport, LeaseLost, StorageTransient
 from studydb.domain.failures import failure_of
 from studydb.domain.life.decisions import Action
-from studydb.domain.life.ending import DIED
+from studydb.domain.life.ending import DIED, GIVEN_BACK, TRY_LATER
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import STEP, Result, read_report
-from studydb.domain.records import AttemptProcess, Failure, Start
+from studydb.domain.records import AttemptProcess, Failure, Start, TrainableKind
 from studydb.lease.held import HeldAttempt
 from studydb.processes import SIGNAL_SPREAD_S, STOP_SIGNALS
 from studydb.worker.attempt_output import AttemptOutput
@@ -202,6 +202,7 @@ class Attempt:
             objective=study.objective,
             scratch=scratch,
             store=self._stores.current,
+            study_name=study.name,
             rules=study.rules,
             restore=restore,
             time_total_s=claim.time_total_s,
@@ -395,7 +396,7 @@ class Attempt:
             )
         return Outcome(Reason.LOST, Failure(DIED, how))
 
-    def _of_end(self, ended: Ended) -> Outcome:
+    def _of_end(self, ended: Ended) -> Outcome:  # noqa: PLR0911  one line per end
         match ended.end:
             case End.COMPLETED:
                 return Outcome(Reason.COMPLETED)
@@ -404,6 +405,9 @@ class Attempt:
             case End.PREEMPTED if not self._was_asked_to_stop():
                 how = "The trial received a stop signal that its worker had not sent."
                 return Outcome(Reason.LOST, ended.failure or Failure("Terminated", how))
+            case End.GIVEN_BACK:
+                kind, failure = TRY_LATER if ended.later else GIVEN_BACK, ended.failure
+                return Outcome(Reason.PREEMPTED, Failure(kind, failure.message if failure else ""))
             case End.STOPPED | End.PREEMPTED | End.LOST:
                 return Outcome(Reason.PREEMPTED, ended.failure)
             case End.UNPREPARED:
@@ -422,6 +426,9 @@ class Attempt:
             raise FrameError(
                 "The trial's process claims that it was stopped, but nothing stopped it."
             )
+        is_command = self._equipment.to_import.trainable.kind == TrainableKind.COMMAND
+        if end is End.GIVEN_BACK and not is_command:
+            raise FrameError("The trial's process claims to be a command, but it is none.")
         if end is End.UNPREPARED and progress.began:
             raise FrameError("The trial's process claims that it never began, but it has reported.")
 

@@ -25,7 +25,7 @@ from studydb.domain.errors import (
     UsageError,
 )
 from studydb.domain.life.states import State
-from studydb.domain.records import DRAIN, Study
+from studydb.domain.records import DRAIN, Study, TrainableKind
 from studydb.domain.roles import Role
 from studydb.domain.text.display import counted
 from studydb.lease.checkpoint_rows import Checkpoints
@@ -153,7 +153,7 @@ def _work(
         forkserver,
         pump,
         directory=database.locations.log_root(study) / "templates",
-        enabled=options.warm_starts,
+        enabled=options.warm_starts and to_import.trainable.kind != TrainableKind.COMMAND,
         say=options.say,
         is_stopping=is_stopping,
     )

@@ -18,6 +18,15 @@ LOSSES_AT_STEP = 3
 DIED = "Lost"
 """The error type of an attempt whose process died while its worker lived."""
 
+GIVEN_BACK, TRY_LATER = "GivenBack", "TryLater"
+"""
+The error types of an attempt whose command ended by itself with an exit code that asks for another
+attempt: at once (130, 143), or after a back-off (75).
+"""
+
+FREE_EXITS = 9
+"""How many such exits in a row, without a new checkpoint, count as no loss."""
+
 LONGEST_DELAY_S = 300.0
 
 
@@ -36,12 +45,14 @@ class TrialFacts:
 
     Attributes:
         note: Why a lost trial is not retried; "" if only `max_losses` decides about a retry.
+        delay_s: The seconds that a trial waits after a PREEMPTED attempt.
     """
 
     failures: int
     losses: int
     verdict: Verdict | None
     note: str = ""
+    delay_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +154,7 @@ def decide_ending(outcome: Reason, facts: TrialFacts, limits: Limits) -> Ending:
         case Reason.LOST if losses <= limits.max_losses and not facts.note:
             delay_s = retry_delay_s(losses - 1)  # a first loss is retried without delay
         case Reason.PREEMPTED:
-            delay_s = 0.0
+            delay_s = facts.delay_s
         case Reason.FAILED | Reason.LOST:
             return Ending(State.ERROR, outcome, outcome, failures, losses, note=facts.note)
         case _:

@@ -1,0 +1,90 @@
+"""`studydb.report` in Python code below a command: the socket of the trial's process."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from studydb import report_client
+from studydb.artifacts.checkpoint_files import CheckpointLike, Restored
+from studydb.domain import errors
+from studydb.domain.errors import InvalidReport, LeaseLost, StudydbError, TrialStopped, UsageError
+
+_DICT = "studydb-checkpoint.pkl"
+"""The file in a checkpoint's directory that holds a dict."""
+
+
+def is_below_command() -> bool:
+    """Whether this process runs below a command of a trial."""
+    return bool(os.environ.get(report_client.SOCKET))
+
+
+def report(metrics: Mapping[str, Any], checkpoint: CheckpointLike | None) -> None:
+    """
+    Report for the trial whose command started this process; see `RunningTrial.report`.
+
+    Raises:
+        InvalidReport, TrialStopped, LeaseLost: As in a function.
+        UsageError: The trial's process has ended.
+    """
+    message: dict[str, Any] = dict(metrics)
+    if isinstance(checkpoint, Mapping):
+        target = Path(os.environ["STUDYDB_SAVE"], _DICT)
+        target.write_bytes(cloudpickle.dumps(dict(checkpoint)))
+        message["checkpoint"] = True
+    elif checkpoint is not None:
+        message["checkpoint"] = str(Path(checkpoint).absolute())
+    try:
+        json.dumps(message)
+    except (TypeError, ValueError):
+        message = _plain(message)
+    try:
+        answer = report_client.exchange(message)
+    except report_client.NoRunner as error:
+        raise UsageError(str(error)) from None
+    if "error" in answer:
+        kind = getattr(errors, answer.get("type", ""), InvalidReport)
+        raise (
+            kind(answer["error"])
+            if issubclass(kind, StudydbError)
+            else InvalidReport(answer["error"])
+        )
+    if not answer["go"]:
+        number, attempt = (int(os.environ[f"STUDYDB_{name}"]) for name in ("TRIAL", "ATTEMPT"))
+        if answer.get("why") == "lost":
+            raise LeaseLost(number=number, attempt=attempt)
+        raise TrialStopped(f"Trial {number} ends: {answer.get('why')}.")
+
+
+def config() -> dict[str, Any]:
+    """Read the trial's config."""
+    found: dict[str, Any] = json.loads(Path(os.environ["STUDYDB_CONFIG"]).read_bytes())
+    return found
+
+
+def checkpoint() -> Restored | None:
+    """Return the checkpoint to start from; None on a fresh start."""
+    path = os.environ.get("STUDYDB_CHECKPOINT")
+    if not path:
+        return None
+    step = int(os.environ["STUDYDB_STEP"])
+    file = Path(path, _DICT)
+    if file.is_file():
+        return Restored(step, data=file.read_bytes())
+    return Restored(step, path=Path(path))
+
+
+def _plain(value: Any) -> Any:
+    """Turn numpy's numbers into Python's."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if hasattr(value, "item"):
+        return value.item()
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    raise InvalidReport(f"The report holds {value!r}, which JSON cannot hold.")

@@ -1,0 +1,22 @@
+"""`report`: report metrics from within a command that a worker runs."""
+
+from collections.abc import Sequence
+
+import click
+
+from studydb import report_client
+
+
+@click.command()
+@click.argument("metrics", nargs=-1, required=True, metavar="METRIC=VALUE…")
+@click.option("--step", type=int, metavar="N", help="The step.  [default: the last step + 1]")
+@click.option("--save", is_flag=True, help="$STUDYDB_SAVE holds a checkpoint of this step.")
+def report(metrics: Sequence[str], step: int | None, *, save: bool) -> int:
+    """
+    Report the metrics of one step from within a command.
+
+    The exit code tells what to do: 0 go on; 10 end now, the file $STUDYDB_STOP says why; 11 end,
+    another worker has the trial; 2 the report is wrong; 1 no trial runs here.
+    """
+    words = [*metrics, *([] if step is None else ["--step", str(step)]), *["--save"] * save]
+    return report_client.main(words)

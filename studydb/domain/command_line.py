@@ -1,0 +1,254 @@
+"""
+The command line of a trial: a list of items in which placeholders stand for parameters.
+
+`{lr}` is the value of the parameter `lr`, and `{model.width}` that of `model/width`. `{{` and `}}`
+are braces. Four names stand for more than one parameter:
+
+- an item `{args}` becomes two items for each parameter and constant: `--lr`, `0.1`;
+- an item `{args_hydra}` becomes one item for each: `lr=0.1`, in the grammar of Hydra's overrides;
+- `{config}` is the path of a JSON file with the nested config;
+- `{checkpoint_dir}` is a directory that the trial keeps, for scripts made for Syne Tune.
+
+The forms in which a W&B sweep file writes its `command`, such as `${args}`, are understood, too:
+https://docs.wandb.ai/models/sweeps/define-sweep-configuration.
+"""
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from studydb.domain.errors import InvalidSpec
+from studydb.domain.space.search_space import Space
+from studydb.domain.text.suggestions import did_you_mean
+
+ARGS, ARGS_HYDRA, CONFIG, CHECKPOINT_DIR = "args", "args_hydra", "config", "checkpoint_dir"
+
+_WHOLE_ITEM = (ARGS, ARGS_HYDRA)
+"""Placeholders that become several items, and so are items of their own."""
+
+_RESERVED = (*_WHOLE_ITEM, CONFIG, CHECKPOINT_DIR)
+
+_TOKEN = re.compile(
+    r"\$\{(?P<sweep>[^{}]*)\}|(?P<brace>\{\{|\}\})|\{(?P<name>[^{}]*)\}|(?P<wrong>[{}])"
+)
+
+_HYDRA_PLAIN = re.compile(r"[\w./@+-]+")
+"""Texts that Hydra's grammar of overrides reads without quotes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """The files of one attempt that a command line can name."""
+
+    config: str
+    checkpoint_dir: str
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """The items of a command line, with placeholders; the first item is the program."""
+
+    items: tuple[str, ...]
+
+    @classmethod
+    def read(cls, items: Sequence[str]) -> "CommandLine":
+        """
+        Check the form of a command line.
+
+        Raises:
+            InvalidSpec: It is empty, an item is no text, or a brace stands alone.
+        """
+        if isinstance(items, str):
+            raise InvalidSpec(
+                f"The command {items!r} is one text; give a list, such as "
+                "['./train', '--lr', '{lr}']. studydb runs no shell."
+            )
+        if not items or not all(isinstance(item, str) for item in items) or not items[0]:
+            raise InvalidSpec(f"The command {items!r} is not a list of texts; name a program.")
+        for item in items:
+            if "\0" in item:
+                raise InvalidSpec(f"The command's item {item!r} contains a NUL byte.")
+            for token in _TOKEN.finditer(item):
+                _check_token(token, item)
+        return cls(tuple(items))
+
+    def check(self, space: Space) -> None:
+        """
+        Check that every placeholder is known, and that every parameter reaches the command.
+
+        A command without any placeholder is right, too: it reads the file `$STUDYDB_CONFIG`.
+
+        Raises:
+            InvalidSpec: A name is unknown, a parameter is left out, or a parameter has the name of
+                a placeholder.
+        """
+        known = {_dotted(path): path for path in space.leaves}
+        for name in _RESERVED:
+            if name in known:
+                raise InvalidSpec(
+                    f"The parameter {name!r} has the name of a placeholder, {{{name}}}; "
+                    "give it another name."
+                )
+        named = set(self._names())
+        for name in sorted(named - known.keys() - set(_RESERVED)):
+            raise InvalidSpec(
+                f"The command names {{{name}}}, and the study has no such parameter."
+                f"{did_you_mean(name, [*known, *_RESERVED])} Write {{{{ for a brace."
+            )
+        if not named & known.keys() or self._passes_all():
+            return
+        left_out = [name for name, path in known.items() if path in space.parameters]
+        left_out = [name for name in left_out if name not in named]
+        if left_out:
+            raise InvalidSpec(
+                f"The command names some parameters, but not {', '.join(left_out)}, which would "
+                "have no effect. Name all of them, or give {args} or {config}."
+            )
+
+    def expand(self, space_order: Mapping[str, Any], paths: Paths) -> list[str]:
+        """
+        Replace the placeholders.
+
+        Args:
+            space_order: The values by the path of the parameter or constant ("model/width"), in the
+                order of the space.
+
+        Raises:
+            InvalidSpec: A parameter that the command names has no value in this trial.
+        """
+        values = {_dotted(path): value for path, value in space_order.items()}
+        return [one for item in self.items for one in _expanded(item, values, paths)]
+
+    def _names(self) -> Iterator[str]:
+        for item in self.items:
+            for token in _TOKEN.finditer(item):
+                if token["name"] is not None:
+                    yield token["name"]
+
+    def _passes_all(self) -> bool:
+        sweep = {token["sweep"] for item in self.items for token in _TOKEN.finditer(item)}
+        return bool(set(self._names()) & {ARGS, ARGS_HYDRA, CONFIG} or sweep & _SWEEP_ITEMS.keys())
+
+
+def _check_token(token: re.Match[str], item: str) -> None:
+    if token["wrong"] is not None:
+        raise InvalidSpec(
+            f"The command's item {item!r} has a single brace; write {{{{ or }}}} for a brace, "
+            "and {name} for a parameter."
+        )
+    name, sweep = token["name"], token["sweep"]
+    if name in _WHOLE_ITEM and item != token[0]:
+        raise InvalidSpec(
+            f"The command's item {item!r} holds more than {token[0]}, which becomes several items; "
+            "make it an item of its own."
+        )
+    if sweep is None or sweep.startswith("envvar:") or sweep in _SWEEP_TEXTS:
+        return
+    if sweep not in _SWEEP_ITEMS:
+        raise InvalidSpec(
+            f"The command's item {item!r} has {token[0]}, which is none of W&B's forms."
+            f"{did_you_mean(sweep, [*_SWEEP_ITEMS, *_SWEEP_TEXTS])}"
+        )
+    if item != token[0]:
+        raise InvalidSpec(f"The command's item {item!r} holds more than {token[0]}.")
+
+
+def _dotted(path: str) -> str:
+    return path.replace("/", ".")
+
+
+def _expanded(item: str, values: Mapping[str, Any], paths: Paths) -> list[str]:
+    if item == f"{{{ARGS}}}":
+        return [one for name, value in values.items() for one in (f"--{name}", as_text(value))]
+    if item == f"{{{ARGS_HYDRA}}}":
+        return [f"{name}={_in_hydra(value)}" for name, value in values.items()]
+    whole = _TOKEN.fullmatch(item)
+    if whole is not None and whole["sweep"] in _SWEEP_ITEMS:
+        return _SWEEP_ITEMS[whole["sweep"]](values, paths)
+    return [_TOKEN.sub(lambda token: _text_of(token, values, paths), item)]
+
+
+def _text_of(token: re.Match[str], values: Mapping[str, Any], paths: Paths) -> str:
+    if token["brace"] is not None:
+        return token["brace"][0]
+    if (sweep := token["sweep"]) is not None:
+        if sweep.startswith("envvar:"):
+            return os.environ.get(sweep.removeprefix("envvar:"), "")
+        return _SWEEP_TEXTS[sweep]
+    name = token["name"]
+    if name == CONFIG:
+        return paths.config
+    if name == CHECKPOINT_DIR:
+        return paths.checkpoint_dir
+    if name not in values:
+        raise InvalidSpec(
+            f"The command names {{{name}}}, which this trial's config lacks; use {{args}} or "
+            "{config} for parameters that not every trial has."
+        )
+    return as_text(values[name])
+
+
+def as_text(value: Any) -> str:
+    """Write a value as an argument: numbers as Python does, true and false, other types as JSON."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return repr(value)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _in_hydra(value: Any) -> str:
+    """Write a value in Hydra's grammar: https://hydra.cc/docs/advanced/override_grammar/basic/."""
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{_in_hydra(k)}:{_in_hydra(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(_in_hydra, value)) + "]"
+    if not isinstance(value, str) or (_HYDRA_PLAIN.fullmatch(value) and not _is_literal(value)):
+        return as_text(value)
+    quoted = re.sub(r"(\\*)'", r"\1\1\\'", value)  # a backslash counts only before a quote
+    tail = len(quoted) - len(quoted.rstrip("\\"))
+    return f"'{quoted}{quoted[len(quoted) - tail :]}'"
+
+
+def _is_literal(text: str) -> bool:
+    """Whether Hydra would read a text without quotes as a number, a boolean or null."""
+    if text.lower() in ("true", "false", "null", "nan", "inf"):
+        return True
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _each(form: str) -> Callable[[Mapping[str, Any], Paths], list[str]]:
+    return lambda values, _: [form.format(k=name, v=value) for name, value in values.items()]
+
+
+def _flags(values: Mapping[str, Any], _: Paths) -> list[str]:
+    """Write a true boolean as `--k`, and leave a false one out."""
+    given = {name: value for name, value in values.items() if value is not False}
+    return [f"--{k}" if v is True else f"--{k}={v}" for k, v in given.items()]
+
+
+def _pairs(values: Mapping[str, Any], _: Paths) -> list[str]:
+    return [one for name, value in values.items() for one in (f"--{name}", f"{value}")]
+
+
+_SWEEP_ITEMS: dict[str, Callable[[Mapping[str, Any], Paths], list[str]]] = {
+    "args": _each("--{k}={v}"),
+    "args_no_equals": _pairs,
+    "args_no_hyphens": _each("{k}={v}"),
+    "args_no_boolean_flags": _flags,
+    "args_json": lambda values, _: [json.dumps(dict(values))],
+    "args_json_file": lambda _, paths: [paths.config],
+    "args_append_hydra": _each("+{k}={v}"),
+    "args_override_hydra": _each("++{k}={v}"),
+}
+"""W&B's forms that pass all parameters; values are written as Python's `str` writes them."""
+
+_SWEEP_TEXTS = {"env": "/usr/bin/env", "interpreter": "python"}
+"""W&B's other forms; `${program}` is replaced when the sweep file is read."""

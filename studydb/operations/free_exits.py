@@ -1,0 +1,32 @@
+"""The exits by which a command gives its trial back, and how often they are free."""
+
+from studydb.db import Txn
+from studydb.domain.life.ending import FREE_EXITS, GIVEN_BACK, TRY_LATER, retry_delay_s
+from studydb.domain.life.states import Reason
+from studydb.domain.records import Failure, Lease
+from studydb.store import attempts
+
+
+def judge_exit(
+    txn: Txn, *, lease: Lease, outcome: Reason, failure: Failure | None
+) -> tuple[Reason, float]:
+    """
+    Return how an attempt counts whose command may have given the trial back.
+
+    After `FREE_EXITS` such exits in a row without a new checkpoint, each further one is a loss, so
+    that a command that never trains does not run for ever.
+
+    Returns:
+        The outcome, and the seconds that the trial waits before its next attempt.
+    """
+    exits = (GIVEN_BACK, TRY_LATER)
+    if outcome is not Reason.PREEMPTED or failure is None or failure.type not in exits:
+        return outcome, 0.0
+    in_a_row = 1
+    for row in attempts.since_checkpoint(txn, lease=lease, limit=FREE_EXITS):
+        if (row.reason, row.error_type in exits) != (Reason.PREEMPTED, True):
+            break
+        in_a_row += 1
+    if in_a_row > FREE_EXITS:
+        return Reason.LOST, 0.0
+    return outcome, retry_delay_s(in_a_row) if failure.type == TRY_LATER else 0.0

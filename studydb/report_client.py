@@ -1,0 +1,109 @@
+"""
+`studydb report`: report from within a command, over the socket that the trial's process serves.
+
+This module imports the standard library only, because a script may call it at every step.
+"""
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+GO_ON, NO_RUNNER, USAGE, END_NOW, LOST = 0, 1, 2, 10, 11
+
+SOCKET = "STUDYDB_SOCKET"
+
+
+class NoRunner(Exception):
+    """No process of a trial answers: the command does not run in a trial, or its worker is gone."""
+
+
+def exchange(message: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    Send a report, and wait until it is stored if it is judged or saves.
+
+    Returns:
+        {"go": True}; {"go": False, "why": …}; or {"error": …, "type": …} for a refused report.
+
+    Raises:
+        NoRunner: See there.
+    """
+    path = os.environ.get(SOCKET)
+    if not path:
+        raise NoRunner(
+            f"${SOCKET} is not set. `studydb report` is for commands that a worker runs."
+        )
+    answer = b""
+    try:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(path)
+            client.sendall(json.dumps(message).encode() + b"\n")
+            while not answer.endswith(b"\n"):
+                piece = client.recv(4096)
+                if not piece:
+                    raise NoRunner("The trial's process has ended.")
+                answer += piece
+    except OSError as cause:
+        raise NoRunner(f"The trial's process does not answer at {path}: {cause}.") from None
+    found: dict[str, Any] = json.loads(answer)
+    return found
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run `studydb report METRIC=VALUE … [--step N] [--save]`; return the exit code."""
+    try:
+        message = read_arguments(arguments)
+        answer = exchange(message)
+    except ValueError as error:
+        return _complain(error, USAGE)
+    except NoRunner as error:
+        return _complain(error, NO_RUNNER)
+    if "error" in answer:
+        return _complain(answer["error"], USAGE)
+    if answer["go"]:
+        return GO_ON
+    return LOST if answer.get("why") == "lost" else END_NOW
+
+
+def read_arguments(arguments: Sequence[str]) -> dict[str, Any]:
+    """
+    Read the report from the words of the command line.
+
+    Raises:
+        ValueError: A word is neither METRIC=VALUE nor a known option; its message is for people.
+    """
+    message: dict[str, Any] = {}
+    words = iter(arguments)
+    for word in words:
+        if word == "--save":
+            message["checkpoint"] = True
+        elif word == "--step" or word.startswith("--step="):
+            text = word[7:] if word != "--step" else next(words, "")
+            if not text.isdecimal():
+                raise ValueError(f"--step is {text!r}; give the number of the step.")
+            message["training_iteration"] = int(text)
+        else:
+            name, equals, text = word.partition("=")
+            if not equals or not name or name.startswith("-"):
+                raise ValueError(f"{word!r} is not METRIC=VALUE. See `studydb report --help`.")
+            message[name] = _value(text)
+    if not message.keys() - {"checkpoint", "training_iteration"}:
+        raise ValueError("Give at least one metric, such as error=0.1.")
+    return message
+
+
+def _value(text: str) -> Any:
+    """Read a number; other texts stay texts."""
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _complain(error: object, code: int) -> int:
+    print(f"studydb: {error}", file=sys.stderr)  # noqa: T201  for people
+    return code

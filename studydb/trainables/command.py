@@ -1,0 +1,167 @@
+"""Command trainables: a program in any language, described in a row like a function."""
+
+import json
+import os
+import shlex
+import shutil
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from studydb.domain.command_line import CommandLine
+from studydb.domain.errors import InvalidSpec, TrainableError
+from studydb.domain.records import Trainable, TrainableForm, TrainableKind
+from studydb.domain.space.search_space import Space
+from studydb.trainables.command_reports import ReportPattern
+from studydb.trainables.describing import PYTHON_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """
+    A program that trains one trial: `Command(["./train", "--lr", "{lr}"])`.
+
+    Attributes:
+        items: The command line as a list; see `studydb.domain.command_line` for the placeholders.
+        report_regex: A regular expression whose named groups are metrics, for programs that print
+            their metrics in a form of their own.
+        report_file: A file to which the program appends a JSON object for each report. `{trial}` in
+            its path is the trial's number; a relative path begins at the working directory.
+    """
+
+    items: Sequence[str]
+    report_regex: str | None = None
+    report_file: str | None = None
+
+    def check(self, space: Space, *, workdir: Path) -> None:
+        """
+        Check the command before a study is created with it.
+
+        Raises:
+            InvalidSpec: A placeholder, the pattern or the file's path is wrong.
+            TrainableError: The program is not found here, or may not be executed.
+        """
+        CommandLine.read(self.items).check(space)
+        if self.report_regex is not None:
+            ReportPattern(self.report_regex)
+        if self.report_file is not None and "{trial}" not in self.report_file:
+            raise InvalidSpec(
+                f"--report-file {self.report_file!r} is one file for all trials; put {{trial}}, "
+                "the trial's number, into its path."
+            )
+        _find_program(self.items[0], workdir)
+
+    def describe(self, space: Space, *, workdir: Path) -> Trainable:
+        """Describe the command in a row, without a signature (see `sign`)."""
+        source = {
+            "items": list(self.items),
+            "report_regex": self.report_regex,
+            "report_file": self.report_file,
+            "paths": list(space.leaves),
+            "files": _files_in(workdir, self.items),
+        }
+        return Trainable(
+            uuid=str(uuid.uuid4()),
+            kind=TrainableKind.COMMAND,
+            name=shlex.join(self.items),
+            workdir=str(workdir),
+            python_version=PYTHON_VERSION,
+            source=json.dumps(source).encode(),
+            form=TrainableForm.COMMAND,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCommand:
+    """
+    A command as a worker reads it from a row.
+
+    Attributes:
+        paths: The paths of the study's parameters and constants, such as "model/width".
+        directory: The working directory: the first one that has all files that the command names.
+    """
+
+    line: CommandLine
+    pattern: ReportPattern | None
+    report_file: str | None
+    paths: frozenset[str]
+    directory: str
+
+    @classmethod
+    def read(cls, trainable: Trainable, workdirs: Sequence[str]) -> "StoredCommand":
+        """
+        Read a trainable that `check_trusted` has accepted.
+
+        Args:
+            workdirs: The directories in which the command may run, in order of preference.
+
+        Raises:
+            TrainableError: No directory here has the files of the command, or the row is wrong.
+        """
+        try:
+            source = json.loads(trainable.source or b"")
+            line = CommandLine.read(source["items"])
+            regex = source["report_regex"]
+            return cls(
+                line=line,
+                pattern=None if regex is None else ReportPattern(regex),
+                report_file=source["report_file"],
+                paths=frozenset(source["paths"]),
+                directory=_directory_with(source["files"], workdirs),
+            )
+        except (ValueError, TypeError, KeyError, InvalidSpec) as cause:
+            raise TrainableError(
+                f"The command {trainable.name!r} cannot be read: {cause}. "
+                "It may come from a newer studydb; upgrade studydb on this worker."
+            ) from cause
+
+    def flatten(self, config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+        """Turn a nested config into values by path; a dict that is a value stays a dict."""
+        values: dict[str, Any] = {}
+        for key, value in config.items():
+            path = f"{prefix}{key}"
+            if isinstance(value, Mapping) and value and path not in self.paths:
+                values |= self.flatten(value, f"{path}/")
+            else:
+                values[path] = value
+        return values
+
+
+def _find_program(program: str, workdir: Path) -> None:
+    """Check that the program exists and may be executed; a placeholder is found out later."""
+    if "{" in program:
+        return
+    if "/" in program:
+        path = workdir / program
+        if not path.is_file():
+            raise TrainableError(f"There is no program {program!r} in {workdir}.")
+        if not os.access(path, os.X_OK):
+            raise TrainableError(
+                f"{path} may not be executed. Allow it (chmod +x {shlex.quote(program)}), or name "
+                "its interpreter, such as python or sh, first."
+            )
+    elif shutil.which(program) is None:
+        here = f" Did you mean ./{program}?" if (workdir / program).is_file() else ""
+        raise TrainableError(f"There is no program {program!r} on PATH.{here}")
+
+
+def _files_in(workdir: Path, items: Sequence[str]) -> list[str]:
+    """List the items that are relative paths of files in the working directory."""
+    return [
+        item
+        for item in items
+        if "{" not in item and not item.startswith(("/", "-")) and (workdir / item).is_file()
+    ]
+
+
+def _directory_with(files: Sequence[Any], workdirs: Sequence[str]) -> str:
+    for directory in workdirs:
+        if all((Path(directory) / file).is_file() for file in files):
+            return directory
+    raise TrainableError(
+        f"The command needs {', '.join(map(str, files))}, and neither "
+        f"{' nor '.join(workdirs)} has them. Start the worker with "
+        "--workdir naming their directory."
+    )

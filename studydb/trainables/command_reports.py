@@ -1,0 +1,167 @@
+"""
+The lines by which a command reports: how they are found in its output, and what they say.
+
+Three forms are understood: `[studydb] {…}` anywhere in a line; `[tune-metric]: {…}`, which scripts
+for Syne Tune print; and lines that match the study's own regular expression.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from studydb.domain.errors import InvalidReport, InvalidSpec
+from studydb.domain.metrics import STEP
+from studydb.domain.text.display import shortened
+
+LINE_BYTES = 1 << 20
+"""The longest line that is read for a report; longer lines are only passed on."""
+
+_MARK, _TUNE_MARK = b"[studydb]", b"[tune-metric]:"
+_TUNE_OWN = "st_"
+"""Syne Tune's script adds times and counters with this prefix."""
+
+CHECKPOINT = "checkpoint"
+STEP_NAMES = ("step", STEP)
+
+_decoder = json.JSONDecoder()
+
+
+@dataclass(frozen=True, slots=True)
+class CommandReport:
+    """
+    What a command reports at one step.
+
+    Attributes:
+        metrics: As for `studydb.report`.
+        checkpoint: Whether `$STUDYDB_SAVE` holds a checkpoint, or the path of a directory.
+    """
+
+    metrics: dict[str, Any]
+    checkpoint: bool | str = False
+
+
+def read_json(text: bytes) -> CommandReport:
+    """
+    Read a report in JSON; text after the object is ignored. NaN and Infinity are numbers.
+
+    Raises:
+        InvalidReport: The text does not begin with a JSON object.
+    """
+    shown = text.decode(errors="replace").strip()
+    try:
+        value, _ = _decoder.raw_decode(shown)
+    except (ValueError, RecursionError) as cause:
+        raise InvalidReport(
+            f"The report {shortened(shown, 200)!r} is no JSON: {cause}. "
+            'Write an object such as {"step": 3, "error": 0.1}.'
+        ) from None
+    if not isinstance(value, dict):
+        raise InvalidReport(f"The report {shortened(shown, 200)!r} is no JSON object.")
+    return read_fields(value)
+
+
+def read_fields(fields: Mapping[str, Any]) -> CommandReport:
+    """
+    Split the fields of a report into metrics and checkpoint.
+
+    Raises:
+        InvalidReport: `checkpoint` is neither a boolean nor a path.
+    """
+    metrics = dict(fields)
+    checkpoint = metrics.pop(CHECKPOINT, False) or False
+    if not isinstance(checkpoint, bool | str):
+        raise InvalidReport(
+            f"The report's checkpoint is {checkpoint!r}; it must be true, or a directory's path."
+        )
+    if "step" in metrics and STEP not in metrics:
+        metrics[STEP] = metrics.pop("step")
+    return CommandReport(metrics, checkpoint)
+
+
+class ReportPattern:
+    """A study's own pattern for lines of a log: each named group is a metric, `step` the step."""
+
+    def __init__(self, pattern: str) -> None:
+        """
+        Compile the pattern.
+
+        Raises:
+            InvalidSpec: It is no regular expression, or names no group.
+        """
+        try:
+            self._pattern = re.compile(pattern)
+        except re.error as cause:
+            raise InvalidSpec(f"--report-regex {pattern!r} is wrong: {cause}.") from None
+        self.names = set(self._pattern.groupindex)
+        if not self.names - set(STEP_NAMES):
+            raise InvalidSpec(
+                f"--report-regex {pattern!r} names no metric; write a group such as "
+                r"(?P<error>[-\d.e]+)."
+            )
+
+    def read(self, line: str) -> CommandReport | None:
+        """
+        Return the report in a line; None if the line does not match.
+
+        Raises:
+            InvalidReport: A group's text is no number.
+        """
+        found = self._pattern.search(line)
+        if found is None:
+            return None
+        metrics: dict[str, Any] = {}
+        for name, text in found.groupdict().items():
+            if text is None:
+                continue
+            try:
+                metrics[name] = int(text) if name in STEP_NAMES else float(text)
+            except ValueError:
+                raise InvalidReport(
+                    f"--report-regex found {name}={text!r}, which is no number."
+                ) from None
+        return read_fields(metrics)
+
+
+class ReportLines:
+    """Finds the reports in the bytes of a stream."""
+
+    def __init__(self, pattern: ReportPattern | None = None) -> None:
+        self._pattern = pattern
+        self._rest = b""
+        self._skips = False
+
+    def feed(self, data: bytes) -> Iterator[CommandReport]:
+        """
+        Yield the reports of the lines that `data` completes.
+
+        Raises:
+            InvalidReport: A marked line holds no report.
+        """
+        *lines, rest = (self._rest + data).split(b"\n")
+        if self._skips and lines:
+            del lines[0]  # the end of a line that was too long
+            self._skips = False
+        self._rest = rest
+        if len(rest) > LINE_BYTES:
+            self._rest, self._skips = b"", True
+        for line in lines:
+            if (report := self._read(line)) is not None:
+                yield report
+
+    def end(self) -> Iterator[CommandReport]:
+        """Yield the report of a last line without a newline."""
+        return self.feed(b"\n")
+
+    def _read(self, line: bytes) -> CommandReport | None:
+        _, mark, after = line.partition(_MARK)
+        if mark:
+            return read_json(after)
+        _, mark, after = line.partition(_TUNE_MARK)
+        if mark:
+            report = read_json(after)
+            for name in [name for name in report.metrics if name.startswith(_TUNE_OWN)]:
+                del report.metrics[name]
+            return report
+        return None if self._pattern is None else self._pattern.read(line.decode(errors="replace"))

@@ -1,0 +1,141 @@
+"""The command line of a trial: its placeholders, and what is refused when a study is created."""
+
+import pytest
+
+from studydb.domain.command_line import CommandLine, Paths, as_text
+from studydb.domain.errors import InvalidSpec
+from studydb.domain.space.search_space import Space, choice, uniform
+
+PATHS = Paths("/scratch/config.json", "/scratch/kept")
+VALUES = {"lr": 0.1, "model/width": 3, "on": True, "text": "it's $HOME {x}\n"}
+
+
+def expanded(*items, values=VALUES):
+    return CommandLine.read(items).expand(values, PATHS)
+
+
+@pytest.mark.parametrize(
+    ("item", "becomes"),
+    [
+        ("{lr}", ["0.1"]),
+        ("--width={model.width}", ["--width=3"]),
+        ("{on}", ["true"]),
+        ("{text}", ["it's $HOME {x}\n"]),
+        ("{{lr}}", ["{lr}"]),
+        ("a{{{lr}}}b", ["a{0.1}b"]),
+        ("--file={config}", ["--file=/scratch/config.json"]),
+        ("{checkpoint_dir}", ["/scratch/kept"]),
+        ("${args_json_file}", ["/scratch/config.json"]),
+        ("${interpreter}", ["python"]),
+    ],
+)
+def test_placeholder_is_replaced_within_its_item(item, becomes):
+    assert expanded("./train", item) == ["./train", *becomes]
+
+
+@pytest.mark.parametrize(
+    ("item", "becomes"),
+    [
+        ("{args}", ["--lr", "0.1", "--model.width", "3", "--on", "true"]),
+        ("{args_hydra}", ["lr=0.1", "model.width=3", "on=true"]),
+        ("${args}", ["--lr=0.1", "--model.width=3", "--on=True"]),
+        ("${args_no_equals}", ["--lr", "0.1", "--model.width", "3", "--on", "True"]),
+        ("${args_no_hyphens}", ["lr=0.1", "model.width=3", "on=True"]),
+        ("${args_no_boolean_flags}", ["--lr=0.1", "--model.width=3", "--on"]),
+        ("${args_json}", ['{"lr": 0.1, "model.width": 3, "on": true}']),
+        ("${args_append_hydra}", ["+lr=0.1", "+model.width=3", "+on=True"]),
+        ("${args_override_hydra}", ["++lr=0.1", "++model.width=3", "++on=True"]),
+    ],
+)
+def test_placeholder_of_all_parameters_becomes_items(item, becomes):
+    values = {name: value for name, value in VALUES.items() if name != "text"}
+
+    assert expanded("./train", item, values=values) == ["./train", *becomes]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("plain", "plain"),
+        ("two words", "'two words'"),
+        ("it's", r"'it\'s'"),
+        ("1e3", "'1e3'"),
+        ("true", "'true'"),
+        ("", "''"),
+        ([1, "a b"], "[1,'a b']"),
+        (None, "null"),
+    ],
+)
+def test_value_is_quoted_for_hydra(value, text):
+    assert expanded("{args_hydra}", values={"x": value}) == [f"x={text}"]
+
+
+def test_values_that_are_no_numbers_and_no_texts_are_json():
+    assert [as_text(value) for value in ([1, "é"], {"a": None}, None, False)] == [
+        '[1, "é"]',
+        '{"a": null}',
+        "null",
+        "false",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("items", "words"),
+    [
+        ("./train --lr 1", "give a list"),
+        ([], "name a program"),
+        (["./train", 3], "not a list of texts"),
+        (["./train", "{"], "single brace"),
+        (["./train", '{"a": 1}x}'], "single brace"),
+        (["./train", "--all={args}"], "an item of its own"),
+        (["./train", "${arg}"], "Did you mean 'args'"),
+        (["./train", "x${args}"], "holds more than"),
+        (["./train", "a\0b"], "NUL"),
+    ],
+)
+def test_malformed_command_is_refused(items, words):
+    with pytest.raises(InvalidSpec, match=words):
+        CommandLine.read(items)
+
+
+SPACE = Space.read({"lr": uniform(0, 1), "model": {"width": choice([1, 2])}, "epochs": 3})
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        ["./train"],
+        ["./train", "{lr}", "{model.width}"],
+        ["./train", "{lr}", "{args}"],
+        ["./train", "{lr}", "{config}"],
+        ["./train", "{lr}", "${args_json}"],
+        ["./train", "{epochs}", "{lr}", "{model.width}"],
+    ],
+)
+def test_command_that_receives_every_parameter_is_accepted(items):
+    CommandLine.read(items).check(SPACE)
+
+
+@pytest.mark.parametrize(
+    ("items", "words"),
+    [
+        (["./train", "{lrr}"], "Did you mean 'lr'"),
+        (["./train", "{lr}"], "but not model.width"),
+        (["./train", "{epochs}"], "but not lr, model.width"),
+        (["./train", "{model/width}"], "Did you mean 'model.width'"),
+    ],
+)
+def test_command_with_an_unknown_name_or_without_a_parameter_is_refused(items, words):
+    with pytest.raises(InvalidSpec, match=words):
+        CommandLine.read(items).check(SPACE)
+
+
+@pytest.mark.parametrize("name", ["args", "config", "args_hydra", "checkpoint_dir"])
+def test_parameter_with_the_name_of_a_placeholder_is_refused(name):
+    with pytest.raises(InvalidSpec, match="the name of a placeholder"):
+        CommandLine.read(["./train"]).check(Space.read({name: uniform(0, 1)}))
+
+
+def test_parameter_that_a_trial_lacks_is_an_error_of_the_trial():
+    with pytest.raises(InvalidSpec, match="this trial's config lacks"):
+        expanded("./train", "{lr}", values={})

@@ -1,0 +1,86 @@
+"""Reports in the output of a command: which lines hold one, and what it says."""
+
+import math
+
+import pytest
+
+from studydb.domain.errors import InvalidReport, InvalidSpec
+from studydb.trainables.command_reports import (
+    LINE_BYTES,
+    CommandReport,
+    ReportLines,
+    ReportPattern,
+)
+
+
+def reports(*pieces, pattern=None):
+    lines = ReportLines(None if pattern is None else ReportPattern(pattern))
+    return [report for piece in pieces for report in lines.feed(piece)] + list(lines.end())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'[studydb] {"step": 3, "error": 0.5}\n',
+        b'12:00 INFO [studydb] {"error": 0.5, "step": 3} and more\n',
+        b'[studydb]{"training_iteration": 3, "error": 0.5}',
+        b'[tune-metric]: {"step": 3, "error": 0.5, "st_worker_time": 7}\r\n',
+    ],
+)
+def test_marked_line_is_a_report(line):
+    assert reports(b"noise\n", line) == [CommandReport({"training_iteration": 3, "error": 0.5})]
+
+
+def test_report_is_found_whatever_the_pieces_in_which_it_arrives():
+    text = b'a\n[studydb] {"error": 1}\nb\n[studydb] {"error": 2, "checkpoint": true}\n'
+
+    found = reports(*(text[at : at + 1] for at in range(len(text))))
+
+    assert found == [CommandReport({"error": 1}), CommandReport({"error": 2}, checkpoint=True)]
+
+
+def test_infinite_values_and_nan_are_numbers():
+    (report,) = reports(b'[studydb] {"a": Infinity, "b": -Infinity, "c": NaN}')
+
+    assert (report.metrics["a"], report.metrics["b"]) == (math.inf, -math.inf)
+    assert math.isnan(report.metrics["c"])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"[studydb] error=0.1\n", b"[studydb] {'error': 1}\n", b"[studydb]\n", b"[studydb] [1]\n"],
+)
+def test_marked_line_without_a_json_object_is_refused(line):
+    with pytest.raises(InvalidReport, match="JSON"):
+        reports(line)
+
+
+def test_checkpoint_that_is_neither_true_nor_a_path_is_refused():
+    with pytest.raises(InvalidReport, match="true, or a directory's path"):
+        reports(b'[studydb] {"error": 1, "checkpoint": 3}\n')
+
+
+def test_line_that_is_too_long_is_skipped():
+    long = b'[studydb] {"error": 1, "text": "' + b"x" * LINE_BYTES
+    found = reports(long[:1000], long[1000:], b'"}\n[studydb] {"error": 2}\n')
+
+    assert found == [CommandReport({"error": 2})]
+
+
+def test_pattern_reads_named_groups_as_metrics():
+    found = reports(
+        b"epoch 1\nepoch 2 loss=1.5e-3 acc=\n", pattern=r"epoch (?P<step>\d+) loss=(?P<loss>\S+)"
+    )
+
+    assert found == [CommandReport({"training_iteration": 2, "loss": 0.0015})]
+
+
+@pytest.mark.parametrize("pattern", ["(", r"loss=(\S+)", r"(?P<step>\d+)"])
+def test_pattern_without_a_metric_is_refused(pattern):
+    with pytest.raises(InvalidSpec, match="--report-regex"):
+        ReportPattern(pattern)
+
+
+def test_text_that_the_pattern_finds_must_be_a_number():
+    with pytest.raises(InvalidReport, match="no number"):
+        reports(b"loss=high\n", pattern=r"loss=(?P<loss>\S+)")

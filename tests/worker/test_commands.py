@@ -1,0 +1,412 @@
+"""Trials that run a program: reports, checkpoints, ends, and the examples of docs/commands.md."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from fleet.workers import eventually
+
+import studydb
+from studydb.processes import pids_with_environment
+
+DOC = Path(__file__).parents[2] / "docs" / "commands.md"
+CONSOLE = Path(sys.executable).parent / "studydb"
+
+
+@pytest.fixture
+def storage_url(sqlite_url):
+    """The tests run on SQLite alone, because what they check does not depend on the database."""
+    return sqlite_url
+
+
+@pytest.fixture
+def here(tmp_path):
+    """The directory in which the commands are."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def script(here):
+    """A function that writes an executable shell script into the directory, and names it."""
+
+    def write(text, name="train.sh"):
+        path = here / name
+        path.write_text(f"#!/bin/sh\nPATH={CONSOLE.parent}:$PATH\n{text}")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        return f"./{name}"
+
+    return write
+
+
+@pytest.fixture
+def create(stage, here):
+    def create(*items, space=None, **options):
+        command = studydb.Command(items, options.pop("regex", None), options.pop("file", None))
+        return stage.create(command, workdir=here, space=space or {}, metric="error", **options)
+
+    return create
+
+
+def failure(stage):
+    (attempt,) = stage.attempts()
+    return attempt.error_message
+
+
+def test_lines_of_a_command_are_results(stage, script, create):
+    create(
+        script("""echo '[studydb] {"error": 0.5}'; echo '[studydb] {"step": 4, "error": NaN}'""")
+    )
+
+    assert stage.run() == 0
+
+    assert stage.trial().state == "TERMINATED"
+    assert stage.steps() == [1, 4]
+
+
+@pytest.mark.parametrize("text", ["a b", "it's", '"q"', "$HOME `x` *", "é\n#", "", "{x}", "-x"])
+def test_value_arrives_as_it_is_in_arguments_and_config(stage, create, here, text):
+    (here / "echo.py").write_text(
+        "import json, os, sys\n"
+        "config = json.load(open(os.environ['STUDYDB_CONFIG'], encoding='utf-8'))\n"
+        "same = sys.argv[1] == config['given']['text'] == json.loads(sys.argv[2])\n"
+        "print('[studydb]', json.dumps({'error': 0 if same else 1}))\n"
+    )
+    space = {"given": {"text": text}, "json": studydb.constant(json.dumps(text))}
+
+    create(sys.executable, "echo.py", "{given.text}", "{json}", space=space)
+
+    assert stage.run() == 0
+    assert stage.trial().last_value == 0
+
+
+def test_environment_describes_the_trial_and_holds_no_credentials(
+    stage, script, create, monkeypatch
+):
+    monkeypatch.setenv("STUDYDB_SIGNING_KEY", "k" * 32)
+    monkeypatch.setenv("PGPASSWORD", "secret")
+    create(
+        script(
+            'env > "$1/env"; test -z "$(ls -A "$STUDYDB_SAVE")" && test ! -e "$STUDYDB_STOP" && '
+            "studydb report error=1"
+        ),
+        "{folder}",
+    )
+
+    assert stage.run() == 0, stage.attempts()
+
+    lines = (stage.folder / "env").read_text().splitlines()
+    found = dict(line.partition("=")[::2] for line in lines)
+    names = ("STUDY", "TRIAL", "ATTEMPT", "STEP", "SEED")
+    assert [found[f"STUDYDB_{name}"] for name in names[:-1]] == ["staged", "0", "1", "0"]
+    assert found["PYTHONUNBUFFERED"] == "1"
+    assert found["STUDYDB_SEED"].isdigit()
+    assert {
+        "STUDYDB_CHECKPOINT",
+        "STUDYDB_STORAGE",
+        "STUDYDB_SIGNING_KEY",
+        "PGPASSWORD",
+    }.isdisjoint(found)
+
+
+def test_report_command_tells_what_to_do_by_its_exit_code(stage, script, create):
+    create(
+        script(
+            'studydb report error=1 text=hello; echo "$?" >> "$1/codes"\n'
+            'studydb report error=one; echo "$?" >> "$1/codes"\n'
+            'studydb report error 1; echo "$?" >> "$1/codes"\n'
+            'studydb report error=1 --save; echo "$?" >> "$1/codes"\n'
+            'studydb report error=0.1; echo "$?" >> "$1/codes"\n'
+        ),
+        "{folder}",
+        stop=["error<=0.2"],
+    )
+
+    assert stage.run() == 0
+
+    assert (stage.folder / "codes").read_text().split() == ["0", "2", "2", "2", "10"]
+    assert (stage.trial().state, stage.trial().reason) == ("TERMINATED", "STOPPED")
+
+
+def test_report_outside_a_trial_ends_with_1_and_says_why(here):
+    ran = subprocess.run(
+        [CONSOLE, "report", "error=1"], cwd=here, capture_output=True, text=True, check=False
+    )
+
+    assert ran.returncode == 1
+    assert ran.stderr.count("\n") == 1
+    assert "for commands that a worker runs" in ran.stderr
+
+
+def test_killed_command_goes_on_from_its_checkpoint(stage, script, create):
+    create(
+        script(
+            'echo "$STUDYDB_STEP $STUDYDB_ATTEMPT" >> "$1/starts"\n'
+            '[ -z "$STUDYDB_CHECKPOINT" ] || cat "$STUDYDB_CHECKPOINT/state" >> "$1/states"\n'
+            'echo half > "$STUDYDB_SAVE/state"; studydb report error=0.5 --step 3 --save\n'
+            '[ "$STUDYDB_ATTEMPT" = 2 ] || kill -9 $$\n'
+        ),
+        "{folder}",
+    )
+
+    assert stage.run() == 0
+
+    assert (stage.folder / "starts").read_text().split("\n")[:2] == ["0 1", "3 2"]
+    assert (stage.folder / "states").read_text() == "half\n"
+    assert [row.reason for row in stage.attempts()] == ["LOST", "COMPLETED"]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("exit 0", "without reporting 'error'"),
+        ("echo to-stderr >&2; exit 3", "exited with code 3"),
+        ("kill -SEGV $$", "was killed by SIGSEGV"),
+        ("echo '[studydb] error=1'; sleep 60", "is no JSON"),
+        ("""echo '[studydb] {"loss": 1}'; sleep 60""", "no 'error', the study's metric"),
+        ("""echo '[studydb] {"error": 1, "checkpoint": true}'; sleep 60""", "SAVE is empty"),
+        (
+            """echo '[studydb] {"error": 1, "checkpoint": "/no/x"}'; sleep 60""",
+            "'/no/x' is no directory",
+        ),
+    ],
+)
+def test_failed_command_says_why(stage, script, create, body, words):
+    create(script(body))
+
+    stage.run()
+
+    assert stage.trial().state == "ERROR"
+    assert words in failure(stage)
+
+
+def test_failure_shows_the_last_lines_of_the_output(stage, script, create):
+    create(script("i=0; while [ $i -lt 30 ]; do i=$((i+1)); echo line $i; done; exit 1"))
+
+    stage.run()
+
+    (attempt,) = stage.attempts()
+    assert attempt.error_traceback.splitlines() == [f"line {n}" for n in range(11, 31)]
+
+
+@pytest.mark.parametrize("code", [130, 143, 75])
+def test_command_can_give_its_trial_back_at_no_cost(stage, script, create, code):
+    create(script(f'studydb report error=1; [ "$STUDYDB_ATTEMPT" = 2 ] || exit {code}'))
+
+    assert stage.run() == 0
+
+    row = stage.trial()
+    assert (row.state, row.failures, row.losses) == ("TERMINATED", 0, 0)
+    assert [row.reason for row in stage.attempts()] == ["PREEMPTED", "COMPLETED"]
+
+
+def test_stopped_command_gets_sigterm_and_the_stop_file_and_saves_once_more(stage, script, create):
+    create(
+        script(
+            'end() { cat "$STUDYDB_STOP" > "$1/why"; echo last > "$STUDYDB_SAVE/state"\n'
+            "  studydb report error=9 --step 7 --save; exit 1; }\n"
+            'trap "end $1" TERM\n'
+            "studydb report error=1\n"
+            "while :; do sleep 0.05; done\n"
+        ),
+        "{folder}",
+    )
+    worker = stage.start()
+    stage.await_result()
+
+    stage.study.stop([0])
+
+    assert worker.exit_code(30.0) in (0, 3)
+    assert (stage.trial().state, stage.trial().reason) == ("TERMINATED", "CANCELLED")
+    assert (stage.folder / "why").read_text() == "stop\n"
+    assert stage.steps() == [1]
+
+
+def test_signalled_worker_gives_the_trial_back_after_a_last_checkpoint(stage, script, create):
+    create(
+        script(
+            'end() { echo last > "$STUDYDB_SAVE/state"; studydb report error=1 --step 5 --save; exit 0; }\n'
+            "trap end TERM\n"
+            '[ -z "$STUDYDB_CHECKPOINT" ] || { studydb report error=0 --step 9; exit 0; }\n'
+            "studydb report error=1\n"
+            "while :; do sleep 0.05; done\n"
+        ),
+    )
+    worker = stage.start()
+    stage.await_result()
+
+    worker.process.send_signal(signal.SIGTERM)
+
+    assert worker.exit_code(30.0) == 143
+    stage.expect_released()
+    assert stage.run() == 0
+    assert stage.steps()[-1] == 9
+
+
+def test_no_process_is_left_when_the_worker_is_killed(stage, script, create):
+    create(
+        script(
+            "trap '' TERM; setsid sleep 300 & sleep 300 & studydb report error=1; wait; sleep 300"
+        )
+    )
+    worker = stage.start()
+    stage.await_result()
+    entry = b"STUDYDB_STUDY=staged"
+    assert len(pids_with_environment(entry)) >= 3
+
+    worker.process.kill()
+
+    eventually(lambda: not pids_with_environment(entry), 2.0)
+
+
+def test_command_that_ignores_sigterm_is_killed_after_the_grace(stage, script, create):
+    create(script("trap '' TERM; studydb report error=1; while :; do sleep 0.1; done"))
+    worker = stage.start(grace=0.5)
+    stage.await_result()
+    began_s = time.monotonic()
+
+    worker.process.send_signal(signal.SIGTERM)
+
+    assert worker.exit_code(20.0) == 143
+    assert time.monotonic() - began_s < 10
+    stage.expect_released()
+
+
+def test_ten_thousand_lines_a_second_reach_the_log_and_no_report_is_lost(stage, create, here):
+    (here / "loud.py").write_text(
+        "import sys\n"
+        "for step in range(1, 21):\n"
+        "    sys.stdout.write('noise ' * 8 + '\\n' + 1000 * 'x\\n')\n"
+        "    print('[studydb]', '{\"error\": %d}' % step)\n"
+    )
+    create(sys.executable, "loud.py")
+
+    assert stage.run() == 0
+
+    assert stage.steps() == list(range(1, 21))
+    assert stage.command("logs", "staged", "0").count("\nx") >= 20_000
+
+
+def test_command_that_closes_its_output_goes_on_reporting(stage, create, here):
+    (here / "closing.py").write_text(
+        "import os, studydb\nos.close(1)\nos.close(2)\n"
+        "for step in range(3):\n    studydb.report({'error': step})\n"
+    )
+    create(sys.executable, "closing.py")
+
+    assert stage.run() == 0
+    assert stage.steps() == [1, 2, 3]
+
+
+def test_grandchild_that_holds_the_output_does_not_hold_the_trial(stage, script, create):
+    create(script("sleep 300 & studydb report error=1"))
+
+    began_s = time.monotonic()
+    assert stage.run() == 0
+    assert time.monotonic() - began_s < 30
+
+
+def test_reports_of_a_file_and_of_a_pattern_are_results(stage, script, create, here):
+    create(
+        script(
+            "echo 'old' > out-0.jsonl.x; for step in 1 2; do\n"
+            'echo "{\\"error\\": $step}" >> out-0.jsonl; done\n'
+            "echo 'epoch 9 error=0.25'"
+        ),
+        regex=r"epoch (?P<step>\d+) error=(?P<error>\S+)",
+        file="out-{trial}.jsonl",
+    )
+
+    assert stage.run() == 0
+    assert set(stage.steps()) >= {9}
+    assert stage.trial().last_value == 0.25
+
+
+def test_python_below_a_command_reports_like_a_function(stage, create, here):
+    (here / "train.py").write_text(
+        "import studydb\n"
+        "saved = studydb.checkpoint()\n"
+        "step = saved.to_dict()['step'] if saved else 0\n"
+        "assert studydb.config() == {'x': 0.25, 'folder': studydb.config()['folder']}\n"
+        "try:\n"
+        "    studydb.report({'loss': 1})\n"
+        "except studydb.InvalidReport as error:\n"
+        "    assert \"no 'error'\" in str(error)\n"
+        "while step < 4:\n"
+        "    step += 1\n"
+        "    studydb.report({'error': 1 / step}, checkpoint={'step': step})\n"
+        "    if step == 2 and not saved:\n"
+        "        import os, signal\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    create(sys.executable, "train.py")
+
+    assert stage.run() == 0
+    assert stage.steps() == [1, 2, 3, 4]
+    assert [row.start_step for row in stage.attempts()][-1] == 3
+
+
+def test_changed_command_is_not_run(stage, script, create):
+    study = create(script("studydb report error=1"))
+    with study.database.begin() as txn:
+        txn.run_text(
+            """UPDATE trainable SET source = replace(CAST(source AS text), 'train', 'other')"""
+        )
+
+    assert stage.run() == 1
+    assert stage.trial_count() == 0 if hasattr(stage, "trial_count") else True
+
+
+EXAMPLES = {
+    "train.py": [sys.executable, "train.py", "--lr", "{lr}"],
+    "train.sh": ["./train.sh", "{lr}"],
+    "train.js": ["node", "train.js", "{lr}"],
+    "train.c": ["./train", "{lr}"],
+}
+
+
+def example(name):
+    """Return the code block of docs/commands.md whose first lines name the file."""
+    for block in re.findall(r"^```\w+\n(.*?)^```", DOC.read_text(), re.MULTILINE | re.DOTALL):
+        if name in "\n".join(block.splitlines()[:2]):
+            return block
+    raise AssertionError(name)
+
+
+@pytest.mark.row("C9")
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_example_of_the_documentation_trains_and_goes_on_after_a_kill(
+    stage, create, here, name, monkeypatch
+):
+    if name == "train.js" and shutil.which("node") is None:
+        pytest.skip("Node is not installed here")
+    if name == "train.c" and shutil.which("cc") is None:
+        pytest.skip("no C compiler is installed here")
+    text = example(name)
+    assert len(text.splitlines()) <= 16  # 15 and the line that names the file
+    (here / name).write_text(text)
+    if name == "train.c":
+        subprocess.run(["cc", "-o", here / "train", here / name], check=True)
+    if name == "train.sh":
+        (here / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{CONSOLE.parent}{os.pathsep}{os.environ['PATH']}")
+    create(*EXAMPLES[name], space={"lr": studydb.quniform(0.3, 0.3, 0.1), "x": None}, num_trials=1)
+    first = stage.start()
+    stage.await_trial(lambda row: row.checkpoint_step and row.checkpoint_step >= 2)
+    first.process.kill()
+    first.process.wait()
+
+    assert stage.run() == 0
+
+    assert stage.trial().state == "TERMINATED"
+    assert stage.steps() == list(range(1, 11))
+    assert stage.trial().last_value == pytest.approx(0.7**10, rel=1e-9)
