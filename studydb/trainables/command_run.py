@@ -8,6 +8,7 @@ to `trial.report`, so that a command has the same promises as a function.
 
 import contextlib
 import json
+import math
 import os
 import selectors
 import shutil
@@ -31,6 +32,11 @@ from studydb.trainables.command_reports import CommandReport, ReportLines, read_
 
 GRACE_S = 30.0
 """Seconds between SIGTERM and SIGKILL, if the worker has not killed the trial before."""
+
+ANSWERED_S = 10.0
+"""
+Seconds before SIGTERM, if the answer to a report has told the command to end: it may be saving.
+"""
 
 TICK_S = 0.1
 """How often the runner looks at the report file, and whether the trial is to end."""
@@ -246,8 +252,9 @@ class _Run:
         self._lines = ReportLines(stored.pattern)
         self._file_lines = ReportLines(None)
         self._ended: TrialStopped | LeaseLost | None = None
+        self._sigterm_s = math.inf
         self._failed: InvalidReport | None = None
-        self._deadline_s: float | None = None
+        self._deadline_s = math.inf
         self._tail: deque[bytes] = deque()
         self._tail_bytes = 0
         self._wrote = self._asked = False
@@ -304,7 +311,10 @@ class _Run:
             key.data(key.fileobj)
         self._read_report_file()
         self._check()
-        if self._deadline_s is not None and time.monotonic() > self._deadline_s:
+        if time.monotonic() >= self._sigterm_s:
+            self._sigterm_s = math.inf
+            self._kill_group(signal.SIGTERM)
+        if time.monotonic() >= self._deadline_s:
             self._kill_group(signal.SIGKILL)
 
     def _check(self) -> None:
@@ -371,9 +381,12 @@ class _Run:
                 self._failed = error
                 self._terminate("stop")
 
-    def _report(self, report: CommandReport) -> None:
+    def _report(self, report: CommandReport, *, is_answered: bool = False) -> None:
         """
         Report one step; a report that ends the trial has the command end.
+
+        Args:
+            is_answered: Whether the command is told by an answer.
 
         Raises:
             InvalidReport: The metrics or the checkpoint are wrong.
@@ -382,20 +395,20 @@ class _Run:
             with self._files.taken(report, self._stored.directory) as checkpoint:
                 self._trial.report(report.metrics, checkpoint=checkpoint)
         except (TrialStopped, LeaseLost) as ended:
-            self._end(ended)
+            self._end(ended, after_s=ANSWERED_S if is_answered else 0.0)
 
-    def _end(self, ended: TrialStopped | LeaseLost) -> None:
+    def _end(self, ended: TrialStopped | LeaseLost, *, after_s: float = 0.0) -> None:
         if self._ended is None:
             self._ended = ended
-            self._terminate(self._trial.why_ended())
+            self._terminate(self._trial.why_ended(), after_s=after_s)
 
-    def _terminate(self, why: str) -> None:
+    def _terminate(self, why: str, *, after_s: float = 0.0) -> None:
         if self._asked:
             return
         self._asked = True
         self._files.ask_to_stop(why)
-        self._deadline_s = time.monotonic() + GRACE_S
-        self._kill_group(signal.SIGTERM)
+        now_s = time.monotonic()
+        self._sigterm_s, self._deadline_s = now_s + after_s, now_s + GRACE_S
 
     def _kill_group(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -426,7 +439,7 @@ class _Run:
 
     def _answer(self, client: socket.socket, line: bytes) -> None:
         try:
-            self._report(read_json(line))
+            self._report(read_json(line), is_answered=True)
             answer = self._verdict()
         except StudydbError as error:
             answer = {"error": str(error), "type": type(error).__name__}
