@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 @study_argument
 @click.argument("command", nargs=-1, metavar="[-- COMMAND…]")
 @click.option("--trainable", metavar="M:F", help="The function to run, as module:function.")
-@click.option("--metric", required=True, metavar="M", help="The metric that ranks trials.")
+@click.option("--from", "sweep", metavar="FILE", help="Read the study from a W&B sweep file.")
+@click.option("--metric", metavar="M", help="The metric that ranks trials.")
 @click.option(
     "--mode",
-    required=True,
     type=click.Choice(["min", "max"]),
     help="min if lower values of the metric are better, max if higher.",
 )
@@ -100,8 +100,12 @@ def create(
     trainable: str | None,
     report_regex: str | None,
     report_file: str | None,
+    sweep: str | None,
+    metric: str | None,
+    mode: str | None,
     param: Sequence[str],
     space: str | None,
+    num_trials: int | None,
     scheduler: str | None,
     searcher: str | None,
     if_not_exists: bool,
@@ -119,14 +123,31 @@ def create(
 
     code = read_code(command, trainable, report_regex=report_regex, report_file=report_file)
 
+    given = {
+        "trainable": code,
+        "metric": metric,
+        "mode": mode,
+        "num_trials": num_trials,
+        "scheduler": None if scheduler is None else schedulers.from_call(parse_call(scheduler)),
+        "searcher": None if searcher is None else searchers.from_call(parse_call(searcher)),
+    }
+    leaves = dict(read_space(param, space).leaves)
+    defined: dict[str, Any] = {"trainable": None}
+    if sweep is not None:
+        from studydb.study.sweep_file import read_sweep
+
+        defined |= read_sweep(sweep)
+        leaves = {**defined.pop("space").leaves, **leaves}
+    defined |= {key: value for key, value in given.items() if value is not None}
+    for option in ("metric", "mode"):
+        if option not in defined:
+            raise UsageError(f"Missing option --{option}. See `studydb create --help`.")
     with created_study(
         storage,
         name,
-        trainable=code,
-        space=read_space(param, space),
-        scheduler=None if scheduler is None else schedulers.from_call(parse_call(scheduler)),
-        searcher=None if searcher is None else searchers.from_call(parse_call(searcher)),
+        space=Space(leaves),
         load_if_exists=if_not_exists,
+        **defined,
         **settings,
     ) as study:
         _print_created(study, storage)

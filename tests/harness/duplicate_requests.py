@@ -26,6 +26,7 @@ from harness.model_searcher import ModelSearch
 from harness.sketches import HyperBand, MedianStopping
 from studydb.db import Database
 from studydb.domain.life.decisions import RungKey
+from studydb.domain.life.ending import TRY_LATER
 from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import Origin, Reason, Status
 from studydb.domain.records import Batch, Failure, Study, Trainable, TrainableKind
@@ -318,6 +319,7 @@ def _finishing(
     outcome: Reason = Reason.COMPLETED,
     *,
     with_tally: bool = False,
+    failure: Failure | None = None,
     **overrides: Any,
 ) -> Call:
     """Finish an attempt; PostgreSQL does it in a single statement only if the call has a tally."""
@@ -326,7 +328,7 @@ def _finishing(
     run.report(0.5)
     given: Any = {"lease": run.lease, "outcome": outcome, "batch": run.batch(0.4, 0.3)}
     tally = run.tally if with_tally else None
-    return lambda over: finish(over, study, **given, tally=tally)
+    return lambda over: finish(over, study, **given, tally=tally, failure=failure)
 
 
 def _failing_like_four_others(database: Database) -> Call:
@@ -436,6 +438,7 @@ FINISHES: dict[str, Arranged] = {
     "fail_like_four_others": _failing_like_four_others,
     "fail_by_content": _failing_by_content,
     "release": partial(_finishing, outcome=Reason.PREEMPTED, max_concurrent=3),
+    "give_back": partial(_finishing, outcome=Reason.PREEMPTED, failure=Failure(TRY_LATER, "75")),
 }
 """A duplicate request of these operations returns None."""
 
