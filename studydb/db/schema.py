@@ -28,7 +28,7 @@ from studydb.domain.life.states import FINAL, Mode, Origin, Reason, State, Statu
 from studydb.domain.records import TrainableForm, TrainableRole
 
 NOT_SUPERSEDED = 2**62
-"""The value of `attempt.live_through` until a later attempt trains one of the steps again."""
+"""The value of `attempt.live_through` until a later attempt supersedes results of the attempt."""
 
 study = table_with_id(
     "study",

@@ -110,7 +110,7 @@ NOTHING_WAITS = ~sa.exists().where(
     trial.c.ready,
     trial.c.resource_class == "",
 )
-"""The condition that no trial of the study can be claimed."""
+"""True if no trial of the study is PENDING and ready."""
 
 _LEASED_ROW = Prepared(sa.select(*_LEASED).where(trial.c.id == sa.bindparam("trial")))
 

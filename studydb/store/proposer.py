@@ -1,9 +1,9 @@
 """
-The proposer: the process that fits a study's model, one at a time, under a lease.
+The proposer: the process that fits a study's model. A study has one proposer at a time.
 
-The lease is in the study's row. It is free if `proposer_expires_at` is NULL or has passed, or if
-the worker that holds it has ended. The token stays in the row until another process takes the
-lease, so that a duplicate request to store points is recognized.
+The proposer holds a lease, which is in the study's row. The lease is free if `proposer_expires_at`
+is NULL or has passed, or if the worker that holds it has ended. The token stays in the row until
+another process takes the lease, so that a duplicate request to store points is recognized.
 """
 
 from typing import NamedTuple

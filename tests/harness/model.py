@@ -183,7 +183,7 @@ class Model:
         if any(one.uuid == uuid for one in mine):
             return [one.uuid for one in mine if one.removed and not one.corrupt]
         self._fence(token)
-        retired = [one for one in mine if not one.removed][:-1]  # the newest of them is kept
+        retired = [one for one in mine if not one.removed][:-1]  # keeps the newest earlier one
         for one in retired:
             one.removed, one.data = True, False
         trial.checkpoint = ModelCheckpoint(uuid, trial.number, attempt.no, step)

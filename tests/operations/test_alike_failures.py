@@ -110,7 +110,7 @@ def test_failures_of_one_trial_count_once(database):
     ("overrides", "status"),
     [({"max_failures": -1}, Status.PAUSED), ({"guard": False}, Status.RUNNING)],
 )
-def test_study_with_unlimited_failures_pauses_itself_unless_its_guard_is_off(
+def test_study_pauses_itself_despite_unlimited_failures_but_not_if_its_guard_is_off(
     database, overrides, status
 ):
     study = new_study(database, num_trials=200, **overrides)
