@@ -107,7 +107,7 @@ def killed_processes(sqlite_template, tmp_path_factory):
 
 
 @every_operation
-def test_call_whose_connection_is_severed_can_be_repeated(sides, subtests, operation):
+def test_call_can_be_repeated_after_its_connection_is_severed(sides, subtests, operation):
     whole, cut = sides
     undisturbed = Rehearsal.of(operation, whole)
     ends = undisturbed.ends

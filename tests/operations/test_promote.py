@@ -241,7 +241,7 @@ def test_nothing_is_promoted_while_max_concurrent_trials_run_or_a_trial_is_pendi
     assert states_of(database, study).count(State.PENDING) == 1
 
 
-def test_late_promotion_from_a_rung_that_the_trial_has_left_does_nothing(database):
+def test_late_promotion_does_nothing_if_the_trial_has_left_the_rung(database):
     study = study_of(database)
     worker = SimulatedWorker(database, study)
     reach(worker, 1, 0.1, 0.9)
@@ -318,7 +318,7 @@ def test_stopped_trial_no_longer_waits_and_the_next_best_trial_is_promoted(datab
     assert waiting(database) == [2, 3, 4, 5]
 
 
-def test_trial_whose_attempt_is_lost_after_a_verdict_to_pause_waits_at_the_rung(database, clock):
+def test_trial_waits_at_the_rung_if_its_attempt_is_lost_after_a_verdict_to_pause(database, clock):
     study = study_of(database)
     worker = SimulatedWorker(database, study)
     reach(worker, 1, 0.9)
@@ -399,7 +399,7 @@ def test_study_is_not_finished_if_a_trial_is_promoted_while_the_progress_is_read
     assert counters.read_with_paused is read
 
 
-def test_study_in_which_trials_wait_at_rungs_has_not_failed(database):
+def test_study_has_not_failed_while_trials_wait_at_rungs(database):
     study = study_of(database, num_trials=3, max_failures=0)
     worker = SimulatedWorker(database, study)
     reach(worker, 1, 0.1, 0.2)

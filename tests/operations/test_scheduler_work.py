@@ -266,7 +266,7 @@ def test_closed_rung_keeps_at_most_the_trials_that_wait_and_at_least_none(databa
     assert data["kept"] == kept
 
 
-def test_trial_whose_results_cannot_be_summed_up_ends_without_a_summary(database):
+def test_trial_ends_without_a_summary_if_its_results_cannot_be_summed_up(database):
     study = study_of(database)
     worker = SimulatedWorker(database, study)
     wait_at_the_rung(worker, 0.1, 0.2, 0.3)

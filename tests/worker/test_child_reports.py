@@ -67,7 +67,7 @@ def test_except_exception_does_not_catch_trial_stopped(start):
     assert attempt.printed == ""
 
 
-def test_function_that_catches_trial_stopped_and_returns_ends_as_stopped(start):
+def test_function_ends_as_stopped_if_it_catches_trial_stopped_and_returns(start):
     def train(config):
         try:
             studydb.report({"loss": 1.0})

@@ -346,7 +346,7 @@ def test_changed_module_is_imported_again_and_a_message_names_the_file(start, wa
     assert template.is_dead
 
 
-def test_changed_module_on_which_the_trainable_depends_is_imported_again(
+def test_module_imported_by_the_trainable_is_imported_again_after_a_change(
     start, warm, module, tmp_path
 ):
     (tmp_path / "below.py").write_text("VALUE = 1.0\n")
