@@ -182,10 +182,10 @@ def _lock_tables(connection: sa.Connection) -> None:
     """
     Lock all tables that exist, before the first of them is changed.
 
-    Each migration locks some tables one after the other, and so do the transactions of workers that
-    run. In another order the two would wait for each other until the server ends one. So all tables
-    are locked at once, or none: a try that takes too long gives back what it has locked. Each try
-    may take twice as long as the one before.
+    A migration locks several tables one after the other, and so do the transactions of workers. If
+    their orders differed, the two would wait for each other until the server ends one. So all
+    tables are locked together, or none: a try that takes too long gives back the tables that it has
+    locked. Each try may take twice as long as the try before.
     """
     tables = " UNION ALL ".join(
         f"SELECT to_regclass('{name}')::text" for name in study.metadata.tables
