@@ -124,7 +124,7 @@ class Model:
             self.workers[uuid] = ModelWorker(uuid, pid, lease_s, self.now)
 
     def promote(self, *, token: str) -> bool:
-        """Make the next trial that the scheduler promotes PENDING; False if there is none."""
+        """Move to PENDING the next trial that the scheduler promotes; False if there is none."""
         if self._recorded(token):
             return True
         chosen = self.judge.promotable(
@@ -359,7 +359,7 @@ class Model:
         self, status: Status, request: Request, skipped: frozenset[int] = frozenset()
     ) -> Generator[None, None, None]:
         """
-        Set the status; for RUNNING, a second transaction resumes the trials that the study paused.
+        Set the status; for RUNNING, a second transaction wakes the trials paused with the study.
 
         Args:
             skipped: The trials that other actions have locked during the second transaction.

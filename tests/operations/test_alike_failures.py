@@ -1,4 +1,4 @@
-"""A study whose trials all fail alike pauses itself when the fifth of them ends."""
+"""A study pauses itself once five trials have failed alike and no trial has reported."""
 
 from concurrent.futures import ThreadPoolExecutor
 

@@ -114,7 +114,7 @@ def test_duplicate_claim_finds_the_trial_of_an_ask_that_is_committing(
 
 
 @pytest.mark.parametrize("guard", ["await_claims", "lock"])
-def test_duplicate_claim_that_does_not_wait_misses_the_trial_of_the_earlier_send(
+def test_duplicate_claim_misses_the_trial_of_the_earlier_send_unless_it_waits(
     connections, postgres_url, monkeypatch, guard
 ):
     slow, fresh = connections

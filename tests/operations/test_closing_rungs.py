@@ -297,9 +297,7 @@ def test_trials_that_are_given_up_get_the_summary_of_their_metrics(
     assert all("0." in str(summary) for (summary,) in found)
 
 
-def test_explanation_of_a_trial_that_was_given_up_names_its_value_at_the_rung(
-    database, study, worker
-):
+def test_explanation_names_the_value_at_the_rung_if_the_trial_was_given_up(database, study, worker):
     wait_at_the_rung(worker, 0.1, 0.2, 0.3)
     step_of(database, study, worker)
 

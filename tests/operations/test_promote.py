@@ -155,7 +155,7 @@ def test_each_bracket_has_its_own_rungs(database):
 # --- who may promote, and when
 
 
-def test_trial_that_is_about_to_pause_is_not_promoted_before_it_has_paused(database):
+def test_trial_with_a_verdict_to_pause_is_not_promoted_before_it_has_paused(database):
     study = study_of(database)
     worker = SimulatedWorker(database, study)
     reach(worker, 1, 0.9)
@@ -282,7 +282,7 @@ def test_trial_with_an_infinite_value_is_not_promoted(database):
 # --- what people, failures and losses do to a trial that waits
 
 
-def test_trial_that_a_person_paused_is_promoted_only_after_the_person_resumes_it(database):
+def test_trial_paused_by_a_person_is_promoted_only_after_the_person_resumes_it(database):
     study = study_of(database)
     worker = SimulatedWorker(database, study)
     reach(worker, 1, 0.1, 0.9)
@@ -296,7 +296,7 @@ def test_trial_that_a_person_paused_is_promoted_only_after_the_person_resumes_it
     assert worker.claim().lease.number == 0
 
 
-def test_resumed_trial_that_only_waited_at_a_rung_runs_without_a_promotion(database):
+def test_resumed_trial_runs_without_a_promotion_if_it_only_waited_at_a_rung(database):
     study = study_of(database)
     reach(SimulatedWorker(database, study), 1, 0.1, 0.9)
 

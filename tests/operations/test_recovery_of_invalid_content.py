@@ -1,4 +1,4 @@
-"""A lost trial that cannot be ended does not prevent other recoveries or its study's deletion."""
+"""If a lost trial cannot be ended, other trials are recovered, and its study can be deleted."""
 
 import pytest
 from harness.arrange import (

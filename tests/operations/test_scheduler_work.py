@@ -138,9 +138,7 @@ def test_worker_closes_many_rungs_and_makes_no_trial_afterwards(database):
 
 
 @pytest.mark.parametrize("scheduler", [HyperBand(max_t=3), None], ids=["rungs", "no rungs"])
-def test_study_is_not_finished_while_trials_that_were_paused_with_the_study_are_still_paused(
-    database, scheduler
-):
+def test_study_is_not_finished_while_trials_paused_with_it_are_still_paused(database, scheduler):
     study = new_study(database, num_trials=1)
     study = study if scheduler is None else replace(study, scheduler=scheduler)
     run = SimulatedWorker(database, study).ask()

@@ -83,7 +83,7 @@ def test_sys_exit_in_a_trainable_is_a_failure(run, status):
     expect_failure(run(train), "SystemExit", f"sys.exit({status!r})")
 
 
-def test_keyboard_interrupt_and_trial_stopped_raised_by_the_trainable_are_failures(run):
+def test_keyboard_interrupt_or_trial_stopped_from_the_trainable_is_a_failure(run):
     def interrupted(config):
         raise KeyboardInterrupt
 
