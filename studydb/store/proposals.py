@@ -250,8 +250,8 @@ def next_of(txn: Txn, *, study_id: int, if_nothing_waits: bool) -> NextDraw | No
 
     Returns:
         None if an ask would make no trial even with a proposal: the budget or the draws are spent,
-        the study is not RUNNING, or `max_concurrent` trials run; with `if_nothing_waits`, also if a
-        trial can be claimed.
+        the study is not RUNNING, or `max_concurrent` trials run. With `if_nothing_waits`, also None
+        if a trial can be claimed.
     """
     row = txn.first(_NEXT[if_nothing_waits], study=study_id)
     return None if row is None else NextDraw(row.next_draw, bool(row.is_proposed))

@@ -148,8 +148,8 @@ def look(txn: Txn, *, study_id: int, token: str, if_nothing_waits: bool) -> Look
 
     Returns:
         None if an ask would make no trial even with a proposal: the study is not RUNNING, its
-        budget or its draws are spent, or `max_concurrent` trials run; with `if_nothing_waits`, also
-        if a trial can be claimed.
+        budget or its draws are spent, or `max_concurrent` trials run. With `if_nothing_waits`, also
+        None if a trial can be claimed.
     """
     row = txn.first(_LOOK[if_nothing_waits], study=study_id, proposer=token)
     return None if row is None else Look(row.next_draw, bool(row.is_proposed), bool(row.is_free))
