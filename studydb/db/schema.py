@@ -28,7 +28,7 @@ from studydb.domain.life.states import FINAL, Mode, Origin, Reason, State, Statu
 from studydb.domain.records import TrainableForm, TrainableRole
 
 NOT_SUPERSEDED = 2**62
-"""The value of `attempt.live_through` until a later attempt supersedes results of the attempt."""
+"""The value of `attempt.live_through` until a later attempt of the trial reports."""
 
 study = table_with_id(
     "study",

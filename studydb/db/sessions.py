@@ -13,8 +13,8 @@ IDLE_IN_TRANSACTION_TIMEOUT_S = 10
 
 LONGEST_SILENCE_S = STATEMENT_TIMEOUT_S + 15
 """
-The most seconds for which we wait for an answer. `statement_timeout` ends a statement earlier, but
-it does not end a COMMIT that waits for a synchronous standby.
+The longest wait for an answer, in seconds. `statement_timeout` ends a statement earlier, but it
+does not end a COMMIT that waits for a synchronous standby.
 """
 
 TRANSACTION_TIMEOUT_S = 120

@@ -20,7 +20,7 @@ LARGEST_BLOCK = 16
 """The most points of one fit."""
 
 RUNNING_PER_POINT = 4
-"""A block has a point for each four running trials, so that hundreds of workers need few fits."""
+"""A block has a point for every four RUNNING trials, so that hundreds of workers need few fits."""
 
 MOST_BY_INDEX = 512
 """
