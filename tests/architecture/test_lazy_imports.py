@@ -12,9 +12,11 @@ ROOT = Path(__file__).parents[2]
 DATABASE = {"sqlalchemy", "psycopg", "alembic"}
 
 IMPORT_ALL = """
-import importlib, json, pkgutil, sys package = importlib.import_module(sys.argv[1]) for module in
-pkgutil.walk_packages(getattr(package, "__path__", []), package.__name__ + "."): if not
-module.name.endswith("__main__"): importlib.import_module(module.name)
+import importlib, json, pkgutil, sys
+package = importlib.import_module(sys.argv[1])
+for module in pkgutil.walk_packages(getattr(package, "__path__", []), package.__name__ + "."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
 print(json.dumps(sorted(sys.modules)))
 """
 
