@@ -50,7 +50,7 @@ def reason_against(before: Snapshot) -> str | None:
     Return why this process must not be forked, or None.
 
     The check forks once, because libraries that support forks, such as OpenBLAS, end their threads
-    before a fork. A thread that is left after the fork belongs to a library without such support.
+    before a fork. A thread that is left in this process belongs to a library without such support.
 
     Args:
         before: The snapshot from before the import.

@@ -253,9 +253,9 @@ class ForkingServer:
         """
         Kill the orphans that dead children left in other process groups.
 
-        This process adopts orphans. The environment of an orphan contains the request number of its
-        child. An orphan that was forked without exec has no number; it is killed when no child is
-        left.
+        This process adopts orphans. The environment of an orphan contains the request number of the
+        child that left it. An orphan that was forked without exec has no number; it is killed when
+        no child is left.
         """
         if self._strays_due_s is None or time.monotonic() < self._strays_due_s:
             return

@@ -19,7 +19,7 @@ class SourceFile:
 
 
 def imported_files() -> tuple[SourceFile, ...]:
-    """Return the existing files of all loaded modules outside the installed packages."""
+    """Return the existing source files of all loaded modules, except installed packages."""
     roots = _installed_roots()
     found = {path: _stat(path) for path in _module_files() if not path.startswith(roots)}
     return tuple(file for file in found.values() if file is not None)

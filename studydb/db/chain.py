@@ -75,7 +75,7 @@ def of_main(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
 
 
 def found(name: str) -> sa.ColumnElement[bool]:
-    """Make the condition that an earlier statement of the chain returns a row."""
+    """Make an expression that is true if an earlier statement of the chain returns a row."""
     return _Found(name)
 
 
@@ -84,9 +84,9 @@ class Chain:
     A main statement that returns at most one row, and links that run only if there is a row.
 
     A link is an UPDATE … WHERE without RETURNING, an INSERT … SELECT without WHERE, or a
-    `BulkInsert`: the chain appends to the link's SQL the condition that there is a row. Links lock
-    nothing before the main statement has returned its row. PostgreSQL chooses the order of links.
-    A bind has the same value in all statements of the chain.
+    `BulkInsert`. The chain appends a condition to the link's SQL, so that the link does nothing
+    without a row. Links lock nothing before the main statement has returned its row. PostgreSQL
+    chooses the order of links. A bind has the same value in all statements of the chain.
 
     The statements of `before` run in their order before the main statement; each returns at most
     one row. On PostgreSQL the order comes from `of` and `found`: each statement must refer to the

@@ -9,7 +9,7 @@ from studydb.domain.errors import SchemaTooNew, SchemaTooOld, StorageMissing
 
 def check_schema(database: Database) -> None:
     """
-    Compare the database's schema with the one that this studydb needs.
+    Compare the database's schema with the schema that this studydb needs.
 
     Raises:
         StorageMissing: There is no database, or it has no studydb tables.

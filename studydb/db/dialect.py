@@ -109,7 +109,7 @@ def after(moment: sa.ColumnElement[Any], seconds: sa.ColumnElement[float]) -> sa
 
 
 def is_object(document: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
-    """Return the condition that a JSON column holds an object."""
+    """Return an expression that is true if a JSON column holds an object."""
     return _IsObject(document)
 
 
@@ -133,6 +133,6 @@ class _List(sa.types.TypeDecorator[Any]):
 
 
 def is_listed(column: sa.ColumnElement[Any], name: str) -> sa.ColumnElement[bool]:
-    """Return the condition that a column's integer or text is in the list bound as `name`."""
+    """Return an expression that is true if a column's value is in the list bound as `name`."""
     of = sa.Text if isinstance(column.type, sa.Text) else sa.BigInteger
     return _IsListed(column, sa.bindparam(name, type_=_List(of)))

@@ -1,9 +1,11 @@
 """
-Make and change the schema by Alembic's migrations, which the package or the checkout contains.
+Make and change the schema by Alembic's migrations.
 
-Several processes may upgrade at the same time. Each reads the version without a lock. If the
-version is old, the process takes a lock, reads the version again, and upgrades. The lock is a
-session's advisory lock on PostgreSQL, and BEGIN IMMEDIATE on SQLite.
+The migrations are in the installed package, or in the checkout's folder `alembic`. Several
+processes may upgrade at the same time. Each reads the version without a lock. If the version is
+old, the process takes a lock, reads the version again, and upgrades. On SQLite the lock is BEGIN
+IMMEDIATE. On PostgreSQL it is a session-level advisory lock; a process that has waited 20 s for the
+lock goes on without it (see `_lock_database`).
 """
 
 import random
@@ -35,14 +37,14 @@ TURN_TIMEOUT_S = 20.0
 
 TABLE_LOCK_S = (0.5, 60.0)
 """
-Seconds that the first try to lock all tables takes at most, and the limit of later tries.
+A try to lock all tables is given up after these times: the first try, and the longest later try.
 
-The first is shorter than PostgreSQL's `deadlock_timeout` of 1 s, so that the server ends no
+The first time is shorter than PostgreSQL's `deadlock_timeout` of 1 s, so that the server ends no
 worker's transaction. Later tries are longer, because the server cancels an autovacuum after 1 s.
 """
 
 TABLE_LOCK_RETRY_S = (0.1, 0.5)
-"""The limits of the random wait before the next try, in which workers go on."""
+"""The shortest and longest wait before the next try. Workers go on during the wait."""
 
 _in_this_process = threading.Lock()
 
@@ -180,10 +182,10 @@ def _lock_tables(connection: sa.Connection) -> None:
     """
     Lock all tables that exist, before the first of them is changed.
 
-    Each migration locks some tables one after the other, and so do the transactions of workers that
-    run. In another order the two would wait for each other until the server ends one. So all tables
-    are locked at once, or none: a try that takes too long gives back what it has locked. Each try
-    may take twice as long as the one before.
+    A migration locks several tables one after the other, and so do the transactions of workers. If
+    their orders differed, the two would wait for each other until the server ends one. So all
+    tables are locked together, or none: a try that takes too long gives back the tables that it has
+    locked. Each try may take twice as long as the try before.
     """
     tables = " UNION ALL ".join(
         f"SELECT to_regclass('{name}')::text" for name in study.metadata.tables

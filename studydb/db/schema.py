@@ -28,7 +28,7 @@ from studydb.domain.life.states import FINAL, Mode, Origin, Reason, State, Statu
 from studydb.domain.records import TrainableForm, TrainableRole
 
 NOT_SUPERSEDED = 2**62
-"""The value of `attempt.live_through` until a later attempt trains one of the steps again."""
+"""The value of `attempt.live_through` until a later attempt of the trial reports."""
 
 study = table_with_id(
     "study",
@@ -449,7 +449,7 @@ def in_state(state: State) -> sa.ColumnElement[bool]:
 PAUSED_BY_STUDY = sa.and_(
     in_state(State.PAUSED), trial.c.paused_by == sa.literal_column(f"'{DecidedBy.STUDY}'", sa.Text)
 )
-"""The condition that a trial was paused with its study, with literals as in `in_state`."""
+"""True if a trial was paused with its study; the condition has literals as in `in_state`."""
 
 
 def is_still(state: State) -> sa.ColumnElement[bool]:

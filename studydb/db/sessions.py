@@ -9,12 +9,12 @@ CONNECT_TIMEOUT_S = 10
 LOCK_TIMEOUT_S = 10
 STATEMENT_TIMEOUT_S = 60
 IDLE_IN_TRANSACTION_TIMEOUT_S = 10
-"""The most seconds for which a client that freezes in a transaction keeps its row locks."""
+"""A client that freezes in a transaction keeps its row locks for at most this many seconds."""
 
 LONGEST_SILENCE_S = STATEMENT_TIMEOUT_S + 15
 """
-The most seconds for which we wait for an answer. `statement_timeout` ends a statement earlier, but
-it does not end a COMMIT that waits for a synchronous standby.
+The longest wait for an answer, in seconds. `statement_timeout` ends a statement earlier, but it
+does not end a COMMIT that waits for a synchronous standby.
 """
 
 TRANSACTION_TIMEOUT_S = 120

@@ -18,7 +18,7 @@ _LOOK_S = 0.1
 """Seconds between two reads of the clock during a wait; the driver uses the same interval."""
 
 _FIRST_S = 0.5
-"""How long we first wait, in the driver's faster loop; most answers come in that time."""
+"""A wait begins in the driver's faster loop, for this long; most answers come in that time."""
 
 
 _NOT_READY = cast("Ready", 0)

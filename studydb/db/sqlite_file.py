@@ -10,7 +10,7 @@ from studydb.domain.errors import StorageBusy, StorageDenied
 BUSY_TIMEOUT_S = 5
 
 _NO_WAL = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
-"""The errors of opening a file in WAL mode whose `-shm` file is missing and cannot be made."""
+"""SQLite raises these errors if a file in WAL mode has no `-shm` file and none can be made."""
 
 
 class ArchiveConnection(sqlite3.Connection):

@@ -28,7 +28,7 @@ def flag(name: str, value: Any) -> bool:
         InvalidSpec: The value is not a bool.
     """
     if not isinstance(value, bool):
-        raise InvalidSpec(f"{name} is {value!r}; it is True or False.")
+        raise InvalidSpec(f"{name} is {value!r}; it must be True or False.")
     return value
 
 

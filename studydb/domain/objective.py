@@ -34,7 +34,7 @@ class Objective:
         try:
             return cls(name, Mode(mode))
         except ValueError:
-            raise InvalidSpec(f"mode is {mode!r}; it is 'min' or 'max'.") from None
+            raise InvalidSpec(f"mode is {mode!r}; it must be 'min' or 'max'.") from None
 
     def score(self, value: float) -> float:
         """

@@ -103,7 +103,12 @@ Work = WaitingTrial | Close | Idle
 
 
 class StudyView(Protocol):
-    """The study as it was before the judged report, read in the report's transaction."""
+    """
+    What `judge` may read, in the report's transaction.
+
+    Rungs are shown as they were before the report; scores of the reporting trial include the
+    report.
+    """
 
     def rung(self, key: RungKey) -> RungView:
         """Return a rung that `Scheduler.locks` names."""

@@ -25,7 +25,7 @@ class Searcher(Protocol):
 
     @property
     def seed(self) -> int | None:
-        """The seed for studies created with this searcher; None if each gets a random seed."""
+        """The seed for studies created with this searcher; None for a random seed in each study."""
 
     @property
     def wants_unique(self) -> bool:

@@ -43,7 +43,7 @@ class Acquirer:
         lease_s: float,
         proposer: Proposer | None = None,
     ) -> None:
-        """Prepare to acquire; `proposer` is the one that the threads of a worker share."""
+        """Prepare to acquire; the threads of a worker share one `proposer`."""
         self._database, self._study = database, study
         self._proposer = proposer or Proposer.of(database, study, worker_id=worker_id)
         self._worker_id, self._lease_s = worker_id, lease_s
@@ -95,7 +95,7 @@ class Acquirer:
 
     def _acquire(self, *, again: bool) -> Claim | None:
         """
-        Try claim and ask; begin with the one that returned the previous trial.
+        Try claim and ask; begin with the operation that returned the previous trial.
 
         If trials wait at rungs, the order is: claim, do what the scheduler wants, ask.
         """

@@ -18,7 +18,7 @@ FLUSH_BYTES = 1 << 20
 
 BATCH_ROWS = 10_000
 BATCH_BYTES = 8 << 20
-"""The limits of a batch: the server locks the trial's row while it stores the batch."""
+"""The limits of a batch, because the trial's row is locked while the batch is stored."""
 
 
 class Buffer:

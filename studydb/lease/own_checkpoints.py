@@ -20,7 +20,7 @@ from studydb.lease.retries import retry_until_answered
 from studydb.settings import load_keyring
 
 _CALLS_UP_TO_USER = 7
-"""The calls from the user's line to `warnings.warn`, `suggesting_keywords` included."""
+"""How many calls lead from the user's line to `warnings.warn`; `suggesting_keywords` is one."""
 
 
 class OwnCheckpoints:

@@ -43,21 +43,21 @@ from studydb.operations.record_event import record_model_failure
 from studydb.processes import is_alive
 
 PROPOSER_LEASE_S = 8.0
-"""Seconds after which another process fits the model if the holder of the lease has died."""
+"""If the holder of the lease dies, another process fits the model after this time."""
 
 POLL_S = (0.05, 0.25)
-"""The limits of the random wait between two looks for a proposal, in seconds."""
+"""The shortest and the longest wait between two looks for a proposal, in seconds."""
 
 LEAST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
 WAIT_PER_TRIAL_S = 0.1
 
 TRIES = 4
-"""How often the model is asked for new points at most; also how many points by index are tried."""
+"""The most times that the model is asked for new points, and the most points by index to try."""
 
 _SALT = 2**64
 """
-What is added to the draw for another try; draws themselves are smaller. All random numbers come
-from the sum.
+Each further try adds this number to the draw, and gets other random numbers from the sum. The draws
+of trials are smaller than this number.
 """
 
 RENEWAL_RETRY_S = 0.5
@@ -103,7 +103,7 @@ class Proposer:
         return getattr(self._waiting, "until_s", None) is not None
 
     def poll_wait_s(self) -> float:
-        """Return the seconds to sleep before the next look, which is not after the wait's end."""
+        """Return how long to sleep before the next look: at most until the wait ends."""
         left_s: float = self._waiting.until_s - monotonic()
         return max(0.0, min(random.uniform(*POLL_S), left_s))  # noqa: S311  jitter, no secret
 

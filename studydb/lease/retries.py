@@ -8,7 +8,7 @@ import tenacity
 from studydb.domain.errors import StorageTransient
 
 PATIENCE_S = 900.0
-"""Seconds for which a worker continues without its database before it gives up."""
+"""A worker that continues without its database gives up after this time."""
 
 FIRST_WAIT_S, LONGEST_WAIT_S, JITTER_S = 0.05, 5.0, 0.2
 

@@ -13,7 +13,7 @@ from studydb.store import proposals
 from studydb.store.claims import LeasedTrial
 
 NO_QUEUE_S = 30.0
-"""For how many seconds the asks of this process skip the queue after a wait that timed out."""
+"""After a wait that timed out, the asks of this process skip the queue for this many seconds."""
 
 
 def ask(

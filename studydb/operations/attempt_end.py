@@ -126,9 +126,9 @@ def _requested(txn: Txn, study: Study, held: Held) -> Verdict | None:
     """
     Read the verdict that people have requested for a trial whose attempt ends.
 
-    If the request is the study's status, the study's row is locked and read again. A person who
-    resumes the study either commits before this lock, and the new status is read here; or waits for
-    the lock, and then finds the trial PAUSED.
+    If the request comes from the study's status, the study's row is locked and read again. A person
+    who resumes the study either commits before this lock, and the new status is read here; or waits
+    for the lock, and then finds the trial PAUSED.
     """
     requested = requested_verdict(held.request, held.status)
     if requested is None or requested.by is not DecidedBy.STUDY:

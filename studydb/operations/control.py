@@ -141,8 +141,8 @@ def set_status(database: Database, study: Study, status: Status, request: Reques
     Pause, resume or stop a whole study.
 
     Trials are claimed only while the study is RUNNING. RUNNING trials obey at their next flush or
-    renewal. When a study is resumed, further transactions move the trials that the study's pause
-    had paused to PENDING. If this process dies before all have moved, sweeps move the other trials.
+    renewal. When a study is resumed, further transactions make the trials PENDING that were paused
+    with the study. If this process dies before all are PENDING, sweeps do the rest.
     """
     with suppress(Duplicate), database.begin() as txn:
         _record(txn, study, EventKind(f"study {status.lower()}"), request)

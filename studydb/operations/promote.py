@@ -47,12 +47,13 @@ def promote(
     database: Database, study: Study, claimant: Claimant, *, again: bool = True
 ) -> NextStep:
     """
-    Ask the scheduler for work until it names a trial, which becomes PENDING, or has no more work.
+    Ask the scheduler for work until it names a trial or has no more work.
 
-    The scheduler's choice is read without locks. If another worker promotes the same trial first,
-    the scheduler is asked again. Nothing is promoted while a trial is PENDING or `max_concurrent`
-    trials run. If the scheduler closes a rung, this is carried out, and the scheduler is asked
-    again. A duplicate request has the same token, and promotes no second trial.
+    The named trial becomes PENDING. The scheduler's choice is read without locks. If another worker
+    promotes the same trial first, the scheduler is asked again. Nothing is promoted while a trial
+    is PENDING or `max_concurrent` trials run. If the scheduler closes a rung, this is carried out,
+    and the scheduler is asked again. A duplicate request has the same token, and promotes no second
+    trial.
 
     Args:
         again: Whether the token may have been sent before; see `claim`.

@@ -20,11 +20,11 @@ LARGEST_BLOCK = 16
 """The most points of one fit."""
 
 RUNNING_PER_POINT = 4
-"""A block has a point for each four running trials, so that hundreds of workers need few fits."""
+"""A block has a point for every four RUNNING trials, so that hundreds of workers need few fits."""
 
 MOST_BY_INDEX = 512
 """
-How many points by index may be stored ahead, by askers that have waited long enough. If few were
+Askers that have waited long enough store at most this many points by index ahead. If few were
 allowed, hundreds of askers would compete for them, and each would look, store and ask repeatedly.
 """
 
@@ -123,7 +123,7 @@ def end_turn_of_dead(
     database: Database, study: Study, *, is_alive: Callable[[Process], bool]
 ) -> bool:
     """
-    Give up the lease of a process of this host that has died, without waiting for its expiry.
+    Give up a lease before its expiry if the holder was a process of this host that has died.
 
     Args:
         is_alive: Tells whether a process may still run; True for processes of other hosts.
@@ -156,7 +156,7 @@ def store_block(database: Database, study: Study, points: Sequence[Point], *, to
 
     Returns:
         Whether the points were stored, by this request or by an earlier send of it. False if
-        another process has taken the lease since: its points are then stored instead.
+        another process has taken the lease since; then the points of that process are stored.
     """
     with database.begin(durable=False) as txn:  # proposals that a crash undoes are made again
         if not proposer.release(txn, study_id=study.id, token=token):

@@ -178,7 +178,7 @@ def first_binds(claimant: Claimant) -> dict[str, Any]:
 
 def begin_at(txn: Txn, *, lease: Lease, step: int) -> None:
     """
-    Store the first step that an attempt reports; earlier attempts' live results end there.
+    Store the first step that an attempt reports; earlier attempts' live results end before it.
 
     The checkpoint's step does not matter: a function may ignore its checkpoint and begin at step 1.
     """

@@ -63,7 +63,7 @@ FIRST_RUNNABLE = (
     .with_for_update(key_share=True, skip_locked=True)
 )
 """
-Selects the first trial that can be claimed after a position, and locks it.
+Locks and selects one trial: after a position in the queue, the first that can be claimed.
 
 SKIP LOCKED skips rows that concurrent claims have locked. SQLite has no such clause and relies on
 BEGIN IMMEDIATE. ORDER BY has the order of the index `trial_claim`; with another order the planners
@@ -110,7 +110,7 @@ NOTHING_WAITS = ~sa.exists().where(
     trial.c.ready,
     trial.c.resource_class == "",
 )
-"""The condition that no trial of the study can be claimed."""
+"""True if no trial of the study is PENDING and ready."""
 
 _LEASED_ROW = Prepared(sa.select(*_LEASED).where(trial.c.id == sa.bindparam("trial")))
 

@@ -1,9 +1,9 @@
 """
 Rungs that close: the best of the trials that wait there are kept, and the others are given up.
 
-The transaction that closes a rung stores only the position (score and ordinal) of the last trial
-that is kept; it reads the index of the trials that wait. Later transactions end the trials after
-this position, 100 at a time. The stored position never changes.
+The transaction that closes a rung finds the last kept trial by the index of waiting trials, and
+stores only this trial's position (score and ordinal). Later transactions end the trials after this
+position, 100 at a time. The stored position never changes.
 """
 
 import math

@@ -174,7 +174,7 @@ def _texts(data: Any) -> dict[str, str]:
 
 
 def failures_since_resumption(txn: Txn, *, study_id: int) -> list[RecordedFailure]:
-    """Read a study's failures since it was last resumed, newest first, from its newest events."""
+    """Read failures since a study's last resumption, newest first, from its newest events."""
     found = txn.all(_FAILURES, study=study_id)
     newer = itertools.takewhile(lambda row: row.kind != EventKind.STUDY_RUNNING, found)
     return [RecordedFailure(row.trial_id, _texts(row.data).get("fingerprint")) for row in newer]

@@ -1,8 +1,8 @@
 """
 Leases: the fence, renewals, and what a flush or an attempt's end writes to a held trial.
 
-Every write of an attempt has the condition `FENCE`, or follows `hold`, which locks the trial's row
-under it: the trial is RUNNING under this attempt's number and token.
+The condition `FENCE` is: the trial is RUNNING under this attempt's number and token. Every write of
+an attempt has this condition, or follows `hold`, which locks the trial's row under this condition.
 """
 
 from collections.abc import Mapping, Sequence
@@ -188,7 +188,8 @@ class RenewedLease:
     A lease that was renewed.
 
     Attributes:
-        status: The study's status; RUNNING if the study paused itself: its running trials continue.
+        status: The study's status; also RUNNING if the study paused itself, because its running
+            trials then continue.
     """
 
     token: str

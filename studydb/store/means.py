@@ -1,5 +1,5 @@
 """
-Running means: the sum of a trial's live values, stored up to the step of the mean's last read.
+Running means: sums of a trial's live values up to the step at which its mean was last read.
 
 A report adds the results since that step, so that a mean costs the same at any step. Values are
 added one by one in the order of steps: the sum does not depend on how results are divided into

@@ -15,8 +15,8 @@ How many trials `recent_ends` reads, from the highest number down.
 
 In a study of up to 1,000 trials it reads all trials. In a larger study the newest trials lie on
 many pages of the table: 1,000 of them took 1.5 ms longer among a million trials than among 10,000.
-So it reads 100 trials there. If fewer than 90 of these have ended, it reads 1,000: a pace that is
-computed from few ended trials for each RUNNING trial is too low.
+So `recent_ends` reads 100 trials there. If fewer than 90 of these have ended, it reads 1,000: a
+pace that is computed from few ended trials for each RUNNING trial is too low.
 """
 
 _NUMBERS = sa.select(trial.c.number).where(trial.c.study_id == sa.bindparam("study"))

@@ -53,14 +53,14 @@ _IS_KEPT = _place <= sa.tuple_(
     sa.func.coalesce(rung.c.closed_cutoff, sa.bindparam("worst", math.inf, sa.Double)),
     sa.func.coalesce(rung.c.closed_ordinal, sa.bindparam("last", 2**62, sa.BigInteger)),
 )
-"""The condition that an entry may be resumed: its rung is open, or closed and has kept it."""
+"""True if the trial of an entry may be resumed: the rung is open, or has kept the trial."""
 
 IS_GIVEN_UP = (
     rung_entry.c.waiting,
     _place > sa.tuple_(rung.c.closed_cutoff, rung.c.closed_ordinal),  # NULL at an open rung
     *_PAUSED,
 )
-"""The conditions that a trial waits at a closed rung that has not kept it."""
+"""All true if a PAUSED trial waits at a closed rung and was not kept."""
 
 _any_waiting = (
     sa.select(rung_entry.c.trial_id).where(_ENTRIES, rung_entry.c.waiting).limit(1).correlate(rung)
@@ -68,7 +68,7 @@ _any_waiting = (
 """LIMIT instead of EXISTS: PostgreSQL would plan EXISTS as a hash of all waiting entries."""
 
 NONE_WAITS = _any_waiting.scalar_subquery().is_(None)
-"""The condition that no trial waits at a rung."""
+"""True if no trial waits at a rung."""
 
 ANY_GIVEN_UP = (
     sa.select(rung_entry.c.trial_id)
@@ -79,7 +79,7 @@ ANY_GIVEN_UP = (
     .scalar_subquery()
     .is_not(None)
 )
-"""The condition that a trial is to be given up at a rung."""
+"""True if at least one trial is to be given up at a rung."""
 
 
 def _best_waiting(column: sa.Column[Any]) -> sa.ScalarSelect[Any]:
@@ -147,7 +147,7 @@ _rung = (
 )
 IS_WAITING = sa.func.coalesce(rung_entry.c.waiting, sa.false())
 """
-The condition that an entry waits. COALESCE keeps the planner from using the index
+True if the trial of an entry waits at the rung. COALESCE keeps the planner from using the index
 `rung_entry_waiting`, so the planner finds an entry by its key.
 """
 

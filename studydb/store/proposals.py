@@ -40,7 +40,7 @@ _IS_PROPOSED = sa.func.coalesce(
     sa.false(),
 )
 """
-The condition that the proposal of the next draw is stored.
+True if the proposal of the next draw is stored.
 
 While an ask waits for the study's row, other asks take draws. Then PostgreSQL evaluates the
 condition again for the row's new version, but it sees other tables as they were when the statement
@@ -59,10 +59,10 @@ class NextDraw(NamedTuple):
 _QUEUE = 0x73747564
 
 TURN_TIMEOUT_S = 2.0
-"""Seconds that an ask waits in the queue. Any login that may connect can hold the queue's lock."""
+"""The longest wait of an ask in the queue: any login that may connect can hold the queue's lock."""
 
 RESEND_TIMEOUT_S = TURN_TIMEOUT_S + 1.0
-"""Seconds that a duplicate request waits for earlier asks; by then they have left the queue."""
+"""The longest wait of a duplicate request for earlier asks, which leave the queue before then."""
 
 
 def _turn(timeout_s: float) -> sa.ColumnElement[bool]:
@@ -250,8 +250,8 @@ def next_of(txn: Txn, *, study_id: int, if_nothing_waits: bool) -> NextDraw | No
 
     Returns:
         None if an ask would make no trial even with a proposal: the budget or the draws are spent,
-        the study is not RUNNING, or `max_concurrent` trials run; with `if_nothing_waits`, also if a
-        trial can be claimed.
+        the study is not RUNNING, or `max_concurrent` trials run. With `if_nothing_waits`, also None
+        if a trial can be claimed.
     """
     row = txn.first(_NEXT[if_nothing_waits], study=study_id)
     return None if row is None else NextDraw(row.next_draw, bool(row.is_proposed))

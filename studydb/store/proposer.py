@@ -1,9 +1,9 @@
 """
-The proposer: the process that fits a study's model, one at a time, under a lease.
+The proposer: the process that fits a study's model. A study has one proposer at a time.
 
-The lease is in the study's row. It is free if `proposer_expires_at` is NULL or has passed, or if
-the worker that holds it has ended. The token stays in the row until another process takes the
-lease, so that a duplicate request to store points is recognized.
+The proposer holds a lease, which is in the study's row. The lease is free if `proposer_expires_at`
+is NULL or has passed, or if the worker that holds it has ended. The token stays in the row until
+another process takes the lease, so that a duplicate request to store points is recognized.
 """
 
 from typing import NamedTuple
@@ -148,8 +148,8 @@ def look(txn: Txn, *, study_id: int, token: str, if_nothing_waits: bool) -> Look
 
     Returns:
         None if an ask would make no trial even with a proposal: the study is not RUNNING, its
-        budget or its draws are spent, or `max_concurrent` trials run; with `if_nothing_waits`, also
-        if a trial can be claimed.
+        budget or its draws are spent, or `max_concurrent` trials run. With `if_nothing_waits`, also
+        None if a trial can be claimed.
     """
     row = txn.first(_LOOK[if_nothing_waits], study=study_id, proposer=token)
     return None if row is None else Look(row.next_draw, bool(row.is_proposed), bool(row.is_free))

@@ -28,7 +28,7 @@ IS_LIVE = sa.and_(
     attempt.c.attempt == result.c.attempt,
     result.c.step <= attempt.c.live_through,
 )
-"""The condition that joins each live result with its attempt."""
+"""Joins each live result with its attempt."""
 
 _THIS = (
     result.c.study_id == sa.bindparam("study"),

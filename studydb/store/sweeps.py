@@ -116,7 +116,7 @@ def wake(txn: Txn, *, study_id: int) -> int:
 
 
 def unpause(txn: Txn, *, study_id: int) -> int:
-    """If the study is RUNNING again, move the trials that its pause had paused to PENDING."""
+    """If the study is RUNNING again, make the trials PENDING that were paused with the study."""
     n = txn.count(UNPAUSE, study=study_id)
     if n:
         counters.move(txn, study_id=study_id, key=0, out_of=State.PAUSED, into=State.PENDING, n=n)

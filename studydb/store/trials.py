@@ -82,7 +82,7 @@ _REQUEST = Prepared(
 
 
 def may_become(target: State) -> sa.ColumnElement[bool]:
-    """Make the condition that a trial may move from its state to `target`."""
+    """Make an expression that is true if a trial may move from its state to `target`."""
     names = ", ".join(f"'{source}'" for source in sorted(sources(target)))
     return sa.literal_column(f"trial.state IN ({names})", sa.Boolean)
 

@@ -230,7 +230,7 @@ def _warn_of_differences(found: Record, asked: NewStudy) -> None:
         f"Study {found.name!r} continues as it was created: {', '.join(differing.values())}. "
         f"To change it: {'; '.join(cures)}.",
         StudyDiffers,
-        stacklevel=4,  # the user's call: above this function, create_study and its decorator
+        stacklevel=4,  # the user's call, above this function, create_study and the decorator
     )
 
 

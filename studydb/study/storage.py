@@ -15,7 +15,7 @@ from studydb.operations.writing import write
 from studydb.settings import storage_url
 
 CONTROL_PATIENCE_S = 10.0
-"""For how many seconds a person's call is retried while the database does not answer."""
+"""While the database does not answer, a person's call is retried for this many seconds."""
 
 Answered = TypeVar("Answered")
 

@@ -19,7 +19,7 @@ PAGES = (*TECHNICAL, "README.md", "workers/README.md")
 
 PATH = re.compile(r"(?:[\w.*-]+/)+[\w.*-]*|[\w-]+\.(?:py|md|toml|sql)")
 NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)?")
-ROOMS = ("", "studydb", "tests")
+BEGINNINGS = ("", "studydb", "tests")
 """Folders in which paths begin: ARCHITECTURE.md omits `studydb/`, tests/README.md omits `tests/`."""
 
 FOLDERS = [ROOT / name for name in ("alembic", "scripts", "studydb", "tests")]
@@ -39,7 +39,7 @@ def files(path):
     pattern = re.sub(r"\b(?:NAME|TABLE|NNNN\w*)\b", "*", path.rstrip("/"))
     if "/" not in path:
         return [*ROOT.glob(pattern), *(file for file in CODE if file.match(pattern))]
-    return [file for room in ROOMS for file in (ROOT / room).glob(pattern)]
+    return [file for folder in BEGINNINGS for file in (ROOT / folder).glob(pattern)]
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Packages that run in the same process as the user's code load no database driver."""
+"""Trial processes load neither SQLAlchemy nor a database driver, and `import studydb` is light."""
 
 import json
 import subprocess
@@ -13,8 +13,8 @@ DATABASE = {"sqlalchemy", "psycopg", "alembic"}
 
 IMPORT_ALL = """
 import importlib, json, pkgutil, sys
-room = importlib.import_module(sys.argv[1])
-for module in pkgutil.walk_packages(getattr(room, "__path__", []), room.__name__ + "."):
+package = importlib.import_module(sys.argv[1])
+for module in pkgutil.walk_packages(getattr(package, "__path__", []), package.__name__ + "."):
     if not module.name.endswith("__main__"):
         importlib.import_module(module.name)
 print(json.dumps(sorted(sys.modules)))
@@ -22,16 +22,16 @@ print(json.dumps(sorted(sys.modules)))
 
 
 @pytest.mark.parametrize(
-    "room", ["domain", "settings", "searchers", "schedulers", "trainables", "artifacts", "child"]
+    "package", ["domain", "settings", "searchers", "schedulers", "trainables", "artifacts", "child"]
 )
-def test_package_without_sql_loads_no_database_driver(room):
-    loaded = run(IMPORT_ALL, f"studydb.{room}")
+def test_package_without_sql_loads_no_database_package(package):
+    loaded = run(IMPORT_ALL, f"studydb.{package}")
 
-    assert f"studydb.{room}" in loaded
+    assert f"studydb.{package}" in loaded
     assert packages(loaded) & DATABASE == set()
 
 
-def test_importing_studydb_loads_no_database_driver():
+def test_importing_studydb_loads_no_database_package():
     loaded = run("import json, studydb, sys; print(json.dumps(sorted(sys.modules)))")
 
     assert packages(loaded) & DATABASE == set()

@@ -14,7 +14,7 @@ from studydb.db.schema import study as of
 from studydb.domain.errors import StorageTransient
 
 _CHANGED_BY_OTHERS = {"live_through"}
-"""The columns of an ended attempt that the first flush of a later attempt changes."""
+"""A later attempt changes these columns of an ended attempt, at its first flush."""
 
 
 def holder_of_a_trial(study: studydb.Study, pid: int) -> int | None:

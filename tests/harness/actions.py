@@ -158,7 +158,7 @@ class ActionFactory:
         claimant = Claimant(worker.id, token(), worker.lease_s)
 
         def act(database: Database) -> bool:
-            """Tell whether this request promoted a trial; CLAIM can also name a PENDING trial."""
+            """Tell whether this request promoted a trial; a result CLAIM does not prove it."""
             promote(database, self.study, claimant)
             with database.begin(write=False) as txn:
                 return bool(events.data_of(txn, token=claimant.token))

@@ -159,8 +159,8 @@ def seeded_tokens(seed: str) -> Iterator[None]:
     """Let an arrangement make the same tokens in every process."""
     rng = Random(seed)
     with pytest.MonkeyPatch.context() as patch:
-        for room in (arrange, duplicate_requests):
-            patch.setattr(room, "uuid4", lambda: UUID(int=rng.getrandbits(128), version=4))
+        for module in (arrange, duplicate_requests):
+            patch.setattr(module, "uuid4", lambda: UUID(int=rng.getrandbits(128), version=4))
         yield
 
 

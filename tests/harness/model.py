@@ -124,7 +124,7 @@ class Model:
             self.workers[uuid] = ModelWorker(uuid, pid, lease_s, self.now)
 
     def promote(self, *, token: str) -> bool:
-        """Make the next trial that the scheduler promotes PENDING; False if there is none."""
+        """Move to PENDING the next trial that the scheduler promotes; False if there is none."""
         if self._recorded(token):
             return True
         chosen = self.judge.promotable(
@@ -183,7 +183,7 @@ class Model:
         if any(one.uuid == uuid for one in mine):
             return [one.uuid for one in mine if one.removed and not one.corrupt]
         self._fence(token)
-        retired = [one for one in mine if not one.removed][:-1]  # the newest of them is kept
+        retired = [one for one in mine if not one.removed][:-1]  # keeps the newest earlier one
         for one in retired:
             one.removed, one.data = True, False
         trial.checkpoint = ModelCheckpoint(uuid, trial.number, attempt.no, step)
@@ -359,7 +359,7 @@ class Model:
         self, status: Status, request: Request, skipped: frozenset[int] = frozenset()
     ) -> Generator[None, None, None]:
         """
-        Set the status; for RUNNING, a second transaction resumes the trials that the study paused.
+        Set the status; for RUNNING, a second transaction wakes the trials paused with the study.
 
         Args:
             skipped: The trials that other actions have locked during the second transaction.

@@ -86,11 +86,11 @@ def _frames(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _first(frames: Iterable[FrameType], room: str) -> Sender | None:
-    """The first function with a docstring in the package `studydb.<room>`."""
+def _first(frames: Iterable[FrameType], package: str) -> Sender | None:
+    """The first function with a docstring in the package `studydb.<package>`."""
     for frame in frames:
         module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_qualname
-        if module.startswith(f"studydb.{room}."):
+        if module.startswith(f"studydb.{package}."):
             found = operator.attrgetter(name)(sys.modules[module]) if "<" not in name else None
             found = found.fget if isinstance(found, property) else found
             if found is not None and found.__doc__:

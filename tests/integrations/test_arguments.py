@@ -25,7 +25,7 @@ WRONG = [
     ({"storage": "x.db"}, "'x.db' is no storage URL. Write sqlite:///studydb.db or"),
     ({"name": 3}, "The study name is 3, an int; give a text"),
     ({"metric": None}, "The metric name is None, a NoneType; give a text"),
-    ({"mode": "minimize"}, "mode is 'minimize'; it is 'min' or 'max'"),
+    ({"mode": "minimize"}, "mode is 'minimize'; it must be 'min' or 'max'"),
     ({"num_trials": "10"}, "num_trials is '10'; it must be an integer of 1 or more"),
     ({"num_trials": 10.0}, "num_trials is 10.0; it must be an integer of 1 or more"),
     ({"num_trials": True}, "num_trials is True; it must be an integer of 1 or more"),

@@ -95,7 +95,7 @@ def test_slower_working_tree_is_reported_with_exit_code_1(checkout):
     assert "slower" in ran.stdout
 
 
-def test_working_tree_that_renamed_a_column_can_be_compared_with_the_commit(
+def test_working_tree_can_be_compared_with_the_commit_after_a_column_was_renamed(
     checkout, postgres_server
 ):
     for path in checkout.rglob("*.py"):

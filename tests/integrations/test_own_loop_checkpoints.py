@@ -322,7 +322,7 @@ def test_newest_two_checkpoints_are_kept(study, place):
     assert rows(study.database, "SELECT count(*) FROM checkpoint") == [(2,)]
 
 
-def test_checkpoint_of_the_report_at_which_a_rule_stops_a_trial_is_stored(
+def test_checkpoint_is_stored_with_the_report_at_which_a_rule_stops_the_trial(
     create_study, storage_url
 ):
     study = create_study("own", num_trials=1, storage=storage_url, stop={"training_iteration": 2})
@@ -335,7 +335,7 @@ def test_checkpoint_of_the_report_at_which_a_rule_stops_a_trial_is_stored(
     assert study.trial(0).checkpoint.step == 2
 
 
-def test_checkpoint_of_the_report_at_which_a_person_pauses_the_trial_is_stored(study):
+def test_checkpoint_is_stored_with_the_report_at_which_a_person_pauses_the_trial(study):
     trial = study.ask()
     train(trial, until=1)
     study.pause(0)
@@ -359,7 +359,7 @@ def test_attempt_that_lost_its_trial_leaves_no_checkpoint(study, place):
     assert place == "inline:" or len(files(place)) == 1
 
 
-def test_trial_that_is_lost_while_its_checkpoint_is_restored_is_not_handed_out(study):
+def test_trial_is_not_handed_out_if_it_is_lost_while_its_checkpoint_is_restored(study):
     first = study.ask()
     train(first, until=1)
     first.release()

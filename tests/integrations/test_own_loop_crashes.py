@@ -135,7 +135,7 @@ def test_trial_of_a_killed_loop_goes_on_in_another_process(study, start, tmp_pat
 
 @pytest.mark.parametrize("storage_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("point", ["before", "after"])
-def test_loop_that_is_killed_at_any_commit_of_a_save_leaves_a_checkpoint_to_go_on_from(
+def test_kill_at_any_commit_of_a_save_leaves_a_checkpoint_to_go_on_from(
     study, start, load_study, storage_url, point
 ):
     loops, begun = start(DIE_AT_COMMITS, point), []

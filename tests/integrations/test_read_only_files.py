@@ -181,7 +181,7 @@ def test_open_handle_sees_later_changes_of_another_process(archive):
     assert seen == "2\n"
 
 
-def test_read_during_which_another_process_writes_raises_storage_busy(archive, monkeypatch):
+def test_read_raises_storage_busy_if_another_process_writes_during_it(archive, monkeypatch):
     path = archive / "studies.db"
     monkeypatch.setattr(sqlite_file, "_is_closed_to_us", lambda _: True)
     original, refusal = (

@@ -261,8 +261,8 @@ INSERTS_TO_COME = {
 
 def test_listed_rights_are_those_that_statements_of_workers_need():
     written, inserted, deleted = defaultdict(set), {"result", "proposal"}, set()
-    for room, name, statement in statements():
-        if (room, name) in NOT_OF_WORKERS or room == "deletion":
+    for file, name, statement in statements():
+        if (file, name) in NOT_OF_WORKERS or file == "deletion":
             continue
         if isinstance(statement, sa.Update):
             written[statement.table.name] |= {column_name(each) for each in statement._values}

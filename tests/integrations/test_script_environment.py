@@ -1,4 +1,4 @@
-"""A script of `scripts/` continues in its checkout's venv if its Python has no packages."""
+"""If Python lacks our packages, a script of `scripts/` continues in the venv of its checkout."""
 
 import shutil
 import sys

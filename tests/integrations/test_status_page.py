@@ -185,9 +185,7 @@ def test_remaining_time_is_computed_from_the_pace_so_far(minutes, ended, left, r
     assert pace_text(pace, now=now, left=left, runs=runs) == text
 
 
-def test_status_of_a_study_that_paused_itself_prints_one_error_and_the_show_command(
-    console, database
-):
+def test_status_prints_one_error_and_the_show_command_if_the_study_paused_itself(console, database):
     study = arrange.new_study(database, name="digits", num_trials=9)
     for _ in range(5):
         run = arrange.SimulatedWorker(database, study).take()

@@ -27,7 +27,7 @@ print(sum(os.waitpid(process, 0)[1] == 0 for process in processes))
 """
 
 
-def test_all_processes_that_upgrade_an_empty_database_at_the_same_time_succeed(
+def test_several_processes_can_upgrade_an_empty_database_at_the_same_time(
     empty_sqlite_url, empty_postgres_url
 ):
     urls = [empty_sqlite_url, empty_postgres_url]

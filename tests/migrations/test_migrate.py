@@ -318,9 +318,7 @@ def test_migration_of_a_sqlite_file_locks_the_file_at_begin(sqlite_url):
 @pytest.mark.parametrize(
     ("first", "second"), [("rung", "trial"), ("trial", "rung"), ("study", "attempt")]
 )
-def test_upgrade_waits_while_a_transaction_that_holds_one_table_locks_another(
-    postgres_url, first, second
-):
+def test_upgrade_waits_while_one_transaction_locks_two_tables_in_turn(postgres_url, first, second):
     migrate.downgrade(postgres_url, "0004")
     with postgres.connect(postgres_url) as worker, ThreadPoolExecutor(1) as pool:
         with worker.transaction():

@@ -1,4 +1,4 @@
-"""A study whose trials all fail alike pauses itself when the fifth of them ends."""
+"""A study pauses itself once five trials have failed alike and no trial has reported."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -81,7 +81,7 @@ def test_fingerprint_of_a_failure_without_traceback_ignores_numbers_in_its_messa
     assert third != second
 
 
-def test_study_in_which_one_trial_has_reported_does_not_pause_itself(database, study, worker):
+def test_study_does_not_pause_itself_if_one_trial_has_reported(database, study, worker):
     worker.take().finish(0.5)
 
     fail(worker, n=2 * MAX_ALIKE)
@@ -89,7 +89,7 @@ def test_study_in_which_one_trial_has_reported_does_not_pause_itself(database, s
     assert read_progress(database, study).status is Status.RUNNING
 
 
-def test_study_whose_failing_trials_have_reported_does_not_pause_itself(database, study, worker):
+def test_study_does_not_pause_itself_if_its_failing_trials_have_reported(database, study, worker):
     fail(worker, n=2 * MAX_ALIKE, values=(0.5,))
 
     assert read_progress(database, study).status is Status.RUNNING
@@ -110,7 +110,7 @@ def test_failures_of_one_trial_count_once(database):
     ("overrides", "status"),
     [({"max_failures": -1}, Status.PAUSED), ({"guard": False}, Status.RUNNING)],
 )
-def test_study_with_unlimited_failures_pauses_itself_unless_its_guard_is_off(
+def test_study_pauses_itself_despite_unlimited_failures_but_not_if_its_guard_is_off(
     database, overrides, status
 ):
     study = new_study(database, num_trials=200, **overrides)

@@ -114,18 +114,18 @@ def test_duplicate_claim_finds_the_trial_of_an_ask_that_is_committing(
 
 
 @pytest.mark.parametrize("guard", ["await_claims", "lock"])
-def test_duplicate_claim_that_does_not_wait_misses_the_trial_of_the_earlier_send(
+def test_duplicate_claim_misses_the_trial_of_the_earlier_send_unless_it_waits(
     connections, postgres_url, monkeypatch, guard
 ):
     slow, fresh = connections
-    arranged, room = {
+    arranged, module = {
         "await_claims": (partial(claiming, waiting=1), store.claims),
         "lock": (asking_then_claiming, studies),
     }[guard]
     call = arranged(slow)
     slow.no_queue_until_s = inf  # otherwise the claim waits in the queue of asks
 
-    monkeypatch.setattr(room, guard, lambda *_, **__: None)
+    monkeypatch.setattr(module, guard, lambda *_, **__: None)
 
     _, second, waited = send_twice(call, slow, fresh, postgres_url)
     assert second is None

@@ -240,7 +240,7 @@ class AlwaysWaits(HyperBand):
         return Decision(Action.PAUSE, Reason.PAUSED, entry)
 
 
-def test_trial_that_pauses_at_a_rung_that_is_over_is_given_up(database):
+def test_trial_is_given_up_if_it_pauses_at_a_rung_that_is_over(database):
     study = study_of(database, AlwaysWaits(max_t=3))
     worker = SimulatedWorker(database, study)
     wait_at_the_rung(worker, 0.5)
@@ -258,7 +258,7 @@ def test_trial_that_pauses_at_a_rung_that_is_over_is_given_up(database):
 # --- giving up
 
 
-def test_trial_that_a_person_paused_at_a_closed_rung_is_given_up_once_resumed(
+def test_trial_paused_by_a_person_at_a_closed_rung_is_given_up_once_resumed(
     database, study, worker
 ):
     wait_at_the_rung(worker, 0.1, 0.2, 0.3)
@@ -274,7 +274,7 @@ def test_trial_that_a_person_paused_at_a_closed_rung_is_given_up_once_resumed(
     assert states_of(database, study)[0] is State.PAUSED
 
 
-def test_trial_that_a_person_resumed_at_an_open_rung_is_not_given_up(database, study, worker):
+def test_trial_resumed_by_a_person_at_an_open_rung_is_not_given_up(database, study, worker):
     wait_at_the_rung(worker, 0.1, 0.2, 0.3)
     control.resume(database, study, [2], new_request())
     close_rung(database, study, Close(FIRST, keep=1))
@@ -297,9 +297,7 @@ def test_trials_that_are_given_up_get_the_summary_of_their_metrics(
     assert all("0." in str(summary) for (summary,) in found)
 
 
-def test_explanation_of_a_trial_that_was_given_up_names_its_value_at_the_rung(
-    database, study, worker
-):
+def test_explanation_names_the_value_at_the_rung_if_the_trial_was_given_up(database, study, worker):
     wait_at_the_rung(worker, 0.1, 0.2, 0.3)
     step_of(database, study, worker)
 
@@ -320,7 +318,7 @@ def test_rung_is_over_only_when_no_trial_waits(database, study, worker):
     assert rung_of(database, "is_over") in ((True,), (1,))
 
 
-def test_rung_at_which_a_trial_pauses_during_the_giving_up_is_not_over(
+def test_rung_is_not_over_if_a_trial_pauses_there_during_the_giving_up(
     database, storage_url, study, worker
 ):
     if not database.postgresql:
@@ -364,7 +362,7 @@ def test_worker_makes_no_trial_while_the_scheduler_waits(database):
     assert not read_progress(database, study).can_claim
 
 
-def test_study_whose_scheduler_waits_while_nothing_runs_is_finished(database):
+def test_study_is_finished_if_its_scheduler_waits_while_nothing_runs(database):
     study = study_of(database, Waits(max_t=3))
     run = SimulatedWorker(database, study).ask()
     assert read_progress(database, study).status is Status.RUNNING

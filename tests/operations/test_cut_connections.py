@@ -107,7 +107,7 @@ def killed_processes(sqlite_template, tmp_path_factory):
 
 
 @every_operation
-def test_call_whose_connection_is_severed_can_be_repeated(sides, subtests, operation):
+def test_call_can_be_repeated_after_its_connection_is_severed(sides, subtests, operation):
     whole, cut = sides
     undisturbed = Rehearsal.of(operation, whole)
     ends = undisturbed.ends
@@ -174,7 +174,7 @@ class Rehearsal:
 
 
 @every_operation
-def test_call_of_a_process_killed_at_a_commit_can_be_repeated_by_another_process(
+def test_another_process_can_repeat_the_call_of_a_process_killed_at_a_commit(
     killed_processes, sqlite_template, tmp_path, subtests, operation
 ):
     folder, kill = killed_processes

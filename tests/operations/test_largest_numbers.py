@@ -13,7 +13,7 @@ from studydb.operations.control import stop
 LARGEST = sys.float_info.max
 
 
-def test_trial_that_reported_the_largest_double_twice_completes(database, run):
+def test_trial_completes_after_two_reports_of_the_largest_double(database, run):
     run.report(LARGEST)
     run.finish(LARGEST)
 
@@ -21,7 +21,7 @@ def test_trial_that_reported_the_largest_double_twice_completes(database, run):
     assert rows(database, "SELECT metric_summary FROM trial WHERE metric_summary IS NOT NULL")
 
 
-def test_stopped_trial_that_reported_the_largest_double_twice_is_recovered(
+def test_stopped_trial_is_recovered_after_two_reports_of_the_largest_double(
     database, clock, study, run
 ):
     run.report(LARGEST, LARGEST)

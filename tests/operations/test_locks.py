@@ -206,7 +206,7 @@ def test_report_does_not_deadlock_with_a_rival_in_the_lock_order(database, postg
     assert rival_meets_report(database, postgres_url) == (None, None)
 
 
-def test_report_that_locks_its_trial_before_the_rung_deadlocks_with_a_rival(
+def test_report_deadlocks_with_a_rival_if_it_locks_its_trial_before_the_rung(
     database, postgres_url, monkeypatch
 ):
     def trial_first(txn, study, *, lease, batch):

@@ -92,7 +92,7 @@ def test_cut_before_commit_changes_nothing_and_the_resend_succeeds(
             assert dump(database) == after
 
 
-def test_resend_of_a_call_that_was_cut_after_its_commit_gives_the_stored_answer(
+def test_resent_call_gives_the_stored_answer_if_it_was_cut_after_its_commit(
     database, each_operation, subtests
 ):
     for operation, arranged in each_operation:
@@ -133,7 +133,7 @@ def test_ask_that_is_cut_at_any_of_its_commits_makes_one_trial(database, when, n
     assert rows(database, "SELECT next_draw, n_counted FROM study") == [(1, 1)]
 
 
-def test_worker_whose_unanswered_claim_was_recovered_claims_with_a_new_token(database, clock):
+def test_worker_claims_with_a_new_token_after_its_unanswered_claim_was_recovered(database, clock):
     study = new_study(database)
     enqueued(database, study)
     worker = SimulatedWorker(database, study)

@@ -157,7 +157,7 @@ def test_each_bracket_has_its_own_rungs(database):
 # --- who may promote, and when
 
 
-def test_trial_that_is_about_to_pause_is_not_promoted_before_it_has_paused(database):
+def test_trial_with_a_verdict_to_pause_is_not_promoted_before_it_has_paused(database):
     study = study_of(database)
     worker = SimulatedWorker(database, study)
     reach(worker, 1, 0.9)
@@ -243,7 +243,7 @@ def test_nothing_is_promoted_while_max_concurrent_trials_run_or_a_trial_is_pendi
     assert states_of(database, study).count(State.PENDING) == 1
 
 
-def test_late_promotion_from_a_rung_that_the_trial_has_left_does_nothing(database):
+def test_late_promotion_does_nothing_if_the_trial_has_left_the_rung(database):
     study = study_of(database)
     worker = SimulatedWorker(database, study)
     reach(worker, 1, 0.1, 0.9)
@@ -284,7 +284,7 @@ def test_trial_with_an_infinite_value_is_not_promoted(database):
 # --- what people, failures and losses do to a trial that waits
 
 
-def test_trial_that_a_person_paused_is_promoted_only_after_the_person_resumes_it(database):
+def test_trial_paused_by_a_person_is_promoted_only_after_the_person_resumes_it(database):
     study = study_of(database)
     worker = SimulatedWorker(database, study)
     reach(worker, 1, 0.1, 0.9)
@@ -298,7 +298,7 @@ def test_trial_that_a_person_paused_is_promoted_only_after_the_person_resumes_it
     assert worker.claim().lease.number == 0
 
 
-def test_resumed_trial_that_only_waited_at_a_rung_runs_without_a_promotion(database):
+def test_resumed_trial_runs_without_a_promotion_if_it_only_waited_at_a_rung(database):
     study = study_of(database)
     reach(SimulatedWorker(database, study), 1, 0.1, 0.9)
 
@@ -321,7 +321,7 @@ def test_stopped_trial_no_longer_waits_and_the_next_best_trial_is_promoted(datab
     assert waiting(database) == [2, 3, 4, 5]
 
 
-def test_trial_whose_attempt_is_lost_after_a_verdict_to_pause_waits_at_the_rung(database, clock):
+def test_trial_waits_at_the_rung_if_its_attempt_is_lost_after_a_verdict_to_pause(database, clock):
     study = study_of(database)
     worker = SimulatedWorker(database, study)
     reach(worker, 1, 0.9)
@@ -402,7 +402,7 @@ def test_study_is_not_finished_if_a_trial_is_promoted_while_the_progress_is_read
     assert counters.read_with_paused is read
 
 
-def test_study_in_which_trials_wait_at_rungs_has_not_failed(database):
+def test_study_has_not_failed_while_trials_wait_at_rungs(database):
     study = study_of(database, num_trials=3, max_failures=0)
     worker = SimulatedWorker(database, study)
     reach(worker, 1, 0.1, 0.2)

@@ -188,7 +188,7 @@ def test_first_ask_of_a_small_study_stores_no_more_than_its_budget(database):
     assert draws(database) == [0, 1, 2]
 
 
-def test_worker_that_read_the_study_before_it_was_extended_stores_proposals_ahead(database):
+def test_worker_stores_proposals_ahead_even_if_it_read_the_study_before_the_extension(database):
     study = new_study(database, num_trials=BLOCK)
     worker = SimulatedWorker(database, study)
     for _ in range(BLOCK):

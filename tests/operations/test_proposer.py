@@ -247,7 +247,7 @@ def test_trial_is_made_of_the_stored_point(database, study):
     assert ask(database, study, worker.claimant(), by_model=is_proposed(database, study)) is None
 
 
-def test_draw_of_a_stored_point_that_a_person_then_enqueues_is_skipped(database, study):
+def test_draw_is_skipped_if_a_person_enqueues_its_stored_point(database, study):
     take(database, study, "a")
     proposer.store_block(database, study, points(0.25, 0.5), token="a")
     enqueued(database, study, lr=0.25)

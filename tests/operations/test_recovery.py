@@ -131,7 +131,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change_", CHANGES)
-def test_trial_that_is_renewed_or_claimed_during_the_sweep_is_not_recovered(
+def test_trial_is_not_recovered_if_it_is_renewed_or_claimed_during_the_sweep(
     clock, worker, monkeypatch, change_
 ):
     run, database, study = worker.ask(), worker.database, worker.study
@@ -344,7 +344,7 @@ def test_releases_losses_and_failures_are_counted_separately(database, clock):
     assert rows(database, "SELECT failures, losses FROM trial") == [(1, 1)]
 
 
-def test_attempt_that_its_worker_ends_as_lost_counts_as_a_loss_and_records_an_event(
+def test_attempt_counts_as_a_loss_and_records_an_event_if_its_worker_ends_it_as_lost(
     database, clock, study, worker
 ):
     run = worker.ask()
@@ -389,7 +389,7 @@ def test_process_of_another_boot_or_pid_namespace_is_not_taken_for_a_dead_proces
     assert states_of(database, study) == [State.RUNNING]
 
 
-def test_trial_that_is_claimed_again_during_the_recovery_is_not_recovered(
+def test_trial_is_not_recovered_if_it_is_claimed_again_during_the_recovery(
     database, study, monkeypatch
 ):
     dead = SimulatedWorker(database, study, of=process(1))

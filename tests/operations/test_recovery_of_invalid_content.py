@@ -1,4 +1,4 @@
-"""A lost trial that cannot be ended does not prevent other recoveries or its study's deletion."""
+"""If a lost trial cannot be ended, other trials are recovered, and its study can be deleted."""
 
 import pytest
 from harness.arrange import (
@@ -49,7 +49,7 @@ def recovery_failures(database):
     return rows(database, "SELECT trial_id, data FROM event WHERE kind = 'recovery failed'")
 
 
-def test_lost_trial_whose_end_raises_an_error_once_is_ended_at_the_second_try(
+def test_second_try_ends_a_lost_trial_if_the_first_try_raises_an_error(
     database, clock, study, lost, break_endings
 ):
     break_endings(1)

@@ -117,7 +117,7 @@ def test_finish_carries_out_the_verdict_and_drops_later_results(database, ruled_
     assert steps(database, ruled_run) == [1]
 
 
-def test_batch_that_a_finish_sends_is_cut_after_the_result_that_meets_a_rule(database, ruled_run):
+def test_finish_cuts_its_batch_after_the_result_that_meets_a_rule(database, ruled_run):
     assert ruled_run.finish(0.1, 0.9, 0.2).reason is Reason.RULE_STOPPED
     assert steps(database, ruled_run) == [1, 2]
 

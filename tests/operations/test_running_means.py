@@ -45,7 +45,7 @@ def test_mean_is_added_up_from_the_results_between_two_rungs(database):
 
 
 @pytest.mark.parametrize("batches", [(6,), (1, 5), (3, 3)])
-def test_mean_of_a_trial_that_trains_steps_again_counts_each_step_once(database, batches):
+def test_mean_counts_each_step_once_if_a_trial_trains_steps_again(database, batches):
     worker = SimulatedWorker(database, study_of(database, interval=4))
     run = worker.take()
     run.report(0.5, 0.5, 0.5, 0.5, 8.0)

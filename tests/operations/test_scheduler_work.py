@@ -138,9 +138,7 @@ def test_worker_closes_many_rungs_and_makes_no_trial_afterwards(database):
 
 
 @pytest.mark.parametrize("scheduler", [HyperBand(max_t=3), None], ids=["rungs", "no rungs"])
-def test_study_is_not_finished_while_trials_that_were_paused_with_the_study_are_still_paused(
-    database, scheduler
-):
+def test_study_is_not_finished_while_trials_paused_with_it_are_still_paused(database, scheduler):
     study = new_study(database, num_trials=1)
     study = study if scheduler is None else replace(study, scheduler=scheduler)
     run = SimulatedWorker(database, study).ask()
@@ -266,7 +264,7 @@ def test_closed_rung_keeps_at_most_the_trials_that_wait_and_at_least_none(databa
     assert data["kept"] == kept
 
 
-def test_trial_whose_results_cannot_be_summed_up_ends_without_a_summary(database):
+def test_trial_ends_without_a_summary_if_its_results_cannot_be_summed_up(database):
     study = study_of(database)
     worker = SimulatedWorker(database, study)
     wait_at_the_rung(worker, 0.1, 0.2, 0.3)

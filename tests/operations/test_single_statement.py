@@ -82,8 +82,8 @@ def test_write_to_a_trial_that_is_as_expected_succeeds(run, write):
 @pytest.fixture(params=["one statement", "several statements"])
 def statements(request, monkeypatch):
     if request.param == "several statements":
-        for room in (reporting, finishing):
-            monkeypatch.setattr(room, "summary_if_undecided", lambda *_: None)
+        for module in (reporting, finishing):
+            monkeypatch.setattr(module, "summary_if_undecided", lambda *_: None)
     return request.param
 
 

@@ -369,7 +369,7 @@ def test_block_that_cannot_begin_gives_its_connection_back_to_the_pool(only_conn
     assert rows(only_connection, "SELECT 1") == [(1,)]
 
 
-def test_block_that_is_entered_again_takes_no_connection_that_another_block_uses(only_connection):
+def test_block_takes_no_connection_of_another_block_when_entered_again(only_connection):
     block = only_connection.begin()
     with block as txn:
         txn.raw("SELECT 1")

@@ -283,7 +283,7 @@ def test_link_to_a_directory_can_be_given_instead_of_the_directory(store, source
         ("link", "has no existing target"),
     ],
 )
-def test_link_that_has_no_target_or_leads_to_its_parent_or_out_of_the_directory_is_refused(
+def test_link_is_refused_without_a_target_or_to_its_parent_or_out_of_the_directory(
     store, source, tmp_path, target, complaint
 ):
     (tmp_path / "outside").write_text("secret")
@@ -345,7 +345,7 @@ def test_put_on_a_full_disk_raises_an_error_with_the_cause_and_leaves_no_files(s
     assert paths_below(store.root) == sorted([STUDY, f"{STUDY}/{TRIAL}", f"{STUDY}/{TRIAL}/1"])
 
 
-def test_put_into_a_store_whose_parent_is_a_file_raises_an_error_with_the_cause(source):
+def test_put_names_the_cause_if_the_parent_of_the_store_is_a_file(source):
     with pytest.raises(CheckpointError, match="Not a directory"):
         DirectoryStore(source / "weights.bin").put_bytes(place(), b"")
 

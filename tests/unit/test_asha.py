@@ -146,7 +146,7 @@ def test_trial_pauses_at_its_rung_whatever_its_score():
     assert judge(9, 1.0, type="promotion") == Decision(STOP, Reason.COMPLETED)
 
 
-def test_resumed_trial_that_reports_the_rung_again_continues():
+def test_resumed_trial_continues_if_it_reports_at_the_rung_again():
     assert judge(1, 0.1, entered=True, type="promotion") == CONTINUE
 
 

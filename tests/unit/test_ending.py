@@ -103,12 +103,12 @@ def test_verdict_to_pause_is_carried_out_unless_the_trial_completes(outcome):
     assert (ending.state, ending.reason, ending.paused_by) == (State.PAUSED, None, "scheduler")
 
 
-def test_trial_that_completes_despite_a_verdict_to_pause_is_completed():
+def test_trial_is_completed_if_it_completes_despite_a_verdict_to_pause():
     assert end(Reason.COMPLETED, verdict=PAUSE) == end(Reason.COMPLETED)
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
-def test_trial_whose_attempt_ends_before_it_exploits_is_pending_again(outcome):
+def test_trial_is_pending_again_if_its_attempt_ends_before_it_exploits(outcome):
     ending = end(outcome, verdict=EXPLOIT, max_failures=1)
 
     assert (ending.state, ending.reason) == (State.PENDING, None)

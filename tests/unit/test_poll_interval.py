@@ -9,7 +9,7 @@ def waits(poll_interval, number):
     return [poll_interval.next_s() for _ in range(number)]
 
 
-def test_wait_is_bounded_by_twice_the_time_since_the_last_trial():
+def test_wait_is_at_most_100_ms_longer_than_twice_the_time_since_the_last_trial():
     drawn = waits(PollInterval(), 20)
 
     idle_s = 0.0
@@ -25,11 +25,19 @@ def test_waits_grow_to_the_longest_wait_and_are_jittered():
     assert len({*pairwise(drawn[-20:])}) > 1  # jittered: idle workers do not poll together
 
 
-def test_next_wait_is_the_shortest_after_reset_and_at_most_one_second_after_shorten():
+def test_shorten_limits_the_next_wait_to_one_second():
     poll_interval = PollInterval()
     waits(poll_interval, 20)
+
     poll_interval.shorten()
+
     assert FIRST_WAIT_S < poll_interval.next_s() <= BUSY_WAIT_S
 
+
+def test_reset_makes_the_next_wait_the_shortest():
+    poll_interval = PollInterval()
+    waits(poll_interval, 20)
+
     poll_interval.reset()
+
     assert poll_interval.next_s() <= FIRST_WAIT_S

@@ -28,7 +28,7 @@ PATIENCE_S = 20.0
 
 
 def by_value(function: Callable[..., Any]) -> Trainable:
-    """Pickle a function of a test as a study pickles a function that it sends to workers."""
+    """Pickle a test's function by value, as a study does before it sends a function to workers."""
     module = sys.modules[function.__module__]
     cloudpickle.register_pickle_by_value(module)
     try:

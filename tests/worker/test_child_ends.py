@@ -83,7 +83,7 @@ def test_sys_exit_in_a_trainable_is_a_failure(run, status):
     expect_failure(run(train), "SystemExit", f"sys.exit({status!r})")
 
 
-def test_keyboard_interrupt_and_trial_stopped_raised_by_the_trainable_are_failures(run):
+def test_keyboard_interrupt_or_trial_stopped_from_the_trainable_is_a_failure(run):
     def interrupted(config):
         raise KeyboardInterrupt
 
@@ -99,7 +99,7 @@ def test_trainable_that_reports_no_metric_fails_and_the_error_says_why(run):
     expect_failure(run(lambda config: "good"), "TrainableError", "returned or yielded a str")
 
 
-def test_child_that_calls_os_exit_sends_no_end_message_and_exits_with_the_given_code(start):
+def test_os_exit_ends_the_child_with_the_given_code_and_without_an_end_message(start):
     def train(config):
         studydb.report({"loss": 1.0})
         os._exit(3)
@@ -128,7 +128,7 @@ def test_error_about_a_missing_working_directory_names_the_directory(run, tmp_pa
     expect_failure(messages, "TrainableError", gone, "--workdir", end=End.UNPREPARED)
 
 
-def test_unsigned_function_that_its_module_imports_from_elsewhere_is_refused(run, tmp_path):
+def test_unsigned_function_is_refused_if_its_module_imports_it_from_elsewhere(run, tmp_path):
     (tmp_path / "mine.py").write_text("from os import getcwd as train\n")
 
     messages = run(imported("mine:train", tmp_path), signed=False)

@@ -176,7 +176,7 @@ def test_deeply_nested_message_is_refused_without_crashing_the_interpreter(depth
 
 
 @pytest.mark.parametrize("prefix", [b"\xdd", b"\xdf", b"\xdb", b"\xc6"])
-def test_message_that_announces_more_bytes_than_it_has_is_refused(prefix):
+def test_worker_refuses_a_message_that_announces_more_bytes_than_it_has(prefix):
     header = msgpack.encode({"type": "report", "id": 1, "result": RESULT})
     damaged = header.replace(b"\xa7metrics\x80", b"\xa7metrics\x81\xa1a" + prefix + b"\xff" * 4)
 

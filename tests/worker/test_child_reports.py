@@ -69,7 +69,7 @@ def test_except_exception_does_not_catch_trial_stopped(start):
 
 
 @pytest.mark.row("D1")
-def test_function_that_catches_trial_stopped_and_returns_ends_as_stopped(start):
+def test_function_ends_as_stopped_if_it_catches_trial_stopped_and_returns(start):
     def train(config):
         try:
             studydb.report({"loss": 1.0})
@@ -163,7 +163,7 @@ def test_returned_metrics_are_reported_as_the_step_after_the_last_report(run):
 @pytest.mark.row("D4")
 @pytest.mark.parametrize("last", [0.5, math.nan])
 @pytest.mark.parametrize("as_dict", [False, True])
-def test_returned_metrics_that_equal_the_last_report_are_not_reported_again(run, last, as_dict):
+def test_returned_metrics_are_not_reported_again_if_they_equal_the_last_report(run, last, as_dict):
     def train(config):
         studydb.report({"loss": last, "accuracy": 1})
         return {"loss": last, "training_iteration": 1} if as_dict else last
@@ -278,7 +278,7 @@ def test_process_forked_by_user_code_cannot_report(start):
 
 
 @pytest.mark.parametrize("step", [2**62, 2**70, True, "9"])
-def test_invalid_step_of_a_checkpoint_saved_after_trial_stopped_is_ignored(start, step):
+def test_invalid_step_is_ignored_if_the_checkpoint_is_saved_after_trial_stopped(start, step):
     def train(config):
         studydb.report({"loss": 1.0})
         try:

@@ -38,7 +38,7 @@ def test_reading_the_config_attribute_of_the_trial_counts_as_reading_the_config(
     assert stage.events("config not read") == []
 
 
-def test_error_of_a_trainable_that_parses_sys_argv_points_to_its_config(stage):
+def test_error_points_to_the_config_if_the_trainable_parses_sys_argv(stage):
     stage.create("parsing:required")
 
     stage.run()

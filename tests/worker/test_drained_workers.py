@@ -55,7 +55,7 @@ def test_drain_ends_only_the_named_worker(sqlite_stage):
     assert {sqlite_stage.trial(number).reason for number in (0, 1)} == {"COMPLETED"}
 
 
-def test_worker_that_waits_for_a_paused_study_says_so_once_and_ends_when_drained(sqlite_stage):
+def test_worker_says_once_that_it_waits_for_a_paused_study_and_ends_when_drained(sqlite_stage):
     study = sqlite_stage.create("obedient:one_step", num_trials=10_000)
     study.pause()
     worker = sqlite_stage.start(slots=2)

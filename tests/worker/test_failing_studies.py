@@ -19,7 +19,7 @@ def storage_url(sqlite_url):
     return sqlite_url
 
 
-def test_study_whose_trials_all_fail_pauses_itself_and_its_worker_prints_the_cause(stage):
+def test_study_pauses_itself_if_all_its_trials_fail_and_the_worker_prints_the_cause(stage):
     stage.create("misbehaving:raises", num_trials=200)
     worker = stage.start(slots=SLOTS)
 

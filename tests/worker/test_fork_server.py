@@ -443,7 +443,7 @@ def test_output_is_on_disk_while_the_child_runs(start):
     assert eventually(lambda: path.exists() and path.read_text()) == "epoch 1\n"
 
 
-def test_trial_whose_output_cannot_be_written_to_disk_completes(start, pump, tmp_path):
+def test_trial_completes_if_its_output_cannot_be_written_to_disk(start, pump, tmp_path):
     (tmp_path / "file").write_text("where a directory should be")
 
     def train(config):

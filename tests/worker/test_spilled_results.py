@@ -206,7 +206,7 @@ def test_background_flush_stores_one_batch(database, small_batches):
     assert trial.buffer.needs_flushes
 
 
-def test_results_that_still_wait_after_a_verdict_to_stop_are_dropped(database, small_batches):
+def test_verdict_to_stop_drops_the_results_that_still_wait(database, small_batches):
     study = new_study(database, rules=read_rules(["loss<=0.1"]))
     trial = hold_trial(database, study)
     for step in range(1, 101):

@@ -11,7 +11,7 @@ def storage_url(sqlite_url):
     return sqlite_url
 
 
-def test_trial_that_dies_three_times_at_the_same_step_is_not_run_again(stage):
+def test_trial_is_not_run_again_after_three_deaths_at_the_same_step(stage):
     stage.create("misbehaving:dies_after_step_2")
 
     assert stage.run() == 3

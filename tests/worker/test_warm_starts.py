@@ -346,7 +346,7 @@ def test_changed_module_is_imported_again_and_a_message_names_the_file(start, wa
     assert template.is_dead
 
 
-def test_changed_module_on_which_the_trainable_depends_is_imported_again(
+def test_module_imported_by_the_trainable_is_imported_again_after_a_change(
     start, warm, module, tmp_path
 ):
     (tmp_path / "below.py").write_text("VALUE = 1.0\n")
@@ -498,7 +498,7 @@ def test_template_and_attempts_end_if_their_fork_server_is_killed(start, pump, m
 # whole workers
 
 
-def test_first_warm_attempt_killed_before_its_first_report_is_started_again_fresh(stage):
+def test_first_warm_attempt_is_started_again_fresh_if_killed_before_its_first_report(stage):
     stage.create("warmth:dies_in_a_fork", num_trials=2)
 
     worker = stage.start()

@@ -53,7 +53,7 @@ def test_signal_to_all_processes_of_a_worker_counts_no_failure(sqlite_stage, num
     assert sqlite_stage.expect_released().checkpoint_step > 0
 
 
-def test_child_killed_by_the_signal_that_ends_its_worker_counts_no_loss(sqlite_stage):
+def test_no_loss_is_counted_if_the_same_signal_ends_child_and_worker(sqlite_stage):
     sqlite_stage.create("obedient:resets_signal_handlers")
     worker = sqlite_stage.start()
     eventually((sqlite_stage.folder / "ready").exists)

@@ -92,7 +92,7 @@ def test_value_returned_without_reports_is_the_result_of_step_1(sqlite_stage):
         assert (trial.last_step, trial.last_value) == (1, 0.25)
 
 
-def test_trainable_that_writes_100_mb_completes_and_its_files_stay_small(sqlite_stage):
+def test_trainable_completes_after_100_mb_of_output_and_its_files_stay_small(sqlite_stage):
     sqlite_stage.create("misbehaving:floods")
 
     code = sqlite_stage.run()
@@ -115,7 +115,7 @@ def test_binary_output_is_stored_as_text(stage):
     assert "café" in attempt.log_tail
 
 
-def test_trial_that_holds_the_gil_longer_than_its_lease_is_not_lost(sqlite_stage):
+def test_trial_is_not_lost_if_it_holds_the_gil_longer_than_its_lease(sqlite_stage):
     sqlite_stage.create("misbehaving:holds_the_gil", num_trials=2)
 
     code = sqlite_stage.run(slots=2, lease=misbehaving.LONG_S / 2)
