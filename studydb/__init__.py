@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from studydb.study import load_study as load_study
     from studydb.study.frozen_trial import FrozenTrial as FrozenTrial
     from studydb.trainables import Command as Command
+    from studydb.trainables import Trainable as Trainable
 
     Trial = RunningTrial
 
@@ -105,7 +106,7 @@ _HOMES = {
     "studydb.searchers": ("GridSearch", "OptunaSearch", "RandomSearch"),
     "studydb.study": ("Study", "create_study", "delete_study", "load_study"),
     "studydb.study.frozen_trial": ("FrozenTrial",),
-    "studydb.trainables": ("Command",),
+    "studydb.trainables": ("Command", "Trainable"),
 }
 
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

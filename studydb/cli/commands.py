@@ -1,6 +1,7 @@
 """The root command, and the list of its subcommands."""
 
 from importlib import import_module
+from keyword import iskeyword
 
 import click
 
@@ -10,6 +11,7 @@ from studydb.version import __version__
 COMMANDS = {
     "hello": ("hello", "Run a small study here: see that everything works."),
     "create": ("create", "Create a study."),
+    "try": ("try_", "Run one trial here, in the foreground, and store nothing."),
     "worker": ("worker", "Run trials of a study until it is done."),
     "studies": ("status", "List the studies."),
     "status": ("status", "Show how a study is doing, and what to type next."),
@@ -48,7 +50,8 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"studydb.cli.{COMMANDS[cmd_name][0]}")
-        command = getattr(module, cmd_name.replace("-", "_"))
+        name = cmd_name.replace("-", "_")
+        command = getattr(module, f"{name}_" if iskeyword(name) else name)
         assert isinstance(command, click.Command)
         return command
 

@@ -1,6 +1,7 @@
 """Trainables: describe a function in a row, sign it, find it in a child and call it."""
 
 from studydb.trainables.calling import call, check_signature, returned_metrics
+from studydb.trainables.classes import Trainable
 from studydb.trainables.command import Command
 from studydb.trainables.command_run import CommandFailed, GivenBack
 from studydb.trainables.config_use import ignores_config
@@ -12,6 +13,7 @@ __all__ = [
     "Command",
     "CommandFailed",
     "GivenBack",
+    "Trainable",
     "Trust",
     "call",
     "check_python",

@@ -2,10 +2,11 @@
 
 import inspect
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from studydb.domain.errors import TrainableError
 from studydb.domain.text.display import with_article
+from studydb.trainables.classes import ClassTrial, Trainable, check_class, run_class
 
 EXTRAS = ("trial", "reporter", "checkpoint_dir")
 """The names of the parameters that a trainable may have after the config."""
@@ -51,15 +52,19 @@ class Reporter:
 
 def check_signature(function: Callable[..., Any]) -> None:
     """
-    Refuse an object that cannot be called with a config.
+    Refuse an object that cannot be called with a config, and a class that is no trainable.
 
     Raises:
-        TrainableError: The object is no function, takes no config, or requires more than `EXTRAS`.
+        TrainableError: The object is no function, takes no config, or requires more than `EXTRAS`;
+            or see `check_class`.
     """
     name = qualified_name(function)
-    if not callable(function) or inspect.isclass(function):
-        kind = "class" if inspect.isclass(function) else type(function).__name__
-        raise TrainableError(f"The trainable {name} is {with_article(kind)}; give a function.")
+    if inspect.isclass(function):
+        check_class(function)
+        return
+    if not callable(function):
+        kind = with_article(type(function).__name__)
+        raise TrainableError(f"The trainable {name} is {kind}; give a function.")
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise TrainableError(f"The trainable {name} is async; give a plain function.")
     parameters = _parameters(function)
@@ -88,6 +93,8 @@ def call(function: Callable[..., Any], config: dict[str, Any], trial: ReportingT
         TrainableError: studydb cannot call a function with this signature.
     """
     check_signature(function)
+    if inspect.isclass(function):
+        return run_class(cast("type[Trainable]", function), config, cast("ClassTrial", trial))
     positional, named = _extras(function, trial)
     result = function(config, *positional, **named)
     return _drain(result, trial) if inspect.isgenerator(result) else result

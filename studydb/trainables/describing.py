@@ -18,7 +18,7 @@ from typing import Any
 import cloudpickle
 
 from studydb.domain.errors import TrainableError
-from studydb.domain.records import Trainable, TrainableKind
+from studydb.domain.records import Trainable, TrainableForm, TrainableKind
 from studydb.domain.text.suggestions import did_you_mean
 from studydb.settings import scrubbed_environment
 from studydb.trainables import modules
@@ -38,7 +38,7 @@ _INTERPRETER_TIMEOUT_S = 60.0
 
 def describe(function: Callable[..., Any] | str, *, workdir: str | Path) -> Trainable:
     """
-    Describe a function so that workers can find it.
+    Describe a function or a class so that workers can find it.
 
     The description is an import path if a fresh interpreter in `workdir` finds the function's
     module and every module to which that module refers. Workers then run the files as they are when
@@ -59,19 +59,26 @@ def describe(function: Callable[..., Any] | str, *, workdir: str | Path) -> Trai
         _check_path(function, workdir)
         return _trainable(TrainableKind.IMPORT, function, workdir)
     check_signature(function)
+    form = TrainableForm.CLASS if inspect.isclass(function) else TrainableForm.FUNCTION
     own = {module.__name__: module for module in _own_modules(function)}
     places = _fresh_places(own, workdir)
     not_found = {name for name, module in own.items() if not _same(module, places[name])}
     missing = _not_importable(own, not_found)
     path = _import_path(function)
     if path is not None and path.partition(":")[0] in own.keys() - missing.keys():
-        return _trainable(TrainableKind.IMPORT, path, workdir)
+        return _trainable(TrainableKind.IMPORT, path, workdir, form=form)
     source = _pickle(function, missing.values(), workdir)
-    return _trainable(TrainableKind.PICKLE, path or qualified_name(function), workdir, source)
+    name = path or qualified_name(function)
+    return _trainable(TrainableKind.PICKLE, name, workdir, source, form=form)
 
 
 def _trainable(
-    kind: TrainableKind, name: str, workdir: Path, source: bytes | None = None
+    kind: TrainableKind,
+    name: str,
+    workdir: Path,
+    source: bytes | None = None,
+    *,
+    form: TrainableForm = TrainableForm.FUNCTION,
 ) -> Trainable:
     return Trainable(
         uuid=str(uuid.uuid4()),
@@ -80,6 +87,7 @@ def _trainable(
         workdir=str(workdir),
         python_version=PYTHON_VERSION,
         source=source,
+        form=form,
     )
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from harness.refusal import check_refused
 
+import studydb
 from studydb.domain.errors import TrainableError, Untrusted
 from studydb.domain.records import Trainable, TrainableKind
 from studydb.settings import Key, Keyring
@@ -483,3 +484,42 @@ def test_returned_number_or_dict_becomes_metrics():
 def test_returned_value_that_is_not_a_metric_is_refused(value):
     with pytest.raises(TrainableError, match="return a dict of metrics"):
         returned_metrics(value, "loss")
+
+
+class NoBase:
+    def step(self):
+        return {}
+
+
+class NoStep(studydb.Trainable):
+    pass
+
+
+class NoLoad(studydb.Trainable):
+    def step(self):
+        return {}
+
+    def save_checkpoint(self, directory):
+        return {}
+
+
+class WithArguments(studydb.Trainable):
+    def __init__(self, size):
+        self.size = size
+
+    def step(self):
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("cls", "words"),
+    [
+        (NoBase, "does not inherit studydb.Trainable"),
+        (NoStep, "has no method step"),
+        (NoLoad, "has no method load_checkpoint"),
+        (WithArguments, "takes size in __init__"),
+    ],
+)
+def test_class_that_cannot_be_a_trainable_is_refused(cls, words):
+    with pytest.raises(TrainableError, match=words):
+        check_signature(cls)

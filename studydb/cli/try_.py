@@ -1,0 +1,68 @@
+"""`try`: run one trial in the foreground, and store nothing."""
+
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from studydb.cli.control import read_values
+from studydb.cli.opening import opened_study
+from studydb.cli.options import Storage, storage_option, study_argument
+from studydb.domain.errors import StudydbError
+from studydb.domain.text.display import value_text, visible
+
+if TYPE_CHECKING:
+    from studydb.domain.metrics import Result
+
+FAILED = 1
+
+
+@click.command("try")
+@study_argument
+@click.argument("params", nargs=-1, metavar="[PARAM=VALUE]…")
+@click.option("--debug", is_flag=True, help="Start Python's debugger where the code has failed.")
+@storage_option
+def try_(*, name: str, params: Sequence[str], debug: bool, storage: Storage) -> int:
+    """
+    Run one trial of NAME here, in the foreground; nothing is counted or stored.
+
+    Parameters that are not given are drawn at random. An error of your code is printed with its
+    traceback.
+    """
+    from studydb.study.trying import try_trainable
+
+    given = read_values(params)
+    with opened_study(storage, name) as study:
+        metric = study.record.objective.metric
+
+        def show(result: "Result", saved: bool) -> None:  # noqa: FBT001  `try_trainable` calls it
+            others = "".join(f"  {key}={value!r}" for key, value in result.metrics.items())
+            note = "  (a checkpoint, not stored)" if saved else ""
+            line = f"step {result.step}: {metric} {value_text(result.value)}{others}{note}"
+            click.echo(visible(line))
+
+        try:
+            try_trainable(study.record, given, workdir=Path.cwd(), on_report=show)
+        except StudydbError:
+            raise
+        except Exception as error:  # noqa: BLE001  the user's code raises anything
+            return _fail(error, debug=debug)
+    click.echo("The trial is complete; nothing was stored.")
+    return 0
+
+
+def _fail(error: Exception, *, debug: bool) -> int:
+    tail = getattr(error, "tail", None)  # the last lines of a command
+    if tail is None:
+        traceback.print_exception(error)
+    else:
+        click.echo(visible(f"studydb: {error}"), err=True)
+    if debug and tail is None:
+        import pdb  # noqa: T100  the user asks for the debugger
+
+        pdb.post_mortem(error.__traceback__)
+    sys.stdout.flush()
+    return FAILED

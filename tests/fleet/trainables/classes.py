@@ -1,0 +1,60 @@
+"""Class trainables for tests; `folder` in the config is the test's folder."""
+
+from pathlib import Path
+from time import sleep
+
+import studydb
+
+
+class Counting(studydb.Trainable):
+    """Counts steps, saves the count as a dict, and writes each call to the file `calls`."""
+
+    def setup(self, config):
+        self.folder, self.count = Path(config["folder"]), 0
+        self.note("setup")
+
+    def note(self, text):
+        with (self.folder / "calls").open("a") as file:
+            file.write(f"{text}\n")
+
+    def step(self):
+        self.count += 1
+        if (until := self.config.get("gate_after")) and self.count > until:
+            while not (self.folder / "gate-all").exists():
+                sleep(0.01)
+        return {"loss": 1 / self.count, "done": self.count == self.config.get("steps", 4)}
+
+    def save_checkpoint(self, directory):  # noqa: ARG002  the state is a dict
+        self.note(f"save {self.count}")
+        return {"count": self.count}
+
+    def load_checkpoint(self, checkpoint):
+        self.count = checkpoint["count"]
+        self.note(f"load {self.count}")
+
+    def cleanup(self):
+        self.note("cleanup")
+
+
+class InFiles(Counting):
+    """Saves the count as a file; and only at every third step."""
+
+    checkpoint_every = 3
+
+    def save_checkpoint(self, directory):
+        self.note(f"save {self.count}")
+        Path(directory, "count").write_text(str(self.count))
+
+    def load_checkpoint(self, checkpoint):
+        self.count = int(Path(checkpoint, "count").read_text())
+        self.note(f"load {self.count}")
+
+
+class Failing(Counting):
+    def step(self):
+        raise ValueError("step failed")
+
+
+class Wrong(Counting):
+    def step(self):
+        return 0.5

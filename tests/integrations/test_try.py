@@ -1,0 +1,99 @@
+"""`studydb try` runs one trial in the foreground and stores nothing."""
+
+import json
+import sys
+
+import pytest
+from fleet.workers import TRAINABLES
+from harness.arrange import dump
+
+import studydb
+
+
+@pytest.fixture
+def study(here, sqlite_url, monkeypatch):
+    """A function that creates the study `tried`; commands use its database."""
+    monkeypatch.setenv("STUDYDB_STORAGE", sqlite_url)
+    monkeypatch.setattr(sys, "argv", sys.argv)  # a trial gets arguments of its own
+
+    def create(trainable, **options):
+        given = {"metric": "loss", "mode": "min", "num_trials": 1, "workdir": here}
+        return studydb.create_study("tried", trainable, storage=sqlite_url, **(given | options))
+
+    return create
+
+
+def test_function_reports_to_the_terminal_and_the_database_is_unchanged(bare_console, here, study):
+    (here / "train_here.py").write_text(
+        "def main(config, trial):\n"
+        "    assert trial.checkpoint is None\n"
+        "    for step in range(3):\n"
+        "        trial.report({'loss': config['x'] + step, 'note': 'a'}, checkpoint={'s': step})\n"
+    )
+    made = study("train_here:main", space={"x": studydb.uniform(0, 1)})
+    before = dump(made.database)
+
+    ran = bare_console("try", "tried", "x=0.5")
+
+    assert ran.out.splitlines() == [
+        "step 1: loss 0.5  note='a'  (a checkpoint, not stored)",
+        "step 2: loss 1.5  note='a'  (a checkpoint, not stored)",
+        "step 3: loss 2.5  note='a'  (a checkpoint, not stored)",
+        "The trial is complete; nothing was stored.",
+    ]
+    assert dump(made.database) == before
+
+
+def test_error_of_the_code_is_printed_with_its_traceback(bare_console, here, study):
+    (here / "failing_here.py").write_text("def main(config):\n    raise KeyError('lr')\n")
+    study("failing_here:main")
+
+    ran = bare_console("try", "tried", code=1)
+
+    assert "failing_here.py" in ran.err
+    assert "KeyError: 'lr'" in ran.err
+
+
+def test_rule_ends_the_trial(bare_console, here, study):
+    study(
+        "classes:Counting",
+        workdir=TRAINABLES,
+        space={"folder": str(here), "steps": 9},
+        stop=["training_iteration>=2"],
+    )
+
+    ran = bare_console("try", "tried")
+
+    assert ran.out.count("step ") == 2
+
+
+def test_command_runs_with_the_given_parameters(bare_console, here, study, capfd):
+    (here / "train.sh").write_text('#!/bin/sh\necho "[studydb] {\\"loss\\": $1}"\necho bye\n')
+    (here / "train.sh").chmod(0o755)
+    study(["./train.sh", "{x}"], space={"x": studydb.uniform(0, 1)})
+
+    ran = bare_console("try", "tried", "x=0.25")
+
+    assert "step 1: loss 0.25" in ran.out + capfd.readouterr().out
+
+
+def test_failed_command_is_one_line_without_a_traceback(bare_console, here, study):
+    study(["sh", "-c", "exit 3"])
+
+    ran = bare_console("try", "tried", code=1)
+
+    assert "exited with code 3" in ran.err
+    assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [(["y=1"], "'y'"), (["x=7"], "x"), (["x"], "'='"), (["--debugg"], "--debug")],
+)
+def test_wrong_arguments_of_try_are_refused(bare_console, study, words, cause):
+    study(["true"], space={"x": studydb.uniform(0, 1)})
+
+    ran = bare_console("try", "tried", *words, code=2)
+
+    assert cause in ran.err
+    assert json.dumps(ran.err).count("\\n") == 1

@@ -1,0 +1,82 @@
+"""Trials that run a class: the order of its calls, its checkpoints, and how it ends."""
+
+import signal
+
+import pytest
+
+
+@pytest.fixture
+def storage_url(sqlite_url):
+    """The tests run on SQLite alone, because what they check does not depend on the database."""
+    return sqlite_url
+
+
+def calls(stage):
+    return (stage.folder / "calls").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("name", "saves"),
+    [("Counting", ["save 1", "save 2", "save 3", "save 4"]), ("InFiles", ["save 3", "save 4"])],
+)
+def test_methods_are_called_in_order_until_a_step_says_done(stage, name, saves):
+    stage.create(f"classes:{name}")
+
+    assert stage.run() == 0
+
+    assert calls(stage) == ["setup", *saves, "cleanup"]
+    assert (stage.trial().state, stage.trial().reason) == ("TERMINATED", "COMPLETED")
+    assert stage.steps() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("name", ["Counting", "InFiles"])
+def test_killed_class_goes_on_from_its_checkpoint(stage, name):
+    stage.create(f"classes:{name}", space={"gate_after": 3, "steps": 5})
+    worker = stage.start()
+    stage.await_trial(lambda row: row.checkpoint_step == 3)
+    worker.end()
+    stage.open_gate("all")
+
+    assert stage.run() == 0
+
+    assert calls(stage)[-5:] == ["setup", "load 3", *calls(stage)[-3:]]
+    assert stage.steps() == [1, 2, 3, 4, 5]
+
+
+def test_class_saves_when_its_worker_is_signalled(stage):
+    stage.create("classes:InFiles", space={"gate_after": 4, "steps": 9})
+    worker = stage.start()
+    stage.await_trial(lambda row: row.checkpoint_step == 3)
+
+    worker.send(signal.SIGTERM)
+    stage.open_gate("all")
+
+    assert worker.exit_code() == 143
+    released = stage.expect_released()
+    assert released.checkpoint_step >= 4
+    assert calls(stage)[-1] == "cleanup"
+    assert stage.run() == 0
+    assert stage.steps() == list(range(1, 10))
+
+
+def test_stop_rule_ends_a_class_after_a_last_checkpoint(stage):
+    stage.create("classes:InFiles", space={"steps": 9}, stop=["training_iteration>=5"])
+
+    assert stage.run() == 0
+
+    assert calls(stage) == ["setup", "save 3", "save 5", "cleanup"]
+    assert stage.trial().reason == "RULE_STOPPED"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("Failing", "step failed"), ("Wrong", "step() returned a float")]
+)
+def test_error_of_a_class_fails_its_trial_after_the_cleanup(stage, name, words):
+    stage.create(f"classes:{name}")
+
+    stage.run()
+
+    (attempt,) = stage.attempts()
+    assert stage.trial().state == "ERROR"
+    assert words in attempt.error_message
+    assert calls(stage)[-1] == "cleanup"
