@@ -78,8 +78,8 @@ RETURNING trial.id;
 --                 Index Cond: (id = expired.id)
 --                 Filter: (state = ($5)::text)
 
--- studydb/store/sweeps.py unpause: If the study is RUNNING again, move the trials that its
---   pause had paused to PENDING.
+-- studydb/store/sweeps.py unpause: If the study is RUNNING again, make the trials PENDING that
+--   were paused with the study.
 WITH paused AS MATERIALIZED (
     SELECT trial.id AS id
     FROM trial

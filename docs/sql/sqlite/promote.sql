@@ -1,5 +1,5 @@
--- studydb/operations/promote.py promote: Ask the scheduler for work until it names a trial,
---   which becomes PENDING, or has no more work. Imported by studydb/lease/acquire.py,
+-- studydb/operations/promote.py promote: Ask the scheduler for work until it names a trial or
+--   has no more work. Imported by studydb/lease/acquire.py,
 --   studydb/operations/study_progress.py.
 
 BEGIN;

@@ -42,8 +42,8 @@ WHERE trial.id IN (SELECT expired.id FROM expired)
     AND trial.state = 'RUNNING'
 RETURNING id;
 
--- studydb/store/sweeps.py unpause: If the study is RUNNING again, move the trials that its
---   pause had paused to PENDING.
+-- studydb/store/sweeps.py unpause: If the study is RUNNING again, make the trials PENDING that
+--   were paused with the study.
 WITH paused AS MATERIALIZED (
     SELECT trial.id AS id
     FROM trial
