@@ -24,7 +24,7 @@ def judge_exit(
         return outcome, 0.0
     in_a_row = 1
     for row in attempts.since_checkpoint(txn, lease=lease, limit=FREE_EXITS):
-        if (row.reason, row.error_type in exits) != (Reason.PREEMPTED, True):
+        if row.error_type not in exits:
             break
         in_a_row += 1
     if in_a_row > FREE_EXITS:

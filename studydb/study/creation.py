@@ -42,11 +42,17 @@ from studydb.trainables import Command, describe, sign, signed_payload
 
 Made = TypeVar("Made")
 
+Code = Callable[..., Any] | Command | Sequence[str] | str
+"""
+What trials run: a function or a `studydb.Trainable` class, or the path of one ("module:name"); or a
+command, as a list such as ["./train", "--lr", "{lr}"] or as a `studydb.Command`.
+"""
+
 
 @suggesting_keywords
 def create_study(
     name: str,
-    trainable: Callable[..., Any] | Command | Sequence[str] | str | None,
+    trainable: Code | None,
     *,
     metric: str,
     mode: str,
@@ -68,8 +74,7 @@ def create_study(
     Create a study; an SQLite database is made when missing.
 
     Args:
-        trainable: A function, or "module:function"; or a command, as a list such as
-            ["./train", "--lr", "{lr}"], or a `Command`; None if your program runs trials by `ask`.
+        trainable: A function, class, "module:name" or command; None if you run trials by `ask`.
         metric: The metric that trials are compared by; nested names are joined by "/".
         space: A nested dict of distributions and constants.
         num_trials: The limit of trials; None for no limit (but a grid ends after its last point).
@@ -142,11 +147,11 @@ def _limits_of_losses(asked: int | None) -> dict[str, Any]:
 def _new_study(
     name: str,
     spec: StudySpec,
-    function: Callable[..., Any] | Command | Sequence[str] | str | None,
+    code: Code | None,
     workdir: str | Path | None,
 ) -> NewStudy:
     place = checking.directory("workdir", Path.cwd() if workdir is None else workdir)
-    trainable = _described(function, spec, workdir=place)
+    trainable = _described(code, spec, workdir=place)
     _check_end(spec, trainable)
     if spec.searcher is not None:
         spec.searcher.check(spec.space, [spec.objective])
@@ -162,21 +167,15 @@ def _new_study(
     )
 
 
-def _described(
-    function: Callable[..., Any] | Command | Sequence[str] | str | None,
-    spec: StudySpec,
-    *,
-    workdir: Path,
-) -> Trainable | None:
-    if function is None:
+def _described(code: Code | None, spec: StudySpec, *, workdir: Path) -> Trainable | None:
+    if code is None:
         return None
-    if isinstance(function, list | tuple):
-        function = Command(function)
-    if isinstance(function, Command):
-        function.check(spec.space, workdir=workdir)
-        return function.describe(spec.space, workdir=workdir)
-    assert not isinstance(function, Sequence) or isinstance(function, str)
-    return describe(function, workdir=workdir)
+    if isinstance(code, Sequence) and not isinstance(code, str):
+        code = Command(code)
+    if isinstance(code, Command):
+        code.check(spec.space, workdir=workdir)
+        return code.describe(spec.space, workdir=workdir)
+    return describe(code, workdir=workdir)
 
 
 def _check_end(spec: StudySpec, trainable: Trainable | None) -> None:

@@ -103,7 +103,7 @@ def _leaf(spec: Mapping[str, Any], name: str) -> Any:
         return _space(_mapping(spec["parameters"], name))
     if "probabilities" in spec:
         raise InvalidSpec(f"Parameter {name!r} has probabilities; studydb's choices are equal.")
-    kind = spec.get("distribution", _implied(spec, name))
+    kind = spec["distribution"] if "distribution" in spec else _implied(spec, name)
     read = _DISTRIBUTIONS[_one_of(kind, _DISTRIBUTIONS, f"{name}.distribution")]
     try:
         return read(spec)

@@ -71,11 +71,11 @@ def try_trainable(
             rules=study.rules,
         )
         ours, theirs = socket.socketpair()
+        worker, channel = Channel(ours), Channel(theirs)
         answers = threading.Thread(
-            target=_answer, args=(Channel(ours), study, on_report), name="studydb-try", daemon=True
+            target=_answer, args=(worker, study, on_report), name="studydb-try", daemon=True
         )
         answers.start()
-        channel = Channel(theirs)
         try:
             child.prepare(to_import)
             trial = RunningTrial(job, channel, None)
@@ -86,6 +86,7 @@ def try_trainable(
         finally:
             channel.close()
             answers.join()
+            worker.close()
 
 
 def _answer(channel: Channel, study: Study, on_report: ON_REPORT) -> None:

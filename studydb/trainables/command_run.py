@@ -262,6 +262,7 @@ class _Run:
         self._selector = selectors.DefaultSelector()
         self._clients: dict[socket.socket, bytes] = {}
         self._report_file = self._open_report_file()
+        self._exit: int | None = None
 
     def run(self) -> None:
         self._process = self._start()
@@ -272,7 +273,7 @@ class _Run:
             self._read_the_rest()
         finally:
             self._kill_group(signal.SIGKILL)
-            self._selector.close()
+            self._close()
         self._conclude(self._process.returncode)
 
     def _start(self) -> "subprocess.Popen[bytes]":
@@ -305,6 +306,15 @@ class _Run:
         ):  # only Linux has descriptors of processes
             self._exit = os.pidfd_open(self._process.pid)
             self._selector.register(self._exit, selectors.EVENT_READ, self._selector.unregister)
+
+    def _close(self) -> None:
+        self._process.wait()
+        self._selector.close()
+        for opened in (self._process.stdout, self._process.stderr, *self._clients):
+            if opened is not None:
+                opened.close()
+        if self._exit is not None:
+            os.close(self._exit)
 
     def _serve(self, timeout_s: float) -> None:
         for key, _ in self._selector.select(timeout_s):

@@ -1,6 +1,5 @@
 """A W&B sweep file becomes a study."""
 
-import json
 import sys
 
 import pytest
@@ -115,8 +114,7 @@ def test_study_of_a_sweep_file_runs_its_program(bare_console, here, sqlite_url):
     bare_console("create", "swept", "--from", "sweep.yaml", "--storage", sqlite_url)
     bare_console("worker", "--study", "swept", "--storage", sqlite_url)
 
-    best = bare_console("best", "swept", "--storage", sqlite_url, "--json")
-    assert json.loads(best.out)["value"] == 1.0
+    assert studydb.load_study("swept", storage=sqlite_url).best_trial.value == 1.0
 
 
 def test_metric_must_be_given_if_the_sweep_file_has_none(bare_console, here):

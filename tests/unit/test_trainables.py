@@ -242,7 +242,7 @@ def test_error_raised_by_the_module_is_not_wrapped(project):
     [
         ("plain:trian", "import", "Did you mean 'train'"),
         ("plain:NUMBER", "import", "is an int"),
-        ("plain:train", "command", "'command'"),
+        ("plain:train", "wasm", "'wasm'"),
     ],
 )
 def test_wrong_name_or_kind_of_a_trainable_is_refused_by_load(project, name, kind, why):

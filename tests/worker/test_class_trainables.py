@@ -39,7 +39,9 @@ def test_killed_class_goes_on_from_its_checkpoint(stage, name):
 
     assert stage.run() == 0
 
-    assert calls(stage)[-5:] == ["setup", "load 3", *calls(stage)[-3:]]
+    resumed = calls(stage)[calls(stage).index("setup", 1) :]
+    assert resumed[:2] == ["setup", "load 3"]
+    assert resumed[-2:] == ["save 5", "cleanup"]
     assert stage.steps() == [1, 2, 3, 4, 5]
 
 

@@ -62,6 +62,7 @@ def failure(stage):
     return attempt.error_message
 
 
+@pytest.mark.row("C9")
 def test_lines_of_a_command_are_results(stage, script, create):
     create(
         script("""echo '[studydb] {"error": 0.5}'; echo '[studydb] {"step": 4, "error": NaN}'""")
@@ -73,6 +74,7 @@ def test_lines_of_a_command_are_results(stage, script, create):
     assert stage.steps() == [1, 4]
 
 
+@pytest.mark.row("C9")
 @pytest.mark.parametrize("text", ["a b", "it's", '"q"', "$HOME `x` *", "é\n#", "", "{x}", "-x"])
 def test_value_arrives_as_it_is_in_arguments_and_config(stage, create, here, text):
     (here / "echo.py").write_text(
@@ -385,7 +387,7 @@ EXAMPLES = {
 def example(name):
     """Return the code block of docs/commands.md whose first lines name the file."""
     for block in re.findall(r"^```\w+\n(.*?)^```", DOC.read_text(), re.MULTILINE | re.DOTALL):
-        if name in "\n".join(block.splitlines()[:2]):
+        if re.match(rf"(#!.*\n)?(#|//) {re.escape(name)}\b", block):
             return block
     raise AssertionError(name)
 
