@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -139,9 +139,7 @@ def create(
         defined |= read_sweep(sweep)
         leaves = {**defined.pop("space").leaves, **leaves}
     defined |= {key: value for key, value in given.items() if value is not None}
-    for option in ("metric", "mode"):
-        if option not in defined:
-            raise UsageError(f"Missing option --{option}. See `studydb create --help`.")
+    _require(defined, "metric", "mode")
     with created_study(
         storage,
         name,
@@ -151,6 +149,14 @@ def create(
         **settings,
     ) as study:
         _print_created(study, storage)
+
+
+def _require(defined: Mapping[str, Any], *names: str) -> None:
+    """Refuse a study without these options; a sweep file may have given them."""
+    context = click.get_current_context()
+    for option in context.command.params:
+        if option.name in names and option.name not in defined:
+            raise click.MissingParameter(ctx=context, param=option)
 
 
 def read_code(

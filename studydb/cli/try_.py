@@ -1,7 +1,6 @@
 """`try`: run one trial in the foreground, and store nothing."""
 
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +11,8 @@ from studydb.cli.control import read_values
 from studydb.cli.opening import opened_study
 from studydb.cli.options import Storage, storage_option, study_argument
 from studydb.domain.errors import StudydbError
-from studydb.domain.text.display import value_text, visible
+from studydb.domain.failures import failure_of
+from studydb.domain.text.display import printed, value_text, visible
 
 if TYPE_CHECKING:
     from studydb.domain.metrics import Result
@@ -57,7 +57,7 @@ def try_(*, name: str, params: Sequence[str], debug: bool, storage: Storage) -> 
 def _fail(error: Exception, *, debug: bool) -> int:
     tail = getattr(error, "tail", None)  # the last lines of a command
     if tail is None:
-        traceback.print_exception(error)
+        click.echo(printed(failure_of(error).traceback), err=True, nl=False)
     else:
         click.echo(visible(f"studydb: {error}"), err=True)
     if debug and tail is None:

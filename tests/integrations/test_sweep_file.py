@@ -122,4 +122,4 @@ def test_metric_must_be_given_if_the_sweep_file_has_none(bare_console, here):
 
     refused = bare_console("create", "swept", "--from", "sweep.yaml", code=2)
 
-    assert "Missing option --metric" in refused.err
+    assert "Missing option '--metric'" in refused.error

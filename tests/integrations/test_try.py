@@ -52,6 +52,7 @@ def test_error_of_the_code_is_printed_with_its_traceback(bare_console, here, stu
 
     assert "failing_here.py" in ran.err
     assert "KeyError: 'lr'" in ran.err
+    assert "trying.py" not in ran.err  # studydb's own frames are left out
 
 
 def test_rule_ends_the_trial(bare_console, here, study):
@@ -82,8 +83,8 @@ def test_failed_command_is_one_line_without_a_traceback(bare_console, here, stud
 
     ran = bare_console("try", "tried", code=1)
 
-    assert "exited with code 3" in ran.err
-    assert "Traceback" not in ran.err
+    assert "exited with code 3" in ran.error
+    assert "Traceback" not in ran.error
 
 
 @pytest.mark.parametrize(
@@ -95,5 +96,5 @@ def test_wrong_arguments_of_try_are_refused(bare_console, study, words, cause):
 
     ran = bare_console("try", "tried", *words, code=2)
 
-    assert cause in ran.err
-    assert json.dumps(ran.err).count("\\n") == 1
+    assert cause in ran.error
+    assert json.dumps(ran.error).count("\\n") == 1
