@@ -1,5 +1,6 @@
 """`worker`: run trials of a study."""
 
+import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -47,6 +48,11 @@ def _seconds_option(flag: str, default: float, meaning: str) -> Callable[..., An
     help="The limit of results that wait on disk for the database, such as 500M; 0: use no disk.",
 )
 @click.option(
+    "--preempt-signal",
+    type=click.Choice(["USR1", "USR2"]),
+    help="A signal that releases the running trials like SIGTERM, as Slurm's --signal sends.",
+)
+@click.option(
     "--start",
     type=click.Choice(["auto", "fresh"]),
     default="auto",
@@ -60,6 +66,7 @@ def worker(
     grace: float,
     allow_import: Sequence[str],
     spill_size: int,
+    preempt_signal: str | None,
     start: str,
     storage: Storage,
     **options: Any,
@@ -82,6 +89,7 @@ def worker(
             grace_s=grace,
             allow_imports=tuple(allow_import),
             spill_bytes=spill_size,
+            preempt_signal=signal.Signals[f"SIG{preempt_signal}"] if preempt_signal else 0,
             warm_starts=start == "auto",
             say=_say,
             **options,  # study, slots, max_trials, wait, workdir

@@ -21,10 +21,15 @@ from studydb.worker.cores import thread_limits
 
 # Import the studydb of this process; another studydb may be installed. Then move the folder of the
 # imported studydb to the end of sys.path, so that no file in the folder hides a module of Python.
+#
+# The signal of --preempt-signal is ignored first of all: a batch system may send it to all
+# processes, and would end those that do not handle it. The worker then asks the trials to end.
 _START = (
-    "import sys; sys.path.insert(0, sys.argv[1]); import studydb; "
+    "import signal, sys; ignored = int(sys.argv[2]); "
+    "ignored and signal.signal(ignored, signal.SIG_IGN); "
+    "sys.path.insert(0, sys.argv[1]); import studydb; "
     "sys.path.append(sys.path.pop(0)); "
-    "from studydb.child.fork_server import main; main(sys.argv[2:])"
+    "from studydb.child.fork_server import main; main(sys.argv[3:])"
 )
 # -P: a file in the working directory must not hide a module that the server imports.
 _COMMAND = (sys.executable, "-P", "-c", _START, str(Path(studydb.__file__).parents[1]))
@@ -33,13 +38,13 @@ _TICK_S = 0.01
 
 
 class _Server:
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, ignored_signal: int) -> None:
         ours, theirs = socket.socketpair()
         server_id = uuid4().hex
         self._marked = f"{SERVER_ID_VARIABLE}={server_id}".encode()
         with theirs:
             self._popen = subprocess.Popen(
-                [*_COMMAND, str(theirs.fileno()), str(os.getpid())],
+                [*_COMMAND, str(ignored_signal), str(theirs.fileno()), str(os.getpid())],
                 env=scrubbed_environment()
                 | thread_limits(os.environ, parts=slots)
                 | {SERVER_ID_VARIABLE: server_id},
@@ -93,10 +98,11 @@ class ForkServer:
 
     Args:
         slots: The number of children that share the cores.
+        ignored_signal: A signal that the server and its children ignore; 0 for none.
     """
 
-    def __init__(self, *, slots: int = 1) -> None:
-        self._slots = slots
+    def __init__(self, *, slots: int = 1, ignored_signal: int = 0) -> None:
+        self._slots, self._ignored_signal = slots, ignored_signal
         self._lock = threading.Lock()
         self._server: _Server | None = None
         self._closed = False
@@ -138,7 +144,7 @@ class ForkServer:
             if self._closed:
                 raise OSError("The fork server has been closed.")
             if self._server is None or self._server.forker.dead:
-                self._server = _Server(self._slots)
+                self._server = _Server(self._slots, self._ignored_signal)
             return self._server
 
     def close(self) -> None:

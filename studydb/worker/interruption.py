@@ -46,7 +46,7 @@ class Interruption:
         """Wait until the worker is stopping; return False after the timeout."""
         return self._stopping.wait(timeout_s)
 
-    def listen(self, at_once: Callable[[int], None]) -> None:
+    def listen(self, at_once: Callable[[int], None], *, preempt_signal: int = 0) -> None:
         """
         Stop the worker at SIGTERM, SIGINT or SIGHUP; call this from the main thread.
 
@@ -55,11 +55,14 @@ class Interruption:
 
         Args:
             at_once: Called at the second signal, to end the process.
+            preempt_signal: One more signal that stops the worker; like SIGHUP, it does not count
+                as a second signal. 0 for none.
         """
+        uncounted = (signal.SIGHUP, preempt_signal)
 
         def handle(number: int, _frame: FrameType | None) -> None:
-            is_second = self.signal not in (None, signal.SIGHUP)
-            if is_second and number != signal.SIGHUP:
+            is_second = self.signal not in (None, *uncounted)
+            if is_second and number not in uncounted:
                 at_once(number)
             if not is_second:
                 self.signal = number
@@ -67,5 +70,7 @@ class Interruption:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, handle)
+        if preempt_signal:
+            signal.signal(preempt_signal, handle)
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             signal.signal(signal.SIGHUP, handle)

@@ -81,10 +81,14 @@ def run_worker(options: WorkerOptions) -> int:
     """
     options = _checked(options)
     interruption = Interruption()
-    interruption.listen(at_once=lambda number: os._exit(128 + number))
+    interruption.listen(
+        at_once=lambda number: os._exit(128 + number), preempt_signal=options.preempt_signal
+    )
     _end_with_parent()
     with ExitStack() as stack:
-        forkserver = stack.enter_context(closing(ForkServer(slots=options.slots)))
+        forkserver = stack.enter_context(
+            closing(ForkServer(slots=options.slots, ignored_signal=options.preempt_signal))
+        )
         try:
             forkserver.start()  # in the main thread: the server ends with this thread
             return _work(options, interruption, forkserver, stack)

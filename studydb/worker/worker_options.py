@@ -25,6 +25,7 @@ class WorkerOptions:
         allow_imports: Prefixes of the import paths whose functions may run without a signature.
         grace_s: How long a child that was asked to stop may save and end before it is killed.
         spill_bytes: How many bytes of results may wait on disk while the database does not answer.
+        preempt_signal: A signal that a batch system sends before it ends its jobs; 0 for none.
         warm_starts: Whether attempts may be forked from a process that has imported the trainable.
     """
 
@@ -40,4 +41,5 @@ class WorkerOptions:
     allow_imports: tuple[str, ...] = ()
     grace_s: float = GRACE_S
     spill_bytes: int = SPILL_BYTES
+    preempt_signal: int = 0
     warm_starts: bool = True

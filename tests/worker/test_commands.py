@@ -254,6 +254,28 @@ def test_signalled_worker_gives_the_trial_back_after_a_last_checkpoint(stage, sc
     assert stage.steps()[-1] == 9
 
 
+@pytest.mark.parametrize("kind", ["command", "function", "class"])
+def test_preempt_signal_to_all_processes_releases_the_trial(stage, script, create, kind):
+    match kind:
+        case "command":
+            loop = "trap 'exit 0' TERM; studydb report error=1; while :; do sleep 0.05; done"
+            create(script(loop))
+        case "function":
+            stage.create("obedient:unhurried")
+        case "class":
+            stage.create("classes:InFiles", space={"gate_after": 1, "steps": 9})
+    worker = stage.start(preempt_signal="USR1")
+    stage.await_result()
+
+    for process in worker.family():
+        process.send_signal(signal.SIGUSR1)
+    if kind == "class":
+        stage.open_gate("all")
+
+    assert worker.exit_code(30.0) == 128 + signal.SIGUSR1
+    stage.expect_released()
+
+
 def test_no_process_is_left_when_the_worker_is_killed(stage, script, create):
     create(
         script(
