@@ -17,11 +17,6 @@ _DICT = "studydb-checkpoint.pkl"
 """The file in a checkpoint's directory that holds a dict."""
 
 
-def is_below_command() -> bool:
-    """Whether this process runs below a command of a trial."""
-    return bool(os.environ.get(report_client.SOCKET))
-
-
 def report(metrics: Mapping[str, Any], checkpoint: CheckpointLike | None) -> None:
     """
     Report for the trial whose command started this process; see `RunningTrial.report`.

@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from studydb.artifacts.checkpoint_files import CheckpointLike, Restored, Saver, prepare
 from studydb.artifacts.checkpoint_records import Saved
-from studydb.child import command_connection
 from studydb.child.channel import Channel, FrameError
 from studydb.child.job import Job
 from studydb.child.messages import End, FlushAsked, Reported
@@ -279,6 +279,8 @@ def _without_done(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     return rest, bool(metrics[DONE])
 
 
+SOCKET_VARIABLE = "STUDYDB_SOCKET"
+
 _current: RunningTrial | None = None
 
 
@@ -293,6 +295,15 @@ def current(trial: RunningTrial) -> Iterator[None]:
         _current = None
 
 
+def _below_command() -> ModuleType | None:
+    """Return the module that reports over a command's socket; None outside of commands."""
+    if not os.environ.get(SOCKET_VARIABLE):
+        return None
+    from studydb.child import command_connection  # noqa: PLC0415  functions do not need it
+
+    return command_connection
+
+
 def config() -> dict[str, Any]:
     """
     Return the config of the trial that runs in this process, or whose command started it.
@@ -302,8 +313,8 @@ def config() -> dict[str, Any]:
     """
     if _current is not None:
         return _current.config
-    if command_connection.is_below_command():
-        return command_connection.config()
+    if (command := _below_command()) is not None:
+        return dict(command.config())
     raise UsageError("studydb.config() was called outside a trial. Let a worker run the code.")
 
 
@@ -316,8 +327,9 @@ def checkpoint() -> Restored | None:
     """
     if _current is not None:
         return _current.checkpoint
-    if command_connection.is_below_command():
-        return command_connection.checkpoint()
+    if (command := _below_command()) is not None:
+        found: Restored | None = command.checkpoint()
+        return found
     raise UsageError("studydb.checkpoint() was called outside a trial. Let a worker run the code.")
 
 
@@ -329,8 +341,8 @@ def report(metrics: Mapping[str, Any], checkpoint: CheckpointLike | None = None)
     Raises:
         UsageError: No trial runs in this process.
     """
-    if _current is None and command_connection.is_below_command():
-        command_connection.report(metrics, checkpoint)
+    if _current is None and (command := _below_command()) is not None:
+        command.report(metrics, checkpoint)
         return
     if _current is None:
         raise UsageError(

@@ -18,11 +18,13 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from studydb.domain.errors import InvalidSpec
-from studydb.domain.space.search_space import Space
 from studydb.domain.text.suggestions import did_you_mean
+
+if TYPE_CHECKING:
+    from studydb.domain.space.search_space import Space
 
 ARGS, ARGS_HYDRA, CONFIG, CHECKPOINT_DIR = "args", "args_hydra", "config", "checkpoint_dir"
 
@@ -75,7 +77,7 @@ class CommandLine:
                 _check_token(token, item)
         return cls(tuple(items))
 
-    def check(self, space: Space) -> None:
+    def check(self, space: "Space") -> None:
         """
         Check that every placeholder is known, and that every parameter reaches the command.
 

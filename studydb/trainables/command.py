@@ -8,14 +8,16 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from studydb.domain.command_line import CommandLine
 from studydb.domain.errors import InvalidSpec, TrainableError
 from studydb.domain.records import Trainable, TrainableForm, TrainableKind
-from studydb.domain.space.search_space import Space
 from studydb.trainables.command_reports import ReportPattern
 from studydb.trainables.describing import PYTHON_VERSION
+
+if TYPE_CHECKING:
+    from studydb.domain.space.search_space import Space
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class Command:
     report_regex: str | None = None
     report_file: str | None = None
 
-    def check(self, space: Space, *, workdir: Path) -> None:
+    def check(self, space: "Space", *, workdir: Path) -> None:
         """
         Check the command before a study is created with it.
 
@@ -53,7 +55,7 @@ class Command:
             )
         _find_program(self.items[0], workdir)
 
-    def describe(self, space: Space, *, workdir: Path) -> Trainable:
+    def describe(self, space: "Space", *, workdir: Path) -> Trainable:
         """Describe the command in a row, without a signature (see `sign`)."""
         source = {
             "items": list(self.items),
