@@ -119,7 +119,7 @@ class DirectoryStore:
         except OSError as cause:
             raise CheckpointError(
                 f"The checkpoint of step {place.step} could not be written below {self.root}: "
-                f"{cause}. Training continues, and the checkpoint before it stays."
+                f"{cause}. Training continues, and the previous checkpoint is kept."
             ) from cause
         finally:
             _discard(temporary)

@@ -1,5 +1,5 @@
 """
-The contract of searchers: by index, or by a model of the study's history.
+The contract of searchers, which propose points by index or by a model of the study's history.
 
 A searcher is a frozen spec without SQL, and its JSON form is stored in the study's row. Each new
 trial has a draw: 0, 1, 2, … within the study. Every searcher can propose a point by index, which is
@@ -29,7 +29,12 @@ class Searcher(Protocol):
 
     @property
     def wants_unique(self) -> bool:
-        """Whether no two trials of a study may have the same params, except enqueued ones."""
+        """
+        Whether a proposed point must differ from the params of all other trials.
+
+        There are two exceptions: enqueued trials may repeat params, and so may the last point that
+        is tried in a space with floats (`lease/proposing.py`).
+        """
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form for the study's row; `searchers.read` reads it."""

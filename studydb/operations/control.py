@@ -1,7 +1,7 @@
 """
 Requests of people: enqueue, pause, resume, stop, extend.
 
-Each request has a token, which is UNIQUE in `event`: a duplicate request changes nothing.
+Each request has a token, which is UNIQUE in `event`: a duplicate request asks for nothing new.
 """
 
 from collections import Counter

@@ -1,9 +1,10 @@
 """
 Sum up a trial's metrics, in the transaction that ends the trial or after that transaction.
 
-An attempt that knows every result of its trial keeps a tally. Without a tally, up to 2,000 results
-are read in the transaction. More results are read after the commit, page by page, because reading a
-million rows under a lock takes too long. The results of an ended trial never change.
+An attempt that knows every result of its trial keeps a tally. Without a tally, the results are read
+in the transaction if there are at most 2,000. If there are more, all of them are read after the
+commit, page by page, because reading a million rows under a lock takes too long. The results of an
+ended trial never change.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,11 +20,11 @@ MOST_IN_TRANSACTION = 2_000
 """The most results that are read while their trial's row is locked."""
 
 MOST_BYTES_IN_TRANSACTION = 16 << 20
-"""The most bytes of results that are read while their trial's row is locked."""
+"""After this many bytes no further page of results is read while their trial's row is locked."""
 
 FIRST_PAGE, LARGEST_PAGE = 8, 5_000
 PAGE_BYTES = 8 << 20
-"""Pages begin with 8 rows, and grow to 5,000 rows or about 8 MiB in memory."""
+"""The first page has 8 rows. Later pages are larger, up to 5,000 rows or about 8 MiB in memory."""
 
 Read = Callable[[Span, int], list[StoredResult]]
 

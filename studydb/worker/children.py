@@ -142,13 +142,13 @@ class Forker:
     Asks a server (the fork server or a template) for children; threads may share a Forker.
 
     Args:
-        connection: The socket to the server; it is closed when the server has ended.
+        connection: The socket to the server. The Forker closes it when no more replies come.
         is_gone: Whether the server has ended.
-        on_death: Kills and reaps the server; the listening thread calls this once the socket is
-            closed.
+        on_death: Called by the listening thread after that; kills the server if it still runs, and
+            reaps it.
 
     Attributes:
-        dead: Whether the server has ended, and all of its children with it.
+        dead: Whether the server has ended or can no longer be used; its children end with it.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Reading commands need no right to write the SQLite file or its folder."""
+"""Reading commands need no right to write the SQLite file, unless a `-wal` file has changes."""
 
 import json
 import os

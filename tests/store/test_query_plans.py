@@ -45,7 +45,10 @@ def study(database):
 KEY = r"pkey|INTEGER PRIMARY KEY|USING PRIMARY KEY|autoindex|_key"
 
 TRIAL_KEY = r"trial_pkey|SEARCH trial USING INTEGER PRIMARY KEY"
-"""The key of the table `trial`. Other keys do not count: a fence also reads `study` by its key."""
+"""
+This pattern matches only the key of `trial`. A fence also reads `study` by its key, and that must
+not make the test pass.
+"""
 
 PROPOSAL_KEY = r"proposal_pkey|SEARCH proposal USING (COVERING )?INDEX sqlite_autoindex_proposal"
 
