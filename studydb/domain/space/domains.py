@@ -167,7 +167,7 @@ class QUniform(Real, Enumerable):
         return math.floor(exact(self.upper) / self._step) - self._first + 1
 
     def at(self, index: int) -> float:
-        """Compute a multiple exactly, from the decimals of the bounds: 0.3, not 0.30000000000000004."""
+        """Compute a multiple exactly: 0.3, not 0.30000000000000004."""
         return float((self._first + index) * self._step)
 
     def contains(self, value: Any) -> bool:
