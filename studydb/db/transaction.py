@@ -178,7 +178,6 @@ class Txn:
         for name in (*chain.before, MAIN):
             values = self._execute(steps[name], dict(params)).fetchone()
             if values is None:
-                self.abandoned = self.abandoned or bool(chain.before)
                 return None
             row = steps[name].read(values)
             params |= {f"{name}_{key}": value for key, value in row._asdict().items()}

@@ -23,10 +23,12 @@ from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import Reason, State, Status
 from studydb.domain.space.search_space import Space, choice
 from studydb.operations import control
+from studydb.operations.propose import proposal_of
 from studydb.operations.reads import list_trials
 from studydb.operations.recover import recover
 from studydb.operations.study_progress import read_progress
 from studydb.searchers import GridSearch
+from studydb.store import proposals
 
 THREADS = 8
 MOST_ASKS = 100
@@ -161,6 +163,16 @@ def test_enqueued_trials_use_no_points_of_the_grid(database):
     assert worker.ask() is None
     assert [tuple(point.values()) for point in points] == [(0.1, 1), (0.1, 2), (0.2, 1), (0.2, 2)]
     assert len(list_trials(database, study)) == 6
+
+
+def test_proposal_after_the_last_point_of_the_grid_is_not_used(database):
+    study = new_study(database, space=GRID, searcher=GridSearch(), num_trials=None)
+    worker = SimulatedWorker(database, study)
+    assert all(worker.ask() for _ in range(4))
+    with database.begin() as txn:
+        proposals.store(txn, study_id=study.id, proposed={4: proposal_of(study, 0)})
+
+    assert worker.ask() is None
 
 
 def test_refusal_of_a_trial_beyond_num_trials_suggests_extend_and_changes_nothing(database):
