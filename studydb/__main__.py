@@ -28,11 +28,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         with suppress(AttributeError, ValueError):  # the stream was replaced or closed
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     words = sys.argv[1:] if arguments is None else arguments
-    if words[:1] == ["report"] and not {"-h", "--help"} & set(words):
-        from studydb.report_client import main as report  # noqa: PLC0415  the others import click
-
-        sys.exit(report(words[1:]))
     try:
+        if [*words[:1]] == ["report"] and not {"-h", "--help"} & set(words):
+            from studydb.report_client import main as report  # noqa: PLC0415  no click is needed
+
+            sys.exit(report(words[1:]))
         # Imported here, so that Ctrl-C during the import gives no traceback.
         from studydb.cli.console import run  # noqa: PLC0415
 

@@ -77,6 +77,8 @@ def read_arguments(arguments: Sequence[str]) -> dict[str, Any]:
     message: dict[str, Any] = {}
     words = iter(arguments)
     for word in words:
+        if word == "--":
+            continue
         if word == "--save":
             message["checkpoint"] = True
         elif word == "--step" or word.startswith("--step="):

@@ -78,8 +78,8 @@ def _plain(value: Any) -> Any:
         return {str(name): _plain(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
-    if hasattr(value, "item"):
-        return value.item()
+    if hasattr(value, "tolist"):
+        return value.tolist()
     if value is None or isinstance(value, str | int | float | bool):
         return value
     raise InvalidReport(f"The report holds {value!r}, which JSON cannot hold.")

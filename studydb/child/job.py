@@ -44,6 +44,7 @@ class Job:
         config: The first argument of the user's function.
         scratch: A directory on this host for this attempt; the worker removes it at the end.
         study_name: The study's name, for the environment of a command.
+        grace_s: How long a command that is asked to end may take before it is killed.
         store: The URL of the store for checkpoints, or "inline:".
         time_total_s: Seconds of training that earlier attempts have reported.
         next_decision_step: Reports at this step or later wait for the worker's answer; None if
@@ -60,6 +61,7 @@ class Job:
     scratch: str
     store: str
     study_name: str = ""
+    grace_s: float = 30.0
     inline_limit_bytes: int = INLINE_LIMIT_BYTES
     rules: tuple[Threshold, ...] = ()
     restore: Restore | None = None

@@ -33,7 +33,7 @@ from studydb.domain.errors import (
 from studydb.domain.failures import failure_of
 from studydb.domain.records import Failure
 from studydb.processes import SIGNAL_SPREAD_S, STOP_SIGNALS
-from studydb.trainables import CommandFailed, GivenBack, call, ignores_config, load
+from studydb.trainables import CommandFailed, GivenBack, ProcessLost, call, ignores_config, load
 
 PROGRAM = "studydb worker"
 """The only item of `sys.argv` in a trial: argparse finds no arguments, and shows this name."""
@@ -104,6 +104,10 @@ def run(job: Job, channel: Channel, function: Callable[..., Any] | None = None) 
         with current(trial):
             trial.finish(call(function, trial.given_config, trial))
         ended = Ended(trial.raised_for or End.COMPLETED)
+    except ProcessLost:  # the worker sees this process die in the same way
+        flush_streams()
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise
     except GivenBack as error:
         ended = Ended(End.GIVEN_BACK, Failure("GivenBack", str(error), ""), later=error.later)
     except BaseException as error:  # noqa: BLE001  sys.exit() is a failure of the trial, too

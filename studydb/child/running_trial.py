@@ -60,6 +60,7 @@ class RunningTrial:
         self.start_step = job.start_step
         self.raised_for: End | None = None
         self.study_name = job.study_name
+        self.grace_s = job.grace_s
         self.scratch = Path(job.scratch)
         self._objective, self._rules = job.objective, job.rules
         self._saver = Saver(
@@ -105,6 +106,8 @@ class RunningTrial:
             LeaseLost: This attempt no longer holds the trial.
         """
         with self._locked():
+            if self.raised_for is End.COMPLETED:
+                raise TrialStopped(f"Trial {self.number} is done; nothing more is stored.")
             if self.raised_for is not None:
                 self._save_after_the_end(metrics, checkpoint)
             is_done = isinstance(metrics, Mapping) and DONE in metrics

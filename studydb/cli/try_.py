@@ -1,5 +1,6 @@
 """`try`: run one trial in the foreground, and store nothing."""
 
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,7 +34,10 @@ def try_(*, name: str, params: Sequence[str], debug: bool, storage: Storage) -> 
     traceback.
     """
     from studydb.study.trying import try_trainable
+    from studydb.trainables import GivenBack, ProcessLost
 
+    # A signal must not leave the processes of a command behind.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     given = read_values(params)
     with opened_study(storage, name) as study:
         metric = study.record.objective.metric
@@ -46,8 +50,11 @@ def try_(*, name: str, params: Sequence[str], debug: bool, storage: Storage) -> 
 
         try:
             try_trainable(study.record, given, workdir=Path.cwd(), on_report=show)
-        except StudydbError:
+        except (StudydbError, BrokenPipeError):
             raise
+        except (GivenBack, ProcessLost) as error:
+            click.echo(visible(f"studydb: {error}"), err=True)
+            return FAILED
         except Exception as error:  # noqa: BLE001  the user's code raises anything
             return _fail(error, debug=debug)
     click.echo("The trial is complete; nothing was stored.")

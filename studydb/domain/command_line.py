@@ -14,10 +14,10 @@ https://docs.wandb.ai/models/sweeps/define-sweep-configuration.
 """
 
 import json
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from studydb.domain.errors import InvalidSpec
@@ -43,10 +43,11 @@ _HYDRA_PLAIN = re.compile(r"[\w./@+-]+")
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """The files of one attempt that a command line can name."""
+    """The files and the environment of one attempt, which a command line can name."""
 
     config: str
     checkpoint_dir: str
+    environment: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ class CommandLine:
                 raise InvalidSpec(f"The command's item {item!r} contains a NUL byte.")
             for token in _TOKEN.finditer(item):
                 _check_token(token, item)
+        _check_program(items)
         return cls(tuple(items))
 
     def check(self, space: "Space") -> None:
@@ -100,11 +102,9 @@ class CommandLine:
                 f"The command names {{{name}}}, and the study has no such parameter."
                 f"{did_you_mean(name, [*known, *_RESERVED])} Write {{{{ for a brace."
             )
-        if not named & known.keys() or self._passes_all():
-            return
-        left_out = [name for name, path in known.items() if path in space.parameters]
-        left_out = [name for name in left_out if name not in named]
-        if left_out:
+        sampled = [name for name, path in known.items() if path in space.parameters]
+        left_out = [name for name in sampled if name not in named]
+        if left_out and named & set(sampled) and not self._passes_all():
             raise InvalidSpec(
                 f"The command names some parameters, but not {', '.join(left_out)}, which would "
                 "have no effect. Name all of them, or give {args} or {config}."
@@ -124,6 +124,11 @@ class CommandLine:
         values = {_dotted(path): value for path, value in space_order.items()}
         return [one for item in self.items for one in _expanded(item, values, paths)]
 
+    @property
+    def names_checkpoint_dir(self) -> bool:
+        """Whether the command gets a directory that it writes in place."""
+        return CHECKPOINT_DIR in set(self._names())
+
     def _names(self) -> Iterator[str]:
         for item in self.items:
             for token in _TOKEN.finditer(item):
@@ -133,6 +138,39 @@ class CommandLine:
     def _passes_all(self) -> bool:
         sweep = {token["sweep"] for item in self.items for token in _TOKEN.finditer(item)}
         return bool(set(self._names()) & {ARGS, ARGS_HYDRA, CONFIG} or sweep & _SWEEP_ITEMS.keys())
+
+
+def _check_program(items: Sequence[str]) -> None:
+    """
+    Refuse a program that depends on parameters, which are rows that nobody has signed.
+
+    After `env` come assignments and then the program, so no placeholder may stand before it.
+    """
+    for item in items:
+        tokens = [token for token in _TOKEN.finditer(item) if token["brace"] is None]
+        if any(token["sweep"] not in _SWEEP_TEXTS for token in tokens):
+            raise InvalidSpec(
+                f"The command's item {item!r} would choose the program by a parameter; name the "
+                "program itself."
+            )
+        if item.rpartition("/")[2] in _SHELLS:
+            _check_shell(items)
+        is_env = item == "${env}" or item.rpartition("/")[2] == "env"
+        if not (is_env or "=" in item or item.startswith("-")):
+            return
+
+
+_SHELLS = {"sh", "bash", "dash", "zsh", "ksh"}
+
+
+def _check_shell(items: Sequence[str]) -> None:
+    """Refuse a parameter inside a shell's script, where its text could be a command."""
+    for option, script in pairwise(items):
+        if option == "-c" and any(token["name"] for token in _TOKEN.finditer(script)):
+            raise InvalidSpec(
+                f"The script {script!r} contains a parameter, whose text the shell would run; "
+                "write \"$1\" there, and give the parameter as an item: sh -c '…' sh {lr}."
+            )
 
 
 def _check_token(token: re.Match[str], item: str) -> None:
@@ -178,7 +216,7 @@ def _text_of(token: re.Match[str], values: Mapping[str, Any], paths: Paths) -> s
         return token["brace"][0]
     if (sweep := token["sweep"]) is not None:
         if sweep.startswith("envvar:"):
-            return os.environ.get(sweep.removeprefix("envvar:"), "")
+            return paths.environment.get(sweep.removeprefix("envvar:"), "")
         return _SWEEP_TEXTS[sweep]
     name = token["name"]
     if name == CONFIG:

@@ -173,7 +173,7 @@ def _described(code: Code | None, spec: StudySpec, *, workdir: Path) -> Trainabl
     if isinstance(code, Sequence) and not isinstance(code, str):
         code = Command(code)
     if isinstance(code, Command):
-        code.check(spec.space, workdir=workdir)
+        code.check(spec.space, metric=spec.objective.metric, workdir=workdir)
         return code.describe(spec.space, workdir=workdir)
     return describe(code, workdir=workdir)
 

@@ -59,12 +59,12 @@ def read_sweep(path: str) -> dict[str, Any]:
         raise InvalidSpec(f"Cannot read {path!r}: {error.strerror}.") from None
     except (YAMLError, UnicodeDecodeError) as error:
         raise InvalidSpec(f"{path!r} is not YAML: {' '.join(str(error).split())}.") from None
-    except InvalidSpec as error:
+    except (InvalidSpec, TypeError, ValueError, ArithmeticError, RecursionError) as error:
         raise InvalidSpec(f"{path!r}: {error}") from None
 
 
 def _read(sweep: Mapping[str, Any]) -> dict[str, Any]:
-    for key in sweep.keys() - _READ - _IGNORED:
+    for key in map(str, sweep.keys() - _READ - _IGNORED):
         raise InvalidSpec(
             f"studydb does not know the key {key!r} of sweep files.{did_you_mean(key, _READ)}"
         )
@@ -165,7 +165,7 @@ def _mapping(value: Any, name: str) -> Mapping[str, Any]:
 
 
 def _one_of(value: Any, known: Any, name: str) -> str:
-    if value not in known:
+    if not isinstance(value, str) or value not in known:
         raise InvalidSpec(
             f"{name} is {value!r}; studydb knows {', '.join(known)}."
             f"{did_you_mean(str(value), known)}"

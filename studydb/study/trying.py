@@ -71,9 +71,10 @@ def try_trainable(
             rules=study.rules,
         )
         ours, theirs = socket.socketpair()
+        errors: list[Exception] = []
         worker, channel = Channel(ours), Channel(theirs)
         answers = threading.Thread(
-            target=_answer, args=(worker, study, on_report), name="studydb-try", daemon=True
+            target=_answer, args=(worker, study, on_report, errors), name="studydb-try", daemon=True
         )
         answers.start()
         try:
@@ -87,17 +88,29 @@ def try_trainable(
             channel.close()
             answers.join()
             worker.close()
+    if errors:
+        raise errors[0]
 
 
-def _answer(channel: Channel, study: Study, on_report: ON_REPORT) -> None:
+def _answer(channel: Channel, study: Study, on_report: ON_REPORT, errors: list[Exception]) -> None:
     """Take the place of a worker: pass the reports on, and stop the trial by the study's rules."""
+    try:
+        _answer_all(channel, study, on_report)
+    except EOFError:
+        pass
+    except Exception as error:  # noqa: BLE001  such as a closed stdout; raised in the main thread
+        errors.append(error)
+    finally:
+        channel.close()
+
+
+def _answer_all(channel: Channel, study: Study, on_report: ON_REPORT) -> None:
     verdict: Verdict | None = None
-    with suppress(EOFError, OSError):
-        while (frame := channel.receive()) is not None:
-            message = read_from_child(frame)
-            if isinstance(message, Reported) and message.result is not None:
-                on_report(message.result, message.saved is not None)
-                if first_hit(study.rules, message.result, objective=study.objective) is not None:
-                    verdict = Verdict(Action.STOP, Reason.RULE_STOPPED, DecidedBy.RULE)
-            if (number := getattr(message, "id", None)) is not None:
-                channel.send(write(Answered(number, verdict)))
+    while (frame := channel.receive()) is not None:
+        message = read_from_child(frame)
+        if isinstance(message, Reported) and message.result is not None:
+            on_report(message.result, message.saved is not None)
+            if first_hit(study.rules, message.result, objective=study.objective) is not None:
+                verdict = Verdict(Action.STOP, Reason.RULE_STOPPED, DecidedBy.RULE)
+        if (number := getattr(message, "id", None)) is not None:
+            channel.send(write(Answered(number, verdict)))

@@ -3,7 +3,7 @@
 from studydb.trainables.calling import call, check_signature, returned_metrics
 from studydb.trainables.classes import Trainable
 from studydb.trainables.command import Command
-from studydb.trainables.command_run import CommandFailed, GivenBack
+from studydb.trainables.command_run import CommandFailed, GivenBack, ProcessLost
 from studydb.trainables.config_use import ignores_config
 from studydb.trainables.describing import describe
 from studydb.trainables.finding import check_python, load
@@ -13,6 +13,7 @@ __all__ = [
     "Command",
     "CommandFailed",
     "GivenBack",
+    "ProcessLost",
     "Trainable",
     "Trust",
     "call",

@@ -4,6 +4,7 @@ import inspect
 import tempfile
 from collections.abc import Mapping
 from os import PathLike
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from studydb.domain.errors import TrainableError, TrialStopped
@@ -15,6 +16,7 @@ class ClassTrial(Protocol):
 
     checkpoint: Any
     start_step: int
+    scratch: Path
 
     def report(self, metrics: Mapping[str, Any], checkpoint: Any = None) -> None: ...
 
@@ -161,6 +163,6 @@ class _Loop:
         if not save:
             self._trial.report(metrics)
             return
-        with tempfile.TemporaryDirectory(prefix="studydb-save-") as directory:
+        with tempfile.TemporaryDirectory(prefix="save-", dir=self._trial.scratch) as directory:
             saved = self._trained.save_checkpoint(directory)
             self._trial.report(metrics, checkpoint=directory if saved is None else saved)

@@ -37,7 +37,7 @@ class Command:
     report_regex: str | None = None
     report_file: str | None = None
 
-    def check(self, space: "Space", *, workdir: Path) -> None:
+    def check(self, space: "Space", *, metric: str, workdir: Path) -> None:
         """
         Check the command before a study is created with it.
 
@@ -47,7 +47,7 @@ class Command:
         """
         CommandLine.read(self.items).check(space)
         if self.report_regex is not None:
-            ReportPattern(self.report_regex)
+            ReportPattern(self.report_regex).check(metric)
         if self.report_file is not None and "{trial}" not in self.report_file:
             raise InvalidSpec(
                 f"--report-file {self.report_file!r} is one file for all trials; put {{trial}}, "
@@ -105,13 +105,15 @@ class StoredCommand:
         try:
             source = json.loads(trainable.source or b"")
             line = CommandLine.read(source["items"])
+            directory = _directory_with(source["files"], workdirs)
+            _find_program(source["items"][0], Path(directory))
             regex = source["report_regex"]
             return cls(
                 line=line,
                 pattern=None if regex is None else ReportPattern(regex),
                 report_file=source["report_file"],
                 paths=frozenset(source["paths"]),
-                directory=_directory_with(source["files"], workdirs),
+                directory=directory,
             )
         except (ValueError, TypeError, KeyError, InvalidSpec) as cause:
             raise TrainableError(
@@ -132,8 +134,8 @@ class StoredCommand:
 
 
 def _find_program(program: str, workdir: Path) -> None:
-    """Check that the program exists and may be executed; a placeholder is found out later."""
-    if "{" in program:
+    """Check that the program exists and may be executed; not so for the forms of W&B."""
+    if program.startswith("${"):
         return
     if "/" in program:
         path = workdir / program
@@ -154,7 +156,7 @@ def _files_in(workdir: Path, items: Sequence[str]) -> list[str]:
     return [
         item
         for item in items
-        if "{" not in item and not item.startswith(("/", "-")) and (workdir / item).is_file()
+        if "{" not in item and not item.startswith(("/", "-")) and os.path.isfile(workdir / item)  # noqa: PTH113  a script can be too long for a path
     ]
 
 

@@ -101,6 +101,14 @@ class ReportPattern:
                 r"(?P<error>[-\d.e]+)."
             )
 
+    def check(self, metric: str) -> None:
+        """Refuse a pattern that does not find the study's metric."""
+        if metric not in self.names or CHECKPOINT in self.names:
+            raise InvalidSpec(
+                f"--report-regex has the groups {', '.join(sorted(self.names))}; it needs one for "
+                f"the study's metric, (?P<{metric}>…), and none called {CHECKPOINT!r}."
+            )
+
     def read(self, line: str) -> CommandReport | None:
         """
         Return the report in a line; None if the line does not match.

@@ -7,50 +7,56 @@ to `trial.report`, so that a command has the same promises as a function.
 """
 
 import contextlib
+import errno
 import json
 import math
 import os
 import selectors
-import shutil
 import signal
 import socket
 import subprocess
-import sys
-import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any
 
-from studydb.domain.command_line import Paths
-from studydb.domain.errors import InvalidReport, LeaseLost, StudydbError, TrialStopped
+from studydb.domain.errors import (
+    CheckpointError,
+    InvalidReport,
+    LeaseLost,
+    StudydbError,
+    TrialStopped,
+)
 from studydb.processes import die_with_parent
-from studydb.trainables.calling import ReportingTrial
 from studydb.trainables.command import StoredCommand
+from studydb.trainables.command_files import CommandFiles, CommandTrial, GrowingFile
 from studydb.trainables.command_reports import CommandReport, ReportLines, read_json
-
-GRACE_S = 30.0
-"""Seconds between SIGTERM and SIGKILL, if the worker has not killed the trial before."""
 
 ANSWERED_S = 10.0
 """
-Seconds before SIGTERM, if the answer to a report has told the command to end: it may be saving.
+Seconds before SIGTERM, at most, if the answer to a report has told the command to end: it may be
+saving. With a short grace it is a third of the grace.
 """
+
+SEND_S = 1.0
+"""How long a client may take to read an answer before it is left."""
 
 TICK_S = 0.1
 """How often the runner looks at the report file, and whether the trial is to end."""
 
-_PIECE = 1 << 16
-_TAIL_BYTES, _TAIL_LINES = 1 << 14, 20
-_SOCKET_PATH_BYTES = 100
-"""The longest path of a unix socket that every system accepts, rounded down."""
+_PIECE, _LAST_PIECES = 1 << 16, 1000
+"""How much is read at a time; and how often after the end of the command."""
 
+_TAIL_BYTES, _TAIL_LINES = 1 << 14, 20
 TEMPORARY_FAILURE = 75
 """The exit code EX_TEMPFAIL of sysexits.h: the trial is to run again later."""
 
 _GIVEN_BACK = (130, 143, -signal.SIGINT, -signal.SIGTERM)
 _KILLED = (137, -signal.SIGKILL)
+
+_WRONG_PROGRAM = (errno.ENOEXEC, errno.E2BIG, errno.EINVAL)
+"""Errors of a start that every host would have."""
 
 _BUFFERED_S, _BUFFERED_BYTES = 60.0, 4096
 
@@ -76,25 +82,8 @@ class GivenBack(Exception):
         self.later = later
 
 
-class CommandTrial(ReportingTrial, Protocol):
-    """The part of a trial that a command needs."""
-
-    number: int
-    attempt: int
-    seed: int
-    start_step: int
-    study_name: str
-    scratch: Path
-
-    @property
-    def has_reported(self) -> bool:
-        """Whether a result was reported in this attempt."""
-
-    def check(self) -> None:
-        """Raise TrialStopped or LeaseLost if the trial is to end before its next report."""
-
-    def why_ended(self) -> str:
-        """After such an error: "stop", "pause", "preempt" or "lost"."""
+class ProcessLost(Exception):
+    """The command was killed by SIGKILL, as if its host had killed it."""
 
 
 class CommandTrainable:
@@ -111,149 +100,24 @@ class CommandTrainable:
             TrialStopped, LeaseLost: The trial was to end, and the command has ended.
             CommandFailed: The command has failed.
             GivenBack: The command gives its trial back.
+            ProcessLost: It was killed.
         """
-        with _Files(trial, config) as files:
+        with CommandFiles(trial, config, keeps=self._stored.line.names_checkpoint_dir) as files:
             line = self._stored.line.expand(self._stored.flatten(config), files.paths)
             _Run(self._stored, line, trial, files).run()
-
-
-class _Files:
-    """The files of one attempt: config, checkpoint, save, socket and stop."""
-
-    def __init__(self, trial: CommandTrial, config: Mapping[str, Any]) -> None:
-        self._trial = trial
-        root = trial.scratch
-        self.config, self.save, self.stop = root / "config.json", root / "save", root / "stop"
-        self.checkpoint_dir = root / "checkpoint_dir"
-        self._root, self._n_saved = root, 0
-        self.config.write_text(json.dumps(config, ensure_ascii=False), encoding="utf-8")
-        for directory in (self.save, self.checkpoint_dir):
-            directory.mkdir()
-        self.checkpoint = None if trial.checkpoint is None else str(trial.checkpoint.path)
-        if self.checkpoint is not None:
-            shutil.copytree(self.checkpoint, self.checkpoint_dir, dirs_exist_ok=True)
-        self._stamps = self._stamps_now()
-        self._short: str | None = None
-        path = str(root / "socket")
-        if len(os.fsencode(path)) > _SOCKET_PATH_BYTES:
-            self._short = tempfile.mkdtemp(prefix="studydb-", dir="/tmp")
-            path = f"{self._short}/socket"
-        self.listener = socket.socket(socket.AF_UNIX)
-        self.listener.bind(path)
-        self.listener.listen()
-        self.socket_path = path
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.listener.close()
-        if self._short is not None:
-            shutil.rmtree(self._short, ignore_errors=True)
-
-    @property
-    def paths(self) -> Paths:
-        return Paths(str(self.config), str(self.checkpoint_dir))
-
-    def environment(self) -> dict[str, str]:
-        trial = self._trial
-        given = {name: value for name, value in os.environ.items() if name != "STUDYDB_CHECKPOINT"}
-        given |= {
-            "STUDYDB_CONFIG": str(self.config),
-            "STUDYDB_STUDY": trial.study_name,
-            "STUDYDB_TRIAL": str(trial.number),
-            "STUDYDB_ATTEMPT": str(trial.attempt),
-            "STUDYDB_SEED": str(trial.seed),
-            "STUDYDB_STEP": str(trial.start_step),
-            "STUDYDB_SAVE": str(self.save),
-            "STUDYDB_SOCKET": self.socket_path,
-            "STUDYDB_STOP": str(self.stop),
-            "PYTHONUNBUFFERED": "1",
-        }
-        if self.checkpoint is not None:
-            given["STUDYDB_CHECKPOINT"] = self.checkpoint
-        return given
-
-    @contextlib.contextmanager
-    def taken(self, report: CommandReport, directory: str) -> Iterator[Path | None]:
-        """
-        Move the saved checkpoint away, so that the command can write the next one.
-
-        Raises:
-            InvalidReport: There is no checkpoint.
-        """
-        checkpoint = report.checkpoint
-        if isinstance(checkpoint, str):
-            path = Path(directory) / checkpoint
-            if not path.is_dir():
-                raise InvalidReport(f"The report's checkpoint {checkpoint!r} is no directory.")
-            yield path
-            return
-        if not checkpoint and not self._has_new_state():
-            yield None
-            return
-        self._n_saved += 1
-        taken = self._root / f"saved-{self._n_saved}"
-        if checkpoint:
-            if not any(self.save.iterdir()):
-                raise InvalidReport(
-                    "The report says that it saves a checkpoint, but $STUDYDB_SAVE is empty."
-                )
-            self.save.rename(taken)
-            self.save.mkdir()
-        elif not self._copied(taken):
-            yield None
-            return
-        try:
-            yield taken
-        finally:
-            shutil.rmtree(taken, ignore_errors=True)
-
-    def ask_to_stop(self, why: str) -> None:
-        """Make the stop file, which appears with its content."""
-        being_written = self.stop.with_name("stop-")
-        being_written.write_text(f"{why}\n")
-        being_written.rename(self.stop)
-
-    def _stamps_now(self) -> set[tuple[str, int, int, int]]:
-        found = set()
-        for folder, _, names in os.walk(self.checkpoint_dir):
-            for name in names:
-                with contextlib.suppress(FileNotFoundError):
-                    file = Path(folder, name)
-                    of = file.stat()
-                    found.add((str(file), of.st_ino, of.st_size, of.st_mtime_ns))
-        return found
-
-    def _has_new_state(self) -> bool:
-        return self._stamps_now() != self._stamps
-
-    def _copied(self, target: Path) -> bool:
-        """Copy `{checkpoint_dir}`; False if the script wrote to it during the copy."""
-        before = self._stamps_now()
-        try:
-            shutil.copytree(self.checkpoint_dir, target)
-        except (OSError, shutil.Error):
-            before = set()
-        if not before or self._stamps_now() != before:
-            shutil.rmtree(target, ignore_errors=True)
-            return False
-        self._stamps = before
-        return True
 
 
 class _Run:
     """One run of a command."""
 
     def __init__(
-        self, stored: StoredCommand, line: list[str], trial: CommandTrial, files: _Files
+        self, stored: StoredCommand, line: list[str], trial: CommandTrial, files: CommandFiles
     ) -> None:
         self._stored, self._line, self._trial, self._files = stored, line, trial, files
         self._lines = ReportLines(stored.pattern)
-        self._file_lines = ReportLines(None)
         self._ended: TrialStopped | LeaseLost | None = None
         self._sigterm_s = math.inf
-        self._failed: InvalidReport | None = None
+        self._failed: InvalidReport | CheckpointError | None = None
         self._deadline_s = math.inf
         self._tail: deque[bytes] = deque()
         self._tail_bytes = 0
@@ -268,8 +132,9 @@ class _Run:
         self._process = self._start()
         try:
             self._watch()
-            while self._process.poll() is None:
+            while not self._has_exited():
                 self._serve(TICK_S)
+            self._kill_group(signal.SIGKILL)
             self._read_the_rest()
         finally:
             self._kill_group(signal.SIGKILL)
@@ -290,6 +155,9 @@ class _Run:
                 preexec_fn=lambda: die_with_parent(signal.SIGKILL, runner),  # noqa: PLW1509  the runner has one thread
             )
         except (OSError, ValueError) as cause:
+            if isinstance(cause, OSError) and cause.errno not in _WRONG_PROGRAM:
+                why = f"This host cannot start {self._line[0]!r} now: {cause}."
+                raise GivenBack(why, later=True) from None
             raise CommandFailed(
                 f"The command {self._line[0]!r} cannot be started: {cause}.", ""
             ) from None
@@ -334,17 +202,21 @@ class _Run:
             except (TrialStopped, LeaseLost) as ended:
                 self._end(ended)
 
+    def _has_exited(self) -> bool:
+        """Tell whether the command has ended, and keep its pid, so that its group can be killed."""
+        wanted = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self._process.pid, wanted) is not None
+
     def _read_the_rest(self) -> None:
-        """Read what the command has left in its pipes; a grandchild may keep them open."""
-        while any(key.data == self._read_output for key in self._selector.get_map().values()):
-            ready = [key for key, _ in self._selector.select(0) if key.data == self._read_output]
+        """Read what the command has left: output, reports, connections that wait."""
+        for _ in range(_LAST_PIECES):  # a process outside of the group may write without end
+            ready = self._selector.select(0)
             if not ready:
                 break
-            for key in ready:
-                self._read_output(key.fileobj)
-        self._read_report_file()
+            for key, _events in ready:
+                key.data(key.fileobj)
         self._guarded(self._lines.end())
-        self._guarded(self._file_lines.end())
+        self._read_report_file(last=True)
 
     def _read_output(self, pipe: Any) -> None:
         try:
@@ -386,7 +258,7 @@ class _Run:
         try:
             for report in reports:
                 self._report(report)
-        except InvalidReport as error:
+        except (InvalidReport, CheckpointError) as error:
             if self._failed is None and self._ended is None:
                 self._failed = error
                 self._terminate("stop")
@@ -401,11 +273,14 @@ class _Run:
         Raises:
             InvalidReport: The metrics or the checkpoint are wrong.
         """
+        if self._failed is not None:
+            return
         try:
-            with self._files.taken(report, self._stored.directory) as checkpoint:
+            with self._files.taken(report, is_answered=is_answered) as checkpoint:
                 self._trial.report(report.metrics, checkpoint=checkpoint)
         except (TrialStopped, LeaseLost) as ended:
-            self._end(ended, after_s=ANSWERED_S if is_answered else 0.0)
+            grace_s = self._trial.grace_s
+            self._end(ended, after_s=min(ANSWERED_S, grace_s / 3) if is_answered else 0.0)
 
     def _end(self, ended: TrialStopped | LeaseLost, *, after_s: float = 0.0) -> None:
         if self._ended is None:
@@ -418,7 +293,8 @@ class _Run:
         self._asked = True
         self._files.ask_to_stop(why)
         now_s = time.monotonic()
-        self._sigterm_s, self._deadline_s = now_s + after_s, now_s + GRACE_S
+        self._sigterm_s = now_s + after_s
+        self._deadline_s = now_s + self._trial.grace_s
 
     def _kill_group(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -441,6 +317,8 @@ class _Run:
         except OSError:
             data = b""
         if not data:
+            if rest := self._clients[client].strip():
+                self._answer(client, rest)
             self._drop(client)
             return
         *lines, self._clients[client] = (self._clients[client] + data).split(b"\n")
@@ -453,18 +331,19 @@ class _Run:
             answer = self._verdict()
         except StudydbError as error:
             answer = {"error": str(error), "type": type(error).__name__}
-        client.setblocking(True)
-        client.settimeout(GRACE_S)
+        if client not in self._clients:  # an earlier answer found the client gone
+            return
         try:
+            client.settimeout(SEND_S)
             client.sendall(json.dumps(answer).encode() + b"\n")
             client.setblocking(False)
         except OSError:
             self._drop(client)
 
     def _verdict(self) -> dict[str, Any]:
-        if self._ended is None:
+        if self._ended is None and self._failed is None:
             return {"go": True}
-        return {"go": False, "why": self._trial.why_ended()}
+        return {"go": False, "why": "stop" if self._ended is None else self._trial.why_ended()}
 
     def _drop(self, client: socket.socket) -> None:
         if self._clients.pop(client, None) is not None:
@@ -473,15 +352,17 @@ class _Run:
 
     # --- the report file
 
-    def _open_report_file(self) -> "_Tailed | None":
+    def _open_report_file(self) -> "GrowingFile | None":
         if self._stored.report_file is None:
             return None
         name = self._stored.report_file.replace("{trial}", str(self._trial.number))
-        return _Tailed(Path(self._stored.directory) / name)
+        name = name.replace("{study}", self._trial.study_name)
+        return GrowingFile(Path(self._stored.directory) / name)
 
-    def _read_report_file(self) -> None:
-        if self._report_file is not None and (data := self._report_file.read()):
-            self._guarded(map(read_json, filter(bytes.strip, data)))
+    def _read_report_file(self, *, last: bool = False) -> None:
+        if self._report_file is not None:
+            lines = self._report_file.read(last=last)
+            self._guarded(map(read_json, filter(bytes.strip, lines)))
 
     # --- the end
 
@@ -498,8 +379,7 @@ class _Run:
         if code == TEMPORARY_FAILURE:
             raise GivenBack("The command asks to run later (exit code 75).", later=True)
         if code in _KILLED:  # the worker sees this process die in the same way
-            sys.stdout.flush()
-            os.kill(os.getpid(), signal.SIGKILL)
+            raise ProcessLost("The command was killed by SIGKILL.")
         if code != 0:
             raise CommandFailed(f"The command {_exit_text(code)}.", self._tail_text())
         if not self._trial.has_reported and self._trial.checkpoint is None:
@@ -510,32 +390,6 @@ class _Run:
                 f"{metric}=0.1`.",
                 self._tail_text(),
             )
-
-
-class _Tailed:
-    """A growing file, read from where it ended when the attempt began."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        try:
-            self._offset = path.stat().st_size
-        except OSError:
-            self._offset = 0
-        self._rest = b""
-
-    def read(self) -> list[bytes]:
-        """Read the lines that were completed since the last call; a shorter file begins anew."""
-        try:
-            with self._path.open("rb") as file:
-                if file.seek(0, os.SEEK_END) < self._offset:
-                    self._offset, self._rest = 0, b""
-                file.seek(self._offset)
-                data = file.read()
-        except OSError:
-            return []
-        self._offset += len(data)
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        return lines
 
 
 def _exit_text(code: int) -> str:

@@ -203,6 +203,7 @@ class Attempt:
             scratch=scratch,
             store=self._stores.current,
             study_name=study.name,
+            grace_s=self._equipment.options.grace_s,
             rules=study.rules,
             restore=restore,
             time_total_s=claim.time_total_s,

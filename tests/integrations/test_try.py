@@ -78,6 +78,26 @@ def test_command_runs_with_the_given_parameters(bare_console, here, study):
     assert "step 1: loss 0.25" in ran.out
 
 
+def test_command_that_is_tried_gets_no_credentials(bare_console, here, study, monkeypatch):
+    monkeypatch.setenv("PGPASSWORD", "secret")
+    study(["sh", "-c", "env > env; echo '[studydb] {{\"loss\": 1}}'"])
+
+    bare_console("try", "tried")
+
+    names = {line.partition("=")[0] for line in (here / "env").read_text().splitlines()}
+    assert "STUDYDB_CONFIG" in names
+    assert not names & {"STUDYDB_STORAGE", "STUDYDB_SIGNING_KEY", "PGPASSWORD"}
+
+
+@pytest.mark.parametrize(("end", "words"), [("exit 75", "run later"), ("kill -9 $$", "SIGKILL")])
+def test_end_that_would_repeat_the_trial_is_one_line(bare_console, study, end, words):
+    study(["sh", "-c", end])
+
+    ran = bare_console("try", "tried", code=1)
+
+    assert words in ran.error
+
+
 def test_failed_command_is_one_line_without_a_traceback(bare_console, here, study):
     study(["sh", "-c", "exit 3"])
 

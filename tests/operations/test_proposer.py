@@ -157,8 +157,9 @@ def test_duplicate_request_stores_no_second_block(database, study):
     take(database, study, "a")
     proposer.store_block(database, study, block, token="a")
 
-    with unchanged_rows(database):
-        assert proposer.store_block(database, study, block, token="a")
+    assert proposer.store_block(database, study, block, token="a")
+
+    assert stored(database, study) == [(0, 0.1, "searcher")]
 
 
 def test_process_that_lost_the_lease_stores_nothing(database, clock, study):

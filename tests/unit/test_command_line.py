@@ -6,7 +6,7 @@ from studydb.domain.command_line import CommandLine, Paths, as_text
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.space.search_space import Space, choice, uniform
 
-PATHS = Paths("/scratch/config.json", "/scratch/kept")
+PATHS = Paths("/scratch/config.json", "/scratch/kept", {"HOME": "/users/me"})
 VALUES = {"lr": 0.1, "model/width": 3, "on": True, "text": "it's $HOME {x}\n"}
 
 
@@ -27,6 +27,8 @@ def expanded(*items, values=VALUES):
         ("{checkpoint_dir}", ["/scratch/kept"]),
         ("${args_json_file}", ["/scratch/config.json"]),
         ("${interpreter}", ["python"]),
+        ("${envvar:HOME}/x", ["/users/me/x"]),
+        ("${envvar:MISSING}", [""]),
     ],
 )
 def test_placeholder_is_replaced_within_its_item(item, becomes):
@@ -67,7 +69,7 @@ def test_placeholder_of_all_parameters_becomes_items(item, becomes):
     ],
 )
 def test_value_is_quoted_for_hydra(value, text):
-    assert expanded("{args_hydra}", values={"x": value}) == [f"x={text}"]
+    assert expanded("./train", "{args_hydra}", values={"x": value})[1:] == [f"x={text}"]
 
 
 def test_values_that_are_no_numbers_and_no_texts_are_json():
@@ -98,6 +100,36 @@ def test_malformed_command_is_refused(items, words):
         CommandLine.read(items)
 
 
+@pytest.mark.parametrize(
+    "items",
+    [
+        ["{tool}"],
+        ["bin/{tool}"],
+        ["{args}"],
+        ["${envvar:TOOL}"],
+        ["/usr/bin/env", "{tool}"],
+        ["env", "A=1", "-u", "{tool}", "./train"],
+        ["${env}", "${args_no_hyphens}", "./train"],
+        ["${env}", "A={lr}", "./train"],
+    ],
+)
+def test_program_cannot_be_chosen_by_a_parameter(items):
+    with pytest.raises(InvalidSpec, match="choose the program"):
+        CommandLine.read(items)
+
+
+@pytest.mark.parametrize(
+    "items", [["sh", "-c", "train {lr}"], ["/bin/bash", "-x", "-c", "train {lr}", "sh"]]
+)
+def test_parameter_cannot_be_part_of_a_shell_script(items):
+    with pytest.raises(InvalidSpec, match="the shell would run"):
+        CommandLine.read(items)
+
+
+def test_parameter_can_be_an_argument_of_a_shell_script():
+    assert expanded("sh", "-c", 'train "$1"', "sh", "{lr}")[-1] == "0.1"
+
+
 SPACE = Space.read({"lr": uniform(0, 1), "model": {"width": choice([1, 2])}, "epochs": 3})
 
 
@@ -110,6 +142,7 @@ SPACE = Space.read({"lr": uniform(0, 1), "model": {"width": choice([1, 2])}, "ep
         ["./train", "{lr}", "{config}"],
         ["./train", "{lr}", "${args_json}"],
         ["./train", "{epochs}", "{lr}", "{model.width}"],
+        ["./train", "{epochs}"],
     ],
 )
 def test_command_that_receives_every_parameter_is_accepted(items):
@@ -121,7 +154,6 @@ def test_command_that_receives_every_parameter_is_accepted(items):
     [
         (["./train", "{lrr}"], "Did you mean 'lr'"),
         (["./train", "{lr}"], "but not model.width"),
-        (["./train", "{epochs}"], "but not lr, model.width"),
         (["./train", "{model/width}"], "Did you mean 'model.width'"),
     ],
 )

@@ -81,6 +81,12 @@ def test_pattern_without_a_metric_is_refused(pattern):
         ReportPattern(pattern)
 
 
+@pytest.mark.parametrize("pattern", [r"(?P<acc>\S+)", r"(?P<loss>\S+) (?P<checkpoint>\S+)"])
+def test_pattern_for_a_study_must_find_its_metric_and_no_checkpoint(pattern):
+    with pytest.raises(InvalidSpec, match="loss"):
+        ReportPattern(pattern).check("loss")
+
+
 def test_text_that_the_pattern_finds_must_be_a_number():
     with pytest.raises(InvalidReport, match="no number"):
         reports(b"loss=high\n", pattern=r"loss=(?P<loss>\S+)")

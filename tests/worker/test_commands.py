@@ -178,7 +178,7 @@ def test_killed_command_goes_on_from_its_checkpoint(stage, script, create):
         ("""echo '[studydb] {"error": 1, "checkpoint": true}'; sleep 60""", "SAVE is empty"),
         (
             """echo '[studydb] {"error": 1, "checkpoint": "/no/x"}'; sleep 60""",
-            "'/no/x' is no directory",
+            "can only say true",
         ),
     ],
 )
@@ -331,6 +331,118 @@ def test_command_that_closes_its_output_goes_on_reporting(stage, create, here):
     assert stage.steps() == [1, 2, 3]
 
 
+def write_client(here, text):
+    (here / "client.py").write_text(
+        "import json, os, socket, time\n"
+        "def connect():\n"
+        "    client = socket.socket(socket.AF_UNIX)\n"
+        "    client.connect(os.environ['STUDYDB_SOCKET'])\n"
+        "    return client\n" + text
+    )
+    return [sys.executable, "client.py"]
+
+
+def test_reports_of_clients_that_do_not_wait_for_the_answer_are_stored(stage, create, here):
+    create(
+        *write_client(
+            here,
+            "client = connect()\n"
+            'client.sendall(b\'{"error": 1}\\n{"error": 2}\\n\')\n'
+            "client.close()\n"
+            "for value in range(3, 13):\n"
+            "    last = connect()\n"
+            "    last.sendall(b'{\"error\": %d}' % value)\n"
+            "os._exit(0)\n",
+        )
+    )
+
+    assert stage.run() == 0, stage.attempts()
+    assert stage.steps() == list(range(1, 13))
+
+
+def test_client_that_never_reads_does_not_hold_the_trial(stage, create, here):
+    create(
+        *write_client(
+            here,
+            "client = connect()\n"
+            "client.setblocking(False)\n"
+            "try:\n"
+            "    for _ in range(100_000):\n"
+            "        client.send(b'{\"error\": 1}\\n')\n"
+            "except OSError:\n"
+            "    pass\n"
+            'print(\'[studydb] {"error": 7, "step": 900000}\', flush=True)\n',
+        )
+    )
+
+    assert stage.run() == 0, stage.attempts()
+    assert stage.trial().last_step == 900_000
+
+
+def test_process_outside_of_the_group_that_writes_without_end_does_not_hold_the_trial(
+    stage, script, create
+):
+    create(script("studydb report error=1\nsetsid sh -c 'while :; do echo xxxxxxxx; done' &\n"))
+
+    assert stage.run() == 0
+    assert stage.trial().state == "TERMINATED"
+
+
+def test_refused_report_gives_the_checkpoint_back(stage, script, create):
+    create(
+        script(
+            'echo a > "$STUDYDB_SAVE/state"\n'
+            "studydb report eror=1 --save && exit 5\n"
+            "studydb report error=1 --save || exit 6\n"
+        )
+    )
+
+    assert stage.run() == 0, stage.attempts()
+    assert stage.trial().checkpoint_step == 1
+
+
+def test_done_completes_the_trial_and_later_reports_are_not_stored(stage, script, create):
+    create(
+        script(
+            """echo '[studydb] {"error": 1, "done": true}'; trap '' TERM\n"""
+            "studydb report error=2; studydb report error=3\n"
+        )
+    )
+
+    assert stage.run() == 0
+    assert stage.steps() == [1]
+    assert stage.trial().reason == "COMPLETED"
+
+
+def test_worker_without_the_program_gives_the_trial_back_and_says_why(stage, script, create, here):
+    create(script("studydb report error=1"))
+    (here / "train.sh").unlink()
+
+    worker = stage.start()
+
+    assert worker.exit_code(30.0) == 1
+    assert "train.sh" in worker.output()
+    stage.expect_released()
+
+
+def test_grace_of_the_worker_is_the_grace_of_the_command(stage, script, create):
+    create(
+        script(
+            'trap "echo term > "$1/term"" TERM\n'
+            "studydb report error=0.1\n"
+            "while :; do sleep 0.1; done\n"
+        ),
+        "{folder}",
+        stop=["error<=0.2"],
+    )
+    began_s = time.monotonic()
+
+    assert stage.run(grace=3.0) == 0
+
+    assert time.monotonic() - began_s < 10
+    assert (stage.folder / "term").exists()
+
+
 def test_grandchild_that_holds_the_output_does_not_hold_the_trial(stage, script, create):
     create(script("sleep 300 & studydb report error=1"))
 
@@ -347,6 +459,13 @@ def test_lines_of_the_report_file_are_results(stage, script, create, here):
     assert stage.run() == 0
     assert stage.steps() == [1, 2]
     assert stage.trial().last_value == 2
+
+
+def test_last_line_of_the_report_file_needs_no_newline(stage, script, create):
+    create(script("""printf '{"error": 3}' > out-0"""), file="out-{trial}")
+
+    assert stage.run() == 0
+    assert stage.trial().last_value == 3
 
 
 def test_lines_that_match_the_pattern_are_results(stage, script, create):

@@ -24,7 +24,7 @@ WHERE study.id = :study
     ), 0) = 1
 RETURNING next_number - 1 AS number, next_draw - 1 AS draw;
 
-ROLLBACK;
+COMMIT;
 
 BEGIN;
 

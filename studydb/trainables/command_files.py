@@ -1,0 +1,220 @@
+"""The files of a command's attempt: config, checkpoints, socket, stop file and report file."""
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from studydb.domain.command_line import Paths
+from studydb.domain.errors import CheckpointError, InvalidReport
+from studydb.settings import scrubbed_environment
+from studydb.trainables.calling import ReportingTrial
+from studydb.trainables.command_reports import CommandReport
+
+_SOCKET_PATH_BYTES = 100
+"""The longest path of a unix socket that every system accepts, rounded down."""
+
+
+class CommandTrial(ReportingTrial, Protocol):
+    """The part of a trial that a command needs."""
+
+    number: int
+    attempt: int
+    seed: int
+    start_step: int
+    grace_s: float
+    study_name: str
+    scratch: Path
+
+    @property
+    def has_reported(self) -> bool:
+        """Whether a result was reported in this attempt."""
+
+    def check(self) -> None:
+        """Raise TrialStopped or LeaseLost if the trial is to end before its next report."""
+
+    def why_ended(self) -> str:
+        """After such an error: "stop", "pause", "preempt" or "lost"."""
+
+
+class CommandFiles:
+    """The files of one attempt: config, checkpoint, save, socket and stop."""
+
+    def __init__(self, trial: CommandTrial, config: Mapping[str, Any], *, keeps: bool) -> None:
+        self._trial, self._keeps = trial, keeps
+        root = trial.scratch
+        self.config, self.save, self.stop = root / "config.json", root / "save", root / "stop"
+        self.checkpoint_dir = root / "checkpoint_dir"
+        self._root, self._n_saved = root, 0
+        self.config.write_text(json.dumps(config, ensure_ascii=False), encoding="utf-8")
+        for directory in (self.save, self.checkpoint_dir):
+            directory.mkdir()
+        self.checkpoint = None if trial.checkpoint is None else str(trial.checkpoint.path)
+        if self.checkpoint is not None and keeps:
+            shutil.copytree(self.checkpoint, self.checkpoint_dir, dirs_exist_ok=True)
+        self._stamps = self._stamps_now()
+        self._short: str | None = None
+        path = str(root / "socket")
+        if len(os.fsencode(path)) > _SOCKET_PATH_BYTES:
+            self._short = tempfile.mkdtemp(prefix="studydb-", dir="/tmp")
+            path = f"{self._short}/socket"
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(path)
+        self.listener.listen()
+        self.socket_path = path
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.listener.close()
+        if self._short is not None:
+            shutil.rmtree(self._short, ignore_errors=True)
+
+    @property
+    def paths(self) -> Paths:
+        return Paths(str(self.config), str(self.checkpoint_dir), scrubbed_environment())
+
+    def environment(self) -> dict[str, str]:
+        trial = self._trial
+        given = scrubbed_environment()
+        given.pop("STUDYDB_CHECKPOINT", None)
+        given |= {
+            "STUDYDB_CONFIG": str(self.config),
+            "STUDYDB_STUDY": trial.study_name,
+            "STUDYDB_TRIAL": str(trial.number),
+            "STUDYDB_ATTEMPT": str(trial.attempt),
+            "STUDYDB_SEED": str(trial.seed),
+            "STUDYDB_STEP": str(trial.start_step),
+            "STUDYDB_SAVE": str(self.save),
+            "STUDYDB_SOCKET": self.socket_path,
+            "STUDYDB_STOP": str(self.stop),
+            "PYTHONUNBUFFERED": "1",
+        }
+        if self.checkpoint is not None:
+            given["STUDYDB_CHECKPOINT"] = self.checkpoint
+        return given
+
+    @contextlib.contextmanager
+    def taken(self, report: CommandReport, *, is_answered: bool) -> Iterator[Path | None]:
+        """
+        Move the saved checkpoint away, so that the command can write the next one.
+
+        A refused report gives the checkpoint back.
+
+        Raises:
+            InvalidReport: There is no checkpoint.
+        """
+        if isinstance(report.checkpoint, str):
+            yield _directory(report.checkpoint, is_answered=is_answered)
+            return
+        self._n_saved += 1
+        taken = self._root / f"saved-{self._n_saved}"
+        if not report.checkpoint:
+            copied = self._keeps and self._has_new_state() and self._copied(taken)
+            yield taken if copied else None
+            shutil.rmtree(taken, ignore_errors=True)
+            return
+        self._take_save(taken)
+        try:
+            yield taken
+        except (InvalidReport, CheckpointError):
+            with contextlib.suppress(OSError):
+                self.save.rmdir()  # fails if the command has written to it already
+                taken.rename(self.save)
+            raise
+        finally:
+            shutil.rmtree(taken, ignore_errors=True)
+
+    def _take_save(self, taken: Path) -> None:
+        try:
+            is_empty = not any(self.save.iterdir())
+            if not is_empty:
+                self.save.rename(taken)
+                self.save.mkdir()
+        except OSError as cause:
+            raise InvalidReport(f"$STUDYDB_SAVE cannot be taken: {cause}.") from None
+        if is_empty:
+            raise InvalidReport(
+                "The report says that it saves a checkpoint, but $STUDYDB_SAVE is empty."
+            )
+
+    def ask_to_stop(self, why: str) -> None:
+        """Make the stop file, which appears with its content."""
+        being_written = self.stop.with_name("stop-")
+        being_written.write_text(f"{why}\n")
+        being_written.rename(self.stop)
+
+    def _stamps_now(self) -> set[tuple[str, int, int, int]]:
+        found = set()
+        for folder, _, names in os.walk(self.checkpoint_dir):
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    file = Path(folder, name)
+                    of = file.stat()
+                    found.add((str(file), of.st_ino, of.st_size, of.st_mtime_ns))
+        return found
+
+    def _has_new_state(self) -> bool:
+        return self._stamps_now() != self._stamps
+
+    def _copied(self, target: Path) -> bool:
+        """Copy `{checkpoint_dir}`; False if the script wrote to it during the copy."""
+        before = self._stamps_now()
+        try:
+            shutil.copytree(self.checkpoint_dir, target)
+        except (OSError, shutil.Error):
+            before = set()
+        if not before or self._stamps_now() != before:
+            shutil.rmtree(target, ignore_errors=True)
+            return False
+        self._stamps = before
+        return True
+
+
+class GrowingFile:
+    """A growing file; a file of an earlier attempt is removed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._offset, self._rest = path, 0, b""
+        with contextlib.suppress(OSError):
+            if path.is_file():
+                path.unlink()
+
+    def read(self, *, last: bool = False) -> list[bytes]:
+        """
+        Read the lines that were completed since the last call; a shorter file begins anew.
+
+        Args:
+            last: Whether a line without a newline counts, too.
+        """
+        data = b""
+        with contextlib.suppress(OSError):
+            if self._path.is_file():  # a FIFO would block
+                with self._path.open("rb") as file:
+                    if file.seek(0, os.SEEK_END) < self._offset:
+                        self._offset, self._rest = 0, b""
+                    file.seek(self._offset)
+                    data = file.read()
+        self._offset += len(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [*lines, self._rest] if last else lines
+
+
+def _directory(path: str, *, is_answered: bool) -> Path:
+    """Check the path of a checkpoint; only a client that waits for the answer may give one."""
+    if not is_answered:
+        raise InvalidReport(
+            f"The report's checkpoint is {path!r}; a report without an answer can only say true, "
+            "and write to $STUDYDB_SAVE."
+        )
+    if not os.path.isabs(path) or not os.path.isdir(path):  # noqa: PTH112, PTH117  no error for any text
+        raise InvalidReport(
+            f"The report's checkpoint {path!r} is no directory; give its full path."
+        )
+    return Path(path)
