@@ -70,7 +70,7 @@ _WORDS_BY_TRANSLATION = {
     (
         "space={'lr': studydb.loguniform(1e-4, 1)} of create_study, "
         "`--param 'lr=loguniform(1e-4, 1)'`; trial.config in a trainable"
-    ): "param params param_space search_space config config_space parameters",
+    ): "param params param_space search_space config_space parameters",
     "the second argument of create_study: the trainable": (
         "fn func function train_fn run_fn training_function"
     ),
@@ -103,16 +103,12 @@ _WORDS_BY_TRANSLATION = {
     "trial.checkpoint, None or with .to_dict(), .path and .step": (
         "get_checkpoint load_checkpoint checkpoint_dir"
     ),
-    "report(metrics, checkpoint=a dict or the path of a directory)": (
-        "save save_checkpoint checkpoint"
-    ),
+    "report(metrics, checkpoint=a dict or the path of a directory)": "save save_checkpoint",
     "trial.config in a trainable, trial.params in a loop of your own": (
         "hyperparameters get_config get_parameters parameter"
     ),
     "trial.number and trial.attempt of f(config, trial)": "get_context",
     "report(metrics): metrics may be texts and lists, too": "set_user_attr",
-    "a function f(config) or f(config, trial): classes are not called yet": "trainable",
-    "not there yet; call it from a function, with subprocess.run": "command",
     # distributions
     "choice([…]) with searcher=GridSearch()": "grid_search gridsearchdistribution",
     "uniform(low, high), loguniform(low, high) or quniform(low, high, q)": (
