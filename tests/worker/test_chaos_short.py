@@ -12,18 +12,23 @@ from studydb.db import migrate
 
 MOST_TURNS = 3
 
+TOO_LITTLE = {
+    "some trials resumed",
+    "as many kills, crashes, freezes and partitions as planned",  # the study ended earlier
+}
+
 
 def run_chaos(storage, tmp_path, **options):
     """
     Return the broken promises of a run.
 
-    A run in which no trial resumed tests too little, and is repeated.
+    A run in which no trial resumed, or not all faults came, tests too little, and is repeated.
     """
     wrong = {}
     for turn in range(MOST_TURNS):
         (tmp_path / str(turn)).mkdir()
         wrong = run_once(storage, tmp_path / str(turn), **options)
-        if wrong.keys() != {"some trials resumed"}:
+        if not wrong or wrong.keys() - TOO_LITTLE:
             break
     return wrong
 
@@ -36,7 +41,7 @@ def run_once(storage, tmp_path, *, scheduler, server=None):
     journal = tmp_path / "journal"
     journal.mkdir()
     chaos_run = ChaosRun(
-        scheduler=scheduler, trials=10, steps=10, step_s=0.12, seed=seed, journal=journal
+        scheduler=scheduler, trials=12, steps=10, step_s=0.12, seed=seed, journal=journal
     )
     study = chaos_run.create(storage)
     log = []
