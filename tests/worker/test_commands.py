@@ -376,7 +376,8 @@ def test_client_that_never_reads_does_not_hold_the_trial(stage, create, here):
     )
 
     assert stage.run() == 0, stage.attempts()
-    assert stage.trial().last_step == 900_000
+    # Lines of the socket may be read after the line on stdout.
+    assert stage.trial().last_step >= 900_000
 
 
 def test_process_outside_of_the_group_that_writes_without_end_does_not_hold_the_trial(
