@@ -57,9 +57,10 @@ def _refuse_rows_without_uuid(table: str) -> None:
     if found:
         rows = ", ".join(f"{identity} ({text[:60]!r})" for identity, text in found)
         raise util.CommandError(
-            f"The table {table} has rows whose uuid is not a valid UUID, by id: {rows}. Paths of "
-            "files are made of UUIDs, and studydb writes only valid UUIDs: find out who wrote the "
-            "rows, delete or correct them, and run `studydb db upgrade` again. Nothing was changed."
+            f"The table {table} has rows whose uuid is not a valid UUID. The first of them, as id "
+            f"(uuid): {rows}. Paths of files are made of UUIDs, and studydb writes only valid "
+            "UUIDs: find out who wrote the rows, delete or correct them, and run `studydb db "
+            "upgrade` again. Nothing was changed."
         )
 
 

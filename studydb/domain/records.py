@@ -137,7 +137,7 @@ class CheckpointKind(StrEnum):
     """What the user's code passed to be saved: a dict or a directory."""
 
     DICT = "dict"
-    """Stored as a pickle, which only the child process reads."""
+    """Stored as a pickle, which a worker's own process never reads."""
     DIRECTORY = "directory"
 
 

@@ -331,7 +331,7 @@ class _Run:
             answer = self._verdict()
         except StudydbError as error:
             answer = {"error": str(error), "type": type(error).__name__}
-        if client not in self._clients:  # an earlier answer found the client gone
+        if client not in self._clients:  # it has not taken an earlier answer
             return
         try:
             client.settimeout(SEND_S)

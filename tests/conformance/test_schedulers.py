@@ -104,12 +104,11 @@ def test_scheduler_is_the_same_after_it_was_stored(scheduler):
 
 
 @every_scheduler
-def test_stopping_every_trial_ends_the_study(database, scheduler):
+def test_study_ends_after_all_running_trials_have_failed_once(database, scheduler):
     running = ScheduledStudy(database, scheduler, num_trials=6)
     for _ in range(3):
         running._acquire()
     running._train(running.held[0])
-    running.mishaps = 0.0
     while running.held:
         running._end(running.held[0], Reason.FAILED)
 

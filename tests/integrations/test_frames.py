@@ -87,7 +87,9 @@ def test_results_frame_equals_v_result(database, study):
             assert same(seen[name], value), (name, seen[name], value)
 
 
-def test_frames_equal_the_csv_and_json_of_the_command_line(console, database, study):
+def test_trials_frame_has_the_columns_of_the_csv_and_the_best_values_of_the_view(
+    console, database, study
+):
     frame = trials_dataframe(database, study)
     listed = console("trials", study.name, "--format", "csv").lines
     queried = console(

@@ -104,7 +104,7 @@ def test_row_with_an_invalid_uuid_stops_the_upgrade_and_nothing_changes(
 
     with pytest.raises(
         StorageError,
-        match=f"The table {table} has rows whose uuid is not a valid UUID, by id: 1 .'../../../h",
+        match=f"The table {table} has rows whose uuid is not a valid UUID. The first of them, as id .uuid.: 1 .'../../../h",
     ):
         migrate.upgrade(storage_url)
 

@@ -75,7 +75,7 @@ def reasons(database, study):
 # --- closing
 
 
-def test_rung_closes_when_all_trials_of_its_bracket_wait_and_the_best_is_resumed(
+def test_once_all_trials_of_a_bracket_wait_the_rung_closes_and_the_best_trial_is_resumed(
     database, study, worker
 ):
     wait_at_the_rung(worker, 0.5, 0.1, 0.9)

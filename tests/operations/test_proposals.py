@@ -201,7 +201,7 @@ def test_worker_stores_proposals_ahead_even_if_it_read_the_study_before_the_exte
 
 
 @pytest.mark.parametrize("size", [2**20, 8 * 2**20])
-def test_trials_are_made_of_configs_of_many_bytes(database, size):
+def test_asks_make_trials_whose_configs_have_megabytes(database, size):
     space = Space.read({"lr": uniform(0, 1), "text": "x" * size})
     study = new_study(database, space=space, num_trials=None)
     worker = SimulatedWorker(database, study)

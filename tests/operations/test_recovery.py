@@ -207,7 +207,7 @@ def test_verdict_on_a_trial_takes_effect_when_the_attempt_is_lost(database, cloc
 
 
 @pytest.mark.parametrize("asked", [control.stop, control.pause])
-def test_request_for_a_trial_takes_effect_when_the_attempt_is_lost(clock, worker, asked):
+def test_stop_or_pause_of_a_trial_takes_effect_when_its_attempt_is_lost(clock, worker, asked):
     run = worker.ask()
     asked(worker.database, worker.study, [0], new_request())
 

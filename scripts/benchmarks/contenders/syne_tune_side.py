@@ -14,7 +14,7 @@ POLLING_S = 0.1
 
 
 def scheduler_of(task: dict[str, Any]) -> Any:
-    """Random search over the given configurations, with ASHA if the task says so."""
+    """Make a scheduler that tries the given configurations, with ASHA if the task says so."""
     from syne_tune.config_space import lograndint, loguniform, uniform  # noqa: PLC0415  after main has set SYNETUNE_FOLDER
     from syne_tune.optimizer.baselines import RandomSearch  # noqa: PLC0415
     from syne_tune.optimizer.schedulers.asha import AsynchronousSuccessiveHalving  # noqa: PLC0415
