@@ -31,7 +31,7 @@ from studydb.domain.errors import (
     UsageError,
 )
 from studydb.domain.failures import failure_of
-from studydb.domain.records import Failure
+from studydb.domain.records import Failure, TrainableKind
 from studydb.processes import SIGNAL_SPREAD_S, STOP_SIGNALS
 from studydb.trainables import CommandFailed, GivenBack, ProcessLost, call, ignores_config, load
 
@@ -95,6 +95,10 @@ def run(job: Job, channel: Channel, function: Callable[..., Any] | None = None) 
             with current(trial):
                 function = import_trainable(job.to_import)
     except BaseException as cause:  # noqa: BLE001  the user's module may raise anything
+        return Ended(End.UNPREPARED, failure_of(cause))
+    try:
+        _make_directory(job, trial)
+    except OSError as cause:
         return Ended(End.UNPREPARED, failure_of(cause))
     # Without a seed, all children, as copies of one process, would get the same random numbers.
     _seed(job.seed)
@@ -176,6 +180,14 @@ def _begin(job: Job, channel: Channel, checkpoint: Restored | None) -> RunningTr
     # If a forked process kept the socket open, the worker would not see this process end.
     os.register_at_fork(after_in_child=disown)
     return trial
+
+
+def _make_directory(job: Job, trial: RunningTrial) -> None:
+    """Make the trial's directory for a command; enter it if the user's code is to run there."""
+    if job.to_import.trainable.kind == TrainableKind.COMMAND or job.runs_in_directory:
+        directory = trial.directory
+        if job.runs_in_directory:
+            os.chdir(directory)
 
 
 def _ended_by(error: BaseException, trial: RunningTrial) -> Ended:

@@ -103,8 +103,11 @@ class CommandTrainable:
             ProcessLost: It was killed.
         """
         with CommandFiles(trial, config, keeps=self._stored.line.names_checkpoint_dir) as files:
-            line = self._stored.line.expand(self._stored.flatten(config), files.paths)
-            _Run(self._stored, line, trial, files).run()
+            stored = self._stored
+            if trial.runs_in_directory:
+                stored = stored.run_in(trial.directory)
+            line = stored.line.expand(stored.flatten(config), files.paths)
+            _Run(stored, line, trial, files).run()
 
 
 class _Run:
