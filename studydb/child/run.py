@@ -194,9 +194,10 @@ def _ended_by(error: BaseException, trial: RunningTrial) -> Ended:
     if trial.raised_for is not None:
         quiet = isinstance(error, TrialStopped | LeaseLost)
         return Ended(trial.raised_for, None if quiet else failure_of(error))
-    failure = failure_of(error)
-    if isinstance(error, CommandFailed):
+    if isinstance(error, CommandFailed):  # studydb's own traceback would not help
+        failure = failure_of(error.__cause__ or error)
         return Ended(End.FAILED, Failure(failure.type, failure.message, error.tail))
+    failure = failure_of(error)
     if isinstance(error, SystemExit):
         message = (
             f"The trainable called sys.exit({error.code!r}). Return from it, or raise an error."

@@ -109,7 +109,7 @@ def read_report(
     if metric not in flat:
         raise InvalidReport(
             f"The report at step {step} has no {metric!r}, the study's metric; "
-            f"it has {', '.join(map(repr, flat)) or 'nothing'}."
+            f"it has {', '.join(map(repr, flat)) or 'nothing'}. Report {metric!r} at each step."
         )
     value = flat.pop(metric)
     if not is_number(value):

@@ -154,7 +154,10 @@ def _find_program(program: str, workdir: Path) -> None:
     if "/" in program:
         path = workdir / program
         if not path.is_file():
-            raise TrainableError(f"There is no program {program!r} in {workdir}.")
+            raise TrainableError(
+                f"There is no program {program!r} in {workdir}. Correct the path, or work in the "
+                "directory that has the program."
+            )
         if not os.access(path, os.X_OK):
             raise TrainableError(
                 f"{path} may not be executed. Allow it (chmod +x {shlex.quote(program)}), or name "
@@ -162,7 +165,9 @@ def _find_program(program: str, workdir: Path) -> None:
             )
     elif shutil.which(program) is None:
         here = f" Did you mean ./{program}?" if (workdir / program).is_file() else ""
-        raise TrainableError(f"There is no program {program!r} on PATH.{here}")
+        raise TrainableError(
+            f"There is no program {program!r} on PATH.{here or ' Install it, or write its path.'}"
+        )
 
 
 def _files_in(workdir: Path, items: Sequence[str]) -> list[str]:

@@ -63,7 +63,7 @@ _BUFFERED_S, _BUFFERED_BYTES = 60.0, 4096
 
 class CommandFailed(Exception):
     """
-    The command failed.
+    The command failed; the cause, if there is one, is the error of its report.
 
     Attributes:
         tail: The last lines of its output.
@@ -373,7 +373,7 @@ class _Run:
         if self._ended is not None:
             raise self._ended
         if self._failed is not None:
-            raise self._failed
+            raise CommandFailed(str(self._failed), self._tail_text()) from self._failed
         self._trial.check()
         if code in _GIVEN_BACK:
             raise GivenBack(
