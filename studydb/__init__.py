@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from studydb.domain.errors import StudyExists as StudyExists
     from studydb.domain.errors import StudyFailed as StudyFailed
     from studydb.domain.errors import TrainableError as TrainableError
+    from studydb.domain.errors import TrialExists as TrialExists
     from studydb.domain.errors import TrialStopped as TrialStopped
     from studydb.domain.errors import UnknownStudy as UnknownStudy
     from studydb.domain.errors import UnknownTrial as UnknownTrial
@@ -82,6 +83,7 @@ _HOMES = {
         "StudyFailed",
         "StudydbError",
         "TrainableError",
+        "TrialExists",
         "TrialStopped",
         "UnknownStudy",
         "UnknownTrial",

@@ -47,6 +47,8 @@ def trials_dataframe(database: Database, study: Study) -> "pd.DataFrame":
             "started_at": Timestamps(),
             "ended_at": Timestamps(),
             "duration_s": Floats(),
+            "name": Texts(),
+            "tags": Values(),
         },
     )
     for page in pages.trial_pages(database, study):

@@ -86,8 +86,9 @@ def best_line(overview: Overview) -> str:
     row, best = overview.row, overview.best
     if best is None:
         return f"no {row.metric} reported yet"
+    called = "" if best.name is None else f" ({visible(best.name)})"
     return (
-        f"{row.metric} ({row.mode}) {best_text(best.best_value)}, trial {best.number}, "
+        f"{row.metric} ({row.mode}) {best_text(best.best_value)}, trial {best.number}{called}, "
         f"step {best.summary.best_step}"
     )
 

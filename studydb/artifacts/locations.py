@@ -19,6 +19,9 @@ _LOG_PARTS = 4
 """The log folder of an attempt ends in logs/STUDY/TRIAL/ATTEMPT on every host."""
 
 
+_TRIAL_DIRECTORY = "files"
+
+
 @dataclass(frozen=True, slots=True)
 class Locations:
     """
@@ -40,8 +43,12 @@ class Locations:
     def log_dir(self, study: Study, lease: Lease) -> Path:
         return self.log_root(study) / str(lease.number) / str(lease.attempt)
 
+    def trial_directory(self, study: Study, lease: Lease) -> Path:
+        """Return the directory that a trial keeps on this host, beside the logs of its attempts."""
+        return self.log_root(study) / str(lease.number) / _TRIAL_DIRECTORY
+
     def log_root(self, study: Study) -> Path:
-        """Return the folder of the output of a study's trials."""
+        """Return the folder of the output and the directories of a study's trials."""
         file = self.database_file
         folder = _state_folder() if file is None else _files_folder(file)
         return folder / "logs" / check_uuid(study.uuid, noun="study")
@@ -60,7 +67,7 @@ class Locations:
 
     def remove_files(self, study: Study) -> None:
         """
-        Remove all checkpoints of a study, and its output on this host.
+        Remove all checkpoints of a study, and its trials' output and directories on this host.
 
         Raises:
             CheckpointError: A store cannot remove the checkpoints.

@@ -12,6 +12,7 @@ from studydb import report_client
 from studydb.artifacts.checkpoint_files import CheckpointLike, Restored
 from studydb.domain import errors
 from studydb.domain.errors import InvalidReport, LeaseLost, StudydbError, TrialStopped, UsageError
+from studydb.domain.metrics import plain_metrics
 
 _DICT = "studydb-checkpoint.pkl"
 """The file in a checkpoint's directory that holds a dict."""
@@ -25,17 +26,13 @@ def report(metrics: Mapping[str, Any], checkpoint: CheckpointLike | None) -> Non
         InvalidReport, TrialStopped, LeaseLost: As in a function.
         UsageError: The trial's process has ended.
     """
-    message: dict[str, Any] = dict(metrics)
+    message = plain_metrics(metrics)
     if isinstance(checkpoint, Mapping):
         target = Path(os.environ["STUDYDB_SAVE"], _DICT)
         target.write_bytes(cloudpickle.dumps(dict(checkpoint)))
         message["checkpoint"] = True
     elif checkpoint is not None:
         message["checkpoint"] = str(Path(checkpoint).absolute())
-    try:
-        json.dumps(message)
-    except (TypeError, ValueError):
-        message = _plain(message)
     try:
         answer = report_client.exchange(message)
     except report_client.NoRunner as error:
@@ -70,16 +67,3 @@ def checkpoint() -> Restored | None:
     if file.is_file():
         return Restored(step, data=file.read_bytes())
     return Restored(step, path=Path(path))
-
-
-def _plain(value: Any) -> Any:
-    """Turn numpy's numbers into Python's."""
-    if isinstance(value, Mapping):
-        return {str(name): _plain(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
-    raise InvalidReport(f"The report holds {value!r}, which JSON cannot hold.")

@@ -43,6 +43,10 @@ class Job:
     Attributes:
         config: The first argument of the user's function.
         scratch: A directory on this host for this attempt; the worker removes it at the end.
+        name, tags: What the person who enqueued the trial has called it.
+        directory: The directory that the trial keeps on this host; made when it is first used.
+            Empty: a directory in `scratch`.
+        runs_in_directory: Whether `directory` is the working directory of the user's code.
         study_name: The study's name, for the environment of a command.
         grace_s: How long a command that is asked to end may take before it is killed.
         store: The URL of the store for checkpoints, or "inline:".
@@ -60,6 +64,10 @@ class Job:
     objective: Objective
     scratch: str
     store: str
+    name: str | None = None
+    tags: tuple[str, ...] = ()
+    directory: str = ""
+    runs_in_directory: bool = False
     study_name: str = ""
     grace_s: float = 30.0
     inline_limit_bytes: int = INLINE_LIMIT_BYTES

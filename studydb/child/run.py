@@ -31,7 +31,7 @@ from studydb.domain.errors import (
     UsageError,
 )
 from studydb.domain.failures import failure_of
-from studydb.domain.records import Failure
+from studydb.domain.records import Failure, TrainableKind
 from studydb.processes import SIGNAL_SPREAD_S, STOP_SIGNALS
 from studydb.trainables import CommandFailed, GivenBack, ProcessLost, call, ignores_config, load
 
@@ -95,6 +95,10 @@ def run(job: Job, channel: Channel, function: Callable[..., Any] | None = None) 
             with current(trial):
                 function = import_trainable(job.to_import)
     except BaseException as cause:  # noqa: BLE001  the user's module may raise anything
+        return Ended(End.UNPREPARED, failure_of(cause))
+    try:
+        _make_directory(job, trial)
+    except OSError as cause:
         return Ended(End.UNPREPARED, failure_of(cause))
     # Without a seed, all children, as copies of one process, would get the same random numbers.
     _seed(job.seed)
@@ -178,13 +182,22 @@ def _begin(job: Job, channel: Channel, checkpoint: Restored | None) -> RunningTr
     return trial
 
 
+def _make_directory(job: Job, trial: RunningTrial) -> None:
+    """Make the trial's directory for a command; enter it if the user's code is to run there."""
+    if job.to_import.trainable.kind == TrainableKind.COMMAND or job.runs_in_directory:
+        directory = trial.directory
+        if job.runs_in_directory:
+            os.chdir(directory)
+
+
 def _ended_by(error: BaseException, trial: RunningTrial) -> Ended:
     if trial.raised_for is not None:
         quiet = isinstance(error, TrialStopped | LeaseLost)
         return Ended(trial.raised_for, None if quiet else failure_of(error))
-    failure = failure_of(error)
-    if isinstance(error, CommandFailed):
+    if isinstance(error, CommandFailed):  # studydb's own traceback would not help
+        failure = failure_of(error.__cause__ or error)
         return Ended(End.FAILED, Failure(failure.type, failure.message, error.tail))
+    failure = failure_of(error)
     if isinstance(error, SystemExit):
         message = (
             f"The trainable called sys.exit({error.code!r}). Return from it, or raise an error."

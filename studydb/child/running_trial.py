@@ -42,6 +42,9 @@ class RunningTrial:
     Attributes:
         given_config: The dict `config`, read without setting `config_was_read`.
         config_was_read: Whether the code has read `trial.config`.
+        number: The trial's number within its study; the first is 0.
+        uuid: The trial's UUID, which no trial of another study or database has.
+        name, tags: What the person who enqueued the trial has called it; None and () without.
         attempt: The number of this attempt at the trial, from 1.
         seed: A seed for random numbers; it is the same in every attempt at the trial.
         checkpoint: The checkpoint to start from; None to start from scratch.
@@ -52,7 +55,8 @@ class RunningTrial:
     def __init__(self, job: Job, channel: Channel, checkpoint: Restored | None) -> None:
         self.given_config: dict[str, Any] = copy.deepcopy(dict(job.config))
         self.config_was_read = False
-        self.number = job.number
+        self.number, self.uuid = job.number, job.trial_uuid
+        self.name, self.tags = job.name, job.tags
         self.attempt = job.attempt
         self.seed = job.seed
         self.metric = job.objective.metric
@@ -62,6 +66,8 @@ class RunningTrial:
         self.study_name = job.study_name
         self.grace_s = job.grace_s
         self.scratch = Path(job.scratch)
+        self.runs_in_directory = job.runs_in_directory
+        self._directory = Path(job.directory) if job.directory else self.scratch / "directory"
         self._objective, self._rules = job.objective, job.rules
         self._saver = Saver(
             job.store,
@@ -84,6 +90,22 @@ class RunningTrial:
         """The trial's parameters and the study's constants; the code may change this dict."""
         self.config_was_read = True
         return self.given_config
+
+    @property
+    def directory(self) -> Path:
+        """
+        The trial's own directory on this host, made when it is first used.
+
+        Later attempts on this host find the files that earlier ones left; attempts on other hosts
+        do not, so what the next attempt needs belongs into a checkpoint. While the lease of an
+        attempt is lost and its process has not noticed yet, the process and the next attempt use
+        the directory at the same time. The directory is kept until the study is deleted here.
+
+        Raises:
+            OSError: The directory cannot be made.
+        """
+        self._directory.mkdir(parents=True, exist_ok=True)
+        return self._directory
 
     @suggesting_keywords
     def report(self, metrics: Mapping[str, Any], checkpoint: CheckpointLike | None = None) -> None:

@@ -6,67 +6,78 @@ from typing import Any
 import click
 
 from studydb.cli.opening import opened_study
-from studydb.cli.options import Number, Spec, Storage, storage_option, study_argument
+from studydb.cli.options import Spec, Storage, TrialWord, storage_option, study_argument
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.space.domains import Domain
 from studydb.domain.space.parameters import parse_parameter, parse_parameters
 from studydb.domain.text.display import counted
+from studydb.domain.text.names import check_tags, check_trial_name
 
-numbers_argument = click.argument("numbers", metavar="[NUMBER]...", type=Number(), nargs=-1)
+trials_argument = click.argument("trials", metavar="[TRIAL]...", type=TrialWord(), nargs=-1)
 
 
 @click.command()
 @study_argument
-@numbers_argument
+@trials_argument
 @storage_option
-def pause(*, name: str, numbers: Sequence[int], storage: Storage) -> None:
+def pause(*, name: str, trials: Sequence[int | str], storage: Storage) -> None:
     """
-    Pause trials of NAME; without numbers the whole study.
+    Pause trials of NAME; without TRIAL the whole study.
 
     A running trial pauses at its next report, however late that is, and may save a checkpoint.
     """
     with opened_study(storage, name) as study:
-        study.pause(*numbers)
-    click.echo(f"{_subject(name, numbers)}: paused; running trials pause at their next report.")
+        study.pause(*trials)
+    click.echo(f"{_subject(name, trials)}: paused; running trials pause at their next report.")
 
 
 @click.command()
 @study_argument
-@numbers_argument
+@trials_argument
 @storage_option
-def resume(*, name: str, numbers: Sequence[int], storage: Storage) -> None:
-    """Resume paused trials of NAME; without numbers the whole study."""
+def resume(*, name: str, trials: Sequence[int | str], storage: Storage) -> None:
+    """Resume paused trials of NAME; without TRIAL the whole study."""
     with opened_study(storage, name) as study:
-        study.resume(*numbers)
-    click.echo(f"{_subject(name, numbers)}: resumed.")
+        study.resume(*trials)
+    click.echo(f"{_subject(name, trials)}: resumed.")
 
 
 @click.command()
 @study_argument
-@numbers_argument
+@trials_argument
 @storage_option
-def stop(*, name: str, numbers: Sequence[int], storage: Storage) -> None:
+def stop(*, name: str, trials: Sequence[int | str], storage: Storage) -> None:
     """
-    End trials of NAME as CANCELLED; without numbers stop the whole study.
+    End trials of NAME as CANCELLED; without TRIAL stop the whole study.
 
     A running trial gets the request within seconds. If the trial has not ended after the worker's
     --grace, the worker kills it. A stopped study keeps its PENDING trials and can be resumed.
     """
     with opened_study(storage, name) as study:
-        study.stop(*numbers)
-    click.echo(f"{_subject(name, numbers)}: stopped; running trials save and end, or are killed.")
+        study.stop(*trials)
+    click.echo(f"{_subject(name, trials)}: stopped; running trials save and end, or are killed.")
 
 
 @click.command()
 @study_argument
 @click.argument("params", metavar="K=V...", type=Spec(), nargs=-1)
+@click.option(
+    "--name", "label", metavar="TRIAL", help="A name for the trial; commands take it, too."
+)
+@click.option("--tag", "tags", multiple=True, type=Spec(), metavar="TAG", help="A tag. Repeatable.")
 @storage_option
-def enqueue(*, name: str, params: Sequence[str], storage: Storage) -> None:
+def enqueue(
+    *, name: str, params: Sequence[str], label: str | None, tags: Sequence[str], storage: Storage
+) -> None:
     """Add a trial to NAME with these parameters; missing values are drawn from the space."""
     given = read_values(params)
+    if label is not None:
+        check_trial_name(label)
+    check_tags(tags)
     with opened_study(storage, name) as study:
-        number = study.enqueue(given)
-    click.echo(f"Study {name!r}: enqueued trial {number}.")
+        number = study.enqueue(given, name=label, tags=tags)
+    called = "" if label is None else f", {label!r}"
+    click.echo(f"Study {name!r}: enqueued trial {number}{called}.")
 
 
 @click.command()
@@ -98,8 +109,8 @@ def read_values(params: Sequence[str]) -> dict[str, Any]:
     return parse_parameters(params)
 
 
-def _subject(name: str, numbers: Sequence[int]) -> str:
-    if not numbers:
+def _subject(name: str, trials: Sequence[int | str]) -> str:
+    if not trials:
         return f"Study {name!r}"
-    noun = "Trial" if len(numbers) == 1 else "Trials"
-    return f"{noun} {', '.join(map(str, numbers))} of {name!r}"
+    noun = "Trial" if len(trials) == 1 else "Trials"
+    return f"{noun} {', '.join(map(str, trials))} of {name!r}"

@@ -3,6 +3,7 @@
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,8 +122,18 @@ def create(
     """
     from studydb import searchers
 
-    code = read_code(command, trainable, report_regex=report_regex, report_file=report_file)
+    defined: dict[str, Any] = {"trainable": None}
+    if sweep is not None:
+        from studydb.study.sweep_file import read_sweep
 
+        defined |= read_sweep(sweep)
+    code = read_code(
+        command,
+        trainable,
+        of_sweep=defined["trainable"],
+        report_regex=report_regex,
+        report_file=report_file,
+    )
     given = {
         "trainable": code,
         "metric": metric,
@@ -132,11 +143,7 @@ def create(
         "searcher": None if searcher is None else searchers.from_call(parse_call(searcher)),
     }
     leaves = dict(read_space(param, space).leaves)
-    defined: dict[str, Any] = {"trainable": None}
     if sweep is not None:
-        from studydb.study.sweep_file import read_sweep
-
-        defined |= read_sweep(sweep)
         leaves = {**defined.pop("space").leaves, **leaves}
     defined |= {key: value for key, value in given.items() if value is not None}
     _require(defined, "metric", "mode")
@@ -163,11 +170,12 @@ def read_code(
     command: Sequence[str],
     trainable: str | None,
     *,
+    of_sweep: "Command | None" = None,
     report_regex: str | None,
     report_file: str | None,
 ) -> "Command | str | None":
     """
-    Read what the trials run: the command after `--`, or the function of --trainable.
+    Read what the trials run: the command after `--`, --trainable's function, or a sweep's program.
 
     Raises:
         UsageError: Both are given, or an option for commands without a command.
@@ -181,6 +189,8 @@ def read_code(
         from studydb.trainables import Command
 
         return Command(tuple(command), report_regex, report_file)
+    if of_sweep is not None and trainable is None:
+        return replace(of_sweep, report_regex=report_regex, report_file=report_file)
     for option, given in (("--report-regex", report_regex), ("--report-file", report_file)):
         if given is not None:
             raise UsageError(f"{option} is for commands; give the command after `--`.")

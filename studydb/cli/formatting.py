@@ -2,14 +2,18 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from studydb.domain.errors import InvalidSpec
+from studydb.domain.listed_rows import ListedTrial
 from studydb.domain.specs.grammar import parse_value
 from studydb.domain.text.display import visible, without_controls
+
+if TYPE_CHECKING:
+    from studydb.domain.space.search_space import Space
 
 
 def plain(value: Any) -> Any:
@@ -83,6 +87,25 @@ def table_cell(value: Any, *, brief: bool = False) -> str:
 
 def _rounded(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) and math.isfinite(value) else value
+
+
+def trial_fields(row: ListedTrial, space: "Space") -> dict[str, Any]:
+    """Return the columns of a listed trial by name: params flat by path, tags as one text."""
+    return {**row._asdict(), "params": space.flatten(row.params), "tags": tags_text(row.tags)}
+
+
+def used_columns(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Leave out the columns of names and tags if no trial of a table has any."""
+    return [
+        column
+        for column in columns
+        if column not in ("name", "tags") or any(row[column] for row in rows)
+    ]
+
+
+def tags_text(tags: Sequence[str]) -> str | None:
+    """Write the tags of a trial; a tag holds no comma. None for no tags."""
+    return ",".join(tags) or None
 
 
 def assignments(values: Mapping[str, Any]) -> str:

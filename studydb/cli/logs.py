@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from studydb.cli.opening import opened_study
-from studydb.cli.options import POSITIVE, Storage, number_argument, storage_option, study_argument
+from studydb.cli.options import POSITIVE, Storage, storage_option, study_argument, trial_argument
 from studydb.domain.errors import NotFound, StorageTransient
 from studydb.domain.records import Lease
 from studydb.domain.text.display import printed, visible
@@ -30,19 +30,22 @@ _STREAMS = ("stdout", "stderr")
 
 @click.command()
 @study_argument
-@number_argument
+@trial_argument
 @click.option("-f", "--follow", is_flag=True, help="Keep printing until the trial's attempt ends.")
 @click.option("--attempt", type=POSITIVE, metavar="N", help="Which attempt.  [default: the newest]")
 @storage_option
-def logs(*, name: str, number: int, follow: bool, attempt: int | None, storage: Storage) -> None:
+def logs(
+    *, name: str, trial: int | str, follow: bool, attempt: int | None, storage: Storage
+) -> None:
     """
-    Print the output of trial NUMBER of NAME: its stdout to stdout, its stderr to stderr.
+    Print the output of TRIAL of NAME: its stdout to stdout, its stderr to stderr.
 
     If the output's files are not on this host, the last bytes of the output are printed from the
     database. For a terminal, colours are removed and control characters escaped. A pipe gets every
     byte.
     """
     with opened_study(storage, name) as study:
+        number = study.number_of(trial)
         found = _find_attempt(study, number, attempt)
         tails = [Tail(_directory(study, number, found) / stream) for stream in _STREAMS]
         has_printed = _print_files(tails)

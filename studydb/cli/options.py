@@ -8,6 +8,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from studydb.domain.errors import InvalidName
+from studydb.domain.text.display import visible
+from studydb.domain.text.names import check_trial_name
 from studydb.settings import storage_url
 
 LARGEST_NUMBER = 2**63 - 1
@@ -74,16 +77,26 @@ class Spec(click.ParamType[str]):
     envvar_list_splitter = ";"
 
 
-class Number(click.ParamType[int]):
-    """The number of a trial."""
+class TrialWord(click.ParamType[int | str]):
+    """The number of a trial, or its name; digits are always a number."""
 
-    name = "number"
+    name = "trial"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
         text = str(value)
-        if not (text.isascii() and text.isdigit()):
-            self.fail(f"{text!r} is not a trial number; trials count from 0.", param, ctx)
-        return min(int(text[:20]), LARGEST_NUMBER)
+        if text.isascii() and text.isdigit():
+            return min(int(text[:20]), LARGEST_NUMBER)
+        try:
+            return check_trial_name(text)
+        except InvalidName:
+            self.fail(
+                f"{visible(text)!r} is neither a trial number nor a trial's name; "
+                "trials count from 0.",
+                param,
+                ctx,
+            )
 
 
 class Bytes(click.ParamType[int]):
@@ -104,4 +117,4 @@ _SIZE = re.compile(r"([0-9]{1,15})\s*(?:([KMGT])?(?:I?B)?)")
 
 
 study_argument = click.argument("name", metavar="NAME")
-number_argument = click.argument("number", metavar="NUMBER", type=Number())
+trial_argument = click.argument("trial", metavar="TRIAL", type=TrialWord())

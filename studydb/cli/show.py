@@ -6,9 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from studydb.cli.formatting import assignments
+from studydb.cli.formatting import assignments, tags_text
 from studydb.cli.opening import opened_study
-from studydb.cli.options import Number, Storage, format_option, storage_option, study_argument
+from studydb.cli.options import (
+    Storage,
+    TrialWord,
+    format_option,
+    storage_option,
+    study_argument,
+)
 from studydb.cli.printing import (
     print_fields,
     print_json,
@@ -41,24 +47,24 @@ ATTEMPT_COLUMNS = (
 
 @click.command()
 @study_argument
-@click.argument("number", metavar="[NUMBER]", type=Number(), required=False)
+@click.argument("trial", metavar="[TRIAL]", type=TrialWord(), required=False)
 @format_option
 @storage_option
-def show(*, name: str, number: int | None, form: str, storage: Storage) -> None:
+def show(*, name: str, trial: int | str | None, form: str, storage: Storage) -> None:
     """
     Show what study NAME was created with: its space, scheduler, searcher, rules, limits, trainable.
 
-    With NUMBER, show that trial: its attempts, how it was judged, why it ended, its error. CSV has
-    only the attempts.
+    With TRIAL, a number or name, show that trial: its attempts, how it was judged, why it ended,
+    its error. CSV has only the attempts.
     """
-    if number is None:
+    if trial is None:
         _show_study(name, form=form, storage=storage)
         return
     from studydb.analysis.explaining import explain_state
     from studydb.operations.reads import trial_details
 
     with opened_study(storage, name) as study:
-        details = trial_details(study.database, study.record, number)
+        details = trial_details(study.database, study.record, study.number_of(trial))
         record = study.record
     why = explain_state(record, details)
     if form == "json":
@@ -109,6 +115,9 @@ def _fields(study: "Study", details: "TrialDetails") -> dict[str, Any]:
     return {
         "study": study.name,
         "number": trial.number,
+        "name": trial.name,
+        "tags": trial.tags,
+        "uuid": trial.uuid,
         "state": trial.state,
         "reason": trial.reason,
         "origin": trial.origin,
@@ -131,10 +140,12 @@ def _fields(study: "Study", details: "TrialDetails") -> dict[str, Any]:
 def _print_trial(study: "Study", details: "TrialDetails", why: str | None) -> None:
     fields = _fields(study, details)
     metric = str(study.objective)
-    reason = fields.pop("reason")
+    reason, name, tags = (fields.pop(field) for field in ("reason", "name", "tags"))
     print_fields(
         {
             "trial": f"{fields.pop('number')} of {fields.pop('study')}",
+            "name": name,
+            "tags": tags_text(tags),
             "state": f"{fields.pop('state')}{f': {reason}' if reason else ''}",
             "why": why,
             "params": assignments(study.space.flatten(details.trial.params)),

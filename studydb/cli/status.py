@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from studydb.cli.formatting import table_cell
+from studydb.cli.formatting import table_cell, trial_fields, used_columns
 from studydb.cli.opening import opened, opened_study
 from studydb.cli.options import Storage, format_option, storage_option
 from studydb.cli.printing import print_fields, print_json, print_next, print_rows, print_table
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from studydb.operations.overview import Overview
 
 SPARE_COLUMNS = ("created_at", "max_concurrent", "mode", "num_trials")
-UNFINISHED_COLUMNS = ("number", "state", "attempt", "last_step", "value", "best_value", "params")
+UNFINISHED_COLUMNS = (
+    *("number", "name", "tags", "state", "attempt", "last_step", "value", "best_value", "params"),
+)
 
 
 @click.command()
@@ -116,12 +118,9 @@ def _print_unfinished(study: "Study", overview: "Overview", counts: dict[State, 
     if not overview.unfinished:
         return
     click.echo()
-    fields = [
-        {**row._asdict(), "params": study.space.flatten(row.params)} for row in overview.unfinished
-    ]
-    print_table(
-        UNFINISHED_COLUMNS, [[row[column] for column in UNFINISHED_COLUMNS] for row in fields]
-    )
+    fields = [trial_fields(row, study.space) for row in overview.unfinished]
+    columns = used_columns(UNFINISHED_COLUMNS, fields)
+    print_table(columns, [[row[column] for column in columns] for row in fields])
     hidden = {
         state: counts[state] - sum(row.state == state for row in overview.unfinished)
         for state in (State.RUNNING, State.PENDING, State.PAUSED)

@@ -7,15 +7,15 @@ from typing import Any
 import click
 
 from studydb.analysis.expanding import expand
-from studydb.cli.formatting import assignments
+from studydb.cli.formatting import assignments, tags_text, trial_fields, used_columns
 from studydb.cli.opening import opened_study
 from studydb.cli.options import (
     POSITIVE,
     Storage,
     format_option,
-    number_argument,
     storage_option,
     study_argument,
+    trial_argument,
 )
 from studydb.cli.printing import print_fields, print_next, print_object, print_rows
 from studydb.domain.life.states import State
@@ -33,11 +33,13 @@ TABLE_COLUMNS = (
     "last_step",
     "attempt",
     "duration_s",
+    "name",
+    "tags",
     "params",
 )
 """The columns of `v_trial` that fit a screen."""
 
-SPARE_COLUMNS = ("duration_s", "attempt", "best_step", "value", "reason")
+SPARE_COLUMNS = ("tags", "duration_s", "attempt", "best_step", "value", "reason")
 RESULTS_ON_TERMINAL = 50
 """How many results a terminal shows without --limit."""
 
@@ -58,10 +60,18 @@ RESULT_TABLE_COLUMNS = ("step", "metrics", "attempt", "reported_at")
     type=click.Choice([str(state) for state in State], case_sensitive=False),
     help="List only trials in this state.",
 )
+@click.option("--tag", metavar="TAG", help="List only trials with this tag.")
 @format_option
 @storage_option
 def trials(
-    *, name: str, sort: str, limit: int | None, state: str | None, form: str, storage: Storage
+    *,
+    name: str,
+    sort: str,
+    limit: int | None,
+    state: str | None,
+    tag: str | None,
+    form: str,
+    storage: Storage,
 ) -> None:
     """
     List the trials of NAME: the columns of v_trial.
@@ -75,6 +85,7 @@ def trials(
             study.database,
             study.record,
             state=None if state is None else State(state),
+            tag=tag,
             best_first=sort == "best",
             limit=limit,
         )
@@ -82,23 +93,24 @@ def trials(
     if form == "json":
         print_rows(ListedTrial._fields, rows, form=form)
         return
-    fields = [{**row._asdict(), "params": space.flatten(row.params)} for row in rows]
+    fields = [trial_fields(row, space) for row in rows]
     if form == "csv":
         names = {name for row in fields for name in row["params"]}
-        columns, read = expand(
+        expanded, read = expand(
             ListedTrial._fields, "params", "param/", list(space.parameters), names
         )
-        print_rows(columns, map(read, fields), form=form)
+        print_rows(expanded, map(read, fields), form=form)
         return
-    shown = [[each[column] for column in TABLE_COLUMNS] for each in fields]
-    print_rows(TABLE_COLUMNS, shown, form=form, noun="trials", spare=SPARE_COLUMNS)
+    columns = used_columns(TABLE_COLUMNS, fields)
+    shown = [[each[column] for column in columns] for each in fields]
+    print_rows(columns, shown, form=form, noun="trials", spare=SPARE_COLUMNS)
     if state == State.ERROR and rows:  # `show` prints the traceback
         print_next(f"studydb show {shlex.quote(name)} {rows[0].number}{suffix}")
 
 
 @click.command()
 @study_argument
-@number_argument
+@trial_argument
 @click.option(
     "--limit",
     type=POSITIVE,
@@ -107,9 +119,9 @@ def trials(
 )
 @format_option
 @storage_option
-def results(*, name: str, number: int, limit: int | None, form: str, storage: Storage) -> None:
+def results(*, name: str, trial: int | str, limit: int | None, form: str, storage: Storage) -> None:
     """
-    List the results of trial NUMBER of NAME, step by step: the columns of v_result.
+    List the results of TRIAL of NAME, step by step: the columns of v_result.
 
     A table and CSV have a column per metric.
     """
@@ -117,6 +129,7 @@ def results(*, name: str, number: int, limit: int | None, form: str, storage: St
 
     is_shortened = limit is None and form == "table" and sys.stdout.isatty()
     with opened_study(storage, name) as study:
+        number = study.number_of(trial)
         last = RESULTS_ON_TERMINAL if is_shortened else limit
         found = trial_results(study.database, study.record, number, limit=last)
         if form == "json":
@@ -149,12 +162,16 @@ def best(*, name: str, form: str, storage: Storage) -> None:
         found = study.best_trial
     objective = study.record.objective
     if form != "table":
-        print_object(best_fields(objective.metric, objective.mode, found), form=form)
+        fields = best_fields(objective.metric, objective.mode, found)
+        if form == "csv":
+            fields["tags"] = tags_text(found.tags)
+        print_object(fields, form=form)
         return
     print_fields(
         {
             f"best {objective}": best_text(found.best_value),
             "trial": f"{found.number} ({found.state})",
+            "name": found.name,
             "step": str(found.summary.best_step),
             "params": assignments(study.record.space.flatten(found.params)),
         }
@@ -169,6 +186,8 @@ def best_fields(metric: str, mode: str, best: TrialRow) -> dict[str, Any]:
         "metric": metric,
         "mode": mode,
         "number": best.number,
+        "name": best.name,
+        "tags": best.tags,
         "best_value": best.best_value,
         "best_step": best.summary.best_step,
         "state": best.state,

@@ -35,6 +35,12 @@ def _seconds_option(flag: str, default: float, meaning: str) -> Callable[..., An
 )
 @click.option("--workdir", metavar="DIR", help="The directory to search for the trainable first.")
 @click.option(
+    "--chdir",
+    type=click.Choice(["workdir", "trial"]),
+    default="workdir",
+    help="Where trials run: in the working directory, or each trial in a directory of its own.",
+)
+@click.option(
     "--allow-import",
     multiple=True,
     metavar="P",
@@ -68,6 +74,7 @@ def worker(
     spill_size: int,
     preempt_signal: str | None,
     start: str,
+    chdir: str,
     storage: Storage,
     **options: Any,
 ) -> int:
@@ -91,6 +98,7 @@ def worker(
             spill_bytes=spill_size,
             preempt_signal=signal.Signals[f"SIG{preempt_signal}"] if preempt_signal else 0,
             warm_starts=start == "auto",
+            runs_in_directory=chdir == "trial",
             say=_say,
             **options,  # study, slots, max_trials, wait, workdir
         )

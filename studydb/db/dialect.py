@@ -14,7 +14,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeEngine
 
-from studydb.db.types import UtcDateTime
+from studydb.db.types import Texts, UtcDateTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +98,13 @@ class _IsObject(_Function):
     sqlite = "json_type({0}) = 'object'"
 
 
+class _JsonList(_Function):
+    type = Texts()
+    inherit_cache = True
+    postgresql = "jsonb_agg({0})"
+    sqlite = "json_group_array({0})"
+
+
 def now() -> sa.ColumnElement[Any]:
     """Return the time of this statement by the database's clock, which all workers share."""
     return _Now(sa.bindparam(NOW, None, UtcDateTime()))
@@ -111,6 +118,11 @@ def after(moment: sa.ColumnElement[Any], seconds: sa.ColumnElement[float]) -> sa
 def is_object(document: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
     """Return an expression that is true if a JSON column holds an object."""
     return _IsObject(document)
+
+
+def json_list(column: sa.ColumnElement[str]) -> sa.ColumnElement[Any]:
+    """Return an aggregate: the column's texts in all rows, as `Texts`."""
+    return _JsonList(column)
 
 
 class _List(sa.types.TypeDecorator[Any]):

@@ -203,6 +203,7 @@ trial = table_with_id(
     partial_index(
         "trial_paused_by_study", "study_id", where="state = 'PAUSED' AND paused_by = 'study'"
     ),
+    partial_index("trial_name", "study_id", "name", where="name IS NOT NULL", unique=True),
     partial_index("trial_rank", "study_id", "rank_score", "number", where="rank_score IS NOT NULL"),
     sa.Index("trial_params", "study_id", "params_hash"),
     partial_index(
@@ -434,7 +435,9 @@ tag = table_with_id(
     required("key", sa.Text),
     sa.Column("value", sa.Text),
     sa.Index("tag_study", "study_id", "trial_id", "key", unique=True),
+    sa.Index("tag_key", "study_id", "key", "trial_id"),
 )
+"""A tag of a trial is its `key`. Not used yet: `value`, and tags of studies, without `trial_id`."""
 
 
 TABLES = METADATA.sorted_tables

@@ -102,6 +102,16 @@ class Json(TypeDecorator[Any]):
             return {UNREADABLE: str(error)}
 
 
+class Texts(TypeDecorator[Any]):
+    """A JSON list of texts, read as a tuple in alphabetical order; NULL is read as an empty one."""
+
+    impl = sa.JSON().with_variant(JSONB(), "postgresql")
+    cache_ok = True
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> tuple[str, ...]:
+        return () if not isinstance(value, list) else tuple(sorted(map(str, value)))
+
+
 class Number(TypeDecorator[float]):
     """A double; SQLite stores NaN, Inf and -Inf as texts."""
 

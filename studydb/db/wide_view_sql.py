@@ -76,12 +76,15 @@ FIXED: dict[Kind, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("study", "number", "state", "reason"),
         (
             *("value", "best_value", "best_step", "last_step", "attempt", "failures", "losses"),
-            *("started_at", "ended_at", "duration_s"),
+            *("started_at", "ended_at", "duration_s", "name", "tags"),
         ),
     ),
     Kind.RESULT: (("study", "number", "step", "value"), ("attempt", "reported_at")),
 }
 """The columns of `v_trial` or `v_result` that a wide view has before and after its own columns."""
+
+PREFIX = {Kind.TRIAL: "param/", Kind.RESULT: "metric/"}
+"""The text before a parameter's or metric's name that clashes with another column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +123,21 @@ class WideView:
 
 
 def read_mark(name: str, text: str) -> WideView | None:
-    """Return the view that a mark describes; None for another comment."""
+    """
+    Return the view that a mark describes; None for another comment.
+
+    An earlier studydb may have given a parameter's column a name that is now a column of `v_trial`.
+    Such a column gets the name that the view would have if it were made now.
+    """
     try:
         what = json.loads(text.removeprefix(MARK)) if text.startswith(MARK) else {}
+        kind = Kind(what["kind"])
+        fixed = {column for part in FIXED[kind] for column in part}
         columns = [
-            Column(tuple(keys), str(column), _KINDS[kind]) for keys, column, kind in what["columns"]
+            Column(tuple(keys), PREFIX[kind] + column if column in fixed else column, _KINDS[of])
+            for keys, column, of in what["columns"]
         ]
-        return WideView(name, int(what["study"]), Kind(what["kind"]), tuple(columns))
+        return WideView(name, int(what["study"]), kind, tuple(columns))
     except (ValueError, KeyError, TypeError):
         return None
 

@@ -86,17 +86,18 @@ class CommandLine:
         A command without any placeholder is right, too: it reads the file `$STUDYDB_CONFIG`.
 
         Raises:
-            InvalidSpec: A name is unknown, a parameter is left out, or a parameter has the name of
-                a placeholder.
+            InvalidSpec: A name is unknown, a parameter is left out, or the command names a
+                placeholder whose name a parameter has, too.
         """
         known = {_dotted(path): path for path in space.leaves}
-        for name in _RESERVED:
-            if name in known:
-                raise InvalidSpec(
-                    f"The parameter {name!r} has the name of a placeholder, {{{name}}}; "
-                    "give it another name."
-                )
         named = set(self._names())
+        for name in _RESERVED:
+            if name in known and name in named:
+                raise InvalidSpec(
+                    f"The command names {{{name}}}, which is a placeholder, and the study has a "
+                    f"parameter {name!r}, too. Give the parameter another name, or pass all "
+                    "parameters in another way, such as ${args} or $STUDYDB_CONFIG."
+                )
         for name in sorted(named - known.keys() - set(_RESERVED)):
             raise InvalidSpec(
                 f"The command names {{{name}}}, and the study has no such parameter."

@@ -61,7 +61,7 @@ class InvalidData(UsageError):
 
 
 class InvalidName(UsageError):
-    """A study or metric name that breaks a rule."""
+    """A name of a study, trial or metric, or a tag, that breaks a rule."""
 
 
 class NotFound(StudydbError, LookupError):
@@ -73,11 +73,15 @@ class UnknownStudy(NotFound):
 
 
 class UnknownTrial(NotFound):
-    """This study has no trial of that number."""
+    """This study has no trial of that number or name."""
 
 
 class StudyExists(StudydbError):
     """A study of that name exists."""
+
+
+class TrialExists(StudydbError):
+    """The study has a trial of that name."""
 
 
 class BudgetSpent(StudydbError):

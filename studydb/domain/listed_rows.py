@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
+Tags = tuple[str, ...]
+
 
 class ListedStudy(NamedTuple):
     """A row of `v_study`."""
@@ -45,6 +47,8 @@ class ListedTrial(NamedTuple):
     started_at: datetime | None
     ended_at: datetime | None
     duration_s: float | None
+    name: str | None
+    tags: Tags
 
 
 class ListedResult(NamedTuple):

@@ -100,10 +100,7 @@ def read_report(
         InvalidReport: The metric is missing or not a number, the step does not rise, or JSON cannot
             hold a value.
     """
-    if type(report) is not dict and not isinstance(report, Mapping):
-        raise InvalidReport(
-            f"report() was given {type(report).__name__}; give a dict such as {{{metric!r}: 0.5}}."
-        )
+    _check_is_dict(report, metric)
     flat: dict[str, Any] = {}
     _flatten(report, flat)
     if rises_from is None:
@@ -112,7 +109,7 @@ def read_report(
     if metric not in flat:
         raise InvalidReport(
             f"The report at step {step} has no {metric!r}, the study's metric; "
-            f"it has {', '.join(map(repr, flat)) or 'nothing'}."
+            f"it has {', '.join(map(repr, flat)) or 'nothing'}. Report {metric!r} at each step."
         )
     value = flat.pop(metric)
     if not is_number(value):
@@ -130,6 +127,24 @@ def read_report(
             "Save large arrays and texts with a checkpoint, or in a separate file."
         )
     return result
+
+
+def plain_metrics(report: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    Turn a user's report into values that JSON can hold; nested dicts stay nested.
+
+    Raises:
+        InvalidReport: The report is no dict, or JSON cannot hold a value.
+    """
+    _check_is_dict(report, "error")
+    return {str(name): _plain(str(name), value, 0) for name, value in report.items()}
+
+
+def _check_is_dict(report: object, metric: str) -> None:
+    if type(report) is not dict and not isinstance(report, Mapping):
+        raise InvalidReport(
+            f"report() was given {type(report).__name__}; give a dict such as {{{metric!r}: 0.5}}."
+        )
 
 
 def _as_float(metric: str, value: float) -> float:

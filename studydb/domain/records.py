@@ -262,11 +262,19 @@ class Study(NewStudy):
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """A trial's row. A field that `v_trial` shows has the same name there."""
+    """
+    A trial's row. A field that `v_trial` shows has the same name there.
+
+    Attributes:
+        name: The name that the person who enqueued the trial gave it; None without one.
+        tags: In alphabetical order.
+    """
 
     id: int
     uuid: str
     number: int
+    name: str | None
+    tags: tuple[str, ...]
     state: State
     reason: Reason | None
     params: Mapping[str, Any]
@@ -300,7 +308,10 @@ class TrialRow:
         if self.best_value is not None:
             best = f"best_value {self.best_value:.6g} at step {self.summary.best_step}"
         params = shortened(json.dumps(self.params, default=str), LONGEST_PARAMS)
-        return f"<trial {self.number}: {self.reason or self.state}, {best}, params {params}>"
+        called = f" ({self.name!r})" if self.name else ""
+        return (
+            f"<trial {self.number}{called}: {self.reason or self.state}, {best}, params {params}>"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +330,7 @@ class Claim:
         queue_position: The trial's position in the queue when it was claimed.
         misfit: Why the params or the config do not fit the study's space; None if they fit. A trial
             with a misfit must not run.
+        name, tags: See `TrialRow`.
     """
 
     lease: Lease
@@ -331,6 +343,8 @@ class Claim:
     time_total_s: float = 0.0
     queue_position: QueuePosition = QUEUE_START
     misfit: str | None = None
+    name: str | None = None
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

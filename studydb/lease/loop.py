@@ -132,6 +132,7 @@ class OwnLoop:
             return OwnTrial(
                 held,
                 metric=self._study.objective.metric,
+                directory=self._database.locations.trial_directory(self._study, held.lease),
                 checkpoints=OwnCheckpoints(self._database, self._study, held),
                 forget=self._heartbeat.discard,
                 dropped=self._dropped,

@@ -37,6 +37,8 @@ class OwnTrial:
         params: The sampled parameters.
         config: `params` and the constants of the study's space.
         seed: A seed for random numbers; it is the same in every attempt at the trial.
+        uuid: The trial's UUID.
+        name, tags: What the person who enqueued the trial has called it; None and () without.
         attempt: The number of this attempt at the trial, from 1.
         checkpoint: The checkpoint to start from, with `.step`, and `.to_dict()` or `.path`; None to
             start from scratch.
@@ -49,6 +51,7 @@ class OwnTrial:
         *,
         metric: str,
         checkpoints: OwnCheckpoints,
+        directory: Path,
         forget: Callable[[HeldAttempt], None],
         dropped: "SimpleQueue[HeldAttempt]",
     ) -> None:
@@ -56,6 +59,7 @@ class OwnTrial:
         Wrap an attempt and restore its checkpoint; called by `Study.ask`.
 
         Args:
+            directory: See the property `directory`; it may be missing.
             forget: Called once the trial has ended.
             dropped: Gets the attempt if this handle is dropped before the trial has ended.
 
@@ -63,7 +67,9 @@ class OwnTrial:
             HostError, LeaseLost, StorageTransient, UsageError: See `OwnCheckpoints.restore`.
         """
         claim = held.claim
-        self.number = claim.lease.number
+        self.number, self.uuid = claim.lease.number, claim.uuid
+        self.name, self.tags = claim.name, claim.tags
+        self._directory = directory
         self.attempt = claim.lease.attempt
         self.params: Mapping[str, Any] = claim.params
         self.config: Mapping[str, Any] = claim.config
@@ -80,6 +86,17 @@ class OwnTrial:
         # Python may drop a handle in any thread at any line, so its attempt is only queued here.
         self._finalizer = weakref.finalize(self, dropped.put, held)
         self._finalizer.atexit = False
+
+    @property
+    def directory(self) -> Path:
+        """
+        The trial's own directory on this host, made when it is first used; see `Trial.directory`.
+
+        Raises:
+            OSError: The directory cannot be made.
+        """
+        self._directory.mkdir(parents=True, exist_ok=True)
+        return self._directory
 
     @suggesting_keywords
     def report(self, metrics: Mapping[str, Any], checkpoint: CheckpointLike | None = None) -> bool:

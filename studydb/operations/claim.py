@@ -144,6 +144,8 @@ def claim_from_row(
         time_total_s=row.time_total_s or 0.0,
         queue_position=QueuePosition(row.priority, row.number),
         misfit=misfit,
+        name=row.name,
+        tags=row.tags,
     )
 
 

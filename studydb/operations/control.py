@@ -13,7 +13,7 @@ from uuid import UUID
 
 from studydb.db import Database, Txn
 from studydb.db.faults import Duplicate
-from studydb.domain.errors import BudgetSpent, NotAllowed, UsageError
+from studydb.domain.errors import BudgetSpent, NotAllowed, TrialExists, UsageError
 from studydb.domain.life.decisions import Action, DecidedBy
 from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.life.states import FINAL, Origin, State, Status
@@ -23,6 +23,8 @@ from studydb.operations import summing
 from studydb.operations.reads import existing_trial
 from studydb.searchers import RandomSearch
 from studydb.store import counters, events, promotions, studies, sweeps, trials
+from studydb.store.tags import insert as insert_tags
+from studydb.store.trials import NamedTrial
 
 
 def enqueue(
@@ -32,12 +34,16 @@ def enqueue(
     request: Request,
     *,
     priority: int = 0,
+    name: str | None = None,
+    tags: Sequence[str] = (),
 ) -> int:
     """
     Add a PENDING trial with given parameters; missing parameters are drawn from the space.
 
     Args:
         priority: PENDING trials are claimed in ascending order of this value.
+        name: A name that `check_trial_name` has accepted; no other trial of the study may have it.
+        tags: Tags that `check_tags` has accepted.
 
     Returns:
         The trial's number.
@@ -45,23 +51,31 @@ def enqueue(
     Raises:
         InvalidSpec: A given parameter is not in the space, or its value is outside its domain.
         BudgetSpent: `num_trials` trials already exist.
+        TrialExists: Another trial of the study has the name.
     """
     given = study.space.check_params(params)
+    uuid = str(UUID(hex=request.token))
     try:
         with database.begin() as txn:
             number = studies.admit(txn, study_id=study.id)
             if number is None:
                 txn.abandon()
                 return _enqueued_before(txn, study, request)
+            # The lock of the study's row keeps two enqueued trials from getting the same name.
+            namesake = name and trials.named(txn, study_id=study.id, name=name)
+            if namesake:
+                txn.abandon()
+                return _number_if_own(study, namesake, name, uuid)
 
             draw = ENQUEUED_DRAWS + number
             drawn = RandomSearch().propose(study.space, seed=study.seed, draw=draw)
             completed = study.space.complete(given, drawn)
-            trials.insert(
+            trial_id = trials.insert(
                 txn,
                 study_id=study.id,
-                uuid=str(UUID(hex=request.token)),
+                uuid=uuid,
                 number=number,
+                name=name,
                 params=completed,
                 config=study.space.config(completed),
                 space_version=study.space_version,
@@ -70,12 +84,16 @@ def enqueue(
                 bracket=study.scheduler.bracket_of(seed=study.seed, draw=draw),
                 priority=priority,
             )
+            insert_tags(txn, study_id=study.id, trial_id=trial_id, tags=tags)
             _record(txn, study, EventKind.ENQUEUED, request, {"number": number})
             counters.move(txn, study_id=study.id, key=0, out_of=None, into=State.PENDING)
         return number
     except Duplicate:
         with database.begin(write=False) as txn:
-            return int(events.data_of(txn, token=request.token)["number"])
+            recorded = events.data_of(txn, token=request.token)
+            if not recorded:  # a worker's login has inserted a trial of this name meanwhile
+                raise _name_taken(study, name) from None
+            return int(recorded["number"])
 
 
 def _enqueued_before(txn: Txn, study: Study, request: Request) -> int:
@@ -87,6 +105,20 @@ def _enqueued_before(txn: Txn, study: Study, request: Request) -> int:
             f"Raise the number first: `studydb extend {study.name} --trials N`."
         )
     return int(recorded["number"])
+
+
+def _number_if_own(study: Study, namesake: NamedTrial, name: str | None, uuid: str) -> int:
+    # An earlier send of the same request has made a trial with this uuid.
+    if namesake.uuid != uuid:
+        raise _name_taken(study, name, number=namesake.number)
+    return namesake.number
+
+
+def _name_taken(study: Study, name: str | None, *, number: int | None = None) -> TrialExists:
+    which = "" if number is None else f": number {number}"
+    return TrialExists(
+        f"Study {study.name!r} has a trial named {name!r}{which}. Choose another name."
+    )
 
 
 def pause(database: Database, study: Study, numbers: Sequence[int], request: Request) -> None:

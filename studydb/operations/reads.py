@@ -18,7 +18,11 @@ from studydb.domain.listed_rows import (
 )
 from studydb.domain.metrics import Result
 from studydb.domain.records import Study, TrialRow
+from studydb.domain.text.suggestions import did_you_mean
 from studydb.store import attempts, ranking, results, rungs, trials, view_rows
+
+MOST_NAMES = 1_000
+"""How many names are compared with a name that no trial has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,7 @@ def listed_trials(
     study: Study,
     *,
     state: State | None = None,
+    tag: str | None = None,
     best_first: bool = False,
     limit: int | None = None,
 ) -> list[ListedTrial]:
@@ -58,9 +63,11 @@ def listed_trials(
     with database.begin(write=False, snapshot=best_first) as txn:  # several reads must agree
         if best_first:
             return view_rows.best_trials(
-                txn, study_id=study.id, name=study.name, state=state, limit=limit
+                txn, study_id=study.id, name=study.name, state=state, tag=tag, limit=limit
             )
-        return view_rows.trials(txn, name=study.name, state=state, limit=limit)
+        return view_rows.trials(
+            txn, study_id=study.id, name=study.name, state=state, tag=tag, limit=limit
+        )
 
 
 def list_trials(
@@ -92,6 +99,24 @@ def find_trial(database: Database, study: Study, number: int) -> TrialRow:
     """Find a trial of a study."""
     with database.begin(write=False) as txn:
         return existing_trial(txn, study, number)
+
+
+def number_of(database: Database, study: Study, name: str) -> int:
+    """
+    Find the number of a trial by its name.
+
+    Raises:
+        UnknownTrial: The study has no trial of this name; the message suggests similar names.
+    """
+    with database.begin(write=False) as txn:
+        found = trials.named(txn, study_id=study.id, name=name)
+        if found is None:
+            known = trials.some_names(txn, study_id=study.id, limit=MOST_NAMES)
+            raise UnknownTrial(
+                f"Study {study.name!r} has no trial named {name!r}.{did_you_mean(name, known)} "
+                "Trials without a name are called by their number, from 0."
+            )
+        return found.number
 
 
 def existing_trial(txn: Txn, study: Study, number: int, *, lock: bool = False) -> TrialRow:

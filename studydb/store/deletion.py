@@ -24,6 +24,12 @@ _RESULTS = Prepared(
     )
 )
 
+_TAGS = Prepared(
+    sa.delete(tables.tag).where(
+        tables.tag.c.study_id == sa.bindparam("study"), is_listed(tables.tag.c.trial_id, "ids")
+    )
+)
+
 _PINS = Prepared(
     sa.delete(tables.pin).where(
         tables.pin.c.checkpoint_id.in_(
@@ -93,7 +99,8 @@ def has_trials(txn: Txn, *, study_id: int) -> bool:
 def some_trials(txn: Txn, *, study_id: int) -> None:
     """Delete up to `TRIALS_PER_TRANSACTION` trials with their attempts, results and checkpoints."""
     ids = [row.id for row in txn.all(_SOME, study=study_id, limit=TRIALS_PER_TRANSACTION)]
-    txn.run(_RESULTS, study=study_id, ids=ids)
+    for statement in (_RESULTS, _TAGS):
+        txn.run(statement, study=study_id, ids=ids)
     for statement in _OF_TRIALS:
         txn.run(statement, ids=ids)
 

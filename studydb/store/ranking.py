@@ -7,7 +7,7 @@ RUNNING trials are ranked without an index, so that a report need not update an 
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -15,7 +15,7 @@ from studydb.db import Prepared, Txn
 from studydb.db.schema import in_state, trial
 from studydb.domain.life.states import State
 from studydb.domain.records import TrialRow
-from studydb.store import trials
+from studydb.store import tags, trials
 
 _OF_STUDY = trial.c.study_id == sa.bindparam("study")
 _IS_NAN = trial.c.best_value == sa.literal(math.nan, trial.c.best_value.type)
@@ -40,7 +40,10 @@ def _ranked_running(*columns: Any) -> sa.Select[Any]:
 
 
 _LIMIT: sa.BindParameter[int] = sa.bindparam("limit")
-_BEST = (Prepared(_ranked(trial).limit(_LIMIT)), Prepared(_ranked_running(trial).limit(_LIMIT)))
+_BEST = (
+    Prepared(_ranked(*trials.ROW).limit(_LIMIT)),
+    Prepared(_ranked_running(*trials.ROW).limit(_LIMIT)),
+)
 _SCORES = _ranked(trial.c.best_score, trial.c.number)
 _SCORES_RUNNING = _ranked_running(trial.c.best_score, trial.c.number)
 _WITHOUT_RANK = (
@@ -58,32 +61,46 @@ def best(txn: Txn, *, study_id: int, limit: int = 1) -> list[TrialRow]:
 
 
 def numbers(
-    txn: Txn, *, study_id: int, state: State | None = None, limit: int | None = None
+    txn: Txn,
+    *,
+    study_id: int,
+    state: State | None = None,
+    tag: str | None = None,
+    limit: int | None = None,
 ) -> list[int]:
     """
     Read the numbers of a study's trials, best first; then trials without a rank, by rising number.
 
     Args:
         state: The state of the trials; None for any.
+        tag: A tag of the trials; None for any.
         limit: The most numbers to read; None for all.
     """
+    given = _Filter(study_id, state, tag)
     found = []
     if state is not State.RUNNING:
-        found += _read(txn, _SCORES, study_id, state, limit)
+        found += _read(txn, _SCORES, given, limit)
     if state in (None, State.RUNNING):
-        found += _read(txn, _SCORES_RUNNING, study_id, state, limit)
+        found += _read(txn, _SCORES_RUNNING, given, limit)
     ranked = [row.number for row in sorted(found)][:limit]
     n_missing = None if limit is None else limit - len(ranked)
     if n_missing == 0:
         return ranked
-    return ranked + [row.number for row in _read(txn, _WITHOUT_RANK, study_id, state, n_missing)]
+    return ranked + [row.number for row in _read(txn, _WITHOUT_RANK, given, n_missing)]
 
 
-def _read(
-    txn: Txn, query: sa.Select[Any], study_id: int, state: State | None, limit: int | None
-) -> list[Any]:
-    params: dict[str, Any] = {"study": study_id}
-    if state is not None:
+class _Filter(NamedTuple):
+    study: int
+    state: State | None
+    tag: str | None
+
+
+def _read(txn: Txn, query: sa.Select[Any], given: _Filter, limit: int | None) -> list[Any]:
+    params: dict[str, Any] = {"study": given.study}
+    if given.state is not None:
         query = query.where(trial.c.state == sa.bindparam("of_state", type_=sa.Text))
-        params["of_state"] = state
+        params["of_state"] = given.state
+    if given.tag is not None:
+        query = query.where(tags.is_tagged(trial.c.number))
+        params["of_tag"] = given.tag
     return txn.all(query if limit is None else query.limit(limit), **params)

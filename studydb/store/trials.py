@@ -1,7 +1,7 @@
 """Rows of trials: insert, find and list them; change their states at a person's request."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -13,6 +13,15 @@ from studydb.domain.life.states import FINAL, Origin, Reason, State, Status, sou
 from studydb.domain.metrics import Summary
 from studydb.domain.records import TrialRow
 from studydb.domain.space.search_space import params_hash
+from studydb.store import tags
+
+
+class NamedTrial(NamedTuple):
+    """The number and the uuid of a trial that was found by its name."""
+
+    number: int
+    uuid: str
+
 
 SUMMARY = (
     trial.c.n_results,
@@ -62,16 +71,39 @@ _IS_UNIQUE = sa.case(
 
 _INSERT_PENDING = Prepared(
     sa.insert(trial)
-    .values(NEW | {"state": State.PENDING, "attempt": 0, "is_unique": _IS_UNIQUE})
+    .values(
+        NEW
+        | {
+            "state": State.PENDING,
+            "attempt": 0,
+            "is_unique": _IS_UNIQUE,
+            "name": sa.bindparam("name", type_=sa.Text),
+        }
+    )
     .returning(trial.c.id)
 )
 
 _BY_NUMBER = (trial.c.study_id == sa.bindparam("study"), trial.c.number == sa.bindparam("no"))
 
-_FIND = Prepared(sa.select(trial).where(*_BY_NUMBER))
-_FIND_LOCKED = Prepared(sa.select(trial).where(*_BY_NUMBER).with_for_update(key_share=True))
+ROW = (trial, tags.OF_TRIAL)
+"""What a statement selects for `read`."""
 
-_LIST = sa.select(trial).where(trial.c.study_id == sa.bindparam("study")).order_by(trial.c.number)
+_FIND = Prepared(sa.select(*ROW).where(*_BY_NUMBER))
+_FIND_LOCKED = Prepared(sa.select(*ROW).where(*_BY_NUMBER).with_for_update(key_share=True))
+_NUMBER_OF = Prepared(
+    sa.select(trial.c.number, trial.c.uuid).where(
+        trial.c.study_id == sa.bindparam("study"),
+        trial.c.name == sa.bindparam("by_name", type_=sa.Text),
+    )
+)
+_NAMES = Prepared(
+    sa.select(trial.c.name)
+    .where(trial.c.study_id == sa.bindparam("study"), trial.c.name.is_not(None))
+    .order_by(trial.c.name)
+    .limit(sa.bindparam("limit", type_=sa.Integer))
+)
+
+_LIST = sa.select(*ROW).where(trial.c.study_id == sa.bindparam("study")).order_by(trial.c.number)
 
 _REQUEST = Prepared(
     sa.update(trial)
@@ -145,6 +177,7 @@ def insert(
     priority: int = 0,
     parent_id: int | None = None,
     counted: bool = True,
+    name: str | None = None,
 ) -> int:
     """
     Insert a PENDING trial; the caller has locked the study's row.
@@ -158,6 +191,7 @@ def insert(
         study_id=study_id,
         uuid=uuid,
         number=number,
+        name=name,
         params=dict(params),
         params_hash=params_hash(params),
         config=dict(config),
@@ -177,6 +211,17 @@ def find(txn: Txn, *, study_id: int, number: int, lock: bool = False) -> TrialRo
     """Find a trial by its number; `lock` locks its row until the transaction ends."""
     row = txn.first(_FIND_LOCKED if lock else _FIND, study=study_id, no=number)
     return None if row is None else read(row)
+
+
+def named(txn: Txn, *, study_id: int, name: str) -> NamedTrial | None:
+    """Find a trial by its name."""
+    row = txn.first(_NUMBER_OF, study=study_id, by_name=name)
+    return None if row is None else NamedTrial._make(row)
+
+
+def some_names(txn: Txn, *, study_id: int, limit: int) -> list[str]:
+    """Read names of a study's trials, in alphabetical order."""
+    return [row.name for row in txn.all(_NAMES, study=study_id, limit=limit)]
 
 
 def move(
@@ -242,6 +287,8 @@ def read(row: Any) -> TrialRow:
         id=row.id,
         uuid=row.uuid,
         number=row.number,
+        name=row.name,
+        tags=row.tags,
         state=State(row.state),
         reason=None if row.reason is None else Reason(row.reason),
         params=row.params,

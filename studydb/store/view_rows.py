@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import is_listed
 from studydb.db.schema import attempt, result, trial, worker
-from studydb.db.types import Json, Number, UtcDateTime
+from studydb.db.types import Json, Number, Texts, UtcDateTime
 from studydb.domain.life.states import State
 from studydb.domain.listed_rows import (
     ListedAttempt,
@@ -19,9 +19,10 @@ from studydb.domain.listed_rows import (
     ListedTrial,
     ListedWorker,
     PagedResult,
+    Tags,
 )
 from studydb.domain.records import Process
-from studydb.store import ranking
+from studydb.store import ranking, tags
 from studydb.store.results import IS_LIVE
 from studydb.store.workers import process_of
 
@@ -31,6 +32,7 @@ _TYPES: dict[Any, sa.types.TypeEngine[Any]] = {
     float: Number(),
     datetime: UtcDateTime(),
     Mapping[str, Any]: Json(),
+    Tags: Texts(),
 }
 
 
@@ -137,10 +139,20 @@ def study(txn: Txn, *, name: str) -> ListedStudy | None:
 
 
 def trials(
-    txn: Txn, *, name: str, state: State | None = None, limit: int | None = None
+    txn: Txn,
+    *,
+    study_id: int,
+    name: str,
+    state: State | None = None,
+    tag: str | None = None,
+    limit: int | None = None,
 ) -> list[ListedTrial]:
     """Read the rows of `v_trial` of one study, ordered by number."""
-    query, params = _TRIALS, {"study_name": name}
+    query = _TRIALS
+    params: dict[str, Any] = {"study_name": name}
+    if tag is not None:
+        query = query.where(tags.is_tagged(TRIAL.c.number))
+        params |= {"study": study_id, "of_tag": tag}
     if state is not None:
         query = query.where(TRIAL.c.state == sa.bindparam("of_state", type_=sa.Text))
         params["of_state"] = state
@@ -150,10 +162,16 @@ def trials(
 
 
 def best_trials(
-    txn: Txn, *, study_id: int, name: str, state: State | None = None, limit: int | None = None
+    txn: Txn,
+    *,
+    study_id: int,
+    name: str,
+    state: State | None = None,
+    tag: str | None = None,
+    limit: int | None = None,
 ) -> list[ListedTrial]:
     """Read rows of `v_trial`, best first; then trials without a rank, by rising number."""
-    numbers = ranking.numbers(txn, study_id=study_id, state=state, limit=limit)
+    numbers = ranking.numbers(txn, study_id=study_id, state=state, tag=tag, limit=limit)
     found = {row.number: row for row in trials_numbered(txn, name=name, numbers=numbers)}
     return [found[number] for number in numbers if number in found]
 

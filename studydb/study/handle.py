@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -13,6 +13,7 @@ from studydb.domain.errors import InvalidSpec, NotAllowed
 from studydb.domain.life.states import Status
 from studydb.domain.records import Counts, Request
 from studydb.domain.records import Study as Record
+from studydb.domain.text.names import check_tags, check_trial_name
 from studydb.domain.text.other_tools import missing_attribute, suggesting_keywords
 from studydb.lease.loop import OwnLoop
 from studydb.lease.own_trial import OwnTrial
@@ -58,14 +59,25 @@ class Study:
         rows = self._read(reads.list_trials)
         return [FrozenTrial.of(row, self.database, self.record) for row in rows]
 
-    def trial(self, number: int) -> FrozenTrial:
+    def number_of(self, trial: int | str) -> int:
         """
-        Read one trial by its number.
+        Return a trial's number, given its number or its name.
 
         Raises:
-            UnknownTrial: The study has no trial of this number.
+            UnknownTrial: The study has no trial of this name. Numbers are not looked up.
         """
-        asked = integer("A trial's number", number)
+        if isinstance(trial, str):
+            return self._read(lambda database, study: reads.number_of(database, study, trial))
+        return integer("A trial's number", trial)
+
+    def trial(self, number: int | str) -> FrozenTrial:
+        """
+        Read one trial by its number or name.
+
+        Raises:
+            UnknownTrial: The study has no such trial.
+        """
+        asked = self.number_of(number)
         found = self._read(lambda database, study: reads.find_trial(database, study, asked))
         return FrozenTrial.of(found, self.database, self.record)
 
@@ -122,13 +134,23 @@ class Study:
         return results_dataframe(self.database, self.record)
 
     @suggesting_keywords
-    def enqueue(self, params: Mapping[str, Any], *, priority: int = 0) -> int:
+    def enqueue(
+        self,
+        params: Mapping[str, Any],
+        *,
+        priority: int = 0,
+        name: str | None = None,
+        tags: Iterable[str] = (),
+    ) -> int:
         """
         Add a PENDING trial with these params; missing values are drawn from the space.
 
         Args:
             params: Values by name, nested or by path.
             priority: A trial with a lower priority runs first.
+            name: A name for the trial, unique in the study; commands and methods take it in place
+                of the number. Up to 200 printable characters, and no number.
+            tags: Texts by which listings and SQL find the trial, up to 50.
 
         Returns:
             The trial's number.
@@ -136,42 +158,48 @@ class Study:
         Raises:
             BudgetSpent: `num_trials` trials exist; `extend` allows more.
             InvalidSpec: A name is not a parameter of the space, or a value is outside its domain.
+            InvalidName: The name or a tag breaks a rule.
+            TrialExists: Another trial of the study has the name.
         """
         rank = integer("priority", priority)
-        return int(self._ask_once(control.enqueue, params, priority=rank))
+        label = None if name is None else check_trial_name(name)
+        marks = check_tags(tags)
+        return int(self._ask_once(control.enqueue, params, priority=rank, name=label, tags=marks))
 
-    def pause(self, *numbers: int) -> None:
+    def pause(self, *numbers: int | str) -> None:
         """
-        Pause these trials; without numbers, pause the study, so that no more trials are claimed.
+        Pause these trials (numbers or names); without them, pause the study.
+
+        No more trials of a paused study are claimed.
 
         RUNNING trials pause at a report. They learn of the request at the worker's next renewal:
         within 20 s if the lease is 90 s.
 
         Raises:
-            UnknownTrial: A number does not exist; nothing was changed.
+            UnknownTrial: A trial does not exist; nothing was changed.
             NotAllowed: A trial has ended; nothing was changed.
         """
         self._control(control.pause, Status.PAUSED, numbers)
 
-    def resume(self, *numbers: int) -> None:
+    def resume(self, *numbers: int | str) -> None:
         """
-        Resume these trials; without numbers, resume the study.
+        Resume these trials (numbers or names); without them, resume the study.
 
         Raises:
-            UnknownTrial: A number does not exist; nothing was changed.
+            UnknownTrial: A trial does not exist; nothing was changed.
             NotAllowed: A trial has ended; nothing was changed.
         """
         self._control(control.resume, Status.RUNNING, numbers)
 
-    def stop(self, *numbers: int) -> None:
+    def stop(self, *numbers: int | str) -> None:
         """
-        End these trials as CANCELLED; without numbers, stop the study.
+        End these trials (numbers or names) as CANCELLED; without them, stop the study.
 
         RUNNING trials end at a report. They learn of the request at the worker's next renewal,
         within 20 s if the lease is 90 s. The worker kills a trial that outlasts the grace.
 
         Raises:
-            UnknownTrial: A number does not exist; nothing was changed.
+            UnknownTrial: A trial does not exist; nothing was changed.
             NotAllowed: A trial has ended; nothing was changed.
         """
         self._control(control.stop, Status.STOPPED, numbers)
@@ -280,10 +308,10 @@ class Study:
         return read_patiently(lambda: operation(self.database, self.record))
 
     def _control(
-        self, of_trials: Callable[..., None], of_study: Status, numbers: tuple[int, ...]
+        self, of_trials: Callable[..., None], of_study: Status, numbers: tuple[int | str, ...]
     ) -> None:
         if numbers:
-            self._ask_once(of_trials, [integer("A trial's number", n) for n in numbers])
+            self._ask_once(of_trials, [self.number_of(each) for each in numbers])
         else:
             self._ask_once(control.set_status, of_study)
 

@@ -18,6 +18,10 @@ class ClassTrial(Protocol):
     start_step: int
     scratch: Path
 
+    @property
+    def directory(self) -> Path:
+        """The directory that the trial keeps on this host."""
+
     def report(self, metrics: Mapping[str, Any], checkpoint: Any = None) -> None: ...
 
 
@@ -34,6 +38,8 @@ class Trainable:
         checkpoint_at_end: Whether one is also saved when the trial is stopped, paused or preempted,
             and at its last step.
         config: The trial's parameters and the study's constants.
+        trial: The trial that runs, with `number`, `name`, `tags`, `uuid`, `seed`, and `directory`,
+            the directory that it keeps on this host.
         iteration: The number of the last step; after a restore, the checkpoint's step.
     """
 
@@ -41,6 +47,7 @@ class Trainable:
     checkpoint_at_end: ClassVar[bool] = True
 
     config: dict[str, Any]
+    trial: Any
     iteration: int = 0
 
     def setup(self, config: dict[str, Any]) -> None:
@@ -114,7 +121,7 @@ def run_class(cls: type[Trainable], config: dict[str, Any], trial: ClassTrial) -
         TrainableError: `step` has returned no dict.
     """
     trained = cls()
-    trained.config = config
+    trained.config, trained.trial = config, trial
     try:
         trained.setup(config)
         if trial.checkpoint is not None:

@@ -6,7 +6,7 @@ import shlex
 import shutil
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +82,7 @@ class StoredCommand:
 
     Attributes:
         paths: The paths of the study's parameters and constants, such as "model/width".
+        files: The items that are paths of files, relative to the directory of the study.
         directory: The working directory: the first one that has all files that the command names.
     """
 
@@ -89,6 +90,7 @@ class StoredCommand:
     pattern: ReportPattern | None
     report_file: str | None
     paths: frozenset[str]
+    files: frozenset[str]
     directory: str
 
     @classmethod
@@ -113,6 +115,7 @@ class StoredCommand:
                 pattern=None if regex is None else ReportPattern(regex),
                 report_file=source["report_file"],
                 paths=frozenset(source["paths"]),
+                files=frozenset(source["files"]),
                 directory=directory,
             )
         except (ValueError, TypeError, KeyError, InvalidSpec) as cause:
@@ -120,6 +123,17 @@ class StoredCommand:
                 f"The command {trainable.name!r} cannot be read: {cause}. "
                 "It may come from a newer studydb; upgrade studydb on this worker."
             ) from cause
+
+    def run_in(self, directory: Path) -> "StoredCommand":
+        """Return the command for another working directory: its files by their full paths."""
+        program, *rest = self.line.items
+        items = [self._full(program) if "/" in program else program, *map(self._full, rest)]
+        return replace(self, line=CommandLine(tuple(items)), directory=str(directory))
+
+    def _full(self, item: str) -> str:
+        if item not in self.files:
+            return item
+        return str(Path(self.directory, item)).replace("{", "{{").replace("}", "}}")
 
     def flatten(self, config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         """Turn a nested config into values by path; a dict that is a value stays a dict."""
@@ -140,7 +154,10 @@ def _find_program(program: str, workdir: Path) -> None:
     if "/" in program:
         path = workdir / program
         if not path.is_file():
-            raise TrainableError(f"There is no program {program!r} in {workdir}.")
+            raise TrainableError(
+                f"There is no program {program!r} in {workdir}. Correct the path, or work in the "
+                "directory that has the program."
+            )
         if not os.access(path, os.X_OK):
             raise TrainableError(
                 f"{path} may not be executed. Allow it (chmod +x {shlex.quote(program)}), or name "
@@ -148,7 +165,9 @@ def _find_program(program: str, workdir: Path) -> None:
             )
     elif shutil.which(program) is None:
         here = f" Did you mean ./{program}?" if (workdir / program).is_file() else ""
-        raise TrainableError(f"There is no program {program!r} on PATH.{here}")
+        raise TrainableError(
+            f"There is no program {program!r} on PATH.{here or ' Install it, or write its path.'}"
+        )
 
 
 def _files_in(workdir: Path, items: Sequence[str]) -> list[str]:

@@ -30,6 +30,11 @@ class CommandTrial(ReportingTrial, Protocol):
     grace_s: float
     study_name: str
     scratch: Path
+    runs_in_directory: bool
+
+    @property
+    def directory(self) -> Path:
+        """The directory that the trial keeps on this host."""
 
     @property
     def has_reported(self) -> bool:
@@ -90,6 +95,7 @@ class CommandFiles:
             "STUDYDB_TRIAL": str(trial.number),
             "STUDYDB_ATTEMPT": str(trial.attempt),
             "STUDYDB_SEED": str(trial.seed),
+            "STUDYDB_DIRECTORY": str(trial.directory),
             "STUDYDB_STEP": str(trial.start_step),
             "STUDYDB_SAVE": str(self.save),
             "STUDYDB_SOCKET": self.socket_path,

@@ -58,7 +58,10 @@ def read_json(text: bytes) -> CommandReport:
             'Write an object such as {"step": 3, "error": 0.1}.'
         ) from None
     if not isinstance(value, dict):
-        raise InvalidReport(f"The report {shortened(shown, 200)!r} is no JSON object.")
+        raise InvalidReport(
+            f"The report {shortened(shown, 200)!r} is no JSON object. "
+            'Write one such as {"step": 3, "error": 0.1}.'
+        )
     return read_fields(value)
 
 

@@ -63,7 +63,7 @@ _BUFFERED_S, _BUFFERED_BYTES = 60.0, 4096
 
 class CommandFailed(Exception):
     """
-    The command failed.
+    The command failed; the cause, if there is one, is the error of its report.
 
     Attributes:
         tail: The last lines of its output.
@@ -103,8 +103,11 @@ class CommandTrainable:
             ProcessLost: It was killed.
         """
         with CommandFiles(trial, config, keeps=self._stored.line.names_checkpoint_dir) as files:
-            line = self._stored.line.expand(self._stored.flatten(config), files.paths)
-            _Run(self._stored, line, trial, files).run()
+            stored = self._stored
+            if trial.runs_in_directory:
+                stored = stored.run_in(trial.directory)
+            line = stored.line.expand(stored.flatten(config), files.paths)
+            _Run(stored, line, trial, files).run()
 
 
 class _Run:
@@ -370,7 +373,7 @@ class _Run:
         if self._ended is not None:
             raise self._ended
         if self._failed is not None:
-            raise self._failed
+            raise CommandFailed(str(self._failed), self._tail_text()) from self._failed
         self._trial.check()
         if code in _GIVEN_BACK:
             raise GivenBack(

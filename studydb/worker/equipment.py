@@ -43,6 +43,9 @@ class Equipment:
     def log_dir(self, lease: Lease) -> Path:
         return self.database.locations.log_dir(self.study, lease)
 
+    def trial_directory(self, lease: Lease) -> Path:
+        return self.database.locations.trial_directory(self.study, lease).absolute()
+
     def record_artifact_error(self, held: HeldAttempt, error: str) -> None:
         """Record that a checkpoint could not be stored; training continues."""
         if held.record_store_error(error):

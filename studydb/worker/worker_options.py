@@ -26,6 +26,7 @@ class WorkerOptions:
         grace_s: How long a child that was asked to stop may save and end before it is killed.
         spill_bytes: How many bytes of results may wait on disk while the database does not answer.
         preempt_signal: A signal that a batch system sends before it ends its jobs; 0 for none.
+        runs_in_directory: Whether each trial's own directory is the working directory of its code.
         warm_starts: Whether attempts may be forked from a process that has imported the trainable.
     """
 
@@ -42,4 +43,5 @@ class WorkerOptions:
     grace_s: float = GRACE_S
     spill_bytes: int = SPILL_BYTES
     preempt_signal: int = 0
+    runs_in_directory: bool = False
     warm_starts: bool = True

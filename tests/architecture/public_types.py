@@ -60,7 +60,7 @@ def read(study: studydb.Study) -> list[studydb.FrozenTrial]:
 
 
 def steered(study: studydb.Study) -> None:
-    study.pause("0")  # type: ignore[arg-type]
+    study.pause(0.5)  # type: ignore[arg-type]
     study.optimize(train)  # type: ignore[attr-defined]
     created(studydb.ASHA(max_t=27), studydb.RandomSearch(seed=0))
     created(studydb.ASHA, studydb.GridSearch())  # type: ignore[arg-type]

@@ -129,6 +129,11 @@ def _enqueueing(database: Database, **overrides: Any) -> Call:
     return lambda over: control.enqueue(over, study, {"lr": 0.5}, request)
 
 
+def _enqueueing_with_a_name(database: Database) -> Call:
+    study, request = new_study(database), new_request()
+    return lambda over: control.enqueue(over, study, {}, request, name="first", tags=["old", "a b"])
+
+
 def _extending(database: Database) -> Call:
     study, request = new_study(database, num_trials=10), new_request()
     return lambda over: control.extend(over, study, request, n_more=5)
@@ -461,6 +466,7 @@ OPERATIONS: dict[str, Arranged] = {
     "ask_with_max_concurrent": partial(asking, max_concurrent=1),
     "claim_or_ask": _claiming_or_asking,
     "enqueue": _enqueueing,
+    "enqueue_with_a_name": _enqueueing_with_a_name,
     "enqueue_the_last_trial": partial(_enqueueing, num_trials=1),
     "extend": _extending,
     "pause_the_study": _pausing_the_study,

@@ -43,6 +43,7 @@ NOT_OF_WORKERS = {
     ("trials", "_INSERT_PENDING"),
     ("trials", "_REQUEST"),
     ("trials", "_PAUSE_BY"),
+    ("tags", "_INSERT"),
 }
 """Statements that workers never send, besides the statements of `store/deletion.py`."""
 

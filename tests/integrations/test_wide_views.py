@@ -303,6 +303,26 @@ def test_upgrade_drops_the_views_and_makes_them_again(database, storage_url, mon
     assert wide_rows(database, before[1]) == []
 
 
+def test_upgrade_renames_a_column_of_a_view_whose_name_is_now_a_column_of_v_trial(
+    database, storage_url, monkeypatch
+):
+    """The parameter "name" had a column "name" before `v_trial` had one."""
+    before, after = FIXED[Kind.TRIAL]
+    study = arrange.new_study(database, name="digits", space=Space.read({"name": choice(["a"])}))
+    arrange.enqueued(database, study)
+    with monkeypatch.context() as earlier:
+        earlier.setitem(FIXED, Kind.TRIAL, (before, after[:-2]))
+        make_wide_views(database, study)
+    assert [row["name"] for row in wide_rows(database, "v_trial_digits")] == ["a"]
+    monkeypatch.setattr(migrate, "current_version", lambda _: "0001")
+    monkeypatch.setattr(migrate.alembic.command, "upgrade", lambda *_: None)
+
+    migrate.upgrade(storage_url)
+
+    (row,) = wide_rows(database, "v_trial_digits")
+    assert (row["param/name"], row["name"]) == ("a", None)
+
+
 def test_downgrade_drops_wide_views(database, storage_url):
     study = arrange.new_study(database, name="digits")
     make_wide_views(database, study)

@@ -134,6 +134,21 @@ def test_tables_rebuilt_by_migration_0004_keep_their_rows_and_reuse_no_id(storag
     assert rows(database, "SELECT id FROM checkpoint") == [(2,)]
 
 
+def test_names_and_tags_outlast_a_downgrade_and_an_upgrade(storage_url, database):
+    study = new_study(database)
+    control.enqueue(database, study, {}, new_request(), name="base line", tags=["old", "a"])
+    database.close()
+
+    migrate.downgrade(storage_url, "0008")
+    with pytest.raises(Exception, match="name"):
+        rows(database, "SELECT name FROM v_trial")
+    migrate.upgrade(storage_url)
+
+    (trial,) = list_trials(database, study)
+    assert (trial.name, trial.tags) == ("base line", ("a", "old"))
+    assert rows(database, "SELECT name FROM v_trial") == [("base line",)]
+
+
 def test_downgrade_is_refused_while_rows_have_values_that_the_older_schema_lacks(
     storage_url, database
 ):
@@ -339,7 +354,8 @@ def test_roles_keep_their_rights_across_upgrade_and_downgrade(postgres_url):
         connection.execute(f"CREATE ROLE {role}")
         connection.execute(f"GRANT UPDATE (log_tail) ON attempt TO {role}")
         connection.execute(f"GRANT UPDATE (points) ON study TO {role}")
-        connection.execute(f"GRANT SELECT ON v_attempt TO {role}")
+        for view in ("v_attempt", "v_trial"):
+            connection.execute(f"GRANT SELECT ON {view} TO {role}")
 
         migrate.upgrade(postgres_url)
         columns = ("attempt.start", "attempt.start_s", "study.status", "study.pause_reason")
@@ -351,8 +367,9 @@ def test_roles_keep_their_rights_across_upgrade_and_downgrade(postgres_url):
         ]
         migrate.downgrade(postgres_url, "0004")
         migrate.upgrade(postgres_url)
-        reads = connection.execute("SELECT has_table_privilege(%s, 'v_attempt', 'SELECT')", (role,))
-        assert reads.fetchone() == (True,)
+        for view in ("v_attempt", "v_trial"):
+            reads = connection.execute("SELECT has_table_privilege(%s, %s, 'SELECT')", (role, view))
+            assert reads.fetchone() == (True,)
         connection.execute(f"DROP OWNED BY {role}")
         connection.execute(f"DROP ROLE {role}")
 

@@ -55,7 +55,7 @@ PROPOSAL_KEY = r"proposal_pkey|SEARCH proposal USING (COVERING )?INDEX sqlite_au
 TRIAL_NUMBER = r"trial_study_id_number_key|trial USING INDEX sqlite_autoindex_trial_2 \(study_id=\?"
 """The index of trials by study and number."""
 
-FULL_SCAN = r"(Seq Scan on|SCAN) (trial|attempt|result|rung_entry|proposal|other)\b(?! USING)"
+FULL_SCAN = r"(Seq Scan on|SCAN) (trial|tag|attempt|result|rung_entry|proposal|other)\b(?! USING)"
 
 SORT = r"Sort Key|TEMP B-TREE"
 
@@ -65,6 +65,7 @@ WITHOUT_SORT = (
     "look",
     "neighbours",
     "list",
+    "some names",
     "newest ends",
     "fence",
     "promotion",
@@ -204,6 +205,16 @@ HOT = {
     "skip a duplicate": (
         lambda txn: proposals.skip_duplicate(txn, study_id=1),
         rf"(?s)(?=.*({PROPOSAL_KEY})).*(trial_unique_params|trial_params)",
+    ),
+    "trial by name": (lambda txn: trials.named(txn, study_id=1, name="x"), "trial_name"),
+    "some names": (lambda txn: trials.some_names(txn, study_id=1, limit=9), "trial_name"),
+    "trials --tag": (
+        lambda txn: view_rows.trials(txn, study_id=1, name="x", tag="y", limit=9),
+        "tag_key",
+    ),
+    "trials --sort best --tag": (
+        lambda txn: ranking.numbers(txn, study_id=1, tag="y", limit=9),
+        "tag_key",
     ),
     "renew": (lambda txn: leases.renew(txn, leases=[LEASE]), TRIAL_KEY),
     "page": (lambda txn: results.page(txn, results.Span(1, 7, 1, 0, 9), limit=5), KEY),

@@ -163,9 +163,23 @@ def test_command_with_an_unknown_name_or_without_a_parameter_is_refused(items, w
 
 
 @pytest.mark.parametrize("name", ["args", "config", "args_hydra", "checkpoint_dir"])
-def test_parameter_with_the_name_of_a_placeholder_is_refused(name):
-    with pytest.raises(InvalidSpec, match="the name of a placeholder"):
-        CommandLine.read(["./train"]).check(Space.read({name: uniform(0, 1)}))
+def test_parameter_with_the_name_of_a_placeholder_that_the_command_names_is_refused(name):
+    words = rf"names {{{name}}}, which is a placeholder, and the study has a parameter '{name}'"
+    with pytest.raises(InvalidSpec, match=f"{words}.*another name, or pass all parameters"):
+        CommandLine.read(["./train", f"{{{name}}}"]).check(Space.read({name: uniform(0, 1)}))
+
+
+@pytest.mark.parametrize(
+    ("item", "becomes"),
+    [("${args}", ["--config=a.yaml", "--args=1"]), ("{args_hydra}", ["config=a.yaml", "args=1"])],
+)
+def test_parameter_with_the_name_of_a_placeholder_is_passed_by_other_forms(item, becomes):
+    line = CommandLine.read(["./train", item])
+    values = {"config": "a.yaml", "args": 1}
+
+    line.check(Space.read({"config": choice(["a.yaml"]), "args": uniform(0, 1)}))
+
+    assert line.expand(values, PATHS) == ["./train", *becomes]
 
 
 def test_parameter_that_a_trial_lacks_is_an_error_of_the_trial():

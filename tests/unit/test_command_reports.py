@@ -1,9 +1,13 @@
 """Reports in the output of a command: which lines hold one, and what it says."""
 
+import json
 import math
 
+import numpy as np
 import pytest
 
+from studydb import report_client
+from studydb.child import command_connection
 from studydb.domain.errors import InvalidReport, InvalidSpec
 from studydb.trainables.command_reports import (
     LINE_BYTES,
@@ -90,3 +94,22 @@ def test_pattern_for_a_study_must_find_its_metric_and_no_checkpoint(pattern):
 def test_text_that_the_pattern_finds_must_be_a_number():
     with pytest.raises(InvalidReport, match="no number"):
         reports(b"loss=high\n", pattern=r"loss=(?P<loss>\S+)")
+
+
+def test_report_of_python_below_a_command_holds_numbers_of_numpy_as_python_numbers(monkeypatch):
+    sent = []
+    monkeypatch.setattr(report_client, "exchange", lambda it: sent.append(it) or {"go": True})
+
+    command_connection.report(
+        {"error": np.float32(0.5), "deep": {"n": np.int64(3), "each": np.array([1, 2])}}, None
+    )
+
+    assert json.loads(json.dumps(sent)) == [{"error": 0.5, "deep": {"n": 3, "each": [1, 2]}}]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "words"), [({"error": {1}}, "is a set"), ([1], "report\\(\\) was given list")]
+)
+def test_report_of_python_below_a_command_is_refused_as_in_a_function(metrics, words):
+    with pytest.raises(InvalidReport, match=words):
+        command_connection.report(metrics, None)

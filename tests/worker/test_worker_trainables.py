@@ -31,7 +31,7 @@ FAILURES = [
     (
         "forgets_the_metric",
         INVALID_REPORT,
-        "The report at step 2 has no 'loss', the study's metric; it has 'accuracy'.",
+        "The report at step 2 has no 'loss', the study's metric; it has 'accuracy'. Report 'loss' at each step.",
     ),
     (
         "reports_text",

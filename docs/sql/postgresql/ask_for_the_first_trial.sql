@@ -44,7 +44,8 @@ main AS (
     WHERE proposal.study_id = :study
         AND proposal.draw = (SELECT drawn.draw FROM drawn)
     RETURNING trial.id, trial.uuid, trial.number, trial.priority, trial.bracket, trial.attempt,
-        trial.params, trial.config, trial.draw, trial.checkpoint_id, trial.time_total_s
+        trial.name, trial.params, trial.config, trial.draw, trial.checkpoint_id,
+        trial.time_total_s, NULL AS tags
 ),
 begun AS (
     INSERT INTO attempt (trial_id, attempt, study_id, token, worker_id, config, restored_id,
@@ -269,7 +270,8 @@ main AS (
     WHERE proposal.study_id = :study
         AND proposal.draw = (SELECT drawn.draw FROM drawn)
     RETURNING trial.id, trial.uuid, trial.number, trial.priority, trial.bracket, trial.attempt,
-        trial.params, trial.config, trial.draw, trial.checkpoint_id, trial.time_total_s
+        trial.name, trial.params, trial.config, trial.draw, trial.checkpoint_id,
+        trial.time_total_s, NULL AS tags
 ),
 begun AS (
     INSERT INTO attempt (trial_id, attempt, study_id, token, worker_id, config, restored_id,

@@ -33,7 +33,13 @@ main AS (
         AND trial.state = 'PENDING'
         AND (SELECT runnable.has_config FROM runnable)
     RETURNING trial.id, trial.uuid, trial.number, trial.priority, trial.bracket, trial.attempt,
-        trial.params, trial.config, trial.draw, trial.checkpoint_id, trial.time_total_s
+        trial.name, trial.params, trial.config, trial.draw, trial.checkpoint_id,
+        trial.time_total_s, (
+        SELECT jsonb_agg(tag.key)
+        FROM tag
+        WHERE tag.study_id = trial.study_id
+            AND tag.trial_id = trial.id
+    ) AS tags
 ),
 begun AS (
     INSERT INTO attempt (trial_id, attempt, study_id, token, worker_id, config, restored_id,
@@ -78,42 +84,46 @@ WHERE set_config('synchronous_commit', 'off', true) = 'off';
 --                               Filter: (ready AND (state = 'PENDING'::text))
 --     CTE main
 --       ->  Update on trial trial_1
---             InitPlan 3
---               ->  CTE Scan on runnable
 --             InitPlan 4
+--               ->  CTE Scan on runnable
+--             InitPlan 5
 --               ->  CTE Scan on runnable runnable_1
 --             ->  Result
---                   One-Time Filter: (InitPlan 4).col1
+--                   One-Time Filter: (InitPlan 5).col1
 --                   ->  Index Scan using trial_pkey on trial trial_1
---                         Index Cond: (id = (InitPlan 3).col1)
+--                         Index Cond: (id = (InitPlan 4).col1)
 --                         Filter: (state = ($9)::text)
+--             SubPlan 3
+--               ->  Aggregate
+--                     ->  Index Only Scan using tag_key on tag
+--                           Index Cond: ((study_id = trial_1.study_id) AND (trial_id = trial_1.id))
 --     CTE begun
 --       ->  Insert on attempt
 --             ->  Subquery Scan on "*SELECT*"
 --                   ->  Result
---                         One-Time Filter: (InitPlan 13).col1
---                         InitPlan 6
---                           ->  CTE Scan on main main_1
+--                         One-Time Filter: (InitPlan 14).col1
 --                         InitPlan 7
---                           ->  CTE Scan on main main_2
+--                           ->  CTE Scan on main main_1
 --                         InitPlan 8
---                           ->  CTE Scan on main main_3
+--                           ->  CTE Scan on main main_2
 --                         InitPlan 9
---                           ->  CTE Scan on main main_4
+--                           ->  CTE Scan on main main_3
 --                         InitPlan 10
+--                           ->  CTE Scan on main main_4
+--                         InitPlan 11
 --                           ->  CTE Scan on main main_5
---                         InitPlan 12
---                           ->  Index Scan using checkpoint_pkey on checkpoint
---                                 Index Cond: (id = (InitPlan 11).col1)
---                                 InitPlan 11
---                                   ->  CTE Scan on main main_6
 --                         InitPlan 13
+--                           ->  Index Scan using checkpoint_pkey on checkpoint
+--                                 Index Cond: (id = (InitPlan 12).col1)
+--                                 InitPlan 12
+--                                   ->  CTE Scan on main main_6
+--                         InitPlan 14
 --                           ->  CTE Scan on main main_7
 --     CTE counted
 --       ->  Update on counter
---             InitPlan 15
+--             InitPlan 16
 --               ->  CTE Scan on main main_8
 --             ->  Result
---                   One-Time Filter: (InitPlan 15).col1
+--                   One-Time Filter: (InitPlan 16).col1
 --                   ->  Index Scan using counter_pkey on counter
 --                         Index Cond: ((study_id = $1) AND (shard = $18))

@@ -133,7 +133,12 @@ SELECT trial.id, trial.uuid, trial.study_id, trial.number, trial.name, trial.sta
     trial.best_score, trial.rank_score, trial.time_total_s, trial.metric_summary,
     trial.invalidated_at, trial.created_at, trial.started_at, trial.ended_at, trial.config,
     trial.source_checkpoint_id, trial.generation, trial.replicate_of, trial.is_unique,
-    trial.feasible, trial.cost
+    trial.feasible, trial.cost, (
+    SELECT jsonb_agg(tag.key)
+    FROM tag
+    WHERE tag.study_id = trial.study_id
+        AND tag.trial_id = trial.id
+) AS tags
 FROM trial
 WHERE trial.study_id = :study
     AND trial.rank_score IS NOT NULL
@@ -145,6 +150,10 @@ LIMIT :limit;
 --     ->  Index Scan using trial_rank on trial
 --           Index Cond: (study_id = $1)
 --           Filter: (state <> ($2)::text)
+--           SubPlan 1
+--             ->  Aggregate
+--                   ->  Index Only Scan using tag_key on tag
+--                         Index Cond: ((study_id = trial.study_id) AND (trial_id = trial.id))
 
 -- studydb/store/ranking.py best
 SELECT trial.id, trial.uuid, trial.study_id, trial.number, trial.name, trial.state,
@@ -158,7 +167,12 @@ SELECT trial.id, trial.uuid, trial.study_id, trial.number, trial.name, trial.sta
     trial.best_score, trial.rank_score, trial.time_total_s, trial.metric_summary,
     trial.invalidated_at, trial.created_at, trial.started_at, trial.ended_at, trial.config,
     trial.source_checkpoint_id, trial.generation, trial.replicate_of, trial.is_unique,
-    trial.feasible, trial.cost
+    trial.feasible, trial.cost, (
+    SELECT jsonb_agg(tag.key)
+    FROM tag
+    WHERE tag.study_id = trial.study_id
+        AND tag.trial_id = trial.id
+) AS tags
 FROM trial
 WHERE trial.study_id = :study
     AND trial.state = 'RUNNING'
@@ -168,11 +182,16 @@ ORDER BY trial.best_score, trial.number
 LIMIT :limit;
 -- Plan:
 --   Limit
---     ->  Sort
---           Sort Key: best_score, number
---           ->  Index Scan using trial_running on trial
---                 Index Cond: (study_id = $1)
---                 Filter: ((best_value IS NOT NULL) AND (best_value <> $2))
+--     ->  Result
+--           ->  Sort
+--                 Sort Key: trial.best_score, trial.number
+--                 ->  Index Scan using trial_running on trial
+--                       Index Cond: (study_id = $1)
+--                       Filter: ((best_value IS NOT NULL) AND (best_value <> $2))
+--           SubPlan 1
+--             ->  Aggregate
+--                   ->  Index Only Scan using tag_key on tag
+--                         Index Cond: ((study_id = trial.study_id) AND (trial_id = trial.id))
 
 -- studydb/store/overview.py unfinished: Read the numbers of some unfinished trials for each
 --   state.

@@ -103,7 +103,8 @@ LIMIT 4;
 --   any order.
 SELECT v_trial.study, v_trial.number, v_trial.state, v_trial.reason, v_trial.params,
     v_trial.value, v_trial.best_value, v_trial.best_step, v_trial.last_step, v_trial.attempt,
-    v_trial.failures, v_trial.losses, v_trial.started_at, v_trial.ended_at, v_trial.duration_s
+    v_trial.failures, v_trial.losses, v_trial.started_at, v_trial.ended_at, v_trial.duration_s,
+    v_trial.name, v_trial.tags
 FROM v_trial
 WHERE v_trial.study = :study_name
     AND v_trial.number = ANY(:numbers)
@@ -120,5 +121,9 @@ ORDER BY v_trial.number;
 --             ->  Aggregate
 --                   ->  Index Scan using attempt_pkey on attempt a
 --                         Index Cond: (trial_id = t.id)
+--           SubPlan 2
+--             ->  Aggregate
+--                   ->  Index Only Scan using tag_key on tag g
+--                         Index Cond: ((study_id = t.study_id) AND (trial_id = t.id))
 
 COMMIT;

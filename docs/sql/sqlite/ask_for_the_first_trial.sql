@@ -122,8 +122,8 @@ SELECT :uuid, :study_id, :drawn_number, proposal.params, proposal.params_hash, p
 FROM proposal
 WHERE proposal.study_id = :study
     AND proposal.draw = :drawn_draw
-RETURNING id, uuid, number, priority, bracket, attempt, params, config, draw, checkpoint_id,
-    time_total_s;
+RETURNING id, uuid, number, priority, bracket, attempt, name, params, config, draw,
+    checkpoint_id, time_total_s, NULL AS tags;
 
 -- studydb/store/proposals.py ask
 INSERT INTO attempt (trial_id, attempt, study_id, token, worker_id, config, restored_id,

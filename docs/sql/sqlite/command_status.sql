@@ -99,7 +99,12 @@ SELECT trial.id, trial.uuid, trial.study_id, trial.number, trial.name, trial.sta
     trial.best_score, trial.rank_score, trial.time_total_s, trial.metric_summary,
     trial.invalidated_at, trial.created_at, trial.started_at, trial.ended_at, trial.config,
     trial.source_checkpoint_id, trial.generation, trial.replicate_of, trial.is_unique,
-    trial.feasible, trial.cost
+    trial.feasible, trial.cost, (
+    SELECT json_group_array(tag."key")
+    FROM tag
+    WHERE tag.study_id = trial.study_id
+        AND tag.trial_id = trial.id
+) AS tags
 FROM trial
 WHERE trial.study_id = :study
     AND trial.rank_score IS NOT NULL
@@ -120,7 +125,12 @@ SELECT trial.id, trial.uuid, trial.study_id, trial.number, trial.name, trial.sta
     trial.best_score, trial.rank_score, trial.time_total_s, trial.metric_summary,
     trial.invalidated_at, trial.created_at, trial.started_at, trial.ended_at, trial.config,
     trial.source_checkpoint_id, trial.generation, trial.replicate_of, trial.is_unique,
-    trial.feasible, trial.cost
+    trial.feasible, trial.cost, (
+    SELECT json_group_array(tag."key")
+    FROM tag
+    WHERE tag.study_id = trial.study_id
+        AND tag.trial_id = trial.id
+) AS tags
 FROM trial
 WHERE trial.study_id = :study
     AND trial.state = 'RUNNING'

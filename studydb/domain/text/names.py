@@ -1,10 +1,15 @@
-"""The rules for names of studies and metrics."""
+"""The rules for names of studies, trials and metrics, and for tags."""
+
+from collections.abc import Iterable
 
 from studydb.domain.errors import InvalidName
 from studydb.domain.text.display import shortened, with_article
 
 LONGEST_NAME = 200
 """The limit for a name, in characters."""
+
+MOST_TAGS = 50
+"""The limit for the tags of a trial."""
 
 _SHOWN = 40
 
@@ -17,10 +22,47 @@ def check_study_name(name: object) -> str:
         InvalidName: The name is not a text of 1 to 200 printable characters, contains a "/", or
             begins or ends with a space.
     """
-    text = _check_text(name, "study")
-    if "/" in text:
-        raise InvalidName(f"The study name {_shown(text)} holds a '/'; use '-' or '.' instead.")
+    return _without_slash(_check_text(name, "study name"), "study name")
+
+
+def check_trial_name(name: object) -> str:
+    """
+    Check a trial's name, which commands take in place of the trial's number.
+
+    Raises:
+        InvalidName: The name breaks a rule for study names, begins with "-" as options do, or could
+            be taken for a number.
+    """
+    text = _without_slash(_check_text(name, "trial name"), "trial name")
+    if text.startswith("-"):
+        raise InvalidName(
+            f"The trial name {_shown(text)} begins with '-', as options do; begin with a letter."
+        )
+    if _is_number(text):
+        raise InvalidName(
+            f"The trial name {_shown(text)} could be taken for a trial's number; add a letter, "
+            f"such as {shortened(f'trial-{text}', _SHOWN)!r}."
+        )
     return text
+
+
+def check_tags(tags: Iterable[object]) -> tuple[str, ...]:
+    """
+    Check the tags of a trial; return each tag once, in alphabetical order.
+
+    Raises:
+        InvalidName: The tags are one text or too many, or a tag is not a text of 1 to 200 printable
+            characters, begins or ends with a space, or contains a comma.
+    """
+    if isinstance(tags, str) or not isinstance(tags, Iterable):
+        raise InvalidName(f"tags is {tags!r}; give a list of texts, such as ['baseline'].")
+    checked = sorted({_check_text(tag, "tag") for tag in tags})
+    for tag in checked:
+        if "," in tag:
+            raise InvalidName(f"The tag {_shown(tag)} holds a ','; give each tag by itself.")
+    if len(checked) > MOST_TAGS:
+        raise InvalidName(f"A trial has {len(checked)} tags; at most {MOST_TAGS} are allowed.")
+    return tuple(checked)
 
 
 def check_metric_name(name: object) -> str:
@@ -31,7 +73,7 @@ def check_metric_name(name: object) -> str:
         InvalidName: The name is not a text of 1 to 200 printable characters, begins or ends with a
             space, or contains a quote or backslash, which a JSON path in SQL cannot contain.
     """
-    text = _check_text(name, "metric")
+    text = _check_text(name, "metric name")
     for character in "\"'\\":
         if character in text:
             raise InvalidName(f"The metric name {_shown(text)} holds a {character}; leave it out.")
@@ -41,22 +83,36 @@ def check_metric_name(name: object) -> str:
 def _check_text(name: object, noun: str) -> str:
     if not isinstance(name, str):
         raise InvalidName(
-            f"The {noun} name is {name!r}, {with_article(type(name).__name__)}; give a text."
+            f"The {noun} is {name!r}, {with_article(type(name).__name__)}; give a text."
         )
     if not name:
-        raise InvalidName(f"The {noun} name is empty; give it 1 to {LONGEST_NAME} characters.")
+        raise InvalidName(f"The {noun} is empty; give it 1 to {LONGEST_NAME} characters.")
     if len(name) > LONGEST_NAME:
         raise InvalidName(
-            f"The {noun} name {_shown(name)} has {len(name)} characters; "
+            f"The {noun} {_shown(name)} has {len(name)} characters; "
             f"at most {LONGEST_NAME} are allowed."
         )
     if not name.isprintable():
         raise InvalidName(
-            f"The {noun} name {_shown(name)} holds a character that cannot be printed; remove it."
+            f"The {noun} {_shown(name)} holds a character that cannot be printed; remove it."
         )
     if name != name.strip():
-        raise InvalidName(f"The {noun} name {_shown(name)} begins or ends with a space; remove it.")
+        raise InvalidName(f"The {noun} {_shown(name)} begins or ends with a space; remove it.")
     return name
+
+
+def _without_slash(text: str, noun: str) -> str:
+    if "/" in text:
+        raise InvalidName(f"The {noun} {_shown(text)} holds a '/'; use '-' or '.' instead.")
+    return text
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _shown(name: str) -> str:

@@ -58,3 +58,8 @@ class Failing(Counting):
 class Wrong(Counting):
     def step(self):
         return 0.5
+
+
+class Stepless(studydb.Trainable):
+    def setup(self, config):
+        pass

@@ -1,0 +1,53 @@
+"""Tags of trials: texts by which people group trials; each is a row, so that SQL can search it."""
+
+from collections.abc import Iterable
+
+import sqlalchemy as sa
+
+from studydb.db import Prepared, Txn
+from studydb.db.dialect import json_list
+from studydb.db.schema import tag, trial
+from studydb.db.types import Texts
+
+# Names with their table, because in RETURNING SQLAlchemy writes SQLite's columns without it; then
+# `study_id` would mean that of `tag`.
+_study_id = sa.literal_column("trial.study_id", sa.BigInteger)
+_trial_id = sa.literal_column("trial.id", sa.BigInteger)
+
+OF_TRIAL = (
+    sa.select(json_list(tag.c.key))
+    .where(tag.c.study_id == _study_id, tag.c.trial_id == _trial_id)
+    .scalar_subquery()
+    .label("tags")
+)
+"""The tags of a trial's row, as an expression of the statement that reads or changes the row."""
+
+NONE = sa.literal_column("NULL", Texts()).label("tags")
+"""Stands for `OF_TRIAL` where a new trial cannot have tags."""
+
+_INSERT = Prepared(
+    sa.insert(tag).values(
+        study_id=sa.bindparam("study_id"),
+        trial_id=sa.bindparam("trial_id"),
+        key=sa.bindparam("key"),
+    )
+)
+
+
+def insert(txn: Txn, *, study_id: int, trial_id: int, tags: Iterable[str]) -> None:
+    """Give a new trial its tags; the caller has locked the study's row."""
+    for key in tags:
+        txn.run(_INSERT, study_id=study_id, trial_id=trial_id, key=key)
+
+
+def is_tagged(number: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
+    """Make a condition: the trial `number` of the study bound as `study` has the tag `of_tag`."""
+    tagged = trial.alias("tagged")
+    return number.in_(
+        sa.select(tagged.c.number)
+        .join(tag, tag.c.trial_id == tagged.c.id)
+        .where(
+            tag.c.study_id == sa.bindparam("study"),
+            tag.c.key == sa.bindparam("of_tag", type_=sa.Text),
+        )
+    )

@@ -1,0 +1,148 @@
+"""A trial has a directory of its own on the host, which can be its working directory."""
+
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+import studydb
+
+
+@pytest.fixture
+def storage_url(sqlite_url):
+    """The tests run on SQLite alone, because what they check does not depend on the database."""
+    return sqlite_url
+
+
+def directory_of(stage, number=0):
+    return stage.study.database.locations.log_root(stage.study.record) / str(number) / "files"
+
+
+def where(stage):
+    return (stage.folder / "where").read_text().splitlines()
+
+
+def test_function_knows_the_directory_and_the_name_of_its_trial(stage):
+    stage.create("placed:train")
+    stage.study.enqueue({}, name="base line", tags=["old"])
+
+    assert stage.run() == 0
+
+    trial = stage.study.trial("base line")
+    names = str(["base line", ["old"], trial.uuid, 0])
+    assert where(stage) == [str(stage.folder), str(directory_of(stage)), names]
+    assert (directory_of(stage) / "note").exists()
+
+
+@pytest.mark.parametrize("start", ["auto", "fresh"])
+def test_function_runs_in_the_directory_of_its_trial_and_finds_its_modules(stage, start):
+    stage.create("placed:train")
+
+    assert stage.run(chdir="trial", start=start) == 0, stage.attempts()
+
+    assert where(stage)[:2] == [str(directory_of(stage))] * 2
+
+
+@pytest.mark.parametrize(
+    ("chdir", "place"), [("trial", directory_of), ("workdir", lambda stage: stage.folder)]
+)
+def test_class_knows_the_directory_of_its_trial(stage, chdir, place):
+    stage.create("placed:Placed")
+
+    assert stage.run(chdir=chdir) == 0, stage.attempts()
+
+    assert where(stage) == [str(place(stage)), str(directory_of(stage))]
+    assert (directory_of(stage) / "note").read_text() == "from a class"
+
+
+def create_command(stage, *items, **options):
+    """Create a study of a command in a directory whose name has braces."""
+    here = stage.folder / "here {x}"
+    here.mkdir()
+    train = here / "train.sh"
+    train.write_text('#!/bin/sh\npwd > "$1/where"\necho "$STUDYDB_DIRECTORY" >> "$1/where"\n')
+    with train.open("a") as file:
+        file.write('echo "$STUDYDB_ATTEMPT" >> "$STUDYDB_DIRECTORY/note"\n')
+        file.write('[ "$2$STUDYDB_ATTEMPT" != twice1 ] || exit 143\n')
+        file.write("echo '{\"error\": 1}' > out-0\necho '[studydb] {\"error\": 1}'\n")
+    train.chmod(train.stat().st_mode | stat.S_IXUSR)
+    (here / "train.py").write_text(
+        "import os, pathlib, sys\n"
+        "assert sys.argv[2] == 'train.py'  # a value of a parameter stays as it is\n"
+        "text = os.getcwd() + '\\n' + os.environ['STUDYDB_DIRECTORY']\n"
+        "pathlib.Path(sys.argv[1], 'where').write_text(text)\n"
+        "print('[studydb] {\"error\": 1}')\n"
+    )
+    command = studydb.Command(items, **options)
+    space = {"file": "train.py"}
+    stage.create(command, workdir=here, metric="error", space=space)
+    return here
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        ["./train.sh", "{folder}"],
+        [sys.executable, "train.py", "{folder}", "{file}"],
+    ],
+)
+def test_command_runs_in_the_directory_of_its_trial_and_its_files_are_found(stage, items):
+    create_command(stage, *items)
+
+    assert stage.run(chdir="trial") == 0, stage.attempts()
+
+    assert where(stage) == [str(directory_of(stage))] * 2
+
+
+def test_command_runs_in_the_directory_of_the_study_and_its_attempts_share_that_of_the_trial(stage):
+    here = create_command(stage, "./train.sh", "{folder}", "twice")
+
+    assert stage.run() == 0, stage.attempts()
+
+    assert where(stage) == [str(here), str(directory_of(stage))]
+    assert (directory_of(stage) / "note").read_text() == "1\n2\n"
+
+
+def test_report_file_of_a_command_lies_in_its_working_directory(stage):
+    create_command(stage, "./train.sh", "{folder}", report_file="out-{trial}")
+
+    assert stage.run(chdir="trial") == 0, stage.attempts()
+
+    assert len(stage.steps()) == 2
+    assert (directory_of(stage) / "out-0").exists()
+
+
+def test_worker_that_cannot_make_the_directory_of_a_trial_gives_the_trial_back(stage):
+    create_command(stage, "./train.sh", "{folder}")
+    directory_of(stage).parent.mkdir(parents=True)
+    directory_of(stage).write_text("in the way")
+
+    worker = stage.start()
+
+    assert worker.exit_code(30.0) == 1
+    assert "This host cannot run the trial" in worker.output()
+    stage.expect_released()
+
+
+def test_own_loop_has_a_directory_per_trial(stage):
+    stage.create(None)
+
+    with stage.study.ask() as trial:
+        assert not directory_of(stage).exists()
+        (trial.directory / "note").write_text("mine")
+        trial.report({"loss": 1})
+
+    assert (trial.name, trial.tags, trial.uuid) == (None, (), stage.study.trial(0).uuid)
+    assert Path(directory_of(stage), "note").read_text() == "mine"
+
+
+def test_deletion_of_a_study_removes_the_directories_of_its_trials(stage):
+    stage.create("placed:train")
+    assert stage.run() == 0
+    directory = directory_of(stage)
+    assert directory.is_dir()
+
+    stage.command("delete", "staged", "--yes")
+
+    assert not directory.exists()
