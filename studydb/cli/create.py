@@ -175,7 +175,7 @@ def read_code(
     if command:
         if trainable is not None:
             raise UsageError(
-                f"--trainable {trainable} and the command {shlex.join(command)} are both given; "
+                f"The trainable {trainable} and the command {shlex.join(command)} are both given; "
                 "a study runs one of them."
             )
         from studydb.trainables import Command

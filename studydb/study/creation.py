@@ -5,7 +5,7 @@ import os
 import secrets
 import shlex
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -30,6 +30,7 @@ from studydb.schedulers import FIFO
 from studydb.searchers import RandomSearch
 from studydb.settings import load_keyring
 from studydb.study import checking
+from studydb.study.code import Code, signed
 from studydb.study.handle import Study
 from studydb.study.storage import (
     closed_on_error,
@@ -38,15 +39,9 @@ from studydb.study.storage import (
     whoami,
     write_patiently,
 )
-from studydb.trainables import Command, describe, sign, signed_payload
+from studydb.trainables import sign, signed_payload
 
 Made = TypeVar("Made")
-
-Code = Callable[..., Any] | Command | Sequence[str] | str
-"""
-What trials run: a function or a `studydb.Trainable` class, or the path of one ("module:name"); or a
-command, as a list such as ["./train", "--lr", "{lr}"] or as a `studydb.Command`.
-"""
 
 
 @suggesting_keywords
@@ -150,32 +145,20 @@ def _new_study(
     code: Code | None,
     workdir: str | Path | None,
 ) -> NewStudy:
-    place = checking.directory("workdir", Path.cwd() if workdir is None else workdir)
-    trainable = _described(code, spec, workdir=place)
+    uuid = str(uuid4())
+    trainable = None if code is None else signed(code, spec, uuid, load_keyring(), workdir=workdir)
     _check_end(spec, trainable)
     if spec.searcher is not None:
         spec.searcher.check(spec.space, [spec.objective])
-    uuid = str(uuid4())
     seed = None if spec.searcher is None else spec.searcher.seed
     return NewStudy(
         uuid=uuid,
         name=name,
         seed=secrets.randbelow(2**31) if seed is None else seed,
-        trainable=trainable and sign(trainable, uuid, load_keyring()),
+        trainable=trainable,
         created_by=whoami(),
         **{each.name: getattr(spec, each.name) for each in dataclasses.fields(spec)},
     )
-
-
-def _described(code: Code | None, spec: StudySpec, *, workdir: Path) -> Trainable | None:
-    if code is None:
-        return None
-    if isinstance(code, Sequence) and not isinstance(code, str):
-        code = Command(code)
-    if isinstance(code, Command):
-        code.check(spec.space, metric=spec.objective.metric, workdir=workdir)
-        return code.describe(spec.space, workdir=workdir)
-    return describe(code, workdir=workdir)
 
 
 def _check_end(spec: StudySpec, trainable: Trainable | None) -> None:
