@@ -14,10 +14,11 @@ def refreshed(database: Database, study: Study) -> Study:
     An attempt reads them after its claim has committed. So an attempt that is claimed after a
     change runs the new trainable.
     """
+    trainable = study.trainable
+    known = "" if trainable is None else trainable.uuid
     with database.begin(write=False) as txn:
-        now = studies.read_changeable(txn, study_id=study.id)
-        trainable = study.trainable
-        if now.trainable_uuid != (trainable and trainable.uuid):
+        now = studies.read_changeable(txn, study_id=study.id, trainable_uuid=known)
+        if known and not now.has_trainable:
             trainable = studies.find_trainable(txn, study_id=study.id)
     return replace(
         study,

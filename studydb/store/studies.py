@@ -123,8 +123,10 @@ _EXTEND = Prepared(
 _places = sa.select(study.c.checkpoints, study.c.settings).where(THIS)
 _LOCKED_PLACES = Prepared(_places.with_for_update(key_share=True))
 
-_newest_uuid = sa.select(trainable.c.uuid).where(trainable.c.id == _newest).scalar_subquery()
-_CHANGEABLE = Prepared(_places.add_columns(_newest_uuid.label("trainable_uuid")))
+_has_trainable = sa.exists().where(
+    trainable.c.uuid == sa.bindparam("known_trainable"), trainable.c.study_id == study.c.id
+)
+_CHANGEABLE = Prepared(_places.add_columns(_has_trainable.label("has_trainable")))
 
 _RELOCATE = Prepared(
     sa.update(study)
@@ -172,12 +174,12 @@ class Changeable:
     Attributes:
         checkpoints: The store of new checkpoints; None for the default store.
         former_checkpoints: The stores that may hold older checkpoints.
-        trainable_uuid: The UUID of the trainable; None if own loops run the trials.
+        has_trainable: Whether the study still has the trainable that the reader knows.
     """
 
     checkpoints: str | None
     former_checkpoints: tuple[str | None, ...]
-    trainable_uuid: str | None
+    has_trainable: bool
 
 
 def insert(txn: Txn, *, new: NewStudy) -> int:
@@ -350,10 +352,16 @@ def extend(txn: Txn, *, study_id: int, n_more: int) -> int | None:
     return None if row is None else int(row.num_trials)
 
 
-def read_changeable(txn: Txn, *, study_id: int) -> Changeable:
-    """Read what a person may have changed since the study was loaded."""
-    row = txn.all(_CHANGEABLE, study=study_id)[0]
-    return Changeable(row.checkpoints, _former(row.settings), row.trainable_uuid)
+def read_changeable(txn: Txn, *, study_id: int, trainable_uuid: str) -> Changeable:
+    """
+    Read what a person may have changed since the study was loaded.
+
+    Args:
+        trainable_uuid: The trainable that the reader knows. It is looked up by its UUID, which has
+            an index; `study_id` has none.
+    """
+    row = txn.all(_CHANGEABLE, study=study_id, known_trainable=trainable_uuid)[0]
+    return Changeable(row.checkpoints, _former(row.settings), bool(row.has_trainable))
 
 
 def relocate(txn: Txn, *, study_id: int, url: str) -> None:

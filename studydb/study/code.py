@@ -7,7 +7,6 @@ from typing import Any
 from studydb.domain.records import Trainable
 from studydb.domain.study_spec import StudySpec
 from studydb.settings import Keyring
-from studydb.study import checking
 from studydb.trainables import Command, describe, sign
 
 Code = Callable[..., Any] | Command | Sequence[str] | str
@@ -17,29 +16,28 @@ command, as a list such as ["./train", "--lr", "{lr}"] or as a `studydb.Command`
 """
 
 
-def described(code: Code, spec: StudySpec, *, workdir: str | Path | None) -> Trainable:
+def described(code: Code, spec: StudySpec, *, workdir: Path) -> Trainable:
     """
     Check code and describe it, without a signature.
 
     Args:
         spec: The study's space and objective, with which a command must agree.
-        workdir: The directory that workers search after their own; None for the current directory.
+        workdir: The directory that workers search after their own.
 
     Raises:
-        InvalidSpec: A command does not agree with the space, or `workdir` is no directory.
+        InvalidSpec: A command does not agree with the space.
         TrainableError: Workers could not find or call the code.
     """
-    place = checking.directory("workdir", Path.cwd() if workdir is None else workdir)
     if isinstance(code, Sequence) and not isinstance(code, str):
         code = Command(code)
     if isinstance(code, Command):
-        code.check(spec.space, metric=spec.objective.metric, workdir=place)
-        return code.describe(spec.space, workdir=place)
-    return describe(code, workdir=place)
+        code.check(spec.space, metric=spec.objective.metric, workdir=workdir)
+        return code.describe(spec.space, workdir=workdir)
+    return describe(code, workdir=workdir)
 
 
 def signed(
-    code: Code, spec: StudySpec, study_uuid: str, keyring: Keyring, *, workdir: str | Path | None
+    code: Code, spec: StudySpec, study_uuid: str, keyring: Keyring, *, workdir: Path
 ) -> Trainable:
     """Describe code as `described` does, and sign it for a study with the keyring's first key."""
     return sign(described(code, spec, workdir=workdir), study_uuid, keyring)

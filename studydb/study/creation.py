@@ -145,8 +145,8 @@ def _new_study(
     code: Code | None,
     workdir: str | Path | None,
 ) -> NewStudy:
-    uuid = str(uuid4())
-    trainable = None if code is None else signed(code, spec, uuid, load_keyring(), workdir=workdir)
+    uuid, place = str(uuid4()), checking.working_directory(workdir)
+    trainable = None if code is None else signed(code, spec, uuid, load_keyring(), workdir=place)
     _check_end(spec, trainable)
     if spec.searcher is not None:
         spec.searcher.check(spec.space, [spec.objective])

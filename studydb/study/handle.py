@@ -236,7 +236,8 @@ class Study:
                 f"Study {self.name!r} has no trainable to replace: your own program runs its "
                 "trials, through study.ask()."
             )
-        return signed(code, self.record, self.record.uuid, load_keyring(), workdir=workdir)
+        place = checking.working_directory(workdir)
+        return signed(code, self.record, self.record.uuid, load_keyring(), workdir=place)
 
     def rename(self, new_name: str) -> None:
         """
