@@ -25,7 +25,7 @@ from studydb.operations.revise import revise
 from studydb.operations.study_progress import StudyProgress, read_progress
 from studydb.settings import load_keyring
 from studydb.study import checking
-from studydb.study.code import Code, signed
+from studydb.study.code import Code, described, signed
 from studydb.study.frozen_trial import FrozenTrial
 from studydb.study.running import full_url, run
 from studydb.study.storage import Answered, read_patiently, whoami, write_patiently
@@ -221,7 +221,7 @@ class Study:
             NotAllowed: The study has no trainable; nothing was changed.
         """
         url = checking.store_url(checkpoints)
-        new = None if trainable is None else self._signed(trainable, workdir)
+        new = None if trainable is None else self._signed(trainable, workdir, url)
         if url is None and new is None:
             raise InvalidSpec("Nothing is to be set; give checkpoints or trainable.")
         if url is not None:
@@ -230,14 +230,16 @@ class Study:
             self._ask_once(revise, new)
         self.record = self._read(refreshed)
 
-    def _signed(self, code: Code, workdir: str | Path | None) -> Trainable:
+    def _signed(self, code: Code, workdir: str | Path | None, url: str | None) -> Trainable:
         if self.record.trainable is None:
             raise NotAllowed(
                 f"Study {self.name!r} has no trainable to replace: your own program runs its "
                 "trials, through study.ask()."
             )
-        place = checking.working_directory(workdir)
-        return signed(code, self.record, self.record.uuid, load_keyring(), workdir=place)
+        record, place = self._read(refreshed), checking.working_directory(workdir)
+        store = self.database.locations.store_url(url or record.checkpoints)
+        new = described(code, record, workdir=place)
+        return signed(new, code, study_uuid=record.uuid, store=store, keyring=load_keyring())
 
     def rename(self, new_name: str) -> None:
         """

@@ -16,7 +16,9 @@ from studydb.worker.templates import Templates
 from studydb.worker.worker_options import WorkerOptions
 
 
-def trusted_import(study: Study, keyring: Keyring, options: WorkerOptions) -> TrainableImport:
+def trusted_import(
+    database: Database, study: Study, keyring: Keyring, options: WorkerOptions
+) -> TrainableImport:
     """
     Check that this worker may run a study's trainable, and describe the import of the trainable.
 
@@ -35,7 +37,8 @@ def trusted_import(study: Study, keyring: Keyring, options: WorkerOptions) -> Tr
     signed = trust is Trust.SIGNED
     own = str(options.workdir or Path.cwd())
     workdirs = (own, study.trainable.workdir) if signed else (own,)
-    return TrainableImport(study.uuid, study.trainable, signed, workdirs)
+    stores = database.locations.checkpoint_stores(study)
+    return TrainableImport(study.uuid, study.trainable, signed, workdirs, stores)
 
 
 class CurrentCode:
@@ -70,7 +73,9 @@ class CurrentCode:
             study = self._checkpoints.refresh()
             stores = self._database.locations.checkpoint_stores(study)
             if study.trainable is None or study.trainable.uuid != self._to_import.trainable.uuid:
-                self._to_import = trusted_import(study, self._keyring, self._options)
+                self._to_import = trusted_import(
+                    self._database, study, self._keyring, self._options
+                )
                 self._templates.adopt(self._to_import.trainable)
                 name = visible(self._to_import.trainable.name)
                 self._options.say(f"the study was given other code; trials now run {name}")

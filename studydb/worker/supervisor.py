@@ -138,7 +138,7 @@ def _work(
     study = retry(lambda: load(database, options.study))
     database.locations.log_root(study)  # raises here if there is no home directory
     keyring = load_keyring()
-    to_import = trusted_import(study, keyring, options)
+    to_import = trusted_import(database, study, keyring, options)
     heartbeat_database = stack.enter_context(closing(_connect(options, interruption)))
 
     worker_id = _register(database, study, options, retry)
