@@ -51,6 +51,8 @@ def trainable_text(trainable: Trainable | None) -> str:
         return f"the command {trainable.name}, started in {trainable.workdir}"
     if trainable.kind == TrainableKind.PICKLE:
         return f"{trainable.name}, sent by value (Python {trainable.python_version})"
+    if trainable.kind == TrainableKind.BOUND:
+        return f"{trainable.name} with bound parameters (Python {trainable.python_version})"
     return f"{trainable.name}, imported in {trainable.workdir}"
 
 

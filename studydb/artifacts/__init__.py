@@ -9,6 +9,7 @@ from studydb.artifacts.inline import (
     unpack_directory,
 )
 from studydb.artifacts.locations import Locations
+from studydb.artifacts.parameter_files import fetch_parameter, store_parameter
 from studydb.artifacts.signing import checkpoint_payload, is_signed
 from studydb.artifacts.store import Place, Store, Stored, check_uuid, digest_of, parts_of
 from studydb.artifacts.store_urls import open_store
@@ -28,10 +29,12 @@ __all__ = [
     "check_uuid",
     "checkpoint_payload",
     "digest_of",
+    "fetch_parameter",
     "is_signed",
     "open_store",
     "pack_directory",
     "parts_of",
     "scan",
+    "store_parameter",
     "unpack_directory",
 ]

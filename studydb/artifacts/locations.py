@@ -37,8 +37,8 @@ class Locations:
 
     def checkpoint_stores(self, study: Study) -> Stores:
         """Return a study's checkpoint stores; a study that names no store has the default store."""
-        former = (self._store_url(url) for url in study.former_checkpoints)
-        return Stores(self._store_url(study.checkpoints), tuple(former))
+        former = (self.store_url(url) for url in study.former_checkpoints)
+        return Stores(self.store_url(study.checkpoints), tuple(former))
 
     def log_dir(self, study: Study, lease: Lease) -> Path:
         return self.log_root(study) / str(lease.number) / str(lease.attempt)
@@ -82,7 +82,8 @@ class Locations:
         except OSError as cause:
             raise StorageError(f"The output in {root} cannot be removed: {cause}.") from cause
 
-    def _store_url(self, url: str | None) -> str:
+    def store_url(self, url: str | None) -> str:
+        """Return the URL of the store that a study names; None stands for the default store."""
         if url is not None:
             return url
         if self.database_file is None:

@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from msgspec import Struct, msgpack
 
-from studydb.artifacts import INLINE_LIMIT_BYTES
+from studydb.artifacts import INLINE, INLINE_LIMIT_BYTES, Stores
 from studydb.artifacts.checkpoint_records import Restore
 from studydb.child.channel import Frame, FrameError
 from studydb.domain.life.rules import Threshold
@@ -27,12 +28,14 @@ class TrainableImport:
             permits the trainable: then the function must be defined in the package of the module.
         workdirs: The worker's working directory, where the child runs. If `signed`, the study's
             working directory follows.
+        stores: The study's stores, for the objects that are bound to the trainable.
     """
 
     study_uuid: str
     trainable: Trainable
     signed: bool
     workdirs: tuple[str, ...]
+    stores: Stores = field(default_factory=partial(Stores, INLINE))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from typing import Any
 from msgspec import structs
 from numpy import random as numpy_random
 
+from studydb.artifacts import fetch_parameter
 from studydb.artifacts.checkpoint_files import Restored, fetch
 from studydb.child.channel import Channel
 from studydb.child.job import Job, TrainableImport, read_job
@@ -33,7 +34,15 @@ from studydb.domain.errors import (
 from studydb.domain.failures import failure_of
 from studydb.domain.records import Failure, TrainableKind
 from studydb.processes import SIGNAL_SPREAD_S, STOP_SIGNALS
-from studydb.trainables import CommandFailed, GivenBack, ProcessLost, call, ignores_config, load
+from studydb.trainables import (
+    CommandFailed,
+    GivenBack,
+    ProcessLost,
+    StoredParameter,
+    call,
+    ignores_config,
+    load,
+)
 
 PROGRAM = "studydb worker"
 """The only item of `sys.argv` in a trial: argparse finds no arguments, and shows this name."""
@@ -143,7 +152,13 @@ def prepare(to_import: TrainableImport) -> None:
 
 def import_trainable(to_import: TrainableImport) -> Callable[..., Any]:
     """Import the trainable's function (call `prepare` before); the import may raise anything."""
-    return load(to_import.trainable, to_import.workdirs, own_only=not to_import.signed)
+
+    def fetch(parameter: StoredParameter) -> bytes:
+        if parameter.data is not None:
+            return parameter.data  # it is part of the signed trainable
+        return fetch_parameter(to_import.stores, parameter.url, digest=parameter.digest)
+
+    return load(to_import.trainable, to_import.workdirs, fetch=fetch, own_only=not to_import.signed)
 
 
 def _seed(seed: int) -> None:

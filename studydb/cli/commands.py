@@ -28,7 +28,7 @@ COMMANDS = {
     "stop": ("control", "Stop trials, or a whole study."),
     "enqueue": ("control", "Add a trial with given parameters."),
     "extend": ("control", "Add trials to a study's budget."),
-    "set": ("set", "Change where a study's checkpoints go."),
+    "set": ("set", "Change a study's code, or the store of its checkpoints."),
     "rename": ("rename", "Give a study another name."),
     "delete": ("delete", "Delete a study with its trials, results and checkpoints."),
     "query": ("query", "Run a SELECT on the database, read-only."),

@@ -31,7 +31,11 @@ if TYPE_CHECKING:
 @click.command()
 @study_argument
 @click.argument("command", nargs=-1, metavar="[-- COMMAND…]")
-@click.option("--trainable", metavar="M:F", help="The function to run, as module:function.")
+@click.option(
+    "--trainable",
+    metavar="M:F",
+    help="The function to run, as module:function, or a name that a package offers.",
+)
 @click.option("--from", "sweep", metavar="FILE", help="Read the study from a W&B sweep file.")
 @click.option("--metric", metavar="M", help="The metric that ranks trials.")
 @click.option(
@@ -183,7 +187,7 @@ def read_code(
     if command:
         if trainable is not None:
             raise UsageError(
-                f"--trainable {trainable} and the command {shlex.join(command)} are both given; "
+                f"The trainable {trainable} and the command {shlex.join(command)} are both given; "
                 "a study runs one of them."
             )
         from studydb.trainables import Command

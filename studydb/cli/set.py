@@ -1,34 +1,70 @@
-"""`set`: change a setting of a study."""
+"""`set`: change settings of a study."""
 
 from collections.abc import Sequence
 
 import click
 
+from studydb.cli.create import read_code
 from studydb.cli.opening import opened_study
 from studydb.cli.options import Storage, storage_option, study_argument
 from studydb.domain.errors import UsageError
 from studydb.domain.text.display import visible
 from studydb.domain.text.suggestions import did_you_mean
 
-KEYS = ("checkpoints",)
+KEYS = ("checkpoints", "trainable")
 
 
-@click.command(name="set")
+class _WithCommand(click.Command):
+    """A command whose `ctx.obj` is the list of the words after `--`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        ctx.obj = args[end + 1 :]
+        return super().parse_args(ctx, args[:end])
+
+
+@click.command(name="set", cls=_WithCommand)
 @study_argument
-@click.argument("settings", metavar="KEY=VALUE...", nargs=-1, required=True)
+@click.argument("settings", metavar="KEY=VALUE... [-- COMMAND…]", nargs=-1)
+@click.option("--report-regex", metavar="RE", help="How the command prints metrics.")
+@click.option("--report-file", metavar="PATH", help="Where the command writes JSON lines.")
 @storage_option
-def set(*, name: str, settings: Sequence[str], storage: Storage) -> None:  # noqa: A001  the command
+@click.pass_obj
+def set(  # noqa: A001  the command
+    command: Sequence[str],
+    /,
+    *,
+    name: str,
+    settings: Sequence[str],
+    report_regex: str | None,
+    report_file: str | None,
+    storage: Storage,
+) -> None:
     """
-    Change a setting of NAME: checkpoints=URL is the store of new checkpoints.
+    Change settings of NAME: checkpoints=URL, trainable=M:F, or a command after `--`.
 
     Attempts that start later save to URL: a directory that all workers see, or inline: (the
     database). Older checkpoints stay in their store, and trials are restored from that store.
+
+    They run the function M:F, or the command, signed with your key. Workers need no restart.
+    Running attempts go on with the former code.
     """
     given = read_settings(settings)
+    checkpoints, trainable = given.get("checkpoints"), given.get("trainable")
+    code = read_code(command, trainable, report_regex=report_regex, report_file=report_file)
+    if code is None and checkpoints is None:
+        raise UsageError(
+            f"Nothing is to be set. Write KEY=VALUE, with {' or '.join(KEYS)} as KEY, or a command "
+            "after `--`."
+        )
     with opened_study(storage, name) as study:
-        study.set(checkpoints=given["checkpoints"])
-        place = study.record.checkpoints or ""
-    click.echo(f"Study {name!r}: attempts that start later save checkpoints to {visible(place)}.")
+        study.set(checkpoints=checkpoints, trainable=code)
+        record = study.record
+    later = f"Study {name!r}: attempts that start later"
+    if checkpoints is not None:
+        click.echo(f"{later} save checkpoints to {visible(record.checkpoints or '')}.")
+    if record.trainable is not None and code is not None:
+        click.echo(f"{later} run {visible(record.trainable.name)}.")
 
 
 def read_settings(settings: Sequence[str]) -> dict[str, str]:

@@ -49,7 +49,8 @@ def try_(*, name: str, params: Sequence[str], debug: bool, storage: Storage) -> 
             click.echo(visible(line))
 
         try:
-            try_trainable(study.record, given, workdir=Path.cwd(), on_report=show)
+            stores = study.database.locations.checkpoint_stores(study.record)
+            try_trainable(study.record, given, workdir=Path.cwd(), stores=stores, on_report=show)
         except (StudydbError, BrokenPipeError):
             raise
         except (GivenBack, ProcessLost) as error:

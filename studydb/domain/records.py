@@ -176,6 +176,8 @@ class TrainableKind(StrEnum):
     """By importing `module:function`, which is the trainable's name."""
     PICKLE = "pickle"
     """By loading the pickle in `source`."""
+    BOUND = "bound"
+    """By one of the ways above, and by loading the objects that `source` names."""
     COMMAND = "command"
     """By starting the program whose command line is in `source`, as JSON."""
 

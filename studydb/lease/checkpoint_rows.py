@@ -22,7 +22,7 @@ from studydb.domain.errors import (
 from studydb.domain.records import Checkpoint, CheckpointKind, Claim, Study
 from studydb.lease.held import HeldAttempt
 from studydb.operations.checkpoints import delete_rows, mark_corrupt
-from studydb.operations.relocate import located
+from studydb.operations.refresh import refreshed
 from studydb.operations.restore import restore
 from studydb.settings import Keyring
 
@@ -46,6 +46,16 @@ class Checkpoints:
         self._retry = retry
         self._database, self._study, self._keyring = database, study, keyring
 
+    def refresh(self) -> Study:
+        """
+        Read again what a person may have changed in the study: its stores and its trainable.
+
+        Raises:
+            StorageTransient: The database did not answer in time.
+        """
+        self._study = self._retry(lambda: refreshed(self._database, self._study))
+        return self._study
+
     def stores(self) -> Stores:
         """
         Read the stores: an attempt saves to the current store and can restore from each store.
@@ -53,8 +63,7 @@ class Checkpoints:
         Raises:
             StorageTransient: The database did not answer in time.
         """
-        study: Study = self._retry(lambda: located(self._database, self._study))
-        return self._database.locations.checkpoint_stores(study)
+        return self._database.locations.checkpoint_stores(self.refresh())
 
     def newest(
         self, held: HeldAttempt, checkpoint: Checkpoint | None, stores: Stores

@@ -1,7 +1,6 @@
 """Change the store of a study's checkpoints."""
 
 from contextlib import suppress
-from dataclasses import replace
 
 from studydb.db import Database
 from studydb.db.faults import Duplicate
@@ -20,10 +19,3 @@ def relocate(database: Database, study: Study, url: str, request: Request) -> No
         kind, data = EventKind.CHECKPOINTS_SET, {"checkpoints": url}
         events.append_request(txn, study_id=study.id, kind=kind, request=request, data=data)
         studies.relocate(txn, study_id=study.id, url=url)
-
-
-def located(database: Database, study: Study) -> Study:
-    """Return the study with its current stores, which may have changed since it was loaded."""
-    with database.begin(write=False) as txn:
-        current, former = studies.checkpoint_stores(txn, study_id=study.id)
-    return replace(study, checkpoints=current, former_checkpoints=former)

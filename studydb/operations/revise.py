@@ -11,7 +11,7 @@ from studydb.store import events, studies
 
 def revise(database: Database, study: Study, trainable: Trainable, request: Request) -> None:
     """
-    Replace a study's trainable. Workers that already run keep the old trainable.
+    Replace a study's trainable for attempts that begin from now on.
 
     Args:
         trainable: The new trainable, signed for this study.
@@ -19,5 +19,6 @@ def revise(database: Database, study: Study, trainable: Trainable, request: Requ
     with suppress(Duplicate), database.begin() as txn:
         kind, data = EventKind.REVISED, {"name": trainable.name, "kind": trainable.kind}
         events.append_request(txn, study_id=study.id, kind=kind, request=request, data=data)
+        studies.lock(txn, study_id=study.id)  # two requests leave one trainable, not two
         studies.drop_trainable(txn, study_id=study.id)
         studies.insert_trainable(txn, study_id=study.id, what=trainable)

@@ -43,26 +43,27 @@ _SPEC = Prepared(
     .where(study.c.name == sa.bindparam("by_name"))
 )
 
+_is_trainable = sa.and_(
+    trainable.c.study_id == sa.bindparam("study"), trainable.c.role == TrainableRole.TRAINABLE
+)
+_newest = sa.select(sa.func.max(trainable.c.id)).where(_is_trainable).scalar_subquery()
+
 _TRAINABLE = Prepared(
-    sa.select(trainable)
-    .where(
-        trainable.c.study_id == sa.bindparam("study"),
-        trainable.c.role == TrainableRole.TRAINABLE,
-    )
-    .order_by(trainable.c.id.desc())
-    .limit(1)
+    sa.select(trainable, signature.c.key_id, signature.c.mac)
+    .outerjoin(signature, signature.c.trainable_id == trainable.c.id)
+    .where(trainable.c.id == _newest)
 )
+"""
+Reads a trainable with its signatures, a row for each signature.
 
-_SIGNATURES = Prepared(
-    sa.select(signature.c.key_id, signature.c.mac).where(
-        signature.c.trainable_id == sa.bindparam("trainable")
-    )
-)
+A person may replace the trainable at any time. Two statements could read one trainable and find the
+signatures of another.
+"""
 
-_of_study = sa.select(trainable.c.id).where(trainable.c.study_id == sa.bindparam("study"))
+_of_study = sa.select(trainable.c.id).where(_is_trainable)
 _DROP_TRAINABLE = (
     Prepared(sa.delete(signature).where(signature.c.trainable_id.in_(_of_study))),
-    Prepared(sa.delete(trainable).where(trainable.c.study_id == sa.bindparam("study"))),
+    Prepared(sa.delete(trainable).where(_is_trainable)),
 )
 
 _ADMIT = Prepared(
@@ -120,7 +121,12 @@ _EXTEND = Prepared(
 )
 
 _places = sa.select(study.c.checkpoints, study.c.settings).where(THIS)
-_PLACES, _LOCKED_PLACES = Prepared(_places), Prepared(_places.with_for_update(key_share=True))
+_LOCKED_PLACES = Prepared(_places.with_for_update(key_share=True))
+
+_has_trainable = sa.exists().where(
+    trainable.c.uuid == sa.bindparam("known_trainable"), trainable.c.study_id == study.c.id
+)
+_CHANGEABLE = Prepared(_places.add_columns(_has_trainable.label("has_trainable")))
 
 _RELOCATE = Prepared(
     sa.update(study)
@@ -158,6 +164,22 @@ class Budget:
     next_draw: int
     num_trials: int | None
     guard_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Changeable:
+    """
+    What `studydb set` can change in a study.
+
+    Attributes:
+        checkpoints: The store of new checkpoints; None for the default store.
+        former_checkpoints: The stores that may hold older checkpoints.
+        has_trainable: Whether the study still has the trainable that the reader knows.
+    """
+
+    checkpoints: str | None
+    former_checkpoints: tuple[str | None, ...]
+    has_trainable: bool
 
 
 def insert(txn: Txn, *, new: NewStudy) -> int:
@@ -245,7 +267,7 @@ def find(txn: Txn, *, name: str) -> Study | None:
         rules=tuple(Threshold(**rule) for rule in row.rules),
         checkpoints=row.checkpoints,
         former_checkpoints=_former(stored),
-        trainable=_trainable(txn, study_id=row.id),
+        trainable=find_trainable(txn, study_id=row.id),
         status=Status(row.status),
         created_at=row.created_at,
         created_by=row.created_by or "",
@@ -254,11 +276,13 @@ def find(txn: Txn, *, name: str) -> Study | None:
     )
 
 
-def _trainable(txn: Txn, *, study_id: int) -> Trainable | None:
-    row = txn.first(_TRAINABLE, study=study_id)
-    if row is None:
+def find_trainable(txn: Txn, *, study_id: int) -> Trainable | None:
+    """Read a study's trainable with its signatures; None if own loops run the trials."""
+    rows = txn.all(_TRAINABLE, study=study_id)
+    if not rows:
         return None
-    signatures = {one.key_id: one.mac for one in txn.all(_SIGNATURES, trainable=row.id)}
+    row = rows[0]
+    signatures = {each.key_id: each.mac for each in rows if each.key_id is not None}
     return Trainable(
         uuid=row.uuid,
         kind=row.kind,
@@ -328,10 +352,16 @@ def extend(txn: Txn, *, study_id: int, n_more: int) -> int | None:
     return None if row is None else int(row.num_trials)
 
 
-def checkpoint_stores(txn: Txn, *, study_id: int) -> tuple[str | None, tuple[str | None, ...]]:
-    """Read the store of new checkpoints and the former stores; None means the default store."""
-    row = txn.all(_PLACES, study=study_id)[0]
-    return row.checkpoints, _former(row.settings)
+def read_changeable(txn: Txn, *, study_id: int, trainable_uuid: str) -> Changeable:
+    """
+    Read what a person may have changed since the study was loaded.
+
+    Args:
+        trainable_uuid: The trainable that the reader knows. It is looked up by its UUID, which has
+            an index; `study_id` has none.
+    """
+    row = txn.all(_CHANGEABLE, study=study_id, known_trainable=trainable_uuid)[0]
+    return Changeable(row.checkpoints, _former(row.settings), bool(row.has_trainable))
 
 
 def relocate(txn: Txn, *, study_id: int, url: str) -> None:

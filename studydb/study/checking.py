@@ -36,6 +36,16 @@ def directory(name: str, value: Any) -> Path:
     return path
 
 
+def working_directory(workdir: Any) -> Path:
+    """
+    Read the argument `workdir`; None stands for the current directory.
+
+    Raises:
+        InvalidSpec: There is no such directory.
+    """
+    return directory("workdir", Path.cwd() if workdir is None else workdir)
+
+
 def store_url(checkpoints: Any) -> str | None:
     """
     Read a path or URL as the URL of a checkpoint store; None stands for the database's default.

@@ -5,14 +5,14 @@ import os
 import secrets
 import shlex
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
 from studydb.analysis.definition import differences
 from studydb.db import Database
-from studydb.domain.errors import InvalidSpec, StudyDiffers, StudyExists
+from studydb.domain.errors import InvalidSpec, StudyDiffers, StudyExists, UnknownStudy
 from studydb.domain.life.ending import LOSSES_AT_STEP, MAX_LOSSES
 from studydb.domain.life.rules import read_rules
 from studydb.domain.objective import Objective
@@ -30,6 +30,7 @@ from studydb.schedulers import FIFO
 from studydb.searchers import RandomSearch
 from studydb.settings import load_keyring
 from studydb.study import checking
+from studydb.study.code import Code, described, remove_objects, signed
 from studydb.study.handle import Study
 from studydb.study.storage import (
     closed_on_error,
@@ -38,15 +39,9 @@ from studydb.study.storage import (
     whoami,
     write_patiently,
 )
-from studydb.trainables import Command, describe, sign, signed_payload
+from studydb.trainables import signed_payload
 
 Made = TypeVar("Made")
-
-Code = Callable[..., Any] | Command | Sequence[str] | str
-"""
-What trials run: a function or a `studydb.Trainable` class, or the path of one ("module:name"); or a
-command, as a list such as ["./train", "--lr", "{lr}"] or as a `studydb.Command`.
-"""
 
 
 @suggesting_keywords
@@ -117,7 +112,7 @@ def create_study(
     new = _new_study(name, spec, trainable, workdir)
     database = open_database(storage, make=True)
     with closed_on_error(database):
-        record = _create(database, new, load_if_exists=load_if_exists)
+        record = _create(database, new, trainable, load_if_exists=load_if_exists)
         _warn_of_differences(record, new)
         return Study(database, record)
 
@@ -150,32 +145,20 @@ def _new_study(
     code: Code | None,
     workdir: str | Path | None,
 ) -> NewStudy:
-    place = checking.directory("workdir", Path.cwd() if workdir is None else workdir)
-    trainable = _described(code, spec, workdir=place)
+    place = checking.working_directory(workdir)
+    trainable = None if code is None else described(code, spec, workdir=place)
     _check_end(spec, trainable)
     if spec.searcher is not None:
         spec.searcher.check(spec.space, [spec.objective])
-    uuid = str(uuid4())
     seed = None if spec.searcher is None else spec.searcher.seed
     return NewStudy(
-        uuid=uuid,
+        uuid=str(uuid4()),
         name=name,
         seed=secrets.randbelow(2**31) if seed is None else seed,
-        trainable=trainable and sign(trainable, uuid, load_keyring()),
+        trainable=trainable,
         created_by=whoami(),
         **{each.name: getattr(spec, each.name) for each in dataclasses.fields(spec)},
     )
-
-
-def _described(code: Code | None, spec: StudySpec, *, workdir: Path) -> Trainable | None:
-    if code is None:
-        return None
-    if isinstance(code, Sequence) and not isinstance(code, str):
-        code = Command(code)
-    if isinstance(code, Command):
-        code.check(spec.space, metric=spec.objective.metric, workdir=workdir)
-        return code.describe(spec.space, workdir=workdir)
-    return describe(code, workdir=workdir)
 
 
 def _check_end(spec: StudySpec, trainable: Trainable | None) -> None:
@@ -195,15 +178,36 @@ def _check_end(spec: StudySpec, trainable: Trainable | None) -> None:
     )
 
 
-def _create(database: Database, new: NewStudy, *, load_if_exists: bool) -> Record:
-    try:
-        return write_patiently(database, lambda: create(database, new))
-    except StudyExists:
-        if not load_if_exists:
-            raise
-    found = read_patiently(lambda: load(database, new.name))
+def _create(
+    database: Database, new: NewStudy, code: Code | None, *, load_if_exists: bool
+) -> Record:
+    found = _existing(database, new.name) if load_if_exists else None
+    if found is None:
+        store = database.locations.store_url(new.checkpoints)
+        if code is not None:
+            new = dataclasses.replace(new, trainable=_signed(new, code, new.uuid, store))
+        try:
+            return write_patiently(database, lambda: create(database, new))
+        except StudyExists:
+            remove_objects(code, study_uuid=new.uuid, store=store)
+            if not load_if_exists:
+                raise
+        found = read_patiently(lambda: load(database, new.name))
     _check_same_study(found, new)
-    return _revised(database, found, new)
+    return found if code is None else _revised(database, found, new, code)
+
+
+def _existing(database: Database, name: str) -> Record | None:
+    try:
+        return read_patiently(lambda: load(database, name))
+    except UnknownStudy:
+        return None
+
+
+def _signed(new: NewStudy, code: Code, study_uuid: str, store: str) -> Trainable:
+    assert new.trainable is not None
+    keyring = load_keyring()
+    return signed(new.trainable, code, study_uuid=study_uuid, store=store, keyring=keyring)
 
 
 def _warn_of_differences(found: Record, asked: NewStudy) -> None:
@@ -248,19 +252,19 @@ def _check_same_study(found: Record, new: NewStudy) -> None:
             )
 
 
-def _revised(database: Database, found: Record, new: NewStudy) -> Record:
+def _revised(database: Database, found: Record, new: NewStudy, code: Code) -> Record:
     """
     Replace a pickled function that was edited, if a key of this user signed the old function.
 
     Another user's function stays, because that user's workers would refuse this user's signature.
     """
-    old, asked = found.trainable, new.trainable
-    if old is None or asked is None or (old.kind, old.source) == (asked.kind, asked.source):
+    old, keyring = found.trainable, load_keyring()
+    if old is None or not keyring.verify(signed_payload(old, found.uuid), old.signatures):
         return found
-    keyring = load_keyring()
-    if not keyring.verify(signed_payload(old, found.uuid), old.signatures):
+    store = database.locations.store_url(found.checkpoints)
+    asked = _signed(new, code, found.uuid, store)
+    if (old.kind, old.source) == (asked.kind, asked.source):
         return found
-    signed = sign(dataclasses.replace(asked, signatures={}), found.uuid, keyring)
     request = Request(uuid4().hex, whoami())
-    write_patiently(database, lambda: revise(database, found, signed, request))
-    return dataclasses.replace(found, trainable=signed)
+    write_patiently(database, lambda: revise(database, found, asked, request))
+    return dataclasses.replace(found, trainable=asked)

@@ -15,7 +15,7 @@ from studydb.db import Database
 from studydb.domain import records
 from studydb.domain.errors import CheckpointError
 from studydb.domain.records import CheckpointKind
-from studydb.operations.relocate import located
+from studydb.operations.refresh import refreshed
 from studydb.operations.restore import newest, restore
 from studydb.settings import SIGNING_KEY, load_keyring
 from studydb.study.storage import read_patiently
@@ -110,7 +110,7 @@ class Checkpoint:
             data = read_patiently(lambda: restore(database, checkpoint=row))
         kind = CheckpointKind(row.kind)
         what = Restore(kind=kind, url=row.url, digest=row.digest, step=row.step, data=data)
-        study = read_patiently(lambda: located(database, self._study))
+        study = read_patiently(lambda: refreshed(database, self._study))
         store = database.locations.checkpoint_stores(study).store_of(row.url)
         return fetch(store, what, target=target)
 

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -11,17 +12,21 @@ from studydb.db import Database
 from studydb.domain.arguments import count, integer
 from studydb.domain.errors import InvalidSpec, NotAllowed
 from studydb.domain.life.states import Status
-from studydb.domain.records import Counts, Request
+from studydb.domain.records import Counts, Request, Trainable
 from studydb.domain.records import Study as Record
 from studydb.domain.text.names import check_tags, check_trial_name
 from studydb.domain.text.other_tools import missing_attribute, suggesting_keywords
 from studydb.lease.loop import OwnLoop
 from studydb.lease.own_trial import OwnTrial
 from studydb.operations import control, reads
-from studydb.operations.relocate import located, relocate
+from studydb.operations.refresh import refreshed
+from studydb.operations.relocate import relocate
 from studydb.operations.rename import rename
+from studydb.operations.revise import revise
 from studydb.operations.study_progress import StudyProgress, read_progress
+from studydb.settings import load_keyring
 from studydb.study import checking
+from studydb.study.code import Code, described, signed
 from studydb.study.frozen_trial import FrozenTrial
 from studydb.study.running import full_url, run
 from studydb.study.storage import Answered, read_patiently, whoami, write_patiently
@@ -219,22 +224,50 @@ class Study:
         return int(self._ask_once(control.extend, n_more=integer("num_trials", num_trials)))
 
     @suggesting_keywords
-    def set(self, *, checkpoints: str | os.PathLike[str]) -> None:
+    def set(
+        self,
+        *,
+        checkpoints: str | os.PathLike[str] | None = None,
+        trainable: Code | None = None,
+        workdir: str | Path | None = None,
+    ) -> None:
         """
-        Change a setting for attempts that start later.
+        Change settings for attempts that start later; running attempts keep the old settings.
 
         Args:
             checkpoints: The URL or path of the store for new checkpoints, "inline:" for the
                 database. Older checkpoints stay in their store and can still be read.
+            trainable: Other code, as for `create_study`, signed with your key. Workers take it
+                without a restart; a worker of a user without this key gives its trial back, and
+                ends.
+            workdir: The directory that workers search for `trainable` after their own directory;
+                None for the current directory.
 
         Raises:
-            UsageError: studydb has no store for such a URL; nothing was changed.
+            UsageError: studydb has no store for such a URL, or the trainable cannot be used or
+                does not agree with the space; nothing was changed.
+            NotAllowed: The study has no trainable; nothing was changed.
         """
         url = checking.store_url(checkpoints)
-        if url is None:
-            raise InvalidSpec("checkpoints is None; give a directory that all workers see.")
-        self._ask_once(relocate, url)
-        self.record = self._read(located)
+        new = None if trainable is None else self._signed(trainable, workdir, url)
+        if url is None and new is None:
+            raise InvalidSpec("Nothing is to be set; give checkpoints or trainable.")
+        if url is not None:
+            self._ask_once(relocate, url)
+        if new is not None:
+            self._ask_once(revise, new)
+        self.record = self._read(refreshed)
+
+    def _signed(self, code: Code, workdir: str | Path | None, url: str | None) -> Trainable:
+        if self.record.trainable is None:
+            raise NotAllowed(
+                f"Study {self.name!r} has no trainable to replace: your own program runs its "
+                "trials, through study.ask()."
+            )
+        record, place = self._read(refreshed), checking.working_directory(workdir)
+        store = self.database.locations.store_url(url or record.checkpoints)
+        new = described(code, record, workdir=place)
+        return signed(new, code, study_uuid=record.uuid, store=store, keyring=load_keyring())
 
     def rename(self, new_name: str) -> None:
         """

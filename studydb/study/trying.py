@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from studydb.artifacts import INLINE
+from studydb.artifacts import INLINE, Stores
 from studydb.child import run as child
 from studydb.child.channel import Channel
 from studydb.child.job import Job, TrainableImport
@@ -31,13 +31,14 @@ ON_REPORT = Callable[[Result, bool], None]
 
 
 def try_trainable(
-    study: Study, params: Mapping[str, Any], *, workdir: Path, on_report: ON_REPORT
+    study: Study, params: Mapping[str, Any], *, workdir: Path, stores: Stores, on_report: ON_REPORT
 ) -> None:
     """
     Run the study's trainable once, in this process; nothing is stored, and no scheduler judges.
 
     Args:
         params: Values of parameters; missing ones are drawn at random from the space.
+        stores: The study's stores, for the objects that are bound to the trainable.
 
     Raises:
         NotAllowed: The study has no trainable.
@@ -55,7 +56,9 @@ def try_trainable(
     config = study.space.config(study.space.complete(given, drawn))
     trust = check_trusted(study.trainable, study.uuid, load_keyring())
     workdirs = (str(workdir), study.trainable.workdir)
-    to_import = TrainableImport(study.uuid, study.trainable, trust is Trust.SIGNED, workdirs)
+    to_import = TrainableImport(
+        study.uuid, study.trainable, trust is Trust.SIGNED, workdirs, stores
+    )
     with tempfile.TemporaryDirectory(prefix="studydb-", ignore_cleanup_errors=True) as scratch:
         job = Job(
             to_import=to_import,

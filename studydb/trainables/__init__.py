@@ -1,12 +1,14 @@
 """Trainables: describe a function in a row, sign it, find it in a child and call it."""
 
+from studydb.trainables.bound_parameters import StoredParameter, WithParameters, with_parameters
 from studydb.trainables.calling import call, check_signature, returned_metrics
 from studydb.trainables.classes import Trainable
 from studydb.trainables.command import Command
 from studydb.trainables.command_run import CommandFailed, GivenBack, ProcessLost
 from studydb.trainables.config_use import ignores_config
-from studydb.trainables.describing import describe
+from studydb.trainables.describing import describe, describe_with_parameters
 from studydb.trainables.finding import check_python, load
+from studydb.trainables.ray_classes import from_ray
 from studydb.trainables.trust import Trust, check_trusted, sign, signed_payload
 
 __all__ = [
@@ -14,16 +16,21 @@ __all__ = [
     "CommandFailed",
     "GivenBack",
     "ProcessLost",
+    "StoredParameter",
     "Trainable",
     "Trust",
+    "WithParameters",
     "call",
     "check_python",
     "check_signature",
     "check_trusted",
     "describe",
+    "describe_with_parameters",
+    "from_ray",
     "ignores_config",
     "load",
     "returned_metrics",
     "sign",
     "signed_payload",
+    "with_parameters",
 ]

@@ -9,8 +9,9 @@ import subprocess
 import sys
 import sysconfig
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,7 +23,9 @@ from studydb.domain.records import Trainable, TrainableForm, TrainableKind
 from studydb.domain.text.suggestions import did_you_mean
 from studydb.settings import scrubbed_environment
 from studydb.trainables import modules
+from studydb.trainables.bound_parameters import BoundSource, StoredParameter, WithParameters
 from studydb.trainables.calling import check_signature, qualified_name
+from studydb.trainables.entry_points import path_of
 
 PYTHON_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -45,7 +48,7 @@ def describe(function: Callable[..., Any] | str, *, workdir: str | Path) -> Trai
     a worker starts. Otherwise the function is pickled. None of the user's code is run.
 
     Args:
-        function: The function, or its path "module:function".
+        function: The function, its path "module:function", or the name of an entry point.
         workdir: The working directory that the study's row will hold.
 
     Returns:
@@ -56,9 +59,50 @@ def describe(function: Callable[..., Any] | str, *, workdir: str | Path) -> Trai
     """
     workdir = Path(workdir).absolute()
     if isinstance(function, str):
-        _check_path(function, workdir)
-        return _trainable(TrainableKind.IMPORT, function, workdir)
+        path = function if ":" in function else path_of(function)
+        _check_path(path, workdir)
+        return _trainable(TrainableKind.IMPORT, path, workdir)
     check_signature(function)
+    return _describe(function, workdir)[0]
+
+
+def describe_with_parameters(
+    given: WithParameters,
+    *,
+    workdir: str | Path,
+    store: Callable[[bytes], StoredParameter] | None = None,
+) -> Trainable:
+    """
+    Describe a function or class with parameters; they are pickled and stored one after another.
+
+    Args:
+        store: Keeps the pickle of one object; None to describe the code alone.
+
+    Raises:
+        TrainableError: As `describe`; or an object cannot be pickled, or the description is large.
+    """
+    workdir = Path(workdir).absolute()
+    found, missing = _describe(given.code, workdir)
+    parameters = {}
+    if store is not None:
+        for name, value in sorted(given.values.items()):
+            with _by_value(missing):
+                data = _pickled_parameter(name, value)
+            parameters[name] = store(data)
+    source = BoundSource(found.kind, found.source, parameters).encode()
+    if len(source) > MAX_SOURCE_BYTES:
+        raise TrainableError(
+            f"{_name(given.code)} and its parameters have {len(source) / 2**20:.1f} MiB, and the "
+            f"database takes at most {MAX_SOURCE_BYTES >> 20} MiB. Name a directory that all "
+            "workers see: checkpoints=DIRECTORY, or --checkpoints."
+        )
+    return replace(found, kind=TrainableKind.BOUND, source=source)
+
+
+def _describe(
+    function: Callable[..., Any], workdir: Path
+) -> tuple[Trainable, Collection[ModuleType]]:
+    """Describe a function; return also the modules that must be pickled by value."""
     form = TrainableForm.CLASS if inspect.isclass(function) else TrainableForm.FUNCTION
     own = {module.__name__: module for module in _own_modules(function)}
     places = _fresh_places(own, workdir)
@@ -66,10 +110,21 @@ def describe(function: Callable[..., Any] | str, *, workdir: str | Path) -> Trai
     missing = _not_importable(own, not_found)
     path = _import_path(function)
     if path is not None and path.partition(":")[0] in own.keys() - missing.keys():
-        return _trainable(TrainableKind.IMPORT, path, workdir, form=form)
+        return _trainable(TrainableKind.IMPORT, path, workdir, form=form), missing.values()
     source = _pickle(function, missing.values(), workdir)
     name = path or qualified_name(function)
-    return _trainable(TrainableKind.PICKLE, name, workdir, source, form=form)
+    return _trainable(TrainableKind.PICKLE, name, workdir, source, form=form), missing.values()
+
+
+def _pickled_parameter(name: str, value: Any) -> bytes:
+    try:
+        data: bytes = cloudpickle.dumps(value)
+    except Exception as cause:
+        raise TrainableError(
+            f"The parameter {name!r} cannot be sent to workers: {cause}. "
+            "Open it inside the function."
+        ) from cause
+    return data
 
 
 def _trainable(

@@ -4,22 +4,31 @@ import importlib
 import pickle
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from studydb.domain.errors import TrainableError
+from studydb.domain.errors import CheckpointError, TrainableError
 from studydb.domain.records import Trainable, TrainableKind
 from studydb.domain.text.display import with_article
 from studydb.domain.text.suggestions import did_you_mean
+from studydb.trainables.bound_parameters import BoundSource, StoredParameter, bind
 from studydb.trainables.command import StoredCommand
 from studydb.trainables.command_run import CommandTrainable
 from studydb.trainables.describing import IMPORT_PATH, PYTHON_VERSION
 from studydb.trainables.modules import place_of
 
+Fetch = Callable[[StoredParameter], bytes]
+"""Reads the pickle of an object that is bound to a trainable."""
+
 
 def load(
-    trainable: Trainable, workdirs: Sequence[str | Path], *, own_only: bool = False
+    trainable: Trainable,
+    workdirs: Sequence[str | Path],
+    *,
+    fetch: Fetch | None = None,
+    own_only: bool = False,
 ) -> Callable[..., Any]:
     """
     Find a trainable's function: import its module, unpickle its bytes, or wrap its command.
@@ -31,11 +40,14 @@ def load(
         trainable: A trainable that `check_trusted` has accepted.
         workdirs: The directories to search, in order: the worker's working directory and, if the
             trainable is signed, the study's working directory.
+        fetch: Reads objects that are in a store; raises CheckpointError if they are missing or
+            damaged.
         own_only: Whether to refuse a function that its module imports from another package, such as
             `train:system` after `from os import system`. True for a trainable without a signature.
 
     Raises:
-        TrainableError: The function is missing, not callable, or pickled by another Python version.
+        TrainableError: The function is missing, not callable, or pickled by another Python version;
+            or an object that is bound to it is missing or damaged.
     """
     directories = [str(Path(directory)) for directory in dict.fromkeys(workdirs)]
     function: Callable[..., Any]
@@ -43,6 +55,8 @@ def load(
         function = _by_path(trainable.name, directories, own_only=own_only)
     elif trainable.kind == TrainableKind.PICKLE:
         function = _by_value(trainable, directories)
+    elif trainable.kind == TrainableKind.BOUND:
+        function = _with_parameters(trainable, directories, fetch)
     elif trainable.kind == TrainableKind.COMMAND:
         function = CommandTrainable(StoredCommand.read(trainable, directories))
     else:
@@ -101,8 +115,9 @@ def _is_own(function: Any, module: ModuleType) -> bool:
 
 
 def check_python(trainable: Trainable) -> None:
-    """Raise `TrainableError` for a function that another version of Python has pickled."""
-    if trainable.kind == TrainableKind.PICKLE and trainable.python_version != PYTHON_VERSION:
+    """Raise `TrainableError` for code or objects that another version of Python has pickled."""
+    is_pickle = trainable.kind in (TrainableKind.PICKLE, TrainableKind.BOUND)
+    if is_pickle and trainable.python_version != PYTHON_VERSION:
         raise TrainableError(
             f"The trainable {trainable.name!r} was sent by value from Python "
             f"{trainable.python_version}, and this worker runs Python {PYTHON_VERSION}. Use the "
@@ -113,15 +128,41 @@ def check_python(trainable: Trainable) -> None:
 def _by_value(trainable: Trainable, directories: list[str]) -> Any:
     check_python(trainable)
     sys.path[:0] = directories
+    return _unpickled(trainable.source or b"", f"The trainable {trainable.name!r}", directories)
+
+
+def _with_parameters(
+    trainable: Trainable, directories: list[str], fetch: Fetch | None
+) -> Callable[..., Any]:
+    check_python(trainable)
+    found = BoundSource.read(trainable)
+    plain = replace(trainable, kind=found.kind, source=found.source)
+    function = load(plain, directories, fetch=fetch)
+    values = {}
+    for name, parameter in found.parameters.items():
+        what = f"The parameter {name!r} of the trainable {trainable.name!r}"
+        try:
+            data = parameter.data if fetch is None else fetch(parameter)
+        except CheckpointError as cause:
+            raise TrainableError(
+                f"{what} cannot be loaded: {cause} Store it again: create the study once more with "
+                "load_if_exists=True, or give the trainable to study.set."
+            ) from cause
+        values[name] = _unpickled(data or b"", what, directories)
+        del data  # one pickle at a time is in memory
+    return bind(function, values)
+
+
+def _unpickled(data: bytes, what: str, directories: list[str]) -> Any:
     try:
-        return pickle.loads(trainable.source or b"")  # noqa: S301  signed, see trust.py
+        return pickle.loads(data)  # noqa: S301  signed, see trust.py
     except ModuleNotFoundError as cause:
         raise TrainableError(
-            f"The trainable {trainable.name!r} needs the module {cause.name!r}, which is neither "
-            f"in {' nor in '.join(directories)}, nor installed for {sys.executable}."
+            f"{what} needs the module {cause.name!r}, which is neither in "
+            f"{' nor in '.join(directories)}, nor installed for {sys.executable}."
         ) from cause
     except (pickle.UnpicklingError, EOFError, AttributeError, TypeError) as cause:
         raise TrainableError(
-            f"The trainable {trainable.name!r} cannot be opened: {cause}. The libraries here may "
-            "differ from those where the study was created."
+            f"{what} cannot be opened: {cause}. The libraries here may differ from those where the "
+            "study was created."
         ) from cause

@@ -12,7 +12,7 @@ from typing import assert_never
 from studydb.artifacts import INLINE, Stores
 from studydb.artifacts.checkpoint_records import Restore
 from studydb.child.channel import Channel, Frame, FrameError
-from studydb.child.job import Job
+from studydb.child.job import Job, TrainableImport
 from studydb.child.messages import (
     Answered,
     Began,
@@ -26,7 +26,15 @@ from studydb.child.messages import (
     read_from_child,
     write,
 )
-from studydb.domain.errors import HostError, InvalidReport, LeaseLost, StorageTransient
+from studydb.domain.errors import (
+    InvalidReport,
+    LeaseLost,
+    NotAllowed,
+    StorageTransient,
+    StudydbError,
+    TrainableError,
+    Untrusted,
+)
 from studydb.domain.failures import failure_of
 from studydb.domain.life.decisions import Action
 from studydb.domain.life.ending import DIED, GIVEN_BACK, TRY_LATER
@@ -101,6 +109,7 @@ class Attempt:
         self._equipment, self._held = equipment, held
         self._progress = _Progress()
         self._stores = Stores(INLINE)
+        self._to_import: TrainableImport | None = None
         self._claimed_s = time.monotonic()
         self._fresh = False
         self._template: Template | None = None
@@ -118,7 +127,10 @@ class Attempt:
             StorageTransient: The database did not answer in time.
         """
         checkpoint = self._held.claim.checkpoint
-        self._stores = self._equipment.checkpoints.stores()
+        try:
+            self._to_import, self._stores = self._equipment.code.read()
+        except (NotAllowed, TrainableError, Untrusted) as error:
+            return self._give_up(error)
         while True:
             usable = self._equipment.checkpoints.newest(self._held, checkpoint, self._stores)
             outcome = self._run_child(usable[1] if usable else None)
@@ -185,15 +197,15 @@ class Attempt:
             stack.push(opened.pop_all())
             return started, output
 
-    def _give_up(self, why: HostError) -> Outcome:
-        """Stop the worker and release the trial: another host may be able to run it."""
+    def _give_up(self, why: StudydbError) -> Outcome:
+        """Stop the worker and release the trial: another worker may be able to run it."""
         self._equipment.interruption.give_up(str(why))
         return Outcome(Reason.PREEMPTED, failure_of(why))
 
     def _job(self, restore: Restore | None, scratch: str) -> Job:
         claim, study = self._held.claim, self._equipment.study
         return Job(
-            to_import=self._equipment.to_import,
+            to_import=self._code,
             trial_uuid=claim.uuid,
             number=claim.lease.number,
             attempt=claim.lease.attempt,
@@ -215,6 +227,11 @@ class Attempt:
                 claim.lease.bracket, restore.step if restore else 0
             ),
         )
+
+    @property
+    def _code(self) -> TrainableImport:
+        assert self._to_import is not None
+        return self._to_import
 
     def _must_start_afresh(self, started: Started) -> bool:
         """Retire a template whose first child was killed before a report; return True if so."""
@@ -383,7 +400,8 @@ class Attempt:
             raise LeaseLost(number=held.lease.number, attempt=held.lease.attempt)
         if progress.ended is not None:
             if progress.ended.config_unread:
-                self._safely(lambda: self._equipment.record_config_unread(held))
+                name = self._code.trainable.name
+                self._safely(lambda: self._equipment.record_config_unread(held, name))
             return self._of_end(progress.ended)
         if progress.refused is not None:
             return Outcome(Reason.FAILED, progress.refused)
@@ -431,7 +449,7 @@ class Attempt:
             raise FrameError(
                 "The trial's process claims that it was stopped, but nothing stopped it."
             )
-        is_command = self._equipment.to_import.trainable.kind == TrainableKind.COMMAND
+        is_command = self._code.trainable.kind == TrainableKind.COMMAND
         if end is End.GIVEN_BACK and not is_command:
             raise FrameError("The trial's process claims to be a command, but it is none.")
         if end is End.UNPREPARED and progress.began:

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from studydb.child.job import TrainableImport
 from studydb.db import Database
 from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.records import Lease, Study
@@ -13,6 +12,7 @@ from studydb.lease.held import HeldAttempt
 from studydb.lease.proposing import Proposer
 from studydb.lease.room import Room
 from studydb.worker.attempt_output import OutputPump
+from studydb.worker.current_code import CurrentCode
 from studydb.worker.first_trials import FirstTrials
 from studydb.worker.interruption import Interruption
 from studydb.worker.notices import Notices
@@ -26,7 +26,7 @@ class Equipment:
     database: Database
     study: Study
     worker_id: int
-    to_import: TrainableImport
+    code: CurrentCode
     templates: Templates
     pump: OutputPump
     checkpoints: Checkpoints
@@ -52,13 +52,13 @@ class Equipment:
             number = held.lease.number
             self.options.say(f"trial {number}: a checkpoint could not be stored: {error}")
 
-    def record_config_unread(self, held: HeldAttempt) -> None:
-        """Warn once per worker that the user's code never reads the parameters of a trial."""
+    def record_config_unread(self, held: HeldAttempt, name: str) -> None:
+        """Warn once per worker that the trainable `name` never reads the parameters of a trial."""
         kind, mine = EventKind.CONFIG_NOT_READ, object()
         if self.warnings.setdefault(kind, mine) is not mine:  # atomic: slots share the dict
             return
         error = (
-            f"{self.to_import.trainable.name} never reads its config, so the parameters have no "
+            f"{name} never reads its config, so the parameters have no "
             "effect. Read them from its first argument; sys.argv does not contain them."
         )
         self.options.say(f"warning: {error}")

@@ -9,14 +9,11 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from studydb.child.job import TrainableImport
 from studydb.db import LONGEST_SILENCE_S, Database, connect
 from studydb.domain.errors import (
-    NotAllowed,
     StorageMissing,
     StorageTransient,
     StorageUnreachable,
@@ -25,7 +22,7 @@ from studydb.domain.errors import (
     UsageError,
 )
 from studydb.domain.life.states import State
-from studydb.domain.records import DRAIN, Study, TrainableKind
+from studydb.domain.records import DRAIN, Study
 from studydb.domain.roles import Role
 from studydb.domain.text.display import counted
 from studydb.lease.checkpoint_rows import Checkpoints
@@ -40,10 +37,10 @@ from studydb.operations.register import leave, register
 from studydb.operations.study_progress import read_progress
 from studydb.operations.writing import write
 from studydb.processes import die_with_parent, is_alive, this_process
-from studydb.settings import PARENT, Keyring, expanded, load_keyring
-from studydb.trainables import Trust, check_python, check_trusted
+from studydb.settings import PARENT, expanded, load_keyring
 from studydb.version import __version__
 from studydb.worker.attempt_output import OutputPump
+from studydb.worker.current_code import CurrentCode, trusted_import
 from studydb.worker.equipment import Equipment
 from studydb.worker.fork_server_client import ForkServer
 from studydb.worker.host import host_error, is_host_fault
@@ -141,7 +138,7 @@ def _work(
     study = retry(lambda: load(database, options.study))
     database.locations.log_root(study)  # raises here if there is no home directory
     keyring = load_keyring()
-    to_import = _trusted_import(study, keyring, options)
+    to_import = trusted_import(database, study, keyring, options)
     heartbeat_database = stack.enter_context(closing(_connect(options, interruption)))
 
     worker_id = _register(database, study, options, retry)
@@ -157,20 +154,28 @@ def _work(
         forkserver,
         pump,
         directory=database.locations.log_root(study) / "templates",
-        enabled=options.warm_starts and to_import.trainable.kind != TrainableKind.COMMAND,
+        enabled=options.warm_starts,
         say=options.say,
         is_stopping=is_stopping,
     )
     stack.callback(templates.close)
+    checkpoints = Checkpoints(database, study, keyring, retry=retry)
     equipment = Equipment(
         options=options,
         database=database,
         study=study,
         worker_id=worker_id,
-        to_import=to_import,
+        code=CurrentCode(
+            database,
+            keyring,
+            options,
+            to_import=to_import,
+            checkpoints=checkpoints,
+            templates=templates,
+        ),
         templates=templates,
         pump=pump,
-        checkpoints=Checkpoints(database, study, keyring, retry=retry),
+        checkpoints=checkpoints,
         heartbeat=heartbeat,
         interruption=interruption,
         notices=Notices(study.name, options.say),
@@ -213,20 +218,6 @@ def _answer_timeout_s(options: WorkerOptions, interruption: Interruption) -> flo
         return min(LONGEST_SILENCE_S, max(SHORTEST_TIMEOUT_S, options.patience_s))
     is_late = time.monotonic() - since_s > options.grace_s
     return LATE_TIMEOUT_S if is_late else STOPPING_TIMEOUT_S
-
-
-def _trusted_import(study: Study, keyring: Keyring, options: WorkerOptions) -> TrainableImport:
-    if study.trainable is None:
-        raise NotAllowed(
-            f"Study {study.name!r} has no trainable: its trials are run by the user's own program "
-            "through study.ask(). A worker has nothing to run."
-        )
-    trust = check_trusted(study.trainable, study.uuid, keyring, options.allow_imports)
-    check_python(study.trainable)  # with another Python version every trial would fail
-    signed = trust is Trust.SIGNED
-    own = str(options.workdir or Path.cwd())
-    workdirs = (own, study.trainable.workdir) if signed else (own,)
-    return TrainableImport(study.uuid, study.trainable, signed, workdirs)
 
 
 def _register(

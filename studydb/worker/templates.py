@@ -10,7 +10,7 @@ from studydb.child.channel import FrameError
 from studydb.child.forking import ChildKind
 from studydb.child.job import Job, write_job
 from studydb.child.template import Ready, Unusable, read_readiness, write_import
-from studydb.domain.records import Start
+from studydb.domain.records import Start, Trainable, TrainableKind
 from studydb.worker.attempt_output import AttemptOutput, OutputPump
 from studydb.worker.children import ChildProcess, Forker, ForkerDied, TemplateOutdated
 from studydb.worker.fork_server_client import ForkServer
@@ -53,11 +53,12 @@ class Template:
     Attributes:
         is_proven: Whether an attempt forked from the template has reported or ended.
         has_forked: Whether any attempt was forked from the template.
+        trainable_uuid: The trainable that the process has imported.
         used_s: When an attempt was last started or seen running, by the monotonic clock.
     """
 
-    def __init__(self, process: ChildProcess, output: AttemptOutput) -> None:
-        self._process, self._output = process, output
+    def __init__(self, process: ChildProcess, output: AttemptOutput, trainable_uuid: str) -> None:
+        self._process, self._output, self.trainable_uuid = process, output, trainable_uuid
         self._forker = Forker(
             process.channel.detach(),
             is_gone=lambda: process.exit is not None,
@@ -102,7 +103,8 @@ class Templates:
 
     A template is made at the first attempt, and replaced when a source file has changed or the
     template has grown. If a template is unsafe, or hangs or dies in its import, a line is printed
-    and all starts are fresh.
+    and all starts are fresh. Attempts that run a command, or a trainable that `adopt` has replaced,
+    start fresh.
 
     Args:
         directory: The folder for the output of imports.
@@ -121,7 +123,9 @@ class Templates:
         is_stopping: Callable[[], bool],
     ) -> None:
         self._forkserver, self._pump, self._directory = forkserver, pump, directory
-        self._enabled, self._say, self._is_stopping = enabled, say, is_stopping
+        self._allowed = self._enabled = enabled
+        self._say, self._is_stopping = say, is_stopping
+        self._adopted: str | None = None
         self._lock = threading.Lock()
         self._template: Template | None = None
         self._retired: list[Template] = []
@@ -132,7 +136,7 @@ class Templates:
         Start the process of one attempt.
 
         Args:
-            job: Describes the attempt; all jobs of a worker have the same trainable.
+            job: Describes the attempt.
             stdout, stderr: Descriptors for the process's output; the caller closes them.
             fresh: Whether the process must import the trainable itself.
 
@@ -158,6 +162,15 @@ class Templates:
                             self._drop_dead()
         return Started(self._forkserver.spawn(job, stdout=stdout, stderr=stderr), None)
 
+    def adopt(self, trainable: Trainable) -> None:
+        """From now on start warm only attempts of this trainable, which replaces another one."""
+        with self._lock:
+            if self._template is not None:
+                self._retired.append(self._template)
+            self._template, self._adopted, self._enabled = None, trainable.uuid, self._allowed
+            self._n_deaths = self._n_outdated = 0
+        self.close_retired()
+
     def give_up(self, started: Started, reason: str) -> bool:
         """
         Give up warm starts, if no attempt forked from the template has reported or ended.
@@ -168,7 +181,8 @@ class Templates:
         template = started.template
         if template is None or template.is_proven:
             return False
-        self._disable(reason)
+        if self._adopted in (None, template.trainable_uuid):
+            self._disable(reason)
         self._retire(template, None)
         return True
 
@@ -190,14 +204,19 @@ class Templates:
     def close(self) -> None:
         """End all templates, and the attempts forked from them."""
         with self._lock:
-            self._enabled = False
+            self._allowed = self._enabled = False
             templates = [*self._retired, *filter(None, [self._template])]
             self._retired, self._template = [], None
         for template in templates:
             template.close()
 
     def _usable(self, job: Job) -> Template | None:
+        trainable = job.to_import.trainable
         with self._lock:  # other slots wait for the same import
+            if trainable.kind == TrainableKind.COMMAND:
+                return None
+            if self._adopted not in (None, trainable.uuid):
+                return None
             if self._template is not None and self._template.is_dead:
                 self._drop_dead()
             if self._template is None and self._enabled:
@@ -222,7 +241,7 @@ class Templates:
         output.release()
         reason = self._await(process)
         if reason is None:
-            return Template(process, output)
+            return Template(process, output, job.to_import.trainable.uuid)
         process.kill()
         process.wait()
         process.channel.close()

@@ -186,12 +186,14 @@ def _relocating(database: Database) -> Call:
 
 
 def _revising(database: Database) -> Call:
-    study, request = new_study(database), new_request()
-    signed = {"key": "mac"}
-    trainable = Trainable(
-        str(uuid4()), TrainableKind.IMPORT, "module:train", "/nowhere", "3.11", None, signed
+    first, second = (
+        Trainable(
+            str(uuid4()), TrainableKind.IMPORT, name, "/nowhere", "3.11", None, {"key": "mac"}
+        )
+        for name in ("first:train", "second:train")
     )
-    return lambda over: revise(over, study, trainable, request)
+    study, request = new_study(database, trainable=first), new_request()
+    return lambda over: revise(over, study, second, request)
 
 
 def _registering(database: Database) -> Call:

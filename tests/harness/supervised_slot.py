@@ -21,6 +21,7 @@ from studydb.lease.room import Room
 from studydb.settings import load_keyring
 from studydb.worker.attempt_output import OutputPump
 from studydb.worker.children import ChildProcess, Exit
+from studydb.worker.current_code import CurrentCode
 from studydb.worker.equipment import Equipment
 from studydb.worker.interruption import Interruption
 from studydb.worker.notices import Notices
@@ -117,11 +118,12 @@ class Supervised:
     ) -> Interruption:
         """Let the slot run a trial for each script; return the worker's interruption."""
         interruption = Interruption()
+        children = forkserver or ScriptedChildren(scripts)
         templates = Templates(
-            forkserver or ScriptedChildren(scripts),
+            children,
             self._pump,
             directory=self._folder / "templates",
-            enabled=forkserver is not None,
+            enabled=not isinstance(children, ScriptedChildren),
             say=self.log.append,
             is_stopping=lambda: interruption.is_stopping,
         )
@@ -131,20 +133,29 @@ class Supervised:
         return interruption
 
     def _equipment(self, templates: Templates, interruption: Interruption) -> Equipment:
-        database, study = self.database, self.study
+        database, study, keyring = self.database, self.study, load_keyring()
+        options = WorkerOptions(
+            storage="", study=study.name, say=self.log.append, grace_s=GRACE_S, patience_s=5.0
+        )
+        checkpoints = Checkpoints(database, study, keyring, retry=lambda call: call())
         return Equipment(
-            options=WorkerOptions(
-                storage="", study=study.name, say=self.log.append, grace_s=GRACE_S, patience_s=5.0
-            ),
+            options=options,
             database=database,
             study=study,
             worker_id=self._worker_id,
-            to_import=TrainableImport(
-                study.uuid, self._trainable, signed=True, workdirs=(str(self._folder),)
+            code=CurrentCode(
+                database,
+                keyring,
+                options,
+                to_import=TrainableImport(
+                    study.uuid, self._trainable, signed=True, workdirs=(str(self._folder),)
+                ),
+                checkpoints=checkpoints,
+                templates=templates,
             ),
             templates=templates,
             pump=self._pump,
-            checkpoints=Checkpoints(database, study, load_keyring(), retry=lambda call: call()),
+            checkpoints=checkpoints,
             heartbeat=Heartbeat(database, worker_id=self._worker_id, lease_s=LEASE_S),
             interruption=interruption,
             room=Room(say=self.log.append),

@@ -1,14 +1,17 @@
-"""`studydb set` changes where new checkpoints go; older checkpoints stay in their stores."""
+"""`studydb set` changes a study's code, and where new checkpoints go; older ones stay."""
 
 from uuid import uuid4
 
 import pytest
 from harness import arrange
 
+import studydb
 from studydb.artifacts import DirectoryStore, Place, open_store
-from studydb.domain.errors import CheckpointError
+from studydb.domain.errors import CheckpointError, InvalidSpec
 from studydb.operations.create import load
-from studydb.operations.relocate import located
+from studydb.operations.refresh import refreshed
+from studydb.settings import load_keyring
+from studydb.trainables import check_trusted
 
 TRIAL, CHECKPOINT = str(uuid4()), str(uuid4())
 
@@ -29,7 +32,7 @@ def test_set_keeps_the_list_of_former_checkpoint_stores(console, database, tmp_p
     a, b = ((tmp_path / name).as_uri() for name in "ab")
     assert ran.lines == [f"Study 'mine': attempts that start later save checkpoints to {a}."]
     assert load(database, "mine").checkpoints == a
-    assert located(database, study).former_checkpoints == (b, "inline:", None)
+    assert refreshed(database, study).former_checkpoints == (b, "inline:", None)
     assert load(database, "mine").guard  # the other settings stay
     events = arrange.rows(database, "SELECT count(*) FROM event WHERE kind = 'checkpoints set'")
     assert events == [(4,)]
@@ -39,7 +42,7 @@ def test_set_keeps_the_list_of_former_checkpoint_stores(console, database, tmp_p
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("foo=1", "'foo' cannot be set. Settings: checkpoints."),
+        ("foo=1", "'foo' cannot be set. Settings: checkpoints, trainable."),
         ("checkpoint=/x", "Did you mean 'checkpoints'?"),
         ("checkpoints", "'checkpoints' has no value; write checkpoints=VALUE."),
         ("checkpoints=s3://bucket", "Checkpoints cannot go to 's3://bucket'."),
@@ -59,7 +62,7 @@ def test_checkpoint_is_looked_up_in_the_stores_of_its_study_only(console, databa
     study = arrange.new_study(database, name="mine")
     for name in "ab":
         console("set", "mine", f"checkpoints={tmp_path / name}")
-    stores = database.locations.checkpoint_stores(located(database, study))
+    stores = database.locations.checkpoint_stores(refreshed(database, study))
     a, b = ((tmp_path / name).as_uri() for name in "ab")
     (tmp_path / "b").mkdir()
     foreign = store_checkpoint(tmp_path / "foreign", study)
@@ -85,3 +88,70 @@ def test_delete_removes_the_files_of_a_study_from_all_its_stores(console, databa
 
     for name in "ab":
         assert [path.name for path in (tmp_path / name).iterdir()] == [other.uuid]
+
+
+@pytest.fixture
+def with_modules(create_study, storage_url, here):
+    """A study that runs `a:train`, with `lr` as its parameter; `b` is another module."""
+    for name in "ab":
+        (here / f"{name}.py").write_text("def train(config): return config['lr']\n")
+    space = {"lr": studydb.uniform(0, 1)}
+    return create_study("mine", "a:train", space=space, num_trials=1, storage=storage_url)
+
+
+def test_set_replaces_the_function_by_another_one_or_by_a_command(console, with_modules, database):
+    ran = console("set", "mine", "trainable=b:train")
+    replaced = load(database, "mine").trainable
+    started = console("set", "mine", "--", "true", "--lr", "{lr}")
+    command = load(database, "mine").trainable
+
+    assert ran.lines == ["Study 'mine': attempts that start later run b:train."]
+    assert started.lines == ["Study 'mine': attempts that start later run true --lr '{lr}'."]
+    assert (replaced.kind, replaced.name) == ("import", "b:train")
+    assert (command.kind, command.name) == ("command", "true --lr '{lr}'")
+    for each in (replaced, command):
+        check_trusted(each, with_modules.record.uuid, load_keyring())
+    assert arrange.rows(database, "SELECT count(*) FROM trainable") == [(1,)]
+    assert arrange.rows(database, "SELECT count(*) FROM event WHERE kind = 'revised'") == [(2,)]
+    assert arrange.rows(database, "SELECT count(*) FROM signature") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["trainable=c:train"], 1, "Python finds no module 'c'"),
+        (["trainable=a:tain"], 1, "Did you mean 'train'?"),
+        (["--", "true", "{l}"], 2, "{l}"),
+        (["--", "./nothing"], 1, "There is no program './nothing'"),
+        (["trainable=b:train", "--", "true"], 2, "are both given"),
+        (["trainable=b:train", "--report-regex", "x"], 2, "--report-regex is for commands"),
+        ([], 2, "Nothing is to be set."),
+    ],
+)
+def test_set_refuses_code_that_create_refuses(console, with_modules, words, code, message):
+    database = with_modules.database
+    before = arrange.dump(database)
+
+    ran = console("set", "mine", *words, code=code)
+
+    assert message in ran.error
+    assert arrange.dump(database) == before
+
+
+def test_handle_sets_code_and_store_together(with_modules, database, tmp_path):
+    with_modules.set(trainable=lambda config: 2 * config["lr"], checkpoints=tmp_path)
+
+    assert with_modules.record.trainable.kind == "pickle"
+    assert with_modules.record.checkpoints == tmp_path.as_uri()
+    assert with_modules.record == load(database, "mine")
+    with pytest.raises(InvalidSpec, match="Nothing is to be set"):
+        with_modules.set()
+
+
+def test_set_gives_no_code_to_a_study_whose_trials_own_loops_run(console, database):
+    arrange.new_study(database, name="mine")
+
+    ran = console("set", "mine", "--", "true", code=1)
+
+    assert "Study 'mine' has no trainable to replace" in ran.error
+    assert arrange.rows(database, "SELECT count(*) FROM trainable") == [(0,)]

@@ -4,6 +4,7 @@ import os
 import signal
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,19 @@ def test_function_sent_by_value_is_unpickled_once(start, warm):
 
     assert warm.starts == ["warm", "warm"]
     assert first["parent"] == second["parent"]
+
+
+def test_late_attempt_of_a_replaced_trainable_starts_fresh(start, warm, module):
+    old, new = replace(module(PLAIN, "old"), uuid="old"), replace(module(PLAIN, "new"), uuid="new")
+    first = metrics_of(start(old, server=warm))
+    warm.templates.adopt(new)
+
+    second, late, third = (metrics_of(start(each, server=warm)) for each in (new, old, new))
+
+    assert warm.starts == ["warm", "warm", "fresh", "warm"]
+    assert late["imported_by"] == late["own"]
+    assert first["imported_by"] != second["imported_by"] == third["imported_by"]
+    assert warm.printed == []
 
 
 def test_attempt_does_not_see_changes_that_another_attempt_made_to_the_module(start, warm, module):

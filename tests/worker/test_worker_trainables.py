@@ -81,6 +81,27 @@ def test_failures_of_user_code_are_stored_with_their_attempts(sqlite_stage):
         )
 
 
+@pytest.mark.row("D3")
+def test_results_reported_before_an_error_are_stored_with_it_and_no_result_is_an_error(stage):
+    n_results = {
+        "raises_after_reports": 1000,
+        "raises_after_yields": 2,
+        "exits_after_a_report": 1,
+        "forgets_the_metric": 1,
+        "raises": 0,
+        "returns_nothing": 0,
+    }
+    numbers = create_with_trial_for_each(stage, list(n_results), guard=False)
+    stage.start()
+
+    for name, n in n_results.items():
+        trial = stage.await_state("ERROR", numbers[name])
+        (attempt,) = stage.attempts(numbers[name])
+        assert (trial.reason, attempt.reason, trial.n_results) == ("FAILED", "FAILED", n)
+        assert stage.steps(numbers[name]) == list(range(1, n + 1))
+        assert attempt.error_type is not None
+
+
 def test_value_returned_without_reports_is_the_result_of_step_1(sqlite_stage):
     names = ["returns_number", "returns_dict"]
     numbers = create_with_trial_for_each(sqlite_stage, names)

@@ -33,19 +33,31 @@ WHERE study.name = :by_name;
 --           Index Cond: (name = ($1)::text)
 --     ->  Index Scan using search_space_pkey on search_space
 
--- studydb/store/studies.py find
+-- studydb/store/studies.py find_trainable: Read a study's trainable with its signatures; None
+--   if own loops run the trials.
 SELECT trainable.id, trainable.uuid, trainable.study_id, trainable.kind, trainable.name,
     trainable.workdir, trainable.python_version, trainable.source, trainable.created_at,
-    trainable.role, trainable.form
+    trainable.role, trainable.form, signature.key_id, signature.mac
 FROM trainable
-WHERE trainable.study_id = :study
-    AND trainable.role = 'trainable'
-ORDER BY trainable.id DESC
-LIMIT 1;
+LEFT OUTER JOIN signature ON signature.trainable_id = trainable.id
+WHERE trainable.id = (
+    SELECT max(trainable.id) AS max_1
+    FROM trainable
+    WHERE trainable.study_id = :study
+        AND trainable.role = 'trainable'
+);
 -- Plan:
---   Limit
---     ->  Index Scan Backward using trainable_pkey on trainable
---           Filter: ((study_id = $1) AND (role = ($2)::text))
+--   Nested Loop Left Join
+--     InitPlan 2
+--       ->  Result
+--             InitPlan 1
+--               ->  Limit
+--                     ->  Index Scan Backward using trainable_pkey on trainable trainable_1
+--                           Filter: ((study_id = $1) AND (role = ($2)::text))
+--     ->  Index Scan using trainable_pkey on trainable
+--           Index Cond: (id = (InitPlan 2).col1)
+--     ->  Index Scan using signature_pkey on signature
+--           Index Cond: (trainable_id = (InitPlan 2).col1)
 
 COMMIT;
 

@@ -21,6 +21,23 @@ def raises(config):
     raise ValueError("the learning rate is cursed")
 
 
+def raises_after_reports(config, trial):
+    for step in range(1, 1001):
+        trial.report({"loss": 1 / step})
+    raise ValueError("after 1000 reports")
+
+
+def raises_after_yields(config):
+    yield {"loss": 1.0}
+    yield {"loss": 0.5}
+    raise ValueError("after 2 yields")
+
+
+def exits_after_a_report(config, trial):
+    trial.report({"loss": 1.0})
+    sys.exit("after a report")
+
+
 def raises_until_corrected(config):
     if not (Path(config["folder"]) / "gate-corrected").exists():
         raise ValueError("a typo")

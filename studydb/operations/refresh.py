@@ -1,0 +1,28 @@
+"""Read again what a person may have changed in a study."""
+
+from dataclasses import replace
+
+from studydb.db import Database
+from studydb.domain.records import Study
+from studydb.store import studies
+
+
+def refreshed(database: Database, study: Study) -> Study:
+    """
+    Return the study with its current checkpoint stores and trainable.
+
+    An attempt reads them after its claim has committed. So an attempt that is claimed after a
+    change runs the new trainable.
+    """
+    trainable = study.trainable
+    known = "" if trainable is None else trainable.uuid
+    with database.begin(write=False) as txn:
+        now = studies.read_changeable(txn, study_id=study.id, trainable_uuid=known)
+        if known and not now.has_trainable:
+            trainable = studies.find_trainable(txn, study_id=study.id)
+    return replace(
+        study,
+        checkpoints=now.checkpoints,
+        former_checkpoints=now.former_checkpoints,
+        trainable=trainable,
+    )

@@ -1,0 +1,83 @@
+"""Describing the code that a study runs, in a row that is signed for this study."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from studydb.artifacts import INLINE, digest_of, open_store, store_parameter
+from studydb.domain.errors import CheckpointError
+from studydb.domain.records import Trainable
+from studydb.domain.study_spec import StudySpec
+from studydb.settings import Keyring
+from studydb.trainables import (
+    Command,
+    StoredParameter,
+    WithParameters,
+    describe,
+    describe_with_parameters,
+    sign,
+)
+
+Code = Callable[..., Any] | WithParameters | Command | Sequence[str] | str
+"""
+What trials run: a function or a `studydb.Trainable` class, also with parameters; the path of one
+("module:name"), or the name under which an installed package offers one (entry points of
+`studydb.trainables`); or a command, as a list such as ["./train", "--lr", "{lr}"] or as a
+`studydb.Command`.
+"""
+
+
+def described(code: Code, spec: StudySpec, *, workdir: Path) -> Trainable:
+    """
+    Check code and describe it, without a signature, and without the objects bound to it.
+
+    Args:
+        spec: The study's space and objective, with which a command must agree.
+        workdir: The directory that workers search after their own.
+
+    Raises:
+        InvalidSpec: A command does not agree with the space.
+        TrainableError: Workers could not find or call the code.
+    """
+    if isinstance(code, Sequence) and not isinstance(code, str):
+        code = Command(code)
+    if isinstance(code, Command):
+        code.check(spec.space, metric=spec.objective.metric, workdir=workdir)
+        return code.describe(spec.space, workdir=workdir)
+    if isinstance(code, WithParameters):
+        return describe_with_parameters(code, workdir=workdir)
+    return describe(code, workdir=workdir)
+
+
+def signed(
+    trainable: Trainable, code: Code, *, study_uuid: str, store: str, keyring: Keyring
+) -> Trainable:
+    """
+    Store the objects that are bound to described code, and sign the description for a study.
+
+    Args:
+        store: The URL of the study's checkpoint store.
+
+    Raises:
+        TrainableError: An object cannot be pickled, or is too large for the database.
+        CheckpointError: The store fails.
+    """
+
+    def keep(data: bytes) -> StoredParameter:
+        if store == INLINE:
+            return StoredParameter(INLINE, digest_of(data), len(data), data)
+        stored = store_parameter(store, study_uuid, data)
+        return StoredParameter(stored.url, stored.digest, stored.size_bytes)
+
+    if isinstance(code, WithParameters):
+        trainable = describe_with_parameters(code, workdir=trainable.workdir, store=keep)
+    return sign(dataclasses.replace(trainable, signatures={}), study_uuid, keyring)
+
+
+def remove_objects(code: Code | None, *, study_uuid: str, store: str) -> None:
+    """Remove the objects that were stored for a study which was not created."""
+    if isinstance(code, WithParameters) and store != INLINE:
+        with suppress(CheckpointError):
+            open_store(store).delete_study(study_uuid)

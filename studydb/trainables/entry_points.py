@@ -1,0 +1,50 @@
+"""Trainables that installed packages offer by name: the entry points of one group."""
+
+from typing import TYPE_CHECKING
+
+from studydb.domain.errors import TrainableError
+from studydb.domain.text.suggestions import did_you_mean
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+GROUP = "studydb.trainables"
+
+
+def path_of(name: str) -> str:
+    """
+    Find the import path "module:function" of an entry point of `GROUP`.
+
+    The study stores this path and not the name: on another host the name could belong to another
+    package, and the signature would cover code that its signer has not named.
+
+    Raises:
+        TrainableError: No installed package offers the name, or two offer different functions.
+    """
+    from importlib.metadata import entry_points  # noqa: PLC0415  slow, and rarely needed
+
+    known = entry_points(group=GROUP)
+    paths = {_path(each) for each in known if each.name == name}
+    if not paths:
+        names = sorted({each.name for each in known})
+        raise TrainableError(
+            f"The trainable {name!r} is not an import path; write 'module:function', for example "
+            f"'train:main'. Packages here offer "
+            f"{'these names: ' + ', '.join(names) if names else 'no trainable by name'}."
+            f"{did_you_mean(name, names)}"
+        )
+    if len(paths) > 1:
+        raise TrainableError(
+            f"Several packages offer a trainable {name!r}: {', '.join(sorted(paths))}. "
+            "Write the one that you mean."
+        )
+    return paths.pop()
+
+
+def _path(found: "EntryPoint") -> str:
+    if not found.attr:
+        raise TrainableError(
+            f"The entry point {found.name!r} names the module {found.module!r}; its package must "
+            "name a function, as 'module:function'."
+        )
+    return f"{found.module}:{found.attr}"

@@ -1,0 +1,82 @@
+"""The code that a worker's attempts run; a person can replace it while the worker runs."""
+
+import threading
+from pathlib import Path
+
+from studydb.artifacts import Stores
+from studydb.child.job import TrainableImport
+from studydb.db import Database
+from studydb.domain.errors import NotAllowed
+from studydb.domain.records import Study
+from studydb.domain.text.display import visible
+from studydb.lease.checkpoint_rows import Checkpoints
+from studydb.settings import Keyring
+from studydb.trainables import Trust, check_python, check_trusted
+from studydb.worker.templates import Templates
+from studydb.worker.worker_options import WorkerOptions
+
+
+def trusted_import(
+    database: Database, study: Study, keyring: Keyring, options: WorkerOptions
+) -> TrainableImport:
+    """
+    Check that this worker may run a study's trainable, and describe the import of the trainable.
+
+    Raises:
+        NotAllowed: The study has no trainable.
+        Untrusted: See `check_trusted`.
+        TrainableError: Another version of Python has pickled the trainable.
+    """
+    if study.trainable is None:
+        raise NotAllowed(
+            f"Study {study.name!r} has no trainable: its trials are run by the user's own program "
+            "through study.ask(). A worker has nothing to run."
+        )
+    trust = check_trusted(study.trainable, study.uuid, keyring, options.allow_imports)
+    check_python(study.trainable)  # with another Python version every trial would fail
+    signed = trust is Trust.SIGNED
+    own = str(options.workdir or Path.cwd())
+    workdirs = (own, study.trainable.workdir) if signed else (own,)
+    stores = database.locations.checkpoint_stores(study)
+    return TrainableImport(study.uuid, study.trainable, signed, workdirs, stores)
+
+
+class CurrentCode:
+    """The trainable and the checkpoint stores of a study, read anew for each attempt."""
+
+    def __init__(
+        self,
+        database: Database,
+        keyring: Keyring,
+        options: WorkerOptions,
+        *,
+        to_import: TrainableImport,
+        checkpoints: Checkpoints,
+        templates: Templates,
+    ) -> None:
+        self._database, self._keyring, self._options = database, keyring, options
+        self._to_import, self._checkpoints, self._templates = to_import, checkpoints, templates
+        self._lock = threading.Lock()
+
+    def read(self) -> tuple[TrainableImport, Stores]:
+        """
+        Read what an attempt runs and where its checkpoints are; call this after the claim.
+
+        After the trainable was replaced, no process that has imported the former trainable starts
+        an attempt.
+
+        Raises:
+            StorageTransient: The database did not answer in time.
+            NotAllowed, Untrusted, TrainableError: See `trusted_import`.
+        """
+        with self._lock:  # slots adopt trainables in the order of their reads
+            study = self._checkpoints.refresh()
+            stores = self._database.locations.checkpoint_stores(study)
+            if study.trainable is None or study.trainable.uuid != self._to_import.trainable.uuid:
+                self._to_import = trusted_import(
+                    self._database, study, self._keyring, self._options
+                )
+                self._templates.adopt(self._to_import.trainable)
+                name = visible(self._to_import.trainable.name)
+                self._options.say(f"the study was given other code; trials now run {name}")
+            return self._to_import, stores

@@ -1,0 +1,147 @@
+"""`from_ray` runs classes that have the methods of `ray.tune.Trainable`."""
+
+import sys
+import types
+from types import SimpleNamespace
+
+import pytest
+
+import studydb
+from studydb.domain.errors import TrainableError, TrialStopped
+from studydb.trainables import call, from_ray
+
+RAY = """
+class Trainable:
+    def __init__(self, config=None, logger_creator=None, storage=None):
+        raise AssertionError("Ray's __init__ needs a session of Ray")
+    @property
+    def iteration(self):
+        return self._iteration
+    training_iteration = iteration
+    def setup(self, config): ...
+    def step(self): raise NotImplementedError
+    def save_checkpoint(self, checkpoint_dir): raise NotImplementedError
+    def load_checkpoint(self, checkpoint): raise NotImplementedError
+    def reset_config(self, new_config): return False
+    def cleanup(self): ...
+"""
+
+
+@pytest.fixture
+def ray_trainable(monkeypatch):
+    """The base class, with the methods and properties that Ray Tune 2.60 documents."""
+    module = types.ModuleType("ray.tune.trainable")
+    exec(RAY, vars(module))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module.Trainable
+
+
+class Trial:
+    """Takes the place of a running trial: keeps the reports, and ends at `done=True`."""
+
+    def __init__(self, scratch, checkpoint=None, start_step=0):
+        self.scratch, self.checkpoint, self.start_step = scratch, checkpoint, start_step
+        self.reports, self.saved = [], []
+
+    def report(self, metrics, checkpoint=None):
+        self.reports.append(dict(metrics))
+        self.saved.append(checkpoint)
+        if metrics.get("done"):
+            raise TrialStopped("done")
+
+
+def written_for(base):
+    class Mine(base):
+        """Trains three steps."""
+
+        def setup(self, config):
+            self.calls, self.x = ["setup"], config["x"]
+
+        def step(self):
+            self.x /= 2
+            return {"loss": self.x, "seen": self.iteration, "done": self.training_iteration == 2}
+
+        def save_checkpoint(self, checkpoint_dir):
+            assert checkpoint_dir
+            return {"x": self.x}
+
+        def load_checkpoint(self, checkpoint):
+            self.x = checkpoint["x"]
+
+        def reset_config(self, new_config):
+            return new_config == self.config
+
+        def cleanup(self):
+            ENDED.append(self.config)
+
+    return Mine
+
+
+ENDED = []
+
+
+def run(cls, trial, config):
+    ENDED.clear()
+    with pytest.raises(TrialStopped):
+        call(cls, config, trial)
+
+
+@pytest.mark.parametrize("has_base", [True, False], ids=["ray", "duck"])
+def test_class_of_ray_trains_saves_and_ends_as_in_ray(ray_trainable, tmp_path, has_base):
+    cls, trial = from_ray(written_for(ray_trainable if has_base else object)), Trial(tmp_path)
+
+    run(cls, trial, {"x": 8.0})
+
+    assert [each["loss"] for each in trial.reports] == [4.0, 2.0, 1.0]
+    assert [each["seen"] for each in trial.reports] == [0, 1, 2]
+    assert [each["training_iteration"] for each in trial.reports] == [1, 2, 3]
+    assert trial.saved == [{"x": 4.0}, {"x": 2.0}, {"x": 1.0}]
+    assert ENDED == [{"x": 8.0}]
+    assert (cls.__name__, cls.__doc__) == ("Mine", "Trains three steps.")
+
+
+def test_class_of_ray_goes_on_from_its_checkpoint(ray_trainable, tmp_path):
+    saved = SimpleNamespace(data=b"", to_dict=lambda: {"x": 2.0})
+    trial = Trial(tmp_path, saved, start_step=2)
+
+    run(from_ray(written_for(ray_trainable)), trial, {"x": 8.0})
+
+    assert [(each["loss"], each["training_iteration"]) for each in trial.reports] == [(1.0, 3)]
+
+
+def test_methods_that_only_rays_base_has_are_not_called(ray_trainable, tmp_path):
+    class Plain(ray_trainable):
+        def step(self):
+            return {"loss": 1.0, "done": True}
+
+    trial = Trial(tmp_path)
+    run(from_ray(Plain), trial, {})
+
+    assert trial.saved == [None]
+    assert from_ray(Plain).save_checkpoint is studydb.Trainable.save_checkpoint
+
+
+def test_reset_config_is_that_of_the_class(ray_trainable):
+    cls = from_ray(written_for(ray_trainable))
+    one = cls()
+    one.config = {"x": 1}
+
+    assert one.reset_config({"x": 1}) is True
+
+
+class Old:
+    def _setup(self, config): ...
+    def _train(self): ...
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (Old, "Old has no method step"),
+        (Old(), "give a class, not an object"),
+        (studydb.Trainable, "give it as it is"),
+    ],
+)
+def test_other_classes_are_refused(given, words):
+    with pytest.raises(TrainableError, match=words):
+        from_ray(given)

@@ -1,0 +1,181 @@
+"""`study.set(trainable=…)` while a worker runs: later attempts run the new code, and only these."""
+
+import textwrap
+import uuid
+from dataclasses import replace
+
+import pytest
+from harness.arrange import new_request
+from harness.supervised_slot import GOOD, ScriptedChildren, Supervised
+
+from studydb.db.schema import result
+from studydb.domain.records import Trainable, TrainableKind
+from studydb.operations.refresh import refreshed
+from studydb.operations.revise import revise
+from studydb.settings import load_keyring
+from studydb.trainables import sign
+from studydb.worker import attempt
+
+TRAIN = """
+    import os, time
+    from pathlib import Path
+
+    def train(config, trial):
+        for step in (1, 2):
+            trial.report({"loss": LOSS, "parent": os.getppid()})
+            trial.flush()
+            while not (Path(config["folder"]) / "gate-all").exists():
+                time.sleep(0.01)
+"""
+
+SCRIPT = """
+echo '[studydb] {"loss": 5}'
+while [ ! -e "$1/gate-command" ]; do sleep 0.01; done
+"""
+
+
+@pytest.fixture
+def modules(tmp_path):
+    """Two modules with the same function, which reports 1 in `old` and 2 in `new`."""
+    for name, loss in (("old", 1), ("new", 2)):
+        source = f"LOSS = {loss}\n{textwrap.dedent(TRAIN)}"
+        (tmp_path / f"{name}.py").write_text(source)
+    return tmp_path
+
+
+def values(stage, number):
+    trial = stage.trial(number)
+    return trial.last_value, trial.best_value
+
+
+def test_running_attempt_keeps_its_code_and_the_next_one_is_forked_from_the_new(stage, modules):
+    stage.create("old:train", num_trials=2, workdir=modules)
+    worker = stage.start()
+    stage.await_result()
+    (old,) = worker.templates()
+
+    stage.study.set(trainable="new:train", workdir=modules)
+    stage.open_gate("all")
+
+    assert worker.exit_code(60.0) == 0, worker.output()
+    assert stage.steps(0) == stage.steps(1) == [1, 2]
+    assert [values(stage, number) for number in (0, 1)] == [(1, 1), (2, 2)]
+    assert [each.start for number in (0, 1) for each in stage.attempts(number)] == ["warm"] * 2
+    parents = {row.metrics["parent"] for row in stage.rows(result)}
+    assert len(parents) == 2
+    assert old.pid in parents
+    assert "the study was given other code; trials now run new:train" in worker.output()
+    assert [event["name"] for event in stage.events("revised")] == ["new:train"]
+
+
+def test_worker_goes_from_a_command_to_a_function_and_back(sqlite_stage, modules):
+    stage, command = sqlite_stage, ["sh", "train.sh", "{folder}", "{x}"]
+    (modules / "train.sh").write_text(SCRIPT)
+    stage.create(command, num_trials=3, workdir=modules)
+    worker = stage.start()
+    stage.await_result(0)
+    stage.study.set(trainable="new:train", workdir=modules)
+    stage.open_gate("command")
+    stage.await_result(1)
+    stage.study.set(trainable=command, workdir=modules)
+    stage.open_gate("all")
+
+    assert worker.exit_code(60.0) == 0, worker.output()
+    assert [values(stage, number)[0] for number in (0, 1, 2)] == [5, 2, 5]
+    assert [stage.attempts(number)[0].start for number in (0, 1, 2)] == ["fresh", "warm", "fresh"]
+
+
+def test_worker_without_the_new_key_gives_its_next_trial_back_and_ends(
+    sqlite_stage, modules, monkeypatch
+):
+    stage = sqlite_stage
+    stage.create("old:train", num_trials=2, workdir=modules)
+    worker = stage.start()
+    stage.await_result()
+
+    monkeypatch.setenv("STUDYDB_SIGNING_KEY", "ab" * 32)
+    monkeypatch.setenv("STUDYDB_KEY_FILE", "/nonexistent/keys")
+    stage.study.set(trainable="new:train", workdir=modules)
+    stage.open_gate("all")
+
+    assert worker.exit_code(60.0) == 1
+    assert "The trainable 'new:train' is not signed by a key in" in worker.output()
+    assert (stage.trial(0).reason, values(stage, 0)) == ("COMPLETED", (1, 1))
+    stage.expect_released(1)
+    assert stage.trial(1).n_results == 0
+
+
+# a slot whose children are scripted
+
+
+class Recording(ScriptedChildren):
+    """Records the names of the trainables that the children were to run."""
+
+    def __init__(self, scripts, on_spawn):
+        super().__init__(scripts)
+        self.names, self._on_spawn = [], on_spawn
+
+    def spawn(self, job, **descriptors):
+        self.names.append(job.to_import.trainable.name)
+        self._on_spawn(len(self.names))
+        return super().spawn(job, **descriptors)
+
+
+def described(name, kind=TrainableKind.IMPORT):
+    return Trainable(str(uuid.uuid4()), kind, name, "/nowhere", "3.11")
+
+
+def replace_trainable(supervised, name):
+    """Replace the study's trainable; the new one is signed by this user's key."""
+    signed = sign(described(name), supervised.study.uuid, load_keyring())
+    revise(supervised.database, supervised.study, signed, new_request())
+
+
+def test_attempt_that_was_claimed_before_the_change_is_read_runs_the_new_code(
+    database, tmp_path, monkeypatch
+):
+    """The change is committed between the claim and the read of the trainable."""
+    supervised = Supervised(database, tmp_path)
+    children = Recording([GOOD, GOOD], lambda _: None)
+    start, made = attempt.Attempt.run, []
+
+    def run(self):
+        made.append(self)
+        if len(made) == 2:
+            replace_trainable(supervised, "later:train")
+        return start(self)
+
+    monkeypatch.setattr(attempt.Attempt, "run", run)
+
+    supervised.run(GOOD, GOOD, forkserver=children, trials=2)
+    supervised.close()
+
+    assert children.names == ["nowhere:train", "later:train"]
+    assert "the study was given other code; trials now run later:train" in supervised.log
+
+
+def test_change_while_an_attempt_starts_applies_to_the_next(database, tmp_path):
+    supervised = Supervised(database, tmp_path)
+    children = Recording(
+        [GOOD, GOOD], lambda n: n == 1 and replace_trainable(supervised, "b:train")
+    )
+
+    supervised.run(GOOD, GOOD, forkserver=children, trials=2)
+    supervised.close()
+
+    assert children.names == ["nowhere:train", "b:train"]
+
+
+def test_refreshed_study_has_the_new_trainable_with_its_signatures(database, tmp_path):
+    supervised = Supervised(database, tmp_path)
+    supervised.close()
+    before = refreshed(database, supervised.study)
+
+    replace_trainable(supervised, "later:train")
+    after = refreshed(database, before)
+
+    assert before.trainable == supervised.study.trainable
+    assert after.trainable.name == "later:train"
+    assert len(after.trainable.signatures) == 1
+    assert refreshed(database, after) == after
+    assert replace(after, trainable=before.trainable) == before

@@ -1,0 +1,192 @@
+"""Objects that are bound to a function or class: where they are kept, and what trials get."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fleet.trainables import bound
+from fleet.workers import TRAINABLES
+
+import studydb
+from studydb.artifacts import digest_of
+from studydb.db.schema import result, trainable
+from studydb.domain.errors import TrainableError
+from studydb.operations.create import load
+from studydb.settings import load_keyring
+from studydb.trainables import check_trusted, with_parameters
+
+ARRAY = np.arange(6_553_600, dtype=np.float64)
+"""50 MiB of numbers."""
+
+
+@pytest.fixture(autouse=True)
+def _module(monkeypatch):
+    """Import the trainables as workers do, by the name of their file."""
+    monkeypatch.syspath_prepend(str(TRAINABLES))
+    monkeypatch.setitem(sys.modules, "bound", bound)
+    for each in (bound.summing, bound.yielding, bound.taking_any, bound.Summing):
+        monkeypatch.setattr(each, "__module__", "bound")
+    monkeypatch.setattr(bound, "__name__", "bound")
+
+
+def objects(folder):
+    return [path for path in Path(folder).rglob("0/0-*") if path.is_file()]
+
+
+def test_array_of_50_mb_is_stored_once_and_loaded_once_for_all_trials(sqlite_stage):
+    stage, store = sqlite_stage, sqlite_stage.folder / "store"
+    given = with_parameters(bound.summing, data=ARRAY, scale=2)
+    study = stage.create(given, num_trials=3, checkpoints=store)
+
+    assert stage.run() == 0
+
+    row = stage.row(trainable)
+    assert (row.kind, row.name) == ("bound", "bound:summing")
+    assert len(row.source) < 1000
+    assert sorted(path.stat().st_size > len(ARRAY) * 8 for path in objects(store)) == [False, True]
+    found = stage.rows(result)
+    assert [each.value for each in found] == [float(ARRAY.sum()) * 2 + 0.25] * 3
+    assert len({each.metrics["parent"] for each in found}) == 1
+    assert [stage.attempts(number)[0].start for number in range(3)] == ["warm"] * 3
+    check_trusted(load(study.database, "staged").trainable, study.record.uuid, load_keyring())
+
+
+@pytest.mark.parametrize("name", ["yielding", "taking_any", "Summing"])
+def test_objects_reach_generators_keyword_arguments_and_the_setup_of_classes(postgres_stage, name):
+    """The default store is the database: the trainable's row has the pickles."""
+    stage = postgres_stage
+    stage.create(with_parameters(getattr(bound, name), data=[1, 2, 4]))
+
+    assert stage.run() == 0
+
+    assert stage.trial().last_value == 7
+    assert stage.study.record.trainable.form == ("class" if name == "Summing" else "function")
+
+
+@pytest.mark.parametrize(("damage", "start"), [("removed", "auto"), ("changed", "fresh")])
+def test_trial_is_given_back_if_the_bytes_are_missing_or_changed(sqlite_stage, damage, start):
+    stage, store = sqlite_stage, sqlite_stage.folder / "store"
+    given = with_parameters(bound.summing, data=np.ones(9))
+    stage.create(given, checkpoints=store)
+    (file,) = objects(store)
+    before = file.read_bytes()
+    file.unlink() if damage == "removed" else file.write_bytes(before[:-1] + b"x")
+
+    worker = stage.start(start=start)
+
+    assert worker.exit_code(30.0) == 1
+    assert "The parameter 'data' of the trainable 'bound:summing' cannot be loaded" in (
+        worker.output()
+    )
+    assert ("cannot be read" if damage == "removed" else "is damaged") in worker.output()
+    stage.expect_released()
+
+    stage.study.set(trainable=given, workdir=TRAINABLES)  # stores the bytes again
+    assert file.read_bytes() == before
+    assert stage.run() == 0
+    assert stage.trial().last_value == 9.25
+
+
+def test_bytes_stay_where_they_are_after_a_change_of_the_store(sqlite_stage):
+    stage = sqlite_stage
+    given = with_parameters(bound.summing, data=np.ones(9))
+    stage.create(given, num_trials=2, checkpoints=stage.folder / "first")
+    assert stage.run(max_trials=1) == 0
+
+    stage.study.set(checkpoints=stage.folder / "second")
+
+    assert stage.run() == 0
+    assert stage.trial(1).last_value == 9.25
+    assert objects(stage.folder / "second") == []
+
+
+def test_try_gives_the_objects_to_the_function(sqlite_stage):
+    sqlite_stage.create(with_parameters(bound.summing, data=np.ones(9)))
+
+    assert "loss 9.25" in sqlite_stage.command("try", "staged")
+
+
+def test_data_larger_than_the_database_takes_is_refused_and_no_study_is_made(postgres_stage):
+    given = with_parameters(bound.summing, data=np.zeros(3 << 20))
+
+    with pytest.raises(TrainableError, match=r"24\.0 MiB, and the database takes at most 16 MiB"):
+        postgres_stage.create(given)
+
+    with pytest.raises(studydb.UnknownStudy):
+        studydb.load_study("staged", storage=postgres_stage.storage)
+
+
+def test_study_that_exists_keeps_its_objects_and_gets_changed_ones(sqlite_url, tmp_path):
+    def create(value, **options):
+        given = with_parameters(bound.summing, data=np.full(3, value))
+        return studydb.create_study(
+            "digits",
+            given,
+            metric="loss",
+            mode="min",
+            num_trials=1,
+            storage=sqlite_url,
+            checkpoints=tmp_path / "store",
+            workdir=TRAINABLES,
+            **options,
+        )
+
+    first = create(1.0)
+    with pytest.raises(studydb.StudyExists):
+        create(2.0)
+    assert [path.name for path in (tmp_path / "store").iterdir()] == [first.record.uuid]
+    same = create(1.0, load_if_exists=True)
+    assert len(objects(tmp_path / "store")) == 1
+    assert same.record.trainable == first.record.trainable
+    changed = create(2.0, load_if_exists=True)
+    assert len(objects(tmp_path / "store")) == 2
+    assert changed.record.trainable != first.record.trainable
+
+    for study in (first, same, changed):
+        study.close()
+    studydb.delete_study("digits", storage=sqlite_url)
+    assert objects(tmp_path / "store") == []
+
+
+def test_neither_key_nor_password_is_stored_with_the_objects(sqlite_stage):
+    store = sqlite_stage.folder / "store"
+    sqlite_stage.create(with_parameters(bound.summing, data=np.ones(9)), checkpoints=store)
+
+    (key,) = load_keyring().keys
+    kept = [sqlite_stage.row(trainable).source, *(path.read_bytes() for path in objects(store))]
+    assert not any(secret in each for each in kept for secret in (key.secret, b"sqlite:", b"PG"))
+    assert {digest_of(each)[32:36] for each in kept[1:]} == {objects(store)[0].name[2:6]}
+
+
+def unnamed(config, /, data): ...
+def positional(config, data, /): ...
+
+
+@pytest.mark.parametrize(
+    ("code", "names", "words"),
+    [
+        (bound.summing, ["config"], "studydb itself gives 'config' to summing"),
+        (bound.summing, ["data", "trial"], "studydb itself gives 'trial' to summing"),
+        (bound.summing, ["reporter"], "studydb itself gives 'reporter'"),
+        (unnamed, ["config"], "studydb itself gives 'config'"),
+        (bound.taking_any, ["checkpoint_dir"], "studydb itself gives 'checkpoint_dir'"),
+        (bound.summing, ["date"], "summing takes no keyword argument 'date'"),
+        (positional, ["data"], "positional takes no keyword argument 'data'"),
+        (bound.Summing, ["date"], "Summing.setup takes no keyword argument 'date'"),
+        (bound.Summing, ["config"], "studydb itself gives 'config' to Summing.setup"),
+        (bound.summing, [], "requires 'data'"),
+        ("bound:summing", ["data"], "give a function or a class, not its name"),
+        (dict, ["data"], "does not inherit studydb.Trainable"),
+    ],
+)
+def test_name_that_the_code_cannot_take_is_refused(code, names, words):
+    with pytest.raises(TrainableError) as error:
+        with_parameters(code, **dict.fromkeys(names, 1))
+
+    assert words in str(error.value)
+
+
+def test_object_that_cannot_be_pickled_is_refused(sqlite_stage):
+    with pytest.raises(TrainableError, match="'data' cannot be sent to workers"):
+        sqlite_stage.create(with_parameters(bound.summing, data=(each for each in ())))
