@@ -1,7 +1,7 @@
 """Trainables: describe a function in a row, sign it, find it in a child and call it."""
 
 from studydb.trainables.calling import call, check_signature, returned_metrics
-from studydb.trainables.classes import Trainable
+from studydb.trainables.classes import ClassRun, NotReset, Trainable, can_reset
 from studydb.trainables.command import Command
 from studydb.trainables.command_run import CommandFailed, GivenBack, ProcessLost
 from studydb.trainables.config_use import ignores_config
@@ -10,13 +10,16 @@ from studydb.trainables.finding import check_python, load
 from studydb.trainables.trust import Trust, check_trusted, sign, signed_payload
 
 __all__ = [
+    "ClassRun",
     "Command",
     "CommandFailed",
     "GivenBack",
+    "NotReset",
     "ProcessLost",
     "Trainable",
     "Trust",
     "call",
+    "can_reset",
     "check_python",
     "check_signature",
     "check_trusted",

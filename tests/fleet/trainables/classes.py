@@ -1,5 +1,6 @@
 """Class trainables for tests; `folder` in the config is the test's folder."""
 
+import os
 from pathlib import Path
 from time import sleep
 
@@ -58,3 +59,17 @@ class Failing(Counting):
 class Wrong(Counting):
     def step(self):
         return 0.5
+
+
+class Reused(Counting):
+    """Is used again for each trial; each trial writes its process to the file `pids`."""
+
+    def step(self):
+        with (self.folder / "pids").open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        return super().step()
+
+    def reset_config(self, config):
+        self.count = 0
+        self.note("reset")
+        return True
