@@ -97,7 +97,8 @@ class Channel:
         with self._sending:
             if descriptors:
                 message = message[socket.send_fds(self._socket, [message], descriptors) :]
-            self._socket.sendall(message)
+            if message:  # a peer that has received all of it may have closed its socket
+                self._socket.sendall(message)
 
     def receive(
         self, timeout_s: float | None = None, *, descriptors: list[int] | None = None

@@ -69,7 +69,7 @@ class Reused(Counting):
             file.write(f"{os.getpid()}\n")
         return super().step()
 
-    def reset_config(self, config):
+    def reset_config(self, config):  # noqa: ARG002  the base class has set `self.config`
         self.count = 0
         self.note("reset")
         return True
