@@ -139,10 +139,16 @@ class _TrialProcess:
             while ended.kept and self._take_next():
                 ended = self._serve_one()
         finally:
-            if self._has_object and self._run is not None:
-                self._signals.ignore()
-                self._run.close()
+            self._clean_up()
         return 1 if ended.end is End.FAILED else 0
+
+    def _clean_up(self) -> None:
+        if self._has_object and self._run is not None:
+            self._signals.ignore()
+            try:
+                self._run.close()
+            except BaseException:  # noqa: BLE001  no trial runs that could fail
+                traceback.print_exc()
 
     def _serve_one(self) -> Ended:
         frame = self._channel.receive()
@@ -231,7 +237,10 @@ class _TrialProcess:
         if not self._is_measured:
             self._staleness.measure()
             self._is_measured = True
-        self._not_kept = self._state.reason_against() or self._staleness.reason()
+        try:
+            self._not_kept = self._state.reason_against() or self._staleness.reason()
+        except OSError as error:
+            self._not_kept = f"this host does not show what the trial has left: {error}"
         return self._not_kept is None
 
 

@@ -3,6 +3,7 @@
 # The trainables below are written as users write them, so they break these rules of ruff.
 # ruff: noqa: ARG002, T201
 
+import atexit
 import ctypes
 import json
 import os
@@ -214,7 +215,12 @@ class Printing(Once):
     def act(self):
         print("first", end="")
         print("error", end="", file=sys.stderr)
-        ctypes.CDLL(None).printf(b" buffered by C")
+        c = ctypes.CDLL(None)
+        # PYTHONUNBUFFERED makes the stdout of C unbuffered, too.
+        c.malloc.restype = ctypes.c_void_p
+        buffer = ctypes.c_void_p(c.malloc(4096))
+        c.setvbuf(ctypes.c_void_p.in_dll(c, "stdout"), buffer, 0, 4096)
+        c.printf(b" buffered by C")
 
 
 def test_output_that_a_trial_has_buffered_goes_to_its_own_log(process):
@@ -539,6 +545,22 @@ def test_stop_signals_reach_the_trial_that_runs(process):
 
     assert (ended.end, ended.kept) == (End.PREEMPTED, False)
     assert process.exit().code == 0
+
+
+def test_error_in_the_last_cleanup_is_printed_and_the_exit_functions_run(process):
+    class Complaining(Once):
+        def setup(self, config):
+            atexit.register(print, "exit function")
+
+        def cleanup(self):
+            raise OSError("no cleanup")
+
+    process.run(Complaining)
+    process.child.channel.close()
+
+    assert process.exit().code == 0
+    assert "OSError: no cleanup" in process.printed(0)
+    assert "exit function" in process.printed(0)
 
 
 class Forking(Once):
