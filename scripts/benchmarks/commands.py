@@ -13,6 +13,7 @@ from benchmarks.loops import loops
 from benchmarks.orders import orders
 from benchmarks.real import real
 from benchmarks.report import report
+from benchmarks.reuse import reuse
 from benchmarks.start import start
 from benchmarks.trial import trial
 from benchmarks.worker import worker
@@ -30,6 +31,6 @@ def bench() -> None:
 
 for command in (
     *(trial, claim, ask, report, decide, growth, burden),
-    *(frames, worker, loops, start, real, long, orders),
+    *(frames, worker, loops, start, reuse, real, long, orders),
 ):
     bench.add_command(command)

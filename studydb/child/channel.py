@@ -5,6 +5,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 from msgspec import MsgspecError, msgpack
@@ -14,6 +15,7 @@ MAX_PAYLOAD_BYTES = 256 << 20
 
 _LENGTHS = struct.Struct("!II")
 _READ_BYTES = 1 << 18
+_MOST_DESCRIPTORS = 3
 
 
 class FrameError(ValueError):
@@ -76,9 +78,9 @@ class Channel:
         assert not self._buffer
         return self._socket
 
-    def send(self, frame: Frame) -> None:
+    def send(self, frame: Frame, *, descriptors: Sequence[int] = ()) -> None:
         """
-        Send one whole message.
+        Send one whole message, and descriptors for the peer's process.
 
         Raises:
             FrameError: The message is too large; nothing was sent.
@@ -91,15 +93,22 @@ class Channel:
                 f"the limits are {MAX_HEADER_BYTES} + {MAX_PAYLOAD_BYTES}."
             )
         lengths = _LENGTHS.pack(len(header), len(frame.payload))
+        message = b"".join((lengths, header, frame.payload))
         with self._sending:
-            self._socket.sendall(b"".join((lengths, header, frame.payload)))
+            if descriptors:
+                message = message[socket.send_fds(self._socket, [message], descriptors) :]
+            if message:  # a peer that has received all of it may have closed its socket
+                self._socket.sendall(message)
 
-    def receive(self, timeout_s: float | None = None) -> Frame | None:
+    def receive(
+        self, timeout_s: float | None = None, *, descriptors: list[int] | None = None
+    ) -> Frame | None:
         """
         Wait for one message.
 
         Args:
             timeout_s: None to wait without limit, 0 not to wait.
+            descriptors: Gets the descriptors that come with messages; None to refuse descriptors.
 
         Returns:
             The message; None if none came in time.
@@ -113,7 +122,7 @@ class Channel:
             left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
             if not self._readable(left_s):
                 return None
-            self._fill()
+            self._fill(descriptors)
         return frame
 
     def _readable(self, timeout_s: float | None) -> bool:
@@ -121,9 +130,13 @@ class Channel:
         poll.register(self._socket, select.POLLIN)
         return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))
 
-    def _fill(self) -> None:
+    def _fill(self, descriptors: list[int] | None) -> None:
         try:
-            chunk = self._socket.recv(_READ_BYTES)
+            if descriptors is None:
+                chunk = self._socket.recv(_READ_BYTES)
+            else:
+                chunk, passed, _, _ = socket.recv_fds(self._socket, _READ_BYTES, _MOST_DESCRIPTORS)
+                descriptors += passed
         except ConnectionError:
             chunk = b""
         if not chunk:

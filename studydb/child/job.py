@@ -56,6 +56,7 @@ class Job:
         time_total_s: Seconds of training that earlier attempts have reported.
         next_decision_step: Reports at this step or later wait for the worker's answer; None if
             reports do not wait for a decision.
+        may_keep: Whether the process may wait for another attempt after this one.
     """
 
     to_import: TrainableImport
@@ -78,6 +79,7 @@ class Job:
     restore: Restore | None = None
     time_total_s: float = 0.0
     next_decision_step: int | None = None
+    may_keep: bool = False
 
     @property
     def start_step(self) -> int:

@@ -6,7 +6,7 @@ child → worker                                       worker → child
 began    the user's function starts now              answer   to a flush, or a report with an id
 report   a result, a checkpoint's record, or both    stop     a new verdict, or its withdrawal
 flush    asks to store all earlier reports           lost     the lease is lost
-end      how the code ended (the last message)
+end      how the code ended (the last message)       next     run another attempt, on a new channel
 ```
 The child waits for the answer to a report with an id. The worker sends the answer once the result
 and the checkpoint's row are stored. A report without an id is buffered. The worker does not trust
@@ -44,6 +44,8 @@ class End(StrEnum):
     """The code did not start: the bytes of the checkpoint are missing or corrupt."""
     UNPREPARED = "unprepared"
     """The code did not start, because this host lacks a module, disk space or the store."""
+    NOT_REUSED = "not reused"
+    """A process that has run an earlier trial does not run this one; another process must."""
 
 
 class Reported(Struct, frozen=True, tag="report"):
@@ -76,7 +78,7 @@ class FlushAsked(Struct, frozen=True, tag="flush"):
 
 
 class Ended(Struct, frozen=True, tag="end"):
-    """The user's code has ended, and its process ends next."""
+    """The user's code has ended. Its process ends next, or waits for another attempt."""
 
     end: End
     failure: Failure | None = None
@@ -84,6 +86,10 @@ class Ended(Struct, frozen=True, tag="end"):
     """Whether the code never read its config."""
     later: bool = False
     """Whether a trial that was given back waits before its next attempt."""
+    kept: bool = False
+    """Whether the process waits for another attempt."""
+    not_kept: str | None = None
+    """Why the process of a class with `reset_config` ends."""
 
 
 class Answered(Struct, frozen=True, tag="answer"):
@@ -105,8 +111,12 @@ class LostNotice(Struct, frozen=True, tag="lost"):
     """The attempt no longer holds its trial; the next report must raise LeaseLost."""
 
 
+class NextAttempt(Struct, frozen=True, tag="next"):
+    """The process runs another attempt: with this message come its channel, stdout and stderr."""
+
+
 FromChild = Reported | FlushAsked | Ended | Began
-FromSupervisor = Answered | StopNotice | LostNotice
+FromSupervisor = Answered | StopNotice | LostNotice | NextAttempt
 
 _encode = msgpack.Encoder().encode
 _from_child: msgpack.Decoder[FromChild] = msgpack.Decoder(FromChild)
@@ -150,8 +160,12 @@ def _checked(message: FromChild, payload: bytes) -> FromChild:
                 saved=saved and _with_bytes(saved, payload),
                 artifact_error=error and bounded(error, MESSAGE_BYTES),
             )
-        case Ended(failure=failure):
-            return structs.replace(message, failure=failure and bounded_failure(failure))
+        case Ended(failure=failure, not_kept=why):
+            return structs.replace(
+                message,
+                failure=failure and bounded_failure(failure),
+                not_kept=why and bounded(why, MESSAGE_BYTES),
+            )
     return message
 
 

@@ -1,11 +1,10 @@
 """The work of a child process: receive a job, run it, send how it ended."""
 
 import atexit
-import faulthandler
-import io
 import os
 import random
 import signal
+import socket
 import sys
 import time
 import traceback
@@ -13,7 +12,7 @@ import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import structs
 from numpy import random as numpy_random
@@ -22,8 +21,17 @@ from studydb.artifacts import fetch_parameter
 from studydb.artifacts.checkpoint_files import Restored, fetch
 from studydb.child.channel import Channel
 from studydb.child.job import Job, TrainableImport, read_job
-from studydb.child.messages import Began, End, Ended, write
+from studydb.child.messages import Began, End, Ended, NextAttempt, read_from_supervisor, write
+from studydb.child.process_state import ProcessState
 from studydb.child.running_trial import RunningTrial, current
+from studydb.child.staleness import Staleness
+from studydb.child.stop_signals import ProcessStopped, StopSignals
+from studydb.child.streams import (
+    flush_streams,
+    prepare_streams,
+    redirect_streams,
+    settle_streams,
+)
 from studydb.domain.errors import (
     CheckpointError,
     LeaseLost,
@@ -32,14 +40,17 @@ from studydb.domain.errors import (
     UsageError,
 )
 from studydb.domain.failures import failure_of
-from studydb.domain.records import Failure, TrainableKind
-from studydb.processes import SIGNAL_SPREAD_S, STOP_SIGNALS
+from studydb.domain.records import Failure, Start, TrainableKind
+from studydb.processes import STOP_SIGNALS
 from studydb.trainables import (
+    ClassRun,
     CommandFailed,
     GivenBack,
+    NotReset,
     ProcessLost,
     StoredParameter,
     call,
+    can_reset,
     ignores_config,
     load,
 )
@@ -47,8 +58,21 @@ from studydb.trainables import (
 PROGRAM = "studydb worker"
 """The only item of `sys.argv` in a trial: argparse finds no arguments, and shows this name."""
 
+START_ATTRIBUTE = "studydb_start"
+"""An attribute of the trainable; if it is "fresh", each attempt imports the trainable."""
+
+_DESCRIPTORS = 3
+"""With the next attempt come its channel, stdout and stderr."""
+
 _USAGE = 2
 """The exit code of argparse for wrong or missing arguments."""
+
+
+class Imported(NamedTuple):
+    """The trainable that a template has imported."""
+
+    function: Callable[..., Any]
+    staleness: Staleness
 
 
 def main(channel: Channel) -> None:
@@ -70,63 +94,186 @@ def end_with(serve: Callable[[Channel], int], channel: Channel) -> None:
         os._exit(status)
 
 
-def serve(channel: Channel, function: Callable[..., Any] | None = None) -> int:
-    """Run the attempt that comes over the channel; see `run`. Returns the exit status."""
-    with suppress(EOFError, OSError):
-        frame = channel.receive()
-        assert frame is not None
-        ended = run(read_job(frame), channel, function)
-        if ended.failure is not None:
-            sys.stderr.write(ended.failure.traceback)
-        flush_streams()
-        channel.send(write(ended))
-        return 1 if ended.end is End.FAILED else 0
-    return 1
-
-
-def run(job: Job, channel: Channel, function: Callable[..., Any] | None = None) -> Ended:
+def serve(channel: Channel, imported: Imported | None = None) -> int:
     """
-    Run one attempt, and return how it ended, with the error if the user's code raised one.
+    Run the attempt that comes over the channel, and the attempts that follow it in this process.
 
     Args:
-        function: The trainable, if this process was forked from a template; None to import it.
+        imported: The trainable, if this process was forked from a template; None to import it.
+
+    Returns:
+        The exit status.
     """
     try:
-        if function is None:
-            prepare(job.to_import)
-        trial = _begin(job, channel, _restored(job))
-    except CheckpointError as cause:
-        return Ended(End.UNRESTORABLE, failure_of(cause))
-    except (OSError, TrainableError, UsageError) as cause:
-        return Ended(End.UNPREPARED, failure_of(cause))
-    try:
-        if function is None:
+        return _TrialProcess(channel, imported).serve()
+    except ProcessStopped:
+        return 0
+    except (EOFError, OSError):
+        return 1
+
+
+class _TrialProcess:
+    """A process that runs attempts in turn; only a class with `reset_config` gets a second one."""
+
+    def __init__(self, channel: Channel, imported: Imported | None) -> None:
+        self._channel = channel
+        self._function = imported and imported.function
+        self._staleness = imported and imported.staleness
+        self._began_ns = time.time_ns()
+        self._signals = StopSignals()
+        self._trial: RunningTrial | None = None
+        self._run: ClassRun | None = None
+        self._state: ProcessState | None = None
+        self._is_measured = False
+        self._not_kept: str | None = None
+        # If a forked process kept the socket open, the worker would not see this process end.
+        os.register_at_fork(after_in_child=self._disown)
+
+    def _disown(self) -> None:
+        self._channel.close()
+        for number in STOP_SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+
+    def serve(self) -> int:
+        """Run attempts until the process must end; return its exit status."""
+        try:
+            ended = self._serve_one()
+            while ended.kept and self._take_next():
+                ended = self._serve_one()
+        finally:
+            self._clean_up()
+        return 1 if ended.end is End.FAILED else 0
+
+    def _clean_up(self) -> None:
+        if self._has_object and self._run is not None:
+            self._signals.ignore()
+            try:
+                self._run.close()
+            except BaseException:  # noqa: BLE001  no trial runs that could fail
+                traceback.print_exc()
+
+    def _serve_one(self) -> Ended:
+        frame = self._channel.receive()
+        assert frame is not None
+        ended = self._attempt(read_job(frame))
+        if ended.failure is not None:
+            sys.stderr.write(ended.failure.traceback)
+        (settle_streams if ended.kept else flush_streams)()
+        self._channel.send(write(ended))
+        if ended.kept:
+            self._signals.end()
+        return ended
+
+    def _take_next(self) -> bool:
+        """Wait for the next attempt, and take over its channel and output; False if none comes."""
+        descriptors: list[int] = []
+        try:
+            while (frame := self._channel.receive(descriptors=descriptors)) is not None:
+                if isinstance(read_from_supervisor(frame), NextAttempt):
+                    break  # the messages before it were for the earlier attempt
+        except EOFError:
+            return False
+        if len(descriptors) < _DESCRIPTORS:  # the limit of open files is reached
+            return False
+        job, stdout, stderr = descriptors
+        self._channel.close()
+        os.set_inheritable(job, False)
+        self._channel = Channel(socket.socket(fileno=job))
+        redirect_streams(stdout, stderr)
+        return True
+
+    @property
+    def _has_object(self) -> bool:
+        return self._run is not None and self._run.is_kept
+
+    def _attempt(self, job: Job) -> Ended:
+        """Run one attempt; return how it ended, with the error if the user's code raised one."""
+        if self._has_object and self._staleness is not None and self._staleness.reason():
+            return Ended(End.NOT_REUSED)
+        try:
+            if self._function is None or self._has_object:
+                prepare(job.to_import)
+            trial = RunningTrial(job, self._channel, _restored(job))
+        except CheckpointError as cause:
+            return Ended(End.UNRESTORABLE, failure_of(cause))
+        except (OSError, TrainableError, UsageError) as cause:
+            return Ended(End.UNPREPARED, failure_of(cause))
+        self._trial, self._not_kept = trial, None
+        self._signals.begin(trial)
+        try:
+            function = self._import(job, trial)
+        except BaseException as cause:  # noqa: BLE001  the user's module may raise anything
+            return Ended(End.UNPREPARED, failure_of(cause))
+        try:
+            _make_directory(job, trial)
+        except OSError as cause:
+            return Ended(End.UNPREPARED, failure_of(cause))
+        # Without a seed, all children, as copies of one process, would get the same random numbers.
+        _seed(job.seed)
+        with suppress(OSError):  # the next report notices that the worker is gone
+            self._channel.send(write(Began(time.monotonic())))
+        ended = _call(self._run or function, trial)
+        trial.close()
+        if self._has_object and self._state is not None:
+            self._state.restore()
+        unread = bool(job.config) and not trial.config_was_read and ignores_config(function)
+        return structs.replace(
+            ended, config_unread=unread, kept=self._has_object, not_kept=self._not_kept
+        )
+
+    def _import(self, job: Job, trial: RunningTrial) -> Callable[..., Any]:
+        """Import the trainable, unless that is done; keep the object of a class that allows it."""
+        if self._function is None:
             with current(trial):
-                function = import_trainable(job.to_import)
-    except BaseException as cause:  # noqa: BLE001  the user's module may raise anything
-        return Ended(End.UNPREPARED, failure_of(cause))
-    try:
-        _make_directory(job, trial)
-    except OSError as cause:
-        return Ended(End.UNPREPARED, failure_of(cause))
-    # Without a seed, all children, as copies of one process, would get the same random numbers.
-    _seed(job.seed)
-    with suppress(OSError):  # the next report notices that the worker is gone
-        channel.send(write(Began(time.monotonic())))
+                self._function = import_trainable(job.to_import)
+        function = self._function
+        keeps = job.may_keep and reason_for_fresh_starts(function) is None
+        if self._run is None and keeps and can_reset(function):
+            self._run = ClassRun(function, may_keep=self._may_keep)
+            self._state = ProcessState()
+        return function
+
+    def _may_keep(self) -> bool:
+        assert self._trial is not None
+        assert self._state is not None
+        if self._trial.raised_for not in (End.COMPLETED, End.STOPPED):
+            return False
+        if self._staleness is None:
+            self._staleness = Staleness(self._began_ns)
+        if not self._is_measured:
+            self._staleness.measure()
+            self._is_measured = True
+        try:
+            self._not_kept = self._state.reason_against() or self._staleness.reason()
+        except OSError as error:
+            self._not_kept = f"this host does not show what the trial has left: {error}"
+        return self._not_kept is None
+
+
+def _call(function: Callable[..., Any], trial: RunningTrial) -> Ended:
     try:
         with current(trial):
             trial.finish(call(function, trial.given_config, trial))
-        ended = Ended(trial.raised_for or End.COMPLETED)
+    except NotReset:
+        if trial.has_reported:
+            error = TrainableError("reset_config() has reported; report in step(), or return True.")
+            return Ended(End.FAILED, failure_of(error))
+        return Ended(End.NOT_REUSED)
     except ProcessLost:  # the worker sees this process die in the same way
         flush_streams()
         os.kill(os.getpid(), signal.SIGKILL)
         raise
     except GivenBack as error:
-        ended = Ended(End.GIVEN_BACK, Failure("GivenBack", str(error), ""), later=error.later)
+        return Ended(End.GIVEN_BACK, Failure("GivenBack", str(error), ""), later=error.later)
     except BaseException as error:  # noqa: BLE001  sys.exit() is a failure of the trial, too
-        ended = _ended_by(error, trial)
-    unread = bool(job.config) and not trial.config_was_read and ignores_config(function)
-    return structs.replace(ended, config_unread=unread)
+        return _ended_by(error, trial)
+    return Ended(trial.raised_for or End.COMPLETED)
+
+
+def reason_for_fresh_starts(function: Callable[..., Any]) -> str | None:
+    """Return why each attempt must import this trainable, or None."""
+    asks = getattr(function, START_ATTRIBUTE, None) == Start.FRESH
+    return f"its {START_ATTRIBUTE} asks for fresh starts" if asks else None
 
 
 def prepare(to_import: TrainableImport) -> None:
@@ -173,30 +320,6 @@ def _restored(job: Job) -> Restored | None:
     return fetch(store_url, job.restore, target=Path(job.scratch) / "checkpoint")
 
 
-def _begin(job: Job, channel: Channel, checkpoint: Restored | None) -> RunningTrial:
-    trial = RunningTrial(job, channel, checkpoint)
-
-    signalled_s: list[float] = []
-
-    def preempt(number: int, _frame: object) -> None:
-        signalled_s.append(time.monotonic())
-        if signalled_s[-1] - signalled_s[0] > SIGNAL_SPREAD_S:
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-        trial.preempt()
-
-    def disown() -> None:
-        channel.close()
-        for number in STOP_SIGNALS:
-            signal.signal(number, signal.SIG_DFL)
-
-    for number in STOP_SIGNALS:
-        signal.signal(number, preempt)
-    # If a forked process kept the socket open, the worker would not see this process end.
-    os.register_at_fork(after_in_child=disown)
-    return trial
-
-
 def _make_directory(job: Job, trial: RunningTrial) -> None:
     """Make the trial's directory for a command; enter it if the user's code is to run there."""
     if job.to_import.trainable.kind == TrainableKind.COMMAND or job.runs_in_directory:
@@ -224,28 +347,3 @@ def _ended_by(error: BaseException, trial: RunningTrial) -> Ended:
         message = "The trainable raised TrialStopped, but nothing had stopped it. Return instead."
         failure = Failure(failure.type, message, failure.traceback)
     return Ended(End.FAILED, failure)
-
-
-def flush_streams() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):  # the user's code may have replaced the streams
-            stream.flush()
-
-
-def prepare_streams() -> None:
-    """
-    Replace stdout and stderr by line-buffered streams, and print the stack at a crash.
-
-    The inherited streams are not kept, because they cache properties of the fork server's streams.
-    """
-    # typeshed declares `__stdout__` and `__stderr__` final
-    sys.stdout = sys.__stdout__ = _stream(1)  # type: ignore[misc]
-    sys.stderr = sys.__stderr__ = _stream(2)  # type: ignore[misc]
-    faulthandler.enable()
-
-
-def _stream(descriptor: int) -> "io.TextIOWrapper[io.BufferedWriter]":
-    binary = io.FileIO(descriptor, "w", closefd=False)
-    return io.TextIOWrapper(
-        io.BufferedWriter(binary), errors="backslashreplace", line_buffering=True
-    )

@@ -84,6 +84,7 @@ class RunningTrial:
         self._begun_s = time.monotonic() - job.time_total_s
         self._turn = threading.RLock()
         self._pid = os.getpid()
+        self._is_over = False
 
     @property
     def config(self) -> dict[str, Any]:
@@ -213,6 +214,10 @@ class RunningTrial:
             self.raised_for or End.STOPPED, "stop"
         )
 
+    def close(self) -> None:
+        """Refuse further reports; the process may go on with another trial."""
+        self._is_over = True
+
     def preempt(self) -> None:
         """Make the next report raise TrialStopped; a signal handler may call this."""
         self._preempted = True
@@ -230,6 +235,11 @@ class RunningTrial:
             raise UsageError(
                 f"report() was called in process {os.getpid()}, a fork of the trial's process "
                 f"{self._pid}. Send the metrics to the process that runs the trainable."
+            )
+        if self._is_over:
+            raise UsageError(
+                f"Trial {self.number} has ended, and its process goes on with another trial. "
+                "Call studydb.report(), which reports for the trial that runs."
             )
         with self._turn:
             yield

@@ -4,7 +4,7 @@ import os
 import site
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,21 +18,21 @@ class SourceFile:
     mtime_ns: int
 
 
-def imported_files() -> tuple[SourceFile, ...]:
-    """Return the existing source files of all loaded modules, except installed packages."""
+def imported_files(names: Iterable[str]) -> tuple[SourceFile, ...]:
+    """Return the existing source files of these loaded modules, except installed packages."""
     roots = _installed_roots()
-    found = {path: _stat(path) for path in _module_files() if not path.startswith(roots)}
+    found = {path: _stat(path) for path in _module_files(names) if not path.startswith(roots)}
     return tuple(file for file in found.values() if file is not None)
 
 
-def changed(files: tuple[SourceFile, ...]) -> SourceFile | None:
+def changed(files: Iterable[SourceFile]) -> SourceFile | None:
     """Return the first file that is gone, or has another size or time; None if none has changed."""
     return next((file for file in files if _stat(file.path) != file), None)
 
 
-def _module_files() -> Iterator[str]:
-    for module in list(sys.modules.values()):
-        path = getattr(module, "__file__", None)
+def _module_files(names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        path = getattr(sys.modules.get(name), "__file__", None)
         if isinstance(path, str) and path:
             yield os.path.realpath(path)
 

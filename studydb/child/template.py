@@ -14,31 +14,21 @@ import os
 import time
 import traceback
 import weakref
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 from msgspec import Struct, msgpack
 
-from studydb.child import fork_safety, run, sources
+from studydb.child import fork_safety, run
 from studydb.child.channel import Channel, Frame, decode
 from studydb.child.forking import ChildKind, ForkingServer
 from studydb.child.job import TrainableImport
-from studydb.domain.records import Start
+from studydb.child.staleness import Staleness
+from studydb.child.streams import flush_streams, prepare_streams
 from studydb.processes import name_process, process_name
-
-START_ATTRIBUTE = "studydb_start"
-"""An attribute of the trainable; if it is "fresh", each attempt imports the trainable."""
 
 NAME = "studydb-imports"
 """The process name of a template, as `ps` shows it."""
-
-GROWTH_FACTOR = 2.0
-GROWTH_BYTES = 64 << 20
-"""A template is replaced when its memory exceeds 64 MiB plus twice its memory after the import."""
-
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Ready(Struct, frozen=True, tag="ready"):
@@ -71,7 +61,7 @@ def read_readiness(frame: Frame) -> Readiness:
 
 def main(channel: Channel) -> None:
     """Import the trainable that the first message names; fork attempts until the parent ends."""
-    run.prepare_streams()
+    prepare_streams()
     run.end_with(_serve, channel)
 
 
@@ -87,32 +77,33 @@ def _serve(channel: Channel) -> int:
         traceback.print_exc()
         _answer(channel, Unusable(f"its import raised {type(cause).__name__}"))
         return 1
-    reason = _asks_for_fresh(function) or fork_safety.reason_against(before)
+    reason = run.reason_for_fresh_starts(function) or fork_safety.reason_against(before)
     if reason is not None:
         _answer(channel, Unusable(reason))
         return 0
-    outdated = _Watch(began_ns).reason
-    run.flush_streams()  # without this, every child would print what the buffers hold
+    staleness = Staleness(began_ns)
+    flush_streams()  # without this, every child would print what the buffers hold
     gc.collect()
     gc.freeze()  # without this, a garbage collection in a child would copy every shared page
     _answer(channel, Ready(time.monotonic() - began_s))
-    begin = partial(_begin, function, process_name())
+    begin = partial(_begin, run.Imported(function, staleness), process_name())
     with suppress(OSError):
         name_process(NAME)
     return ForkingServer(
         channel.detach(),
         parent_pid=os.getppid(),
         begin={ChildKind.ATTEMPT: begin},
-        outdated=outdated,
+        outdated=staleness.reason,
         at_end=atexit._run_exitfuncs,  # noqa: SLF001  the functions that the import has registered
     ).serve()
 
 
-def _begin(function: Callable[..., Any], name: str, channel: Channel) -> None:
+def _begin(imported: run.Imported, name: str, channel: Channel) -> None:
     with suppress(OSError):
         name_process(name)
     _forget_exit_functions()
-    run.end_with(partial(run.serve, function=function), channel)
+    imported.staleness.fork()
+    run.end_with(partial(run.serve, imported=imported), channel)
 
 
 def _forget_exit_functions() -> None:
@@ -125,33 +116,3 @@ def _forget_exit_functions() -> None:
 
 def _answer(channel: Channel, readiness: Readiness) -> None:
     channel.send(Frame(msgpack.encode(readiness)))
-
-
-def _asks_for_fresh(function: Callable[..., Any]) -> str | None:
-    asks = getattr(function, START_ATTRIBUTE, None) == Start.FRESH
-    return f"its {START_ATTRIBUTE} asks for fresh starts" if asks else None
-
-
-class _Watch:
-    """Detects that a template must be replaced: its files have changed, or it has grown."""
-
-    def __init__(self, began_ns: int) -> None:
-        self._files = sources.imported_files()
-        # A file that was changed during the import may be newer on disk than in memory. A time in
-        # the future comes from another clock, so the file does not count as changed.
-        now_ns = time.time_ns()
-        late = (file for file in self._files if began_ns <= file.mtime_ns <= now_ns)
-        self._late = next(late, None)
-        self._first_bytes = _resident_bytes()
-
-    def reason(self) -> str | None:
-        if file := self._late or sources.changed(self._files):
-            return f"{file.path} has changed"
-        if _resident_bytes() > self._first_bytes * GROWTH_FACTOR + GROWTH_BYTES:
-            return "the template has grown"
-        return None
-
-
-def _resident_bytes() -> int:
-    with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123  read at each fork
-        return int(file.read().split()[1]) * _PAGE_BYTES

@@ -280,8 +280,8 @@ attempt = sa.Table(
 )
 """
 `start_step` is the first step, `restored_id` the checkpoint that the attempt began from,
-`source_trial_id` the trial of that checkpoint. `start` is "warm" or "fresh", and `start_s` the
-seconds from the claim to the first line of the trainable.
+`source_trial_id` the trial of that checkpoint. `start` is "warm", "fresh" or "reused", and
+`start_s` the seconds from the claim to the first line of the trainable.
 """
 
 add_checks(attempt, **one_of("reason", Reason))

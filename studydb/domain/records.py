@@ -404,6 +404,8 @@ class Start(StrEnum):
     """Forked from a process that had imported the trainable already."""
     FRESH = "fresh"
     """Started as a new Python process, which imports the trainable."""
+    REUSED = "reused"
+    """The process of an earlier trial; its class has a method `reset_config`."""
 
 
 @dataclass(frozen=True, slots=True)

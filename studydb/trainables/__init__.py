@@ -2,7 +2,7 @@
 
 from studydb.trainables.bound_parameters import StoredParameter, WithParameters, with_parameters
 from studydb.trainables.calling import call, check_signature, returned_metrics
-from studydb.trainables.classes import Trainable
+from studydb.trainables.classes import ClassRun, NotReset, Trainable, can_reset
 from studydb.trainables.command import Command
 from studydb.trainables.command_run import CommandFailed, GivenBack, ProcessLost
 from studydb.trainables.config_use import ignores_config
@@ -12,15 +12,18 @@ from studydb.trainables.ray_classes import from_ray
 from studydb.trainables.trust import Trust, check_trusted, sign, signed_payload
 
 __all__ = [
+    "ClassRun",
     "Command",
     "CommandFailed",
     "GivenBack",
+    "NotReset",
     "ProcessLost",
     "StoredParameter",
     "Trainable",
     "Trust",
     "WithParameters",
     "call",
+    "can_reset",
     "check_python",
     "check_signature",
     "check_trusted",

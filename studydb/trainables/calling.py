@@ -6,7 +6,7 @@ from typing import Any, Protocol, cast
 
 from studydb.domain.errors import TrainableError
 from studydb.domain.text.display import with_article
-from studydb.trainables.classes import ClassTrial, Trainable, check_class, run_class
+from studydb.trainables.classes import ClassRun, ClassTrial, Trainable, check_class
 
 EXTRAS = ("trial", "reporter", "checkpoint_dir")
 """The names of the parameters that a trainable may have after the config."""
@@ -94,7 +94,7 @@ def call(function: Callable[..., Any], config: dict[str, Any], trial: ReportingT
     """
     check_signature(function)
     if inspect.isclass(function):
-        return run_class(cast("type[Trainable]", function), config, cast("ClassTrial", trial))
+        return ClassRun(cast("type[Trainable]", function))(config, cast("ClassTrial", trial))
     positional, named = _extras(function, trial)
     result = function(config, *positional, **named)
     return _drain(result, trial) if inspect.isgenerator(result) else result

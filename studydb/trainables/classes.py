@@ -2,10 +2,11 @@
 
 import inspect
 import tempfile
-from collections.abc import Mapping
+import traceback
+from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeGuard
 
 from studydb.domain.errors import TrainableError, TrialStopped
 from studydb.domain.text.display import with_article
@@ -31,7 +32,8 @@ class Trainable:
 
     The process of a trial makes one object, calls `setup`, then `load_checkpoint` if there is a
     checkpoint, then `step` until the trial ends: by a rule, a scheduler, a person, or because
-    `step` returned a dict with `done=True`. `cleanup` is called last, also after an error.
+    `step` returned a dict with `done=True`. `cleanup` is called last, also after an error. If the
+    class has a method `reset_config`, the object may run further trials before its `cleanup`.
 
     Attributes:
         checkpoint_every: A checkpoint is saved at every step that this divides; 0 for none.
@@ -74,6 +76,21 @@ class Trainable:
         """Restore a state: the dict that was saved, or the path of the saved directory."""
         raise NotImplementedError
 
+    def reset_config(self, config: dict[str, Any]) -> bool:  # noqa: ARG002  for classes to override
+        """
+        Prepare this object, which has run a trial, for the next trial; `setup` is not called.
+
+        The worker calls this method after a trial that was completed, stopped or paused, if the
+        trial has left neither threads nor processes. Before the call, `self.config` and
+        `self.trial` are the new ones, `self.iteration` is 0, and the random generators have the new
+        trial's seed. If the next trial has a checkpoint, `load_checkpoint` follows.
+
+        Returns:
+            True if nothing of the earlier trial remains in the object. False to call `cleanup`, and
+            to run the trial in another process, by `setup`.
+        """
+        return False
+
     def cleanup(self) -> None:
         """Release what the object holds."""
 
@@ -112,24 +129,98 @@ def check_class(cls: type) -> None:
         )
 
 
-def run_class(cls: type[Trainable], config: dict[str, Any], trial: ClassTrial) -> None:
-    """
-    Run one trial of a class; it ends by an exception of `trial.report`, or of the class itself.
+class NotReset(Exception):
+    """`reset_config` has returned False: another process must run the trial."""
 
-    Raises:
-        TrialStopped, LeaseLost: The trial was to end, or `step` has returned `done=True`.
-        TrainableError: `step` has returned no dict.
+
+def can_reset(cls: object) -> TypeGuard[type[Trainable]]:
+    """Whether a trainable is a class with a method `reset_config`."""
+    if not isinstance(cls, type) or not issubclass(cls, Trainable):
+        return False
+    return cls.reset_config is not Trainable.reset_config
+
+
+class ClassRun:
     """
-    trained = cls()
-    trained.config, trained.trial = config, trial
+    A class that can be called like a trainable function; each call runs one trial.
+
+    Args:
+        cls: The class.
+        may_keep: Called when a trial was completed, stopped or paused, if the class has a method
+            `reset_config`. If it returns True, the object is kept for the next call.
+    """
+
+    def __init__(
+        self, cls: type[Trainable], *, may_keep: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._cls, self._may_keep = cls, may_keep
+        self._kept: Trainable | None = None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether an object waits for the next call, or for `close`."""
+        return self._kept is not None
+
+    def __call__(self, config: dict[str, Any], trial: ClassTrial) -> None:
+        """
+        Run one trial; it ends by an exception of `trial.report`, or of the class itself.
+
+        Raises:
+            TrialStopped, LeaseLost: The trial was to end, or `step` has returned `done=True`.
+            NotReset: The kept object cannot run this trial; it is kept no longer.
+            TrainableError: `step` or `reset_config` has returned a value of a wrong type.
+        """
+        kept, self._kept = self._kept, None
+        if kept is not None and not _reset(kept, config, trial):
+            raise NotReset
+        trained = self._cls() if kept is None else kept
+        keeps = False
+        try:
+            if kept is None:
+                trained.config, trained.trial = config, trial
+                trained.setup(config)
+            if trial.checkpoint is not None:
+                _load(trained, trial.checkpoint)
+                trained.iteration = trial.start_step
+            _Loop(trained, trial).run()
+        except TrialStopped:
+            keeps = can_reset(self._cls) and self._may_keep()
+            raise
+        finally:
+            if keeps:
+                self._kept = trained
+            else:
+                trained.cleanup()
+
+    def close(self) -> None:
+        """Call the `cleanup` of a kept object."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.cleanup()
+
+
+def _reset(kept: Trainable, config: dict[str, Any], trial: ClassTrial) -> bool:
+    before = kept.config, kept.trial
+    kept.config, kept.trial, kept.iteration = config, trial, 0
     try:
-        trained.setup(config)
-        if trial.checkpoint is not None:
-            _load(trained, trial.checkpoint)
-            trained.iteration = trial.start_step
-        _Loop(trained, trial).run()
-    finally:
-        trained.cleanup()
+        is_reset = _checked_answer(kept.reset_config(config))
+    except BaseException:
+        kept.cleanup()
+        raise
+    if not is_reset:
+        kept.config, kept.trial = before
+        try:
+            kept.cleanup()
+        except BaseException:  # noqa: BLE001  an error of the earlier trial's object fails no trial
+            traceback.print_exc()
+    return is_reset
+
+
+def _checked_answer(answer: object) -> bool:
+    if isinstance(answer, bool):
+        return answer
+    kind = with_article(type(answer).__name__)
+    raise TrainableError(f"reset_config() returned {kind}; return True or False.")
 
 
 def _load(trained: Trainable, checkpoint: Any) -> None:

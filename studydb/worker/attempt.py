@@ -47,6 +47,7 @@ from studydb.worker.attempt_output import AttemptOutput
 from studydb.worker.children import ChildProcess
 from studydb.worker.equipment import Equipment
 from studydb.worker.host import START_PAUSES_S, host_error, oom_kills
+from studydb.worker.slot_processes import SlotProcesses
 from studydb.worker.templates import Started, Template
 
 TICK_S = 0.25
@@ -62,7 +63,7 @@ class Outcome:
     failure: Failure | None = None
     unrestorable: bool = False
     restart: bool = False
-    """The child of a template was killed before it reported. Start again without a template."""
+    """The child did not run the trial. Start again, in another child."""
 
 
 _Notice = LostNotice | StopNotice | signal.Signals | None
@@ -105,8 +106,8 @@ class Attempt:
         last_value: The last reported value of the study's metric; None before the first report.
     """
 
-    def __init__(self, equipment: Equipment, held: HeldAttempt) -> None:
-        self._equipment, self._held = equipment, held
+    def __init__(self, equipment: Equipment, held: HeldAttempt, processes: SlotProcesses) -> None:
+        self._equipment, self._held, self._processes = equipment, held, processes
         self._progress = _Progress()
         self._stores = Stores(INLINE)
         self._to_import: TrainableImport | None = None
@@ -135,7 +136,6 @@ class Attempt:
             usable = self._equipment.checkpoints.newest(self._held, checkpoint, self._stores)
             outcome = self._run_child(usable[1] if usable else None)
             if outcome.restart:
-                self._fresh = True
                 continue
             if not outcome.unrestorable or usable is None:
                 return outcome
@@ -155,13 +155,11 @@ class Attempt:
             self._template = started.template
             try:
                 self._serve(child)
-                if self._must_start_afresh(started):
+                if self._must_start_again(started):
                     return Outcome(Reason.LOST, restart=True)
                 return self._outcome(child)
             finally:
-                child.kill()
-                child.wait()
-                child.channel.close()
+                self._release(started, output)
                 self._record_process(output, directory)
                 self._equipment.templates.close_retired()
 
@@ -184,11 +182,8 @@ class Attempt:
             )
             output = self._equipment.pump.open(directory)
             try:
-                started = self._equipment.templates.spawn(
-                    self._job(restore, scratch),
-                    stdout=output.stdout,
-                    stderr=output.stderr,
-                    fresh=self._fresh,
+                started = self._processes.spawn(
+                    self._job(restore, scratch), output, fresh=self._fresh
                 )
             except BaseException:
                 output.finish()
@@ -226,12 +221,31 @@ class Attempt:
             next_decision_step=study.scheduler.next_decision_step(
                 claim.lease.bracket, restore.step if restore else 0
             ),
+            may_keep=self._equipment.options.warm_starts,
         )
 
     @property
     def _code(self) -> TrainableImport:
         assert self._to_import is not None
         return self._to_import
+
+    def _must_start_again(self, started: Started) -> bool:
+        """Return whether the child did not run the trial, so that another child must run it."""
+        if started.is_reused:
+            return self._was_not_reused()
+        if self._must_start_afresh(started):
+            self._fresh = True
+            return True
+        return False
+
+    def _was_not_reused(self) -> bool:
+        """Return whether a process of an earlier trial has declined this one, or ended before."""
+        progress = self._progress
+        if self._held.is_lost or progress.deadline_s is not None or progress.refused is not None:
+            return False
+        if progress.ended is not None:
+            return progress.ended.end is End.NOT_REUSED
+        return self._start_s is None
 
     def _must_start_afresh(self, started: Started) -> bool:
         """Retire a template whose first child was killed before a report; return True if so."""
@@ -269,7 +283,6 @@ class Attempt:
                 if isinstance(message, Ended):
                     self._check_end(message.end)
                     self._progress.ended = message
-                    child.wait(self._equipment.options.grace_s)
                     return
                 self._handle(message, child.channel)
             except (FrameError, InvalidReport) as error:
@@ -431,7 +444,7 @@ class Attempt:
             case End.GIVEN_BACK:
                 kind, failure = TRY_LATER if ended.later else GIVEN_BACK, ended.failure
                 return Outcome(Reason.PREEMPTED, Failure(kind, failure.message if failure else ""))
-            case End.STOPPED | End.PREEMPTED | End.LOST:
+            case End.STOPPED | End.PREEMPTED | End.LOST | End.NOT_REUSED:
                 return Outcome(Reason.PREEMPTED, ended.failure)
             case End.UNPREPARED:
                 why = ended.failure.message if ended.failure else "it did not begin"
@@ -452,8 +465,35 @@ class Attempt:
         is_command = self._code.trainable.kind == TrainableKind.COMMAND
         if end is End.GIVEN_BACK and not is_command:
             raise FrameError("The trial's process claims to be a command, but it is none.")
-        if end is End.UNPREPARED and progress.began:
+        if end in (End.UNPREPARED, End.NOT_REUSED) and progress.began:
             raise FrameError("The trial's process claims that it never began, but it has reported.")
+        if end is End.NOT_REUSED and self._start is not Start.REUSED:
+            raise FrameError(
+                "The trial's process claims that it ran another trial, but it did not."
+            )
+
+    def _release(self, started: Started, output: AttemptOutput) -> None:
+        """Keep the child for the next trial, or wait for its end and kill what is left of it."""
+        child, ended = started.child, self._progress.ended
+        if ended is not None and self._may_keep(ended):
+            output.settle()
+            self._processes.keep(started, self._code, output)
+            return
+        if ended is not None:
+            if ended.kept:
+                child.channel.close()  # the child then cleans up
+            child.wait(self._equipment.options.grace_s)
+            if ended.not_kept is not None:
+                self._equipment.record_not_kept(ended.not_kept)
+        child.kill()
+        child.wait()
+        child.channel.close()
+        output.finish()
+
+    def _may_keep(self, ended: Ended) -> bool:
+        is_orderly = ended.end in (End.COMPLETED, End.STOPPED) and ended.failure is None
+        is_stopping = self._equipment.interruption.is_stopping
+        return ended.kept and is_orderly and not is_stopping and not self._held.is_lost
 
     def _was_asked_to_stop(self) -> bool:
         """
@@ -466,7 +506,6 @@ class Attempt:
         )
 
     def _record_process(self, output: AttemptOutput, directory: Path) -> None:
-        output.finish()
         tail = output.tail().decode(errors="replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
         self.process = AttemptProcess(str(directory), tail, self._start, self._start_s)
 

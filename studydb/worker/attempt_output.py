@@ -5,7 +5,7 @@ import selectors
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -110,6 +110,12 @@ class AttemptOutput:
         """Return the last bytes of both streams together, in order of arrival."""
         return bytes(self._tail[-size_bytes:])
 
+    def settle(self, timeout_s: float = 1.0) -> None:
+        """Read what a process has written so far; the process may write more."""
+        settled = threading.Event()
+        self._pump.settle(self._streams, settled)
+        settled.wait(timeout_s)
+
     def finish(self, timeout_s: float = 1.0) -> None:
         """
         Read the rest of the output of a child that has ended, and close the files.
@@ -153,6 +159,17 @@ class OutputPump:
         self._call(lambda: self._watch(out))
         self._call(lambda: self._watch(err))
         return AttemptOutput(self, (out, err), tail)
+
+    def settle(self, streams: Sequence[_Stream], settled: threading.Event) -> None:
+        """Read what is in the streams' pipes, then set the event."""
+
+        def read() -> None:
+            for stream in streams:
+                if not stream.closed.is_set():
+                    stream.drain()
+            settled.set()
+
+        self._call(read)
 
     def drop(self, stream: _Stream) -> None:
         """Stop reading a stream to which a process may still write."""

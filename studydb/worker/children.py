@@ -21,6 +21,7 @@ from studydb.child.forking import (
     Reply,
     read_reply,
 )
+from studydb.child.messages import NextAttempt, write
 from studydb.domain.records import Process
 from studydb.processes import is_alive, kill_group, process_record, start_of
 
@@ -76,6 +77,25 @@ class ChildProcess:
         """The host, pid and start time, which identify the process."""
         assert self._process is not None
         return self._process
+
+    def take(self, first: Frame, *, stdout: int, stderr: int) -> None:
+        """
+        Have the process, which waits after an attempt, run another one over a new channel.
+
+        Nothing that the process still sends over the earlier channel is read.
+
+        Raises:
+            OSError: The process has ended or does not read; it must be killed.
+            FrameError: The message is too large; the process must be killed.
+        """
+        ours, theirs = socket.socketpair()
+        earlier, self.channel = self.channel, Channel(ours, send_timeout_s=_SEND_TIMEOUT_S)
+        try:
+            with theirs:
+                earlier.send(write(NextAttempt()), descriptors=[theirs.fileno(), stdout, stderr])
+        finally:
+            earlier.close()
+        self.channel.send(first)
 
     def wait(self, timeout_s: float | None = None) -> Exit | None:
         """Wait until the process and its group have ended; return None after the timeout."""

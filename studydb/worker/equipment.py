@@ -52,6 +52,12 @@ class Equipment:
             number = held.lease.number
             self.options.say(f"trial {number}: a checkpoint could not be stored: {error}")
 
+    def record_not_kept(self, reason: str) -> None:
+        """Print once per worker why the process of a trial does not run the next trial."""
+        mine = object()
+        if self.warnings.setdefault("not kept", mine) is mine:  # atomic: slots share the dict
+            self.options.say(f"a new process runs the next trial, because {reason}")
+
     def record_config_unread(self, held: HeldAttempt, name: str) -> None:
         """Warn once per worker that the trainable `name` never reads the parameters of a trial."""
         kind, mine = EventKind.CONFIG_NOT_READ, object()

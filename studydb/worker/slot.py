@@ -20,6 +20,7 @@ from studydb.operations.study_progress import read_progress
 from studydb.worker.attempt import Attempt, Outcome
 from studydb.worker.equipment import Equipment
 from studydb.worker.first_trials import FAILED_LIMIT
+from studydb.worker.slot_processes import SlotProcesses
 
 
 class TrialLimit:
@@ -59,6 +60,7 @@ class Slot(threading.Thread):
             lease_s=equipment.options.lease_s,
             proposer=equipment.proposer,
         )
+        self._processes = SlotProcesses(equipment.templates, grace_s=equipment.options.grace_s)
         self._poll_interval = PollInterval()
         self._away_since_s: float | None = None
 
@@ -73,6 +75,8 @@ class Slot(threading.Thread):
             interruption.give_up(str(error))
         except Exception:  # noqa: BLE001  a bug must not end a slot without a message
             interruption.give_up(traceback.format_exc())
+        finally:
+            self._processes.close()
 
     def _work(self) -> None:
         while not self._equipment.interruption.is_stopping and self._trial_limit.take():
@@ -88,6 +92,7 @@ class Slot(threading.Thread):
                 continue
             if self._is_over():
                 return
+            self._processes.drop_idle()
             self._equipment.templates.drop_idle()
             self._equipment.interruption.wait(self._poll_interval.next_s())
 
@@ -134,9 +139,11 @@ class Slot(threading.Thread):
             room=equipment.room,
         )
         equipment.heartbeat.add(held)
-        attempt = Attempt(equipment, held)
+        attempt = Attempt(equipment, held, self._processes)
+        is_stored = False
         try:
             self._end(held, attempt, _misfit(claim) or attempt.run())
+            is_stored = True
         except LeaseLost as error:
             equipment.options.say(str(error))
         except StorageTransient:
@@ -152,6 +159,8 @@ class Slot(threading.Thread):
         finally:
             equipment.heartbeat.discard(held)
             held.close()
+            if not is_stored:
+                self._processes.close()
 
     def _end(self, held: HeldAttempt, attempt: Attempt, outcome: Outcome) -> None:
         ending = held.end(outcome.reason, failure=outcome.failure, process=attempt.process)

@@ -35,14 +35,23 @@ _TICK_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A process that runs an attempt, and the template that it was forked from, if any."""
+    """
+    A process that runs an attempt.
+
+    Attributes:
+        template: The template that the process was forked from, if any.
+        is_reused: Whether the process has run an earlier attempt.
+    """
 
     child: ChildProcess
     template: "Template | None"
+    is_reused: bool = False
 
     @property
     def start(self) -> Start:
         """How the process was started, for the attempt's row."""
+        if self.is_reused:
+            return Start.REUSED
         return Start.FRESH if self.template is None else Start.WARM
 
 

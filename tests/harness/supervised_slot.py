@@ -1,5 +1,6 @@
 """A real slot of a worker, in which threads take the place of children and send messages."""
 
+import signal
 import socket
 import threading
 from collections.abc import Iterable
@@ -9,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 from harness.arrange import LEASE_S, new_study, register_worker
-from studydb.child.channel import Channel
+from studydb.child.channel import Channel, Frame
 from studydb.child.job import Job, TrainableImport
 from studydb.child.messages import End, Ended, Reported, write
 from studydb.db import Database
@@ -84,15 +85,52 @@ class ScriptedChild(ChildProcess):
         self._theirs.close()
 
 
-class ScriptedChildren:
-    """Takes the place of a fork server: each child gets the next script."""
+class ReusedChild(ScriptedChild):
+    """A child that may run several trials: it sends a script for each, and ends after the last."""
 
-    def __init__(self, scripts: Iterable[ChildScript]) -> None:
+    def __init__(self, *scripts: ChildScript) -> None:
+        self._more = list(scripts)
+        super().__init__(self._more.pop(0))
+
+    def _send_script(self) -> None:
+        if not self._more:
+            super()._send_script()
+            return
+        with suppress(OSError):
+            self._theirs.sendall(self._script)
+
+    def take(self, first: Frame, *, stdout: int, stderr: int) -> None:
+        assert first.payload
+        assert stdout != stderr
+        if not self._more:
+            raise BrokenPipeError
+        self.channel.close()
+        self._theirs.close()
+        ours, self._theirs = socket.socketpair()
+        self.channel = Channel(ours, send_timeout_s=1.0)
+        self._script = self._more.pop(0)
+        threading.Thread(target=self._send_script, daemon=True).start()
+
+    def wait(self, timeout_s: float | None = None) -> Exit | None:
+        if self.channel._socket.fileno() < 0:  # the worker has closed it, so the process ends
+            self.ended(Exit(code=0))
+        return super().wait(timeout_s)
+
+    def kill(self) -> None:
+        self.ended(Exit(signal=signal.SIGKILL))
+        super().kill()
+
+
+class ScriptedChildren:
+    """Takes the place of a fork server: gives a child, or a new child with the next script."""
+
+    def __init__(self, scripts: Iterable[ChildScript | ScriptedChild]) -> None:
         self._scripts = iter(scripts)
 
     def spawn(self, job: Job, **_descriptors: int) -> ChildProcess:
         assert job.number >= 0
-        return ScriptedChild(next(self._scripts))
+        script = next(self._scripts)
+        return script if isinstance(script, ScriptedChild) else ScriptedChild(script)
 
 
 class Supervised:
@@ -114,7 +152,10 @@ class Supervised:
         self._folder = folder
 
     def run(
-        self, *scripts: ChildScript, forkserver: Any = None, trials: int | None = None
+        self,
+        *scripts: ChildScript | ScriptedChild,
+        forkserver: Any = None,
+        trials: int | None = None,
     ) -> Interruption:
         """Let the slot run a trial for each script; return the worker's interruption."""
         interruption = Interruption()

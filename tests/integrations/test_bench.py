@@ -115,6 +115,17 @@ def test_worker_benchmark_measures_a_busy_and_an_idle_worker(postgres_server):
     assert measured["cpu_s"]["median"]["status"] > measured["cpu_s"]["median"]["--help"] > 0
 
 
+def test_reuse_benchmark_measures_reused_processes_beside_warm_and_fresh_starts(postgres_server):
+    options = ("--trials", "20", "--rounds", "1", "--json")
+
+    ended = run("reuse", *options, **{postgres.DSN_VARIABLE: postgres_server})
+
+    assert ended.returncode in (0, 1), ended.stderr  # 1 if too few trials ran to reach the limit
+    measured = json.loads(ended.stdout)
+    assert measured["ratio"].keys() == {"warm starts", "fresh starts"}
+    assert all(runs[0] > 0 for runs in measured["trials_per_s"].values())
+
+
 def test_loops_benchmark_counts_no_error_and_at_most_one_connection_per_loop(postgres_server):
     options = ("--loops", "6", "--seconds", "0.5", "--waiting", "10")
 

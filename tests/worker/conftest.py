@@ -1,17 +1,15 @@
 """Fixtures: attempts in child processes that the test supervises, and studies with real workers."""
 
 import itertools
-import os
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import pytest
 from fleet.stage import Stage
+from harness.pickled import by_value
 from harness.postgres import PostgresServer, create_database
 
 from studydb.child.job import Job, TrainableImport
@@ -19,25 +17,12 @@ from studydb.child.messages import Answered, Began, Ended, FromChild, read_from_
 from studydb.db import migrate
 from studydb.domain.life.states import Mode
 from studydb.domain.objective import Objective
-from studydb.domain.records import Trainable, TrainableKind
+from studydb.domain.records import Trainable
 from studydb.worker.attempt_output import AttemptOutput, OutputPump
 from studydb.worker.children import ChildProcess
 from studydb.worker.fork_server_client import ForkServer
 
 PATIENCE_S = 20.0
-
-
-def by_value(function: Callable[..., Any]) -> Trainable:
-    """Pickle a test's function by value, as a study does before it sends a function to workers."""
-    module = sys.modules[function.__module__]
-    cloudpickle.register_pickle_by_value(module)
-    try:
-        source = cloudpickle.dumps(function)
-    finally:
-        cloudpickle.unregister_pickle_by_value(module)
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    name = function.__qualname__
-    return Trainable(str(uuid.uuid4()), TrainableKind.PICKLE, name, os.sep, version, source)
 
 
 @dataclass

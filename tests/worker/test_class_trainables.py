@@ -15,6 +15,7 @@ def calls(stage):
     return (stage.folder / "calls").read_text().splitlines()
 
 
+@pytest.mark.row("D6")
 @pytest.mark.parametrize(
     ("name", "saves"),
     [("Counting", ["save 1", "save 2", "save 3", "save 4"]), ("InFiles", ["save 3", "save 4"])],

@@ -1,5 +1,7 @@
 """Class trainables for tests; `folder` in the config is the test's folder."""
 
+import os
+import signal
 from pathlib import Path
 from time import sleep
 
@@ -63,3 +65,49 @@ class Wrong(Counting):
 class Stepless(studydb.Trainable):
     def setup(self, config):
         pass
+
+
+class Reused(Counting):
+    """Is used again for each trial; each trial writes its process to the file `pids`."""
+
+    def step(self):
+        with (self.folder / "pids").open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        return super().step()
+
+    def reset_config(self, config):  # noqa: ARG002  the base class has set `self.config`
+        self.count = 0
+        self.note("reset")
+        return True
+
+
+class Refusing(Reused):
+    """Is used for no second trial, although the class has the method."""
+
+    def reset_config(self, config):  # noqa: ARG002
+        self.note("refused")
+        return False
+
+
+class Faulty(Reused):
+    """Dies or fails in the first attempt at its second trial."""
+
+    def step(self):
+        seen = self.folder / "fault"
+        if self.config["x"] == 1 and not seen.exists():
+            seen.touch()
+            if self.config["fault"] == "raise":
+                raise ValueError("the second trial fails")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step()
+
+
+class Patient(Reused):
+    """Takes its time for its second trial: it waits for the gate and then for a signal."""
+
+    def step(self):
+        if self.config["x"] == 1:
+            (self.folder / "second").touch()
+            while not (self.folder / "gate-all").exists():
+                sleep(0.01)
+        return super().step()

@@ -1,0 +1,98 @@
+"""
+What a trial may change in its process: the next trial in this process must find it as it was.
+
+Some changes are undone. After a trial that leaves others, the process runs no other trial.
+"""
+
+import os
+import resource
+import signal
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from studydb.processes import adopt_orphans
+
+_TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+_TASKS = Path("/proc/self/task")
+_LIMITS = sorted({value for name, value in vars(resource).items() if name.startswith("RLIMIT_")})
+
+
+class ProcessState:
+    """
+    The state of this process before its first trial.
+
+    From now on this process adopts its orphaned descendants, so that none of them is overlooked.
+    """
+
+    def __init__(self) -> None:
+        adopt_orphans()
+        self._environment = dict(os.environ)
+        self._handlers = _handlers()
+        self._blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        self._umask = os.umask(0)
+        os.umask(self._umask)
+        self._limits = _limits()
+        self._threads = set(threading.enumerate())
+        self._n_running = len(sys._current_frames())  # noqa: SLF001  counts threads of C, too
+
+    def restore(self) -> None:
+        """Undo what a trial has changed in environment, signals, timers and umask."""
+        for timer in _TIMERS:
+            signal.setitimer(timer, 0)
+        signal.set_wakeup_fd(-1)
+        for number, handler in _handlers().items():
+            if handler != self._handlers.get(number):
+                signal.signal(number, self._handlers.get(number, signal.SIG_DFL))
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
+        os.umask(self._umask)
+        if dict(os.environ) != self._environment:
+            os.environ.clear()
+            os.environ.update(self._environment)
+
+    def reason_against(self) -> str | None:
+        """
+        Return why this process must not run another trial, or None.
+
+        A Python thread could report for the next trial. A process would write to the earlier
+        trial's log, and would live until the last trial of this process ends. Threads of libraries
+        such as OpenBLAS call no Python code, so they are no reason.
+        """
+        if not (_TASKS / str(os.getpid()) / "children").exists():
+            return "this system cannot list the processes that the trial has left"
+        threads = [thread.name for thread in threading.enumerate() if thread not in self._threads]
+        if threads:
+            return f"the trial has left the thread {threads[0]!r}"
+        if len(sys._current_frames()) > self._n_running:  # noqa: SLF001
+            return "the trial has left a thread that runs Python code"
+        if children := _children():
+            return f"the trial has left process {children[0]}"
+        if _limits() != self._limits:
+            return "the trial has changed the limits, cores or priority of its process"
+        return None
+
+
+def _handlers() -> dict[int, Any]:
+    """The handlers of all signals, without those that code in C has set."""
+    found = {}
+    for number in signal.valid_signals():
+        with suppress(ValueError):
+            found[int(number)] = signal.getsignal(number)
+    return {number: handler for number, handler in found.items() if handler is not None}
+
+
+def _children() -> list[int]:
+    """The pids of this process's children, ended ones and adopted orphans included."""
+    found: list[int] = []
+    for task in os.listdir(_TASKS):  # noqa: PTH208  names, not paths
+        with suppress(FileNotFoundError):  # the thread has ended
+            found += map(int, (_TASKS / task / "children").read_bytes().split())
+    return found
+
+
+def _limits() -> tuple[object, ...]:
+    limits = [resource.getrlimit(number) for number in _LIMITS]
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    return (*limits, os.getpriority(os.PRIO_PROCESS, 0), cores)

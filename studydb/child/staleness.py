@@ -1,0 +1,66 @@
+"""Whether a process that has imported the trainable must be replaced by a new one."""
+
+import os
+import sys
+import time
+
+from studydb.child import sources
+
+GROWTH_FACTOR = 2.0
+GROWTH_BYTES = 64 << 20
+"""A process is replaced when its memory exceeds 64 MiB plus twice the memory that was measured."""
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class Staleness:
+    """
+    Detects that source files have changed since their import, or that the memory has grown.
+
+    Args:
+        began_ns: When the imports began. A file that was changed later may be newer on disk than in
+            memory, so it counts as changed.
+    """
+
+    def __init__(self, began_ns: int) -> None:
+        self._began_ns = began_ns
+        self._names: set[str] = set()
+        self._files: list[sources.SourceFile] = []
+        self._late: sources.SourceFile | None = None
+        self._first_bytes = 0
+        self._note_imports()
+        self.measure()
+
+    def measure(self) -> None:
+        """Compare the memory with its present size from now on."""
+        self._first_bytes = _resident_bytes()
+
+    def fork(self) -> None:
+        """Continue in a fork of the process: what it imports itself, it imports from now on."""
+        self._began_ns = time.time_ns()
+
+    def reason(self) -> str | None:
+        """Return why the process must be replaced, or None."""
+        self._note_imports()
+        if file := self._late or sources.changed(self._files):
+            return f"{file.path} has changed"
+        if _resident_bytes() > self._first_bytes * GROWTH_FACTOR + GROWTH_BYTES:
+            return "the memory of its process has grown"
+        return None
+
+    def _note_imports(self) -> None:
+        names = sys.modules.keys() - self._names
+        if not names:
+            return
+        self._names |= names
+        files = sources.imported_files(names)
+        self._files += files
+        # A time in the future comes from another clock, so the file does not count as changed.
+        now_ns = time.time_ns()
+        late = (file for file in files if self._began_ns <= file.mtime_ns <= now_ns)
+        self._late = self._late or next(late, None)
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123  read at each fork
+        return int(file.read().split()[1]) * _PAGE_BYTES

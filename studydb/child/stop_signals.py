@@ -1,0 +1,55 @@
+"""What SIGTERM, SIGINT and SIGHUP do in the process of a trial."""
+
+import os
+import signal
+import time
+
+from studydb.child.running_trial import RunningTrial
+from studydb.processes import SIGNAL_SPREAD_S, STOP_SIGNALS
+
+
+class ProcessStopped(BaseException):
+    """A stop signal ends this process, which runs no trial now."""
+
+
+class StopSignals:
+    """A stop signal preempts the trial that runs; without a trial it ends the process."""
+
+    def __init__(self) -> None:
+        self._trial: RunningTrial | None = None
+        self._first_s: float | None = None
+        self._is_ending = False
+
+    def begin(self, trial: RunningTrial) -> None:
+        """Preempt this trial at the first signal; a signal after `SIGNAL_SPREAD_S` kills."""
+        self._trial, self._first_s = trial, None
+        for number in STOP_SIGNALS:
+            signal.signal(number, self._handle)
+
+    def end(self) -> None:
+        """
+        End the process at the next stop signal.
+
+        Raises:
+            ProcessStopped: A stop signal has come during the trial.
+        """
+        self._trial = None
+        if self._first_s is not None:
+            raise ProcessStopped
+
+    def ignore(self) -> None:
+        """Ignore stop signals, so that none interrupts the last cleanup of this process."""
+        self._trial, self._is_ending = None, True
+
+    def _handle(self, number: int, _frame: object) -> None:
+        if self._trial is None:
+            if self._is_ending:
+                return
+            self._is_ending = True
+            raise ProcessStopped
+        now_s = time.monotonic()
+        self._first_s = now_s if self._first_s is None else self._first_s
+        if now_s - self._first_s > SIGNAL_SPREAD_S:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        self._trial.preempt()

@@ -1,0 +1,77 @@
+"""The processes of one slot: the process of its last trial, if that may go on, or a new one."""
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from studydb.child.channel import FrameError
+from studydb.child.job import Job, TrainableImport, write_job
+from studydb.worker.attempt_output import AttemptOutput
+from studydb.worker.templates import Started, Templates
+
+IDLE_S = 60.0
+"""A process that has waited for another trial for this time is ended, to free its memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Idle:
+    started: Started
+    code: TrainableImport
+    output: AttemptOutput
+    since_s: float
+
+
+class SlotProcesses:
+    """
+    Starts the processes of one slot's attempts; one thread uses the object.
+
+    Args:
+        grace_s: How long a process that is no longer needed may take to clean up.
+    """
+
+    def __init__(self, templates: Templates, *, grace_s: float) -> None:
+        self._templates, self._grace_s = templates, grace_s
+        self._idle: _Idle | None = None
+
+    def spawn(self, job: Job, output: AttemptOutput, *, fresh: bool = False) -> Started:
+        """Start an attempt, in the process that waits if there is one; see `Templates.spawn`."""
+        if self._idle is not None and self._idle.code != job.to_import:
+            self.close()  # the study was given other code
+        idle, self._idle = self._idle, None
+        if idle is not None and self._take(idle, job, output):
+            return replace(idle.started, is_reused=True)
+        return self._templates.spawn(job, stdout=output.stdout, stderr=output.stderr, fresh=fresh)
+
+    def keep(self, started: Started, code: TrainableImport, output: AttemptOutput) -> None:
+        """Keep a process that has imported `code`; its output goes to the earlier log."""
+        self._idle = _Idle(started, code, output, time.monotonic())
+
+    def drop_idle(self) -> None:
+        """End a process that has waited for `IDLE_S`."""
+        if self._idle is not None and time.monotonic() - self._idle.since_s >= IDLE_S:
+            self.close()
+
+    def close(self) -> None:
+        """End the process that waits; kill it if its cleanup takes longer than the grace."""
+        idle, self._idle = self._idle, None
+        if idle is not None:
+            idle.started.child.channel.close()
+            idle.started.child.wait(self._grace_s)
+            _end(idle)
+
+    def _take(self, idle: _Idle, job: Job, output: AttemptOutput) -> bool:
+        with suppress(OSError, FrameError):
+            child = idle.started.child
+            child.take(write_job(job), stdout=output.stdout, stderr=output.stderr)
+            idle.output.finish(timeout_s=0.0)
+            return True
+        _end(idle)
+        return False
+
+
+def _end(idle: _Idle) -> None:
+    child = idle.started.child
+    child.kill()
+    child.wait()
+    child.channel.close()
+    idle.output.finish()

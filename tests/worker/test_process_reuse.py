@@ -1,0 +1,600 @@
+"""A process that runs several trials of a class: what it passes on, and what it does not."""
+
+# The trainables below are written as users write them, so they break these rules of ruff.
+# ruff: noqa: ARG002, T201
+
+import atexit
+import ctypes
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+from harness.child_messages import STOP, expect_failure, steps_of, values_of
+from harness.pickled import by_value
+
+import studydb
+from studydb.artifacts import digest_of
+from studydb.artifacts.checkpoint_records import Restore
+from studydb.child import running_trial
+from studydb.child.job import Job, TrainableImport, write_job
+from studydb.child.messages import (
+    Answered,
+    Began,
+    End,
+    Ended,
+    Reported,
+    StopNotice,
+    read_from_child,
+    write,
+)
+from studydb.domain.life.states import Mode
+from studydb.domain.objective import Objective
+from studydb.domain.records import CheckpointKind, Trainable, TrainableKind
+
+PATIENCE_S = 20.0
+
+
+class Once(studydb.Trainable):
+    """One step; `act` and `facts` of a subclass say what happens in it."""
+
+    def setup(self, config):
+        print("setup")
+
+    def reset_config(self, config):
+        return True
+
+    def act(self):
+        """Do what the next trial must not see."""
+
+    def facts(self):
+        return {}
+
+    def step(self):
+        facts = self.facts()
+        if self.config.get("acts"):
+            self.act()
+        return {"loss": self.config["x"], "facts": json.dumps(facts), "done": True}
+
+    def cleanup(self):
+        print("cleanup")
+
+
+class Reusing:
+    """One process that runs attempts in turn; a stand-in for the slot of a worker."""
+
+    def __init__(self, fork_server, pump, folder):
+        self._server, self._pump, self._folder = fork_server, pump, folder
+        self.child, self.outputs = None, []
+
+    def begin(self, trainable, *, config=None, **job):
+        """Give the process a job; start the process if there is none."""
+        number = len(self.outputs)
+        scratch = self._folder / f"scratch-{number}"
+        scratch.mkdir()
+        output = self._pump.open(self._folder / f"log-{number}")
+        self.outputs.append(output)
+        if not isinstance(trainable, Trainable):
+            trainable = by_value(trainable)
+        given = {"seed": 11, "attempt": 1, "may_keep": True, "store": "inline:", **job}
+        described = Job(
+            to_import=TrainableImport(
+                "7f3c5a52-38b0-4a33-9e75-94aee4bb0d0c", trainable, True, (str(self._folder),)
+            ),
+            trial_uuid=str(uuid.uuid4()),
+            number=number,
+            config={"x": float(number), **(config or {})},
+            objective=Objective("loss", Mode.MIN),
+            scratch=str(scratch),
+            **given,
+        )
+        if self.child is None:
+            self.child = self._server.spawn(described, stdout=output.stdout, stderr=output.stderr)
+        else:
+            first = write_job(described)
+            self.child.take(first, stdout=output.stdout, stderr=output.stderr)
+        output.release()
+
+    def receive(self):
+        """Return the next message that is no `Began`; answer a message that waits for it."""
+        while True:
+            frame = self.child.channel.receive(PATIENCE_S)
+            assert frame is not None, "the child has sent nothing"
+            message = read_from_child(frame)
+            if isinstance(message, Began):
+                continue
+            if getattr(message, "id", None) is not None:
+                self.child.channel.send(write(Answered(message.id)))
+            return message
+
+    def run(self, trainable, **job):
+        """Run an attempt; return its messages, of which the last is its end."""
+        self.begin(trainable, **job)
+        messages = [self.receive()]
+        while not isinstance(messages[-1], Ended):
+            messages.append(self.receive())
+        return messages
+
+    def facts(self, trainable, **job):
+        report, ended = self.run(trainable, **job)
+        assert ended.end is End.COMPLETED, ended
+        return json.loads(report.result.metrics["facts"])
+
+    def printed(self, number):
+        self.outputs[number].settle()
+        return self.outputs[number].tail().decode()
+
+    def exit(self):
+        return self.child.wait(PATIENCE_S)
+
+    def close(self):
+        if self.child is not None:
+            self.child.kill()
+            self.child.wait(PATIENCE_S)
+            self.child.channel.close()
+        for output in self.outputs:
+            output.finish()
+
+
+@pytest.fixture
+def new_process(fork_server, pump, tmp_path):
+    """Make a `Reusing`; several of them have folders of their own."""
+    made = []
+
+    def make():
+        folder = tmp_path / f"process-{len(made)}"
+        folder.mkdir()
+        made.append(Reusing(fork_server, pump, folder))
+        return made[-1]
+
+    yield make
+    for process in made:
+        process.close()
+
+
+@pytest.fixture
+def process(new_process):
+    return new_process()
+
+
+# what the next trial does not see
+
+
+class Changing(Once):
+    def act(self):
+        os.environ["MINE"] = "1"
+        os.environ.pop("HOME", None)
+        os.umask(0o077)
+        os.chdir("/")
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+        signal.setitimer(signal.ITIMER_REAL, 60)
+        sys.argv.append("mine")
+        random.seed(3)
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123
+
+    def facts(self):
+        umask = os.umask(0)
+        os.umask(umask)
+        return {
+            "environment": {**os.environ, "STUDYDB_CHILD": ""},
+            "umask": umask,
+            "directory": Path.cwd().name,
+            "handler": str(signal.getsignal(signal.SIGUSR1)),
+            "term": signal.getsignal(signal.SIGTERM) is signal.SIG_IGN,
+            "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+            "timer": signal.getitimer(signal.ITIMER_REAL),
+            "arguments": sys.argv,
+            "random": random.random(),
+            "stdout": sys.stdout is sys.__stdout__,
+        }
+
+
+@pytest.mark.row("D6")
+def test_next_trial_finds_the_process_as_a_new_process_is(process, new_process):
+    process.facts(Changing, config={"acts": True})
+    reused = process.facts(Changing)
+    fresh = new_process().facts(Changing)
+
+    assert process.printed(1) == ""  # neither setup nor cleanup
+    fresh["directory"] = process._folder.name
+    assert reused == fresh
+
+
+class Printing(Once):
+    def act(self):
+        print("first", end="")
+        print("error", end="", file=sys.stderr)
+        c = ctypes.CDLL(None)
+        # PYTHONUNBUFFERED makes the stdout of C unbuffered, too.
+        c.malloc.restype = ctypes.c_void_p
+        buffer = ctypes.c_void_p(c.malloc(4096))
+        c.setvbuf(ctypes.c_void_p.in_dll(c, "stdout"), buffer, 0, 4096)
+        c.printf(b" buffered by C")
+
+
+def test_output_that_a_trial_has_buffered_goes_to_its_own_log(process):
+    process.run(Printing, config={"acts": True})
+    process.run(Printing)
+    process.run(Printing, config={"acts": True})
+
+    assert "first" in process.printed(0)
+    assert "error" in process.printed(0)
+    assert "buffered by C" in process.printed(0)
+    assert process.printed(1) == ""
+    assert "setup" not in process.printed(2)
+
+
+class Zombie(Once):
+    """Keeps the first trial's object, and reports to it in later trials."""
+
+    first = None
+
+    def step(self):
+        if self.first is None:
+            self.first = running_trial._current
+            return super().step()
+        try:
+            self.first.report({"loss": 99.0})
+        except studydb.UsageError as error:
+            print(error)
+        return super().step()
+
+
+def test_first_trial_cannot_report_into_the_second(process):
+    process.run(Zombie)
+    report, ended = process.run(Zombie)
+
+    assert (report.result.value, report.result.step) == (1.0, 1)
+    assert ended.end is End.COMPLETED
+    assert "Trial 0 has ended" in process.printed(1)
+
+
+def test_notice_for_an_earlier_trial_does_not_reach_the_next(process):
+    process.run(Once)
+    process.child.channel.send(write(StopNotice(STOP)))
+
+    assert process.run(Once)[-1].end is End.COMPLETED
+
+
+class Long(Once):
+    """Steps for ever, with a checkpoint at the end."""
+
+    def setup(self, config):
+        self.count = 0
+
+    def reset_config(self, config):
+        self.count = 0
+        return True
+
+    def step(self):
+        self.count += 1
+        time.sleep(0.01)
+        return {"loss": self.count, "own_iteration": self.iteration, "x": self.config["x"]}
+
+    def save_checkpoint(self, directory):
+        return {"count": self.count}
+
+    def load_checkpoint(self, checkpoint):
+        self.count = checkpoint["count"]
+
+
+def test_stopped_trial_leaves_its_process_to_a_trial_with_another_config_and_checkpoint(process):
+    process.begin(Long)
+    saved = process.receive().saved
+    process.child.channel.send(write(StopNotice(STOP)))
+    while not isinstance(ended := process.receive(), Ended):
+        pass
+    restore = Restore(
+        CheckpointKind.DICT, "inline:", digest_of(saved.data), step=1, data=saved.data
+    )
+
+    process.begin(Long, restore=restore)
+    second = process.receive()
+
+    assert (ended.end, ended.kept) == (End.STOPPED, True)
+    assert (second.result.step, second.result.value) == (2, 2)
+    assert second.result.metrics["own_iteration"] == 1
+    assert second.result.metrics["x"] == 1.0
+
+
+# which processes are used again
+
+
+def function(config):
+    return config["x"]
+
+
+class WithoutReset(studydb.Trainable):
+    def step(self):
+        return {"loss": self.config["x"], "done": True}
+
+
+class AskingForFresh(Once):
+    studydb_start = "fresh"
+
+
+@pytest.mark.parametrize("trainable", [function, WithoutReset, AskingForFresh])
+def test_process_of_another_trainable_runs_one_trial(process, trainable):
+    ended = process.run(trainable)[-1]
+
+    assert (ended.end, ended.kept) == (End.COMPLETED, False)
+    assert process.exit().code == 0
+
+
+class LeavesThread(Once):
+    def act(self):
+        threading.Thread(target=time.sleep, args=(60,), daemon=True, name="mine").start()
+
+
+class LeavesProcess(Once):
+    def act(self):
+        self.left = subprocess.Popen(["sleep", "60"])
+
+
+class LeavesDaemon(Once):
+    """Leaves a process whose parent has ended, in another session."""
+
+    def act(self):
+        subprocess.run(["sh", "-c", "setsid sleep 60 &"], check=True)
+
+
+class ChangesLimits(Once):
+    def act(self):
+        hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+        resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
+        os.nice(1)
+
+
+class LosesCore(Once):
+    def act(self):
+        os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+
+
+@pytest.mark.parametrize(
+    ("trainable", "words"),
+    [
+        (LeavesThread, "the thread 'mine'"),
+        (LeavesProcess, "the trial has left process"),
+        (LeavesDaemon, "the trial has left process"),
+        (ChangesLimits, "limits"),
+        (LosesCore, "cores"),
+    ],
+)
+def test_process_in_which_a_trial_has_left_something_ends(process, trainable, words):
+    ended = process.run(trainable, config={"acts": True})[-1]
+
+    assert (ended.end, ended.kept) == (End.COMPLETED, False)
+    assert words in ended.not_kept
+    assert process.exit().code == 0
+    assert "cleanup" in process.printed(0)
+
+
+class NativeThread(Once):
+    """Leaves a thread that runs no Python code, as OpenBLAS and OpenMP do."""
+
+    def act(self):
+        c = ctypes.CDLL(None)
+        c.pthread_create(ctypes.byref(ctypes.c_ulong()), None, c.pause, None)
+
+    def facts(self):
+        return len(os.listdir("/proc/self/task"))  # noqa: PTH208
+
+
+def test_process_with_a_thread_of_a_library_is_used_again(process):
+    process.facts(NativeThread, config={"acts": True})
+
+    assert process.facts(NativeThread) == 2
+
+
+class Growing(Once):
+    def act(self):
+        self.data = bytearray(os.urandom(1 << 20)) * 300
+
+
+def test_process_whose_memory_has_grown_since_its_first_trial_ends(process):
+    first = process.run(Growing)[-1]
+    second = process.run(Growing, config={"acts": True})[-1]
+
+    assert (first.kept, second.kept) == (True, False)
+    assert "grown" in second.not_kept
+
+
+class Raising(Once):
+    def act(self):
+        raise ValueError("no step")
+
+
+def test_process_of_a_failed_trial_is_not_used_again(process):
+    ended = process.run(Raising, config={"acts": True})[-1]
+
+    assert (ended.end, ended.kept) == (End.FAILED, False)
+    assert process.exit().code == 1
+
+
+def test_process_ends_if_a_source_file_has_changed(process):
+    source = """
+        import studydb
+        class Mine(studydb.Trainable):
+            def step(self):
+                return {"loss": 1.0, "done": True}
+            def reset_config(self, config):
+                return True
+        """
+    file = process._folder / "mine.py"
+    file.write_text(textwrap.dedent(source))
+    os.utime(file, (1e9, 1e9))
+    trainable = Trainable("u", TrainableKind.IMPORT, "mine:Mine", str(process._folder), "3.11")
+    kept = [process.run(trainable)[-1].kept for _ in range(2)]
+
+    os.utime(file, (2e9, 2e9))
+    after = process.run(trainable)
+
+    assert kept == [True, True]
+    assert [message.end for message in after] == [End.NOT_REUSED]
+    assert process.exit().code == 0
+
+
+# reset_config
+
+
+class Answering(Once):
+    def reset_config(self, config):
+        print("reset")
+        return config["answer"]
+
+    def cleanup(self):
+        print("cleanup of", self.config["x"])
+
+
+def test_false_of_reset_config_ends_the_process_after_a_cleanup(process):
+    process.run(Answering)
+    (ended,) = process.run(Answering, config={"answer": False})
+
+    assert ended.end is End.NOT_REUSED
+    assert process.exit().code == 0
+    assert process.printed(1).splitlines() == ["reset", "cleanup of 0.0"]
+
+
+def test_reset_config_must_return_true_or_false(process):
+    process.run(Answering)
+    messages = process.run(Answering, config={"answer": None})
+
+    expect_failure(messages, "TrainableError", "reset_config()", "True or False")
+
+
+class FailingReset(Once):
+    def reset_config(self, config):
+        raise ValueError("reset failed")
+
+
+class FailingCleanup(Answering):
+    def cleanup(self):
+        raise ValueError("cleanup failed")
+
+
+def test_error_in_reset_config_fails_the_next_trial_with_its_traceback(process):
+    process.run(FailingReset)
+    messages = process.run(FailingReset)
+
+    failure = expect_failure(messages, "ValueError", "reset failed")
+    assert "in reset_config" in failure.traceback
+    assert process.exit().code == 1
+    assert "cleanup" in process.printed(1)
+
+
+def test_error_in_the_cleanup_after_false_of_reset_config_fails_no_trial(process):
+    process.run(FailingCleanup)
+    (ended,) = process.run(FailingCleanup, config={"answer": False})
+
+    assert (ended.end, ended.failure) == (End.NOT_REUSED, None)
+    assert "cleanup failed" in process.printed(1)
+
+
+class ReportingReset(Once):
+    def reset_config(self, config):
+        studydb.report({"loss": 1.0})
+        return False
+
+
+def test_reset_config_that_reports_and_returns_false_fails_its_trial(process):
+    process.run(ReportingReset)
+    messages = process.run(ReportingReset)
+
+    expect_failure(messages, "TrainableError", "reset_config() has reported")
+
+
+# how a process ends
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "closed channel"])
+def test_process_that_waits_cleans_up_and_ends(process, how):
+    process.run(Once)
+    if how == "SIGTERM":
+        process.child.terminate()
+    else:
+        process.child.channel.close()
+
+    assert process.exit().code == 0
+    assert process.printed(0).splitlines() == ["setup", "cleanup"]
+
+
+class LongOnDemand(Long):
+    def step(self):
+        return {**super().step(), "done": not self.config.get("long")}
+
+
+def test_stop_signals_reach_the_trial_that_runs(process):
+    process.run(LongOnDemand)
+    process.begin(LongOnDemand, config={"long": True})
+    process.receive()
+
+    process.child.terminate()
+    while not isinstance(ended := process.receive(), Ended):
+        pass
+
+    assert (ended.end, ended.kept) == (End.PREEMPTED, False)
+    assert process.exit().code == 0
+
+
+def test_error_in_the_last_cleanup_is_printed_and_the_exit_functions_run(process):
+    class Complaining(Once):
+        def setup(self, config):
+            atexit.register(print, "exit function")
+
+        def cleanup(self):
+            raise OSError("no cleanup")
+
+    process.run(Complaining)
+    process.child.channel.close()
+
+    assert process.exit().code == 0
+    assert "OSError: no cleanup" in process.printed(0)
+    assert "exit function" in process.printed(0)
+
+
+class Forking(Once):
+    def act(self):
+        if os.fork() == 0:
+            os.setsid()
+            time.sleep(60)
+
+
+def test_process_left_by_the_second_trial_does_not_keep_its_channel_open(process):
+    process.run(Forking)
+    report, ended = process.run(Forking, config={"acts": True})
+
+    assert isinstance(report, Reported)
+    assert ended.not_kept is not None
+    with pytest.raises(EOFError):
+        process.receive()
+
+
+def test_crash_in_a_reused_process_prints_its_stack_into_the_log_of_its_trial(process):
+    class Crashing(Once):
+        def act(self):
+            ctypes.string_at(0)
+
+    process.run(Crashing)
+    process.begin(Crashing, config={"acts": True})
+
+    assert process.exit().signal == signal.SIGSEGV
+    assert "in act" in process.printed(1)
+    assert "in act" not in process.printed(0)
+
+
+def test_reports_of_both_trials_are_numbered_from_one(process):
+    first, second = process.run(Once), process.run(Once)
+
+    assert (steps_of(first), steps_of(second)) == ([1], [1])
+    assert (values_of(first), values_of(second)) == ([0.0], [1.0])

@@ -1,0 +1,271 @@
+"""Workers whose processes run several trials of a class: when they do, and when they must not."""
+
+import signal
+import time
+
+import pytest
+from fleet.workers import eventually
+from harness.arrange import new_request, rows, states_of
+from harness.supervised_slot import (
+    COMPLETED,
+    GOOD,
+    ReusedChild,
+    Supervised,
+    reported,
+    wire,
+)
+
+import studydb
+from studydb.child.messages import Began, End, Ended
+from studydb.db.schema import worker as worker_table
+from studydb.domain.life.states import State
+from studydb.domain.records import Failure
+from studydb.operations.drain import drain, find_worker
+
+X = studydb.randint(0, 1_000_000)
+
+
+@pytest.fixture
+def storage_url(sqlite_url):
+    """The tests run on SQLite alone, because what they check does not depend on the database."""
+    return sqlite_url
+
+
+def calls(stage, *, of=("setup", "reset", "refused", "cleanup")):
+    lines = (stage.folder / "calls").read_text().splitlines()
+    return [line for line in lines if line in of]
+
+
+def starts(stage, number):
+    return [one.start for one in stage.attempts(number)]
+
+
+def enqueue(stage, *values, **more):
+    """Create a study with a trial for each value of `x`; the trials run in this order."""
+    trainable = more.pop("trainable", "classes:Reused")
+    space = {"x": X, **more.pop("space", {})}
+    stage.create(trainable, num_trials=more.pop("num_trials", len(values)), space=space, **more)
+    for value in values:
+        stage.study.enqueue({"x": value})
+
+
+def waiting_child(worker):
+    """Return the process of a worker that waits for another trial."""
+    return eventually(lambda: next(iter(worker.children()), None), what="a process that waits")
+
+
+@pytest.mark.row("D6")
+def test_trials_of_a_class_with_reset_config_run_in_one_process(stage):
+    stage.create("classes:Reused", num_trials=3)
+
+    assert stage.run() == 0
+
+    assert calls(stage) == ["setup", "reset", "reset", "cleanup"]
+    assert len(set((stage.folder / "pids").read_text().split())) == 1
+    assert [starts(stage, number) for number in range(3)] == [["warm"], ["reused"], ["reused"]]
+    assert [stage.steps(number) for number in range(3)] == [[1, 2, 3, 4]] * 3
+    assert "reused" in stage.command("show", "staged", "1")
+
+
+def test_each_slot_has_a_process_of_its_own(stage):
+    stage.create("classes:Reused", num_trials=8)
+
+    assert stage.run(slots=2) == 0
+
+    assert calls(stage, of=("setup", "cleanup")).count("setup") <= 2
+    assert calls(stage).count("setup") == calls(stage).count("cleanup")
+
+
+def test_fresh_starts_use_no_process_again(stage):
+    stage.create("classes:Reused", num_trials=2)
+
+    assert stage.run(start="fresh") == 0
+
+    assert calls(stage) == ["setup", "cleanup"] * 2
+
+
+def test_trial_that_reset_config_refuses_runs_in_a_new_process(stage):
+    stage.create("classes:Refusing", num_trials=2)
+
+    assert stage.run() == 0
+
+    assert calls(stage) == ["setup", "refused", "cleanup", "setup", "cleanup"]
+    assert [starts(stage, number) for number in range(2)] == [["warm"], ["warm"]]
+    assert stage.trial(1).losses == stage.trial(1).failures == 0
+
+
+# faults
+
+
+def test_process_killed_while_it_waits_costs_nothing(stage):
+    _, waiting = waiting_worker(stage)
+
+    waiting.kill()
+    stage.study.extend(num_trials=1)
+    second = stage.await_state("TERMINATED", 1)
+
+    assert (second.reason, second.attempt, second.losses) == ("COMPLETED", 1, 0)
+    assert starts(stage, 1) == ["warm"]
+    assert stage.steps(1) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("fault", ["raise", "kill"])
+def test_trial_after_a_fault_gets_a_new_process_and_no_other_trial_is_harmed(stage, fault):
+    enqueue(stage, 0, 1, 2, trainable="classes:Faulty", space={"fault": fault}, max_failures=1)
+
+    assert stage.run() == 0
+
+    faulty = stage.attempts(1)
+    assert [starts(stage, 0), faulty[0].start, starts(stage, 2)] == [["warm"], "reused", ["warm"]]
+    assert faulty[0].reason == ("FAILED" if fault == "raise" else "LOST")
+    assert [stage.trial(number).reason for number in range(3)] == ["COMPLETED"] * 3
+    assert [len(stage.attempts(number)) for number in range(3)] == [1, 2, 1]
+    assert [stage.steps(number) for number in range(3)] == [[1, 2, 3, 4]] * 3
+
+
+# how processes that wait end
+
+
+def waiting_worker(stage, **options):
+    """Start a worker; return it when its process waits after the study's only trial."""
+    stage.create("classes:Reused", num_trials=1)
+    worker = stage.start(wait=True, **options)
+    stage.await_state("TERMINATED")
+    return worker, waiting_child(worker)
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "drain"])
+def test_process_that_waits_cleans_up_and_ends_with_its_worker(stage, how):
+    worker, waiting = waiting_worker(stage)
+
+    if how == "drain":
+        uuid = stage.row(worker_table).uuid
+        drain(stage.study.database, find_worker(stage.study.database, uuid), new_request())
+    else:
+        worker.send(signal.SIGTERM)
+
+    assert worker.exit_code() == (0 if how == "drain" else 143)
+    assert not waiting.is_running()
+    assert calls(stage) == ["setup", "cleanup"]
+    assert stage.trial().reason == "COMPLETED"
+
+
+def test_process_that_waits_ends_within_2_s_after_its_worker_was_killed(stage):
+    worker, _ = waiting_worker(stage)
+
+    worker.kill()
+
+    eventually(lambda: not worker.family(), 2.0)
+
+
+def test_process_that_has_waited_too_long_cleans_up_and_ends(stage):
+    worker, waiting = waiting_worker(stage, constants={"worker.slot_processes.IDLE_S": 0.5})
+
+    eventually(lambda: not waiting.is_running(), 10.0)
+
+    assert calls(stage) == ["setup", "cleanup"]
+    assert worker.runs
+
+
+def test_sigterm_and_grace_end_a_trial_in_a_reused_process(stage):
+    enqueue(stage, 0, 1, trainable="classes:Patient")
+    worker = stage.start(grace=0.5)
+    eventually((stage.folder / "second").exists)
+
+    began_s = time.monotonic()
+    worker.send(signal.SIGTERM)
+
+    assert worker.exit_code() == 143
+    assert 0.4 < time.monotonic() - began_s < 5
+    stage.expect_released(1)
+    assert starts(stage, 1) == ["reused"]
+
+
+# children that are not trusted
+
+KEPT = wire(Ended(End.COMPLETED, kept=True))
+BEGAN = wire(Began(0.0))
+NOT_REUSED = wire(Ended(End.NOT_REUSED))
+FAILED_AND_KEPT = wire(Ended(End.FAILED, Failure("ValueError", "", ""), kept=True))
+
+
+@pytest.fixture
+def supervised(database, tmp_path):
+    supervised = Supervised(database, tmp_path)
+    yield supervised
+    supervised.close()
+
+
+def attempts(database):
+    """Read how each attempt was started and how it ended, in the order of the trials."""
+    return rows(database, "SELECT start, reason FROM attempt ORDER BY trial_id, attempt")
+
+
+def values(database):
+    return rows(database, "SELECT number, value FROM v_result ORDER BY number, step")
+
+
+def test_what_a_process_sends_after_the_end_of_a_trial_counts_for_no_trial(supervised, database):
+    child = ReusedChild(reported() + KEPT + reported(2, 99.0), reported(1, 0.25) + COMPLETED)
+
+    assert supervised.run(child, trials=2).gave_up is None
+
+    assert values(database) == [(0, 0.5), (1, 0.25)]
+    assert attempts(database) == [("fresh", "COMPLETED"), ("reused", "COMPLETED")]
+
+
+def test_trial_whose_process_ends_before_its_function_begins_is_run_in_another(
+    supervised, database
+):
+    child = ReusedChild(reported() + KEPT, b"")
+
+    assert supervised.run(child, GOOD, trials=2).gave_up is None
+
+    assert attempts(database) == [("fresh", "COMPLETED"), ("fresh", "COMPLETED")]
+    assert rows(database, "SELECT losses FROM trial") == [(0,), (0,)]
+
+
+def test_trial_whose_reused_process_dies_is_lost_alone(supervised, database):
+    child = ReusedChild(reported() + KEPT, BEGAN)
+
+    assert supervised.run(child, GOOD, trials=3).gave_up is None
+
+    assert attempts(database) == [
+        ("fresh", "COMPLETED"),
+        ("reused", "LOST"),
+        ("fresh", "COMPLETED"),
+    ]
+
+
+@pytest.mark.parametrize("process", ["new", "that has reported"])
+def test_process_cannot_decline_a_trial_without_a_reason(supervised, database, process):
+    is_new = process == "new"
+    child = NOT_REUSED if is_new else ReusedChild(reported() + KEPT, reported() + NOT_REUSED)
+
+    assert supervised.run(child, GOOD, trials=2 + (not is_new)).gave_up is None
+
+    expected = [State.ERROR, State.TERMINATED]
+    assert states_of(database, supervised.study) == [State.TERMINATED] * (not is_new) + expected
+
+
+def test_process_of_a_failed_trial_is_not_used_again_even_if_it_offers_that(supervised, database):
+    child = ReusedChild(reported() + FAILED_AND_KEPT, reported() + COMPLETED)
+
+    assert supervised.run(child, GOOD, trials=2).gave_up is None
+
+    assert attempts(database) == [("fresh", "FAILED"), ("fresh", "COMPLETED")]
+
+
+def test_process_of_a_trial_whose_lease_was_lost_is_not_used_again(
+    supervised, database, monkeypatch
+):
+    def lose(held, *_arguments, **_more):
+        monkeypatch.undo()
+        raise studydb.LeaseLost(number=0, attempt=1)
+
+    monkeypatch.setattr("studydb.lease.held.HeldAttempt.end", lose)
+    child = ReusedChild(reported() + KEPT, reported() + COMPLETED)
+
+    assert supervised.run(child, GOOD, trials=2).gave_up is None
+
+    assert attempts(database)[-1] == ("fresh", "COMPLETED")
