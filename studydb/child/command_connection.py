@@ -33,11 +33,11 @@ def report(metrics: Mapping[str, Any], checkpoint: CheckpointLike | None) -> Non
     elif checkpoint is not None:
         message["checkpoint"] = str(Path(checkpoint).absolute())
     try:
-        json.dumps(message)
+        text = json.dumps(message)
     except (TypeError, ValueError):
-        message = _plain(message)
+        text = json.dumps(_plain(message))
     try:
-        answer = report_client.exchange(message)
+        answer = report_client.exchange(text)
     except report_client.NoRunner as error:
         raise UsageError(str(error)) from None
     if "error" in answer:
