@@ -136,7 +136,7 @@ def test_command_that_its_own_report_stops_is_killed_after_the_grace(stage, scri
 
     assert stage.run(grace=0.5) == 0
 
-    assert time.monotonic() - began_s < 8
+    assert time.monotonic() - began_s < 20
     assert stage.trial().reason == "RULE_STOPPED"
 
 
