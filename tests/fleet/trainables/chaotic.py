@@ -43,6 +43,8 @@ class Chaotic(studydb.Trainable):
         if self.saved:  # the report that has saved this step has returned
             self.journal.acknowledge(self.saved)
             self.saved = 0
+        if self.reached == self.config["steps"]:  # an earlier attempt died after its last step
+            return None
         time.sleep(self.config["step_s"])
         self.reached += 1
         done = self.reached == self.config["steps"]

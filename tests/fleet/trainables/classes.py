@@ -1,5 +1,7 @@
 """Class trainables for tests; `folder` in the config is the test's folder."""
 
+import os
+import signal
 from pathlib import Path
 from time import sleep
 
@@ -48,6 +50,26 @@ class InFiles(Counting):
     def load_checkpoint(self, checkpoint):
         self.count = int(Path(checkpoint, "count").read_text())
         self.note(f"load {self.count}")
+
+
+class KilledAtItsEnd(Counting):
+    """Its first attempt dies when its last step is saved, but its trial has not ended."""
+
+    def step(self):
+        if self.count == 4:
+            return None
+        return super().step()
+
+    def cleanup(self):
+        super().cleanup()
+        if not (self.folder / "killed").exists():
+            (self.folder / "killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Silent(Counting):
+    def step(self):
+        return None
 
 
 class Failing(Counting):
