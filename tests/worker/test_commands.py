@@ -288,8 +288,11 @@ def test_client_that_never_reads_does_not_hold_the_trial(stage, create, here):
             "        client.send(b'{\"error\": 1}\\n')\n"
             "except OSError:\n"
             "    pass\n"
-            'print(\'[studydb] {"error": 7, "step": 900000}\', flush=True)\n',
-        )
+            'print(\'[studydb] {"error": 7, "step": 900000}\', flush=True)\n'
+            "while not os.path.exists(os.environ['STUDYDB_STOP']):\n"
+            "    time.sleep(0.02)\n",
+        ),
+        stop=["training_iteration>=900000"],
     )
 
     assert stage.run() == 0, stage.attempts()
