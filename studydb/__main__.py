@@ -3,9 +3,13 @@
 import gc
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
-from typing import NoReturn
+
+TYPE_CHECKING = False
+"""As in `studydb/__init__.py`; what is imported here costs every `studydb report` its time."""
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
 
 INTERRUPTED, PIPE_BROKEN = 130, 1
 
@@ -16,23 +20,19 @@ which all stay; with Python's own 700, collections took a seventh of a command's
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> NoReturn:
+def main(arguments: "Sequence[str] | None" = None) -> "NoReturn":
     """
     Run one command and exit; `arguments` replace the process's arguments.
 
     A user's mistake is printed as one line on stderr; a traceback means a bug of studydb.
     """
-    gc.set_threshold(NEW_OBJECTS)
-    _put_working_directory_first()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError, ValueError):  # the stream was replaced or closed
-            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     words = sys.argv[1:] if arguments is None else arguments
     try:
         if [*words[:1]] == ["report"] and not {"-h", "--help"} & set(words):
             from studydb.report_client import main as report  # noqa: PLC0415  no click is needed
 
             sys.exit(report(words[1:]))
+        _prepare()
         # Imported here, so that Ctrl-C during the import gives no traceback.
         from studydb.cli.console import run  # noqa: PLC0415
 
@@ -46,16 +46,30 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     sys.exit(code)
 
 
+def _prepare() -> None:
+    gc.set_threshold(NEW_OBJECTS)
+    _put_working_directory_first()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        except (AttributeError, ValueError):  # the stream was replaced or closed
+            continue
+
+
 def _put_working_directory_first() -> None:
     """Put the working directory first on sys.path, before the console script's directory."""
-    with suppress(FileNotFoundError):
+    try:
         working_directory = os.getcwd()  # noqa: PTH109  importing pathlib takes time
-        if working_directory not in sys.path[:1]:
-            sys.path.insert(0, working_directory)
+    except FileNotFoundError:
+        return
+    if working_directory not in sys.path[:1]:
+        sys.path.insert(0, working_directory)
 
 
 def _silence_stdout() -> None:
     """Replace stdout by /dev/null, so that the interpreter's last flush does not fail."""
+    from contextlib import suppress  # noqa: PLC0415  see TYPE_CHECKING
+
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -11,8 +11,10 @@ import time
 from collections.abc import Container
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from studydb.domain.records import Process
+if TYPE_CHECKING:
+    from studydb.domain.records import Process
 
 _SET_PARENT_DEATH_SIGNAL = 1
 _SET_CHILD_SUBREAPER = 36
@@ -29,14 +31,17 @@ Both signals, and the signal to the worker itself, arrive within this time of ea
 """
 
 
-def this_process() -> Process:
+def this_process() -> "Process":
     """The identity of the calling process."""
     pid = os.getpid()
     return process_record(pid, start_of(pid) or _UNKNOWN_START)
 
 
-def process_record(pid: int, started: int) -> Process:
+def process_record(pid: int, started: int) -> "Process":
     """The identity of a process in the caller's namespace of pids."""
+    # Imported here: a fork server calls `die_with_parent` before it imports all the rest.
+    from studydb.domain.records import Process  # noqa: PLC0415
+
     return Process(
         host=socket.gethostname(),
         boot_id=_boot_id(),
@@ -46,12 +51,12 @@ def process_record(pid: int, started: int) -> Process:
     )
 
 
-def is_local(process: Process) -> bool:
+def is_local(process: "Process") -> bool:
     """Whether a process has the caller's boot ID and pid namespace; only then is its pid valid."""
     return (process.boot_id, process.pid_namespace) == (_boot_id(), _pid_namespace())
 
 
-def is_alive(process: Process) -> bool:
+def is_alive(process: "Process") -> bool:
     """
     Whether a process may still run. A zombie has ended.
 

@@ -61,7 +61,8 @@ def worker(*, trials: int, slots: int, rounds: int, fsync: bool, as_json: bool) 
 
     Fresh and warm starts are compared with one raw process per slot, which forks for each trial and
     writes the trial's rows in two statements. Then the memory (PSS) of an idle worker of one slot
-    and its fork server is measured, and the CPU time of commands.
+    and its fork server is measured, and the CPU time of commands; that of `studydb report` beside
+    that of an interpreter which does nothing.
     """
     with ExitStack() as stack:
         server = stack.enter_context(places.postgresql_server(fsync=fsync))
@@ -74,7 +75,7 @@ def worker(*, trials: int, slots: int, rounds: int, fsync: bool, as_json: bool) 
         found = Found(
             rates=_rates(fleet, urls, trials=trials, slots=slots, rounds=rounds),
             idle_mb=_idle_mb(fleet),
-            cpu_s=_cpu_s(urls["ours"], rounds),
+            cpu_s=_cpu_s(urls["ours"], rounds) | cli_usage.cpu_of_reports_s(4 * rounds),
             conditions={"slots": slots, "trials": trials, **places.conditions(server)},
         )
     _show(found, as_json=as_json)
@@ -138,13 +139,14 @@ def _cpu_s(url: str, rounds: int) -> dict[str, list[float]]:
     for arguments in COMMANDS.values():
         _run(url, arguments)
     return {
-        name: [_run(url, arguments) for _ in range(rounds)] for name, arguments in COMMANDS.items()
+        f"studydb {name}": [_run(url, arguments) for _ in range(rounds)]
+        for name, arguments in COMMANDS.items()
     }
 
 
 def _run(url: str, arguments: tuple[str, ...]) -> float:
     used = cli_usage.run(url, *arguments)
-    return used.ru_utime + used.ru_stime
+    return cli_usage.cpu_s(used)
 
 
 def _show(found: Found, *, as_json: bool) -> None:
@@ -167,6 +169,6 @@ def _show(found: Found, *, as_json: bool) -> None:
     for name, mb in {**found.idle_mb, "all": total_mb}.items():
         table.add_row(f"idle, PSS: {name}", f"{mb:.1f} MB")
     for name, seconds in cpu_s.items():
-        table.add_row(f"studydb {name}, CPU", f"{seconds:.2f} s")
+        table.add_row(f"{name}, CPU", f"{1000 * seconds:.0f} ms")
     note = "Medians of runs that took turns."
     output.show_tables(table, note=note, conditions=found.conditions)

@@ -34,7 +34,7 @@ def report(metrics: Mapping[str, Any], checkpoint: CheckpointLike | None) -> Non
     elif checkpoint is not None:
         message["checkpoint"] = str(Path(checkpoint).absolute())
     try:
-        answer = report_client.exchange(message)
+        answer = report_client.exchange(json.dumps(message))
     except report_client.NoRunner as error:
         raise UsageError(str(error)) from None
     if "error" in answer:

@@ -236,7 +236,7 @@ class _TrialProcess:
     def _may_keep(self) -> bool:
         assert self._trial is not None
         assert self._state is not None
-        if self._trial.raised_for not in (End.COMPLETED, End.STOPPED):
+        if self._trial.raised_for not in (None, End.COMPLETED, End.STOPPED):
             return False
         if self._staleness is None:
             self._staleness = Staleness(self._began_ns)

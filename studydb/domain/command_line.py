@@ -77,6 +77,7 @@ class CommandLine:
             for token in _TOKEN.finditer(item):
                 _check_token(token, item)
         _check_program(items)
+        _check_shells(items)
         return cls(tuple(items))
 
     def check(self, space: "Space") -> None:
@@ -154,24 +155,39 @@ def _check_program(items: Sequence[str]) -> None:
                 f"The command's item {item!r} would choose the program by a parameter; name the "
                 "program itself."
             )
-        if item.rpartition("/")[2] in _SHELLS:
-            _check_shell(items)
         is_env = item == "${env}" or item.rpartition("/")[2] == "env"
         if not (is_env or "=" in item or item.startswith("-")):
             return
 
 
 _SHELLS = {"sh", "bash", "dash", "zsh", "ksh"}
+_WITH_ARGUMENT = {"-o", "+o", "-O", "+O", "--rcfile", "--init-file"}
+"""Options of shells that the next item belongs to."""
 
 
-def _check_shell(items: Sequence[str]) -> None:
-    """Refuse a parameter inside a shell's script, where its text could be a command."""
-    for option, script in pairwise(items):
-        if option == "-c" and any(token["name"] for token in _TOKEN.finditer(script)):
+def _check_shells(items: Sequence[str]) -> None:
+    """Check the first shell; after a program such as `nice`, a shell is followed by an option."""
+    for place, (item, after) in enumerate(pairwise([*items, ""])):
+        if item.rpartition("/")[2] in _SHELLS and (place == 0 or after.startswith("-")):
+            _check_script(items[place + 1 :])
+            return
+
+
+def _check_script(items: Sequence[str]) -> None:
+    """
+    Refuse a parameter inside a shell's script, where its text could be a command.
+
+    Args:
+        items: What follows the shell: options, and a file's name or, after `-c`, the script.
+    """
+    for before, item in pairwise(["", *items]):
+        if any(token["name"] for token in _TOKEN.finditer(item)):
             raise InvalidSpec(
-                f"The script {script!r} contains a parameter, whose text the shell would run; "
+                f"The script {item!r} contains a parameter, whose text the shell would run; "
                 "write \"$1\" there, and give the parameter as an item: sh -c '…' sh {lr}."
             )
+        if not item.startswith(("-", "+")) and before not in _WITH_ARGUMENT:
+            return  # what follows the script, or the file, are its arguments
 
 
 def _check_token(token: re.Match[str], item: str) -> None:

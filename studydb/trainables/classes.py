@@ -32,8 +32,8 @@ class Trainable:
 
     The process of a trial makes one object, calls `setup`, then `load_checkpoint` if there is a
     checkpoint, then `step` until the trial ends: by a rule, a scheduler, a person, or because
-    `step` returned a dict with `done=True`. `cleanup` is called last, also after an error. If the
-    class has a method `reset_config`, the object may run further trials before its `cleanup`.
+    `step` returned a dict with `done=True`, or None. `cleanup` is called last, also after an error.
+    If the class has a method `reset_config`, the object may run further trials before its `cleanup`.
 
     Attributes:
         checkpoint_every: A checkpoint is saved at every step that this divides; 0 for none.
@@ -55,8 +55,15 @@ class Trainable:
     def setup(self, config: dict[str, Any]) -> None:
         """Prepare the training."""
 
-    def step(self) -> Mapping[str, Any]:
-        """Train one step and return its metrics."""
+    def step(self) -> Mapping[str, Any] | None:
+        """
+        Train one step.
+
+        Returns:
+            The step's metrics; `done=True` among them ends the trial. Or None, if nothing is left
+            to train: a process may die after it has saved the last step and before its trial has
+            ended, and the next attempt then begins after the last step.
+        """
         raise NotImplementedError
 
     def save_checkpoint(self, directory: str) -> dict[Any, Any] | str | PathLike[str] | None:
@@ -167,6 +174,7 @@ class ClassRun:
 
         Raises:
             TrialStopped, LeaseLost: The trial was to end, or `step` has returned `done=True`.
+                If `step` has returned None, the call returns.
             NotReset: The kept object cannot run this trial; it is kept no longer.
             TrainableError: `step` or `reset_config` has returned a value of a wrong type.
         """
@@ -186,6 +194,8 @@ class ClassRun:
         except TrialStopped:
             keeps = can_reset(self._cls) and self._may_keep()
             raise
+        else:
+            keeps = can_reset(self._cls) and self._may_keep()
         finally:
             if keeps:
                 self._kept = trained
@@ -238,6 +248,8 @@ class _Loop:
         trained, every = self._trained, self._trained.checkpoint_every
         while True:
             metrics = trained.step()
+            if metrics is None:
+                return
             if not isinstance(metrics, Mapping):
                 kind = with_article(type(metrics).__name__)
                 raise TrainableError(f"step() returned {kind}; return a dict of metrics.")

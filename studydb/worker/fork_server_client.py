@@ -24,11 +24,15 @@ from studydb.worker.cores import thread_limits
 #
 # The signal of --preempt-signal is ignored first of all: a batch system may send it to all
 # processes, and would end those that do not handle it. The worker then asks the trials to end.
+#
+# The server dies with its worker from its first import on, not only once it serves.
 _START = (
     "import signal, sys; ignored = int(sys.argv[2]); "
     "ignored and signal.signal(ignored, signal.SIG_IGN); "
     "sys.path.insert(0, sys.argv[1]); import studydb; "
     "sys.path.append(sys.path.pop(0)); "
+    "from studydb.processes import die_with_parent; "
+    "die_with_parent(signal.SIGKILL, int(sys.argv[4])); "
     "from studydb.child.fork_server import main; main(sys.argv[3:])"
 )
 # -P: a file in the working directory must not hide a module that the server imports.

@@ -1,9 +1,12 @@
 """Trial processes load neither SQLAlchemy nor a database driver, and `import studydb` is light."""
 
 import json
+import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -58,10 +61,45 @@ def test_every_public_name_of_studydb_exists():
     assert missing == []
 
 
-def run(code: str, *arguments: str) -> list[str]:
+REPORT = """
+import sys
+before = set(sys.modules)
+from studydb.__main__ import main
+try:
+    main(["report", "error=0.1", "--step", "3", "--save"])
+except SystemExit as end:
+    assert end.code == 0, end.code
+loaded = sorted(set(sys.modules) - before)
+import json
+print(json.dumps(loaded))
+"""
+
+
+def test_report_command_loads_nothing_but_its_client_and_sockets(tmp_path):
+    path = str(tmp_path / "socket")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        Thread(target=accept_report, args=[listener], daemon=True).start()
+
+        loaded = run(REPORT, STUDYDB_SOCKET=path)
+
+    studydb = {"studydb", "studydb.__main__", "studydb.report_client", "studydb.version"}
+    assert set(loaded) == studydb | {"_socket", "gc"}
+
+
+def accept_report(listener):
+    client, _ = listener.accept()
+    with client:
+        client.recv(4096)
+        client.sendall(json.dumps({"go": True}).encode() + b"\n")
+
+
+def run(code: str, *arguments: str, **environment: str) -> list[str]:
     interpreter = subprocess.run(
         [sys.executable, "-c", code, *arguments],
         cwd=ROOT,
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         check=False,

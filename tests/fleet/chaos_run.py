@@ -1,15 +1,23 @@
 """A study into which faults are injected, and the checks of what must hold afterwards."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import studydb
 from fleet import invariants
 from fleet.fault_injector import RECOVERY_S, FaultPlan, FaultReport
-from fleet.trainables import chaotic
+from fleet.trainables import chaotic_curve
 from fleet.workers import TRAINABLES
 
 GRACE_PERIOD, REDUCTION_FACTOR = 2, 3
+
+KINDS: dict[str, str | studydb.Command] = {
+    "function": "chaotic:train",
+    "class": "chaotic:Chaotic",
+    "command": studydb.Command(["sh", "chaotic.sh", sys.executable]),
+}
+"""The trainable of each kind; a command is a shell, and the program that trains is its child."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +27,7 @@ class ChaosRun:
 
     Attributes:
         scheduler: "FIFO" or "ASHA".
+        kind: A key of `KINDS`.
         journal: The directory in which children record the acknowledged steps.
     """
 
@@ -29,6 +38,7 @@ class ChaosRun:
     seed: int
     journal: Path
     lease_s: float = 5.0
+    kind: str = "function"
 
     def create(self, storage: str) -> studydb.Study:
         asha = studydb.ASHA(
@@ -36,7 +46,7 @@ class ChaosRun:
         )
         return studydb.create_study(
             f"chaos-{self.seed}",
-            "chaotic:train",
+            KINDS[self.kind],
             workdir=TRAINABLES,
             space={
                 "x": studydb.uniform(0.0, 1.0),
@@ -71,7 +81,7 @@ class ChaosRun:
                 tables, self.trials + report.extended
             ),
             "every live (trial, step) has one value, as expected": invariants.live_rows_complete(
-                tables, lambda params, step: chaotic.loss(params["x"], step)
+                tables, lambda params, step: chaotic_curve.loss(params["x"], step)
             ),
             "every trial that was not stopped trained to its end": invariants.reached_the_end(
                 tables, self.steps
@@ -85,7 +95,9 @@ class ChaosRun:
             "counters equal count(*)": invariants.counters_true(tables),
             "some trials resumed": invariants.some_resumed(tables),
             "every worker that was not killed exited with 0": report.unexpected_exits,
-            f"no descendant of a killed process lived {report.settle_s:g} s later": report.survivors,
+            f"no process of a trial lived {report.settle_s:g} s after the process above it": (
+                report.departures.survivors
+            ),
             "disconnected workers changed nothing and claimed again": report.zombie_writes,
         }
         if self.scheduler == "ASHA":

@@ -6,7 +6,6 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -15,16 +14,18 @@ from harness.postgres import PostgresServer
 
 import studydb
 from fleet import disconnected
+from fleet.departures import Departures, lives
 from fleet.disconnected import DisconnectedWorker
 from fleet.workers import Fleet, WorkerProcess
 from studydb.domain.errors import StorageTransient
 
 SETTLE_S = 2.0
-"""How long the descendants of a killed worker, fork server, template or child may live."""
+"""How long processes of a trial may live after the process above them."""
 
 _TICK_S = 0.02
-_TARGETS = ("worker", "worker", "child", "child", "fork server", "template")
-
+TARGETS = ("worker", "worker", "child", "child", "fork server", "template")
+TARGETS_OF_COMMANDS = ("worker", "worker", "fork server", "child", "command", "program")
+"""What is killed, by chance. The child runs the command, and the program is the command's child."""
 
 RECOVERY_S = 60.0
 """After the last fault, a study must finish within a lease plus this time."""
@@ -40,6 +41,7 @@ class FaultPlan:
 
     Attributes:
         kills: The least number of SIGKILLs.
+        targets: The kinds of processes that are killed, as often as they are named here.
         pause_s: The shortest and longest time between two SIGKILLs.
         lasts_s: The least time for which faults are injected; until then the study gets new trials.
         outages: How often the database server is stopped in immediate mode.
@@ -59,6 +61,7 @@ class FaultPlan:
     freezes: int = 1
     partitions: int = 0
     limit_s: float = 600.0
+    targets: Sequence[str] = TARGETS
 
 
 @dataclass
@@ -69,7 +72,7 @@ class FaultReport:
     Attributes:
         killed: The number of SIGKILLs by kind of process.
         extended: The number of trials by which the study grew.
-        survivors: Processes that outlived their killed parent by more than `SETTLE_S`.
+        departures: How long processes lived after the process above them.
         unexpected_exits: Exit code and output of each worker that failed without being killed.
         zombie_writes: Rows that a worker changed for its lost attempt after its connection came
             back; also each worker that claimed no trial after its connection came back.
@@ -83,7 +86,7 @@ class FaultReport:
     outages: int = 0
     frozen: int = 0
     partitioned: Counter[str] = field(default_factory=Counter)
-    survivors: list[str] = field(default_factory=list)
+    departures: Departures = field(default_factory=lambda: Departures(SETTLE_S))
     unexpected_exits: list[str] = field(default_factory=list)
     zombie_writes: list[str] = field(default_factory=list)
     recovery_s: float = 0.0
@@ -102,7 +105,7 @@ class FaultReport:
             f"{self.kills} kills ({_listed(self.killed)}), {self.outages} crashes of the server, "
             f"{self.frozen} frozen workers, {self.partitioned.total()} partitions "
             f"({_listed(self.partitioned)}), {self.seconds:.0f} s; finished {self.recovery_s:.0f} s "
-            "after the last fault"
+            f"after the last fault; longest life after a death: {self.departures}"
         )
 
 
@@ -153,7 +156,9 @@ class FaultInjector:
         faults_ended_s = time.monotonic()
         self._rest_until(self._is_over, self._remaining_s())
         self.report.recovery_s = time.monotonic() - faults_ended_s
-        self._rest(SETTLE_S)
+        for worker in self._workers:
+            self.report.departures.watch("worker that ended", worker.processes)
+        self.report.departures.wait()
         self.report.unexpected_exits += [
             self._unexpected_exit(worker) for worker in self._workers if worker.exit_code()
         ]
@@ -237,47 +242,39 @@ class FaultInjector:
         if not targets:
             return
         worker = self._random.choice(targets)
-        target = self._random.choice(_TARGETS)
+        target = self._random.choice(self._plan.targets)
         if target == "worker":
             self._kill_worker(worker)
-        elif target == "child":
-            self._kill_process("child", self._random.choice(worker.children() or [None]))
-        elif target == "template":
-            self._kill_process("template", self._random.choice(worker.templates() or [None]))
-        else:
-            self._kill_process("fork server", worker.fork_server())
+            return
+        found = {
+            "child": worker.children,
+            "template": worker.templates,
+            "command": worker.commands,
+            "program": worker.programs,
+            "fork server": worker.fork_servers,
+        }[target]()
+        if found:
+            self._kill_process(target, self._random.choice(found))
 
     def _kill_worker(self, worker: WorkerProcess) -> None:
         worker.kill()
         self._note("worker", worker.pid)
-        self._later(SETTLE_S, partial(self._look_for_survivors, worker))
+        self.report.departures.watch("killed worker", worker.processes)
         self._workers.remove(worker)
         self._workers.append(self._fleet.start())
 
-    def _kill_process(self, what: str, process: psutil.Process | None) -> None:
-        if process is None:
-            return self._kill_something()
+    def _kill_process(self, what: str, process: psutil.Process) -> None:
         try:
             relatives = [process, *process.children(recursive=True)]
             process.send_signal(signal.SIGKILL)
         except psutil.NoSuchProcess:
-            return self._kill_something()
+            return
         self._note(what, process.pid)
-        return self._later(SETTLE_S, partial(self._look_for_relatives, what, relatives))
+        self.report.departures.watch(f"killed {what}", partial(_living, relatives))
 
     def _note(self, what: str, pid: int) -> None:
         self.report.killed[what] += 1
         self._say(f"kill {self.report.kills}: {what} {pid}")
-
-    def _look_for_survivors(self, worker: WorkerProcess) -> None:
-        self.report.survivors += [f"{one} of worker {worker.pid}" for one in worker.family()]
-
-    def _look_for_relatives(self, what: str, relatives: list[psutil.Process]) -> None:
-        living = [one for one in relatives if _lives(one)]
-        if any(map(_is_stopped, living)):  # a frozen worker ends processes only after it thaws
-            return self._later(SETTLE_S, partial(self._look_for_relatives, what, relatives))
-        self.report.survivors += [f"{one} of {what} {relatives[0].pid}" for one in living]
-        return None
 
     def _unexpected_exit(self, worker: WorkerProcess) -> str:
         return f"worker {worker.pid} exited with {worker.exit_code()}: {worker.output()[-2000:]}"
@@ -347,13 +344,5 @@ def _spread(
     return [(until * (turn + 1) / (len(acts) + 1), act) for turn, act in enumerate(acts)]
 
 
-def _lives(process: psutil.Process) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    return False
-
-
-def _is_stopped(process: psutil.Process) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return process.status() == psutil.STATUS_STOPPED
-    return False
+def _living(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
+    return [process for process in processes if lives(process)]

@@ -15,6 +15,7 @@ import psutil
 from harness.proxy import Proxy
 
 from fleet.preloaded import ForkedProcess, preloaded_workers
+from studydb.processes import pids_with_environment
 
 TRAINABLES = Path(__file__).parent / "trainables"
 """The working directory of studies whose trainables are test code."""
@@ -66,15 +67,39 @@ class WorkerProcess:
         """The worker's live processes: the supervisor and its descendants."""
         return list(_marked(self.mark, self.pid if self.runs else None))
 
+    def processes(self) -> list[psutil.Process]:
+        """The processes below the supervisor; found faster than `family`, and without zombies."""
+        found = []
+        for pid in pids_with_environment(f"{MARK}={self.mark}".encode()):
+            with suppress(psutil.NoSuchProcess):
+                found.append(psutil.Process(pid))
+        return found
+
     def fork_server(self) -> psutil.Process | None:
         """The worker's fork server; None before its start."""
-        return next((one for one in self.family() if _parent(one) == self.pid), None)
+        return next(iter(self.fork_servers()), None)
+
+    def fork_servers(self) -> list[psutil.Process]:
+        """A list of the worker's fork server; empty before its start."""
+        return [one for one in self.family() if _parent(one) == self.pid][:1]
 
     def children(self) -> list[psutil.Process]:
         server, templates = self.fork_server(), {one.pid for one in self.templates()}
         parents = templates | ({server.pid} if server is not None else set())
         family = [one for one in self.family() if one.pid not in templates]
         return [one for one in family if _parent(one) in parents]
+
+    def commands(self) -> list[psutil.Process]:
+        """The processes that the worker's children have started."""
+        return self._below(self.children())
+
+    def programs(self) -> list[psutil.Process]:
+        """The Python programs that commands have started."""
+        return [one for one in self._below(self.commands()) if _name(one).startswith("python")]
+
+    def _below(self, processes: list[psutil.Process]) -> list[psutil.Process]:
+        parents = {one.pid for one in processes}
+        return [one for one in self.family() if _parent(one) in parents]
 
     def templates(self) -> list[psutil.Process]:
         """The worker's templates: processes that have imported the trainable."""
@@ -248,6 +273,12 @@ def _parent(process: psutil.Process) -> int | None:
     with suppress(psutil.Error):
         return process.ppid()
     return None
+
+
+def _name(process: psutil.Process) -> str:
+    with suppress(psutil.Error):
+        return str(process.name())
+    return ""
 
 
 def _signal_all(processes: list[psutil.Process], number: int) -> None:

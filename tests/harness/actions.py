@@ -10,10 +10,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from harness.arrange import new_checkpoint, new_request, process, register_worker, results, token
-from harness.model import Model, ModelAttempt
+from harness.model import Model
+from harness.model_rows import ModelAttempt
 from studydb.db import Database
 from studydb.domain.errors import StudydbError
-from studydb.domain.life.ending import Ending
+from studydb.domain.life.ending import GIVEN_BACK, TRY_LATER, Ending
 from studydb.domain.life.states import Reason, Status
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.records import (
@@ -22,6 +23,7 @@ from studydb.domain.records import (
     CheckpointKind,
     Claim,
     Claimant,
+    Failure,
     Lease,
     Study,
 )
@@ -211,10 +213,15 @@ class ActionFactory:
         )
 
     def finish(
-        self, attempt: ClaimedAttempt, values: Sequence[float], outcome: Reason
+        self,
+        attempt: ClaimedAttempt,
+        values: Sequence[float],
+        outcome: Reason,
+        failure: Failure | None = None,
     ) -> StudyAction:
         batch = attempt.batch(values)
         given: Any = {"lease": attempt.lease, "outcome": outcome, "batch": batch}
+        given["failure"] = failure
 
         def act(database: Database) -> Ending | None:
             tally = Tally(self.study.objective.metric).add(
@@ -227,10 +234,19 @@ class ActionFactory:
             return finish(database, self.study, **given, tally=tally if is_first else None)
 
         return StudyAction(
-            f"finish {outcome}",
+            f"finish {outcome}" if failure is None else f"give_back {failure.type}",
             act,
-            lambda model: model.finish(attempt.lease.token, outcome, **_sent(batch)),
+            lambda model: model.finish(
+                attempt.lease.token, outcome, **_sent(batch), failure=failure
+            ),
         )
+
+    def give_back(
+        self, attempt: ClaimedAttempt, values: Sequence[float], *, later: bool
+    ) -> StudyAction:
+        """End an attempt as the exits 130 and 143 of a command do; if `later`, as 75 does."""
+        kind = TRY_LATER if later else GIVEN_BACK
+        return self.finish(attempt, values, Reason.PREEMPTED, Failure(kind, "exited"))
 
     def save(self, attempt: ClaimedAttempt, *, step_offset: int = 0) -> StudyAction:
         new = new_checkpoint(attempt.lease, step=max(1, attempt.after_step + step_offset))

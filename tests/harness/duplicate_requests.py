@@ -26,7 +26,7 @@ from harness.model_searcher import ModelSearch
 from harness.sketches import HyperBand, MedianStopping
 from studydb.db import Database
 from studydb.domain.life.decisions import RungKey
-from studydb.domain.life.ending import TRY_LATER
+from studydb.domain.life.ending import FREE_EXITS, GIVEN_BACK, TRY_LATER
 from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import Origin, Reason, Status
 from studydb.domain.records import Batch, Failure, Study, Trainable, TrainableKind
@@ -338,6 +338,17 @@ def _finishing(
     return lambda over: finish(over, study, **given, tally=tally, failure=failure)
 
 
+def _giving_back_once_too_often(database: Database) -> Call:
+    """The call ends the tenth attempt in a row whose command gives the trial back: a loss."""
+    study = new_study(database, num_trials=1)
+    worker, failure = SimulatedWorker(database, study), Failure(GIVEN_BACK, "130")
+    for _ in range(FREE_EXITS):
+        worker.take().finish(outcome=Reason.PREEMPTED, failure=failure)
+    run = worker.take()
+    given: Any = {"lease": run.lease, "outcome": Reason.PREEMPTED, "batch": run.batch(0.4)}
+    return lambda over: finish(over, study, **given, failure=failure)
+
+
 def _failing_like_four_others(database: Database) -> Call:
     """The transaction that stores the fifth equal failure also pauses the study."""
     study = new_study(database, num_trials=20)
@@ -446,6 +457,7 @@ FINISHES: dict[str, Arranged] = {
     "fail_by_content": _failing_by_content,
     "release": partial(_finishing, outcome=Reason.PREEMPTED, max_concurrent=3),
     "give_back": partial(_finishing, outcome=Reason.PREEMPTED, failure=Failure(TRY_LATER, "75")),
+    "give_back_once_too_often": _giving_back_once_too_often,
 }
 """A duplicate request of these operations returns None."""
 

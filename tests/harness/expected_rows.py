@@ -4,7 +4,8 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from harness.model import Model, ModelAttempt, ModelCheckpoint, ModelTrial
+from harness.model import Model
+from harness.model_rows import ModelAttempt, ModelCheckpoint, ModelTrial
 from harness.snapshot import GONE, Snapshot, plain
 from studydb.domain.life.decisions import Verdict
 from studydb.domain.life.states import State, Status
@@ -119,6 +120,7 @@ def _attempt(model: Model, attempt: ModelAttempt) -> dict[str, Any]:
         "started_at": attempt.started_at,
         "ended_at": attempt.ended_at,
         "reason": attempt.reason,
+        "error_type": attempt.error_type,
         "restored": _name(model, attempt.restored),
         **_verdict(attempt.verdict),
     }

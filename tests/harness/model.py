@@ -7,95 +7,19 @@ types, and computes everything without the package's functions.
 
 import math
 from collections.abc import Generator
-from dataclasses import dataclass, field
 from typing import Any
 
+from harness.model_exits import judge_exit
 from harness.model_judging import ModelJudge
+from harness.model_rows import ModelAttempt, ModelCheckpoint, ModelTrial, ModelWorker
 from studydb.domain.errors import BudgetSpent, LeaseLost, NotAllowed, UnknownTrial
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.ending import Ending
 from studydb.domain.life.states import Reason, State, Status
 from studydb.domain.metrics import Result
-from studydb.domain.records import NewStudy, Request
+from studydb.domain.records import Failure, NewStudy, Request
 
 ENDED = (State.TERMINATED, State.ERROR)
-
-
-@dataclass
-class ModelWorker:
-    """A process that holds leases."""
-
-    uuid: str
-    pid: int
-    lease_s: float
-    seen_at: float
-    ended_at: float | None = None
-
-
-@dataclass
-class ModelCheckpoint:
-    """A checkpoint's row."""
-
-    uuid: str
-    number: int
-    attempt: int
-    step: int
-    removed: bool = False
-    corrupt: bool = False
-    data: bool = True
-
-
-@dataclass
-class ModelAttempt:
-    """Attempt `no` of trial `number`; `stored` holds the attempt's flushed values by step."""
-
-    number: int
-    no: int
-    token: str
-    worker: ModelWorker
-    restored: ModelCheckpoint | None
-    start_step: int
-    started_at: float
-    flush_no: int = 0
-    stored: dict[int, float] = field(default_factory=dict)
-    ended_at: float | None = None
-    reason: Reason | None = None
-    verdict: Verdict | None = None
-
-
-@dataclass
-class ModelTrial:
-    """A trial's row; `live` holds the values that no later attempt has superseded, by step."""
-
-    number: int
-    origin: str
-    created_at: float
-    draw: int | None = None
-    priority: int = 0
-    state: State = State.PENDING
-    reason: Reason | None = None
-    ready_at: float | None = None
-    request: Action | None = None
-    verdict: Verdict | None = None
-    paused_by: str | None = None
-    failures: int = 0
-    losses: int = 0
-    attempts: list[ModelAttempt] = field(default_factory=list)
-    flush_no: int = 0
-    lease_s: float | None = None
-    expires_at: float | None = None
-    suspect_at: float | None = None
-    checkpoint: ModelCheckpoint | None = None
-    checkpoint_step: int = 0
-    live: dict[int, float] = field(default_factory=dict)
-    time_total_s: float | None = None
-    started_at: float | None = None
-    ended_at: float | None = None
-
-    @property
-    def held(self) -> ModelAttempt | None:
-        """The attempt that may write to this trial."""
-        return self.attempts[-1] if self.state is State.RUNNING else None
 
 
 class Model:
@@ -219,6 +143,7 @@ class Model:
         flush_no: int,
         after: int,
         results: tuple[Result, ...],
+        failure: Failure | None = None,
     ) -> Ending | None:
         attempt, trial = self._of(token)
         if trial.held is not attempt:
@@ -227,7 +152,8 @@ class Model:
         decided = None
         if not _has_final_verdict(trial) and flush_no > trial.flush_no:
             decided = self._store(trial, attempt, after, results)
-        return self._end(trial, outcome, decided, flush_no=flush_no, actor="worker")
+        given: Any = {"flush_no": flush_no, "actor": "worker", "failure": failure}
+        return self._end(trial, outcome, decided, **given)
 
     def renew(self, worker: str, tokens: list[str]) -> dict[str, Verdict | None]:
         self.workers[worker].seen_at = self.now
@@ -488,12 +414,15 @@ class Model:
         *,
         flush_no: int,
         actor: str,
+        failure: Failure | None = None,
     ) -> Ending:
+        outcome, waits_s = judge_exit(trial, self.checkpoints, outcome, failure)
         trial.failures += outcome is Reason.FAILED
         trial.losses += outcome is Reason.LOST
         verdict = self._settled(trial, outcome, decided)
-        ending = self._ending(trial, outcome, verdict)
+        ending = self._ending(trial, outcome, verdict, waits_s)
         attempt = trial.attempts[-1]
+        attempt.error_type = failure.type if failure else None
         attempt.ended_at, attempt.reason = self.now, ending.attempt_reason
         attempt.verdict, attempt.flush_no = verdict, flush_no
         trial.state, trial.reason, trial.paused_by = ending.state, ending.reason, ending.paused_by
@@ -503,7 +432,8 @@ class Model:
         trial.ready_at = self.now + ending.delay_s if ending.delay_s else None
         trial.request = trial.verdict = trial.suspect_at = None
         if outcome in (Reason.FAILED, Reason.LOST, Reason.TIMED_OUT):
-            self._record_event(outcome.lower(), actor, attempt=attempt)
+            cause = {"type": failure.type, "message": failure.message} if failure else None
+            self._record_event(outcome.lower(), actor, attempt=attempt, data=cause)
         return ending
 
     def _settled(
@@ -517,7 +447,9 @@ class Model:
             ends_as = asked if by_person else known
         return None if outcome is Reason.COMPLETED and ends_as != known else ends_as
 
-    def _ending(self, trial: ModelTrial, outcome: Reason, verdict: Verdict | None) -> Ending:
+    def _ending(
+        self, trial: ModelTrial, outcome: Reason, verdict: Verdict | None, waits_s: float
+    ) -> Ending:
         spent = (trial.failures, trial.losses)
         failed_or_lost = outcome in (Reason.FAILED, Reason.LOST)
         if verdict is not None and verdict.action is Action.STOP:
@@ -529,7 +461,7 @@ class Model:
         if outcome in (Reason.COMPLETED, Reason.TIMED_OUT):
             return Ending(State.TERMINATED, outcome, outcome, *spent)
         if outcome is Reason.PREEMPTED:
-            return Ending(State.PENDING, None, outcome, *spent)
+            return Ending(State.PENDING, None, outcome, *spent, delay_s=waits_s)
         if outcome is Reason.FAILED:
             limit, count = self.spec.max_failures, trial.failures
         else:

@@ -18,7 +18,7 @@ from harness.model import Model
 from harness.snapshot import BEGINNING
 from studydb.db import Database
 from studydb.domain.life.decisions import Action, Verdict
-from studydb.domain.life.ending import Ending
+from studydb.domain.life.ending import FREE_EXITS, Ending
 from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import FINAL, Mode, Reason, Status
 from studydb.operations.create import create
@@ -60,6 +60,8 @@ WEIGHTS = {
     "report_nothing": 1,
     "save": 3,
     "finish": 2,
+    "give_back": 1,
+    "give_back_in_a_row": 0.3,
     "carry_out_verdicts": 2,
     "mark_corrupt": 1,
     "record_event": 1,
@@ -151,6 +153,17 @@ class RandomWalk:
                 outcome = Reason.PREEMPTED if pauses else Reason.COMPLETED
                 self.do(self.factory.finish(attempt, [], outcome))
 
+    def give_back_in_a_row(self, rng: Random) -> None:
+        """Give a trial back more often than is free, with a claim and a wait after each time."""
+        for _ in range(FREE_EXITS + 1):
+            action = self._give_back(rng, self.attempts(held=True)[:1])
+            if action is None:
+                return
+            self.do(action)
+            self.advance(300)
+            self.do(self.factory.recover())
+            self.do(self._claim(rng))
+
     def wait(self, rng: Random) -> None:
         self.advance(rng.choice([0.5, 1, 2, 9, 20, 90, 91, 400]))
 
@@ -221,6 +234,14 @@ class RandomWalk:
     def _finish(self, rng: Random) -> StudyAction | None:
         attempt, values = self._writer(rng), rng.choice([[], some_values(rng)])
         return self.factory.finish(attempt, values, rng.choice(ENDS)) if attempt else None
+
+    def _give_back(
+        self, rng: Random, among: list[ClaimedAttempt] | None = None
+    ) -> StudyAction | None:
+        attempt = self._writer(rng, among=among)
+        values: list[float] = rng.choice([[], some_values(rng)])
+        later = rng.random() < 0.5
+        return self.factory.give_back(attempt, values, later=later) if attempt else None
 
     def _mark_corrupt(self, rng: Random) -> StudyAction | None:
         attempt = self._attempt(rng)
@@ -303,9 +324,12 @@ class RandomWalk:
             and (known.ended_at is None) is held
         ]
 
-    def _writer(self, rng: Random, *, held: bool = True) -> ClaimedAttempt | None:
+    def _writer(
+        self, rng: Random, *, held: bool = True, among: list[ClaimedAttempt] | None = None
+    ) -> ClaimedAttempt | None:
         """An attempt that awaits no answer to a batch: a worker sends one batch at a time."""
-        attempts = [attempt for attempt in self.attempts(held=held) if attempt not in self.busy]
+        known = self.attempts(held=held) if among is None else among
+        attempts = [attempt for attempt in known if attempt not in self.busy]
         if not attempts:
             return None
         self.busy.append(rng.choice(attempts[-6:]))

@@ -47,7 +47,10 @@ _TRIAL = (
     *("n_results", "last_step", "last_value", "best_value", "best_step", "best_score"),
     *("time_total_s", "created_at", "started_at", "ended_at"),
 )
-_ATTEMPT = ("token", "start_step", "flush_no", "started_at", "ended_at", "reason", *_VERDICT)
+_ATTEMPT = (
+    *("token", "start_step", "flush_no", "started_at", "ended_at", "reason", "error_type"),
+    *_VERDICT,
+)
 _CHECKPOINT = ("uuid", "attempt", "step", "pins")
 _ENTRY = (
     "attempt",

@@ -5,6 +5,7 @@ import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import median
 
 import pytest
 from fleet import invariants
@@ -20,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 sys.path.append(str(ROOT / "scripts"))
 
-from benchmarks import loading, space  # noqa: E402  needs the path above
+from benchmarks import cli_usage, loading, space  # noqa: E402  needs the path above
 
 ONE_SHORT_ROUND = ("--rounds", "1", "--seconds", "0.05", "--json")
 
@@ -112,7 +113,16 @@ def test_worker_benchmark_measures_a_busy_and_an_idle_worker(postgres_server):
 
     assert measured["trials_per_s"]["median"]["studydb worker, warm starts"] > 0
     assert measured["idle_pss_mb"].keys() == {"supervisor", "fork server", "all"}
-    assert measured["cpu_s"]["median"]["status"] > measured["cpu_s"]["median"]["--help"] > 0
+    cpu_s = measured["cpu_s"]["median"]
+    assert cpu_s["studydb status"] > cpu_s["studydb --help"] > cpu_s["studydb report"] > 0
+
+
+def test_report_command_takes_25_ms_more_cpu_than_an_interpreter_that_does_nothing_at_most():
+    runs = cli_usage.cpu_of_reports_s(20)
+
+    extra_s = median(runs[cli_usage.REPORT]) - median(runs[cli_usage.INTERPRETER])
+    print(f"{1000 * extra_s:.1f} ms more")  # noqa: T201  for pytest -rP
+    assert extra_s <= 0.025
 
 
 def test_reuse_benchmark_measures_reused_processes_beside_warm_and_fresh_starts(postgres_server):

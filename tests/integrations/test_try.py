@@ -4,10 +4,11 @@ import json
 import sys
 
 import pytest
-from fleet.workers import TRAINABLES
+from fleet.workers import TRAINABLES, eventually
 from harness.arrange import dump
 
 import studydb
+from studydb.processes import start_of
 
 
 @pytest.fixture
@@ -87,6 +88,15 @@ def test_command_that_is_tried_gets_no_credentials(bare_console, here, study, mo
     names = {line.partition("=")[0] for line in (here / "env").read_text().splitlines()}
     assert "STUDYDB_CONFIG" in names
     assert not names & {"STUDYDB_STORAGE", "STUDYDB_SIGNING_KEY", "PGPASSWORD"}
+
+
+def test_command_that_is_tried_leaves_no_process_of_its_group(bare_console, here, study):
+    study(["sh", "-c", "sleep 300 & echo '[studydb] {{\"loss\": 1}}'; echo $! > pid"])
+
+    bare_console("try", "tried")
+
+    pid = int((here / "pid").read_text())
+    eventually(lambda: start_of(pid) is None, 2.0)
 
 
 @pytest.mark.parametrize(("end", "words"), [("exit 75", "run later"), ("kill -9 $$", "SIGKILL")])

@@ -62,6 +62,11 @@ PLANS = [
     ("finish", "recover"),
     ("finish", "claim"),
     ("finish", "report", "report"),
+    ("give_back", AGAIN),
+    ("give_back", "recover"),
+    ("give_back", "save", "claim"),
+    ("give_back", "stop"),
+    ("give_back", "pause_or_stop_the_study", "resume_the_study"),
     ("save", AGAIN),
     ("save", "recover"),
     ("save", "finish", "recover"),
@@ -203,7 +208,7 @@ def run_concurrently(stage, plan, seed):
 
 
 def n_writers(plan):
-    return sum(name in {"report", "finish", "save", "mark_corrupt"} for name in plan)
+    return sum(name in {"report", "finish", "give_back", "save", "mark_corrupt"} for name in plan)
 
 
 def prepare(walk, plan, rng):

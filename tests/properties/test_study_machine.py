@@ -60,6 +60,8 @@ MUST_HAPPEN = {
     "renew: something",
     "finish: TERMINATED",
     "finish: LeaseLost",
+    "give_back: PENDING",
+    "give_back_in_a_row",
     "recover: something",
     "paused: nothing",
     "resumed: nothing",

@@ -119,15 +119,33 @@ def test_program_cannot_be_chosen_by_a_parameter(items):
 
 
 @pytest.mark.parametrize(
-    "items", [["sh", "-c", "train {lr}"], ["/bin/bash", "-x", "-c", "train {lr}", "sh"]]
+    "items",
+    [
+        ["sh", "-c", "train {lr}"],
+        ["/bin/bash", "-x", "-c", "train {lr}", "sh"],
+        ["sh", "-ec", "train {lr}"],
+        ["bash", "-o", "pipefail", "-c", "train {lr}"],
+        ["nice", "sh", "-c", "train {lr}"],
+        ["env", "A=1", "bash", "-c", "train {lr}"],
+        ["sh", "{lr}", "-x"],
+    ],
 )
 def test_parameter_cannot_be_part_of_a_shell_script(items):
     with pytest.raises(InvalidSpec, match="the shell would run"):
         CommandLine.read(items)
 
 
-def test_parameter_can_be_an_argument_of_a_shell_script():
-    assert expanded("sh", "-c", 'train "$1"', "sh", "{lr}")[-1] == "0.1"
+@pytest.mark.parametrize(
+    "items",
+    [
+        ["sh", "-c", 'train "$1"', "sh"],
+        ["bash", "train.sh", "-c"],
+        ["sh", "-e", "train.sh"],
+        ["./train", "--language", "sh"],
+    ],
+)
+def test_parameter_can_be_an_argument_of_a_shell_script(items):
+    assert expanded(*items, "{lr}")[-1] == "0.1"
 
 
 SPACE = Space.read({"lr": uniform(0, 1), "model": {"width": choice([1, 2])}, "epochs": 3})

@@ -1,6 +1,8 @@
 """Fixtures: attempts in child processes that the test supervises, and studies with real workers."""
 
 import itertools
+import stat
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ from fleet.stage import Stage
 from harness.pickled import by_value
 from harness.postgres import PostgresServer, create_database
 
+import studydb
 from studydb.child.job import Job, TrainableImport
 from studydb.child.messages import Answered, Began, Ended, FromChild, read_from_child, write
 from studydb.db import migrate
@@ -170,3 +173,38 @@ def crashable_stage(crashable_server: PostgresServer, tmp_path: Path) -> Iterato
         create_database(crashable_server.url(), name, template="template"), tmp_path
     ) as stage:
         yield stage
+
+
+CONSOLE = Path(sys.executable).parent / "studydb"
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """The directory in which the commands of trials are."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def script(here: Path) -> Callable[..., str]:
+    """A function that writes an executable shell script into the directory, and names it."""
+
+    def write(text: str, name: str = "train.sh") -> str:
+        path = here / name
+        path.write_text(f"#!/bin/sh\nPATH={CONSOLE.parent}:$PATH\n{text}")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        return f"./{name}"
+
+    return write
+
+
+@pytest.fixture
+def create_command(stage: Stage, here: Path) -> Callable[..., studydb.Study]:
+    """A function that creates the stage's study with a command; its metric is `error`."""
+
+    def create(*items: str, space: Any = None, **options: Any) -> studydb.Study:
+        command = studydb.Command(items, options.pop("regex", None), options.pop("file", None))
+        return stage.create(command, workdir=here, space=space or {}, metric="error", **options)
+
+    return create

@@ -46,6 +46,16 @@ def test_killed_class_goes_on_from_its_checkpoint(stage, name):
     assert stage.steps() == [1, 2, 3, 4, 5]
 
 
+def test_class_that_was_killed_after_its_last_step_trains_no_further(stage):
+    stage.create("classes:KilledAtItsEnd")
+
+    assert stage.run() == 0
+
+    assert [row.reason for row in stage.attempts()] == ["LOST", "COMPLETED"]
+    assert stage.steps() == [1, 2, 3, 4]
+    assert calls(stage)[-3:] == ["setup", "load 4", "cleanup"]
+
+
 def test_class_saves_when_its_worker_is_signalled(stage):
     stage.create("classes:InFiles", space={"gate_after": 4, "steps": 9})
     worker = stage.start()
@@ -72,7 +82,12 @@ def test_stop_rule_ends_a_class_after_a_last_checkpoint(stage):
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("Failing", "step failed"), ("Wrong", "step() returned a float")]
+    ("name", "words"),
+    [
+        ("Failing", "step failed"),
+        ("Wrong", "step() returned a float"),
+        ("Silent", "without reporting 'loss'"),
+    ],
 )
 def test_error_of_a_class_fails_its_trial_after_the_cleanup(stage, name, words):
     stage.create(f"classes:{name}")

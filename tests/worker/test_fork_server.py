@@ -393,6 +393,34 @@ def test_descendants_of_a_killed_worker_end_within_two_seconds(tmp_path, how):
     eventually(lambda: not any(is_running(pid) for pid in pids), timeout_s=2)
 
 
+def test_fork_server_that_still_imports_dies_with_its_worker(tmp_path):
+    modules, begun = tmp_path / "modules", tmp_path / "begun"
+    modules.mkdir()
+    (modules / "msgspec.py").write_text(
+        f"import time\nfrom pathlib import Path\nPath({str(begun)!r}).touch()\ntime.sleep(60)\n"
+    )
+    script = (
+        "import os, sys, time\n"
+        "from studydb.worker.fork_server_client import ForkServer\n"
+        "os.environ['PYTHONPATH'] = sys.argv[1]\n"
+        "server = ForkServer()\n"
+        "server.start()\n"
+        "print(server.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    worker = subprocess.Popen(
+        [sys.executable, "-c", script, modules], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    with worker.stdout:
+        pid = int(worker.stdout.readline())
+    eventually(begun.exists)
+
+    worker.kill()
+    worker.wait()
+
+    eventually(lambda: not is_running(pid), timeout_s=1)
+
+
 def test_spawn_leaks_no_descriptors(start):
     def count():
         return len(list(Path("/proc/self/fd").iterdir()))

@@ -1,53 +1,58 @@
-"""A trainable for crash tests: it reports a known curve, and records the acknowledged steps."""
+"""
+A function and a class for crash tests; both report the curve of `chaotic_curve`.
 
-import math
-import os
-import subprocess
+After each report that waits until its step is stored, the step is appended to the journal.
+"""
+
 import time
 from pathlib import Path
 
-CHECKPOINT_EVERY = 4
-FLUSH_EVERY = 3
-"""In steps. Neither number is a multiple of the other, so most flushes are not at a checkpoint."""
+from chaotic_curve import CHECKPOINT_EVERY, FLUSH_EVERY, Journal, metrics, start_bystander
 
-UNDEFINED_FROM = 0.95
-"""For larger x, every second value is NaN, which is legal and is judged."""
-
-
-def loss(x: float, step: int) -> float:
-    """The value at a step; curves cross, and rounding to two decimals makes ties."""
-    if x > UNDEFINED_FROM and step % 2 == 0:
-        return math.nan
-    return round(x * x + 1.0 / step + 0.2 * math.sin(7.0 * x * step), 2)
+import studydb
+from studydb.child import running_trial
 
 
 def train(config, trial):
-    """
-    Report a known curve, with a checkpoint every 4 steps and a flush every 3.
-
-    After each report with a checkpoint and each flush, the step is appended to a file of this
-    attempt, and synced. So the worker has acknowledged the results of all steps in the file.
-    """
+    """Report the curve, with a checkpoint every 4 steps and a flush every 3."""
     start = trial.checkpoint.to_dict()["step"] if trial.checkpoint else 0
-    journal = Path(config["journal"]) / f"{trial.number}-{trial.attempt}"
-    _start_bystander(trial.number)
-    with journal.open("a") as acknowledged:
-        for step in range(start + 1, config["steps"] + 1):
-            time.sleep(config["step_s"])
-            value = loss(config["x"], step)
-            keeps = step % CHECKPOINT_EVERY == 0
-            trial.report(
-                {"loss": value, "double": 2 * value}, checkpoint={"step": step} if keeps else None
-            )
-            if step % FLUSH_EVERY == 0:
-                trial.flush()
-            if keeps or step % FLUSH_EVERY == 0:
-                acknowledged.write(f"{step}\n")
-                acknowledged.flush()
-                os.fsync(acknowledged.fileno())
+    journal = Journal(config["journal"], trial.number, trial.attempt)
+    start_bystander(trial.number)
+    for step in range(start + 1, config["steps"] + 1):
+        time.sleep(config["step_s"])
+        keeps = step % CHECKPOINT_EVERY == 0
+        trial.report(metrics(config["x"], step), checkpoint={"step": step} if keeps else None)
+        if step % FLUSH_EVERY == 0:
+            trial.flush()
+        if keeps or step % FLUSH_EVERY == 0:
+            journal.acknowledge(step)
 
 
-def _start_bystander(number: int) -> None:
-    """Start a process in the trial's group if `number` % 3 is 1, in a new session if it is 2."""
-    if number % 3:
-        subprocess.Popen(["sleep", "600"], start_new_session=number % 3 == 2)
+class Chaotic(studydb.Trainable):
+    """Reports the curve, with a checkpoint every 4 steps that consists of files."""
+
+    checkpoint_every = CHECKPOINT_EVERY
+
+    def setup(self, config):
+        trial = running_trial._current
+        self.journal = Journal(config["journal"], trial.number, trial.attempt)
+        self.reached = self.saved = 0
+        start_bystander(trial.number)
+
+    def step(self):
+        if self.saved:  # the report that has saved this step has returned
+            self.journal.acknowledge(self.saved)
+            self.saved = 0
+        if self.reached == self.config["steps"]:  # an earlier attempt died after its last step
+            return None
+        time.sleep(self.config["step_s"])
+        self.reached += 1
+        done = self.reached == self.config["steps"]
+        return {**metrics(self.config["x"], self.reached), "done": done}
+
+    def save_checkpoint(self, directory):
+        Path(directory, "step").write_text(str(self.reached))
+        self.saved = self.reached
+
+    def load_checkpoint(self, checkpoint):
+        self.reached = int(Path(checkpoint, "step").read_text())

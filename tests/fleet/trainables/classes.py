@@ -52,6 +52,26 @@ class InFiles(Counting):
         self.note(f"load {self.count}")
 
 
+class KilledAtItsEnd(Counting):
+    """Its first attempt dies when its last step is saved, but its trial has not ended."""
+
+    def step(self):
+        if self.count == 4:
+            return None
+        return super().step()
+
+    def cleanup(self):
+        super().cleanup()
+        if not (self.folder / "killed").exists():
+            (self.folder / "killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Silent(Counting):
+    def step(self):
+        return None
+
+
 class Failing(Counting):
     def step(self):
         raise ValueError("step failed")

@@ -1,0 +1,77 @@
+"""Measures how long processes live after the death of a process above them."""
+
+import threading
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from functools import partial
+
+import psutil
+
+_TICK_S = 0.05
+
+
+class Departures:
+    """
+    Watches, in a thread for each death, until all processes below the dead process have ended.
+
+    Args:
+        limit_s: How long these processes may live after the death.
+
+    Attributes:
+        longest_s: By kind of dead process, the longest time until all processes had ended.
+        survivors: The processes that lived longer than the limit.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self.longest_s: dict[str, float] = {}
+        self.survivors: list[str] = []
+        self._threads: list[threading.Thread] = []
+
+    def watch(self, what: str, living: Callable[[], Collection[psutil.Process]]) -> None:
+        """
+        Watch from now on.
+
+        Args:
+            what: The kind of process that has died just now.
+            living: Returns those processes below it that live.
+        """
+        act = partial(self._watch, what, living, time.monotonic())
+        self._threads.append(threading.Thread(target=act, daemon=True))
+        self._threads[-1].start()
+
+    def wait(self) -> None:
+        """Wait until everything that is watched has ended or exceeded the limit."""
+        for thread in self._threads:
+            thread.join()
+
+    def _watch(
+        self, what: str, living: Callable[[], Collection[psutil.Process]], died_s: float
+    ) -> None:
+        while left := living():
+            if any(map(_is_stopped, left)):  # a frozen worker ends processes only after it thaws
+                died_s = time.monotonic()
+            elif time.monotonic() - died_s > self.limit_s:
+                self.survivors += [f"{one} of a {what}" for one in left]
+                return
+            time.sleep(_TICK_S)
+        lived_s = time.monotonic() - died_s
+        self.longest_s[what] = max(lived_s, self.longest_s.get(what, 0.0))
+
+    def __str__(self) -> str:
+        longest = (f"{what} {seconds:.2f} s" for what, seconds in sorted(self.longest_s.items()))
+        return ", ".join(longest) or "none"
+
+
+def lives(process: psutil.Process) -> bool:
+    """Whether a process has not ended; a zombie has."""
+    with suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def _is_stopped(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return bool(process.status() == psutil.STATUS_STOPPED)
+    return False

@@ -1,0 +1,49 @@
+"""
+The curve that the trainables of crash tests report, and their record of acknowledged steps.
+
+This module imports the standard library only: `chaotic_command.py` starts often.
+"""
+
+import math
+import os
+import subprocess
+from pathlib import Path
+
+CHECKPOINT_EVERY = 4
+FLUSH_EVERY = 3
+"""In steps. Neither number is a multiple of the other, so most flushes are not at a checkpoint."""
+
+UNDEFINED_FROM = 0.95
+"""For larger x, every second value is NaN, which is legal and is judged."""
+
+
+def loss(x: float, step: int) -> float:
+    """The value at a step; curves cross, and rounding to two decimals makes ties."""
+    if x > UNDEFINED_FROM and step % 2 == 0:
+        return math.nan
+    return round(x * x + 1.0 / step + 0.2 * math.sin(7.0 * x * step), 2)
+
+
+def metrics(x: float, step: int) -> dict[str, float]:
+    value = loss(x, step)
+    return {"loss": value, "double": 2 * value}
+
+
+class Journal:
+    """A file of one attempt with a line for each step that the worker has acknowledged."""
+
+    def __init__(self, directory: str, number: int, attempt: int) -> None:
+        self._path = Path(directory, f"{number}-{attempt}")
+        self._path.touch()
+
+    def acknowledge(self, step: int) -> None:
+        with self._path.open("a") as file:
+            file.write(f"{step}\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def start_bystander(number: int) -> None:
+    """Start a process in the trial's group if `number` % 3 is 1, in a new session if it is 2."""
+    if number % 3:
+        subprocess.Popen(["sleep", "600"], start_new_session=number % 3 == 2)

@@ -1,0 +1,84 @@
+"""The rows of a model's study: workers, checkpoints, attempts and trials."""
+
+from dataclasses import dataclass, field
+
+from studydb.domain.life.decisions import Action, Verdict
+from studydb.domain.life.states import Reason, State
+
+
+@dataclass
+class ModelWorker:
+    """A process that holds leases."""
+
+    uuid: str
+    pid: int
+    lease_s: float
+    seen_at: float
+    ended_at: float | None = None
+
+
+@dataclass
+class ModelCheckpoint:
+    """A checkpoint's row."""
+
+    uuid: str
+    number: int
+    attempt: int
+    step: int
+    removed: bool = False
+    corrupt: bool = False
+    data: bool = True
+
+
+@dataclass
+class ModelAttempt:
+    """Attempt `no` of trial `number`; `stored` holds the attempt's flushed values by step."""
+
+    number: int
+    no: int
+    token: str
+    worker: ModelWorker
+    restored: ModelCheckpoint | None
+    start_step: int
+    started_at: float
+    flush_no: int = 0
+    stored: dict[int, float] = field(default_factory=dict)
+    ended_at: float | None = None
+    reason: Reason | None = None
+    error_type: str | None = None
+    verdict: Verdict | None = None
+
+
+@dataclass
+class ModelTrial:
+    """A trial's row; `live` holds the values that no later attempt has superseded, by step."""
+
+    number: int
+    origin: str
+    created_at: float
+    draw: int | None = None
+    priority: int = 0
+    state: State = State.PENDING
+    reason: Reason | None = None
+    ready_at: float | None = None
+    request: Action | None = None
+    verdict: Verdict | None = None
+    paused_by: str | None = None
+    failures: int = 0
+    losses: int = 0
+    attempts: list[ModelAttempt] = field(default_factory=list)
+    flush_no: int = 0
+    lease_s: float | None = None
+    expires_at: float | None = None
+    suspect_at: float | None = None
+    checkpoint: ModelCheckpoint | None = None
+    checkpoint_step: int = 0
+    live: dict[int, float] = field(default_factory=dict)
+    time_total_s: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+
+    @property
+    def held(self) -> ModelAttempt | None:
+        """The attempt that may write to this trial."""
+        return self.attempts[-1] if self.state is State.RUNNING else None

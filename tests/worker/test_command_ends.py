@@ -1,0 +1,170 @@
+"""The processes of a command: how they are told to end, and that none is left."""
+
+import signal
+import time
+
+import pytest
+from fleet.departures import lives
+from fleet.workers import eventually
+
+from studydb.processes import pids_with_environment
+
+
+@pytest.fixture
+def storage_url(sqlite_url):
+    """The tests run on SQLite alone, because what they check does not depend on the database."""
+    return sqlite_url
+
+
+@pytest.fixture
+def create(create_command):
+    return create_command
+
+
+def test_stopped_command_gets_sigterm_and_the_stop_file_and_saves_once_more(stage, script, create):
+    create(
+        script(
+            'end() { cat "$STUDYDB_STOP" > "$1/why"; echo last > "$STUDYDB_SAVE/state"\n'
+            "  studydb report error=9 --step 7 --save; exit 1; }\n"
+            'trap "end $1" TERM\n'
+            "studydb report error=1\n"
+            "while :; do sleep 0.05; done\n"
+        ),
+        "{folder}",
+    )
+    worker = stage.start()
+    stage.await_result()
+
+    stage.study.stop(0)
+
+    assert worker.exit_code(30.0) in (0, 3)
+    assert (stage.trial().state, stage.trial().reason) == ("TERMINATED", "CANCELLED")
+    assert (stage.folder / "why").read_text() == "stop\n"
+    assert stage.steps() == [1]
+
+
+def test_signalled_worker_gives_the_trial_back_after_a_last_checkpoint(stage, script, create):
+    create(
+        script(
+            'end() { echo last > "$STUDYDB_SAVE/state"; studydb report error=1 --step 5 --save; exit 0; }\n'
+            "trap end TERM\n"
+            '[ -z "$STUDYDB_CHECKPOINT" ] || { studydb report error=0 --step 9; exit 0; }\n'
+            "studydb report error=1\n"
+            "while :; do sleep 0.05; done\n"
+        ),
+    )
+    worker = stage.start()
+    stage.await_result()
+
+    worker.send(signal.SIGTERM)
+
+    assert worker.exit_code(30.0) == 143
+    stage.expect_released()
+    assert stage.run() == 0
+    assert stage.steps()[-1] == 9
+
+
+def test_sigterm_reaches_all_processes_of_the_command(stage, script, create):
+    create(
+        script(
+            "trap : TERM\n"
+            """sh -c 'trap "touch $0/term; exit 0" TERM; while :; do sleep 0.02; done' "$1" &\n"""
+            "studydb report error=1\n"
+            "wait; wait\n"
+        ),
+        "{folder}",
+    )
+    worker = stage.start(grace=5)
+    stage.await_result()
+
+    stage.study.stop(0)
+
+    assert worker.exit_code(30.0) in (0, 3)
+    assert (stage.folder / "term").exists()
+
+
+def test_no_process_is_left_when_the_worker_is_killed(stage, script, create):
+    create(
+        script(
+            "trap '' TERM; setsid sleep 300 & sleep 300 & studydb report error=1; wait; sleep 300"
+        )
+    )
+    worker = stage.start()
+    stage.await_result()
+    entry = b"STUDYDB_STUDY=staged"
+    assert len(pids_with_environment(entry)) >= 3
+
+    worker.kill()
+
+    eventually(lambda: not pids_with_environment(entry), 2.0)
+
+
+def test_command_dies_with_its_runner_although_nothing_else_is_left_to_kill_it(
+    stage, script, create
+):
+    create(script("trap '' TERM; studydb report error=1; while :; do sleep 0.1; done"))
+    worker = stage.start()
+    stage.await_result()
+    (command,) = worker.commands()
+
+    worker.send(signal.SIGSTOP)  # so that it does not see its fork server die
+    worker.fork_server().kill()
+    worker.kill()
+
+    eventually(lambda: not lives(command), 2.0)
+
+
+def test_command_that_ignores_sigterm_is_killed_after_the_grace(stage, script, create):
+    create(script("trap '' TERM; studydb report error=1; while :; do sleep 0.1; done"))
+    worker = stage.start(grace=0.5)
+    stage.await_result()
+    began_s = time.monotonic()
+
+    worker.send(signal.SIGTERM)
+
+    assert worker.exit_code(20.0) == 143
+    assert time.monotonic() - began_s < 10
+    stage.expect_released()
+
+
+def test_command_whose_report_was_refused_is_killed_after_the_grace(stage, script, create):
+    create(script("trap '' TERM; echo '[studydb] wrong'; while :; do sleep 0.1; done"))
+
+    stage.run(grace=0.5)
+
+    assert stage.trial().state == "ERROR"
+
+
+def test_grace_of_the_worker_is_the_grace_of_the_command(stage, script, create):
+    create(
+        script(
+            'trap "echo term > "$1/term"" TERM\n'
+            "studydb report error=0.1\n"
+            "while :; do sleep 0.1; done\n"
+        ),
+        "{folder}",
+        stop=["error<=0.2"],
+    )
+    began_s = time.monotonic()
+
+    assert stage.run(grace=3.0) == 0
+
+    assert time.monotonic() - began_s < 10
+    assert (stage.folder / "term").exists()
+
+
+def test_process_outside_of_the_group_that_writes_without_end_does_not_hold_the_trial(
+    stage, script, create
+):
+    create(script("studydb report error=1\nsetsid sh -c 'while :; do echo xxxxxxxx; done' &\n"))
+
+    assert stage.run() == 0
+    assert stage.trial().state == "TERMINATED"
+
+
+def test_grandchild_that_holds_the_output_does_not_hold_the_trial(stage, script, create):
+    create(script("sleep 300 & studydb report error=1"))
+
+    began_s = time.monotonic()
+    assert stage.run() == 0
+    assert time.monotonic() - began_s < 30
