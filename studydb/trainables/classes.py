@@ -33,7 +33,10 @@ class Trainable:
     The process of a trial makes one object, calls `setup`, then `load_checkpoint` if there is a
     checkpoint, then `step` until the trial ends: by a rule, a scheduler, a person, or because
     `step` returned a dict with `done=True`, or None. `cleanup` is called last, also after an error.
-    If the class has a method `reset_config`, the object may run further trials before its `cleanup`.
+    If the class has a method `reset_config`, the object may run further trials before `cleanup`.
+
+    A process that dies after its last save, but before its trial has ended, is restored after the
+    last step: then return None, or compute `done` by `>=` rather than `==`.
 
     Attributes:
         checkpoint_every: A checkpoint is saved at every step that this divides; 0 for none.
