@@ -65,8 +65,8 @@ if TYPE_CHECKING:
     from studydb.study.frozen_trial import FrozenTrial as FrozenTrial
     from studydb.trainables import Command as Command
     from studydb.trainables import Trainable as Trainable
-    from studydb.trainables import from_ray as from_ray
     from studydb.trainables import with_parameters as with_parameters
+    from studydb.trainables.ray_classes import from_ray as from_ray
 
     Trial = RunningTrial
 
@@ -113,7 +113,8 @@ _HOMES = {
     "studydb.searchers": ("GridSearch", "OptunaSearch", "RandomSearch"),
     "studydb.study": ("Study", "create_study", "delete_study", "load_study"),
     "studydb.study.frozen_trial": ("FrozenTrial",),
-    "studydb.trainables": ("Command", "Trainable", "from_ray", "with_parameters"),
+    "studydb.trainables": ("Command", "Trainable", "with_parameters"),
+    "studydb.trainables.ray_classes": ("from_ray",),
 }
 
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -70,8 +70,9 @@ class Study:
 
         Raises:
             UnknownTrial: The study has no trial of this name. Numbers are not looked up.
+            InvalidSpec: A number is given as text, or is no integer.
         """
-        if isinstance(trial, str):
+        if isinstance(trial, str) and not (trial.isascii() and trial.isdigit()):
             return self._read(lambda database, study: reads.number_of(database, study, trial))
         return integer("A trial's number", trial)
 

@@ -8,7 +8,6 @@ from studydb.trainables.command_run import CommandFailed, GivenBack, ProcessLost
 from studydb.trainables.config_use import ignores_config
 from studydb.trainables.describing import describe, describe_with_parameters
 from studydb.trainables.finding import check_python, load
-from studydb.trainables.ray_classes import from_ray
 from studydb.trainables.trust import Trust, check_trusted, sign, signed_payload
 
 __all__ = [
@@ -29,7 +28,6 @@ __all__ = [
     "check_trusted",
     "describe",
     "describe_with_parameters",
-    "from_ray",
     "ignores_config",
     "load",
     "returned_metrics",

@@ -92,10 +92,11 @@ class Situation:
         return calls.get(name) or (lambda over: steer(over, study, [number], request))
 
     def rows(self, database):
-        """Let free workers do what the scheduler wants; then read the trials and the rung."""
+        """Let free workers claim and do what the scheduler wants; read the trials and the rung."""
         for _ in range(3):
             give_up(database, self.study)
             promote(database, self.study, self.worker.claimant())
+            self.worker.claim()  # while a trial is PENDING, no trial is promoted
         trial = "number, state, reason, paused_by, verdict"
         entry = "t.number, e.score, e.waiting, g.closed_ordinal"
         of_study = f"study_id = {self.study.id}"

@@ -98,13 +98,15 @@ def test_text_that_the_pattern_finds_must_be_a_number():
 
 def test_report_of_python_below_a_command_holds_numbers_of_numpy_as_python_numbers(monkeypatch):
     sent = []
-    monkeypatch.setattr(report_client, "exchange", lambda it: sent.append(it) or {"go": True})
+    monkeypatch.setattr(
+        report_client, "exchange", lambda it: sent.append(json.loads(it)) or {"go": True}
+    )
 
     command_connection.report(
         {"error": np.float32(0.5), "deep": {"n": np.int64(3), "each": np.array([1, 2])}}, None
     )
 
-    assert json.loads(json.dumps(sent)) == [{"error": 0.5, "deep": {"n": 3, "each": [1, 2]}}]
+    assert sent == [{"error": 0.5, "deep": {"n": 3, "each": [1, 2]}}]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import pytest
 
 import studydb
 from studydb.domain.errors import TrainableError, TrialStopped
-from studydb.trainables import call, from_ray
+from studydb.trainables import call
+from studydb.trainables.ray_classes import from_ray
 
 RAY = """
 class Trainable:

@@ -143,9 +143,9 @@ def test_export_command_copies_a_directory_and_pickles_a_dict(saved, console, tm
 @pytest.mark.parametrize(
     ("typed", "message", "code"),
     [
-        (("0",), "Write `studydb export-checkpoint NAME NUMBER DIR, or NAME --best DIR`", 2),
+        (("0",), "Write `studydb export-checkpoint NAME TRIAL DIR, or NAME --best DIR`", 2),
         (("0", "model", "--best"), "Write `studydb export-checkpoint NAME --best DIR`", 2),
-        (("first", "model"), "'first' is not a trial number", 2),
+        (("first", "model"), "has no trial named 'first'", 1),
         (("7", "model"), "has no trial 7", 1),
         (("0", "."), "exists; name a directory that does not exist", 1),
     ],
