@@ -1,6 +1,7 @@
 """The work of a child process: receive a job, run it, send how it ended."""
 
 import atexit
+import errno
 import os
 import random
 import signal
@@ -63,6 +64,9 @@ START_ATTRIBUTE = "studydb_start"
 
 _DESCRIPTORS = 3
 """With the next attempt come its channel, stdout and stderr."""
+
+_HOST_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
+"""Errors of a trial's directory for which another host may run the trial."""
 
 _USAGE = 2
 """The exit code of argparse for wrong or missing arguments."""
@@ -207,7 +211,9 @@ class _TrialProcess:
         try:
             _make_directory(job, trial)
         except OSError as cause:
-            return Ended(End.UNPREPARED, failure_of(cause))
+            # Other errors come from what the trial itself has done with its directory.
+            end = End.UNPREPARED if cause.errno in _HOST_ERRORS else End.FAILED
+            return Ended(end, failure_of(cause))
         # Without a seed, all children, as copies of one process, would get the same random numbers.
         _seed(job.seed)
         with suppress(OSError):  # the next report notices that the worker is gone

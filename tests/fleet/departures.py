@@ -29,15 +29,23 @@ class Departures:
         self.survivors: list[str] = []
         self._threads: list[threading.Thread] = []
 
-    def watch(self, what: str, living: Callable[[], Collection[psutil.Process]]) -> None:
+    def watch(
+        self,
+        what: str,
+        living: Callable[[], Collection[psutil.Process]],
+        *,
+        waits: Callable[[], bool] = lambda: False,
+    ) -> None:
         """
         Watch from now on.
 
         Args:
             what: The kind of process that has died just now.
             living: Returns those processes below it that live.
+            waits: Whether the process above the dead one may be waiting for the database; it ends
+                the others only afterwards.
         """
-        act = partial(self._watch, what, living, time.monotonic())
+        act = partial(self._watch, what, living, waits, time.monotonic())
         self._threads.append(threading.Thread(target=act, daemon=True))
         self._threads[-1].start()
 
@@ -47,10 +55,15 @@ class Departures:
             thread.join()
 
     def _watch(
-        self, what: str, living: Callable[[], Collection[psutil.Process]], died_s: float
+        self,
+        what: str,
+        living: Callable[[], Collection[psutil.Process]],
+        waits: Callable[[], bool],
+        died_s: float,
     ) -> None:
         while left := living():
-            if any(map(_is_stopped, left)):  # a frozen worker ends processes only after it thaws
+            # A frozen worker ends processes only after it thaws.
+            if waits() or any(map(_is_stopped, left)):
                 died_s = time.monotonic()
             elif time.monotonic() - died_s > self.limit_s:
                 self.survivors += [f"{one} of a {what}" for one in left]

@@ -270,7 +270,9 @@ class FaultInjector:
         except psutil.NoSuchProcess:
             return
         self._note(what, process.pid)
-        self.report.departures.watch(f"killed {what}", partial(_living, relatives))
+        self.report.departures.watch(
+            f"killed {what}", partial(_living, relatives), waits=lambda: self._is_away
+        )
 
     def _note(self, what: str, pid: int) -> None:
         self.report.killed[what] += 1

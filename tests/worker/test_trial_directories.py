@@ -146,3 +146,19 @@ def test_deletion_of_a_study_removes_the_directories_of_its_trials(stage):
     stage.command("delete", "staged", "--yes")
 
     assert not directory.exists()
+
+
+@pytest.mark.parametrize("harm", ["file", "link"])
+def test_trial_that_has_spoiled_its_directory_fails_alone(stage, harm):
+    stage.create("placed:train", num_trials=2, max_failures=0)
+    spoiled = directory_of(stage)
+    spoiled.parent.mkdir(parents=True)
+    if harm == "file":
+        spoiled.write_text("in the place of the directory")
+    else:
+        spoiled.symlink_to(spoiled)
+
+    assert stage.run(chdir="trial") == 0
+
+    assert [stage.trial(number).reason for number in (0, 1)] == ["FAILED", "COMPLETED"]
+    assert "files" in stage.attempts(0)[0].error_message
