@@ -11,6 +11,7 @@ from msgspec import DecodeError, Struct, msgpack
 from studydb.domain.errors import TrainableError
 from studydb.domain.records import Trainable
 from studydb.trainables.calling import EXTRAS, check_signature, qualified_name
+from studydb.trainables.classes import check_methods
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ def bind(code: Callable[..., Any], values: Mapping[str, Any]) -> Callable[..., A
 def _check_names(code: Callable[..., Any], values: Mapping[str, Any]) -> None:
     name, called = qualified_name(code), code
     if inspect.isclass(code):
-        check_signature(code)
+        check_methods(code)
         name, called = f"{name}.setup", functools.partial(code.setup, None)  # type: ignore[attr-defined]
     try:
         parameters = inspect.signature(called).parameters

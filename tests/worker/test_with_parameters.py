@@ -163,6 +163,11 @@ def unnamed(config, /, data): ...
 def positional(config, data, /): ...
 
 
+class TwoObjects(studydb.Trainable):
+    def setup(self, config, data, other): ...
+    def step(self): ...
+
+
 @pytest.mark.parametrize(
     ("code", "names", "words"),
     [
@@ -176,6 +181,7 @@ def positional(config, data, /): ...
         (bound.Summing, ["date"], "Summing.setup takes no keyword argument 'date'"),
         (bound.Summing, ["config"], "studydb itself gives 'config' to Summing.setup"),
         (bound.summing, [], "requires 'data'"),
+        (TwoObjects, ["data"], "TwoObjects.setup cannot be called with the config alone: missing"),
         ("bound:summing", ["data"], "give a function or a class, not its name"),
         (dict, ["data"], "does not inherit studydb.Trainable"),
     ],
