@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-from alembic import op
+from alembic import op, util
 
 revision = "0009"
 down_revision = "0008"
@@ -70,23 +70,39 @@ def _make_again(query: str) -> None:
     owner = ""
     if op.get_bind().dialect.name == "postgresql":
         view = "WHERE c.oid = 'v_trial'::regclass"
+        _refuse_other_views()
         readers = _rows(
-            "SELECT DISTINCT pg_get_userbyid(a.grantee) FROM pg_class c, aclexplode(c.relacl) a "
-            f"{view} AND a.grantee <> 0 AND a.privilege_type = 'SELECT'"
+            "SELECT CASE a.grantee WHEN 0 THEN 'PUBLIC' "
+            "ELSE quote_ident(pg_get_userbyid(a.grantee)) END "
+            "|| CASE WHEN bool_or(a.is_grantable) THEN ' WITH GRANT OPTION' ELSE '' END "
+            "FROM pg_class c, aclexplode(c.relacl) a "
+            f"{view} AND a.privilege_type = 'SELECT' GROUP BY a.grantee"
         )
-        (owner,) = _rows(f"SELECT pg_get_userbyid(c.relowner) FROM pg_class c {view}")
+        (owner,) = _rows(f"SELECT quote_ident(pg_get_userbyid(c.relowner)) FROM pg_class c {view}")
     op.execute("DROP VIEW v_trial")
     op.execute(_as_text(f"CREATE VIEW v_trial AS {query}"))
     if owner:
         op.execute(f"ALTER VIEW v_trial OWNER TO {owner}")
-    for role in readers:
-        op.execute(f"GRANT SELECT ON v_trial TO {role}")
+    for reader in readers:
+        op.execute(f"GRANT SELECT ON v_trial TO {reader}")
+
+
+def _refuse_other_views() -> None:
+    found = _rows(
+        "SELECT DISTINCT r.ev_class::regclass::text FROM pg_depend d "
+        "JOIN pg_rewrite r ON r.oid = d.objid AND d.classid = 'pg_rewrite'::regclass "
+        "WHERE d.refobjid = 'v_trial'::regclass AND r.ev_class <> d.refobjid ORDER BY 1"
+    )
+    if found:
+        names = ", ".join(found)
+        raise util.CommandError(
+            f"The view v_trial is to be made again, and other views use it: {names}. Nothing was "
+            "changed. Drop these views, and make them again afterwards."
+        )
 
 
 def _rows(sql: str) -> list[str]:
-    """Run a query for names of roles, and return the names in quotes."""
-    quote = op.get_bind().dialect.identifier_preparer.quote_identifier
-    return [quote(row[0]) for row in op.get_bind().exec_driver_sql(sql) if row[0] != "PUBLIC"]
+    return [row[0] for row in op.get_bind().exec_driver_sql(sql)]
 
 
 def _as_text(sql: str) -> sa.TextClause:

@@ -65,10 +65,17 @@ def signed(
         CheckpointError: The store fails.
     """
 
-    def keep(data: bytes) -> StoredParameter:
+    def keep(name: str, data: bytes) -> StoredParameter:
         if store == INLINE:
             return StoredParameter(INLINE, digest_of(data), len(data), data)
-        stored = store_parameter(store, study_uuid, data)
+        try:
+            stored = store_parameter(store, study_uuid, data)
+        except CheckpointError as error:
+            cause = str(error.__cause__ or error).rstrip(".")
+            raise CheckpointError(
+                f"The parameter {name!r} could not be stored in {store}: {cause}. Name another "
+                "directory that you may write to, or make room there."
+            ) from error
         return StoredParameter(stored.url, stored.digest, stored.size_bytes)
 
     if isinstance(code, WithParameters):

@@ -12,11 +12,19 @@ from uuid import uuid4
 
 from studydb.analysis.definition import differences
 from studydb.db import Database
-from studydb.domain.errors import InvalidSpec, StudyDiffers, StudyExists, UnknownStudy
+from studydb.domain.errors import (
+    InvalidSpec,
+    StorageDenied,
+    StorageReadOnly,
+    StudyDiffers,
+    StudyExists,
+    UnknownStudy,
+    UsageError,
+)
 from studydb.domain.life.ending import LOSSES_AT_STEP, MAX_LOSSES
 from studydb.domain.life.rules import read_rules
 from studydb.domain.objective import Objective
-from studydb.domain.records import NewStudy, Request, Trainable
+from studydb.domain.records import NewStudy, Request, Trainable, TrainableKind
 from studydb.domain.records import Study as Record
 from studydb.domain.scheduling import Scheduler
 from studydb.domain.searching import Searcher
@@ -39,9 +47,12 @@ from studydb.study.storage import (
     whoami,
     write_patiently,
 )
-from studydb.trainables import signed_payload
+from studydb.trainables import WithParameters, signed_payload
 
 Made = TypeVar("Made")
+
+_STORED_NOTHING = (StudyExists, StorageDenied, StorageReadOnly, UsageError)
+"""Errors of a creation after which no study was stored; after others the commit is unclear."""
 
 
 @suggesting_keywords
@@ -183,18 +194,41 @@ def _create(
 ) -> Record:
     found = _existing(database, new.name) if load_if_exists else None
     if found is None:
-        store = database.locations.store_url(new.checkpoints)
-        if code is not None:
-            new = dataclasses.replace(new, trainable=_signed(new, code, new.uuid, store))
         try:
-            return write_patiently(database, lambda: create(database, new))
+            return _created(database, new, code)
         except StudyExists:
-            remove_objects(code, study_uuid=new.uuid, store=store)
             if not load_if_exists:
                 raise
         found = read_patiently(lambda: load(database, new.name))
     _check_same_study(found, new)
     return found if code is None else _revised(database, found, new, code)
+
+
+def _created(database: Database, new: NewStudy, code: Code | None) -> Record:
+    """Store the objects that are bound to the code, then the study; without the study, neither."""
+    if isinstance(code, WithParameters):
+        _refuse_taken(database, new.name)
+    store = database.locations.store_url(new.checkpoints)
+    may_be_stored = False
+    try:
+        if code is not None:
+            new = dataclasses.replace(new, trainable=_signed(new, code, new.uuid, store))
+        may_be_stored = True
+        return write_patiently(database, lambda: create(database, new))
+    except BaseException as error:
+        if not may_be_stored or isinstance(error, _STORED_NOTHING):
+            remove_objects(code, study_uuid=new.uuid, store=store)
+        raise
+
+
+def _refuse_taken(database: Database, name: str) -> None:
+    """Refuse a name before objects are stored, which can take long."""
+    if _existing(database, name) is not None:
+        raise StudyExists(
+            f"A study {name!r} already exists in {database.url}. Choose another name, continue it "
+            "(load_if_exists=True), or delete it: "
+            f"`studydb delete {shlex.quote(name)} --yes`."
+        )
 
 
 def _existing(database: Database, name: str) -> Record | None:
@@ -242,7 +276,6 @@ def _check_same_study(found: Record, new: NewStudy) -> None:
         ("metric", found.objective.metric, new.objective.metric),
         ("mode", found.objective.mode, new.objective.mode),
         ("space", found.space, new.space),
-        ("trainable", *(each.trainable and each.trainable.name for each in (found, new))),
     ):
         if old != asked:
             raise StudyExists(
@@ -250,6 +283,25 @@ def _check_same_study(found: Record, new: NewStudy) -> None:
                 f"another name, give the {what} of that study, or delete it: "
                 f"`studydb delete {shlex.quote(found.name)} --yes`."
             )
+    before, given = (each.trainable and each.trainable.name for each in (found, new))
+    if before != given:
+        raise StudyExists(
+            f"Study {found.name!r} exists with another trainable: {before}, not {given}. Choose "
+            "another name, or give the trainable of that study."
+            f"{_how_to_replace(found, new.trainable)}"
+        )
+
+
+def _how_to_replace(found: Record, asked: Trainable | None) -> str:
+    if found.trainable is None or asked is None:
+        return ""
+    command = f"studydb set {shlex.quote(found.name)}"
+    ways = "study.set(trainable=…)"
+    if asked.kind == TrainableKind.IMPORT:
+        ways += f" or `{command} trainable={shlex.quote(asked.name)}`"
+    elif asked.kind == TrainableKind.COMMAND:
+        ways += f" or `{command} -- {asked.name}`"
+    return f" To run the new one in that study: {ways}."
 
 
 def _revised(database: Database, found: Record, new: NewStudy, code: Code) -> Record:

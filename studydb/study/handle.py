@@ -246,9 +246,14 @@ class Study:
 
         Raises:
             UsageError: studydb has no store for such a URL, or the trainable cannot be used or
-                does not agree with the space; nothing was changed.
+                does not agree with the space, or workdir is given alone; nothing was changed.
             NotAllowed: The study has no trainable; nothing was changed.
         """
+        if workdir is not None and trainable is None:
+            raise InvalidSpec(
+                f"workdir={os.fspath(workdir)!r} says where workers search for a trainable; give "
+                "trainable, too."
+            )
         url = checking.store_url(checkpoints)
         new = None if trainable is None else self._signed(trainable, workdir, url)
         if url is None and new is None:

@@ -11,6 +11,7 @@ from msgspec import DecodeError, Struct, msgpack
 from studydb.domain.errors import TrainableError
 from studydb.domain.records import Trainable
 from studydb.trainables.calling import EXTRAS, check_signature, qualified_name
+from studydb.trainables.classes import check_methods
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,9 @@ def with_parameters(code: Callable[..., Any], /, **values: Any) -> WithParameter
 
     Each trial gets the objects as keyword arguments: a function when it is called, a class in
     `setup(config, data=…)`. Each object is pickled once and kept in the study's checkpoint store.
-    A worker loads the objects once, and its trials share them in memory until they write to them.
+    With warm starts a worker loads the objects once, and its trials share them in memory until they
+    write to them; with fresh starts each trial loads them. A process that runs several trials (a
+    class with `reset_config`) keeps what earlier trials have written to the objects.
 
     Raises:
         TrainableError: The function has no parameter of a name, or studydb itself gives it.
@@ -101,7 +104,7 @@ def bind(code: Callable[..., Any], values: Mapping[str, Any]) -> Callable[..., A
 def _check_names(code: Callable[..., Any], values: Mapping[str, Any]) -> None:
     name, called = qualified_name(code), code
     if inspect.isclass(code):
-        check_signature(code)
+        check_methods(code)
         name, called = f"{name}.setup", functools.partial(code.setup, None)  # type: ignore[attr-defined]
     try:
         parameters = inspect.signature(called).parameters

@@ -1,11 +1,13 @@
 """Class trainables: a class whose method `step` trains one step."""
 
+import functools
 import inspect
 import tempfile
 import traceback
 from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
+from types import FunctionType
 from typing import Any, ClassVar, Protocol, TypeGuard
 
 from studydb.domain.errors import TrainableError, TrialStopped
@@ -110,7 +112,29 @@ def check_class(cls: type) -> None:
     Refuse a class that cannot be a trainable.
 
     Raises:
-        TrainableError: It does not inherit `studydb.Trainable`, or lacks a method.
+        TrainableError: See `check_methods`; or `setup` requires more than the config.
+    """
+    check_methods(cls)
+    found = inspect.getattr_static(cls, "setup")
+    if not isinstance(found, FunctionType | functools.partialmethod):
+        return
+    try:
+        inspect.signature(cls.setup).bind(None, {})  # type: ignore[attr-defined]
+    except TypeError as cause:
+        raise TrainableError(
+            f"{cls.__qualname__}.setup cannot be called with the config alone: {cause}. Write "
+            "setup(self, config), and give any other parameter a default, or bind an object to it "
+            "by studydb.with_parameters."
+        ) from None
+
+
+def check_methods(cls: type) -> None:
+    """
+    Refuse a class without the methods of a trainable; `setup` may have further parameters.
+
+    Raises:
+        TrainableError: It does not inherit `studydb.Trainable`, lacks a method, or requires
+            arguments in `__init__`.
     """
     name = cls.__qualname__
     if not issubclass(cls, Trainable):

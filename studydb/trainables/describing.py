@@ -70,33 +70,40 @@ def describe_with_parameters(
     given: WithParameters,
     *,
     workdir: str | Path,
-    store: Callable[[bytes], StoredParameter] | None = None,
+    store: Callable[[str, bytes], StoredParameter] | None = None,
 ) -> Trainable:
     """
     Describe a function or class with parameters; they are pickled and stored one after another.
 
     Args:
-        store: Keeps the pickle of one object; None to describe the code alone.
+        store: Keeps the pickle of one object, given with its name; None to describe the code alone.
 
     Raises:
         TrainableError: As `describe`; or an object cannot be pickled, or the description is large.
     """
     workdir = Path(workdir).absolute()
     found, missing = _describe(given.code, workdir)
-    parameters = {}
+    parameters: dict[str, StoredParameter] = {}
+    size_bytes = len(found.source or b"")
     if store is not None:
         for name, value in sorted(given.values.items()):
             with _by_value(missing):
                 data = _pickled_parameter(name, value)
-            parameters[name] = store(data)
+            parameters[name] = store(name, data)
+            size_bytes += len(parameters[name].data or b"")
+            _check_size(given.code, size_bytes)
     source = BoundSource(found.kind, found.source, parameters).encode()
-    if len(source) > MAX_SOURCE_BYTES:
+    _check_size(given.code, len(source))
+    return replace(found, kind=TrainableKind.BOUND, source=source)
+
+
+def _check_size(code: Callable[..., Any], size_bytes: int) -> None:
+    if size_bytes > MAX_SOURCE_BYTES:
         raise TrainableError(
-            f"{_name(given.code)} and its parameters have {len(source) / 2**20:.1f} MiB, and the "
-            f"database takes at most {MAX_SOURCE_BYTES >> 20} MiB. Name a directory that all "
+            f"{_name(code)} and its parameters have at least {size_bytes / 2**20:.1f} MiB, and "
+            f"the database takes at most {MAX_SOURCE_BYTES >> 20} MiB. Name a directory that all "
             "workers see: checkpoints=DIRECTORY, or --checkpoints."
         )
-    return replace(found, kind=TrainableKind.BOUND, source=source)
 
 
 def _describe(

@@ -19,7 +19,8 @@ def path_of(name: str) -> str:
     package, and the signature would cover code that its signer has not named.
 
     Raises:
-        TrainableError: No installed package offers the name, or two offer different functions.
+        TrainableError: No installed package offers the name, two offer different functions, or the
+            package names no function.
     """
     from importlib.metadata import entry_points  # noqa: PLC0415  slow, and rarely needed
 
@@ -42,6 +43,13 @@ def path_of(name: str) -> str:
 
 
 def _path(found: "EntryPoint") -> str:
+    if found.pattern.match(found.value) is None:
+        package = "A package" if found.dist is None else f"The package {found.dist.name!r}"
+        raise TrainableError(
+            f"{package} offers the trainable {found.name!r} as {found.value!r}, which is not an "
+            "import path. Write 'module:function' in the package's entry points, with the name by "
+            "which Python imports the module, and install the package again."
+        )
     if not found.attr:
         raise TrainableError(
             f"The entry point {found.name!r} names the module {found.module!r}; its package must "

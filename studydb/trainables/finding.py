@@ -41,7 +41,7 @@ def load(
         workdirs: The directories to search, in order: the worker's working directory and, if the
             trainable is signed, the study's working directory.
         fetch: Reads objects that are in a store; raises CheckpointError if they are missing or
-            damaged.
+            damaged, OSError if this host cannot reach the store.
         own_only: Whether to refuse a function that its module imports from another package, such as
             `train:system` after `from os import system`. True for a trainable without a signature.
 
@@ -143,10 +143,10 @@ def _with_parameters(
         what = f"The parameter {name!r} of the trainable {trainable.name!r}"
         try:
             data = parameter.data if fetch is None else fetch(parameter)
-        except CheckpointError as cause:
+        except (CheckpointError, OSError) as cause:
             raise TrainableError(
-                f"{what} cannot be loaded: {cause} Store it again: create the study once more with "
-                "load_if_exists=True, or give the trainable to study.set."
+                f"{what} cannot be loaded: {str(cause).rstrip('.')}. Store it again: create "
+                "the study once more with load_if_exists=True, or give the trainable to study.set."
             ) from cause
         values[name] = _unpickled(data or b"", what, directories)
         del data  # one pickle at a time is in memory

@@ -3,7 +3,7 @@
 from typing import Any
 
 from studydb.domain.errors import TrainableError
-from studydb.trainables.classes import Trainable, check_class
+from studydb.trainables.classes import Trainable, check_methods
 
 _METHODS = ("setup", "step", "save_checkpoint", "load_checkpoint", "reset_config", "cleanup")
 
@@ -13,29 +13,53 @@ def from_ray(cls: type) -> type[Trainable]:
     Make a `studydb.Trainable` of a class with the methods of `ray.tune.Trainable`.
 
     The class keeps its methods setup, step, save_checkpoint, load_checkpoint, reset_config and
-    cleanup, and has `self.config`, `self.iteration` and `self.training_iteration`. Ray's `__init__`
-    is not called, so `trial_id`, `trial_name` and `logdir` are missing. `checkpoint_every` and
-    `checkpoint_at_end` can be set on the new class. Ray need not be installed.
+    cleanup, and has `self.config`, `self.iteration` and `self.training_iteration`. A class that
+    assigns `self.training_iteration` counts by itself. No `__init__` is called: a class with
+    another `__init__` than Ray's is refused, and of Ray's attributes `trial_id`, `trial_name` and
+    `logdir` are missing. `checkpoint_every` and `checkpoint_at_end` can be set on the new class.
+    Ray need not be installed.
 
     Raises:
-        TrainableError: It is no such class, or has only methods of old versions such as `_train`.
+        TrainableError: It is no such class, has only methods of old versions such as `_train`, or
+            has an `__init__` that is not Ray's.
     """
     if not isinstance(cls, type):
         raise TrainableError(f"from_ray was given {cls!r}; give a class, not an object.")
     if issubclass(cls, Trainable):
         raise TrainableError(f"{cls.__qualname__} inherits studydb.Trainable; give it as it is.")
+    _check_init(cls)
     members: dict[str, Any] = {
         "__init__": lambda self: None,  # noqa: ARG005  the attributes are set later
         "__doc__": cls.__doc__,
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
         "iteration": 0,  # in Ray a property, which cannot be set
-        "training_iteration": property(lambda self: self.iteration),
+        "training_iteration": _TrainingIteration(),
     }
     for name in _METHODS:
-        home = getattr(getattr(cls, name, None), "__module__", None) or ""
-        if home.partition(".")[0] == "ray" and hasattr(Trainable, name):
+        if _is_of_ray(getattr(cls, name, None)) and hasattr(Trainable, name):
             members[name] = getattr(Trainable, name)  # the class does not define this method
     adapted = type(cls.__name__, (cls, Trainable), members)
-    check_class(adapted)
+    check_methods(adapted)
     return adapted
+
+
+class _TrainingIteration:
+    """Is `iteration` until the object has an attribute of this name, unlike a property."""
+
+    def __get__(self, trained: Any, cls: type) -> int:
+        return 0 if trained is None else int(trained.iteration)
+
+
+def _check_init(cls: type) -> None:
+    home = next(each for each in cls.__mro__ if "__init__" in vars(each))
+    if home is not object and not _is_of_ray(home):
+        raise TrainableError(
+            f"{cls.__qualname__} has the method __init__ of {home.__qualname__}, which is never "
+            "called; move it to setup(self, config)."
+        )
+
+
+def _is_of_ray(found: object) -> bool:
+    home = getattr(found, "__module__", None) or ""
+    return home.partition(".")[0] == "ray"

@@ -15,6 +15,7 @@ OFFERED = """
 digits = offering:train
 quadratic = offering:square
 whole = offering
+dashed = off-ering:train
 twice = offering:train
 """
 
@@ -78,9 +79,13 @@ def test_worker_runs_a_trainable_that_was_set_by_its_name(console, offering):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("digitz", "these names: digits, quadratic, twice, whole. Did you mean 'digits'?"),
+        ("digitz", "these names: dashed, digits, quadratic, twice, whole. Did you mean 'digits'?"),
         ("digitz", "is not an import path; write 'module:function'"),
         ("whole", "The entry point 'whole' names the module 'offering'"),
+        (
+            "dashed",
+            "The package 'offering' offers the trainable 'dashed' as 'off-ering:train', which",
+        ),
         ("twice", "Several packages offer a trainable 'twice': offering:train, other:train."),
     ],
 )

@@ -148,6 +148,41 @@ def test_handle_sets_code_and_store_together(with_modules, database, tmp_path):
         with_modules.set()
 
 
+def test_workdir_without_a_trainable_is_refused(with_modules, database, tmp_path):
+    with pytest.raises(InvalidSpec, match="workdir='/nonexistent' says where workers search"):
+        with_modules.set(checkpoints=tmp_path, workdir="/nonexistent")
+
+    assert load(database, "mine").checkpoints is None
+
+
+@pytest.mark.parametrize(
+    ("code", "cure"),
+    [
+        ("a:train", "`studydb set mine trainable=a:train`"),
+        (["true", "{lr}"], "`studydb set mine -- true '{lr}'`"),
+        (lambda config: config["lr"], "study.set(trainable=…)."),
+    ],
+)
+def test_study_whose_code_was_set_is_not_to_be_deleted_for_its_former_code(
+    create_study, storage_url, with_modules, code, cure
+):
+    with_modules.set(trainable="b:train")
+
+    with pytest.raises(studydb.StudyExists) as error:
+        create_study(
+            "mine",
+            code,
+            space={"lr": studydb.uniform(0, 1)},
+            num_trials=1,
+            storage=storage_url,
+            load_if_exists=True,
+        )
+
+    assert "exists with another trainable: b:train, not " in str(error.value)
+    assert cure in str(error.value)
+    assert "delete" not in str(error.value)
+
+
 def test_set_gives_no_code_to_a_study_whose_trials_own_loops_run(console, database):
     arrange.new_study(database, name="mine")
 

@@ -71,6 +71,16 @@ class Stepless(studydb.Trainable):
         pass
 
 
+class WithoutConfig(studydb.Trainable):
+    def setup(self): ...
+    def step(self): ...
+
+
+class NeedsData(studydb.Trainable):
+    def setup(self, config, data): ...
+    def step(self): ...
+
+
 class NoTrainable:
     pass
 
@@ -79,6 +89,8 @@ class NoTrainable:
     ("given", "words"),
     [
         (Stepless, "The class Stepless has no method step; write step\\(self\\) -> metrics"),
+        (WithoutConfig, "WithoutConfig.setup cannot be called with the config alone: too many"),
+        (NeedsData, "missing a required argument: 'data'. .* or bind an object to it"),
         (NoTrainable, "does not inherit studydb.Trainable; inherit it, or give a function"),
     ],
 )

@@ -374,3 +374,30 @@ def test_roles_keep_their_rights_across_upgrade_and_downgrade(postgres_url):
         connection.execute(f"DROP ROLE {role}")
 
     assert may_update == [(True,), (True,), (True,), (True,), (False,)]
+
+
+def test_rights_on_the_view_of_trials_outlast_a_downgrade(postgres_url):
+    role = f"studydb test {uuid4().hex[:12]}"  # a name that needs quotes
+    with postgres.connect(postgres_url) as connection:
+        connection.execute(f'CREATE ROLE "{role}"')
+        connection.execute(f'GRANT SELECT ON v_trial TO "{role}" WITH GRANT OPTION')
+        connection.execute("GRANT SELECT ON v_trial TO PUBLIC")
+        acl = "SELECT array_agg(a ORDER BY a) FROM pg_class, unnest(relacl::text[]) a WHERE oid = %s::regclass"
+        before = connection.execute(acl, ("v_trial",)).fetchone()
+
+        migrate.downgrade(postgres_url, "0008")
+
+        assert connection.execute(acl, ("v_trial",)).fetchone() == before
+        connection.execute(f'DROP OWNED BY "{role}"')
+        connection.execute(f'DROP ROLE "{role}"')
+
+
+def test_downgrade_names_the_views_that_use_a_view_which_is_made_again(postgres_url):
+    with postgres.connect(postgres_url) as connection:
+        connection.execute("CREATE VIEW mine AS SELECT number FROM v_trial")
+        connection.execute('CREATE VIEW "My View" AS SELECT * FROM v_trial')
+
+    with pytest.raises(StorageError, match=r'other views use it: "My View", mine\. Nothing'):
+        migrate.downgrade(postgres_url, "0008")
+
+    assert migrate.current(postgres_url) == revisions.HEAD

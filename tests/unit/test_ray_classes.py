@@ -8,7 +8,7 @@ import pytest
 
 import studydb
 from studydb.domain.errors import TrainableError, TrialStopped
-from studydb.trainables import call
+from studydb.trainables import call, check_signature, with_parameters
 from studydb.trainables.ray_classes import from_ray
 
 RAY = """
@@ -130,14 +130,52 @@ def test_reset_config_is_that_of_the_class(ray_trainable):
     assert one.reset_config({"x": 1}) is True
 
 
+def test_class_may_count_its_steps_by_itself(ray_trainable, tmp_path):
+    class Counting(ray_trainable):
+        def setup(self, config):
+            self.training_iteration = config["begin"]
+
+        def step(self):
+            self.training_iteration += 1
+            return {"loss": 1.0, "done": self.training_iteration == 8}
+
+    trial = Trial(tmp_path)
+
+    run(from_ray(Counting), trial, {"begin": 6})
+
+    assert [each["training_iteration"] for each in trial.reports] == [1, 2]
+
+
+def test_objects_can_be_bound_to_a_class_of_ray(ray_trainable):
+    class Bound(ray_trainable):
+        def setup(self, config, data): ...
+        def step(self): ...
+
+    assert with_parameters(from_ray(Bound), data=3).values == {"data": 3}
+    with pytest.raises(TrainableError, match=r"Bound.setup cannot be called with the config alone"):
+        check_signature(from_ray(Bound))
+
+
 class Old:
     def _setup(self, config): ...
     def _train(self): ...
 
 
+class WithInit:
+    def __init__(self, config=None):  # noqa: ARG002  as in Ray
+        self.rate = 0.1
+
+    def step(self): ...
+
+
+class Inheriting(WithInit): ...
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
+        (WithInit, "WithInit has the method __init__ of WithInit, .* move it to setup"),
+        (Inheriting, "Inheriting has the method __init__ of WithInit"),
         (Old, "Old has no method step"),
         (Old(), "give a class, not an object"),
         (studydb.Trainable, "give it as it is"),

@@ -1,6 +1,8 @@
 """Objects that are bound to a function or class: where they are kept, and what trials get."""
 
+import shutil
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +11,25 @@ from fleet.trainables import bound
 from fleet.workers import TRAINABLES
 
 import studydb
-from studydb.artifacts import digest_of
+from studydb.artifacts import digest_of, fetch_parameter
 from studydb.db.schema import result, trainable
-from studydb.domain.errors import TrainableError
+from studydb.domain.errors import (
+    CheckpointError,
+    StorageDenied,
+    StorageUnreachable,
+    TrainableError,
+)
+from studydb.operations import create as creating
 from studydb.operations.create import load
 from studydb.settings import load_keyring
-from studydb.trainables import check_trusted, with_parameters
+from studydb.study import creation, storage
+from studydb.trainables import (
+    StoredParameter,
+    check_trusted,
+    describe_with_parameters,
+    finding,
+    with_parameters,
+)
 
 ARRAY = np.arange(6_553_600, dtype=np.float64)
 """50 MiB of numbers."""
@@ -149,6 +164,101 @@ def test_study_that_exists_keeps_its_objects_and_gets_changed_ones(sqlite_url, t
     assert objects(tmp_path / "store") == []
 
 
+@pytest.fixture
+def create(sqlite_url, tmp_path):
+    """Creates the study "digits", whose objects are to be in the directory `store`."""
+
+    def create(store=tmp_path / "store", **values):
+        return studydb.create_study(
+            "digits",
+            with_parameters(bound.taking_any, **values),
+            metric="loss",
+            mode="min",
+            num_trials=1,
+            storage=sqlite_url,
+            checkpoints=store,
+            workdir=TRAINABLES,
+        )
+
+    return create
+
+
+def test_objects_are_removed_if_a_later_object_cannot_be_pickled(create, tmp_path):
+    with pytest.raises(TrainableError, match="'other' cannot be sent to workers"):
+        create(data=np.ones(9), other=threading.Lock())
+
+    assert list((tmp_path / "store").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "is_kept"), [(StorageUnreachable("cut"), True), (StorageDenied("no right"), False)]
+)
+def test_objects_are_removed_only_if_no_study_can_have_been_stored(
+    create, tmp_path, monkeypatch, error, is_kept
+):
+    def create_and_lose_the_reply(database, new):
+        if is_kept:
+            creating.create(database, new)
+        raise error
+
+    monkeypatch.setattr(creation, "create", create_and_lose_the_reply)
+    monkeypatch.setattr(storage, "CONTROL_PATIENCE_S", 0.0)
+
+    with pytest.raises(type(error)):
+        create(data=np.ones(9))
+
+    assert len(objects(tmp_path / "store")) == is_kept
+
+
+def test_name_that_is_taken_is_refused_before_the_objects_are_pickled(create):
+    create(data=1).close()
+
+    with pytest.raises(studydb.StudyExists, match=r"A study 'digits' already exists in .* delete"):
+        create(data=threading.Lock())
+
+
+def test_error_of_the_store_names_the_object_and_the_store(create, tmp_path):
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(CheckpointError) as error:
+        create(tmp_path / "file" / "sub", data=1)
+
+    assert str(error.value).startswith(
+        f"The parameter 'data' could not be stored in {tmp_path.as_uri()}/file/sub: [Errno 20]"
+    )
+    assert "Training continues" not in str(error.value)
+
+
+def test_store_that_is_missing_on_this_host_is_named_with_the_object(create, tmp_path):
+    study = create(data=1)
+    stores = study.database.locations.checkpoint_stores(study.record)
+    shutil.rmtree(tmp_path / "store")
+
+    with pytest.raises(TrainableError) as error:
+        finding.load(
+            study.record.trainable,
+            [TRAINABLES],
+            fetch=lambda each: fetch_parameter(stores, each.url, digest=each.digest),
+        )
+
+    assert "The parameter 'data' of the trainable 'bound:taking_any' cannot" in str(error.value)
+    assert f"directory {tmp_path / 'store'} does not exist" in str(error.value)
+
+
+def test_objects_for_the_database_are_refused_as_soon_as_they_are_too_large():
+    given = with_parameters(bound.taking_any, a=bytes(9 << 20), b=bytes(9 << 20), c=bytes(9 << 20))
+    kept = []
+
+    def keep(name, data):
+        kept.append(name)
+        return StoredParameter("inline:", "", len(data), data)
+
+    with pytest.raises(TrainableError, match=r"have at least 18\.0 MiB"):
+        describe_with_parameters(given, workdir=TRAINABLES, store=keep)
+
+    assert kept == ["a", "b"]
+
+
 def test_neither_key_nor_password_is_stored_with_the_objects(sqlite_stage):
     store = sqlite_stage.folder / "store"
     sqlite_stage.create(with_parameters(bound.summing, data=np.ones(9)), checkpoints=store)
@@ -161,6 +271,11 @@ def test_neither_key_nor_password_is_stored_with_the_objects(sqlite_stage):
 
 def unnamed(config, /, data): ...
 def positional(config, data, /): ...
+
+
+class TwoObjects(studydb.Trainable):
+    def setup(self, config, data, other): ...
+    def step(self): ...
 
 
 @pytest.mark.parametrize(
@@ -176,6 +291,7 @@ def positional(config, data, /): ...
         (bound.Summing, ["date"], "Summing.setup takes no keyword argument 'date'"),
         (bound.Summing, ["config"], "studydb itself gives 'config' to Summing.setup"),
         (bound.summing, [], "requires 'data'"),
+        (TwoObjects, ["data"], "TwoObjects.setup cannot be called with the config alone: missing"),
         ("bound:summing", ["data"], "give a function or a class, not its name"),
         (dict, ["data"], "does not inherit studydb.Trainable"),
     ],
