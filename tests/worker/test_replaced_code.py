@@ -5,6 +5,7 @@ import uuid
 from dataclasses import replace
 
 import pytest
+from fleet.workers import eventually
 from harness.arrange import new_request
 from harness.supervised_slot import GOOD, ScriptedChildren, Supervised
 
@@ -103,6 +104,57 @@ def test_worker_without_the_new_key_gives_its_next_trial_back_and_ends(
     assert (stage.trial(0).reason, values(stage, 0)) == ("COMPLETED", (1, 1))
     stage.expect_released(1)
     assert stage.trial(1).n_results == 0
+
+
+GATED = """
+    import time
+    from pathlib import Path
+
+    def train(config, trial):
+        for step in (1, 2):
+            trial.report({"loss": step})
+            trial.flush()
+            while not (Path(config["folder"]) / f"gate-{trial.number}").exists():
+                time.sleep(0.01)
+"""
+
+
+def without_key(stage, monkeypatch):
+    monkeypatch.setenv("STUDYDB_SIGNING_KEY", "ab" * 32)
+    monkeypatch.setenv("STUDYDB_KEY_FILE", "/nonexistent/keys")
+    stage.study.set(trainable="new:train", workdir=stage.folder)
+
+
+def that_fails(stage, _monkeypatch):
+    stage.study.set(trainable="new:train", workdir=stage.folder)
+    (stage.folder / "new.py").write_text("train = 1 / 0")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [(without_key, "is not signed by a key in"), (that_fails, "ZeroDivisionError")],
+)
+def test_code_that_a_worker_cannot_run_breaks_off_no_trial_in_another_slot(
+    sqlite_stage, modules, monkeypatch, change, message
+):
+    stage = sqlite_stage
+    (modules / "old.py").write_text(textwrap.dedent(GATED))
+    stage.create("old:train", num_trials=3, workdir=modules)
+    worker = stage.start(slots=2)
+    for number in (0, 1):
+        stage.await_result(number)
+
+    change(stage, monkeypatch)
+    stage.open_gate(0)
+    eventually(lambda: "no more trials are claimed" in worker.output(), what="the message")
+    assert stage.trial(1).state == "RUNNING"
+    stage.open_gate(1)
+
+    assert worker.exit_code(30.0) == 1
+    assert message in worker.output()
+    assert [stage.trial(number).reason for number in (0, 1)] == ["COMPLETED"] * 2
+    assert len(stage.attempts(1)) == 1
+    stage.expect_released(2)
 
 
 # a slot whose children are scripted
