@@ -9,9 +9,11 @@ from fleet.workers import eventually
 from harness.arrange import new_request
 from harness.supervised_slot import GOOD, ScriptedChildren, Supervised
 
+from studydb.artifacts import Stores
 from studydb.db.schema import result
 from studydb.domain.records import Trainable, TrainableKind
 from studydb.operations.refresh import refreshed
+from studydb.operations.relocate import relocate
 from studydb.operations.revise import revise
 from studydb.settings import load_keyring
 from studydb.trainables import sign
@@ -161,15 +163,19 @@ def test_code_that_a_worker_cannot_run_breaks_off_no_trial_in_another_slot(
 
 
 class Recording(ScriptedChildren):
-    """Records the names of the trainables that the children were to run."""
+    """Records what the children were to import."""
 
     def __init__(self, scripts, on_spawn):
         super().__init__(scripts)
-        self.names, self._on_spawn = [], on_spawn
+        self.imports, self._on_spawn = [], on_spawn
+
+    @property
+    def names(self):
+        return [each.trainable.name for each in self.imports]
 
     def spawn(self, job, **descriptors):
-        self.names.append(job.to_import.trainable.name)
-        self._on_spawn(len(self.names))
+        self.imports.append(job.to_import)
+        self._on_spawn(len(self.imports))
         return super().spawn(job, **descriptors)
 
 
@@ -216,6 +222,25 @@ def test_change_while_an_attempt_starts_applies_to_the_next(database, tmp_path):
     supervised.close()
 
     assert children.names == ["nowhere:train", "b:train"]
+
+
+def test_attempt_loads_bound_objects_from_the_stores_that_the_study_has_after_its_claim(
+    database, tmp_path
+):
+    supervised = Supervised(database, tmp_path, checkpoints="file:///first")
+
+    def change(n):
+        if n == 1:
+            relocate(database, supervised.study, "file:///second", new_request())
+
+    children = Recording([GOOD, GOOD], change)
+
+    supervised.run(GOOD, GOOD, forkserver=children, trials=2)
+    supervised.close()
+
+    first, second = (each.stores for each in children.imports)
+    assert first == Stores("file:///first")
+    assert second == Stores("file:///second", ("file:///first",))
 
 
 def test_refreshed_study_has_the_new_trainable_with_its_signatures(database, tmp_path):
