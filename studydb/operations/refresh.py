@@ -12,11 +12,12 @@ def refreshed(database: Database, study: Study) -> Study:
     Return the study with its current checkpoint stores and trainable.
 
     An attempt reads them after its claim has committed. So an attempt that is claimed after a
-    change runs the new trainable.
+    change runs the new trainable. Both come from one snapshot: objects that are bound to the
+    trainable are looked for in the stores that the study has with this trainable.
     """
     trainable = study.trainable
     known = "" if trainable is None else trainable.uuid
-    with database.begin(write=False) as txn:
+    with database.begin(write=False, snapshot=True) as txn:
         now = studies.read_changeable(txn, study_id=study.id, trainable_uuid=known)
         if known and not now.has_trainable:
             trainable = studies.find_trainable(txn, study_id=study.id)

@@ -239,8 +239,8 @@ class Study:
             checkpoints: The URL or path of the store for new checkpoints, "inline:" for the
                 database. Older checkpoints stay in their store and can still be read.
             trainable: Other code, as for `create_study`, signed with your key. Workers take it
-                without a restart; a worker of a user without this key gives its trial back, and
-                ends.
+                without a restart; a worker of a user without this key gives its next trial back,
+                and ends after its running trials.
             workdir: The directory that workers search for `trainable` after their own directory;
                 None for the current directory.
 

@@ -131,7 +131,7 @@ class Attempt:
         try:
             self._to_import, self._stores = self._equipment.code.read()
         except (NotAllowed, TrainableError, Untrusted) as error:
-            return self._give_up(error)
+            return self._stop_claiming(str(error), failure_of(error))
         while True:
             usable = self._equipment.checkpoints.newest(self._held, checkpoint, self._stores)
             outcome = self._run_child(usable[1] if usable else None)
@@ -196,6 +196,14 @@ class Attempt:
         """Stop the worker and release the trial: another worker may be able to run it."""
         self._equipment.interruption.give_up(str(why))
         return Outcome(Reason.PREEMPTED, failure_of(why))
+
+    def _stop_claiming(self, why: str, failure: Failure | None) -> Outcome:
+        """Release the trial and claim no more; trials in the worker's other slots run on."""
+        if self._equipment.interruption.may_claim:
+            say = self._equipment.options.say
+            say("no more trials are claimed; the worker ends when its running trials have ended")
+        self._equipment.interruption.stop_claiming(why)
+        return Outcome(Reason.PREEMPTED, failure)
 
     def _job(self, restore: Restore | None, scratch: str) -> Job:
         claim, study = self._held.claim, self._equipment.study
@@ -448,8 +456,7 @@ class Attempt:
                 return Outcome(Reason.PREEMPTED, ended.failure)
             case End.UNPREPARED:
                 why = ended.failure.message if ended.failure else "it did not begin"
-                self._equipment.interruption.give_up(f"This host cannot run the trial: {why}")
-                return Outcome(Reason.PREEMPTED, ended.failure)
+                return self._stop_claiming(f"This host cannot run the trial: {why}", ended.failure)
             case End.UNRESTORABLE:
                 return Outcome(Reason.LOST, ended.failure, unrestorable=True)
             case _:

@@ -1,6 +1,7 @@
 """The code that a worker's attempts run; a person can replace it while the worker runs."""
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 from studydb.artifacts import Stores
@@ -79,4 +80,6 @@ class CurrentCode:
                 self._templates.adopt(self._to_import.trainable)
                 name = visible(self._to_import.trainable.name)
                 self._options.say(f"the study was given other code; trials now run {name}")
+            elif stores != self._to_import.stores:  # they may hold objects bound to the trainable
+                self._to_import = replace(self._to_import, stores=stores)
             return self._to_import, stores

@@ -15,11 +15,12 @@ class Interruption:
         signal: The first stop signal, or None. A later SIGTERM or SIGINT replaces a SIGHUP.
         gave_up: The message of the error that ends the worker; None without an error.
         urgent_since_s: When the first signal or error came, by the monotonic clock; None without
-            a signal or error. A drain is not urgent and sets no time.
+            a signal or error. A drain and `stop_claiming` are not urgent and set no time.
     """
 
     def __init__(self) -> None:
         self._stopping = threading.Event()
+        self._claiming_ended = threading.Event()
         self.signal: int | None = None
         self.gave_up: str | None = None
         self.urgent_since_s: float | None = None
@@ -30,9 +31,24 @@ class Interruption:
         """Whether the worker claims no more trials and releases those that run."""
         return self._stopping.is_set()
 
+    @property
+    def may_claim(self) -> bool:
+        """Whether the worker claims trials. A worker that stops claiming may still run some."""
+        return not self._claiming_ended.is_set()
+
     def drain(self) -> None:
         self.is_drained = True
-        self._stopping.set()
+        self._stop()
+
+    def stop_claiming(self, why: str) -> None:
+        """
+        End the worker with an error once the trials that it runs have ended.
+
+        Args:
+            why: The message of the error.
+        """
+        self.gave_up = self.gave_up or why
+        self._claiming_ended.set()
 
     def give_up(self, why: str) -> None:
         self.gave_up = self.gave_up or why
@@ -40,11 +56,19 @@ class Interruption:
 
     def _stop_urgently(self) -> None:
         self.urgent_since_s = self.urgent_since_s or time.monotonic()
+        self._stop()
+
+    def _stop(self) -> None:
+        self._claiming_ended.set()
         self._stopping.set()
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until the worker is stopping; return False after the timeout."""
         return self._stopping.wait(timeout_s)
+
+    def wait_to_claim(self, timeout_s: float) -> None:
+        """Wait before the next claim; return sooner if the worker is to claim no more."""
+        self._claiming_ended.wait(timeout_s)
 
     def listen(self, at_once: Callable[[int], None], *, preempt_signal: int = 0) -> None:
         """

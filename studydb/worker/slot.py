@@ -79,7 +79,7 @@ class Slot(threading.Thread):
             self._processes.close()
 
     def _work(self) -> None:
-        while not self._equipment.interruption.is_stopping and self._trial_limit.take():
+        while self._equipment.interruption.may_claim and self._trial_limit.take():
             claim = self._acquire()
             if claim is not None:
                 self._poll_interval.reset()
@@ -88,13 +88,13 @@ class Slot(threading.Thread):
                 continue
             self._trial_limit.give_back()
             if (wait_s := self._acquirer.poll_wait_s) is not None:
-                self._equipment.interruption.wait(wait_s)
+                self._equipment.interruption.wait_to_claim(wait_s)
                 continue
             if self._is_over():
                 return
             self._processes.drop_idle()
             self._equipment.templates.drop_idle()
-            self._equipment.interruption.wait(self._poll_interval.next_s())
+            self._equipment.interruption.wait_to_claim(self._poll_interval.next_s())
 
     def _acquire(self) -> Claim | None:
         try:

@@ -1,10 +1,16 @@
 """All reads in a snapshot see the database as it was at the first read."""
 
-import pytest
-from harness.arrange import SimulatedWorker, enqueued, new_study
+from uuid import uuid4
 
+import pytest
+from harness.arrange import SimulatedWorker, enqueued, new_request, new_study
+
+from studydb.domain.records import Trainable, TrainableKind
 from studydb.operations.overview import read_overview
 from studydb.operations.reads import best_trials, listed_trials
+from studydb.operations.refresh import refreshed
+from studydb.operations.relocate import relocate
+from studydb.operations.revise import revise
 
 COUNT = "SELECT count(*) FROM trial"
 
@@ -89,3 +95,22 @@ def test_counts_and_trials_of_an_overview_come_from_one_snapshot(writer, reader)
 
     assert overview.row.running == overview.progress.counts.running == 1
     assert len(overview.unfinished) == 1
+
+
+def described(name):
+    return Trainable(str(uuid4()), TrainableKind.IMPORT, name, "/nowhere", "3.11")
+
+
+def test_refreshed_study_has_the_stores_that_it_had_with_its_trainable(writer, reader):
+    study = new_study(writer, trainable=described("first:train"), checkpoints="file:///first")
+    revise(writer, study, described("second:train"), new_request())
+
+    def change():
+        relocate(writer, study, "file:///third", new_request())
+        revise(writer, study, described("third:train"), new_request())
+
+    after_the_first_read(reader, change)
+
+    found = refreshed(reader, study)
+
+    assert (found.trainable.name, found.checkpoints) == ("second:train", "file:///first")

@@ -5,12 +5,15 @@ import uuid
 from dataclasses import replace
 
 import pytest
+from fleet.workers import eventually
 from harness.arrange import new_request
 from harness.supervised_slot import GOOD, ScriptedChildren, Supervised
 
+from studydb.artifacts import Stores
 from studydb.db.schema import result
 from studydb.domain.records import Trainable, TrainableKind
 from studydb.operations.refresh import refreshed
+from studydb.operations.relocate import relocate
 from studydb.operations.revise import revise
 from studydb.settings import load_keyring
 from studydb.trainables import sign
@@ -105,19 +108,74 @@ def test_worker_without_the_new_key_gives_its_next_trial_back_and_ends(
     assert stage.trial(1).n_results == 0
 
 
+GATED = """
+    import time
+    from pathlib import Path
+
+    def train(config, trial):
+        for step in (1, 2):
+            trial.report({"loss": step})
+            trial.flush()
+            while not (Path(config["folder"]) / f"gate-{trial.number}").exists():
+                time.sleep(0.01)
+"""
+
+
+def without_key(stage, monkeypatch):
+    monkeypatch.setenv("STUDYDB_SIGNING_KEY", "ab" * 32)
+    monkeypatch.setenv("STUDYDB_KEY_FILE", "/nonexistent/keys")
+    stage.study.set(trainable="new:train", workdir=stage.folder)
+
+
+def that_fails(stage, _monkeypatch):
+    stage.study.set(trainable="new:train", workdir=stage.folder)
+    (stage.folder / "new.py").write_text("train = 1 / 0")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [(without_key, "is not signed by a key in"), (that_fails, "ZeroDivisionError")],
+)
+def test_code_that_a_worker_cannot_run_breaks_off_no_trial_in_another_slot(
+    sqlite_stage, modules, monkeypatch, change, message
+):
+    stage = sqlite_stage
+    (modules / "old.py").write_text(textwrap.dedent(GATED))
+    stage.create("old:train", num_trials=3, workdir=modules)
+    worker = stage.start(slots=2)
+    for number in (0, 1):
+        stage.await_result(number)
+
+    change(stage, monkeypatch)
+    stage.open_gate(0)
+    eventually(lambda: "no more trials are claimed" in worker.output(), what="the message")
+    assert stage.trial(1).state == "RUNNING"
+    stage.open_gate(1)
+
+    assert worker.exit_code(30.0) == 1
+    assert message in worker.output()
+    assert [stage.trial(number).reason for number in (0, 1)] == ["COMPLETED"] * 2
+    assert len(stage.attempts(1)) == 1
+    stage.expect_released(2)
+
+
 # a slot whose children are scripted
 
 
 class Recording(ScriptedChildren):
-    """Records the names of the trainables that the children were to run."""
+    """Records what the children were to import."""
 
     def __init__(self, scripts, on_spawn):
         super().__init__(scripts)
-        self.names, self._on_spawn = [], on_spawn
+        self.imports, self._on_spawn = [], on_spawn
+
+    @property
+    def names(self):
+        return [each.trainable.name for each in self.imports]
 
     def spawn(self, job, **descriptors):
-        self.names.append(job.to_import.trainable.name)
-        self._on_spawn(len(self.names))
+        self.imports.append(job.to_import)
+        self._on_spawn(len(self.imports))
         return super().spawn(job, **descriptors)
 
 
@@ -164,6 +222,25 @@ def test_change_while_an_attempt_starts_applies_to_the_next(database, tmp_path):
     supervised.close()
 
     assert children.names == ["nowhere:train", "b:train"]
+
+
+def test_attempt_loads_bound_objects_from_the_stores_that_the_study_has_after_its_claim(
+    database, tmp_path
+):
+    supervised = Supervised(database, tmp_path, checkpoints="file:///first")
+
+    def change(n):
+        if n == 1:
+            relocate(database, supervised.study, "file:///second", new_request())
+
+    children = Recording([GOOD, GOOD], change)
+
+    supervised.run(GOOD, GOOD, forkserver=children, trials=2)
+    supervised.close()
+
+    first, second = (each.stores for each in children.imports)
+    assert first == Stores("file:///first")
+    assert second == Stores("file:///second", ("file:///first",))
 
 
 def test_refreshed_study_has_the_new_trainable_with_its_signatures(database, tmp_path):
