@@ -10,6 +10,7 @@ import os
 import random
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -19,6 +20,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from fleet.workers import eventually
 from harness.child_messages import STOP, expect_failure, steps_of, values_of
 from harness.pickled import by_value
 
@@ -37,6 +39,7 @@ from studydb.child.messages import (
     read_from_child,
     write,
 )
+from studydb.child.stop_signals import ProcessStopped, StopSignals
 from studydb.domain.life.states import Mode
 from studydb.domain.objective import Objective
 from studydb.domain.records import CheckpointKind, Trainable, TrainableKind
@@ -308,6 +311,25 @@ def test_stopped_trial_leaves_its_process_to_a_trial_with_another_config_and_che
     assert second.result.metrics["x"] == 1.0
 
 
+class Hurried(Once):
+    """Sets a timeout for all new sockets, as users do for downloads, and saves 4 MiB."""
+
+    def setup(self, config):
+        socket.setdefaulttimeout(1e-5)
+
+    def save_checkpoint(self, directory):
+        return {"weights": bytes(4 << 20)}
+
+    def load_checkpoint(self, checkpoint):
+        """Nothing is restored here."""
+
+
+def test_timeout_for_new_sockets_does_not_cut_the_channel_of_the_next_trial(process):
+    ends = [process.run(Hurried)[-1] for _ in range(2)]
+
+    assert [(ended.end, ended.failure) for ended in ends] == [(End.COMPLETED, None)] * 2
+
+
 # which processes are used again
 
 
@@ -527,6 +549,53 @@ def test_process_that_waits_cleans_up_and_ends(process, how):
 
     assert process.exit().code == 0
     assert process.printed(0).splitlines() == ["setup", "cleanup"]
+
+
+class Cleaning(Once):
+    def cleanup(self):
+        print("cleanup")
+        time.sleep(60)
+
+
+def test_process_that_cleans_up_takes_no_trial(process):
+    process.run(Cleaning)
+    process.child.terminate()
+    eventually(lambda: "cleanup" in process.printed(0))
+
+    with pytest.raises(BrokenPipeError):
+        process.begin(Cleaning)
+
+
+def stop(signals):
+    signals._handle(signal.SIGTERM, None)
+
+
+def test_stop_signal_while_a_trial_is_handed_over_waits_for_its_descriptors():
+    signals, done = StopSignals(), []
+
+    def take_over():
+        with signals.deferred():
+            stop(signals)
+            done.append("descriptors received")
+
+    with pytest.raises(ProcessStopped):
+        take_over()
+
+    assert done
+    stop(signals)  # the process ends already
+
+
+def test_trial_does_not_begin_after_a_stop_signal_whose_exception_was_caught(monkeypatch):
+    handled = []
+    monkeypatch.setattr(signal, "signal", lambda *given: handled.append(given))
+    signals = StopSignals()
+    with pytest.raises(ProcessStopped):
+        stop(signals)
+
+    with pytest.raises(ProcessStopped):
+        signals.begin(None)
+
+    assert not handled
 
 
 class LongOnDemand(Long):
