@@ -5,6 +5,7 @@
 
 import atexit
 import ctypes
+import faulthandler
 import json
 import os
 import random
@@ -17,6 +18,7 @@ import textwrap
 import threading
 import time
 import uuid
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,7 @@ from studydb.child.messages import (
     read_from_child,
     write,
 )
+from studydb.child.staleness import Staleness
 from studydb.child.stop_signals import ProcessStopped, StopSignals
 from studydb.domain.life.states import Mode
 from studydb.domain.objective import Objective
@@ -330,6 +333,24 @@ def test_timeout_for_new_sockets_does_not_cut_the_channel_of_the_next_trial(proc
     assert [(ended.end, ended.failure) for ended in ends] == [(End.COMPLETED, None)] * 2
 
 
+class Watched(Once):
+    """Would be ended by faulthandler if it hung; its second trial takes longer than that."""
+
+    def act(self):
+        faulthandler.dump_traceback_later(0.3, exit=True)
+
+    def step(self):
+        if not self.config.get("acts"):
+            time.sleep(0.5)
+        return super().step()
+
+
+def test_watchdog_of_a_trial_does_not_end_the_next(process):
+    process.run(Watched, config={"acts": True})
+
+    assert process.run(Watched)[-1].end is End.COMPLETED
+
+
 # which processes are used again
 
 
@@ -383,9 +404,15 @@ class LosesCore(Once):
         os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
 
 
+class LeavesStream(Once):
+    def act(self):
+        self.log = open("/dev/stdout", "w")  # noqa: SIM115, PTH123
+
+
 @pytest.mark.parametrize(
     ("trainable", "words"),
     [
+        (LeavesStream, "another stream to its output"),
         (LeavesThread, "the thread 'mine'"),
         (LeavesProcess, "the trial has left process"),
         (LeavesDaemon, "the trial has left process"),
@@ -430,6 +457,23 @@ def test_process_whose_memory_has_grown_since_its_first_trial_ends(process):
 
     assert (first.kept, second.kept) == (True, False)
     assert "grown" in second.not_kept
+
+
+def test_process_in_which_trials_leave_many_files_open_is_replaced(monkeypatch):
+    staleness = Staleness(time.time_ns())
+    with ExitStack() as files:
+
+        def leave(number):
+            for _ in range(number):
+                files.enter_context(Path(os.devnull).open())
+
+        monkeypatch.setattr(resource, "getrlimit", lambda _limit: (40, 40))
+        leave(20)
+        staleness.measure()
+        leave(10)
+        assert staleness.reason() is None
+        leave(1)
+        assert "11 files" in staleness.reason()
 
 
 class Raising(Once):
