@@ -63,6 +63,7 @@ class Channel:
     """
 
     def __init__(self, connection: socket.socket, *, send_timeout_s: float | None = None) -> None:
+        connection.settimeout(None)  # the user's code may have set a default for new sockets
         self._socket = connection
         self._buffer = bytearray()
         self._sending = threading.Lock()
@@ -124,6 +125,10 @@ class Channel:
                 return None
             self._fill(descriptors)
         return frame
+
+    def wait(self) -> None:
+        """Wait until more bytes have come, or the peer has closed the channel."""
+        self._readable(None)
 
     def _readable(self, timeout_s: float | None) -> bool:
         poll = select.poll()

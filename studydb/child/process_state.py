@@ -4,15 +4,18 @@ What a trial may change in its process: the next trial in this process must find
 Some changes are undone. After a trial that leaves others, the process runs no other trial.
 """
 
+import faulthandler
 import os
 import resource
 import signal
+import stat
 import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from studydb.child.fork_safety import descriptors
 from studydb.processes import adopt_orphans
 
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
@@ -42,6 +45,7 @@ class ProcessState:
         """Undo what a trial has changed in environment, signals, timers and umask."""
         for timer in _TIMERS:
             signal.setitimer(timer, 0)
+        faulthandler.cancel_dump_traceback_later()
         signal.set_wakeup_fd(-1)
         for number, handler in _handlers().items():
             if handler != self._handlers.get(number):
@@ -56,21 +60,29 @@ class ProcessState:
         """
         Return why this process must not run another trial, or None.
 
-        A Python thread could report for the next trial. A process would write to the earlier
-        trial's log, and would live until the last trial of this process ends. Threads of libraries
-        such as OpenBLAS call no Python code, so they are no reason.
+        A Python thread could report for the next trial. A process, or another stream to the output,
+        would write to the earlier trial's log; a process would also live until the last trial of
+        this process ends. Threads of libraries such as OpenBLAS that run no Python code now are no
+        reason.
         """
         if not (_TASKS / str(os.getpid()) / "children").exists():
             return "this system cannot list the processes that the trial has left"
-        threads = [thread.name for thread in threading.enumerate() if thread not in self._threads]
-        if threads:
-            return f"the trial has left the thread {threads[0]!r}"
-        if len(sys._current_frames()) > self._n_running:  # noqa: SLF001
-            return "the trial has left a thread that runs Python code"
+        if thread := self._new_thread():
+            return f"the trial has left {thread}"
         if children := _children():
             return f"the trial has left process {children[0]}"
+        if _writes_elsewhere():
+            return "the trial has left another stream to its output"
         if _limits() != self._limits:
             return "the trial has changed the limits, cores or priority of its process"
+        return None
+
+    def _new_thread(self) -> str | None:
+        threads = [thread.name for thread in threading.enumerate() if thread not in self._threads]
+        if threads:
+            return f"the thread {threads[0]!r}"
+        if len(sys._current_frames()) > self._n_running:  # noqa: SLF001
+            return "a thread that runs Python code"
         return None
 
 
@@ -90,6 +102,21 @@ def _children() -> list[int]:
         with suppress(FileNotFoundError):  # the thread has ended
             found += map(int, (_TASKS / task / "children").read_bytes().split())
     return found
+
+
+def _writes_elsewhere() -> bool:
+    """Whether a descriptor other than 1 and 2 belongs to the pipe of the trial's output."""
+    pipes = {_pipe(1), _pipe(2)} - {None}
+    return any(_pipe(number) in pipes for number in descriptors() - {0, 1, 2})
+
+
+def _pipe(descriptor: int) -> tuple[int, int] | None:
+    """The device and inode of a pipe; None if the descriptor is no pipe, or is closed."""
+    with suppress(OSError):
+        found = os.fstat(descriptor)
+        if stat.S_ISFIFO(found.st_mode):
+            return found.st_dev, found.st_ino
+    return None
 
 
 def _limits() -> tuple[object, ...]:

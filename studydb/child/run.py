@@ -149,6 +149,7 @@ class _TrialProcess:
         return 1 if ended.end is End.FAILED else 0
 
     def _clean_up(self) -> None:
+        self._channel.close()  # a trial that the worker hands over now must run elsewhere
         if self._has_object and self._run is not None:
             self._signals.ignore()
             try:
@@ -172,14 +173,25 @@ class _TrialProcess:
         """Wait for the next attempt, and take over its channel and output; False if none comes."""
         descriptors: list[int] = []
         try:
-            while (frame := self._channel.receive(descriptors=descriptors)) is not None:
-                if isinstance(read_from_supervisor(frame), NextAttempt):
-                    break  # the messages before it were for the earlier attempt
+            while True:
+                with self._signals.deferred():  # received descriptors must not be lost
+                    frame = self._channel.receive(0, descriptors=descriptors)
+                    # The messages before it were for the earlier attempt.
+                    if frame is not None and isinstance(read_from_supervisor(frame), NextAttempt):
+                        return self._take_over(descriptors)
+                if frame is None:
+                    self._channel.wait()
         except EOFError:
             return False
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _take_over(self, descriptors: list[int]) -> bool:
         if len(descriptors) < _DESCRIPTORS:  # the limit of open files is reached
             return False
         job, stdout, stderr = descriptors
+        descriptors.clear()
         self._channel.close()
         os.set_inheritable(job, False)
         self._channel = Channel(socket.socket(fileno=job))

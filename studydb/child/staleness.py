@@ -1,6 +1,7 @@
 """Whether a process that has imported the trainable must be replaced by a new one."""
 
 import os
+import resource
 import sys
 import time
 
@@ -10,12 +11,15 @@ GROWTH_FACTOR = 2.0
 GROWTH_BYTES = 64 << 20
 """A process is replaced when its memory exceeds 64 MiB plus twice the memory that was measured."""
 
+OPEN_FILES_SHARE = 0.25
+"""A process is replaced when it has opened this share of its limit of open files since then."""
+
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Staleness:
     """
-    Detects that source files have changed since their import, or that the memory has grown.
+    Detects that source files have changed since their import, or that the process has grown.
 
     Args:
         began_ns: When the imports began. A file that was changed later may be newer on disk than in
@@ -27,13 +31,13 @@ class Staleness:
         self._names: set[str] = set()
         self._files: list[sources.SourceFile] = []
         self._late: sources.SourceFile | None = None
-        self._first_bytes = 0
+        self._first_bytes = self._first_files = 0
         self._note_imports()
         self.measure()
 
     def measure(self) -> None:
-        """Compare the memory with its present size from now on."""
-        self._first_bytes = _resident_bytes()
+        """Compare memory and open files with the present ones from now on."""
+        self._first_bytes, self._first_files = _resident_bytes(), _n_files()
 
     def fork(self) -> None:
         """Continue in a fork of the process: what it imports itself, it imports from now on."""
@@ -46,6 +50,8 @@ class Staleness:
             return f"{file.path} has changed"
         if _resident_bytes() > self._first_bytes * GROWTH_FACTOR + GROWTH_BYTES:
             return "the memory of its process has grown"
+        if (n_more := _n_files() - self._first_files) > _files_limit() * OPEN_FILES_SHARE:
+            return f"trials have left {n_more} files or sockets of its process open"
         return None
 
     def _note_imports(self) -> None:
@@ -64,3 +70,12 @@ class Staleness:
 def _resident_bytes() -> int:
     with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123  read at each fork
         return int(file.read().split()[1]) * _PAGE_BYTES
+
+
+def _n_files() -> int:
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208  names, not paths
+
+
+def _files_limit() -> float:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return float("inf") if soft == resource.RLIM_INFINITY else soft

@@ -3,6 +3,8 @@
 import os
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from studydb.child.running_trial import RunningTrial
 from studydb.processes import SIGNAL_SPREAD_S, STOP_SIGNALS
@@ -19,9 +21,18 @@ class StopSignals:
         self._trial: RunningTrial | None = None
         self._first_s: float | None = None
         self._is_ending = False
+        self._is_deferring = False
 
     def begin(self, trial: RunningTrial) -> None:
-        """Preempt this trial at the first signal; a signal after `SIGNAL_SPREAD_S` kills."""
+        """
+        Preempt this trial at the first signal; a signal after `SIGNAL_SPREAD_S` kills.
+
+        Raises:
+            ProcessStopped: A stop signal has come before, and code of a library has caught its
+                exception.
+        """
+        if self._is_ending:
+            raise ProcessStopped
         self._trial, self._first_s = trial, None
         for number in STOP_SIGNALS:
             signal.signal(number, self._handle)
@@ -37,6 +48,22 @@ class StopSignals:
         if self._first_s is not None:
             raise ProcessStopped
 
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """
+        Let no stop signal interrupt the body, in which no trial runs.
+
+        Raises:
+            ProcessStopped: After the body, if a stop signal has come.
+        """
+        self._is_deferring = True
+        try:
+            yield
+        finally:
+            self._is_deferring = False
+        if self._is_ending:
+            raise ProcessStopped
+
     def ignore(self) -> None:
         """Ignore stop signals, so that none interrupts the last cleanup of this process."""
         self._trial, self._is_ending = None, True
@@ -46,6 +73,8 @@ class StopSignals:
             if self._is_ending:
                 return
             self._is_ending = True
+            if self._is_deferring:
+                return
             raise ProcessStopped
         now_s = time.monotonic()
         self._first_s = now_s if self._first_s is None else self._first_s

@@ -5,20 +5,24 @@
 
 import atexit
 import ctypes
+import faulthandler
 import json
 import os
 import random
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
 import threading
 import time
 import uuid
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from fleet.workers import eventually
 from harness.child_messages import STOP, expect_failure, steps_of, values_of
 from harness.pickled import by_value
 
@@ -37,6 +41,8 @@ from studydb.child.messages import (
     read_from_child,
     write,
 )
+from studydb.child.staleness import Staleness
+from studydb.child.stop_signals import ProcessStopped, StopSignals
 from studydb.domain.life.states import Mode
 from studydb.domain.objective import Objective
 from studydb.domain.records import CheckpointKind, Trainable, TrainableKind
@@ -308,6 +314,43 @@ def test_stopped_trial_leaves_its_process_to_a_trial_with_another_config_and_che
     assert second.result.metrics["x"] == 1.0
 
 
+class Hurried(Once):
+    """Sets a timeout for all new sockets, as users do for downloads, and saves 4 MiB."""
+
+    def setup(self, config):
+        socket.setdefaulttimeout(1e-5)
+
+    def save_checkpoint(self, directory):
+        return {"weights": bytes(4 << 20)}
+
+    def load_checkpoint(self, checkpoint):
+        """Nothing is restored here."""
+
+
+def test_timeout_for_new_sockets_does_not_cut_the_channel_of_the_next_trial(process):
+    ends = [process.run(Hurried)[-1] for _ in range(2)]
+
+    assert [(ended.end, ended.failure) for ended in ends] == [(End.COMPLETED, None)] * 2
+
+
+class Watched(Once):
+    """Would be ended by faulthandler if it hung; its second trial takes longer than that."""
+
+    def act(self):
+        faulthandler.dump_traceback_later(0.3, exit=True)
+
+    def step(self):
+        if not self.config.get("acts"):
+            time.sleep(0.5)
+        return super().step()
+
+
+def test_watchdog_of_a_trial_does_not_end_the_next(process):
+    process.run(Watched, config={"acts": True})
+
+    assert process.run(Watched)[-1].end is End.COMPLETED
+
+
 # which processes are used again
 
 
@@ -361,9 +404,15 @@ class LosesCore(Once):
         os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
 
 
+class LeavesStream(Once):
+    def act(self):
+        self.log = open("/dev/stdout", "w")  # noqa: SIM115, PTH123
+
+
 @pytest.mark.parametrize(
     ("trainable", "words"),
     [
+        (LeavesStream, "another stream to its output"),
         (LeavesThread, "the thread 'mine'"),
         (LeavesProcess, "the trial has left process"),
         (LeavesDaemon, "the trial has left process"),
@@ -408,6 +457,23 @@ def test_process_whose_memory_has_grown_since_its_first_trial_ends(process):
 
     assert (first.kept, second.kept) == (True, False)
     assert "grown" in second.not_kept
+
+
+def test_process_in_which_trials_leave_many_files_open_is_replaced(monkeypatch):
+    staleness = Staleness(time.time_ns())
+    with ExitStack() as files:
+
+        def leave(number):
+            for _ in range(number):
+                files.enter_context(Path(os.devnull).open())
+
+        monkeypatch.setattr(resource, "getrlimit", lambda _limit: (40, 40))
+        leave(20)
+        staleness.measure()
+        leave(10)
+        assert staleness.reason() is None
+        leave(1)
+        assert "11 files" in staleness.reason()
 
 
 class Raising(Once):
@@ -527,6 +593,53 @@ def test_process_that_waits_cleans_up_and_ends(process, how):
 
     assert process.exit().code == 0
     assert process.printed(0).splitlines() == ["setup", "cleanup"]
+
+
+class Cleaning(Once):
+    def cleanup(self):
+        print("cleanup")
+        time.sleep(60)
+
+
+def test_process_that_cleans_up_takes_no_trial(process):
+    process.run(Cleaning)
+    process.child.terminate()
+    eventually(lambda: "cleanup" in process.printed(0))
+
+    with pytest.raises(BrokenPipeError):
+        process.begin(Cleaning)
+
+
+def stop(signals):
+    signals._handle(signal.SIGTERM, None)
+
+
+def test_stop_signal_while_a_trial_is_handed_over_waits_for_its_descriptors():
+    signals, done = StopSignals(), []
+
+    def take_over():
+        with signals.deferred():
+            stop(signals)
+            done.append("descriptors received")
+
+    with pytest.raises(ProcessStopped):
+        take_over()
+
+    assert done
+    stop(signals)  # the process ends already
+
+
+def test_trial_does_not_begin_after_a_stop_signal_whose_exception_was_caught(monkeypatch):
+    handled = []
+    monkeypatch.setattr(signal, "signal", lambda *given: handled.append(given))
+    signals = StopSignals()
+    with pytest.raises(ProcessStopped):
+        stop(signals)
+
+    with pytest.raises(ProcessStopped):
+        signals.begin(None)
+
+    assert not handled
 
 
 class LongOnDemand(Long):
