@@ -16,6 +16,7 @@ class Interruption:
         gave_up: The message of the error that ends the worker; None without an error.
         urgent_since_s: When the first signal or error came, by the monotonic clock; None without
             a signal or error. A drain is not urgent and sets no time.
+        since_s: When the worker began to stop, by the monotonic clock; None while it is not.
     """
 
     def __init__(self) -> None:
@@ -23,6 +24,7 @@ class Interruption:
         self.signal: int | None = None
         self.gave_up: str | None = None
         self.urgent_since_s: float | None = None
+        self.since_s: float | None = None
         self.is_drained = False
 
     @property
@@ -32,7 +34,7 @@ class Interruption:
 
     def drain(self) -> None:
         self.is_drained = True
-        self._stopping.set()
+        self._stop()
 
     def give_up(self, why: str) -> None:
         self.gave_up = self.gave_up or why
@@ -40,6 +42,10 @@ class Interruption:
 
     def _stop_urgently(self) -> None:
         self.urgent_since_s = self.urgent_since_s or time.monotonic()
+        self._stop()
+
+    def _stop(self) -> None:
+        self.since_s = self.since_s or time.monotonic()
         self._stopping.set()
 
     def wait(self, timeout_s: float) -> bool:
