@@ -154,6 +154,17 @@ class RunningTrial:
                 self.raised_for = End.COMPLETED
                 raise TrialStopped(f"Trial {self.number} is done, as its report says.")
 
+    def save(self, checkpoint: CheckpointLike) -> None:
+        """
+        Save a checkpoint of the last reported step, and wait until it is stored.
+
+        Unlike `report`, this does not raise if the trial is to end.
+        """
+        with self._locked():
+            self._supervisor.listen()
+            if not self._supervisor.lost:
+                self._send_checkpoint(checkpoint, self._last_step)
+
     def flush(self) -> None:
         """
         Wait until everything that was reported is stored.

@@ -37,7 +37,7 @@ def settle_streams() -> None:
         prepare_streams()
     sys.stdout, sys.stderr = _own_streams()
     flush_streams()
-    ctypes.CDLL(None).fflush(None)  # the buffers of C and Fortran code
+    ctypes.CDLL(None).fflush(None)  # the buffers of C's stdio
 
 
 def redirect_streams(stdout: int, stderr: int) -> None:

@@ -27,6 +27,8 @@ class ClassTrial(Protocol):
 
     def report(self, metrics: Mapping[str, Any], checkpoint: Any = None) -> None: ...
 
+    def save(self, checkpoint: Any) -> None: ...
+
 
 class Trainable:
     """
@@ -270,12 +272,15 @@ class _Loop:
     def __init__(self, trained: Trainable, trial: ClassTrial) -> None:
         self._trained, self._trial = trained, trial
         self._saves = type(trained).save_checkpoint is not Trainable.save_checkpoint
+        self._is_saved = True
 
     def run(self) -> None:
         trained, every = self._trained, self._trained.checkpoint_every
         while True:
             metrics = trained.step()
             if metrics is None:
+                if not self._is_saved and trained.checkpoint_at_end:
+                    self._save(self._trial.save)
                 return
             if not isinstance(metrics, Mapping):
                 kind = with_article(type(metrics).__name__)
@@ -297,9 +302,13 @@ class _Loop:
             raise
 
     def _with_checkpoint(self, metrics: Mapping[str, Any], *, save: bool) -> None:
-        if not save:
+        self._is_saved = save or not self._saves
+        if save:
+            self._save(lambda checkpoint: self._trial.report(metrics, checkpoint=checkpoint))
+        else:
             self._trial.report(metrics)
-            return
+
+    def _save(self, send: Callable[[Any], None]) -> None:
         with tempfile.TemporaryDirectory(prefix="save-", dir=self._trial.scratch) as directory:
             saved = self._trained.save_checkpoint(directory)
-            self._trial.report(metrics, checkpoint=directory if saved is None else saved)
+            send(directory if saved is None else saved)

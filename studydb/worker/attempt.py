@@ -113,6 +113,7 @@ class Attempt:
         self._to_import: TrainableImport | None = None
         self._claimed_s = time.monotonic()
         self._fresh = False
+        self._is_restart = False
         self._template: Template | None = None
         self.process: AttemptProcess | None = None
         self.last_value: float | None = None
@@ -135,6 +136,7 @@ class Attempt:
         while True:
             usable = self._equipment.checkpoints.newest(self._held, checkpoint, self._stores)
             outcome = self._run_child(usable[1] if usable else None)
+            self._is_restart = True
             if outcome.restart:
                 continue
             if not outcome.unrestorable or usable is None:
@@ -180,7 +182,7 @@ class Attempt:
             scratch = opened.enter_context(
                 tempfile.TemporaryDirectory(prefix="studydb-", ignore_cleanup_errors=True)
             )
-            output = self._equipment.pump.open(directory)
+            output = self._equipment.pump.open(directory, append=self._is_restart)
             try:
                 started = self._processes.spawn(
                     self._job(restore, scratch), output, fresh=self._fresh
@@ -253,7 +255,7 @@ class Attempt:
             return False
         if progress.ended is not None:
             return progress.ended.end is End.NOT_REUSED
-        return self._start_s is None
+        return self._start_s is None and not progress.began
 
     def _must_start_afresh(self, started: Started) -> bool:
         """Retire a template whose first child was killed before a report; return True if so."""
@@ -489,7 +491,7 @@ class Attempt:
         if ended is not None:
             if ended.kept:
                 child.channel.close()  # the child then cleans up
-            child.wait(self._equipment.options.grace_s)
+            child.wait(self._processes.left_s())
             if ended.not_kept is not None:
                 self._equipment.record_not_kept(ended.not_kept)
         child.kill()
@@ -499,8 +501,10 @@ class Attempt:
 
     def _may_keep(self, ended: Ended) -> bool:
         is_orderly = ended.end in (End.COMPLETED, End.STOPPED) and ended.failure is None
-        is_stopping = self._equipment.interruption.is_stopping
-        return ended.kept and is_orderly and not is_stopping and not self._held.is_lost
+        is_reusable = self._code.trainable.kind != TrainableKind.COMMAND
+        is_allowed = self._equipment.options.warm_starts and is_reusable
+        # If the worker is stopping, the slot ends the process after it has stored the trial's end.
+        return ended.kept and is_orderly and is_allowed and not self._held.is_lost
 
     def _was_asked_to_stop(self) -> bool:
         """

@@ -22,7 +22,7 @@ _LARGEST_PIPE_BYTES = 1 << 20
 class _Stream:
     """A pipe and the two files for its bytes: `stdout`, and `stdout.1` with the older bytes."""
 
-    def __init__(self, path: Path, limit_bytes: int, tail: bytearray) -> None:
+    def __init__(self, path: Path, limit_bytes: int, tail: bytearray, *, append: bool) -> None:
         self.reader, self.writer = os.pipe()
         os.set_blocking(self.reader, False)
         self.closed = threading.Event()
@@ -31,6 +31,7 @@ class _Stream:
         self._tail = tail
         self._file = -1
         self._written_bytes = 0
+        self._appends = append
 
     def pump(self) -> int | None:
         """Read once; return the number of bytes, 0 at the end, None if the pipe is empty."""
@@ -79,8 +80,9 @@ class _Stream:
             self._file = -1
             self._path.replace(self._path.with_name(f"{self._path.name}.1"))
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-        self._written_bytes = 0
+        how = os.O_APPEND if self._appends else os.O_TRUNC
+        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | how, 0o666)
+        self._written_bytes, self._appends = os.fstat(self._file).st_size, False
 
 
 class AttemptOutput:
@@ -141,17 +143,20 @@ class OutputPump:
         self._thread = threading.Thread(target=self._work, name="studydb-output", daemon=True)
         self._thread.start()
 
-    def open(self, directory: Path) -> AttemptOutput:
+    def open(self, directory: Path, *, append: bool = False) -> AttemptOutput:
         """
         Open the pipes of one attempt; their bytes go to `stdout` and `stderr` in the directory.
+
+        Args:
+            append: Whether to write after what is in the files, not over it.
 
         Raises:
             OSError: No pipe can be opened.
         """
         tail = bytearray()
-        out = _Stream(directory / "stdout", self._limit_bytes, tail)
+        out = _Stream(directory / "stdout", self._limit_bytes, tail, append=append)
         try:
-            err = _Stream(directory / "stderr", self._limit_bytes, tail)
+            err = _Stream(directory / "stderr", self._limit_bytes, tail, append=append)
         except OSError:
             out.release()
             out.close()

@@ -16,6 +16,7 @@ class Interruption:
         gave_up: The message of the error that ends the worker; None without an error.
         urgent_since_s: When the first signal or error came, by the monotonic clock; None without
             a signal or error. A drain and `stop_claiming` are not urgent and set no time.
+        since_s: When the worker began to stop, by the monotonic clock; None while it is not.
     """
 
     def __init__(self) -> None:
@@ -24,6 +25,7 @@ class Interruption:
         self.signal: int | None = None
         self.gave_up: str | None = None
         self.urgent_since_s: float | None = None
+        self.since_s: float | None = None
         self.is_drained = False
 
     @property
@@ -60,6 +62,7 @@ class Interruption:
 
     def _stop(self) -> None:
         self._claiming_ended.set()
+        self.since_s = self.since_s or time.monotonic()
         self._stopping.set()
 
     def wait(self, timeout_s: float) -> bool:

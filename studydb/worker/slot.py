@@ -60,7 +60,9 @@ class Slot(threading.Thread):
             lease_s=equipment.options.lease_s,
             proposer=equipment.proposer,
         )
-        self._processes = SlotProcesses(equipment.templates, grace_s=equipment.options.grace_s)
+        self._processes = SlotProcesses(
+            equipment.templates, equipment.interruption, grace_s=equipment.options.grace_s
+        )
         self._poll_interval = PollInterval()
         self._away_since_s: float | None = None
 

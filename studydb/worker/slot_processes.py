@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from studydb.child.channel import FrameError
 from studydb.child.job import Job, TrainableImport, write_job
 from studydb.worker.attempt_output import AttemptOutput
+from studydb.worker.interruption import Interruption
 from studydb.worker.templates import Started, Templates
 
 IDLE_S = 60.0
@@ -26,11 +27,12 @@ class SlotProcesses:
     Starts the processes of one slot's attempts; one thread uses the object.
 
     Args:
-        grace_s: How long a process that is no longer needed may take to clean up.
+        grace_s: How long a process that is no longer needed may take to clean up. While the worker
+            is stopping, the grace begins when the worker began to stop.
     """
 
-    def __init__(self, templates: Templates, *, grace_s: float) -> None:
-        self._templates, self._grace_s = templates, grace_s
+    def __init__(self, templates: Templates, interruption: Interruption, *, grace_s: float) -> None:
+        self._templates, self._interruption, self._grace_s = templates, interruption, grace_s
         self._idle: _Idle | None = None
 
     def spawn(self, job: Job, output: AttemptOutput, *, fresh: bool = False) -> Started:
@@ -55,9 +57,14 @@ class SlotProcesses:
         """End the process that waits; kill it if its cleanup takes longer than the grace."""
         idle, self._idle = self._idle, None
         if idle is not None:
-            idle.started.child.channel.close()
-            idle.started.child.wait(self._grace_s)
-            _end(idle)
+            self._end(idle)
+
+    def left_s(self) -> float:
+        """Return how long a process that begins to clean up now may take."""
+        stopping_since_s = self._interruption.since_s
+        if stopping_since_s is None:
+            return self._grace_s
+        return max(0.0, stopping_since_s + self._grace_s - time.monotonic())
 
     def _take(self, idle: _Idle, job: Job, output: AttemptOutput) -> bool:
         with suppress(OSError, FrameError):
@@ -65,13 +72,13 @@ class SlotProcesses:
             child.take(write_job(job), stdout=output.stdout, stderr=output.stderr)
             idle.output.finish(timeout_s=0.0)
             return True
-        _end(idle)
+        self._end(idle)
         return False
 
-
-def _end(idle: _Idle) -> None:
-    child = idle.started.child
-    child.kill()
-    child.wait()
-    child.channel.close()
-    idle.output.finish()
+    def _end(self, idle: _Idle) -> None:
+        child = idle.started.child
+        child.channel.close()  # the process then cleans up
+        child.wait(self.left_s())
+        child.kill()
+        child.wait()
+        idle.output.finish()

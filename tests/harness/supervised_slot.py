@@ -156,9 +156,11 @@ class Supervised:
         *scripts: ChildScript | ScriptedChild,
         forkserver: Any = None,
         trials: int | None = None,
+        interruption: Interruption | None = None,
+        **options: Any,
     ) -> Interruption:
         """Let the slot run a trial for each script; return the worker's interruption."""
-        interruption = Interruption()
+        interruption = interruption or Interruption()
         children = forkserver or ScriptedChildren(scripts)
         templates = Templates(
             children,
@@ -168,15 +170,22 @@ class Supervised:
             say=self.log.append,
             is_stopping=lambda: interruption.is_stopping,
         )
-        equipment = self._equipment(templates, interruption)
+        equipment = self._equipment(templates, interruption, options)
         Slot(equipment, TrialLimit(trials or len(scripts)), number=0).run()
         templates.close()
         return interruption
 
-    def _equipment(self, templates: Templates, interruption: Interruption) -> Equipment:
+    def _equipment(
+        self, templates: Templates, interruption: Interruption, given: dict[str, Any]
+    ) -> Equipment:
         database, study, keyring = self.database, self.study, load_keyring()
         options = WorkerOptions(
-            storage="", study=study.name, say=self.log.append, grace_s=GRACE_S, patience_s=5.0
+            storage="",
+            study=study.name,
+            say=self.log.append,
+            grace_s=GRACE_S,
+            patience_s=5.0,
+            **given,
         )
         checkpoints = Checkpoints(database, study, keyring, retry=lambda call: call())
         return Equipment(

@@ -30,6 +30,16 @@ def test_methods_are_called_in_order_until_a_step_says_done(stage, name, saves):
     assert stage.steps() == [1, 2, 3, 4]
 
 
+def test_class_whose_step_returns_none_saves_its_last_step(stage):
+    stage.create("classes:EndsByNone")
+
+    assert stage.run() == 0
+
+    assert calls(stage) == ["setup", "save 3", "save 4", "cleanup"]
+    assert (stage.trial().reason, stage.trial().checkpoint_step) == ("COMPLETED", 4)
+    assert stage.steps() == [1, 2, 3, 4]
+
+
 @pytest.mark.parametrize("name", ["Counting", "InFiles"])
 def test_killed_class_goes_on_from_its_checkpoint(stage, name):
     stage.create(f"classes:{name}", space={"gate_after": 3, "steps": 5})

@@ -17,37 +17,25 @@ import sys
 import textwrap
 import threading
 import time
-import uuid
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from fleet.workers import eventually
 from harness.child_messages import STOP, expect_failure, steps_of, values_of
-from harness.pickled import by_value
+from harness.reused_process import Reusing
 
 import studydb
 from studydb.artifacts import digest_of
 from studydb.artifacts.checkpoint_records import Restore
 from studydb.child import running_trial
-from studydb.child.job import Job, TrainableImport, write_job
 from studydb.child.messages import (
-    Answered,
-    Began,
     End,
     Ended,
     Reported,
     StopNotice,
-    read_from_child,
     write,
 )
-from studydb.child.staleness import Staleness
-from studydb.child.stop_signals import ProcessStopped, StopSignals
-from studydb.domain.life.states import Mode
-from studydb.domain.objective import Objective
 from studydb.domain.records import CheckpointKind, Trainable, TrainableKind
-
-PATIENCE_S = 20.0
 
 
 class Once(studydb.Trainable):
@@ -73,82 +61,6 @@ class Once(studydb.Trainable):
 
     def cleanup(self):
         print("cleanup")
-
-
-class Reusing:
-    """One process that runs attempts in turn; a stand-in for the slot of a worker."""
-
-    def __init__(self, fork_server, pump, folder):
-        self._server, self._pump, self._folder = fork_server, pump, folder
-        self.child, self.outputs = None, []
-
-    def begin(self, trainable, *, config=None, **job):
-        """Give the process a job; start the process if there is none."""
-        number = len(self.outputs)
-        scratch = self._folder / f"scratch-{number}"
-        scratch.mkdir()
-        output = self._pump.open(self._folder / f"log-{number}")
-        self.outputs.append(output)
-        if not isinstance(trainable, Trainable):
-            trainable = by_value(trainable)
-        given = {"seed": 11, "attempt": 1, "may_keep": True, "store": "inline:", **job}
-        described = Job(
-            to_import=TrainableImport(
-                "7f3c5a52-38b0-4a33-9e75-94aee4bb0d0c", trainable, True, (str(self._folder),)
-            ),
-            trial_uuid=str(uuid.uuid4()),
-            number=number,
-            config={"x": float(number), **(config or {})},
-            objective=Objective("loss", Mode.MIN),
-            scratch=str(scratch),
-            **given,
-        )
-        if self.child is None:
-            self.child = self._server.spawn(described, stdout=output.stdout, stderr=output.stderr)
-        else:
-            first = write_job(described)
-            self.child.take(first, stdout=output.stdout, stderr=output.stderr)
-        output.release()
-
-    def receive(self):
-        """Return the next message that is no `Began`; answer a message that waits for it."""
-        while True:
-            frame = self.child.channel.receive(PATIENCE_S)
-            assert frame is not None, "the child has sent nothing"
-            message = read_from_child(frame)
-            if isinstance(message, Began):
-                continue
-            if getattr(message, "id", None) is not None:
-                self.child.channel.send(write(Answered(message.id)))
-            return message
-
-    def run(self, trainable, **job):
-        """Run an attempt; return its messages, of which the last is its end."""
-        self.begin(trainable, **job)
-        messages = [self.receive()]
-        while not isinstance(messages[-1], Ended):
-            messages.append(self.receive())
-        return messages
-
-    def facts(self, trainable, **job):
-        report, ended = self.run(trainable, **job)
-        assert ended.end is End.COMPLETED, ended
-        return json.loads(report.result.metrics["facts"])
-
-    def printed(self, number):
-        self.outputs[number].settle()
-        return self.outputs[number].tail().decode()
-
-    def exit(self):
-        return self.child.wait(PATIENCE_S)
-
-    def close(self):
-        if self.child is not None:
-            self.child.kill()
-            self.child.wait(PATIENCE_S)
-            self.child.channel.close()
-        for output in self.outputs:
-            output.finish()
 
 
 @pytest.fixture
@@ -459,23 +371,6 @@ def test_process_whose_memory_has_grown_since_its_first_trial_ends(process):
     assert "grown" in second.not_kept
 
 
-def test_process_in_which_trials_leave_many_files_open_is_replaced(monkeypatch):
-    staleness = Staleness(time.time_ns())
-    with ExitStack() as files:
-
-        def leave(number):
-            for _ in range(number):
-                files.enter_context(Path(os.devnull).open())
-
-        monkeypatch.setattr(resource, "getrlimit", lambda _limit: (40, 40))
-        leave(20)
-        staleness.measure()
-        leave(10)
-        assert staleness.reason() is None
-        leave(1)
-        assert "11 files" in staleness.reason()
-
-
 class Raising(Once):
     def act(self):
         raise ValueError("no step")
@@ -608,38 +503,6 @@ def test_process_that_cleans_up_takes_no_trial(process):
 
     with pytest.raises(BrokenPipeError):
         process.begin(Cleaning)
-
-
-def stop(signals):
-    signals._handle(signal.SIGTERM, None)
-
-
-def test_stop_signal_while_a_trial_is_handed_over_waits_for_its_descriptors():
-    signals, done = StopSignals(), []
-
-    def take_over():
-        with signals.deferred():
-            stop(signals)
-            done.append("descriptors received")
-
-    with pytest.raises(ProcessStopped):
-        take_over()
-
-    assert done
-    stop(signals)  # the process ends already
-
-
-def test_trial_does_not_begin_after_a_stop_signal_whose_exception_was_caught(monkeypatch):
-    handled = []
-    monkeypatch.setattr(signal, "signal", lambda *given: handled.append(given))
-    signals = StopSignals()
-    with pytest.raises(ProcessStopped):
-        stop(signals)
-
-    with pytest.raises(ProcessStopped):
-        signals.begin(None)
-
-    assert not handled
 
 
 class LongOnDemand(Long):

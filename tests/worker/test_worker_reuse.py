@@ -2,6 +2,7 @@
 
 import signal
 import time
+from uuid import uuid4
 
 import pytest
 from fleet.workers import eventually
@@ -9,6 +10,7 @@ from harness.arrange import new_request, rows, states_of
 from harness.supervised_slot import (
     COMPLETED,
     GOOD,
+    GRACE_S,
     ReusedChild,
     Supervised,
     reported,
@@ -19,8 +21,9 @@ import studydb
 from studydb.child.messages import Began, End, Ended
 from studydb.db.schema import worker as worker_table
 from studydb.domain.life.states import State
-from studydb.domain.records import Failure
+from studydb.domain.records import Failure, Trainable, TrainableKind
 from studydb.operations.drain import drain, find_worker
+from studydb.worker.interruption import Interruption
 
 X = studydb.randint(0, 1_000_000)
 
@@ -92,6 +95,8 @@ def test_trial_that_reset_config_refuses_runs_in_a_new_process(stage):
     assert calls(stage) == ["setup", "refused", "cleanup", "setup", "cleanup"]
     assert [starts(stage, number) for number in range(2)] == [["warm"], ["warm"]]
     assert stage.trial(1).losses == stage.trial(1).failures == 0
+    log = stage.command("logs", "staged", "1")
+    assert log.index("cannot be reset") < log.index("set up")
 
 
 # faults
@@ -238,6 +243,18 @@ def test_trial_whose_process_ends_before_its_function_begins_is_run_in_another(
     assert rows(database, "SELECT losses FROM trial") == [(0,), (0,)]
 
 
+def test_trial_that_reports_before_its_function_begins_and_dies_is_lost(supervised, database):
+    child = ReusedChild(reported() + KEPT, reported(1, 0.25))
+
+    assert supervised.run(child, GOOD, trials=3).gave_up is None
+
+    assert attempts(database) == [
+        ("fresh", "COMPLETED"),
+        ("reused", "LOST"),
+        ("fresh", "COMPLETED"),
+    ]
+
+
 def test_trial_whose_reused_process_dies_is_lost_alone(supervised, database):
     child = ReusedChild(reported() + KEPT, BEGAN)
 
@@ -267,6 +284,54 @@ def test_process_of_a_failed_trial_is_not_used_again_even_if_it_offers_that(supe
     assert supervised.run(child, GOOD, trials=2).gave_up is None
 
     assert attempts(database) == [("fresh", "FAILED"), ("fresh", "COMPLETED")]
+
+
+@pytest.mark.parametrize("why", ["--start fresh", "command"])
+def test_process_that_offers_itself_is_not_used_again_if_it_must_not_be(database, tmp_path, why):
+    code = Trainable(str(uuid4()), TrainableKind.COMMAND, '["true"]', str(tmp_path), "3.11")
+    supervised = Supervised(database, tmp_path, **({"trainable": code} if why == "command" else {}))
+    child = ReusedChild(reported() + KEPT, reported() + COMPLETED)
+
+    try:
+        ended = supervised.run(child, GOOD, trials=2, warm_starts=why == "command")
+    finally:
+        supervised.close()
+
+    assert ended.gave_up is None
+    assert attempts(database) == [("fresh", "COMPLETED")] * 2
+
+
+class Lingering(ReusedChild):
+    """Ends in order after its worker has begun to stop; notes how long it may clean up, and when."""
+
+    def __init__(self, interruption, database):
+        self._interruption, self._database = interruption, database
+        self.cleanups = []
+        super().__init__(reported() + KEPT, reported() + KEPT)
+
+    def take(self, *arguments, **descriptors):
+        self._interruption.drain()
+        self._interruption.since_s -= GRACE_S - 0.5
+        super().take(*arguments, **descriptors)
+
+    def terminate(self):
+        """Go on: it needs its grace."""
+
+    def wait(self, timeout_s=None):
+        if timeout_s is not None and not self.cleanups:
+            self.cleanups.append((timeout_s, attempts(self._database)[-1]))
+        return super().wait(timeout_s)
+
+
+def test_end_is_stored_before_the_cleanup_which_gets_the_rest_of_the_grace(supervised, database):
+    interruption = Interruption()
+    child = Lingering(interruption, database)
+
+    supervised.run(child, trials=2, interruption=interruption)
+
+    ((timeout_s, stored),) = child.cleanups
+    assert stored == ("reused", "COMPLETED")
+    assert 0 < timeout_s <= 0.5
 
 
 def test_process_of_a_trial_whose_lease_was_lost_is_not_used_again(

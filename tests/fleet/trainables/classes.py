@@ -52,6 +52,15 @@ class InFiles(Counting):
         self.note(f"load {self.count}")
 
 
+class EndsByNone(InFiles):
+    """Says by None, and not by `done`, that it has trained its last step."""
+
+    def step(self):
+        if self.count == 4:
+            return None
+        return {**super().step(), "done": False}
+
+
 class KilledAtItsEnd(Counting):
     """Its first attempt dies when its last step is saved, but its trial has not ended."""
 
@@ -104,8 +113,13 @@ class Reused(Counting):
 class Refusing(Reused):
     """Is used for no second trial, although the class has the method."""
 
+    def setup(self, config):
+        super().setup(config)
+        print("set up")  # noqa: T201  tests read the log
+
     def reset_config(self, config):  # noqa: ARG002
         self.note("refused")
+        print("cannot be reset")  # noqa: T201
         return False
 
 

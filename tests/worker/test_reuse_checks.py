@@ -1,0 +1,62 @@
+"""What a process that runs several trials checks: stop signals between trials, and open files."""
+
+import os
+import resource
+import signal
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from studydb.child.staleness import Staleness
+from studydb.child.stop_signals import ProcessStopped, StopSignals
+
+
+def stop(signals):
+    signals._handle(signal.SIGTERM, None)
+
+
+def test_stop_signal_while_a_trial_is_handed_over_waits_for_its_descriptors():
+    signals, done = StopSignals(), []
+
+    def take_over():
+        with signals.deferred():
+            stop(signals)
+            done.append("descriptors received")
+
+    with pytest.raises(ProcessStopped):
+        take_over()
+
+    assert done
+    stop(signals)  # the process ends already
+
+
+def test_trial_does_not_begin_after_a_stop_signal_whose_exception_was_caught(monkeypatch):
+    handled = []
+    monkeypatch.setattr(signal, "signal", lambda *given: handled.append(given))
+    signals = StopSignals()
+    with pytest.raises(ProcessStopped):
+        stop(signals)
+
+    with pytest.raises(ProcessStopped):
+        signals.begin(None)
+
+    assert not handled
+
+
+def test_process_in_which_trials_leave_many_files_open_is_replaced(monkeypatch):
+    staleness = Staleness(time.time_ns())
+    with ExitStack() as files:
+
+        def leave(number):
+            for _ in range(number):
+                files.enter_context(Path(os.devnull).open())
+
+        monkeypatch.setattr(resource, "getrlimit", lambda _limit: (40, 40))
+        leave(20)
+        staleness.measure()
+        leave(10)
+        assert staleness.reason() is None
+        leave(1)
+        assert "11 files" in staleness.reason()
