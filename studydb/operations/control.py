@@ -106,6 +106,7 @@ def _enqueued_before(txn: Txn, study: Study, request: Request) -> int:
     # An earlier send of the same request may have made the last trial of the budget.
     recorded = events.data_of(txn, token=request.token)
     if not recorded:
+        studies.check_exists(txn, study_id=study.id)
         raise BudgetSpent(
             f"Study {study.name!r} has all of its {study.num_trials} trials. "
             f"Raise the number first: `studydb extend {study.name} --trials N`."
@@ -207,6 +208,7 @@ def extend(database: Database, study: Study, request: Request, *, n_more: int) -
         with database.begin() as txn:
             num_trials = studies.extend(txn, study_id=study.id, n_more=n_more)
             if num_trials is None:
+                studies.check_exists(txn, study_id=study.id)
                 raise NotAllowed(f"Study {study.name!r} has no num_trials: it never runs out.")
             _record(txn, study, EventKind.EXTENDED, request, {"num_trials": num_trials})
         return num_trials
