@@ -73,6 +73,8 @@ class DriverFaults(Protocol):
 
     def is_of_values(self, error: Any) -> bool: ...
 
+    def is_of_missing_row(self, error: Any) -> bool: ...
+
     def is_disconnect(self, error: Any) -> bool: ...
 
 
@@ -133,3 +135,10 @@ def is_of_values(error: BaseException) -> bool:
     if driver is None:
         return not isinstance(error, StorageError | HostError | OSError | MemoryError)
     return driver.is_of_values(error)
+
+
+def is_of_missing_row(error: BaseException) -> bool:
+    """Tell whether a FOREIGN KEY refused a row, because the row that it refers to is missing."""
+    error = driver_error(error)
+    driver = _driver_of(error)
+    return driver is not None and driver.is_of_missing_row(error)

@@ -22,6 +22,7 @@ _NO_SUCH_DATABASE = "3D000"
 _DENIED = "42501"
 _NO_LOGIN = {"28P01", "28000"}
 _UNIQUE = "23505"
+_NO_SUCH_KEY = "23503"
 _UNFIT = {"22001", "22003", "22008", "22021", "22P02", "22P03", "22P05", "54000"}
 """Codes for values that PostgreSQL refuses. If the driver refuses a value, there is no code."""
 
@@ -83,6 +84,11 @@ def is_unfit(error: psycopg.Error) -> bool:
 def is_of_values(error: psycopg.Error) -> bool:
     """Tell whether a trial's values caused an error."""
     return is_unfit(error) or isinstance(error, psycopg.DataError | psycopg.IntegrityError)
+
+
+def is_of_missing_row(error: psycopg.Error) -> bool:
+    """Tell whether a FOREIGN KEY refused a row."""
+    return error.sqlstate == _NO_SUCH_KEY
 
 
 def is_disconnect(error: psycopg.Error) -> bool:

@@ -40,6 +40,11 @@ def is_of_values(error: sqlite3.Error) -> bool:
     return isinstance(error, sqlite3.DataError | sqlite3.IntegrityError)
 
 
+def is_of_missing_row(error: sqlite3.Error) -> bool:
+    """Tell whether a FOREIGN KEY refused a row."""
+    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY
+
+
 def is_disconnect(error: sqlite3.Error) -> bool:  # noqa: ARG001  both drivers' modules have it
     """Return False: a file has no connection that could be lost."""
     return False

@@ -13,7 +13,13 @@ from uuid import UUID
 
 from studydb.db import Database, Txn
 from studydb.db.faults import Duplicate
-from studydb.domain.errors import BudgetSpent, NotAllowed, TrialExists, UsageError
+from studydb.domain.errors import (
+    BudgetSpent,
+    NotAllowed,
+    StorageError,
+    TrialExists,
+    UsageError,
+)
 from studydb.domain.life.decisions import Action, DecidedBy
 from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.life.states import FINAL, Origin, State, Status
@@ -24,7 +30,6 @@ from studydb.operations.reads import existing_trial
 from studydb.searchers import RandomSearch
 from studydb.store import counters, events, promotions, studies, sweeps, trials
 from studydb.store.tags import insert as insert_tags
-from studydb.store.trials import NamedTrial
 
 
 def enqueue(
@@ -58,14 +63,11 @@ def enqueue(
     try:
         with database.begin() as txn:
             number = studies.admit(txn, study_id=study.id)
-            if number is None:
-                txn.abandon()
-                return _enqueued_before(txn, study, request)
             # The lock of the study's row keeps two enqueued trials from getting the same name.
-            namesake = name and trials.named(txn, study_id=study.id, name=name)
-            if namesake:
+            own = _number_if_own(txn, study, name, uuid)
+            if number is None or own is not None:
                 txn.abandon()
-                return _number_if_own(study, namesake, name, uuid)
+                return _enqueued_before(txn, study, request) if own is None else own
 
             draw = ENQUEUED_DRAWS + number
             drawn = RandomSearch().propose(study.space, seed=study.seed, draw=draw)
@@ -88,18 +90,23 @@ def enqueue(
             _record(txn, study, EventKind.ENQUEUED, request, {"number": number})
             counters.move(txn, study_id=study.id, key=0, out_of=None, into=State.PENDING)
         return number
-    except Duplicate:
+    except Duplicate as error:
         with database.begin(write=False) as txn:
             recorded = events.data_of(txn, token=request.token)
-            if not recorded:  # a worker's login has inserted a trial of this name meanwhile
-                raise _name_taken(study, name) from None
-            return int(recorded["number"])
+            if recorded:
+                return int(recorded["number"])
+            _number_if_own(txn, study, name, uuid)
+        raise StorageError(  # a worker's login has inserted a trial
+            f"Study {study.name!r} has a trial that neither ask nor enqueue has made; a new trial "
+            f"collides with it ({error}). Delete the row of that trial."
+        ) from None
 
 
 def _enqueued_before(txn: Txn, study: Study, request: Request) -> int:
     # An earlier send of the same request may have made the last trial of the budget.
     recorded = events.data_of(txn, token=request.token)
     if not recorded:
+        studies.check_exists(txn, study_id=study.id)
         raise BudgetSpent(
             f"Study {study.name!r} has all of its {study.num_trials} trials. "
             f"Raise the number first: `studydb extend {study.name} --trials N`."
@@ -107,18 +114,17 @@ def _enqueued_before(txn: Txn, study: Study, request: Request) -> int:
     return int(recorded["number"])
 
 
-def _number_if_own(study: Study, namesake: NamedTrial, name: str | None, uuid: str) -> int:
-    # An earlier send of the same request has made a trial with this uuid.
+def _number_if_own(txn: Txn, study: Study, name: str | None, uuid: str) -> int | None:
+    """Return the number of the trial of this name if the same request has made it."""
+    namesake = None if name is None else trials.named(txn, study_id=study.id, name=name)
+    if namesake is None:
+        return None
     if namesake.uuid != uuid:
-        raise _name_taken(study, name, number=namesake.number)
+        raise TrialExists(
+            f"Study {study.name!r} has a trial named {name!r}: number {namesake.number}. "
+            "Choose another name."
+        )
     return namesake.number
-
-
-def _name_taken(study: Study, name: str | None, *, number: int | None = None) -> TrialExists:
-    which = "" if number is None else f": number {number}"
-    return TrialExists(
-        f"Study {study.name!r} has a trial named {name!r}{which}. Choose another name."
-    )
 
 
 def pause(database: Database, study: Study, numbers: Sequence[int], request: Request) -> None:
@@ -202,6 +208,7 @@ def extend(database: Database, study: Study, request: Request, *, n_more: int) -
         with database.begin() as txn:
             num_trials = studies.extend(txn, study_id=study.id, n_more=n_more)
             if num_trials is None:
+                studies.check_exists(txn, study_id=study.id)
                 raise NotAllowed(f"Study {study.name!r} has no num_trials: it never runs out.")
             _record(txn, study, EventKind.EXTENDED, request, {"num_trials": num_trials})
         return num_trials

@@ -4,9 +4,11 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from studydb.db import Database
-from studydb.domain.errors import StorageBusy, StorageDenied, StorageReadOnly
+from studydb.db.faults import is_of_missing_row
+from studydb.domain.errors import StorageBusy, StorageDenied, StorageReadOnly, UnknownStudy
 from studydb.domain.roles import Role
 from studydb.store import connection
+from studydb.store.studies import DELETED
 
 Answered = TypeVar("Answered")
 
@@ -22,6 +24,7 @@ def write(database: Database, call: Callable[[], Answered], *, role: Role) -> An
         role: The role that may make the call.
 
     Raises:
+        UnknownStudy: A FOREIGN KEY refused a row: the study was deleted.
         StorageDenied: The login lacks a right.
         StorageReadOnly: The login may only read.
     """
@@ -31,6 +34,10 @@ def write(database: Database, call: Callable[[], Answered], *, role: Role) -> An
         raise StorageDenied(f"{error} {role.advice}") from error
     except StorageBusy:
         _refuse_reader(database, role)
+        raise
+    except Exception as error:
+        if is_of_missing_row(error):
+            raise UnknownStudy(DELETED) from error
         raise
 
 

@@ -9,6 +9,8 @@ import sqlalchemy as sa
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import now
 from studydb.db.schema import search_space, signature, study, trainable
+from studydb.db.statement import Row
+from studydb.domain.errors import UnknownStudy
 from studydb.domain.life.decisions import DecidedBy
 from studydb.domain.life.rules import Threshold
 from studydb.domain.life.states import Mode, Status
@@ -136,11 +138,16 @@ _RELOCATE = Prepared(
 
 _RENAME = Prepared(sa.update(study).where(THIS).values(name=sa.bindparam("to_name")))
 
+_EXISTS = Prepared(sa.select(study.c.id).where(THIS))
+
 _LOCK = Prepared(sa.select(study.c.id).where(THIS).with_for_update(key_share=True))
 
 _LOCKED_STATUS = Prepared(sa.select(study.c.status).where(THIS).with_for_update(key_share=True))
 
 _NAMES = Prepared(sa.select(study.c.name).order_by(study.c.id))
+
+DELETED = "The study was deleted meanwhile. `studydb studies` lists the studies that exist."
+"""The message of UnknownStudy where the caller has found the study before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,14 +323,19 @@ def lock(txn: Txn, *, study_id: int) -> None:
     txn.all(_LOCK, study=study_id)
 
 
+def check_exists(txn: Txn, *, study_id: int) -> None:
+    """Raise UnknownStudy if the study was deleted."""
+    _existing(txn.first(_EXISTS, study=study_id))
+
+
 def locked_status(txn: Txn, *, study_id: int) -> Status:
-    """Lock the study's row and read its status."""
-    return Status(txn.all(_LOCKED_STATUS, study=study_id)[0].status)
+    """Lock the study's row and read its status; raise UnknownStudy if the study was deleted."""
+    return Status(_existing(txn.first(_LOCKED_STATUS, study=study_id)).status)
 
 
 def budget(txn: Txn, *, study_id: int) -> Budget:
-    """Read what a study's limits allow now."""
-    row = txn.all(_BUDGET, study=study_id)[0]
+    """Read what a study's limits allow now; raise UnknownStudy if the study was deleted."""
+    row = _existing(txn.first(_BUDGET, study=study_id))
     return Budget(
         status=Status(row.status),
         allows_new=bool(row.open),
@@ -359,18 +371,32 @@ def read_changeable(txn: Txn, *, study_id: int, trainable_uuid: str) -> Changeab
     Args:
         trainable_uuid: The trainable that the reader knows. It is looked up by its UUID, which has
             an index; `study_id` has none.
+
+    Raises:
+        UnknownStudy: The study was deleted.
     """
-    row = txn.all(_CHANGEABLE, study=study_id, known_trainable=trainable_uuid)[0]
+    row = _existing(txn.first(_CHANGEABLE, study=study_id, known_trainable=trainable_uuid))
     return Changeable(row.checkpoints, _former(row.settings), bool(row.has_trainable))
 
 
 def relocate(txn: Txn, *, study_id: int, url: str) -> None:
-    """Change the store of new checkpoints; the current store becomes a former store."""
-    row = txn.all(_LOCKED_PLACES, study=study_id)[0]
+    """
+    Change the store of new checkpoints; the current store becomes a former store.
+
+    Raises:
+        UnknownStudy: The study was deleted.
+    """
+    row = _existing(txn.first(_LOCKED_PLACES, study=study_id))
     known = dict.fromkeys((row.checkpoints, *_former(row.settings)))
     former = [store for store in known if store != url]
     settings = {**(row.settings or {}), "former_checkpoints": former}
     txn.run(_RELOCATE, study=study_id, to_store=url, to_settings=settings)
+
+
+def _existing(row: Row | None) -> Row:
+    if row is None:
+        raise UnknownStudy(DELETED)
+    return row
 
 
 def _former(settings: Mapping[str, Any] | None) -> tuple[str | None, ...]:

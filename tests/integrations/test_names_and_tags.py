@@ -4,9 +4,16 @@ import numpy as np
 import pytest
 from harness import arrange
 
-from studydb.domain.errors import InvalidName, TrialExists, UnknownTrial
+from studydb.domain.errors import (
+    BudgetSpent,
+    InvalidName,
+    StorageError,
+    TrialExists,
+    UnknownTrial,
+)
 from studydb.domain.records import AttemptProcess
 from studydb.operations import control
+from studydb.store import trials
 
 
 @pytest.fixture
@@ -180,12 +187,38 @@ def test_duplicate_request_with_a_name_returns_the_trial_that_the_first_send_mad
 
 def test_name_that_a_row_of_a_worker_has_taken_is_refused(study, database, monkeypatch):
     """A login of a worker may insert trials without the lock that enqueues take."""
-    monkeypatch.setattr("studydb.store.trials.named", lambda *_, **__: None)
+    named = trials.named
+    found = iter([None])  # the first look-up comes before the row
+    monkeypatch.setattr(trials, "named", lambda *args, **of: next(found, named(*args, **of)))
 
-    with pytest.raises(TrialExists, match="has a trial named 'base line'"):
+    with pytest.raises(TrialExists, match="has a trial named 'base line': number 1"):
         control.enqueue(
             database, study.record, {}, arrange.new_request(), name="base line", tags=["x"]
         )
+
+
+@pytest.mark.parametrize("name", [None, "next"])
+def test_trial_that_collides_with_the_row_of_a_worker_is_refused_with_the_cause(
+    study, database, name
+):
+    """A login of a worker may change the number that the next trial gets."""
+    arrange.change(database, "UPDATE study SET next_number = 1")
+
+    with pytest.raises(StorageError, match=r"a new trial collides with it \(.*number.*\)\. Delete"):
+        study.enqueue({}, name=name)
+
+
+def test_name_of_another_trial_is_refused_as_such_although_the_budget_is_spent(database):
+    study = arrange.new_study(database, num_trials=1)
+    first = arrange.new_request()
+    control.enqueue(database, study, {}, first, name="base line")
+
+    with arrange.unchanged_rows(database):
+        with pytest.raises(TrialExists, match=r"has a trial named 'base line': number 0\."):
+            control.enqueue(database, study, {}, arrange.new_request(), name="base line")
+        with pytest.raises(BudgetSpent):
+            control.enqueue(database, study, {}, arrange.new_request(), name="next")
+        assert control.enqueue(database, study, {}, first, name="base line") == 0
 
 
 def test_attempts_of_a_trial_receive_its_name_and_tags(study, database):

@@ -153,3 +153,42 @@ def test_deleting_a_missing_study_is_an_error_unless_missing_ok(storage_url):
 
     with pytest.raises(UnknownStudy, match="There is no study 'nothing'"):
         studydb.delete_study("nothing", storage=storage_url)
+
+
+REQUESTS = {
+    "status": lambda study: study.status,
+    "enqueue": lambda study: study.enqueue({}, name="next"),
+    "pause": lambda study: study.pause(),
+    "pause(0)": lambda study: study.pause(0),
+    "resume": lambda study: study.resume(),
+    "stop": lambda study: study.stop(),
+    "extend": lambda study: study.extend(num_trials=1),
+    "rename": lambda study: study.rename("other"),
+    "set(checkpoints)": lambda study: study.set(checkpoints="inline:"),
+    "set(trainable)": lambda study: study.set(trainable="os:getcwd"),
+    "ask": lambda study: study.ask(timeout=5.0),
+    "run": lambda study: study.run(),
+}
+
+
+def test_handle_of_a_deleted_study_raises_unknown_study(storage_url, create_study):
+    study = create_study("digits", "os:getcwd", space={"x": 1.0}, num_trials=2, storage=storage_url)
+    studydb.delete_study("digits", storage=storage_url)
+
+    raised = {}
+    for name, request in REQUESTS.items():
+        with pytest.raises(Exception) as error:  # noqa: PT011  the classes are compared below
+            request(study)
+        raised[name] = error.type
+
+    assert raised == dict.fromkeys(REQUESTS, UnknownStudy)
+
+
+def test_own_loop_of_a_deleted_study_raises_unknown_study(storage_url, create_study):
+    study = create_study("digits", space={"x": 1.0}, num_trials=2, storage=storage_url)
+    with study.ask() as trial:
+        trial.report({"loss": 1.0})
+    studydb.delete_study("digits", storage=storage_url)
+
+    with pytest.raises(UnknownStudy, match="The study was deleted"):
+        study.ask(timeout=5.0)
