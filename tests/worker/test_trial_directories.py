@@ -113,18 +113,6 @@ def test_report_file_of_a_command_lies_in_its_working_directory(stage):
     assert (directory_of(stage) / "out-0").exists()
 
 
-def test_worker_that_cannot_make_the_directory_of_a_trial_gives_the_trial_back(stage):
-    create_command(stage, "./train.sh", "{folder}")
-    directory_of(stage).parent.mkdir(parents=True)
-    directory_of(stage).write_text("in the way")
-
-    worker = stage.start()
-
-    assert worker.exit_code(30.0) == 1
-    assert "This host cannot run the trial" in worker.output()
-    stage.expect_released()
-
-
 def test_own_loop_has_a_directory_per_trial(stage):
     stage.create(None)
 

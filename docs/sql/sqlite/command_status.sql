@@ -53,7 +53,8 @@ SELECT v_study.study, v_study.status, v_study.metric, v_study.mode, v_study.num_
 FROM v_study
 WHERE v_study.study = :study_name;
 
--- studydb/store/studies.py budget: Read what a study's limits allow now.
+-- studydb/store/studies.py budget: Read what a study's limits allow now; raise UnknownStudy if
+--   the study was deleted.
 SELECT study.status, study.status = 'RUNNING' AND (study.num_trials IS NULL OR study.n_counted <
     study.num_trials) AND (study.num_draws IS NULL OR study.next_draw < study.num_draws) AS
     open, study.max_concurrent IS NULL OR study.n_running < study.max_concurrent AS has_room,

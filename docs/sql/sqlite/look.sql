@@ -6,7 +6,8 @@
 
 BEGIN;
 
--- studydb/store/studies.py budget: Read what a study's limits allow now.
+-- studydb/store/studies.py budget: Read what a study's limits allow now; raise UnknownStudy if
+--   the study was deleted.
 SELECT study.status, study.status = 'RUNNING' AND (study.num_trials IS NULL OR study.n_counted <
     study.num_trials) AND (study.num_draws IS NULL OR study.next_draw < study.num_draws) AS
     open, study.max_concurrent IS NULL OR study.n_running < study.max_concurrent AS has_room,
