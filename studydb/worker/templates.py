@@ -173,10 +173,11 @@ class Templates:
 
     def adopt(self, trainable: Trainable) -> None:
         """From now on start warm only attempts of this trainable, which replaces another one."""
+        self._adopted = trainable.uuid  # a slot that imports the former one gives up, and unlocks
         with self._lock:
             if self._template is not None:
                 self._retired.append(self._template)
-            self._template, self._adopted, self._enabled = None, trainable.uuid, self._allowed
+            self._template, self._enabled = None, self._allowed
             self._n_deaths = self._n_outdated = 0
         self.close_retired()
 
@@ -190,7 +191,7 @@ class Templates:
         template = started.template
         if template is None or template.is_proven:
             return False
-        if self._adopted in (None, template.trainable_uuid):
+        if not self._is_replaced(template.trainable_uuid):
             self._disable(reason)
         self._retire(template, None)
         return True
@@ -224,7 +225,7 @@ class Templates:
         with self._lock:  # other slots wait for the same import
             if trainable.kind == TrainableKind.COMMAND:
                 return None
-            if self._adopted not in (None, trainable.uuid):
+            if self._is_replaced(trainable.uuid):
                 return None
             if self._template is not None and self._template.is_dead:
                 self._drop_dead()
@@ -235,7 +236,11 @@ class Templates:
             self._template.used_s = time.monotonic()  # keep `drop_idle` from ending the template
             return self._template
 
+    def _is_replaced(self, trainable_uuid: str) -> bool:
+        return self._adopted not in (None, trainable_uuid)
+
     def _make(self, job: Job) -> Template | None:
+        trainable_uuid = job.to_import.trainable.uuid
         output = self._pump.open(self._directory)
         try:
             process = self._forkserver.fork(
@@ -248,23 +253,25 @@ class Templates:
             output.finish()
             return None
         output.release()
-        reason = self._await(process)
+        reason = self._await(process, trainable_uuid)
         if reason is None:
-            return Template(process, output, job.to_import.trainable.uuid)
+            return Template(process, output, trainable_uuid)
         process.kill()
         process.wait()
         process.channel.close()
         output.finish()
-        if not self._is_stopping():
+        if not self._is_stopping() and not self._is_replaced(trainable_uuid):
             self._disable(reason)
         return None
 
-    def _await(self, process: ChildProcess) -> str | None:
+    def _await(self, process: ChildProcess, trainable_uuid: str) -> str | None:
         """Wait for the end of an import; return why the template is unusable, or None."""
         deadline_s = time.monotonic() + IMPORT_TIMEOUT_S
         while time.monotonic() < deadline_s:
             if self._is_stopping():
                 return "the worker is stopping"
+            if self._is_replaced(trainable_uuid):
+                return "the study was given other code"
             try:
                 frame = process.channel.receive(timeout_s=_TICK_S)
                 answer = None if frame is None else read_readiness(frame)

@@ -3,6 +3,7 @@
 import os
 import signal
 import textwrap
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -126,6 +127,27 @@ def test_late_attempt_of_a_replaced_trainable_starts_fresh(start, warm, module):
     assert late["imported_by"] == late["own"]
     assert first["imported_by"] != second["imported_by"] == third["imported_by"]
     assert warm.printed == []
+
+
+def test_new_trainable_does_not_wait_for_an_import_of_the_former_one(start, warm, module):
+    hangs = "from pathlib import Path\nPath('imports').touch()\nimport time\ntime.sleep(600)\n"
+    old = replace(module(hangs + "def train(config):\n    return 1.0\n", "old"), uuid="old")
+    new = replace(module(PLAIN, "new"), uuid="new")
+
+    def spawn_old():
+        start(old, server=warm).child.kill()
+
+    slot = threading.Thread(target=spawn_old)
+    slot.start()
+    eventually(Path(new.workdir, "imports").exists)
+    began_s = time.monotonic()
+    warm.templates.adopt(new)
+    took_s = time.monotonic() - began_s
+    slot.join()
+
+    assert took_s < 10
+    metrics_of(start(new, server=warm))
+    assert (warm.starts, warm.printed) == (["fresh", "warm"], [])
 
 
 def test_attempt_does_not_see_changes_that_another_attempt_made_to_the_module(start, warm, module):
