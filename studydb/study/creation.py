@@ -224,7 +224,7 @@ def _created(database: Database, new: NewStudy, code: Code | None) -> Record:
 def _refuse_taken(database: Database, name: str) -> None:
     """Refuse a name before objects are stored, which can take long."""
     if _existing(database, name) is not None:
-        raise name_taken(database, name)
+        raise name_taken(name, url=database.url)
 
 
 def _existing(database: Database, name: str) -> Record | None:
