@@ -29,7 +29,7 @@ def renew(database: Database, *, worker_id: int, held: Sequence[Lease]) -> Renew
     """
     Renew leases, and store people's requests about the leased trials as verdicts.
 
-    A scheduler's or rule's verdict stays. A verdict from a request changes with the request.
+    A verdict that refuses results stays. A verdict from a request changes with the request.
     """
     with database.begin(durable=False) as txn:
         verdicts: dict[str, Verdict | None] = {}

@@ -20,6 +20,7 @@ from studydb.domain.metrics import Result
 from studydb.domain.records import Failure, NewStudy, Request
 
 ENDED = (State.TERMINATED, State.ERROR)
+FINAL_DECIDERS = (DecidedBy.SCHEDULER, DecidedBy.RULE, DecidedBy.TRIAL)
 
 
 class Model:
@@ -440,7 +441,7 @@ class Model:
         self, trial: ModelTrial, outcome: Reason, decided: Verdict | None
     ) -> Verdict | None:
         known, asked = decided or trial.verdict, self._asked(trial)
-        is_judged = known is not None and known.by in (DecidedBy.SCHEDULER, DecidedBy.RULE)
+        is_judged = known is not None and known.by in FINAL_DECIDERS
         ends_as = known if is_judged else asked
         if is_judged and known.action is Action.PAUSE and asked is not None:
             by_person = asked.action is Action.STOP or asked.by is DecidedBy.PERSON
@@ -520,8 +521,8 @@ class Model:
 
 
 def _has_final_verdict(trial: ModelTrial) -> bool:
-    """Whether a scheduler or a rule has decided, so that further results are dropped."""
-    return trial.verdict is not None and trial.verdict.by in (DecidedBy.SCHEDULER, DecidedBy.RULE)
+    """Whether further results are dropped."""
+    return trial.verdict is not None and trial.verdict.by in FINAL_DECIDERS
 
 
 def _run_to_end(turns: Generator[None, None, Any]) -> Any:

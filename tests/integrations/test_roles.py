@@ -38,6 +38,7 @@ NOT_OF_WORKERS = {
     ("studies", "_EXTEND"),
     ("studies", "_RELOCATE"),
     ("studies", "_RENAME"),
+    ("studies", "_DROP_SIGNATURES"),
     ("studies", "_DROP_TRAINABLE"),
     ("workers", "_SET_REQUEST"),
     ("trials", "_INSERT_PENDING"),
