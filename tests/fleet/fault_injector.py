@@ -27,6 +27,12 @@ TARGETS = ("worker", "worker", "child", "child", "fork server", "template")
 TARGETS_OF_COMMANDS = ("worker", "worker", "fork server", "child", "command", "program")
 """What is killed, by chance. The child runs the command, and the program is the command's child."""
 
+_LEVELS_TO_RUNNER = {"command": 0, "program": 1}
+"""
+Which ancestor is the trial's process. It ends what a killed command has left when the database has
+answered its last report, so the time that these processes live is counted from its end.
+"""
+
 RECOVERY_S = 60.0
 """After the last fault, a study must finish within a lease plus this time."""
 
@@ -266,12 +272,17 @@ class FaultInjector:
     def _kill_process(self, what: str, process: psutil.Process) -> None:
         try:
             relatives = [process, *process.children(recursive=True)]
+            runner = (
+                process.parents()[_LEVELS_TO_RUNNER[what]] if what in _LEVELS_TO_RUNNER else None
+            )
             process.send_signal(signal.SIGKILL)
         except psutil.NoSuchProcess:
             return
         self._note(what, process.pid)
         self.report.departures.watch(
-            f"killed {what}", partial(_living, relatives), waits=lambda: self._is_away
+            f"killed {what}",
+            partial(_living, relatives),
+            waits=lambda: self._is_away or (runner is not None and lives(runner)),
         )
 
     def _note(self, what: str, pid: int) -> None:
