@@ -141,6 +141,9 @@ def _work(
     to_import = trusted_import(database, study, keyring, options)
     heartbeat_database = stack.enter_context(closing(_connect(options, interruption)))
 
+    notices = Notices(study.name, options.say)
+    database.on_slow = heartbeat_database.on_slow = notices.slow_transaction
+
     worker_id = _register(database, study, options, retry)
     stack.callback(_leave, database, worker_id)
     heartbeat = Heartbeat(
@@ -178,7 +181,7 @@ def _work(
         checkpoints=checkpoints,
         heartbeat=heartbeat,
         interruption=interruption,
-        notices=Notices(study.name, options.say),
+        notices=notices,
         room=Room(spill_bytes=options.spill_bytes, say=options.say),
         proposer=Proposer.of(database, study, worker_id=worker_id),
     )
