@@ -160,18 +160,17 @@ class Acquirer:
         """
         Read the study's progress, in most cases by a single statement; call this to poll.
 
-        Before the read, trials are recovered: after a claim at every look, later ever more rarely,
-        down to once in 15 s. A trial whose back-off is over is woken by the look that sees it.
+        Before the read, trials are recovered: at first at every look, while nothing happens ever
+        more rarely, down to once in 15 s. A trial whose back-off is over is woken by the look that
+        sees it.
         """
-        progress = None if self._sweeps.is_over else self._watch.read()
-        if progress is None or progress.needs_sweep:
-            self._sweep()
+        if self._sweeps.is_over:
+            recover(self._database, self._study)
+            recover_host(self._database, self._study, process=this_process(), is_alive=is_alive)
+            self._sweeps.begin()
+        progress = self._watch.read()
+        if progress.needs_sweep:
+            recover(self._database, self._study)
             progress = self._watch.read()
         self._is_idle = not progress.can_claim
         return progress
-
-    def _sweep(self) -> None:
-        recover(self._database, self._study)
-        recover_host(self._database, self._study, process=this_process(), is_alive=is_alive)
-        self._sweeps.begin()
-        self._watch.forget()

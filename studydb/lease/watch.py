@@ -2,18 +2,19 @@
 
 import random
 from time import monotonic
+from typing import Any
 
 from studydb.db import Database
 from studydb.domain.records import Study
-from studydb.operations.study_progress import StudyProgress, read_again, read_progress
+from studydb.operations.study_progress import StudyProgress, read_progress, read_signs
 
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 1.5
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 1.75
 
-QUESTION_S = 5.0
-"""While a study changes, the scheduler is asked at most once in about this time."""
+RENEWED_S = 15.0
+"""The longest time between two reads of the progress of a study that looks unchanged."""
 
-LAST_QUESTION_S = 15.0
-"""An answer of the scheduler is used for this time at most, although the study looks unchanged."""
+PROMOTION_S = 5.0
+"""The same if the scheduler promotes trials: a report elsewhere may let a trial be promoted."""
 
 
 class PollInterval:
@@ -21,7 +22,7 @@ class PollInterval:
     The jittered wait before the next look: 0.1 s after a trial, then doubled each time.
 
     A wait is at most 0.1 s longer than twice the time since the last trial, so that an idle worker
-    soon notices the end of a short study. The longest wait is 1.5 s, unless another is given.
+    soon notices the end of a short study. The longest wait is 1.75 s, unless another is given.
     """
 
     def __init__(self, *, longest_s: float = LONGEST_WAIT_S) -> None:
@@ -34,7 +35,7 @@ class PollInterval:
 
     def next_s(self) -> float:
         """Return the seconds to wait before the next look."""
-        wait_s = self._wait_s * random.uniform(0.75, 1.0)  # noqa: S311  jitter, no secret
+        wait_s = self._wait_s * random.uniform(0.8, 1.0)  # noqa: S311  jitter, no secret
         self._wait_s = min(self._wait_s * 2, self._longest_s)
         return wait_s
 
@@ -52,47 +53,37 @@ class Watch:
     """
     Reads the progress of a study for a process that polls.
 
-    A read is a single statement, which idle workers can send every second. If the scheduler
-    promotes trials, its answer needs a second statement, which reads all open rungs. So the
-    scheduler is asked again only after a change: a trial was made, has ended or waits at a rung.
+    Most reads are a single short statement, `read_signs`. The progress is read only if the signs
+    have changed, and now and then, because the signs do not show all: trials can be promoted after
+    a report elsewhere. An answer of a scheduler takes a statement that reads all open rungs.
     """
 
     def __init__(self, database: Database, study: Study) -> None:
         self._database, self._study = database, study
-        self._questions = PollInterval(longest_s=QUESTION_S)
+        longest_s = PROMOTION_S if study.scheduler.resumes else RENEWED_S
+        self._renewal = PollInterval(longest_s=longest_s)
         self._last: StudyProgress | None = None
-        self._last_s = 0.0
+        self._signs: tuple[Any, ...] = ()
 
     def forget(self) -> None:
-        """Ask the scheduler at the next read, because this process has just changed something."""
+        """Read the progress next time, because this process has tried to change something."""
         self._last = None
 
     def reset(self) -> None:
-        """Ask the scheduler at the next read, and soon after changes; call this after a claim."""
+        """Read the progress next time, and soon again; call this after a claim."""
         self.forget()
-        self._questions.reset()
+        self._renewal.reset()
 
     def read(self) -> StudyProgress:
         """
-        Read the study's progress.
+        Read the study's progress; its counts may be up to 15 s old while nothing else has changed.
 
         Raises:
             UnknownStudy: The study was deleted.
         """
-        last = self._last
-        if last is None or monotonic() - self._last_s > LAST_QUESTION_S:
-            return self._read_all()
-        seen = read_again(self._database, self._study, last)
-        if seen == last:
-            return last
-        # An old answer must not make a study at rest look finished.
-        if seen.is_at_rest or self._questions.is_over:
-            return self._read_all()
-        return seen
-
-    def _read_all(self) -> StudyProgress:
-        progress = read_progress(self._database, self._study)
-        if self._study.scheduler.resumes:
-            self._last, self._last_s = progress, monotonic()
-            self._questions.begin()
-        return progress
+        signs = read_signs(self._database, self._study)
+        if self._last is None or signs != self._signs or self._renewal.is_over:
+            self._last = read_progress(self._database, self._study)
+            self._signs = signs
+            self._renewal.begin()
+        return self._last

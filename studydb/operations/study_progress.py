@@ -1,6 +1,7 @@
 """Read a study's progress and whether a claim may succeed, without locks, for polling."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from studydb.db import Database, Txn
 from studydb.domain.life.states import Status
@@ -8,7 +9,6 @@ from studydb.domain.records import Counts, Study
 from studydb.domain.scheduling import Idle
 from studydb.operations.promote import NOTHING, Asked, ask_scheduler
 from studydb.store import progress
-from studydb.store.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,6 @@ class StudyProgress:
         It would promote a trial or close a rung, or a closed rung has trials to be ended.
         """
         return self.asked.is_something
-
-    @property
-    def is_at_rest(self) -> bool:
-        """Whether no trial is PENDING or RUNNING."""
-        return self.counts.pending == self.counts.running == 0
 
     @property
     def needs_sweep(self) -> bool:
@@ -114,19 +109,16 @@ def read_progress(database: Database, study: Study) -> StudyProgress:
         return progress_in(txn, study)
 
 
-def read_again(database: Database, study: Study, last: StudyProgress) -> StudyProgress:
-    """Read a study's progress in a single statement, with the scheduler's answer of `last`."""
+def read_signs(database: Database, study: Study) -> tuple[Any, ...]:
+    """Read, in a single statement, what shows whether a study's progress may have changed."""
     with database.begin(write=False, single=True) as txn:
-        return _with_answer(study, progress.read(txn, study_id=study.id), last.asked)
+        return progress.signs(txn, study_id=study.id)
 
 
 def progress_in(txn: Txn, study: Study) -> StudyProgress:
     """Do the work of `read_progress` within a transaction."""
     seen = progress.read(txn, study_id=study.id)
-    return _with_answer(study, seen, ask_scheduler(txn, study))
-
-
-def _with_answer(study: Study, seen: Progress, asked: Asked) -> StudyProgress:
+    asked = ask_scheduler(txn, study)
     budget, counts = seen.budget, seen.counts
     is_idle = counts.pending == counts.running == 0 and not (seen.is_resuming or asked.is_something)
     starts_new = asked.work is not Idle.WAIT

@@ -89,11 +89,14 @@ _LEAVE = Prepared(
     .values(n_running=study.c.n_running - sa.bindparam("by", type_=sa.Integer))
 )
 
+HAS_BUDGET = sa.and_(OPEN, HAS_DRAWS)
+IS_SPENT = sa.func.coalesce(_SPENT, sa.false())
+
 BUDGET = (
     study.c.status,
-    sa.and_(OPEN, HAS_DRAWS).label("open"),
+    HAS_BUDGET.label("open"),
     HAS_ROOM.label("has_room"),
-    sa.func.coalesce(_SPENT, sa.false()).label("spent"),
+    IS_SPENT.label("spent"),
     study.c.num_trials,
     study.c.next_draw,
     study.c.paused_by,

@@ -82,10 +82,11 @@ _first_ready_at = (
     .limit(1)
     .scalar_subquery()
 )
-HAS_WAITED = sa.func.coalesce(_first_ready_at <= now(), sa.false())
+HAS_WAITED = _first_ready_at <= now()
 """
-True if a PENDING trial's back-off is over, and no sweep has woken the trial yet. Only the first
-back-off is compared, because PostgreSQL uses no index for a comparison with `clock_timestamp()`.
+True if a PENDING trial's back-off is over, and no sweep has woken the trial yet; NULL if no trial
+is in back-off. Only the first back-off is compared, because PostgreSQL uses no index for a
+comparison with `clock_timestamp()`.
 """
 
 _ANY_DUE = Prepared(

@@ -21,7 +21,6 @@ from studydb.domain.errors import (
     StudyFailed,
     UsageError,
 )
-from studydb.domain.life.states import State
 from studydb.domain.records import DRAIN, Study
 from studydb.domain.roles import Role
 from studydb.domain.text.display import counted
@@ -274,9 +273,7 @@ def _print_study_state(equipment: Equipment) -> int:
     with suppress(StudydbError):
         progress = read_progress(equipment.database, study)
         if progress.is_done:
-            counts = [(getattr(progress.counts, state.lower()), state) for state in State]
-            shown = ", ".join(f"{number} {state}" for number, state in counts if number)
-            say(f"study {study.name!r} is {progress.status}: {shown or 'no trials'}")
+            say(f"study {study.name!r} is {progress.status}: {progress.counts.text}")
         if progress.has_failed:
             say(describe_failure(equipment.database, study, progress))
             return StudyFailed.exit_code
