@@ -11,7 +11,7 @@ from studydb.domain.life.states import State
 from studydb.domain.records import Counts
 from studydb.store import counters, studies, sweeps
 from studydb.store.claims import ANY_RUNNABLE
-from studydb.store.studies import HAS_ROOM, Budget
+from studydb.store.studies import Budget
 
 _counts = counters.SUMS.subquery("counts")
 _OF_STUDY = trial.c.study_id == sa.bindparam("study")
@@ -24,12 +24,12 @@ _SIGNS = Prepared(
     sa.select(
         study.c.status,
         study.c.paused_by,
-        studies.HAS_BUDGET,
-        studies.IS_SPENT,
-        HAS_ROOM,
-        _HAS_RUNNABLE,
-        sweeps.HAS_WAITED,
-        _running.scalar_subquery().is_not(None),
+        studies.HAS_BUDGET.label("open"),
+        studies.IS_SPENT.label("spent"),
+        studies.HAS_ROOM.label("has_room"),
+        _HAS_RUNNABLE.label("has_runnable"),
+        sweeps.HAS_WAITED.label("has_waited"),
+        _running.scalar_subquery().is_not(None).label("has_running"),
     ).where(studies.THIS)
 )
 

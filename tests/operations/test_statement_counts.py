@@ -45,7 +45,7 @@ def by_dialect(database, *, postgresql, sqlite):
     return postgresql if database.postgresql else sqlite
 
 
-@pytest.mark.row("D4")
+@pytest.mark.row("A20", "D4")
 def test_trial_of_ten_reports_that_fit_one_flush_takes_two_commits(database, worker):
     statements = by_dialect(database, postgresql=1 + 1, sqlite=4 + 4)
     assert counted(database, lambda: worker.ask().finish(*[0.5] * 10)) == (2, 0, statements)
@@ -113,6 +113,7 @@ def test_renewal_of_many_leases_costs_one_commit_and_two_statements(database, wo
     assert counted(database, lambda: worker.renew(*runs)) == (1, 0, 2)
 
 
+@pytest.mark.row("A2")
 def test_progress_is_a_single_statement(database, study, worker):
     assert counted(database, lambda: read_progress(database, study)) == single(database)
 

@@ -63,6 +63,7 @@ WITHOUT_SORT = (
     "claim",
     "claim with max_concurrent",
     "look",
+    "signs",
     "progress",
     "due",
     "neighbours",
@@ -94,7 +95,7 @@ OF_EACH_TRIAL = (
     "finish in a single statement",
     "renew",
     "requests",
-    "progress",
+    "signs",
     "earlier send",
 )
 """Frequent statements. A connection that planned them for empty tables keeps these plans."""
@@ -141,6 +142,10 @@ HOT = {
     "trials without config": (
         lambda txn: claims.without_config(txn, study_id=1, limit=9),
         "trial_claim",
+    ),
+    "signs": (
+        lambda txn: progress.signs(txn, study_id=1),
+        "(?s)(?=.*trial_running)(?=.*trial_backoff).*trial_claim",
     ),
     "progress": (
         lambda txn: progress.read(txn, study_id=1),

@@ -96,7 +96,7 @@ SELECT study.status, study.status = 'RUNNING' AND (study.num_trials IS NULL OR s
         AND trial.ready
     ORDER BY trial.resource_class, trial.priority, trial.number
     LIMIT 1
-) IS NOT NULL AS has_runnable, coalesce((
+) IS NOT NULL AS has_runnable, (
     SELECT trial.ready_at
     FROM trial
     WHERE trial.study_id = :study
@@ -104,7 +104,7 @@ SELECT study.status, study.status = 'RUNNING' AND (study.num_trials IS NULL OR s
         AND NOT trial.ready
     ORDER BY trial.ready_at
     LIMIT 1
-) <= coalesce(CAST(:now AS timestamptz), clock_timestamp()), false) AS has_waited, (
+) <= coalesce(CAST(:now AS timestamptz), clock_timestamp()) AS has_waited, (
     SELECT trial.id
     FROM trial
     WHERE trial.study_id = :study

@@ -1,8 +1,55 @@
+-- studydb/operations/study_progress.py read_signs: Read, in a single statement, what shows
+--   whether a study's progress may have changed.
+
+-- studydb/store/progress.py signs: Read what shows whether a study's progress may have changed;
+--   the caller compares two reads.
+SELECT study.status, study.paused_by, study.status = 'RUNNING' AND (study.num_trials IS NULL OR
+    study.n_counted < study.num_trials) AND (study.num_draws IS NULL OR study.next_draw <
+    study.num_draws) AS open, coalesce(study.n_counted >= study.num_trials OR study.next_draw >=
+    study.num_draws, false) AS spent, study.max_concurrent IS NULL OR study.n_running <
+    study.max_concurrent AS has_room, (
+    SELECT trial.id
+    FROM trial
+    WHERE trial.study_id = :study
+        AND trial.state = 'PENDING'
+        AND trial.ready
+    ORDER BY trial.resource_class, trial.priority, trial.number
+    LIMIT 1
+) IS NOT NULL AS has_runnable, (
+    SELECT trial.ready_at
+    FROM trial
+    WHERE trial.study_id = :study
+        AND trial.state = 'PENDING'
+        AND NOT trial.ready
+    ORDER BY trial.ready_at
+    LIMIT 1
+) <= coalesce(CAST(:now AS timestamptz), clock_timestamp()) AS has_waited, (
+    SELECT trial.id
+    FROM trial
+    WHERE trial.study_id = :study
+        AND trial.state = 'RUNNING'
+    LIMIT 1
+) IS NOT NULL AS has_running
+FROM study
+WHERE study.id = :study;
+-- Plan:
+--   Index Scan using study_pkey on study
+--     Index Cond: (id = $2)
+--     InitPlan 1
+--       ->  Limit
+--             ->  Index Scan using trial_claim on trial
+--                   Index Cond: (study_id = $2)
+--     InitPlan 2
+--       ->  Limit
+--             ->  Index Only Scan using trial_backoff on trial trial_1
+--                   Index Cond: (study_id = $2)
+--     InitPlan 3
+--       ->  Limit
+--             ->  Index Scan using trial_running on trial trial_2
+--                   Index Cond: (study_id = $2)
+
 -- studydb/operations/study_progress.py read_progress: Read a study's budget and counts, and
---   whether a trial can be claimed. Imported by studydb/lease/acquire.py,
---   studydb/lease/watch.py, studydb/operations/failing.py, studydb/operations/overview.py,
---   studydb/study/handle.py, studydb/study/running.py, studydb/worker/notices.py,
---   studydb/worker/slot.py, studydb/worker/supervisor.py.
+--   whether a trial can be claimed.
 
 -- studydb/store/progress.py read: Read a study's progress in one statement, so that no trial
 --   moves between two reads.
@@ -19,7 +66,7 @@ SELECT study.status, study.status = 'RUNNING' AND (study.num_trials IS NULL OR s
         AND trial.ready
     ORDER BY trial.resource_class, trial.priority, trial.number
     LIMIT 1
-) IS NOT NULL AS has_runnable, coalesce((
+) IS NOT NULL AS has_runnable, (
     SELECT trial.ready_at
     FROM trial
     WHERE trial.study_id = :study
@@ -27,7 +74,7 @@ SELECT study.status, study.status = 'RUNNING' AND (study.num_trials IS NULL OR s
         AND NOT trial.ready
     ORDER BY trial.ready_at
     LIMIT 1
-) <= coalesce(CAST(:now AS timestamptz), clock_timestamp()), false) AS has_waited, (
+) <= coalesce(CAST(:now AS timestamptz), clock_timestamp()) AS has_waited, (
     SELECT trial.id
     FROM trial
     WHERE trial.study_id = :study

@@ -69,7 +69,7 @@ SELECT study.status, study.status = 'RUNNING' AND (study.num_trials IS NULL OR s
     ORDER BY trial.resource_class, trial.priority, trial.number
     LIMIT 1
     OFFSET 0
-) IS NOT NULL AS has_runnable, coalesce((
+) IS NOT NULL AS has_runnable, (
     SELECT trial.ready_at
     FROM trial
     WHERE trial.study_id = :study
@@ -78,7 +78,7 @@ SELECT study.status, study.status = 'RUNNING' AND (study.num_trials IS NULL OR s
     ORDER BY trial.ready_at
     LIMIT 1
     OFFSET 0
-) <= :now, 0) AS has_waited, (
+) <= :now AS has_waited, (
     SELECT trial.id
     FROM trial
     WHERE trial.study_id = :study

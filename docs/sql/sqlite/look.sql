@@ -1,8 +1,47 @@
+-- studydb/operations/study_progress.py read_signs: Read, in a single statement, what shows
+--   whether a study's progress may have changed.
+
+BEGIN;
+
+-- studydb/store/progress.py signs: Read what shows whether a study's progress may have changed;
+--   the caller compares two reads.
+SELECT study.status, study.paused_by, study.status = 'RUNNING' AND (study.num_trials IS NULL OR
+    study.n_counted < study.num_trials) AND (study.num_draws IS NULL OR study.next_draw <
+    study.num_draws) AS open, coalesce(study.n_counted >= study.num_trials OR study.next_draw >=
+    study.num_draws, 0) AS spent, study.max_concurrent IS NULL OR study.n_running <
+    study.max_concurrent AS has_room, (
+    SELECT trial.id
+    FROM trial
+    WHERE trial.study_id = :study
+        AND trial.state = 'PENDING'
+        AND trial.ready = 1
+    ORDER BY trial.resource_class, trial.priority, trial.number
+    LIMIT 1
+    OFFSET 0
+) IS NOT NULL AS has_runnable, (
+    SELECT trial.ready_at
+    FROM trial
+    WHERE trial.study_id = :study
+        AND trial.state = 'PENDING'
+        AND trial.ready = 0
+    ORDER BY trial.ready_at
+    LIMIT 1
+    OFFSET 0
+) <= :now AS has_waited, (
+    SELECT trial.id
+    FROM trial
+    WHERE trial.study_id = :study
+        AND trial.state = 'RUNNING'
+    LIMIT 1
+    OFFSET 0
+) IS NOT NULL AS has_running
+FROM study
+WHERE study.id = :study;
+
+ROLLBACK;
+
 -- studydb/operations/study_progress.py read_progress: Read a study's budget and counts, and
---   whether a trial can be claimed. Imported by studydb/lease/acquire.py,
---   studydb/lease/watch.py, studydb/operations/failing.py, studydb/operations/overview.py,
---   studydb/study/handle.py, studydb/study/running.py, studydb/worker/notices.py,
---   studydb/worker/slot.py, studydb/worker/supervisor.py.
+--   whether a trial can be claimed.
 
 BEGIN;
 
@@ -22,7 +61,7 @@ SELECT study.status, study.status = 'RUNNING' AND (study.num_trials IS NULL OR s
     ORDER BY trial.resource_class, trial.priority, trial.number
     LIMIT 1
     OFFSET 0
-) IS NOT NULL AS has_runnable, coalesce((
+) IS NOT NULL AS has_runnable, (
     SELECT trial.ready_at
     FROM trial
     WHERE trial.study_id = :study
@@ -31,7 +70,7 @@ SELECT study.status, study.status = 'RUNNING' AND (study.num_trials IS NULL OR s
     ORDER BY trial.ready_at
     LIMIT 1
     OFFSET 0
-) <= :now, 0) AS has_waited, (
+) <= :now AS has_waited, (
     SELECT trial.id
     FROM trial
     WHERE trial.study_id = :study
