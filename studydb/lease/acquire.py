@@ -160,17 +160,15 @@ class Acquirer:
         """
         Read the study's progress, in most cases by a single statement; call this to poll.
 
-        Before the read, trials are recovered: at first at every look, while nothing happens ever
-        more rarely, down to once in 15 s. A trial whose back-off is over is woken by the look that
-        sees it.
+        While trials run, lost trials are recovered: at first at every look, later ever more rarely,
+        down to once in 15 s. A trial whose back-off is over is woken by the look that sees it.
         """
-        if self._sweeps.is_over:
+        progress = self._watch.read()
+        is_due = progress.counts.running > 0 and self._sweeps.is_over
+        if is_due or progress.needs_sweep:
             recover(self._database, self._study)
             recover_host(self._database, self._study, process=this_process(), is_alive=is_alive)
             self._sweeps.begin()
-        progress = self._watch.read()
-        if progress.needs_sweep:
-            recover(self._database, self._study)
             progress = self._watch.read()
         self._is_idle = not progress.can_claim
         return progress

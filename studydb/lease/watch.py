@@ -8,9 +8,9 @@ from studydb.db import Database
 from studydb.domain.records import Study
 from studydb.operations.study_progress import StudyProgress, read_progress, read_signs
 
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 1.75
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 1.9
 
-RENEWED_S = 15.0
+RENEWED_S = 30.0
 """The longest time between two reads of the progress of a study that looks unchanged."""
 
 PROMOTION_S = 5.0
@@ -22,7 +22,7 @@ class PollInterval:
     The jittered wait before the next look: 0.1 s after a trial, then doubled each time.
 
     A wait is at most 0.1 s longer than twice the time since the last trial, so that an idle worker
-    soon notices the end of a short study. The longest wait is 1.75 s, unless another is given.
+    soon notices the end of a short study. The longest wait is 1.9 s, unless another is given.
     """
 
     def __init__(self, *, longest_s: float = LONGEST_WAIT_S) -> None:
@@ -35,7 +35,7 @@ class PollInterval:
 
     def next_s(self) -> float:
         """Return the seconds to wait before the next look."""
-        wait_s = self._wait_s * random.uniform(0.8, 1.0)  # noqa: S311  jitter, no secret
+        wait_s = self._wait_s * random.uniform(0.9, 1.0)  # noqa: S311  jitter, no secret
         self._wait_s = min(self._wait_s * 2, self._longest_s)
         return wait_s
 
@@ -76,7 +76,7 @@ class Watch:
 
     def read(self) -> StudyProgress:
         """
-        Read the study's progress; its counts may be up to 15 s old while nothing else has changed.
+        Read the study's progress; its counts may be 30 s old while the signs are the same.
 
         Raises:
             UnknownStudy: The study was deleted.

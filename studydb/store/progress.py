@@ -87,7 +87,7 @@ def signs(txn: Txn, *, study_id: int) -> tuple[Any, ...]:
     Read what shows whether a study's progress may have changed; the caller compares two reads.
 
     The signs are the study's status and limits, whether trials run, whether a PENDING trial can be
-    claimed, and whether one is in back-off or has waited. Idle workers read them every 1.6 s. They
+    claimed, and whether one is in back-off or has waited. Idle workers read them every 1.8 s. They
     need a row of the study and one entry of each index. The 32 rows of the counters would take a
     third more of the server's time.
 

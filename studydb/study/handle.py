@@ -342,7 +342,7 @@ class Study:
         Wait until other processes have run the study to its end; this call starts no worker.
 
         The study is done if no trial runs or will run, or if it was stopped and no trial runs any
-        more. While it is paused by a person, the call waits. It looks every 1.75 s at least.
+        more. While it is paused by a person, the call waits. It looks every 2 s at least.
 
         Args:
             timeout_s: Seconds to wait; None to wait without limit.
