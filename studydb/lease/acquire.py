@@ -15,7 +15,7 @@ from studydb.operations.study_progress import StudyProgress
 from studydb.processes import is_alive, this_process
 
 SWEEP_S = 15.0
-"""An idle process recovers trials at least once in this many seconds, while nothing happens."""
+"""While trials run, an idle process recovers lost trials at least once in this many seconds."""
 
 RESUME_SCAN_S = 2.0
 """
@@ -88,6 +88,11 @@ class Acquirer:
         if self._proposer is None or not self._proposer.is_waiting:
             return None
         return self._proposer.poll_wait_s()
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether `acquire` has raised a fault, so that it may have claimed a trial."""
+        return self._again
 
     def _may_succeed(self) -> bool:
         """Whether a claim or ask may succeed. This only reads, unless a proposal is due."""

@@ -28,7 +28,6 @@ from studydb.worker.slot_processes import SlotProcesses
 
 Answered = TypeVar("Answered")
 
-
 OUTAGE_WAIT_S = 5.0
 """The longest wait of an idle slot before it tries a database again that did not answer."""
 
@@ -112,6 +111,8 @@ class Slot(threading.Thread):
             self._trial_limit.give_back()
             if (wait_s := self._acquirer.poll_wait_s) is not None:
                 self._equipment.interruption.wait_to_claim(wait_s)
+            elif self._acquirer.is_unanswered:
+                self._wait()  # then send the claim again: it may hold a trial that nobody runs
             elif not self._await_work():
                 return
 
@@ -149,6 +150,7 @@ class Slot(threading.Thread):
         """Wait until no other slot looks; return False if the worker is to claim no more."""
         while self._equipment.interruption.may_claim:
             if self._equipment.turn.acquire(timeout=LONGEST_WAIT_S):
+                self._away_since_s = None  # the slot before has tried the database since then
                 return True
             self._drop_idle()
         return False
@@ -163,7 +165,7 @@ class Slot(threading.Thread):
         self._equipment.templates.drop_idle()
 
     def _look(self) -> Sight:
-        """Look at the study, and print why there is no work; while the database is away, wait."""
+        """Look at the study, and print why there is no work."""
         progress = self._answer_of(self._acquirer.look)
         if progress is None:
             return Sight.NOTHING

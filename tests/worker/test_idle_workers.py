@@ -7,11 +7,13 @@ from collections import Counter
 import pytest
 from fleet.workers import eventually
 from harness.arrange import enqueued
-from harness.supervised_slot import Supervised
+from harness.supervised_slot import GOOD, Supervised
 
 import studydb
+from studydb.domain.errors import StorageTransient
 from studydb.domain.records import Counts
 from studydb.lease.acquire import Acquirer
+from studydb.operations.reads import list_trials
 from studydb.worker.interruption import Interruption
 from studydb.worker.slot import Slot, TrialLimit
 from studydb.worker.templates import Templates
@@ -86,6 +88,28 @@ def test_trial_that_reports_nothing_learns_of_a_stop_within_5_s(sqlite_stage, as
 
     stage.await_trial(lambda row: row.verdict or row.state == "TERMINATED", timeout_s=NOTICE_S)
     assert stage.await_state("TERMINATED").reason == "CANCELLED"
+
+
+def test_claim_whose_reply_was_lost_is_sent_again_and_its_trial_runs(
+    database, tmp_path, monkeypatch
+):
+    supervised = Supervised(database, tmp_path, num_trials=1)
+    acquire, lost = Acquirer._acquire, []
+
+    def losing_the_first_reply(acquirer, **given):
+        claimed = acquire(acquirer, **given)
+        if not lost:
+            lost.append(claimed)
+            raise StorageTransient("The connection was lost.")
+        return claimed
+
+    monkeypatch.setattr(Acquirer, "_acquire", losing_the_first_reply)
+
+    supervised.run(GOOD)
+    supervised.close()
+
+    (trial,) = list_trials(database, supervised.study)
+    assert (trial.state, trial.attempt, trial.losses) == ("TERMINATED", 1, 0)
 
 
 def test_only_one_of_the_idle_slots_of_a_worker_looks_at_the_study(database, tmp_path, monkeypatch):
