@@ -7,6 +7,7 @@ from harness.arrange import (
     LEASE_S,
     RENEWAL_S,
     SimulatedWorker,
+    change,
     enqueued,
     new_request,
     new_study,
@@ -112,6 +113,18 @@ def test_next_look_wakes_a_trial_whose_back_off_is_over(database, clock):
     assert idle.acquirer.acquire().lease.attempt == 2
 
 
+def test_next_look_wakes_trials_whose_resumption_has_died_half_way(database):
+    study = new_study(database, num_trials=1)
+    run = SimulatedWorker(database, study).ask()
+    set_status(database, study, Status.PAUSED)
+    run.finish(outcome=Reason.PREEMPTED)
+    idle = IdleProcess(database, study)
+
+    change(database, "UPDATE study SET status = 'RUNNING', paused_by = NULL")
+
+    assert idle.look().can_claim
+
+
 def test_next_look_notices_that_a_trial_in_back_off_was_stopped(database):
     study = new_study(database, num_trials=1, max_failures=1)
     SimulatedWorker(database, study).ask().finish(outcome=Reason.FAILED)
@@ -174,13 +187,13 @@ def test_request_about_a_held_trial_is_seen_until_a_renewal_has_carried_it_out(d
         return is_requested(database, held=[run.lease, other.lease])
 
     found = [seen()]
-    for change in (
+    for request in (
         lambda: control.stop(database, study, [run.lease.number], new_request()),
         lambda: control.resume(database, study, [run.lease.number], new_request()),
         lambda: set_status(database, study, Status.PAUSED),
         lambda: set_status(database, study, Status.RUNNING),
     ):
-        change()
+        request()
         found.append(seen())
         worker.renew(run, other)
         found.append(seen())
