@@ -8,6 +8,7 @@ from benchmarks.claim import claim
 from benchmarks.decide import decide
 from benchmarks.frames import frames
 from benchmarks.growth import growth
+from benchmarks.idle import idle
 from benchmarks.long import long
 from benchmarks.loops import loops
 from benchmarks.orders import orders
@@ -31,6 +32,6 @@ def bench() -> None:
 
 for command in (
     *(trial, claim, ask, report, decide, growth, burden),
-    *(frames, worker, loops, start, reuse, real, long, orders),
+    *(frames, worker, loops, idle, start, reuse, real, long, orders),
 ):
     bench.add_command(command)

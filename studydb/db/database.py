@@ -44,6 +44,8 @@ class Database:
             answer. It is called repeatedly during a wait.
         clock: The clock of a test; None to use the database's.
         observer: Called with the SQL of every statement, and with BEGIN, COMMIT and ROLLBACK.
+        on_slow: Called after a transaction of more than a second, with its operation's name and its
+            seconds; None to report nothing.
         no_queue_until_s: Asks skip their queue until `time.monotonic()` reaches this value; see
             `operations/ask`.
     """
@@ -60,6 +62,7 @@ class Database:
         self.longest_silence: Callable[[], float] = lambda: sessions.LONGEST_SILENCE_S
         self.clock: Callable[[], datetime] | None = None
         self.observer: Observer | None = None
+        self.on_slow: Callable[[str, float], None] | None = None
         self.no_queue_until_s = 0.0
 
     def _make_engine(self) -> sa.Engine:

@@ -1,7 +1,9 @@
 """The `with` block of a transaction: takes a connection, begins, commits or rolls back."""
 
+import inspect
 from collections.abc import Callable
 from contextlib import suppress
+from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +12,9 @@ from studydb.db.transaction import Txn, no_pipeline
 
 if TYPE_CHECKING:
     from studydb.db.database import Database
+
+SLOW_S = 1.0
+"""A transaction that takes longer is reported to `Database.on_slow`. Most take milliseconds."""
 
 
 class TransactionBlock:
@@ -35,6 +40,7 @@ class TransactionBlock:
         self._cursor = None  # forget an earlier cursor, which another thread may use by now
         try:
             self._cursor = self._database.connections.take()
+            self._began_s = monotonic()
             sync = self._enter_pipeline()
             if not self._single:
                 self._start()
@@ -77,6 +83,8 @@ class TransactionBlock:
             connections.give_back(self._cursor)
         else:
             connections.discard(self._cursor)  # so that the next transaction opens the file again
+        if self._database.on_slow is not None and monotonic() - self._began_s > SLOW_S:
+            self._database.on_slow(_operation_of_block(), monotonic() - self._began_s)
 
     def _enter_pipeline(self) -> Callable[[], None]:
         """
@@ -170,3 +178,12 @@ class TransactionBlock:
     def _observe(self, what: str) -> None:
         if self._database.observer is not None:
             self._database.observer(what)
+
+
+def _operation_of_block() -> str:
+    """Name the operation whose `with` block ends: the module of the caller of `__exit__`."""
+    frame = inspect.currentframe()
+    for _ in range(2):
+        frame = None if frame is None else frame.f_back
+    module = "" if frame is None else str(frame.f_globals.get("__name__", ""))
+    return module.rpartition(".")[2].replace("_", " ")

@@ -457,3 +457,9 @@ class Counts:
     def total(self) -> int:
         """The number of all trials of the study."""
         return self.pending + self.running + self.paused + self.terminated + self.error
+
+    @property
+    def text(self) -> str:
+        """The numbers for people: "2 RUNNING, 5 TERMINATED", or "no trials"."""
+        numbers = [(getattr(self, state.lower()), state) for state in State]
+        return ", ".join(f"{number} {state}" for number, state in numbers if number) or "no trials"

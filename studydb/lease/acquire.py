@@ -1,21 +1,21 @@
-"""Get the next trial: claim a PENDING trial or make a new trial; wait before the next try."""
+"""Get the next trial: claim a PENDING trial or make a new trial; look whether a try may succeed."""
 
-import random
 from time import monotonic
 from uuid import uuid4
 
 from studydb.db import Database
 from studydb.domain.records import QUEUE_START, Claim, Claimant, QueuePosition, Study
 from studydb.lease.proposing import Proposer, Step
+from studydb.lease.watch import PollInterval, Watch
 from studydb.operations.ask import ask
 from studydb.operations.claim import claim
 from studydb.operations.promote import NextStep, promote
 from studydb.operations.recover import recover, recover_host
-from studydb.operations.study_progress import StudyProgress, read_progress
+from studydb.operations.study_progress import StudyProgress
 from studydb.processes import is_alive, this_process
 
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 15.0
-BUSY_WAIT_S = 1.0
+SWEEP_S = 15.0
+"""While trials run, an idle process recovers lost trials at least once in this many seconds."""
 
 RESUME_SCAN_S = 2.0
 """
@@ -50,6 +50,8 @@ class Acquirer:
         self._claimant = self._new_claimant()
         self._again = self._is_idle = False
         self._claims_first = True
+        self._watch = Watch(database, study)
+        self._sweeps = PollInterval(longest_s=SWEEP_S)
         self._last_position, self._whole_scan_s = QUEUE_START, -RESUME_SCAN_S
 
     def _new_claimant(self) -> Claimant:
@@ -68,8 +70,12 @@ class Acquirer:
         claimed = self._acquire(again=again)
         self._claimant = self._new_claimant()
         self._again, self._is_idle = False, claimed is None
-        if claimed is not None:
-            self._end_wait()
+        if claimed is None:
+            self._watch.forget()
+            return None
+        self._end_wait()
+        self._sweeps.reset()
+        self._watch.reset()
         return claimed
 
     def _end_wait(self) -> None:
@@ -83,11 +89,16 @@ class Acquirer:
             return None
         return self._proposer.poll_wait_s()
 
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether `acquire` has raised a fault, so that it may have claimed a trial."""
+        return self._again
+
     def _may_succeed(self) -> bool:
         """Whether a claim or ask may succeed. This only reads, unless a proposal is due."""
         if self._proposer is not None and self._proposer.is_waiting and not self._resumes:
             return self._proposer.advance(if_nothing_waits=True) is not Step.WAIT
-        return read_progress(self._database, self._study).can_claim
+        return self._watch.read().can_claim
 
     @property
     def _resumes(self) -> bool:
@@ -151,33 +162,18 @@ class Acquirer:
         return QUEUE_START
 
     def look(self) -> StudyProgress:
-        """Recover lost trials, then read the study's progress."""
-        recover(self._database, self._study)
-        recover_host(self._database, self._study, process=this_process(), is_alive=is_alive)
-        return read_progress(self._database, self._study)
+        """
+        Read the study's progress, in most cases by a single statement; call this to poll.
 
-
-class PollInterval:
-    """
-    The jittered wait before the next look: 0.1 s after a trial, then doubled each time up to 15 s.
-
-    A wait is at most 0.1 s longer than twice the time since the last trial, so that an idle worker
-    soon notices the end of a short study.
-    """
-
-    def __init__(self) -> None:
-        self._wait_s = FIRST_WAIT_S
-
-    def next_s(self) -> float:
-        """Return the seconds to wait before the next look."""
-        wait_s = self._wait_s * random.uniform(0.5, 1.0)  # noqa: S311  jitter, no secret
-        self._wait_s = min(self._wait_s * 2, LONGEST_WAIT_S)
-        return wait_s
-
-    def reset(self) -> None:
-        """Start again with the shortest wait; call this after a claim."""
-        self._wait_s = FIRST_WAIT_S
-
-    def shorten(self) -> None:
-        """Limit the next wait to 1 s; call this when other workers claimed the trials first."""
-        self._wait_s = min(self._wait_s, BUSY_WAIT_S)
+        While trials run, lost trials are recovered: at first at every look, later ever more rarely,
+        down to once in 15 s. A trial whose back-off is over is woken by the look that sees it.
+        """
+        progress = self._watch.read()
+        is_due = progress.counts.running > 0 and self._sweeps.is_over
+        if is_due or progress.needs_sweep:
+            recover(self._database, self._study)
+            recover_host(self._database, self._study, process=this_process(), is_alive=is_alive)
+            self._sweeps.begin()
+            progress = self._watch.read()
+        self._is_idle = not progress.can_claim
+        return progress

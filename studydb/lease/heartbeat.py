@@ -3,18 +3,26 @@
 import random
 import threading
 from collections.abc import Callable
+from time import monotonic
 
 from studydb.db import Database
 from studydb.domain.records import renewal_s
 from studydb.lease.held import HeldAttempt
-from studydb.operations.renew import renew
+from studydb.operations.renew import is_requested, renew
 
 RETRY_S = 1.0
+
+LOOK_S = 4.0
+"""The longest time between two looks for requests of people about the trials that are held."""
 
 
 class Heartbeat:
     """
     Renews leases once per period (2/9 of a lease, or a little less); tells attempts their verdicts.
+
+    A period is 20 s by default. Between two renewals, the heartbeat looks every 3 to 4 s, by a
+    single statement, whether a person has requested something of a trial that is held, or of its
+    study. If so, it renews at once, and the renewal carries out the request.
 
     While the database is away, a renewal is tried every second.
 
@@ -83,10 +91,13 @@ class Heartbeat:
                 attempt.lost()
 
     def _run(self) -> None:
-        wait_s = self._jittered_s()
-        while not self._stopped.wait(wait_s):
-            wait_s = self._jittered_s()
+        wait_s = _jittered(self._period_s)
+        while not self._stopped.is_set():
             try:
+                self._wait(wait_s)
+                if self._stopped.is_set():
+                    return
+                wait_s = _jittered(self._period_s)
                 self.beat()
                 self._after_beat()
             except Exception as error:  # noqa: BLE001  a renewal that fails is tried again
@@ -95,5 +106,18 @@ class Heartbeat:
             else:
                 self.error = None
 
-    def _jittered_s(self) -> float:
-        return self._period_s * random.uniform(0.8, 1.0)  # noqa: S311  jitter, no secret
+    def _wait(self, wait_s: float) -> None:
+        """Wait for the next renewal: less time, if a person requests something of a held trial."""
+        end_s = monotonic() + wait_s
+        while (left_s := end_s - monotonic()) > LOOK_S:
+            if self._stopped.wait(_jittered(LOOK_S)) or self._is_requested():
+                return
+        self._stopped.wait(max(0.0, left_s))
+
+    def _is_requested(self) -> bool:
+        leases = [attempt.lease for attempt in self.held() if not attempt.refuses_results]
+        return bool(leases) and is_requested(self._database, held=leases)
+
+
+def _jittered(wait_s: float) -> float:
+    return wait_s * random.uniform(0.8, 1.0)  # noqa: S311  jitter, no secret

@@ -4,24 +4,24 @@ import atexit
 import os
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from uuid import uuid4
 
 from studydb.db import connect
-from studydb.domain.errors import LeaseLost, StorageTransient, StudydbError, StudyFailed
+from studydb.domain.errors import LeaseLost, StudydbError, StudyFailed
 from studydb.domain.life.states import Reason
 from studydb.domain.records import DRAIN, LEASE_S, Claim, Study
 from studydb.domain.roles import Role
-from studydb.lease.acquire import Acquirer, PollInterval
+from studydb.lease.acquire import Acquirer
 from studydb.lease.buffer import FLUSH_S
 from studydb.lease.heartbeat import Heartbeat
 from studydb.lease.held import HeldAttempt, refusal
 from studydb.lease.own_checkpoints import OwnCheckpoints
 from studydb.lease.own_trial import OwnTrial, give_back
-from studydb.lease.retries import PATIENCE_S, Answered, retry_until_answered
+from studydb.lease.retries import retry_until, retry_until_answered
+from studydb.lease.watch import PollInterval
 from studydb.operations.failing import describe_failure
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.register import leave, register
@@ -107,17 +107,23 @@ class OwnLoop:
                 return trial
             if (wait_s := self._acquirer.poll_wait_s) is not None:
                 _wait(wait_s, deadline)
-                continue
-            progress = _until(deadline, self._acquirer.look)
+            elif not self._await_work(deadline, poll_interval):
+                return None
+        return None
+
+    def _await_work(self, deadline: float | None, poll_interval: PollInterval) -> bool:
+        """Wait until a trial may be claimed; return False if this process gets no more trials."""
+        while self._heartbeat.request != DRAIN:
+            progress = retry_until(deadline, self._acquirer.look)
             if progress.can_claim:
-                continue
+                return True
             if progress.pause_reason is not None:
                 describe = partial(describe_failure, self._database, self._study, progress)
-                raise StudyFailed(_until(deadline, describe))
+                raise StudyFailed(retry_until(deadline, describe))
             if progress.is_exhausted(n_held=len(self._heartbeat.held())):
-                return None
+                return False
             _wait(poll_interval.next_s(), deadline)
-        return None
+        return False
 
     def _begin(self, claim: Claim) -> OwnTrial | None:
         """Make the handle of a claimed trial; return None if the trial must not run or is lost."""
@@ -148,7 +154,7 @@ class OwnLoop:
 
     def _acquire(self, deadline: float | None) -> Claim | None:
         with self._acquiring:  # all threads share a token that names one claim
-            return _until(deadline, self._acquirer.acquire)
+            return retry_until(deadline, self._acquirer.acquire)
 
     def close(self) -> None:
         """Give back all held trials, and record that this process has ended."""
@@ -179,15 +185,6 @@ def _flush_and_give_back(
             if held.buffer.is_overdue() and not held.must_stop:
                 with suppress(Exception):  # the handle's next call raises the error
                     held.flush(patience_s=0.0)
-
-
-def _until(deadline: float | None, call: Callable[[], Answered]) -> Answered:
-    if deadline is None:
-        return retry_until_answered(call)
-    try:
-        return retry_until_answered(call, patience_s=min(PATIENCE_S, deadline - time.monotonic()))
-    except StorageTransient as error:
-        raise TimeoutError(f"The database did not answer in time. {error}") from error
 
 
 def _wait(wait_s: float, deadline: float | None) -> None:

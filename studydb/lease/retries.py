@@ -1,5 +1,6 @@
 """Retry calls until the database answers."""
 
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -54,3 +55,19 @@ def retry_until_answered(
         reraise=True,
     )
     return retrying(call)
+
+
+def retry_until(deadline: float | None, call: Callable[[], Answered]) -> Answered:
+    """
+    Repeat a call until it returns, up to a time by the monotonic clock.
+
+    Raises:
+        TimeoutError: The database did not answer before the deadline.
+        StorageTransient: There is no deadline, and the database did not answer for `PATIENCE_S`.
+    """
+    if deadline is None:
+        return retry_until_answered(call)
+    try:
+        return retry_until_answered(call, patience_s=min(PATIENCE_S, deadline - time.monotonic()))
+    except StorageTransient as error:
+        raise TimeoutError(f"The database did not answer in time. {error}") from error

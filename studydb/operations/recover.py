@@ -34,6 +34,9 @@ def recover(database: Database, study: Study) -> int:
     Returns:
         How many trials were recovered.
     """
+    with database.begin(write=False, single=True) as txn:
+        if not sweeps.any_due(txn, study_id=study.id):
+            return 0
     with database.begin() as txn:
         sweeps.wake(txn, study_id=study.id)
         sweeps.suspect(txn, study_id=study.id)
@@ -52,7 +55,7 @@ def recover_host(
         process: A process of this host; holders with another boot id or pid namespace are skipped.
         is_alive: Tells whether a process of this host still runs.
     """
-    with database.begin(write=False) as txn:
+    with database.begin(write=False, single=True) as txn:
         held = sweeps.of_host(txn, study_id=study.id, process=process)
     return sum(
         _recover_one(database, study, lease=lease, known_dead=True)

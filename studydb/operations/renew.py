@@ -1,4 +1,4 @@
-"""Renew the leases of a worker, and return the verdicts on its attempts."""
+"""Renew the leases of a worker, and return the verdicts on its attempts that people request."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from studydb.domain.life.decisions import Verdict
 from studydb.domain.life.ending import effective_verdict, requested_verdict
 from studydb.domain.records import Lease
 from studydb.store import leases, workers
+from studydb.store.leases import RequestedTrial
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +37,20 @@ def renew(database: Database, *, worker_id: int, held: Sequence[Lease]) -> Renew
         by_token = {lease.token: lease for lease in held}
         for row in leases.renew(txn, leases=held) if held else ():
             lease = by_token[row.token]
-            verdict = effective_verdict(row.verdict, requested_verdict(row.request, row.status))
+            verdict = _verdict(row)
             if verdict != row.verdict:
                 leases.set_verdict(txn, lease=lease, verdict=verdict)
             verdicts[lease.token] = verdict
 
         request = workers.mark_alive(txn, worker_id=worker_id)
     return Renewal(verdicts, request)
+
+
+def is_requested(database: Database, *, held: Sequence[Lease]) -> bool:
+    """Tell, by a single statement without locks, whether a renewal would change a verdict."""
+    with database.begin(write=False, single=True) as txn:
+        return any(row.verdict != _verdict(row) for row in leases.requests(txn, leases=held))
+
+
+def _verdict(row: RequestedTrial) -> Verdict | None:
+    return effective_verdict(row.verdict, requested_verdict(row.request, row.status))

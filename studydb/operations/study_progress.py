@@ -1,13 +1,14 @@
 """Read a study's progress and whether a claim may succeed, without locks, for polling."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from studydb.db import Database, Txn
 from studydb.domain.life.states import Status
 from studydb.domain.records import Counts, Study
 from studydb.domain.scheduling import Idle
-from studydb.operations.promote import ask_scheduler
-from studydb.store import claims, counters, studies
+from studydb.operations.promote import NOTHING, Asked, ask_scheduler
+from studydb.store import progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +24,11 @@ class StudyProgress:
         has_budget: Whether the budget, the searcher and the scheduler allow new trials.
         has_room: Whether `max_concurrent` lets one more trial run.
         promotes: Whether the scheduler promotes PAUSED trials at all.
-        has_promotable: Whether the scheduler would promote a trial or close a rung now, or a
-            closed rung has trials to be ended.
+        asked: What the scheduler has answered, if it promotes trials.
         pause_reason: Why the study's guard paused the study; None if the guard did not.
         num_trials: The most trials of the study; None for no limit.
         is_resuming: Whether trials are still PAUSED because the study was paused.
+        has_waited: Whether a PENDING trial's back-off is over, so that a sweep makes it runnable.
     """
 
     status: Status
@@ -36,10 +37,25 @@ class StudyProgress:
     has_budget: bool
     has_room: bool
     promotes: bool = False
-    has_promotable: bool = False
+    asked: Asked = NOTHING
     pause_reason: str | None = None
     num_trials: int | None = None
     is_resuming: bool = False
+    has_waited: bool = False
+
+    @property
+    def has_promotable(self) -> bool:
+        """
+        Whether the scheduler has work for a free worker.
+
+        It would promote a trial or close a rung, or a closed rung has trials to be ended.
+        """
+        return self.asked.is_something
+
+    @property
+    def needs_sweep(self) -> bool:
+        """Whether a sweep makes a trial PENDING, or makes a PENDING trial runnable."""
+        return self.has_waited or (self.is_resuming and self.status is Status.RUNNING)
 
     @property
     def can_claim(self) -> bool:
@@ -82,31 +98,42 @@ class StudyProgress:
 
 
 def read_progress(database: Database, study: Study) -> StudyProgress:
-    """Read a study's budget and counts, and whether a trial can be claimed."""
+    """
+    Read a study's budget and counts, and whether a trial can be claimed.
+
+    This is a single statement, unless the scheduler promotes trials and must be asked.
+    """
+    promotes = study.scheduler.resumes
     # Without a snapshot, two statements could miss a trial that is promoted between them.
-    with database.begin(write=False, snapshot=study.scheduler.resumes) as txn:
+    with database.begin(write=False, single=not promotes, snapshot=promotes) as txn:
         return progress_in(txn, study)
+
+
+def read_signs(database: Database, study: Study) -> tuple[Any, ...]:
+    """Read, in a single statement, what shows whether a study's progress may have changed."""
+    with database.begin(write=False, single=True) as txn:
+        return progress.signs(txn, study_id=study.id)
 
 
 def progress_in(txn: Txn, study: Study) -> StudyProgress:
     """Do the work of `read_progress` within a transaction."""
-    budget = studies.budget(txn, study_id=study.id)
-    counts, is_resuming = counters.read_with_paused(txn, study_id=study.id)
-    has_runnable = claims.any_runnable(txn, study_id=study.id)
+    seen = progress.read(txn, study_id=study.id)
     asked = ask_scheduler(txn, study)
-    is_idle = counts.pending == counts.running == 0 and not (is_resuming or asked.is_something)
+    budget, counts = seen.budget, seen.counts
+    is_idle = counts.pending == counts.running == 0 and not (seen.is_resuming or asked.is_something)
     starts_new = asked.work is not Idle.WAIT
     is_spent = budget.is_spent or not starts_new
     is_finished = budget.status is Status.RUNNING and is_spent and is_idle
     return StudyProgress(
         status=Status.FINISHED if is_finished else budget.status,
         counts=counts,
-        has_runnable=has_runnable,
+        has_runnable=seen.has_runnable,
         has_budget=budget.allows_new and starts_new,
         has_room=budget.has_room,
         promotes=study.scheduler.resumes,
-        has_promotable=asked.is_something,
+        asked=asked,
         pause_reason=budget.guard_reason,
         num_trials=budget.num_trials,
-        is_resuming=is_resuming,
+        is_resuming=seen.is_resuming,
+        has_waited=seen.has_waited,
     )

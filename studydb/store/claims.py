@@ -144,12 +144,15 @@ _ADD_CONFIG = Prepared(
     .values(config=sa.bindparam("to_config", type_=trial.c.config.type))
 )
 
-_ANY_RUNNABLE = Prepared(
+ANY_RUNNABLE = (
     sa.select(trial.c.id)
     .where(_STUDY, in_state(State.PENDING), trial.c.ready)
     .order_by(trial.c.resource_class, trial.c.priority, trial.c.number)
     .limit(1)
 )
+"""Selects the id of one PENDING trial that is ready, if there is one."""
+
+_ANY_RUNNABLE = Prepared(ANY_RUNNABLE)
 
 
 def claim_binds(claimant: Claimant, after_position: QueuePosition) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from zlib import crc32
 import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
-from studydb.db.schema import PAUSED_BY_STUDY, counter, trial
+from studydb.db.schema import counter
 from studydb.domain.life.states import State
 from studydb.domain.records import Counts
 
@@ -39,18 +39,15 @@ _INSERT = Prepared(
     )
 )
 
-_SUMS = sa.select(
+SUMS = sa.select(
     *(
         sa.func.coalesce(sa.func.sum(counter.c[state.lower()]), 0).label(state.lower())
         for state in State
     )
 ).where(counter.c.study_id == sa.bindparam("study"))
-_READ = Prepared(_SUMS)
+"""The number of a study's trials in each state."""
 
-_paused_with_study = (
-    sa.select(trial.c.id).where(trial.c.study_id == sa.bindparam("study"), PAUSED_BY_STUDY).limit(1)
-)
-_READ_WITH_PAUSED = Prepared(_SUMS.add_columns(_paused_with_study.scalar_subquery()))
+_READ = Prepared(SUMS)
 
 
 def create(txn: Txn, *, study_id: int) -> None:
@@ -88,13 +85,3 @@ def binds(
 def read(txn: Txn, *, study_id: int) -> Counts:
     """Sum up the shards of a study."""
     return Counts(*map(int, txn.all(_READ, study=study_id)[0]))
-
-
-def read_with_paused(txn: Txn, *, study_id: int) -> tuple[Counts, bool]:
-    """
-    Sum up the shards of a study; tell whether any trial is PAUSED because its study was paused.
-
-    One statement reads both, so that no trial becomes PENDING between the two.
-    """
-    *counts, paused_id = txn.all(_READ_WITH_PAUSED, study=study_id)[0]
-    return Counts(*map(int, counts)), paused_id is not None

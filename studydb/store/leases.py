@@ -120,30 +120,34 @@ _END: dict[State, Prepared] = {
     if target is not State.RUNNING
 }
 
+_OF_LEASES = (is_listed(trial.c.id, "ids"), is_listed(trial.c.token, "tokens"))
+
 _mine = (
     sa.select(trial.c.id)
-    .where(
-        is_listed(trial.c.id, "ids"), is_listed(trial.c.token, "tokens"), is_still(State.RUNNING)
-    )
+    .where(*_OF_LEASES, is_still(State.RUNNING))
     .order_by(BY_ID)
     .with_for_update(key_share=True)
     .cte("mine")
     .prefix_with("MATERIALIZED")
 )
 
+_REQUESTED = (
+    trial.c.token,
+    trial.c.request,
+    trial.c.verdict,
+    trial.c.verdict_reason,
+    trial.c.verdict_by,
+    status_for_running_trials(trial.c.study_id).label("status"),
+)
+
 RENEW = Prepared(
     sa.update(trial)
     .where(trial.c.id.in_(sa.select(_mine.c.id)))
     .values(RENEWED)
-    .returning(
-        trial.c.token,
-        trial.c.request,
-        trial.c.verdict,
-        trial.c.verdict_reason,
-        trial.c.verdict_by,
-        status_for_running_trials(trial.c.study_id).label("status"),
-    )
+    .returning(*_REQUESTED)
 )
+
+_REQUESTS = Prepared(sa.select(*_REQUESTED).where(*_OF_LEASES))
 
 _SET_VERDICT = Prepared(
     sa.update(trial)
@@ -162,7 +166,7 @@ _SET_VERDICT = Prepared(
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The locked row of a held trial; for `status` see `RenewedLease`."""
+    """The locked row of a held trial; for `status` see `RequestedTrial`."""
 
     summary: Summary
     flush_no: int
@@ -183,9 +187,9 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class RenewedLease:
+class RequestedTrial:
     """
-    A lease that was renewed.
+    A trial whose lease is held, and what people request of it.
 
     Attributes:
         status: The study's status; also RUNNING if the study paused itself, because its running
@@ -283,7 +287,7 @@ def summary_binds(summary: Summary, time_total_s: float | None) -> dict[str, Any
     return dict(values) | {"to_time_total_s": time_total_s}
 
 
-def renew(txn: Txn, *, leases: Sequence[Lease]) -> list[RenewedLease]:
+def renew(txn: Txn, *, leases: Sequence[Lease]) -> list[RequestedTrial]:
     """
     Renew leases; their trials' rows are locked by ascending id.
 
@@ -292,11 +296,22 @@ def renew(txn: Txn, *, leases: Sequence[Lease]) -> list[RenewedLease]:
     Returns:
         The leases whose attempts still hold their trials.
     """
+    return _requested(txn, RENEW, leases)
+
+
+def requests(txn: Txn, *, leases: Sequence[Lease]) -> list[RequestedTrial]:
+    """Read what people request of trials, without a lock; leases that were lost are left out."""
+    return _requested(txn, _REQUESTS, leases)
+
+
+def _requested(txn: Txn, statement: Prepared, leases: Sequence[Lease]) -> list[RequestedTrial]:
     rows = txn.all(
-        RENEW, ids=[lease.trial_id for lease in leases], tokens=[lease.token for lease in leases]
+        statement,
+        ids=[lease.trial_id for lease in leases],
+        tokens=[lease.token for lease in leases],
     )
     return [
-        RenewedLease(row.token, verdict_of(row), row.request, Status(row.status)) for row in rows
+        RequestedTrial(row.token, verdict_of(row), row.request, Status(row.status)) for row in rows
     ]
 
 

@@ -87,19 +87,22 @@ _LEAVE = Prepared(
     .values(n_running=study.c.n_running - sa.bindparam("by", type_=sa.Integer))
 )
 
-_BUDGET = Prepared(
-    sa.select(
-        study.c.status,
-        sa.and_(OPEN, HAS_DRAWS).label("open"),
-        HAS_ROOM.label("has_room"),
-        sa.func.coalesce(_SPENT, sa.false()).label("spent"),
-        study.c.num_trials,
-        study.c.n_counted,
-        study.c.next_draw,
-        study.c.paused_by,
-        study.c.pause_reason,
-    ).where(THIS)
+HAS_BUDGET = sa.and_(OPEN, HAS_DRAWS)
+IS_SPENT = sa.func.coalesce(_SPENT, sa.false())
+
+BUDGET = (
+    study.c.status,
+    HAS_BUDGET.label("open"),
+    HAS_ROOM.label("has_room"),
+    IS_SPENT.label("spent"),
+    study.c.num_trials,
+    study.c.next_draw,
+    study.c.paused_by,
+    study.c.pause_reason,
 )
+"""The columns from which `budget_of` makes a `Budget`."""
+
+_BUDGET = Prepared(sa.select(*BUDGET).where(THIS))
 
 _SET_STATUS = Prepared(
     sa.update(study)
@@ -324,17 +327,21 @@ def lock(txn: Txn, *, study_id: int) -> None:
 
 def check_exists(txn: Txn, *, study_id: int) -> None:
     """Raise UnknownStudy if the study was deleted."""
-    _existing(txn.first(_EXISTS, study=study_id))
+    existing(txn.first(_EXISTS, study=study_id))
 
 
 def locked_status(txn: Txn, *, study_id: int) -> Status:
     """Lock the study's row and read its status; raise UnknownStudy if the study was deleted."""
-    return Status(_existing(txn.first(_LOCKED_STATUS, study=study_id)).status)
+    return Status(existing(txn.first(_LOCKED_STATUS, study=study_id)).status)
 
 
 def budget(txn: Txn, *, study_id: int) -> Budget:
     """Read what a study's limits allow now; raise UnknownStudy if the study was deleted."""
-    row = _existing(txn.first(_BUDGET, study=study_id))
+    return budget_of(existing(txn.first(_BUDGET, study=study_id)))
+
+
+def budget_of(row: Row) -> Budget:
+    """Make a `Budget` from a row of the columns `BUDGET`."""
     return Budget(
         status=Status(row.status),
         allows_new=bool(row.open),
@@ -374,7 +381,7 @@ def read_changeable(txn: Txn, *, study_id: int, trainable_uuid: str) -> Changeab
     Raises:
         UnknownStudy: The study was deleted.
     """
-    row = _existing(txn.first(_CHANGEABLE, study=study_id, known_trainable=trainable_uuid))
+    row = existing(txn.first(_CHANGEABLE, study=study_id, known_trainable=trainable_uuid))
     return Changeable(row.checkpoints, _former(row.settings), bool(row.has_trainable))
 
 
@@ -385,14 +392,15 @@ def relocate(txn: Txn, *, study_id: int, url: str) -> None:
     Raises:
         UnknownStudy: The study was deleted.
     """
-    row = _existing(txn.first(_LOCKED_PLACES, study=study_id))
+    row = existing(txn.first(_LOCKED_PLACES, study=study_id))
     known = dict.fromkeys((row.checkpoints, *_former(row.settings)))
     former = [store for store in known if store != url]
     settings = {**(row.settings or {}), "former_checkpoints": former}
     txn.run(_RELOCATE, study=study_id, to_store=url, to_settings=settings)
 
 
-def _existing(row: Row | None) -> Row:
+def existing(row: Row | None) -> Row:
+    """Return the row of a study; raise UnknownStudy if the study was deleted."""
     if row is None:
         raise UnknownStudy(DELETED)
     return row

@@ -30,6 +30,7 @@ from studydb.study.code import Code, described, signed
 from studydb.study.frozen_trial import FrozenTrial
 from studydb.study.running import full_url, run
 from studydb.study.storage import Answered, read_patiently, whoami, write_patiently
+from studydb.study.waiting import wait
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -178,8 +179,7 @@ class Study:
 
         No more trials of a paused study are claimed.
 
-        RUNNING trials pause at a report. They learn of the request at the worker's next renewal:
-        within 20 s if the lease is 90 s.
+        RUNNING trials pause at a report. They learn of the request within about 4 s.
 
         Raises:
             UnknownTrial: A trial does not exist; nothing was changed.
@@ -201,8 +201,8 @@ class Study:
         """
         End these trials (numbers or names) as CANCELLED; without them, stop the study.
 
-        RUNNING trials end at a report. They learn of the request at the worker's next renewal,
-        within 20 s if the lease is 90 s. The worker kills a trial that outlasts the grace.
+        RUNNING trials end at a report. They learn of the request within about 4 s. The worker kills
+        a trial that outlasts the grace.
 
         Raises:
             UnknownTrial: A trial does not exist; nothing was changed.
@@ -335,6 +335,28 @@ class Study:
                 f"Study {self.name!r} has no trainable for workers to run; use study.ask()."
             )
         return run(self.database, self.record, workers=n_workers)
+
+    @suggesting_keywords
+    def wait(self, timeout_s: float | None = None) -> Counts:
+        """
+        Wait until other processes have run the study to its end; this call starts no worker.
+
+        The study is done if no trial runs or will run, or if it was stopped and no trial runs any
+        more. While it is paused by a person, the call waits. It looks every 2 s at least.
+
+        Args:
+            timeout_s: Seconds to wait; None to wait without limit.
+
+        Returns:
+            The number of trials in each state.
+
+        Raises:
+            TimeoutError: The study is not done in time; you may call again.
+            StudyFailed: No trial has completed, and the study is done or has paused itself.
+            UnknownStudy: The study was deleted meanwhile.
+        """
+        limit_s = checking.seconds_or_none("timeout_s", timeout_s)
+        return wait(self.database, self.record, timeout_s=limit_s)
 
     def close(self) -> None:
         """Release the trials that `ask` has claimed, and close the connections."""

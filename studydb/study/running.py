@@ -38,7 +38,7 @@ def run(database: Database, study: Record, *, workers: int) -> Counts:
     from studydb.analysis.progress_line import ProgressLine  # noqa: PLC0415  imports the display
 
     if (progress := read_patiently(lambda: read_progress(database, study))).is_done:
-        return _checked(database, study, progress)
+        return checked(database, study, progress)
     display = ProgressLine(study.name, study.objective)
     team = WorkerProcesses(storage=full_url(database), study=study.name, workers=workers)
     try:
@@ -55,7 +55,7 @@ def run(database: Database, study: Record, *, workers: int) -> Counts:
     progress = read_patiently(lambda: read_progress(database, study))
     for problem in read_patiently(lambda: storage_problems(database, study)):
         display.show_message(f"Problem: {problem_text(problem)}")
-    counts = _checked(database, study, progress)
+    counts = checked(database, study, progress)
     if counts.error:
         display.show_message(_describe_errors(database, study, counts.error))
     return counts
@@ -72,7 +72,8 @@ def _hide_traceback(interrupt: KeyboardInterrupt) -> None:
     sys.excepthook = show_others
 
 
-def _checked(database: Database, study: Record, progress: StudyProgress) -> Counts:
+def checked(database: Database, study: Record, progress: StudyProgress) -> Counts:
+    """Return the counts of a study that is done; raise StudyFailed if the study has failed."""
     if progress.has_failed:
         raise StudyFailed(read_patiently(lambda: describe_failure(database, study, progress)))
     return progress.counts

@@ -1,5 +1,6 @@
 """What the slots of one worker share."""
 
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,6 +40,8 @@ class Equipment:
     warnings: dict[str, object] = field(default_factory=dict)
     """The kinds of warnings that this worker has printed; a kind is printed only once."""
     first_trials: FirstTrials = field(default_factory=FirstTrials)
+    turn: threading.Lock = field(default_factory=threading.Lock)
+    """Held by the idle slot that looks for work, so that the worker polls only once."""
 
     def log_dir(self, lease: Lease) -> Path:
         return self.database.locations.log_dir(self.study, lease)

@@ -1,4 +1,4 @@
-"""Lines that a worker prints and does not repeat: why it waits, and that the database is away."""
+"""Lines that a worker prints and does not repeat: why it waits, and how the database answers."""
 
 import shlex
 import threading
@@ -12,15 +12,18 @@ from studydb.operations.study_progress import StudyProgress
 BEST_EVERY_S = 1.0
 """The shortest time between two lines of one worker that name the study's best value."""
 
+SLOW_EVERY_S = 60.0
+"""The shortest time between two lines of one worker about a slow transaction."""
+
 
 class Notices:
-    """Prints each outage, and each new reason for which the slots of one worker wait."""
+    """Prints outages, slow transactions, and each new reason for which a worker's slots wait."""
 
     def __init__(self, study_name: str, say: Callable[[str], None]) -> None:
         self._name, self._say = study_name, say
         self._last: str | None = None
         self._is_away = False
-        self._best_due_s = 0.0
+        self._best_due_s = self._slow_due_s = 0.0
         self._lock = threading.Lock()
 
     def is_best_due(self) -> bool:
@@ -58,6 +61,17 @@ class Notices:
             was_away, self._is_away = self._is_away, False
         if was_away:
             self._say("the database answers again")
+
+    def slow_transaction(self, operation: str, seconds: float) -> None:
+        """Print that a transaction was slow, at most once a minute."""
+        with self._lock:
+            if time.monotonic() < self._slow_due_s:
+                return
+            self._slow_due_s = time.monotonic() + SLOW_EVERY_S
+        self._say(
+            f"a transaction ({operation}) took {seconds:.1f} s instead of milliseconds: the "
+            "database or its disk is busy, or another transaction holds a lock for long"
+        )
 
     def _why(self, progress: StudyProgress) -> str | None:
         name = self._name

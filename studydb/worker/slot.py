@@ -4,7 +4,10 @@ import shlex
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
+from enum import Enum
+from typing import TypeVar
 
 from studydb.db.faults import is_of_values
 from studydb.domain.errors import LeaseLost, StorageError, StorageTransient, StudydbError
@@ -13,14 +16,28 @@ from studydb.domain.life.ending import Ending
 from studydb.domain.life.states import Reason, State
 from studydb.domain.records import Claim, Failure
 from studydb.domain.text.display import best_text, value_text
-from studydb.lease.acquire import Acquirer, PollInterval
+from studydb.lease.acquire import Acquirer
 from studydb.lease.held import HeldAttempt, refusal
+from studydb.lease.watch import LONGEST_WAIT_S, PollInterval
 from studydb.operations.reads import best_trials
 from studydb.operations.study_progress import read_progress
 from studydb.worker.attempt import Attempt, Outcome
 from studydb.worker.equipment import Equipment
 from studydb.worker.first_trials import FAILED_LIMIT
 from studydb.worker.slot_processes import SlotProcesses
+
+Answered = TypeVar("Answered")
+
+OUTAGE_WAIT_S = 5.0
+"""The longest wait of an idle slot before it tries a database again that did not answer."""
+
+
+class Sight(Enum):
+    """What an idle slot has seen of its study."""
+
+    WORK = "a claim or an ask may succeed"
+    NOTHING = "no trial can be claimed now"
+    END = "the worker has nothing more to do"
 
 
 class TrialLimit:
@@ -64,6 +81,8 @@ class Slot(threading.Thread):
             equipment.templates, equipment.interruption, grace_s=equipment.options.grace_s
         )
         self._poll_interval = PollInterval()
+        self._outage_interval = PollInterval(longest_s=OUTAGE_WAIT_S)
+        self._saw_work = False
         self._away_since_s: float | None = None
 
     def run(self) -> None:
@@ -85,42 +104,89 @@ class Slot(threading.Thread):
             claim = self._acquire()
             if claim is not None:
                 self._poll_interval.reset()
+                self._saw_work = False
                 self._equipment.notices.claimed()
                 self._run(claim)
                 continue
             self._trial_limit.give_back()
             if (wait_s := self._acquirer.poll_wait_s) is not None:
                 self._equipment.interruption.wait_to_claim(wait_s)
-                continue
-            if self._is_over():
+            elif self._acquirer.is_unanswered:
+                self._wait()  # then send the claim again: it may hold a trial that nobody runs
+            elif not self._await_work():
                 return
-            self._processes.drop_idle()
-            self._equipment.templates.drop_idle()
-            self._equipment.interruption.wait_to_claim(self._poll_interval.next_s())
 
     def _acquire(self) -> Claim | None:
+        return self._answer_of(self._acquirer.acquire)
+
+    def _await_work(self) -> bool:
+        """
+        Wait until a trial may be claimed; return False if the worker has nothing more to do.
+
+        Each slot looks once when its trial has ended. Then one of the idle slots looks again and
+        again; the others wait for their turn. A slot that sees work ends its turn, and the next
+        slot looks at once, so that several new trials start without delay.
+        """
+        if self._saw_work:
+            self._wait()  # another process was faster; without this wait both would try on and on
+        if (sight := self._look()) is not Sight.NOTHING:
+            return sight is Sight.WORK
+        turn = self._equipment.turn
+        has_waited = not turn.acquire(blocking=False)
+        if has_waited and not self._await_turn():
+            return True
         try:
-            claim = self._acquirer.acquire()
+            while self._equipment.interruption.may_claim:
+                if not has_waited:
+                    self._wait()
+                has_waited = False
+                if (sight := self._look()) is not Sight.NOTHING:
+                    return sight is Sight.WORK
+        finally:
+            turn.release()
+        return True
+
+    def _await_turn(self) -> bool:
+        """Wait until no other slot looks; return False if the worker is to claim no more."""
+        while self._equipment.interruption.may_claim:
+            if self._equipment.turn.acquire(timeout=LONGEST_WAIT_S):
+                self._away_since_s = None  # the slot before has tried the database since then
+                return True
+            self._drop_idle()
+        return False
+
+    def _wait(self) -> None:
+        self._drop_idle()
+        interval = self._poll_interval if self._away_since_s is None else self._outage_interval
+        self._equipment.interruption.wait_to_claim(interval.next_s())
+
+    def _drop_idle(self) -> None:
+        self._processes.drop_idle()
+        self._equipment.templates.drop_idle()
+
+    def _look(self) -> Sight:
+        """Look at the study, and print why there is no work."""
+        progress = self._answer_of(self._acquirer.look)
+        if progress is None:
+            return Sight.NOTHING
+        if progress.is_done and not self._equipment.options.wait:
+            return Sight.END
+        self._equipment.notices.nothing_claimed(progress)
+        self._saw_work = progress.can_claim
+        return Sight.WORK if progress.can_claim else Sight.NOTHING
+
+    def _answer_of(self, call: Callable[[], Answered]) -> Answered | None:
+        """Make a call; return None, and print it once, while the database does not answer."""
+        try:
+            answer = call()
         except StorageTransient as error:
             self._wait_for_database(error)
             return None
         if self._away_since_s is not None:
             self._away_since_s = None
+            self._outage_interval.reset()
             self._equipment.options.say("the database answers again")
-        return claim
-
-    def _is_over(self) -> bool:
-        try:
-            progress = self._acquirer.look()
-        except StorageTransient as error:
-            self._wait_for_database(error)
-            return False
-        if progress.can_claim:
-            self._poll_interval.shorten()
-        if progress.is_done and not self._equipment.options.wait:
-            return True
-        self._equipment.notices.nothing_claimed(progress)
-        return False
+        return answer
 
     def _wait_for_database(self, error: StorageTransient) -> None:
         now_s = time.monotonic()

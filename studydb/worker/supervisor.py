@@ -21,7 +21,6 @@ from studydb.domain.errors import (
     StudyFailed,
     UsageError,
 )
-from studydb.domain.life.states import State
 from studydb.domain.records import DRAIN, Study
 from studydb.domain.roles import Role
 from studydb.domain.text.display import counted
@@ -141,6 +140,9 @@ def _work(
     to_import = trusted_import(database, study, keyring, options)
     heartbeat_database = stack.enter_context(closing(_connect(options, interruption)))
 
+    notices = Notices(study.name, options.say)
+    database.on_slow = heartbeat_database.on_slow = notices.slow_transaction
+
     worker_id = _register(database, study, options, retry)
     stack.callback(_leave, database, worker_id)
     heartbeat = Heartbeat(
@@ -178,7 +180,7 @@ def _work(
         checkpoints=checkpoints,
         heartbeat=heartbeat,
         interruption=interruption,
-        notices=Notices(study.name, options.say),
+        notices=notices,
         room=Room(spill_bytes=options.spill_bytes, say=options.say),
         proposer=Proposer.of(database, study, worker_id=worker_id),
     )
@@ -271,9 +273,7 @@ def _print_study_state(equipment: Equipment) -> int:
     with suppress(StudydbError):
         progress = read_progress(equipment.database, study)
         if progress.is_done:
-            counts = [(getattr(progress.counts, state.lower()), state) for state in State]
-            shown = ", ".join(f"{number} {state}" for number, state in counts if number)
-            say(f"study {study.name!r} is {progress.status}: {shown or 'no trials'}")
+            say(f"study {study.name!r} is {progress.status}: {progress.counts.text}")
         if progress.has_failed:
             say(describe_failure(equipment.database, study, progress))
             return StudyFailed.exit_code

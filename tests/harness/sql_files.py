@@ -22,7 +22,8 @@ from studydb.cli import console
 from studydb.db import Database
 from studydb.db.metadata import METADATA
 from studydb.operations.recover import recover, recover_host
-from studydb.operations.study_progress import read_progress
+from studydb.operations.renew import is_requested
+from studydb.operations.study_progress import read_progress, read_signs
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "sql"
@@ -30,11 +31,17 @@ FOLDER = ROOT / "docs" / "sql"
 
 def _looking(database: Database) -> Call:
     study = new_study(database)
-    return lambda over: read_progress(over, study)
+    return lambda over: (read_signs(over, study), read_progress(over, study))
+
+
+def _looking_for_requests(database: Database) -> Call:
+    run = SimulatedWorker(database, new_study(database)).take()
+    return lambda over: is_requested(over, held=[run.lease])
 
 
 def _sweeping(database: Database) -> Call:
     study = new_study(database)
+    SimulatedWorker(database, study, lease_s=1e-6).take()
     return lambda over: recover(over, study)
 
 
@@ -74,6 +81,7 @@ OPERATIONS: Mapping[str, Arranged] = {
     **{name: duplicate_requests.OPERATIONS[name] for name in SENT_AGAIN},
     "finish": duplicate_requests.OPERATIONS["finish_in_a_single_statement"],
     "look": _looking,
+    "look_for_requests": _looking_for_requests,
     "sweep": _sweeping,
     "recover": _recovering,
     "command_status": _command("status"),

@@ -146,6 +146,19 @@ def test_loops_benchmark_counts_no_error_and_at_most_one_connection_per_loop(pos
     assert measured["latency_ms"].keys() == {"claim or ask", "report", "finish"}
 
 
+def test_idle_benchmark_measures_what_idle_workers_notice_and_what_they_cost(postgres_server):
+    options = ("--workers", "2", "--settle", "1", "--seconds", "2", "--rest", "0", "--rounds", "2")
+
+    measured = measure(postgres_server, "idle", *options)
+
+    of_two = measured["workers"]["2"]
+    assert of_two["enqueue to claim, most, s"] <= 2
+    assert of_two["pause to notice, most, s"] <= 5
+    assert of_two["statements to claim a trial"] >= 1
+    assert of_two["server CPU a minute, ms"] > 0
+    assert measured["real worker"]["enqueue to first line, median, s"] <= 3
+
+
 def test_orders_benchmark_finds_better_trials_by_asha_than_at_random_and_wastes_no_epoch():
     ran = run("orders", "--orders", "5", "--json")
 

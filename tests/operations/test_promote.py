@@ -28,7 +28,7 @@ from studydb.operations import control
 from studydb.operations.promote import NextStep, ask_scheduler, promote
 from studydb.operations.study_progress import read_progress
 from studydb.schedulers import ASHA
-from studydb.store import counters, promotions
+from studydb.store import progress, promotions
 
 CASES = json.loads((Path(__file__).parents[1] / "data" / "syne_tune_promotion.json").read_text())
 
@@ -387,19 +387,19 @@ def test_study_is_not_finished_if_a_trial_is_promoted_while_the_progress_is_read
     study = study_of(database, num_trials=2)
     worker = SimulatedWorker(database, study)
     reach(worker, 1, 0.1, 0.9)
-    read = counters.read_with_paused
+    read = progress.read
 
     def read_then_promote(txn, **given):
         found = read(txn, **given)
-        monkeypatch.setattr(counters, "read_with_paused", read)
+        monkeypatch.setattr(progress, "read", read)
         with closing(connect(storage_url)) as other:
             assert promotes(other, study, worker.claimant())
         return found
 
-    monkeypatch.setattr(counters, "read_with_paused", read_then_promote)
+    monkeypatch.setattr(progress, "read", read_then_promote)
 
     assert read_progress(database, study).status is Status.RUNNING
-    assert counters.read_with_paused is read
+    assert progress.read is read
 
 
 def test_study_has_not_failed_while_trials_wait_at_rungs(database):

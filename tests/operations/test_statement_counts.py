@@ -1,14 +1,18 @@
 """An operation takes the same number of statements and commits, however large its study is."""
 
 import pytest
-from harness.arrange import SimulatedWorker, enqueued, new_study
+from harness.arrange import LEASE_S, SimulatedWorker, enqueued, new_study
 
 from studydb.domain.space.search_space import Space, choice, constant, uniform
+from studydb.lease.acquire import Acquirer
 from studydb.operations.recover import recover
+from studydb.operations.renew import is_requested
 from studydb.operations.study_progress import read_progress
-from studydb.schedulers import ASHA
+from studydb.schedulers import ASHA, FIFO
 
 ENDS = ("COMMIT", "ROLLBACK")
+
+PROMOTION = ASHA(max_t=9, reduction_factor=3, type="promotion")
 
 
 @pytest.fixture
@@ -41,7 +45,7 @@ def by_dialect(database, *, postgresql, sqlite):
     return postgresql if database.postgresql else sqlite
 
 
-@pytest.mark.row("D4")
+@pytest.mark.row("A20", "D4")
 @pytest.mark.parametrize("done", [False, True])
 def test_trial_of_ten_reports_that_fit_one_flush_takes_two_commits(database, worker, done):
     statements = by_dialect(database, postgresql=1 + 1, sqlite=4 + 4)
@@ -113,11 +117,34 @@ def test_renewal_of_many_leases_costs_one_commit_and_two_statements(database, wo
     assert counted(database, lambda: worker.renew(*runs)) == (1, 0, 2)
 
 
-def test_progress_is_read_in_one_transaction(database, study, worker):
-    transactions, _, statements = counted(database, lambda: read_progress(database, study))
+@pytest.mark.row("A2")
+def test_progress_is_a_single_statement(database, study, worker):
+    assert counted(database, lambda: read_progress(database, study)) == single(database)
 
-    assert (transactions, statements) == (1, 3)
+
+def test_sweep_that_finds_nothing_is_a_single_statement(database, study):
+    assert counted(database, lambda: recover(database, study)) == single(database)
 
 
-def test_sweep_that_finds_nothing_costs_one_commit(database, study):
-    assert counted(database, lambda: recover(database, study)) == (1, 0, 4)
+def test_look_for_requests_about_many_trials_is_a_single_statement(database, worker):
+    leases = [worker.ask().lease for _ in range(4)]
+
+    assert counted(database, lambda: is_requested(database, held=leases)) == single(database)
+
+
+@pytest.mark.parametrize("scheduler", [FIFO(), PROMOTION], ids=["fifo", "promotion"])
+def test_idle_look_is_a_single_statement_and_sweeps_are_rare(database, study, scheduler):
+    study = new_study(database, scheduler=scheduler, num_trials=1)
+    worker = SimulatedWorker(database, study)
+    worker.ask().finish(0.5)
+    acquirer = Acquirer(database, study, worker_id=worker.id, lease_s=LEASE_S)
+    assert acquirer.acquire() is None
+    acquirer.look()
+
+    assert counted(database, acquirer.look) == single(database)
+    assert counted(database, acquirer.acquire) == single(database)
+
+
+def single(database):
+    """What `counted` returns for one read that is a transaction by itself."""
+    return (1, by_dialect(database, postgresql=0, sqlite=1), 1)

@@ -2,7 +2,8 @@
 
 from itertools import pairwise
 
-from studydb.lease.acquire import BUSY_WAIT_S, FIRST_WAIT_S, LONGEST_WAIT_S, PollInterval
+from studydb.lease import watch
+from studydb.lease.watch import FIRST_WAIT_S, LONGEST_WAIT_S, PollInterval
 
 
 def waits(poll_interval, number):
@@ -25,15 +26,6 @@ def test_waits_grow_to_the_longest_wait_and_are_jittered():
     assert len({*pairwise(drawn[-20:])}) > 1  # jittered: idle workers do not poll together
 
 
-def test_shorten_limits_the_next_wait_to_one_second():
-    poll_interval = PollInterval()
-    waits(poll_interval, 20)
-
-    poll_interval.shorten()
-
-    assert FIRST_WAIT_S < poll_interval.next_s() <= BUSY_WAIT_S
-
-
 def test_reset_makes_the_next_wait_the_shortest():
     poll_interval = PollInterval()
     waits(poll_interval, 20)
@@ -41,3 +33,17 @@ def test_reset_makes_the_next_wait_the_shortest():
     poll_interval.reset()
 
     assert poll_interval.next_s() <= FIRST_WAIT_S
+
+
+def test_wait_that_has_begun_is_over_after_the_seconds_that_were_drawn(monkeypatch):
+    now_s = [100.0]
+    monkeypatch.setattr(watch, "monotonic", lambda: now_s[0])
+    interval = PollInterval(longest_s=15.0)
+    is_over_at_first = interval.is_over
+
+    interval.begin()
+    seen = [interval.is_over]
+    now_s[0] += FIRST_WAIT_S
+    seen.append(interval.is_over)
+
+    assert (is_over_at_first, seen) == (True, [False, True])

@@ -81,58 +81,67 @@ WHERE v_study.study = :study_name;
 --           Group Key: counter.study_id
 --           ->  Index Scan using counter_pkey on counter
 
--- studydb/store/studies.py budget: Read what a study's limits allow now; raise UnknownStudy if
---   the study was deleted.
+-- studydb/store/progress.py read: Read a study's progress in one statement, so that no trial
+--   moves between two reads.
 SELECT study.status, study.status = 'RUNNING' AND (study.num_trials IS NULL OR study.n_counted <
     study.num_trials) AND (study.num_draws IS NULL OR study.next_draw < study.num_draws) AS
     open, study.max_concurrent IS NULL OR study.n_running < study.max_concurrent AS has_room,
     coalesce(study.n_counted >= study.num_trials OR study.next_draw >= study.num_draws, false)
-    AS spent, study.num_trials, study.n_counted, study.next_draw, study.paused_by,
-    study.pause_reason
-FROM study
-WHERE study.id = :study;
--- Plan:
---   Index Scan using study_pkey on study
---     Index Cond: (id = $2)
-
--- studydb/store/counters.py read_with_paused: Sum up the shards of a study; tell whether any
---   trial is PAUSED because its study was paused.
-SELECT coalesce(sum(counter.pending), 0) AS pending, coalesce(sum(counter.running), 0) AS
-    running, coalesce(sum(counter.paused), 0) AS paused, coalesce(sum(counter.terminated), 0) AS
-    terminated, coalesce(sum(counter.error), 0) AS error, (
+    AS spent, study.num_trials, study.next_draw, study.paused_by, study.pause_reason,
+    counts.pending, counts.running, counts.paused, counts.terminated, counts.error, (
+    SELECT trial.id
+    FROM trial
+    WHERE trial.study_id = :study
+        AND trial.state = 'PENDING'
+        AND trial.ready
+    ORDER BY trial.resource_class, trial.priority, trial.number
+    LIMIT 1
+) IS NOT NULL AS has_runnable, (
+    SELECT trial.ready_at
+    FROM trial
+    WHERE trial.study_id = :study
+        AND trial.state = 'PENDING'
+        AND NOT trial.ready
+    ORDER BY trial.ready_at
+    LIMIT 1
+) <= coalesce(CAST(:now AS timestamptz), clock_timestamp()) AS has_waited, (
     SELECT trial.id
     FROM trial
     WHERE trial.study_id = :study
         AND trial.state = 'PAUSED'
         AND trial.paused_by = 'study'
     LIMIT 1
-)
-FROM counter
-WHERE counter.study_id = :study;
+) IS NOT NULL AS is_resuming
+FROM study
+JOIN (
+    SELECT coalesce(sum(counter.pending), 0) AS pending, coalesce(sum(counter.running), 0) AS
+        running, coalesce(sum(counter.paused), 0) AS paused, coalesce(sum(counter.terminated),
+        0) AS terminated, coalesce(sum(counter.error), 0) AS error
+    FROM counter
+    WHERE counter.study_id = :study
+) AS counts ON true
+WHERE study.id = :study;
 -- Plan:
---   Aggregate
+--   Nested Loop
 --     InitPlan 1
 --       ->  Limit
---             ->  Index Scan using trial_paused_by_study on trial
---                   Index Cond: (study_id = $6)
---     ->  Bitmap Heap Scan on counter
---           Recheck Cond: (study_id = $6)
---           ->  Bitmap Index Scan on counter_pkey
---                 Index Cond: (study_id = $6)
-
--- studydb/store/claims.py any_runnable: Tell, without a lock, whether a study of any status has
---   a PENDING trial that is ready.
-SELECT trial.id
-FROM trial
-WHERE trial.study_id = :study
-    AND trial.state = 'PENDING'
-    AND trial.ready
-ORDER BY trial.resource_class, trial.priority, trial.number
-LIMIT 1;
--- Plan:
---   Limit
---     ->  Index Scan using trial_claim on trial
---           Index Cond: (study_id = $1)
+--             ->  Index Scan using trial_claim on trial
+--                   Index Cond: (study_id = $2)
+--     InitPlan 2
+--       ->  Limit
+--             ->  Index Only Scan using trial_backoff on trial trial_1
+--                   Index Cond: (study_id = $2)
+--     InitPlan 3
+--       ->  Limit
+--             ->  Index Scan using trial_paused_by_study on trial trial_2
+--                   Index Cond: (study_id = $2)
+--     ->  Index Scan using study_pkey on study
+--           Index Cond: (id = $2)
+--     ->  Aggregate
+--           ->  Bitmap Heap Scan on counter
+--                 Recheck Cond: (study_id = $2)
+--                 ->  Bitmap Index Scan on counter_pkey
+--                       Index Cond: (study_id = $2)
 
 -- studydb/store/ranking.py best: Read the trials of a study that have a rank, best first.
 SELECT trial.id, trial.uuid, trial.study_id, trial.number, trial.name, trial.state,

@@ -2,8 +2,6 @@
 --   this host, without waiting for their leases. Imported by studydb/lease/acquire.py,
 --   studydb/lease/loop.py, studydb/study/loading.py, studydb/worker/supervisor.py.
 
-BEGIN;
-
 -- studydb/store/sweeps.py of_host: Find the leases whose holders have the boot id and pid
 --   namespace of `process`.
 SELECT trial.id, trial.study_id, trial.number, trial.bracket, trial.attempt, trial.token,
@@ -27,8 +25,6 @@ ORDER BY trial.id + 0;
 --                 ->  Index Scan using worker_pkey on worker
 --                       Index Cond: (id = trial.worker_id)
 --                       Filter: ((boot_id = ($2)::text) AND (pid_namespace = ($3)::text))
-
-COMMIT;
 
 BEGIN;
 

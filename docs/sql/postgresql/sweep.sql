@@ -2,6 +2,53 @@
 --   leases, and recover lost trials. Imported by studydb/lease/acquire.py,
 --   studydb/lease/loop.py, studydb/study/loading.py, studydb/worker/supervisor.py.
 
+-- studydb/store/sweeps.py any_due: Tell, without a lock, whether `wake`, `suspect`, `unpause`
+--   or `lost` may find a trial.
+SELECT (
+    SELECT trial.ready_at
+    FROM trial
+    WHERE trial.study_id = :study
+        AND trial.state = 'PENDING'
+        AND NOT trial.ready
+    ORDER BY trial.ready_at
+    LIMIT 1
+) <= coalesce(CAST(:now AS timestamptz), clock_timestamp()) OR (
+    SELECT trial.id
+    FROM trial
+    WHERE trial.study_id = :study
+        AND trial.state = 'RUNNING'
+        AND trial.lease_expires_at < coalesce(CAST(:now AS timestamptz), clock_timestamp())
+    LIMIT 1
+) IS NOT NULL OR (
+    SELECT trial.id
+    FROM trial
+    WHERE trial.study_id = :study
+        AND trial.state = 'PAUSED'
+        AND trial.paused_by = 'study'
+        AND (SELECT study.status FROM study WHERE study.id = :study) = 'RUNNING'
+    LIMIT 1
+) IS NOT NULL AS is_due;
+-- Plan:
+--   Result
+--     InitPlan 1
+--       ->  Limit
+--             ->  Index Only Scan using trial_backoff on trial
+--                   Index Cond: (study_id = $1)
+--     InitPlan 2
+--       ->  Limit
+--             ->  Index Scan using trial_running on trial trial_1
+--                   Index Cond: (study_id = $1)
+--                   Filter: (lease_expires_at < COALESCE($3, clock_timestamp()))
+--     InitPlan 4
+--       ->  Limit
+--             InitPlan 3
+--               ->  Index Scan using study_pkey on study
+--                     Index Cond: (id = $1)
+--             ->  Result
+--                   One-Time Filter: ((InitPlan 3).col1 = ($5)::text)
+--                   ->  Index Scan using trial_paused_by_study on trial trial_2
+--                         Index Cond: (study_id = $1)
+
 BEGIN;
 
 -- studydb/store/sweeps.py wake: Mark PENDING trials as ready once their back-off has passed.
@@ -142,5 +189,123 @@ LIMIT 100;
 --           ->  Index Scan using trial_running on trial
 --                 Index Cond: (study_id = $1)
 --                 Filter: ((suspect_at IS NOT NULL) AND (lease_expires_at < COALESCE($2, clock_timestamp())) AND ((suspect_at + make_interval(0, 0, 0, 0, 0, 0, (lease_s * $3))) <= COALESCE($2, clock_timestamp())))
+
+COMMIT;
+
+BEGIN;
+
+-- studydb/store/sweeps.py hold_lost: Lock the trial of a lost lease.
+SELECT trial.n_results, trial.last_step, trial.last_value, trial.best_value, trial.best_step,
+    trial.best_score, trial.flush_no, trial.failures, trial.losses, trial.request,
+    trial.verdict, trial.verdict_reason, trial.verdict_by, trial.checkpoint_id,
+    trial.checkpoint_step, trial.time_total_s, trial.worker_id, (
+    SELECT CASE WHEN (study.paused_by = 'guard') THEN 'RUNNING' ELSE study.status END
+    FROM study
+    WHERE study.id = trial.study_id
+) AS status
+FROM trial
+WHERE trial.id = :trial
+    AND trial.attempt = :held_attempt
+    AND trial.token = :held_token
+    AND trial.state = 'RUNNING'
+    AND trial.lease_expires_at < coalesce(CAST(:now AS timestamptz), clock_timestamp())
+    AND trial.suspect_at IS NOT NULL
+    AND (trial.suspect_at + make_interval(secs => trial.lease_s * 0.2222222222222222)) <=
+        coalesce(CAST(:now AS timestamptz), clock_timestamp())
+FOR NO KEY UPDATE OF trial SKIP LOCKED;
+-- Plan:
+--   LockRows
+--     ->  Index Scan using trial_pkey on trial
+--           Index Cond: (id = $2)
+--           Filter: ((suspect_at IS NOT NULL) AND (attempt = $3) AND (token = ($4)::text) AND (state = ($5)::text) AND (lease_expires_at < COALESCE($6, clock_timestamp())) AND ((suspect_at + make_interval(0, 0, 0, 0, 0, 0, (lease_s * $7))) <= COALESCE($6, clock_timestamp())))
+--           SubPlan 1
+--             ->  Index Scan using study_pkey on study
+--                   Index Cond: (id = trial.study_id)
+
+-- studydb/store/leases.py end: Move a held trial to the state of `ending`, and end its lease.
+UPDATE trial
+SET state='PENDING',
+    reason=NULL,
+    ready=(:delay_s <= 0),
+    ready_at=(coalesce(CAST(:now AS timestamptz), clock_timestamp()) + make_interval(secs =>
+        :delay_s)),
+    request=NULL,
+    verdict=NULL,
+    verdict_reason=NULL,
+    verdict_by=NULL,
+    paused_by=NULL,
+    failures=:to_failures,
+    losses=:to_losses,
+    token=NULL,
+    worker_id=NULL,
+    lease_s=NULL,
+    lease_expires_at=NULL,
+    suspect_at=NULL,
+    n_results=:to_n_results,
+    last_step=:to_last_step,
+    last_value=:to_last_value,
+    best_value=:to_best_value,
+    best_step=:to_best_step,
+    best_score=:to_best_score,
+    rank_score=:to_rank_score,
+    time_total_s=:to_time_total_s,
+    metric_summary=:to_metrics,
+    ended_at=NULL
+WHERE trial.id = :trial
+    AND trial.state IN ('PAUSED', 'RUNNING');
+-- Plan:
+--   Update on trial
+--     ->  Index Scan using trial_pkey on trial
+--           Index Cond: (id = $28)
+--           Filter: (state = ANY ('{PAUSED,RUNNING}'::text[]))
+
+-- studydb/store/attempts.py end: Store an attempt's end, and `flush_no`, by which a duplicate
+--   request is recognized.
+UPDATE attempt
+SET flush_no=:to_flush_no,
+    ended_at=coalesce(CAST(:now AS timestamptz), clock_timestamp()),
+    reason=:to_reason,
+    verdict=:to_verdict,
+    verdict_reason=:to_verdict_reason,
+    verdict_by=:to_verdict_by,
+    error_type=:to_error_type,
+    error_message=:to_error_message,
+    traceback=:to_traceback,
+    log_dir=:to_log_dir,
+    log_tail=:to_log_tail,
+    start=:to_start,
+    start_s=:to_start_s
+WHERE attempt.trial_id = :trial
+    AND attempt.attempt = :no
+    AND attempt.ended_at IS NULL;
+-- Plan:
+--   Update on attempt
+--     ->  Index Scan using attempt_pkey on attempt
+--           Index Cond: ((trial_id = $14) AND (attempt = $15))
+--           Filter: (ended_at IS NULL)
+
+-- studydb/store/events.py append: Append one event.
+INSERT INTO event (study_id, trial_id, attempt, worker_id, kind, actor, data, token, at)
+VALUES (:study_id, :trial_id, :attempt, :worker_id, :kind, :actor, :data, :token,
+    coalesce(CAST(:now AS timestamptz), clock_timestamp()))
+RETURNING event.id;
+-- Plan:
+--   Insert on event
+--     ->  Result
+
+-- studydb/store/counters.py move: Count `n` trials that move between states. The shard is the
+--   last row that a transaction locks.
+UPDATE counter
+SET pending=(counter.pending + :by_pending),
+    running=(counter.running + :by_running),
+    paused=(counter.paused + 0),
+    terminated=(counter.terminated + 0),
+    error=(counter.error + 0)
+WHERE counter.study_id = :study
+    AND counter.shard = :shard_no;
+-- Plan:
+--   Update on counter
+--     ->  Index Scan using counter_pkey on counter
+--           Index Cond: ((study_id = $6) AND (shard = $7))
 
 COMMIT;

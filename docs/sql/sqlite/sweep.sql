@@ -4,6 +4,40 @@
 
 BEGIN;
 
+-- studydb/store/sweeps.py any_due: Tell, without a lock, whether `wake`, `suspect`, `unpause`
+--   or `lost` may find a trial.
+SELECT (
+    SELECT trial.ready_at
+    FROM trial
+    WHERE trial.study_id = :study
+        AND trial.state = 'PENDING'
+        AND trial.ready = 0
+    ORDER BY trial.ready_at
+    LIMIT 1
+    OFFSET 0
+) <= :now OR (
+    SELECT trial.id
+    FROM trial
+    WHERE trial.study_id = :study
+        AND trial.state = 'RUNNING'
+        AND trial.lease_expires_at < :now
+    LIMIT 1
+    OFFSET 0
+) IS NOT NULL OR (
+    SELECT trial.id
+    FROM trial
+    WHERE trial.study_id = :study
+        AND trial.state = 'PAUSED'
+        AND trial.paused_by = 'study'
+        AND (SELECT study.status FROM study WHERE study.id = :study) = 'RUNNING'
+    LIMIT 1
+    OFFSET 0
+) IS NOT NULL AS is_due;
+
+ROLLBACK;
+
+BEGIN;
+
 -- studydb/store/sweeps.py wake: Mark PENDING trials as ready once their back-off has passed.
 WITH waited AS MATERIALIZED (
     SELECT trial.id AS id
@@ -78,5 +112,94 @@ WHERE trial.study_id = :study
 ORDER BY trial.id + 0
 LIMIT 100
 OFFSET 0;
+
+COMMIT;
+
+BEGIN;
+
+-- studydb/store/sweeps.py hold_lost: Lock the trial of a lost lease.
+SELECT trial.n_results, trial.last_step, trial.last_value, trial.best_value, trial.best_step,
+    trial.best_score, trial.flush_no, trial.failures, trial.losses, trial.request,
+    trial.verdict, trial.verdict_reason, trial.verdict_by, trial.checkpoint_id,
+    trial.checkpoint_step, trial.time_total_s, trial.worker_id, (
+    SELECT CASE WHEN (study.paused_by = 'guard') THEN 'RUNNING' ELSE study.status END
+    FROM study
+    WHERE study.id = trial.study_id
+) AS status
+FROM trial
+WHERE trial.id = :trial
+    AND trial.attempt = :held_attempt
+    AND trial.token = :held_token
+    AND trial.state = 'RUNNING'
+    AND trial.lease_expires_at < :now
+    AND trial.suspect_at IS NOT NULL
+    AND strftime('%Y-%m-%d %H:%M:%f', trial.suspect_at, (trial.lease_s * 0.2222222222222222) ||
+        ' seconds') <= :now;
+
+-- studydb/store/leases.py end: Move a held trial to the state of `ending`, and end its lease.
+UPDATE trial
+SET state='PENDING',
+    reason=NULL,
+    ready=(:delay_s <= 0),
+    ready_at=strftime('%Y-%m-%d %H:%M:%f', :now, (:delay_s) || ' seconds'),
+    request=NULL,
+    verdict=NULL,
+    verdict_reason=NULL,
+    verdict_by=NULL,
+    paused_by=NULL,
+    failures=:to_failures,
+    losses=:to_losses,
+    token=NULL,
+    worker_id=NULL,
+    lease_s=NULL,
+    lease_expires_at=NULL,
+    suspect_at=NULL,
+    n_results=:to_n_results,
+    last_step=:to_last_step,
+    last_value=:to_last_value,
+    best_value=:to_best_value,
+    best_step=:to_best_step,
+    best_score=:to_best_score,
+    rank_score=:to_rank_score,
+    time_total_s=:to_time_total_s,
+    metric_summary=:to_metrics,
+    ended_at=NULL
+WHERE trial.id = :trial
+    AND trial.state IN ('PAUSED', 'RUNNING') = 1;
+
+-- studydb/store/attempts.py end: Store an attempt's end, and `flush_no`, by which a duplicate
+--   request is recognized.
+UPDATE attempt
+SET flush_no=:to_flush_no,
+    ended_at=:now,
+    reason=:to_reason,
+    verdict=:to_verdict,
+    verdict_reason=:to_verdict_reason,
+    verdict_by=:to_verdict_by,
+    error_type=:to_error_type,
+    error_message=:to_error_message,
+    traceback=:to_traceback,
+    log_dir=:to_log_dir,
+    log_tail=:to_log_tail,
+    start=:to_start,
+    start_s=:to_start_s
+WHERE attempt.trial_id = :trial
+    AND attempt.attempt = :no
+    AND attempt.ended_at IS NULL;
+
+-- studydb/store/events.py append: Append one event.
+INSERT INTO event (study_id, trial_id, attempt, worker_id, kind, actor, data, token, at)
+VALUES (:study_id, :trial_id, :attempt, :worker_id, :kind, :actor, :data, :token, :now);
+
+-- studydb/store/counters.py move: Count `n` trials that move between states. The shard is the
+--   last row that a transaction locks.
+UPDATE counter
+SET pending=(counter.pending + :by_pending),
+    running=(counter.running + :by_running),
+    paused=(counter.paused + 0),
+    terminated=(counter.terminated + 0),
+    error=(counter.error + 0)
+WHERE counter.study_id = :study
+    AND counter.shard = :shard_no;
 
 COMMIT;

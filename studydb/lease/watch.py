@@ -1,0 +1,89 @@
+"""Watch a study: how often a process polls it, and how little each poll reads."""
+
+import random
+from time import monotonic
+from typing import Any
+
+from studydb.db import Database
+from studydb.domain.records import Study
+from studydb.operations.study_progress import StudyProgress, read_progress, read_signs
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 1.9
+
+RENEWED_S = 30.0
+"""The longest time between two reads of the progress of a study that looks unchanged."""
+
+PROMOTION_S = 5.0
+"""The same if the scheduler promotes trials: a report elsewhere may let a trial be promoted."""
+
+
+class PollInterval:
+    """
+    The jittered wait before the next look: 0.1 s after a trial, then doubled each time.
+
+    A wait is at most 0.1 s longer than twice the time since the last trial, so that an idle worker
+    soon notices the end of a short study. The longest wait is 1.9 s, unless another is given.
+    """
+
+    def __init__(self, *, longest_s: float = LONGEST_WAIT_S) -> None:
+        self._longest_s = longest_s
+        self.reset()
+
+    def reset(self) -> None:
+        """Start again with the shortest wait; call this after a claim."""
+        self._wait_s, self._end_s = FIRST_WAIT_S, 0.0
+
+    def next_s(self) -> float:
+        """Return the seconds to wait before the next look."""
+        wait_s = self._wait_s * random.uniform(0.9, 1.0)  # noqa: S311  jitter, no secret
+        self._wait_s = min(self._wait_s * 2, self._longest_s)
+        return wait_s
+
+    def begin(self) -> None:
+        """Begin the next wait now, and go on meanwhile; `is_over` tells when it is over."""
+        self._end_s = monotonic() + self.next_s()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the wait since `begin` is over; also True before the first `begin`."""
+        return monotonic() >= self._end_s
+
+
+class Watch:
+    """
+    Reads the progress of a study for a process that polls.
+
+    Most reads are a single short statement, `read_signs`. The progress is read only if the signs
+    have changed, and now and then, because the signs do not show all: trials can be promoted after
+    a report elsewhere. An answer of a scheduler takes a statement that reads all open rungs.
+    """
+
+    def __init__(self, database: Database, study: Study) -> None:
+        self._database, self._study = database, study
+        longest_s = PROMOTION_S if study.scheduler.resumes else RENEWED_S
+        self._renewal = PollInterval(longest_s=longest_s)
+        self._last: StudyProgress | None = None
+        self._signs: tuple[Any, ...] = ()
+
+    def forget(self) -> None:
+        """Read the progress next time, because this process has tried to change something."""
+        self._last = None
+
+    def reset(self) -> None:
+        """Read the progress next time, and soon again; call this after a claim."""
+        self.forget()
+        self._renewal.reset()
+
+    def read(self) -> StudyProgress:
+        """
+        Read the study's progress; its counts may be 30 s old while the signs are the same.
+
+        Raises:
+            UnknownStudy: The study was deleted.
+        """
+        signs = read_signs(self._database, self._study)
+        if self._last is None or signs != self._signs or self._renewal.is_over:
+            self._last = read_progress(self._database, self._study)
+            self._signs = signs
+            self._renewal.begin()
+        return self._last

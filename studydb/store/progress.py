@@ -1,0 +1,97 @@
+"""What a process that polls a study reads: its budget, its counts, and whether a trial waits."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from studydb.db import Prepared, Txn
+from studydb.db.schema import PAUSED_BY_STUDY, in_state, study, trial
+from studydb.domain.life.states import State
+from studydb.domain.records import Counts
+from studydb.store import counters, studies, sweeps
+from studydb.store.claims import ANY_RUNNABLE
+from studydb.store.studies import Budget
+
+_counts = counters.SUMS.subquery("counts")
+_OF_STUDY = trial.c.study_id == sa.bindparam("study")
+
+_paused_with_study = sa.select(trial.c.id).where(_OF_STUDY, PAUSED_BY_STUDY).limit(1)
+_running = sa.select(trial.c.id).where(_OF_STUDY, in_state(State.RUNNING)).limit(1)
+_HAS_RUNNABLE = ANY_RUNNABLE.scalar_subquery().is_not(None)
+
+_SIGNS = Prepared(
+    sa.select(
+        study.c.status,
+        study.c.paused_by,
+        studies.HAS_BUDGET.label("open"),
+        studies.IS_SPENT.label("spent"),
+        studies.HAS_ROOM.label("has_room"),
+        _HAS_RUNNABLE.label("has_runnable"),
+        sweeps.HAS_WAITED.label("has_waited"),
+        _running.scalar_subquery().is_not(None).label("has_running"),
+    ).where(studies.THIS)
+)
+
+_PROGRESS = Prepared(
+    sa.select(
+        *studies.BUDGET,
+        *_counts.c,
+        _HAS_RUNNABLE.label("has_runnable"),
+        sweeps.HAS_WAITED.label("has_waited"),
+        _paused_with_study.scalar_subquery().is_not(None).label("is_resuming"),
+    )
+    .select_from(study)
+    .join(_counts, sa.true())
+    .where(studies.THIS)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """
+    A study's budget and counts, as one statement sees them.
+
+    Attributes:
+        has_runnable: Whether a PENDING trial is not in back-off, whatever the study's status.
+        has_waited: Whether a PENDING trial's back-off is over, so that a sweep makes it runnable.
+        is_resuming: Whether trials are still PAUSED because the study was paused.
+    """
+
+    budget: Budget
+    counts: Counts
+    has_runnable: bool
+    has_waited: bool
+    is_resuming: bool
+
+
+def read(txn: Txn, *, study_id: int) -> Progress:
+    """
+    Read a study's progress in one statement, so that no trial moves between two reads.
+
+    Raises:
+        UnknownStudy: The study was deleted.
+    """
+    row = studies.existing(txn.first(_PROGRESS, study=study_id))
+    return Progress(
+        budget=studies.budget_of(row),
+        counts=Counts(*(int(getattr(row, column.key)) for column in _counts.c)),
+        has_runnable=bool(row.has_runnable),
+        has_waited=bool(row.has_waited),
+        is_resuming=bool(row.is_resuming),
+    )
+
+
+def signs(txn: Txn, *, study_id: int) -> tuple[Any, ...]:
+    """
+    Read what shows whether a study's progress may have changed; the caller compares two reads.
+
+    The signs are the study's status and limits, whether trials run, whether a PENDING trial can be
+    claimed, and whether one is in back-off or has waited. Idle workers read them every 1.8 s. They
+    need a row of the study and one entry of each index. The 32 rows of the counters would take a
+    third more of the server's time.
+
+    Raises:
+        UnknownStudy: The study was deleted.
+    """
+    return tuple(studies.existing(txn.first(_SIGNS, study=study_id)))

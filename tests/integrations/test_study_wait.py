@@ -1,0 +1,85 @@
+"""study.wait() returns at the end of a study that other processes run."""
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import pytest
+
+import studydb
+from studydb.domain.records import Counts
+
+
+@pytest.fixture
+def study(storage_url):
+    with closing(
+        studydb.create_study(
+            "waited",
+            None,
+            space={"x": studydb.uniform(0.0, 1.0)},
+            metric="loss",
+            mode="min",
+            num_trials=2,
+            storage=storage_url,
+        )
+    ) as study:
+        yield study
+
+
+def test_wait_returns_the_counts_when_another_process_has_run_the_last_trial(storage_url, study):
+    with (
+        closing(studydb.load_study("waited", storage=storage_url)) as other,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        waiting = thread.submit(study.wait, 30.0)
+        for _ in range(2):
+            with other.ask() as trial:
+                trial.report({"loss": 0.5})
+
+        assert waiting.result(30) == Counts(terminated=2)
+
+
+def test_wait_raises_timeout_error_and_says_what_the_study_does(study):
+    trial = study.ask()
+
+    with pytest.raises(TimeoutError, match=r"'waited' is not done after .* It is RUNNING, with 1"):
+        study.wait(timeout_s=0.1)
+
+    trial.finish()
+
+
+def test_wait_returns_for_a_stopped_study_only_when_no_trial_runs_any_more(study):
+    trial = study.ask()
+    study.stop()
+    with pytest.raises(TimeoutError, match="STOPPED, with 1 RUNNING"):
+        study.wait(timeout_s=0.0)
+
+    trial.finish()
+
+    assert study.wait() == Counts(terminated=1)
+
+
+def test_wait_goes_on_while_a_person_has_paused_the_study(study):
+    study.pause()
+
+    with pytest.raises(TimeoutError, match="PAUSED, with no trials"):
+        study.wait(timeout_s=0.1)
+
+
+def test_wait_raises_study_failed_if_no_trial_has_completed(study):
+    for _ in range(2):
+        study.ask().fail(ValueError("no data"))
+
+    with pytest.raises(studydb.StudyFailed, match="no data"):
+        study.wait()
+
+
+def test_wait_for_a_deleted_study_raises_unknown_study(storage_url, study):
+    studydb.delete_study("waited", storage=storage_url)
+
+    with pytest.raises(studydb.UnknownStudy):
+        study.wait()
+
+
+def test_timeout_of_wait_is_a_number_of_seconds(study):
+    with pytest.raises(studydb.InvalidSpec, match="timeout_s is '5'"):
+        study.wait(timeout_s="5")

@@ -1,0 +1,147 @@
+"""Idle workers start new trials soon, notice what people request, and look only once per worker."""
+
+import threading
+import time
+from collections import Counter
+
+import pytest
+from fleet.workers import eventually
+from harness.arrange import enqueued
+from harness.supervised_slot import GOOD, Supervised
+
+import studydb
+from studydb.domain.errors import StorageTransient
+from studydb.domain.records import Counts
+from studydb.lease.acquire import Acquirer
+from studydb.operations.reads import list_trials
+from studydb.worker.interruption import Interruption
+from studydb.worker.slot import Slot, TrialLimit
+from studydb.worker.templates import Templates
+
+START_S = 2.0
+NOTICE_S = 5.0
+
+IDLE_S = 4.0
+"""After this time without a trial, an idle worker waits as long as it ever does between two looks."""
+
+
+def seconds_to_start(stage, number):
+    row = stage.await_trial(lambda row: row.started_at is not None, number)
+    return (row.started_at - row.created_at).total_seconds()
+
+
+@pytest.fixture
+def idle(stage):
+    """A worker of four slots whose study is FINISHED, and which has been idle for some seconds."""
+    one_point = {"x": studydb.choice([0.25])}
+    stage.create(
+        "obedient:one_step", space=one_point, searcher=studydb.GridSearch(), num_trials=None
+    )
+    worker = stage.start(wait=True, slots=4)
+    eventually(lambda: "FINISHED; waiting" in worker.output(), what="the first look")
+    time.sleep(IDLE_S)
+    return worker
+
+
+@pytest.mark.row("A2")
+def test_worker_ends_with_its_study_or_waits_for_more_trials_and_wait_returns(stage):
+    stage.create("obedient:one_step", num_trials=2)
+    ends, waits = stage.start(), stage.start(wait=True)
+
+    counts = stage.study.wait(timeout_s=60.0)
+
+    assert counts == Counts(terminated=2)
+    assert ends.exit_code() == 0
+    assert waits.runs
+    stage.study.extend(num_trials=1)
+    stage.await_state("TERMINATED", number=2)
+    assert stage.study.wait() == Counts(terminated=3)
+    assert waits.runs
+
+
+def test_enqueued_trials_start_on_all_slots_of_an_idle_worker_within_2_s(stage, idle):
+    numbers = [enqueued(stage.study.database, stage.study.record) for _ in range(4)]
+
+    took_s = [seconds_to_start(stage, number) for number in numbers]
+
+    assert max(took_s) <= START_S
+    assert idle.runs
+
+
+def test_idle_worker_notices_a_pause_within_5_s_and_a_resumption_within_2_s(stage, idle):
+    stage.study.pause()
+    eventually(lambda: "'staged' is paused" in idle.output(), NOTICE_S)
+    number = stage.study.enqueue({})
+    stage.study.resume()
+
+    stage.await_trial(lambda row: row.started_at is not None, number, START_S)
+
+
+@pytest.mark.parametrize("asks", [lambda study: study.stop(), lambda study: study.stop(0)])
+def test_trial_that_reports_nothing_learns_of_a_stop_within_5_s(sqlite_stage, asks):
+    stage = sqlite_stage
+    stage.create("obedient:slow")
+    stage.start(lease=90, grace=0.1)
+    eventually((stage.folder / "began-1").exists)
+
+    asks(stage.study)
+
+    stage.await_trial(lambda row: row.verdict or row.state == "TERMINATED", timeout_s=NOTICE_S)
+    assert stage.await_state("TERMINATED").reason == "CANCELLED"
+
+
+def test_claim_whose_reply_was_lost_is_sent_again_and_its_trial_runs(
+    database, tmp_path, monkeypatch
+):
+    supervised = Supervised(database, tmp_path, num_trials=1)
+    acquire, lost = Acquirer._acquire, []
+
+    def losing_the_first_reply(acquirer, **given):
+        claimed = acquire(acquirer, **given)
+        if not lost:
+            lost.append(claimed)
+            raise StorageTransient("The connection was lost.")
+        return claimed
+
+    monkeypatch.setattr(Acquirer, "_acquire", losing_the_first_reply)
+
+    supervised.run(GOOD)
+    supervised.close()
+
+    (trial,) = list_trials(database, supervised.study)
+    assert (trial.state, trial.attempt, trial.losses) == ("TERMINATED", 1, 0)
+
+
+def test_only_one_of_the_idle_slots_of_a_worker_looks_at_the_study(database, tmp_path, monkeypatch):
+    looks = Counter()
+    look = Acquirer.look
+
+    def counted_look(acquirer):
+        looks[threading.current_thread().name] += 1
+        return look(acquirer)
+
+    monkeypatch.setattr(Acquirer, "look", counted_look)
+    supervised = Supervised(database, tmp_path, num_trials=None, searcher=None)
+    interruption = Interruption()
+    templates = Templates(
+        None,
+        supervised._pump,
+        directory=tmp_path / "templates",
+        enabled=False,
+        say=print,
+        is_stopping=lambda: False,
+    )
+    equipment = supervised._equipment(templates, interruption, {"wait": True})
+    slots = [Slot(equipment, TrialLimit(None), number=n) for n in range(4)]
+
+    for slot in slots:
+        slot.start()
+    eventually(lambda: max(looks.values(), default=0) >= 5 and len(looks) == 4)
+    seen = sorted(looks.values())
+    interruption.drain()
+    for slot in slots:
+        slot.join(10)
+    supervised.close()
+
+    assert seen[:3] == [1, 1, 1]
+    assert not any(slot.is_alive() for slot in slots)
