@@ -104,7 +104,8 @@ def workers_text(workers: WorkerList) -> str:
 def failure_lines(study: Study, overview: Overview) -> list[str]:
     """Say why the study paused itself; show the last error and the command for its traceback."""
     reason, error = overview.progress.pause_reason, overview.last_error
-    lines = []
+    limit = overview.progress.limit_reached
+    lines = [] if limit is None else [f"The study has stopped itself: its {visible(limit)}."]
     if reason is not None:
         lines.append(f"The study has paused itself: {visible(reason).rstrip('.')}.")
     if error is not None:
@@ -132,6 +133,9 @@ def next_commands(study: Study, overview: Overview) -> list[str]:
         case Status.FINISHED:
             commands += [f"studydb best {name}"] if overview.best is not None else []
             commands.append(f"studydb extend {name} --trials N")
+        case Status.STOPPED if overview.progress.limit_reached is not None:
+            limit = overview.progress.limit_reached.partition(" ")[0]
+            commands += [f"studydb set {name} {limit}=…", f"studydb resume {name}"]
         case Status.PAUSED | Status.STOPPED:
             commands.append(f"studydb resume {name}")
         case _ if study.trainable is None:

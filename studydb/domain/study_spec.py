@@ -8,6 +8,14 @@ from typing import Any
 from studydb.domain.arguments import count, count_or_none, flag
 from studydb.domain.life.ending import MAX_LOSSES
 from studydb.domain.life.rules import Threshold
+from studydb.domain.limits import (
+    LIMITS,
+    CostLimit,
+    Limits,
+    read_cost_limit,
+    read_duration,
+    read_max_steps,
+)
 from studydb.domain.objective import Objective
 from studydb.domain.scheduling import Scheduler
 from studydb.domain.searching import Searcher
@@ -48,11 +56,30 @@ class StudySpec:
     max_losses: int = setting(MAX_LOSSES, partial(count, least=0))
     losses_at_step: int | None = setting(None, partial(count_or_none, least=1))
     guard: bool = setting(True, flag)
+    cost_limit: CostLimit | None = setting(None, read_cost_limit)  # noqa: RUF009  a field
+    max_steps: int | None = setting(None, read_max_steps)
+    total_time_limit_s: float | None = setting(None, read_duration)
+    time_limit_s: float | None = setting(None, read_duration)
+    trial_time_limit_s: float | None = setting(None, read_duration)
 
     @property
     def num_draws(self) -> int | None:
         """How many points the searcher has (a grid's size); None for no limit."""
         return 0 if self.searcher is None else self.searcher.size(self.space)
+
+    @property
+    def limits(self) -> Limits:
+        """The limits when this record was read; a person may have raised them since then."""
+        return Limits(**{name: getattr(self, name) for name in LIMITS})
+
+    @property
+    def counts_flushes(self) -> bool:
+        """Whether each flush adds to sums that limits are compared with."""
+        counted = (
+            *(self.cost_limit, self.max_steps),
+            *(self.total_time_limit_s, self.trial_time_limit_s),
+        )
+        return counted != (None, None, None, None)
 
     def settings(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in DEFAULTS}

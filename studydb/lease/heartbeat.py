@@ -5,16 +5,30 @@ import threading
 from collections.abc import Callable
 
 from studydb.db import Database
-from studydb.domain.records import renewal_s
+from studydb.domain.records import Study, renewal_s
 from studydb.lease.held import HeldAttempt
 from studydb.operations.renew import renew
 
 RETRY_S = 1.0
 
+RENEWALS_PER_LIMIT = 20
+SHORTEST_PERIOD_S = 1.0
+
+
+def renewal_period_s(lease_s: float, study: Study) -> float:
+    """
+    Return the seconds between two renewals.
+
+    Renewals find the limits of time that are reached. So a study with such a limit renews at least
+    20 times until then, but at most once a second.
+    """
+    often_s = max(SHORTEST_PERIOD_S, study.limits.shortest_s / RENEWALS_PER_LIMIT)
+    return min(renewal_s(lease_s), often_s)
+
 
 class Heartbeat:
     """
-    Renews leases once per period (2/9 of a lease, or a little less); tells attempts their verdicts.
+    Renews leases once per period (2/9 of a lease, or less); tells attempts their verdicts.
 
     While the database is away, a renewal is tried every second.
 
@@ -26,14 +40,16 @@ class Heartbeat:
     def __init__(
         self,
         database: Database,
+        study: Study,
         *,
         worker_id: int,
         lease_s: float,
         after_beat: Callable[[], object] = lambda: None,
     ) -> None:
         """Take a `database` that no flush uses, so that no flush delays a renewal."""
-        self._database, self._worker_id, self._after_beat = database, worker_id, after_beat
-        self._period_s = renewal_s(lease_s)
+        self._database, self._study = database, study
+        self._worker_id, self._after_beat = worker_id, after_beat
+        self._period_s = renewal_period_s(lease_s, study)
         self._held: dict[str, HeldAttempt] = {}
         self._lock = threading.Lock()
         self._stopped = threading.Event()
@@ -74,7 +90,7 @@ class Heartbeat:
         """
         attempts = self.held()
         leases = [attempt.lease for attempt in attempts]
-        renewal = renew(self._database, worker_id=self._worker_id, held=leases)
+        renewal = renew(self._database, self._study, worker_id=self._worker_id, held=leases)
         self.request = renewal.request
         for attempt in attempts:
             if attempt.lease.token in renewal.held:

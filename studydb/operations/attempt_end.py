@@ -24,6 +24,7 @@ from studydb.operations import summing
 from studydb.operations.flushing import Flushed
 from studydb.operations.free_exits import judge_exit
 from studydb.operations.guard import pause_if_alike
+from studydb.operations.spending import charge
 from studydb.operations.stuck import stuck_note
 from studydb.store import attempts, counters, events, leases, promotions, studies
 from studydb.store.leases import Held
@@ -72,9 +73,14 @@ def end_attempt(
     Args:
         summed: Whether to sum up the trial's metrics; False if its values have caused an error.
     """
-    held = flushed.held
-    final = final_verdict_of_completed if outcome is Reason.COMPLETED else final_verdict
-    verdict = final(flushed.verdict or held.verdict, _requested(txn, study, held))
+    held, is_alive = flushed.held, actor is not Actor.SWEEP
+    charged = charge(
+        txn, study, trial_ids=[lease.trial_id], results=flushed.stored, are_alive=is_alive
+    )
+    known = flushed.verdict or held.verdict
+    verdict = _verdict(
+        known, _requested(txn, study, held), charged.time_verdict(lease.trial_id), outcome
+    )
     outcome, delay_s = judge_exit(txn, lease=lease, outcome=outcome, failure=failure)
     note = ""
     if outcome is Reason.LOST and failure is not None:
@@ -119,7 +125,18 @@ def end_attempt(
     if study.max_concurrent is not None:
         studies.leave(txn, study_id=study.id)
     counters.move(txn, study_id=study.id, key=lease.token, out_of=State.RUNNING, into=ending.state)
+    charged.store(txn, study, key=lease.token)
     return Ended(ending, unsummed=to_sum_up and analysis is None)
+
+
+def _verdict(
+    known: Verdict | None, requested: Verdict | None, timed_out: Verdict | None, outcome: Reason
+) -> Verdict | None:
+    """Return the verdict that the end of the attempt carries out."""
+    if outcome is Reason.COMPLETED:
+        return final_verdict_of_completed(known, requested)
+    is_final = known is not None and known.refuses_results
+    return final_verdict(known if is_final else timed_out or known, requested)
 
 
 def _requested(txn: Txn, study: Study, held: Held) -> Verdict | None:
@@ -133,7 +150,8 @@ def _requested(txn: Txn, study: Study, held: Held) -> Verdict | None:
     requested = requested_verdict(held.request, held.status)
     if requested is None or requested.by is not DecidedBy.STUDY:
         return requested
-    return requested_verdict(held.request, studies.locked_status(txn, study_id=study.id))
+    status = studies.locked_status_for_running_trials(txn, study_id=study.id)
+    return requested_verdict(held.request, status)
 
 
 def _record_outcome(

@@ -89,11 +89,14 @@ def summary_if_undecided(study: Study, lease: Lease, batch: Batch) -> Summary | 
     Compute the trial's summary after a batch that no scheduler or rule decides on.
 
     Returns:
-        None if several statements are needed: for a decision, for the summary before the batch if
-        this attempt does not know it, or for a first step that does not follow the restored step.
+        None if several statements are needed: for a decision, for the limits of the study's
+        spending or of a trial's time, for the summary before the batch if this attempt does not
+        know it, or for a first step that does not follow the restored step.
     """
     summary = batch.before
-    if summary is None or any(due_results(study, lease, batch)) or _hits(study, batch):
+    if study.counts_flushes or summary is None:
+        return None
+    if any(due_results(study, lease, batch)) or _hits(study, batch):
         return None
     if batch.results and summary.n_results == 0 and batch.results[0].step != batch.after_step + 1:
         return None  # a single statement cannot store the attempt's first step

@@ -2,6 +2,7 @@
 
 from studydb.db import Txn
 from studydb.domain.life.alike_failures import MAX_ALIKE, fingerprint, pause_reason
+from studydb.domain.life.decisions import DecidedBy
 from studydb.domain.life.event_kinds import Actor, EventKind
 from studydb.domain.life.states import Status
 from studydb.domain.records import Failure, Lease, Study
@@ -27,7 +28,7 @@ def pause_if_alike(txn: Txn, study: Study, *, lease: Lease, failure: Failure) ->
         return
 
     why = pause_reason(failure, len(alike))
-    studies.pause_by_guard(txn, study_id=study.id, why=why)
+    studies.pause_itself(txn, study_id=study.id, by=DecidedBy.GUARD, why=why)
     events.append(
         txn, study_id=study.id, kind=EventKind.STUDY_PAUSED, actor=Actor.GUARD, data={"reason": why}
     )

@@ -25,7 +25,8 @@ class StudyProgress:
         promotes: Whether the scheduler promotes PAUSED trials at all.
         has_promotable: Whether the scheduler would promote a trial or close a rung now, or a
             closed rung has trials to be ended.
-        pause_reason: Why the study's guard paused the study; None if the guard did not.
+        pause_reason: Why the study has paused itself; None if it has not.
+        limit_reached: Which of its limits has stopped the study; None if none has.
         num_trials: The most trials of the study; None for no limit.
         is_resuming: Whether trials are still PAUSED because the study was paused.
     """
@@ -38,6 +39,7 @@ class StudyProgress:
     promotes: bool = False
     has_promotable: bool = False
     pause_reason: str | None = None
+    limit_reached: str | None = None
     num_trials: int | None = None
     is_resuming: bool = False
 
@@ -106,7 +108,8 @@ def progress_in(txn: Txn, study: Study) -> StudyProgress:
         has_room=budget.has_room,
         promotes=study.scheduler.resumes,
         has_promotable=asked.is_something,
-        pause_reason=budget.guard_reason,
+        pause_reason=budget.pause_reason,
+        limit_reached=budget.limit_reached,
         num_trials=budget.num_trials,
         is_resuming=is_resuming,
     )

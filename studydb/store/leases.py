@@ -188,8 +188,8 @@ class RenewedLease:
     A lease that was renewed.
 
     Attributes:
-        status: The study's status; also RUNNING if the study paused itself, because its running
-            trials then continue.
+        status: The study's status. RUNNING also if the study's guard paused it, because the running
+            trials then continue; SPENT if a limit of the study has stopped it.
     """
 
     token: str

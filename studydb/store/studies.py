@@ -20,6 +20,7 @@ from studydb.domain.space.search_space import Space
 from studydb.domain.study_spec import DEFAULTS, read_settings
 from studydb.schedulers import read as read_scheduler
 from studydb.searchers import read as read_searcher
+from studydb.store.trials import STATUS_FOR_RUNNING_TRIALS
 
 OPEN = sa.and_(
     study.c.status == Status.RUNNING,
@@ -109,10 +110,13 @@ _SET_STATUS = Prepared(
     .values(status=sa.bindparam("to_status"), paused_by=sa.bindparam("by_whom"), pause_reason=None)
 )
 
-_PAUSE_BY_GUARD = Prepared(
+_PAUSE_ITSELF = Prepared(
     sa.update(study)
     .where(THIS, study.c.status == Status.RUNNING)
-    .values(status=Status.PAUSED, paused_by=DecidedBy.GUARD, pause_reason=sa.bindparam("why"))
+    .values(
+        status=Status.PAUSED, paused_by=sa.bindparam("by_whom"), pause_reason=sa.bindparam("why")
+    )
+    .returning(study.c.id)
 )
 
 _EXTEND = Prepared(
@@ -136,15 +140,26 @@ _RELOCATE = Prepared(
     .values(checkpoints=sa.bindparam("to_store"), settings=sa.bindparam("to_settings"))
 )
 
+_STORE_SETTINGS = Prepared(
+    sa.update(study).where(THIS).values(settings=sa.bindparam("to_settings"))
+)
+
 _RENAME = Prepared(sa.update(study).where(THIS).values(name=sa.bindparam("to_name")))
 
 _EXISTS = Prepared(sa.select(study.c.id).where(THIS))
 
 _LOCK = Prepared(sa.select(study.c.id).where(THIS).with_for_update(key_share=True))
 
-_LOCKED_STATUS = Prepared(sa.select(study.c.status).where(THIS).with_for_update(key_share=True))
+_LOCKED_STATUS = Prepared(
+    sa.select(study.c.status, STATUS_FOR_RUNNING_TRIALS.label("for_running_trials"))
+    .where(THIS)
+    .with_for_update(key_share=True)
+)
 
 _NAMES = Prepared(sa.select(study.c.name).order_by(study.c.id))
+
+BY_ITSELF = (DecidedBy.GUARD, DecidedBy.FAIL_FAST)
+"""The values of `paused_by` of a study that has paused itself."""
 
 DELETED = "The study was deleted meanwhile. `studydb studies` lists the studies that exist."
 """The message of UnknownStudy where the caller has found the study before."""
@@ -161,7 +176,8 @@ class Budget:
         has_room: Whether `max_concurrent` lets one more trial run.
         is_spent: Whether `num_trials` or the searcher's `num_draws` is reached.
         next_draw: The draw of the next new trial.
-        guard_reason: Why studydb itself paused the study; None if studydb has not paused it.
+        pause_reason: Why the study has paused itself; None if it has not.
+        limit_reached: Which of its limits has stopped the study; None if none has.
     """
 
     status: Status
@@ -170,7 +186,8 @@ class Budget:
     is_spent: bool
     next_draw: int
     num_trials: int | None
-    guard_reason: str | None
+    pause_reason: str | None
+    limit_reached: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,17 +342,22 @@ def lock(txn: Txn, *, study_id: int) -> None:
 
 def check_exists(txn: Txn, *, study_id: int) -> None:
     """Raise UnknownStudy if the study was deleted."""
-    _existing(txn.first(_EXISTS, study=study_id))
+    existing(txn.first(_EXISTS, study=study_id))
 
 
 def locked_status(txn: Txn, *, study_id: int) -> Status:
     """Lock the study's row and read its status; raise UnknownStudy if the study was deleted."""
-    return Status(_existing(txn.first(_LOCKED_STATUS, study=study_id)).status)
+    return Status(existing(txn.first(_LOCKED_STATUS, study=study_id)).status)
+
+
+def locked_status_for_running_trials(txn: Txn, *, study_id: int) -> Status:
+    """Lock the study's row and read the status that its RUNNING trials obey; see `leases.Held`."""
+    return Status(existing(txn.first(_LOCKED_STATUS, study=study_id)).for_running_trials)
 
 
 def budget(txn: Txn, *, study_id: int) -> Budget:
     """Read what a study's limits allow now; raise UnknownStudy if the study was deleted."""
-    row = _existing(txn.first(_BUDGET, study=study_id))
+    row = existing(txn.first(_BUDGET, study=study_id))
     return Budget(
         status=Status(row.status),
         allows_new=bool(row.open),
@@ -343,7 +365,8 @@ def budget(txn: Txn, *, study_id: int) -> Budget:
         is_spent=bool(row.spent),
         next_draw=row.next_draw,
         num_trials=row.num_trials,
-        guard_reason=row.pause_reason if row.paused_by == DecidedBy.GUARD else None,
+        pause_reason=row.pause_reason if row.paused_by in BY_ITSELF else None,
+        limit_reached=row.pause_reason if row.paused_by == DecidedBy.LIMIT else None,
     )
 
 
@@ -353,9 +376,9 @@ def set_status(txn: Txn, *, study_id: int, status: Status) -> None:
     txn.run(_SET_STATUS, study=study_id, to_status=status, by_whom=by)
 
 
-def pause_by_guard(txn: Txn, *, study_id: int, why: str) -> None:
-    """Pause a RUNNING study whose trials fail alike."""
-    txn.run(_PAUSE_BY_GUARD, study=study_id, why=why)
+def pause_itself(txn: Txn, *, study_id: int, by: DecidedBy, why: str) -> bool:
+    """Pause a RUNNING study because of its failures; False if it is not RUNNING."""
+    return txn.count(_PAUSE_ITSELF, study=study_id, by_whom=by, why=why) == 1
 
 
 def extend(txn: Txn, *, study_id: int, n_more: int) -> int | None:
@@ -375,7 +398,7 @@ def read_changeable(txn: Txn, *, study_id: int, trainable_uuid: str) -> Changeab
     Raises:
         UnknownStudy: The study was deleted.
     """
-    row = _existing(txn.first(_CHANGEABLE, study=study_id, known_trainable=trainable_uuid))
+    row = existing(txn.first(_CHANGEABLE, study=study_id, known_trainable=trainable_uuid))
     return Changeable(row.checkpoints, _former(row.settings), bool(row.has_trainable))
 
 
@@ -386,14 +409,25 @@ def relocate(txn: Txn, *, study_id: int, url: str) -> None:
     Raises:
         UnknownStudy: The study was deleted.
     """
-    row = _existing(txn.first(_LOCKED_PLACES, study=study_id))
+    row = existing(txn.first(_LOCKED_PLACES, study=study_id))
     known = dict.fromkeys((row.checkpoints, *_former(row.settings)))
     former = [store for store in known if store != url]
     settings = {**(row.settings or {}), "former_checkpoints": former}
     txn.run(_RELOCATE, study=study_id, to_store=url, to_settings=settings)
 
 
-def _existing(row: Row | None) -> Row:
+def locked_settings(txn: Txn, *, study_id: int) -> dict[str, Any]:
+    """Lock the study's row and read its settings; raise UnknownStudy if the study was deleted."""
+    return existing(txn.first(_LOCKED_PLACES, study=study_id)).settings or {}
+
+
+def store_settings(txn: Txn, *, study_id: int, settings: Mapping[str, Any]) -> None:
+    """Replace the settings of a study whose row the caller has locked."""
+    txn.run(_STORE_SETTINGS, study=study_id, to_settings=dict(settings))
+
+
+def existing(row: Row | None) -> Row:
+    """Return the row of a study; raise UnknownStudy if the study was deleted."""
     if row is None:
         raise UnknownStudy(DELETED)
     return row

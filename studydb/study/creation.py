@@ -23,6 +23,7 @@ from studydb.domain.errors import (
 )
 from studydb.domain.life.ending import LOSSES_AT_STEP, MAX_LOSSES
 from studydb.domain.life.rules import read_rules
+from studydb.domain.limits import LIMITS
 from studydb.domain.objective import Objective
 from studydb.domain.records import NewStudy, Request, Trainable, TrainableKind
 from studydb.domain.records import Study as Record
@@ -72,6 +73,11 @@ def create_study(
     max_losses: int | None = None,
     checkpoints: str | os.PathLike[str] | None = None,
     guard: bool = True,
+    cost_limit: tuple[str, float] | str | None = None,
+    max_steps: int | None = None,
+    time_limit_s: float | str | None = None,
+    total_time_limit_s: float | str | None = None,
+    trial_time_limit_s: float | str | None = None,
     storage: str | None = None,
     load_if_exists: bool = False,
     workdir: str | Path | None = None,
@@ -91,6 +97,12 @@ def create_study(
             With None, a trial survives 10 such deaths, but not 3 in a row at the same step.
         checkpoints: The URL or path of the store; None for the database's default.
         guard: Whether the study pauses itself once 5 trials failed alike and no trial reported.
+        cost_limit: A metric and a limit for the sum of its values over all reports, as
+            ("usd", 50); each report gives an increment. At a limit the study stops itself.
+        max_steps: The limit of reports of all trials, also of those that are trained again.
+        time_limit_s: Seconds (or "2h") after the first worker's start; pauses count.
+        total_time_limit_s: The limit for the running time of all attempts together.
+        trial_time_limit_s: The limit for the running time of one trial, over its attempts.
         storage: The database's URL; None for $STUDYDB_STORAGE, else sqlite:///studydb.db.
         load_if_exists: Whether to continue a study of this name; metric, mode, space and
             trainable must agree. A StudyDiffers warning names other arguments that differ.
@@ -118,6 +130,11 @@ def create_study(
             max_concurrent=max_concurrent,
             max_failures=max_failures,
             guard=guard,
+            cost_limit=cost_limit,
+            max_steps=max_steps,
+            time_limit_s=time_limit_s,
+            total_time_limit_s=total_time_limit_s,
+            trial_time_limit_s=trial_time_limit_s,
         ),
     )
     new = _new_study(name, spec, trainable, workdir)
@@ -261,7 +278,11 @@ def _warn_of_differences(found: Record, asked: NewStudy) -> None:
     if "checkpoints" in differing:
         url = shlex.quote(f"checkpoints={asked.checkpoints}")
         cures.append(f"study.set(checkpoints=…) or `studydb set {name} {url}`")
-    if differing.keys() - {"num_trials", "checkpoints"}:
+    limits = [name for name in LIMITS if name in differing and getattr(found, name) is not None]
+    if limits:
+        given = ", ".join(f"{each}=…" for each in limits)
+        cures.append(f"study.set({given}) or `studydb set {name} {given.replace(', ', ' ')}`")
+    if differing.keys() - {"num_trials", "checkpoints", *limits}:
         cures.append("another name, for a study with other specs")
     warnings.warn(
         f"Study {found.name!r} continues as it was created: {', '.join(differing.values())}. "

@@ -14,6 +14,7 @@ from studydb.domain.errors import InvalidSpec, NotAllowed
 from studydb.domain.life.states import Status
 from studydb.domain.records import Counts, Request, Trainable
 from studydb.domain.records import Study as Record
+from studydb.domain.study_spec import read_settings
 from studydb.domain.text.names import check_tags, check_trial_name
 from studydb.domain.text.other_tools import missing_attribute, suggesting_keywords
 from studydb.lease.loop import OwnLoop
@@ -23,6 +24,7 @@ from studydb.operations.refresh import refreshed
 from studydb.operations.relocate import relocate
 from studydb.operations.rename import rename
 from studydb.operations.revise import revise
+from studydb.operations.set_limits import set_limits
 from studydb.operations.study_progress import StudyProgress, read_progress
 from studydb.settings import load_keyring
 from studydb.study import checking
@@ -231,9 +233,17 @@ class Study:
         checkpoints: str | os.PathLike[str] | None = None,
         trainable: Code | None = None,
         workdir: str | Path | None = None,
+        cost_limit: tuple[str, float] | str | None = None,
+        max_steps: int | None = None,
+        time_limit_s: float | str | None = None,
+        total_time_limit_s: float | str | None = None,
+        trial_time_limit_s: float | str | None = None,
     ) -> None:
         """
-        Change settings for attempts that start later; running attempts keep the old settings.
+        Change settings of the study: limits at once, the others for attempts that start later.
+
+        A limit can be changed if the study was created with it; see `create_study`. A study that
+        has stopped at a limit goes on after `resume`.
 
         Args:
             checkpoints: The URL or path of the store for new checkpoints, "inline:" for the
@@ -247,8 +257,16 @@ class Study:
         Raises:
             UsageError: studydb has no store for such a URL, or the trainable cannot be used or
                 does not agree with the space, or workdir is given alone; nothing was changed.
-            NotAllowed: The study has no trainable; nothing was changed.
+            NotAllowed: The study has no trainable, or no such limit; nothing was changed.
         """
+        limits = read_settings(
+            cost_limit=cost_limit,
+            max_steps=max_steps,
+            time_limit_s=time_limit_s,
+            total_time_limit_s=total_time_limit_s,
+            trial_time_limit_s=trial_time_limit_s,
+        )
+        limits = {name: value for name, value in limits.items() if value is not None}
         if workdir is not None and trainable is None:
             raise InvalidSpec(
                 f"workdir={os.fspath(workdir)!r} says where workers search for a trainable; give "
@@ -256,8 +274,11 @@ class Study:
             )
         url = checking.store_url(checkpoints)
         new = None if trainable is None else self._signed(trainable, workdir, url)
-        if url is None and new is None:
-            raise InvalidSpec("Nothing is to be set; give checkpoints or trainable.")
+        if url is None and new is None and not limits:
+            raise InvalidSpec("Nothing is to be set; give checkpoints, trainable or a limit.")
+        if limits:
+            self._ask_once(set_limits, limits)
+            self.record = dataclasses.replace(self.record, **limits)
         if url is not None:
             self._ask_once(relocate, url)
         if new is not None:

@@ -145,6 +145,7 @@ def _work(
     stack.callback(_leave, database, worker_id)
     heartbeat = Heartbeat(
         heartbeat_database,
+        study,
         worker_id=worker_id,
         lease_s=options.lease_s,
         after_beat=lambda: _after_beat(heartbeat, interruption, heartbeat_database, study),

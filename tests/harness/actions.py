@@ -144,7 +144,7 @@ class ActionFactory:
         tokens = [lease.token for lease in held]
         return StudyAction(
             "renew",
-            lambda database: renew(database, worker_id=worker.id, held=held).held,
+            lambda database: renew(database, self.study, worker_id=worker.id, held=held).held,
             lambda model: model.renew(worker.uuid, tokens),
         )
 

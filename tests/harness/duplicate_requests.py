@@ -407,10 +407,11 @@ def _recording_a_model_failure(database: Database) -> Call:
     )
 
 
-def _renewing(database: Database) -> Call:
-    worker = SimulatedWorker(database, new_study(database))
+def _renewing(database: Database, **overrides: Any) -> Call:
+    study = new_study(database, **overrides)
+    worker = SimulatedWorker(database, study)
     run = worker.take()
-    return lambda over: renew(over, worker_id=worker.id, held=[run.lease])
+    return lambda over: renew(over, study, worker_id=worker.id, held=[run.lease])
 
 
 LEASE_OF_PROPOSER_S = 8.0

@@ -206,7 +206,7 @@ class Supervised:
             templates=templates,
             pump=self._pump,
             checkpoints=checkpoints,
-            heartbeat=Heartbeat(database, worker_id=self._worker_id, lease_s=LEASE_S),
+            heartbeat=Heartbeat(database, study, worker_id=self._worker_id, lease_s=LEASE_S),
             interruption=interruption,
             room=Room(say=self.log.append),
             notices=Notices(study.name, self.log.append),

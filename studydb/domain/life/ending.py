@@ -82,6 +82,8 @@ def requested_verdict(request: str | None, status: Status) -> Verdict | None:
     """Return the verdict that people request, by the trial's request or the study's status."""
     if request == Action.STOP:
         return Verdict(Action.STOP, Reason.CANCELLED, DecidedBy.PERSON)
+    if status is Status.SPENT:
+        return Verdict(Action.STOP, Reason.BUDGET_SPENT, DecidedBy.STUDY)
     if status is Status.STOPPED:
         return Verdict(Action.STOP, Reason.CANCELLED, DecidedBy.STUDY)
     if request == Action.PAUSE:
@@ -93,7 +95,7 @@ def requested_verdict(request: str | None, status: Status) -> Verdict | None:
 
 def effective_verdict(verdict: Verdict | None, requested: Verdict | None) -> Verdict | None:
     """
-    Return the verdict on a running attempt: the scheduler's or a rule's, else what people request.
+    Return the verdict on a running attempt: one that refuses results, else what people request.
 
     A stored verdict that came from a request does not count: the request can have been changed or
     withdrawn since then, and the last request wins.
