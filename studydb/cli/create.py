@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     default=True,
     help="Pause the study if 5 trials fail alike before any trial has reported.",
 )
+@click.option("--fail-fast", is_flag=True, help="Pause the study at the first failure of a trial.")
 @click.option(
     "--cost-limit",
     metavar="METRIC<=MOST",

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from studydb.domain.arguments import count_or_none
 from studydb.domain.canonical import is_number
@@ -27,6 +27,29 @@ class CostLimit(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.metric}<={self.most:g}"
+
+
+class LimitOptions(TypedDict, total=False):
+    """
+    The arguments of `create_study` and `Study.set` that limit a study; None for no limit.
+
+    At a limit, except that of one trial, the study stops itself. A time is a number of seconds or a
+    text, such as "90s", "10m" or "2h".
+
+    Attributes:
+        cost_limit: A metric and the most that its values may add up to over all reports, as
+            ("usd", 50) or "usd<=50". Each report gives an increment.
+        max_steps: The most reports of all trials; steps that are trained again count again.
+        total_time_limit_s: The most running time of all attempts together.
+        time_limit_s: The time after the start of the study's first worker; pauses count.
+        trial_time_limit_s: The most running time of one trial, over its attempts.
+    """
+
+    cost_limit: tuple[str, float] | str | None
+    max_steps: int | None
+    total_time_limit_s: float | str | None
+    time_limit_s: float | str | None
+    trial_time_limit_s: float | str | None
 
 
 class Spending(NamedTuple):

@@ -11,6 +11,7 @@ from studydb.domain.life.rules import Threshold
 from studydb.domain.limits import (
     LIMITS,
     CostLimit,
+    LimitOptions,
     Limits,
     read_cost_limit,
     read_duration,
@@ -28,6 +29,23 @@ Reader = Callable[[str, Any], Any]
 def setting(default: Any, read: Reader) -> Any:
     """Declare a setting, a field of `StudySpec`; a row without the setting has the default."""
     return field(default=default, metadata={"read": read})
+
+
+class MoreOptions(LimitOptions, total=False):
+    """
+    The arguments of `create_study` for limits and failures.
+
+    Attributes:
+        fail_fast: Whether the study pauses itself at its first failure; running trials save and
+            wait. "raise", as in Ray Tune, means True: `study.run` then raises StudyFailed.
+    """
+
+    fail_fast: bool | str
+
+
+def fail_fast_flag(name: str, value: Any) -> bool:
+    """Read True, False or "raise", which is Ray Tune's word and means True."""
+    return flag(name, True if value == "raise" else value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +74,7 @@ class StudySpec:
     max_losses: int = setting(MAX_LOSSES, partial(count, least=0))
     losses_at_step: int | None = setting(None, partial(count_or_none, least=1))
     guard: bool = setting(True, flag)
+    fail_fast: bool = setting(False, fail_fast_flag)
     cost_limit: CostLimit | None = setting(None, read_cost_limit)  # noqa: RUF009  a field
     max_steps: int | None = setting(None, read_max_steps)
     total_time_limit_s: float | None = setting(None, read_duration)

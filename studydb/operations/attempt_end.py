@@ -23,7 +23,7 @@ from studydb.domain.tally import Analysis, Tally
 from studydb.operations import summing
 from studydb.operations.flushing import Flushed
 from studydb.operations.free_exits import judge_exit
-from studydb.operations.guard import pause_if_alike
+from studydb.operations.guard import pause_after_failure
 from studydb.operations.spending import charge
 from studydb.operations.stuck import stuck_note
 from studydb.store import attempts, counters, events, leases, promotions, studies
@@ -90,14 +90,8 @@ def end_attempt(
     if failure is not None and ending.state is State.ERROR:
         failure = replace(failure, message=failure.message + note)
 
-    analysis, n_results = None, flushed.summary.n_results
-    to_sum_up = summed and ending.reason is not None and n_results > 0
-    if to_sum_up:
-        analysis = known_analysis(study, tally, flushed.stored, flushed.summary)
-        if analysis is None:
-            analysis = summing.in_transaction(
-                txn, study, trial_id=lease.trial_id, n_results=n_results
-            )
+    to_sum_up = summed and ending.reason is not None and flushed.summary.n_results > 0
+    analysis = _sum_up(txn, study, flushed, lease=lease, tally=tally) if to_sum_up else None
     leases.end(
         txn,
         trial_id=lease.trial_id,
@@ -119,14 +113,25 @@ def end_attempt(
     )
     if outcome in (Reason.FAILED, Reason.LOST, Reason.TIMED_OUT):
         _record_outcome(txn, lease, outcome, failure, actor)
-    if outcome is Reason.FAILED and failure is not None:
-        pause_if_alike(txn, study, lease=lease, failure=failure)
+    if outcome is Reason.FAILED or ending.state is State.ERROR:
+        pause_after_failure(txn, study, lease=lease, outcome=outcome, failure=failure)
 
     if study.max_concurrent is not None:
         studies.leave(txn, study_id=study.id)
     counters.move(txn, study_id=study.id, key=lease.token, out_of=State.RUNNING, into=ending.state)
     charged.store(txn, study, key=lease.token)
     return Ended(ending, unsummed=to_sum_up and analysis is None)
+
+
+def _sum_up(
+    txn: Txn, study: Study, flushed: Flushed, *, lease: Lease, tally: Tally | None
+) -> Analysis | None:
+    """Sum up the trial's metrics; None if its results are too many for this transaction."""
+    known = known_analysis(study, tally, flushed.stored, flushed.summary)
+    if known is not None:
+        return known
+    n_results = flushed.summary.n_results
+    return summing.in_transaction(txn, study, trial_id=lease.trial_id, n_results=n_results)
 
 
 def _verdict(

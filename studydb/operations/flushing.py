@@ -94,9 +94,12 @@ def summary_if_undecided(study: Study, lease: Lease, batch: Batch) -> Summary | 
         know it, or for a first step that does not follow the restored step.
     """
     summary = batch.before
-    if study.counts_flushes or summary is None:
-        return None
-    if any(due_results(study, lease, batch)) or _hits(study, batch):
+    if (
+        summary is None
+        or study.counts_flushes
+        or any(due_results(study, lease, batch))
+        or _hits(study, batch)
+    ):
         return None
     if batch.results and summary.n_results == 0 and batch.results[0].step != batch.after_step + 1:
         return None  # a single statement cannot store the attempt's first step

@@ -7,7 +7,7 @@ import shlex
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 from uuid import uuid4
 
 from studydb.analysis.definition import differences
@@ -30,7 +30,7 @@ from studydb.domain.records import Study as Record
 from studydb.domain.scheduling import Scheduler
 from studydb.domain.searching import Searcher
 from studydb.domain.space.search_space import Space
-from studydb.domain.study_spec import DEFAULTS, StudySpec, read_settings
+from studydb.domain.study_spec import DEFAULTS, MoreOptions, StudySpec, read_settings
 from studydb.domain.text.names import check_study_name
 from studydb.domain.text.other_tools import suggesting_keywords
 from studydb.operations.create import create, load
@@ -73,14 +73,10 @@ def create_study(
     max_losses: int | None = None,
     checkpoints: str | os.PathLike[str] | None = None,
     guard: bool = True,
-    cost_limit: tuple[str, float] | str | None = None,
-    max_steps: int | None = None,
-    time_limit_s: float | str | None = None,
-    total_time_limit_s: float | str | None = None,
-    trial_time_limit_s: float | str | None = None,
     storage: str | None = None,
     load_if_exists: bool = False,
     workdir: str | Path | None = None,
+    **more: Unpack[MoreOptions],
 ) -> Study:
     """
     Create a study; an SQLite database is made when missing.
@@ -97,17 +93,12 @@ def create_study(
             With None, a trial survives 10 such deaths, but not 3 in a row at the same step.
         checkpoints: The URL or path of the store; None for the database's default.
         guard: Whether the study pauses itself once 5 trials failed alike and no trial reported.
-        cost_limit: A metric and a limit for the sum of its values over all reports, as
-            ("usd", 50); each report gives an increment. At a limit the study stops itself.
-        max_steps: The limit of reports of all trials, also of those that are trained again.
-        time_limit_s: Seconds (or "2h") after the first worker's start; pauses count.
-        total_time_limit_s: The limit for the running time of all attempts together.
-        trial_time_limit_s: The limit for the running time of one trial, over its attempts.
         storage: The database's URL; None for $STUDYDB_STORAGE, else sqlite:///studydb.db.
         load_if_exists: Whether to continue a study of this name; metric, mode, space and
             trainable must agree. A StudyDiffers warning names other arguments that differ.
         workdir: The directory that workers search for the trainable after their own directory;
             None for the current directory.
+        more: Limits of cost, steps and time, and what follows a failure; see `MoreOptions`.
 
     Raises:
         StudyExists: The name is taken.
@@ -130,17 +121,19 @@ def create_study(
             max_concurrent=max_concurrent,
             max_failures=max_failures,
             guard=guard,
-            cost_limit=cost_limit,
-            max_steps=max_steps,
-            time_limit_s=time_limit_s,
-            total_time_limit_s=total_time_limit_s,
-            trial_time_limit_s=trial_time_limit_s,
+            **more,
         ),
     )
     new = _new_study(name, spec, trainable, workdir)
+    return _opened(storage, new, trainable, load_if_exists=load_if_exists)
+
+
+def _opened(
+    storage: str | None, new: NewStudy, code: Code | None, *, load_if_exists: bool
+) -> Study:
     database = open_database(storage, make=True)
     with closed_on_error(database):
-        record = _create(database, new, trainable, load_if_exists=load_if_exists)
+        record = _create(database, new, code, load_if_exists=load_if_exists)
         _warn_of_differences(record, new)
         return Study(database, record)
 
@@ -288,7 +281,7 @@ def _warn_of_differences(found: Record, asked: NewStudy) -> None:
         f"Study {found.name!r} continues as it was created: {', '.join(differing.values())}. "
         f"To change it: {'; '.join(cures)}.",
         StudyDiffers,
-        stacklevel=4,  # the user's call, above this function, create_study and the decorator
+        stacklevel=5,  # the user's call: above this function are two others and the decorator
     )
 
 

@@ -37,6 +37,7 @@ NOT_OF_WORKERS = {
     ("studies", "_SET_STATUS"),
     ("studies", "_EXTEND"),
     ("studies", "_RELOCATE"),
+    ("studies", "_STORE_SETTINGS"),
     ("studies", "_RENAME"),
     ("studies", "_DROP_TRAINABLE"),
     ("workers", "_SET_REQUEST"),
@@ -247,7 +248,6 @@ UPDATES_TO_COME = {
     "attempt": {"pid", "devices", "exit_code", "signal", "cost"},
     "rung": {"n_planned", "n_ended"},
     "rung_entry": {"ranked"},
-    "counter": {"cost", "time_s"},
 }
 """
 Columns that a worker may update, although no UPDATE of the store sets them. Most of them are for

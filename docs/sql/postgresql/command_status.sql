@@ -146,7 +146,7 @@ SELECT trial.id, trial.uuid, trial.study_id, trial.number, trial.name, trial.sta
     trial.best_score, trial.rank_score, trial.time_total_s, trial.metric_summary,
     trial.invalidated_at, trial.created_at, trial.started_at, trial.ended_at, trial.config,
     trial.source_checkpoint_id, trial.generation, trial.replicate_of, trial.is_unique,
-    trial.feasible, trial.cost, (
+    trial.feasible, trial.cost, trial.running_s, trial.running_until, (
     SELECT jsonb_agg(tag.key)
     FROM tag
     WHERE tag.study_id = trial.study_id
@@ -180,7 +180,7 @@ SELECT trial.id, trial.uuid, trial.study_id, trial.number, trial.name, trial.sta
     trial.best_score, trial.rank_score, trial.time_total_s, trial.metric_summary,
     trial.invalidated_at, trial.created_at, trial.started_at, trial.ended_at, trial.config,
     trial.source_checkpoint_id, trial.generation, trial.replicate_of, trial.is_unique,
-    trial.feasible, trial.cost, (
+    trial.feasible, trial.cost, trial.running_s, trial.running_until, (
     SELECT jsonb_agg(tag.key)
     FROM tag
     WHERE tag.study_id = trial.study_id

@@ -5,11 +5,11 @@ All errors for unknown names use this table: for an attribute of the package, a 
 keyword, a command, an option or a spec. Remove a word when studydb gets a name of that spelling.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar, Unpack, get_args, get_origin, get_type_hints
 
 from studydb.domain.text.suggestions import did_you_mean
 
@@ -198,9 +198,19 @@ def missing_attribute(owner: object, name: str) -> AttributeError:
     return AttributeError(message, name=name, obj=owner)  # the interpreter suggests names of obj
 
 
+def _arguments(function: Callable[..., object]) -> Iterator[str]:
+    """Yield the names of a function's arguments, also of those that a TypedDict lists."""
+    for name, parameter in signature(function).parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD and get_origin(parameter.annotation) is Unpack:
+            (options,) = get_args(parameter.annotation)
+            yield from get_type_hints(options)
+        else:
+            yield name
+
+
 def suggesting_keywords(function: Callable[P, R]) -> Callable[P, R]:
     """Make the TypeError for an unknown keyword suggest the keyword of studydb."""
-    takes = [name for name in signature(function).parameters if name != "self"]
+    takes = [name for name in _arguments(function) if name != "self"]
     known = frozenset(takes)
 
     @wraps(function)
