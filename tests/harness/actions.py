@@ -40,6 +40,7 @@ from studydb.operations.register import leave
 from studydb.operations.renew import renew
 from studydb.operations.report import report
 from studydb.operations.save import save
+from studydb.operations.set_limits import set_limits
 from studydb.store import events
 
 
@@ -358,6 +359,14 @@ class ActionFactory:
             "extend",
             lambda database: control.extend(database, self.study, request, n_more=by),
             lambda model: model.extend(request, by=by),
+        )
+
+    def set_limits(self, limits: dict[str, Any]) -> StudyAction:
+        request = new_request()
+        return StudyAction(
+            "set_limits",
+            lambda database: set_limits(database, self.study, limits, request),
+            lambda model: model.set_limits(request, limits),
         )
 
 
