@@ -1,11 +1,15 @@
-"""Add what limits of a study need: its number of results, and the running time of each trial."""
+"""Add what limits and stop rules of a study need: sums, best values, and times of trials."""
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 
 from alembic import op
 
 revision = "0010"
 down_revision = "0009"
+
+Json = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
+Time = sa.Text().with_variant(sa.DateTime(timezone=True), "postgresql")
 
 TIMES = ("running_s", "running_until")
 
@@ -15,9 +19,12 @@ def upgrade() -> None:
     op.add_column(
         "counter", sa.Column("steps", sa.BigInteger(), nullable=False, server_default="0")
     )
+    op.add_column("study", sa.Column("best_values", Json))
     op.add_column("trial", sa.Column("running_s", sa.Double()))
-    op.add_column("trial", sa.Column("running_until", _time()))
+    op.add_column("trial", sa.Column("running_until", Time))
     if op.get_bind().dialect.name == "postgresql":
+        for role in _writers("study", "pause_reason"):
+            op.execute(f"GRANT UPDATE (best_values) ON study TO {role}")
         for role in _writers("counter", "time_s"):
             op.execute(f"GRANT UPDATE (steps) ON counter TO {role}")
         for role in _writers("trial", "time_total_s"):
@@ -28,12 +35,8 @@ def downgrade() -> None:
     """Drop what `upgrade` added."""
     for column in reversed(TIMES):
         op.drop_column("trial", column)
+    op.drop_column("study", "best_values")
     op.drop_column("counter", "steps")
-
-
-def _time() -> sa.types.TypeEngine[object]:
-    is_postgresql = op.get_bind().dialect.name == "postgresql"
-    return sa.DateTime(timezone=True) if is_postgresql else sa.Text()
 
 
 def _writers(table: str, column: str) -> list[str]:

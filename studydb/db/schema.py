@@ -62,6 +62,7 @@ study = table_with_id(
     sa.Column("proposer_token", sa.Text),
     sa.Column("proposer_worker_id", Id),
     sa.Column("proposer_expires_at", UtcDateTime),
+    sa.Column("best_values", Json),
 )
 """
 `n_counted` is compared with `num_trials`, and `n_running` with `max_concurrent`; without
@@ -70,6 +71,7 @@ the table `proposal`; a later migration drops it. `paused_by` says who or what p
 ('person', …).
 `proposer_token` is the lease of the process that fits the searcher's model, until
 `proposer_expires_at`; see `store/proposer.py`.
+`best_values` has, for each stop rule for the study, the best values so far (`Plateau`).
 Not used yet: `objectives`, the metrics and modes if there are several.
 """
 

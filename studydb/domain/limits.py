@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypedDict
 from studydb.domain.arguments import count_or_none
 from studydb.domain.canonical import is_number
 from studydb.domain.errors import InvalidSpec
+from studydb.domain.life.metric_values import value_of
 from studydb.domain.metrics import Result
 from studydb.domain.objective import Objective
 from studydb.domain.text.display import duration_text
@@ -112,7 +113,7 @@ class Limits:
         if self.cost_limit is None:
             return 0.0
         metric = self.cost_limit.metric
-        increments = (_value(result, metric, objective) for result in results)
+        increments = (value_of(result, metric, objective) for result in results)
         return math.fsum(each for each in increments if is_number(each) and 0 < each < math.inf)
 
     def reached(self, spent: Spending, *, age_s: float) -> str | None:
@@ -157,10 +158,6 @@ class Limits:
             case "time_limit_s":
                 return f"{duration_text(used)} of {duration_text(limit)} since the first worker"
         return f"{duration_text(used)} of {duration_text(limit)} of training"
-
-
-def _value(result: Result, metric: str, objective: Objective) -> Any:
-    return result.value if metric == objective.metric else result.metrics.get(metric)
 
 
 LIMITS = tuple(field.name for field in fields(Limits))

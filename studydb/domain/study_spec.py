@@ -7,7 +7,7 @@ from typing import Any
 
 from studydb.domain.arguments import count, count_or_none, flag
 from studydb.domain.life.ending import MAX_LOSSES
-from studydb.domain.life.rules import Threshold
+from studydb.domain.life.rules import Rule, rules_of_study
 from studydb.domain.limits import (
     LIMITS,
     CostLimit,
@@ -66,7 +66,7 @@ class StudySpec:
     space: Space
     scheduler: Scheduler
     searcher: Searcher | None
-    rules: tuple[Threshold, ...] = ()
+    rules: tuple[Rule, ...] = ()
     checkpoints: str | None = None
     num_trials: int | None = setting(None, partial(count_or_none, least=1))
     max_concurrent: int | None = setting(None, partial(count_or_none, least=1))
@@ -99,6 +99,11 @@ class StudySpec:
             *(self.total_time_limit_s, self.trial_time_limit_s),
         )
         return counted != (None, None, None, None)
+
+    @property
+    def stops_by_rule(self) -> bool:
+        """Whether a stop rule for the study compares the results of all its trials."""
+        return bool(self.rules) and bool(rules_of_study(self.rules))
 
     def settings(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in DEFAULTS}

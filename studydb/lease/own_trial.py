@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -129,6 +130,8 @@ class OwnTrial:
                 return False
             held = self._held
             result = self._read(metrics)
+            if (warning := held.rule_warning(result)) is not None:
+                warnings.warn(warning, stacklevel=3)  # the user's call of `report`
             prepared = None if checkpoint is None else self._checkpoints.prepare(checkpoint)
             due = not held.refuses_results and held.add(result)
             if prepared is not None and not held.is_lost:

@@ -6,13 +6,14 @@ are dropped.
 """
 
 import math
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from studydb.db import Txn
 from studydb.domain.errors import LeaseLost
 from studydb.domain.life.decisions import Action, DecidedBy, RungKey, Verdict
-from studydb.domain.life.rules import first_hit
+from studydb.domain.life.rules import first_hit, longest_history
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.records import Batch, Lease, Study
@@ -107,8 +108,13 @@ def summary_if_undecided(study: Study, lease: Lease, batch: Batch) -> Summary | 
 
 
 def _hits(study: Study, batch: Batch) -> bool:
-    return bool(study.rules) and any(
-        first_hit(study.rules, result, objective=study.objective) for result in batch.results
+    """Whether a result meets a rule, or a rule compares it with results that are not here."""
+    if not study.rules:
+        return False
+    if longest_history(study.rules) > 1 or study.stops_by_rule:
+        return True
+    return any(
+        first_hit(study.rules, [result], 1, objective=study.objective) for result in batch.results
     )
 
 
@@ -146,9 +152,11 @@ def _judge(
     txn: Txn, study: Study, view: LockedView, summary: Summary, *, lease: Lease, batch: Batch
 ) -> tuple[tuple[Result, ...], Verdict | None]:
     due = {result.step for result in due_results(study, lease, batch)}
+    recent = _recent_results(txn, study, lease)
     for position, result in enumerate(batch.results, 1):
-        verdict = None
-        if first_hit(study.rules, result, objective=study.objective):
+        recent.append(result)
+        verdict, n_results = None, summary.n_results + position
+        if first_hit(study.rules, tuple(recent), n_results, objective=study.objective):
             verdict = Verdict(Action.STOP, Reason.RULE_STOPPED, DecidedBy.RULE)
         elif result.step in due:
             view.move_to(summary, batch.results[:position])
@@ -156,6 +164,16 @@ def _judge(
         if verdict is not None:
             return batch.results[:position], verdict
     return batch.results, None
+
+
+def _recent_results(txn: Txn, study: Study, lease: Lease) -> deque[Result]:
+    """Read the live results before the batch that stop rules compare with it."""
+    recent: deque[Result] = deque(maxlen=longest_history(study.rules))
+    if n := (recent.maxlen or 0) - 1:
+        spans = results.spans(txn, study_id=study.id, trial_id=lease.trial_id)
+        for span in results.last_spans(txn, spans, limit=n):
+            recent.extend(map(results.read, results.page(txn, span, limit=n)))
+    return recent
 
 
 def _ask_scheduler(

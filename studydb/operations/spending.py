@@ -9,11 +9,14 @@ a person may have raised them.
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from studydb.db import Database, Txn
 from studydb.domain.errors import NotAllowed
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.event_kinds import Actor, EventKind
+from studydb.domain.life.plateau import BestValues, Plateau
+from studydb.domain.life.rules import rules_of_study
 from studydb.domain.life.states import Reason, Status
 from studydb.domain.limits import Spending
 from studydb.domain.metrics import Result
@@ -74,9 +77,10 @@ def charge(
         are_alive: Whether the trials have run until now. The time of a lost attempt ends with its
             last flush or renewal, which has counted it.
     """
-    if not study.limits.exist:
+    by_rule = study.stops_by_rule and bool(results)
+    if not (study.limits.exist or by_rule):
         return Charge()
-    limited = store.read(txn, study_id=study.id, lock=study.limits.count_spending)
+    limited = store.read(txn, study_id=study.id, lock=study.limits.count_spending or by_rule)
     limits, time_s, timed_out = limited.limits, 0.0, set()
     times = store.running_times(txn, trial_ids=trial_ids) if limits.count_time else []
     for time in times:
@@ -92,6 +96,8 @@ def charge(
         cost = limits.cost_of(results, study.objective)
         spending = Spending(cost, len(results), time_s)
     is_spent = limited.is_spent or _stop_if_spent(txn, study, limited, spending)
+    if by_rule and limited.status is not Status.STOPPED:
+        is_spent = _stop_by_rule(txn, study, limited.best, results) or is_spent
     return Charge(spending, is_spent, frozenset(timed_out))
 
 
@@ -130,7 +136,27 @@ def _stop_if_spent(txn: Txn, study: Study, limited: LimitedStudy, spending: Spen
     if limited.status is Status.STOPPED:
         return False
     why = _reached(txn, study, limited, spending)
-    if why is None or not store.stop(txn, study_id=study.id, why=why):
+    return why is not None and _stop(txn, study, why)
+
+
+def _stop_by_rule(
+    txn: Txn, study: Study, best: Sequence[BestValues], results: Sequence[Result]
+) -> bool:
+    """Add results to what the stop rules for the study compare; stop the study if one is met."""
+    after, met = [], None
+    rules = rules_of_study(study.rules)
+    for rule, known in zip_longest(rules, best[: len(rules)], fillvalue=BestValues()):
+        assert isinstance(rule, Plateau)
+        values, stops = rule.after(known, results, objective=study.objective)
+        after.append(values)
+        met = met or (rule if stops else None)
+    store.store_best(txn, study_id=study.id, best=after)
+    return met is not None and _stop(txn, study, f"rule {met} is met")
+
+
+def _stop(txn: Txn, study: Study, why: str) -> bool:
+    """Stop the study; False if another transaction has stopped it."""
+    if not store.stop(txn, study_id=study.id, why=why):
         return False
     kind, data = EventKind.STUDY_STOPPED, {"reason": why}
     events.append(txn, study_id=study.id, kind=kind, actor=Actor.LIMIT, data=data)

@@ -10,7 +10,9 @@ import sqlalchemy as sa
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import is_listed, now
 from studydb.db.schema import attempt, study, trial, worker
+from studydb.db.types import Json
 from studydb.domain.life.decisions import DecidedBy
+from studydb.domain.life.plateau import BestValues, read_best_values
 from studydb.domain.life.states import Status
 from studydb.domain.limits import Limits
 from studydb.store.studies import THIS, existing
@@ -22,7 +24,9 @@ _began_at = (
     .scalar_subquery()
 )
 _LIMITS = sa.select(
-    study.c.status, study.c.paused_by, study.c.settings, _began_at.label("began_at"), now()
+    *(study.c.status, study.c.paused_by, study.c.settings, study.c.best_values),
+    _began_at.label("began_at"),
+    now(),
 ).where(THIS)
 _READ = {False: Prepared(_LIMITS), True: Prepared(_LIMITS.with_for_update(key_share=True))}
 
@@ -31,6 +35,10 @@ _STOP = Prepared(
     .where(THIS, study.c.status != Status.STOPPED)
     .values(status=Status.STOPPED, paused_by=DecidedBy.LIMIT, pause_reason=sa.bindparam("why"))
     .returning(study.c.id)
+)
+
+_STORE_BEST = Prepared(
+    sa.update(study).where(THIS).values(best_values=sa.bindparam("to_best", type_=Json))
 )
 
 _RUNNING_TIMES = Prepared(
@@ -57,12 +65,14 @@ class LimitedStudy:
     Attributes:
         is_spent: Whether the study has been stopped by one of its limits.
         age_s: Seconds since the study's first worker has started; 0 before that.
+        best: For each stop rule for the study, the best values of all results so far.
     """
 
     status: Status
     is_spent: bool
     limits: Limits
     age_s: float
+    best: tuple[BestValues, ...] = ()
 
 
 class RunningTime(NamedTuple):
@@ -92,18 +102,24 @@ def read(txn: Txn, *, study_id: int, lock: bool = False) -> LimitedStudy:
         UnknownStudy: The study was deleted.
     """
     row = existing(txn.first(_READ[lock], study=study_id))
-    status, paused_by, settings, began_at, at = row
+    status, paused_by, settings, best_values, began_at, at = row
     return LimitedStudy(
         status=Status(status),
         is_spent=status == Status.STOPPED and paused_by == DecidedBy.LIMIT,
         limits=Limits.of(settings or {}),
         age_s=0.0 if began_at is None else (at - began_at).total_seconds(),
+        best=read_best_values(best_values),
     )
 
 
 def stop(txn: Txn, *, study_id: int, why: str) -> bool:
     """Stop a study by one of its limits; False if the study was stopped before."""
     return txn.count(_STOP, study=study_id, why=why) == 1
+
+
+def store_best(txn: Txn, *, study_id: int, best: Sequence[BestValues]) -> None:
+    """Store the best values for each stop rule for the study, whose row the caller has locked."""
+    txn.run(_STORE_BEST, study=study_id, to_best=[list(each) for each in best])
 
 
 def running_times(txn: Txn, *, trial_ids: Sequence[int]) -> list[RunningTime]:

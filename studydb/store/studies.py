@@ -12,7 +12,7 @@ from studydb.db.schema import search_space, signature, study, trainable
 from studydb.db.statement import Row
 from studydb.domain.errors import UnknownStudy
 from studydb.domain.life.decisions import DecidedBy
-from studydb.domain.life.rules import Threshold
+from studydb.domain.life.rules import rule_from_json
 from studydb.domain.life.states import Mode, Status
 from studydb.domain.objective import Objective
 from studydb.domain.records import NewStudy, Study, Trainable, TrainableRole
@@ -107,7 +107,15 @@ _BUDGET = Prepared(
 _SET_STATUS = Prepared(
     sa.update(study)
     .where(THIS)
-    .values(status=sa.bindparam("to_status"), paused_by=sa.bindparam("by_whom"), pause_reason=None)
+    .values(
+        status=sa.bindparam("to_status"),
+        paused_by=sa.bindparam("by_whom"),
+        pause_reason=None,
+        # A study that a rule has stopped would stop again at the next result.
+        best_values=sa.case(
+            (study.c.paused_by == DecidedBy.LIMIT, sa.null()), else_=study.c.best_values
+        ),
+    )
 )
 
 _PAUSE_ITSELF = Prepared(
@@ -288,7 +296,7 @@ def find(txn: Txn, *, name: str) -> Study | None:
         space_version=row.space_version,
         scheduler=read_scheduler(row.scheduler),
         searcher=read_searcher(row.searcher),
-        rules=tuple(Threshold(**rule) for rule in row.rules),
+        rules=tuple(map(rule_from_json, row.rules)),
         checkpoints=row.checkpoints,
         former_checkpoints=_former(stored),
         trainable=find_trainable(txn, study_id=row.id),

@@ -225,7 +225,7 @@ class Attempt:
             runs_in_directory=self._equipment.options.runs_in_directory,
             study_name=study.name,
             grace_s=self._equipment.options.grace_s,
-            rules=study.rules,
+            rules=tuple(rule.to_json() for rule in study.rules),
             restore=restore,
             time_total_s=claim.time_total_s,
             next_decision_step=study.scheduler.next_decision_step(
@@ -388,6 +388,7 @@ class Attempt:
             result = self._checked(message.result)
             due = held.add(result)
             self.last_value = result.value
+            self._safely(lambda: self._equipment.warn_of_rules(held, result))
             if message.id is not None:  # the child waits for the answer
                 self._safely(held.flush)
             elif due:

@@ -33,6 +33,7 @@ class EventKind(StrEnum):
     CHECKPOINT_FAILED = "checkpoint failed"
     CHECKPOINT_CORRUPT = "checkpoint corrupt"
     CONFIG_NOT_READ = "config not read"
+    RULE_NOT_COMPARED = "stop rule not compared"
     RECOVERY_FAILED = "recovery failed"
     MODEL_FAILED = "model failed"
 
