@@ -78,7 +78,7 @@ def definition(study: Study, *, checkpoints: str) -> dict[str, Any]:
         "seed": study.seed,
         "stop": [rule_text(rule) for rule in study.rules],
         "grid_size": study.num_draws,
-        **study.settings(),
+        **study.settings_json(),
         "checkpoints": checkpoints,
         "trainable": trainable and trainable.name,
         "trainable_kind": trainable and trainable.kind,

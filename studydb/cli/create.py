@@ -74,6 +74,11 @@ if TYPE_CHECKING:
     help="How many exceptions a trial survives; -1 for no limit.",
 )
 @click.option(
+    "--retry",
+    metavar="RETRY",
+    help="Which exceptions are retried and count, as 'Retry(never=[ValueError])'.",
+)
+@click.option(
     "--max-losses",
     type=int,
     metavar="N",

@@ -7,6 +7,7 @@ from typing import Any
 
 from studydb.domain.arguments import count, count_or_none, flag
 from studydb.domain.life.ending import MAX_LOSSES
+from studydb.domain.life.retry import Retry, read_retry
 from studydb.domain.life.rules import Rule, rules_of_study
 from studydb.domain.limits import (
     LIMITS,
@@ -38,9 +39,11 @@ class MoreOptions(LimitOptions, total=False):
     Attributes:
         fail_fast: Whether the study pauses itself at its first failure; running trials save and
             wait. "raise", as in Ray Tune, means True: `study.run` then raises StudyFailed.
+        retry: Which exceptions are retried, and which count; None if `max_failures` decides alone.
     """
 
     fail_fast: bool | str
+    retry: Retry | str | None
 
 
 def fail_fast_flag(name: str, value: Any) -> bool:
@@ -75,6 +78,7 @@ class StudySpec:
     losses_at_step: int | None = setting(None, partial(count_or_none, least=1))
     guard: bool = setting(True, flag)
     fail_fast: bool = setting(False, fail_fast_flag)
+    retry: Retry | None = setting(None, read_retry)  # noqa: RUF009  a field
     cost_limit: CostLimit | None = setting(None, read_cost_limit)  # noqa: RUF009  a field
     max_steps: int | None = setting(None, read_max_steps)
     total_time_limit_s: float | None = setting(None, read_duration)
@@ -107,6 +111,13 @@ class StudySpec:
 
     def settings(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in DEFAULTS}
+
+    def settings_json(self) -> dict[str, Any]:
+        """Return the settings as they are stored."""
+        settings = self.settings()
+        if self.retry is not None:
+            settings["retry"] = self.retry.to_json()
+        return settings
 
 
 _SETTINGS = [each for each in fields(StudySpec) if "read" in each.metadata]

@@ -8,14 +8,14 @@ from uuid import uuid4
 
 from studydb.db import Database
 from studydb.domain.errors import LeaseLost, NotAllowed
-from studydb.domain.failures import failure_of
+from studydb.domain.failures import Failure, failure_of
 from studydb.domain.life.decisions import Answer, Verdict
 from studydb.domain.life.ending import Ending
 from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.life.rules import rule_warning
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Result
-from studydb.domain.records import AttemptProcess, Batch, Checkpoint, Claim, Failure, Lease, Study
+from studydb.domain.records import AttemptProcess, Batch, Checkpoint, Claim, Lease, Study
 from studydb.lease.buffer import Buffer
 from studydb.lease.retries import PATIENCE_S, never, retry_until_answered
 from studydb.lease.room import UNLIMITED, Room

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, Self
 from studydb.artifacts.checkpoint_files import CheckpointLike
 from studydb.db.faults import is_of_values
 from studydb.domain.errors import CheckpointError, LeaseLost, UsageError
-from studydb.domain.failures import bounded_failure, failure_of
+from studydb.domain.failures import Failure, bounded_failure, failure_of
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Result, read_report
-from studydb.domain.records import Failure
 from studydb.domain.text.other_tools import missing_attribute, suggesting_keywords
 from studydb.lease.held import HeldAttempt
 from studydb.lease.own_checkpoints import OwnCheckpoints

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from studydb.db import Txn
+from studydb.domain.failures import Failure
 from studydb.domain.life.alike_failures import fingerprint
 from studydb.domain.life.decisions import DecidedBy, Verdict
 from studydb.domain.life.ending import (
@@ -18,12 +19,13 @@ from studydb.domain.life.ending import (
 from studydb.domain.life.event_kinds import Actor, EventKind
 from studydb.domain.life.states import FINAL, Reason, State
 from studydb.domain.metrics import Result, Summary
-from studydb.domain.records import AttemptProcess, Failure, Lease, Study
+from studydb.domain.records import AttemptProcess, Lease, Study
 from studydb.domain.tally import Analysis, Tally
 from studydb.operations import summing
 from studydb.operations.flushing import Flushed
 from studydb.operations.free_exits import judge_exit
 from studydb.operations.guard import pause_after_failure
+from studydb.operations.retrying import judge_failure
 from studydb.operations.spending import charge
 from studydb.operations.stuck import stuck_note
 from studydb.store import attempts, counters, events, leases, promotions, studies
@@ -81,14 +83,12 @@ def end_attempt(
     verdict = _verdict(
         known, _requested(txn, study, held), charged.time_verdict(lease.trial_id), outcome
     )
-    outcome, delay_s = judge_exit(txn, lease=lease, outcome=outcome, failure=failure)
-    note = ""
-    if outcome is Reason.LOST and failure is not None:
-        note = stuck_note(txn, study, lease=lease, failure=failure)
-    facts = TrialFacts(held.failures, held.losses, verdict, note=note, delay_s=delay_s)
+    outcome, facts = _weigh(
+        txn, study, held, verdict, lease=lease, outcome=outcome, failure=failure
+    )
     ending = decide(study, outcome, facts)
     if failure is not None and ending.state is State.ERROR:
-        failure = replace(failure, message=failure.message + note)
+        failure = replace(failure, message=failure.message + facts.note)
 
     to_sum_up = summed and ending.reason is not None and flushed.summary.n_results > 0
     analysis = _sum_up(txn, study, flushed, lease=lease, tally=tally) if to_sum_up else None
@@ -121,6 +121,34 @@ def end_attempt(
     counters.move(txn, study_id=study.id, key=lease.token, out_of=State.RUNNING, into=ending.state)
     charged.store(txn, study, key=lease.token)
     return Ended(ending, unsummed=to_sum_up and analysis is None)
+
+
+def _weigh(
+    txn: Txn,
+    study: Study,
+    held: Held,
+    verdict: Verdict | None,
+    *,
+    lease: Lease,
+    outcome: Reason,
+    failure: Failure | None,
+) -> tuple[Reason, TrialFacts]:
+    """Return how the attempt counts, and what its trial's next state depends on."""
+    outcome, delay_s = judge_exit(txn, lease=lease, outcome=outcome, failure=failure)
+    counting, failure_delay_s = judge_failure(
+        txn, study, lease=lease, outcome=outcome, failure=failure
+    )
+    note = ""
+    if outcome is Reason.LOST and failure is not None:
+        note = stuck_note(txn, study, lease=lease, failure=failure)
+    return outcome, TrialFacts(
+        held.failures,
+        held.losses,
+        verdict,
+        note=note,
+        delay_s=delay_s or failure_delay_s,
+        counting=counting,
+    )
 
 
 def _sum_up(

@@ -1,11 +1,12 @@
 """Pause a study whose trials all fail alike, or at its first failure."""
 
 from studydb.db import Txn
+from studydb.domain.failures import Failure
 from studydb.domain.life.alike_failures import MAX_ALIKE, fingerprint, pause_reason, short_text
 from studydb.domain.life.decisions import DecidedBy
 from studydb.domain.life.event_kinds import Actor, EventKind
 from studydb.domain.life.states import Reason, Status
-from studydb.domain.records import Failure, Lease, Study
+from studydb.domain.records import Lease, Study
 from studydb.store import events, results, studies
 
 

@@ -221,7 +221,7 @@ def insert(txn: Txn, *, new: NewStudy) -> int:
     Raises:
         Duplicate: The name is taken.
     """
-    settings = new.settings()
+    settings = new.settings_json()
     row = txn.all(
         sa.insert(study)
         .values(

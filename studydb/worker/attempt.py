@@ -35,12 +35,12 @@ from studydb.domain.errors import (
     TrainableError,
     Untrusted,
 )
-from studydb.domain.failures import failure_of
+from studydb.domain.failures import Failure, failure_of
 from studydb.domain.life.decisions import Action
 from studydb.domain.life.ending import DIED, GIVEN_BACK, TRY_LATER
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import STEP, Result, read_report
-from studydb.domain.records import AttemptProcess, Failure, Start, TrainableKind
+from studydb.domain.records import AttemptProcess, Start, TrainableKind
 from studydb.lease.held import HeldAttempt
 from studydb.processes import SIGNAL_SPREAD_S, STOP_SIGNALS
 from studydb.worker.attempt_output import AttemptOutput

@@ -14,19 +14,11 @@ from harness.model import Model
 from harness.model_rows import ModelAttempt
 from studydb.db import Database
 from studydb.domain.errors import StudydbError
+from studydb.domain.failures import Failure
 from studydb.domain.life.ending import GIVEN_BACK, TRY_LATER, Ending
 from studydb.domain.life.states import Reason, Status
 from studydb.domain.metrics import Result, Summary
-from studydb.domain.records import (
-    Batch,
-    Checkpoint,
-    CheckpointKind,
-    Claim,
-    Claimant,
-    Failure,
-    Lease,
-    Study,
-)
+from studydb.domain.records import Batch, Checkpoint, CheckpointKind, Claim, Claimant, Lease, Study
 from studydb.domain.tally import Tally
 from studydb.operations import control
 from studydb.operations.ask import ask

@@ -25,12 +25,13 @@ from harness.arrange import (
 from harness.model_searcher import ModelSearch
 from harness.sketches import HyperBand, MedianStopping
 from studydb.db import Database
+from studydb.domain.failures import Failure
 from studydb.domain.life.decisions import RungKey
 from studydb.domain.life.ending import FREE_EXITS, GIVEN_BACK, TRY_LATER
 from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import Origin, Reason, Status
 from studydb.domain.limits import CostLimit
-from studydb.domain.records import Batch, Failure, Study, Trainable, TrainableKind
+from studydb.domain.records import Batch, Study, Trainable, TrainableKind
 from studydb.domain.scheduling import Close, Scheduler
 from studydb.operations import control, proposer
 from studydb.operations.ask import ask

@@ -15,11 +15,12 @@ from harness.model_judging import ModelJudge
 from harness.model_rows import ModelAttempt, ModelCheckpoint, ModelTrial, ModelWorker
 from harness.model_spending import SPENT, TIMED_OUT, ModelSpending
 from studydb.domain.errors import BudgetSpent, LeaseLost, NotAllowed, UnknownTrial
+from studydb.domain.failures import Failure
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.ending import Ending
 from studydb.domain.life.states import Reason, State, Status
 from studydb.domain.metrics import Result
-from studydb.domain.records import Failure, NewStudy, Request
+from studydb.domain.records import NewStudy, Request
 
 ENDED = (State.TERMINATED, State.ERROR)
 FINAL_JUDGES = (DecidedBy.SCHEDULER, DecidedBy.RULE, DecidedBy.LIMIT)

@@ -14,8 +14,9 @@ from studydb.child.channel import Channel, Frame
 from studydb.child.job import Job, TrainableImport
 from studydb.child.messages import End, Ended, Reported, write
 from studydb.db import Database
+from studydb.domain.failures import Failure
 from studydb.domain.metrics import Result
-from studydb.domain.records import Failure, Study, Trainable, TrainableKind
+from studydb.domain.records import Study, Trainable, TrainableKind
 from studydb.lease.checkpoint_rows import Checkpoints
 from studydb.lease.heartbeat import Heartbeat
 from studydb.lease.room import Room

@@ -21,8 +21,8 @@ from studydb.db import Chain, Prepared, connect, migrate, revisions, role_script
 from studydb.db.metadata import METADATA
 from studydb.db.role_script import WORKER_DELETES, WORKER_INSERTS, WORKER_UPDATES
 from studydb.domain.errors import StorageReadOnly
+from studydb.domain.failures import Failure
 from studydb.domain.life.states import Mode, Reason, Status
-from studydb.domain.records import Failure
 from studydb.domain.roles import Role
 from studydb.operations import control
 from studydb.operations.checkpoints import delete_rows, mark_corrupt

@@ -3,9 +3,9 @@
 import pytest
 from harness.arrange import SimulatedWorker, new_request, new_study, rows, run_together
 
+from studydb.domain.failures import Failure
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.states import Reason, State, Status
-from studydb.domain.records import Failure
 from studydb.operations import control
 from studydb.operations.failing import describe_failure
 from studydb.operations.recover import recover

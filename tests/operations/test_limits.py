@@ -18,11 +18,11 @@ from harness.arrange import (
 
 from studydb.db import connect
 from studydb.domain.errors import InvalidSpec, NotAllowed
+from studydb.domain.failures import Failure
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import Reason, State, Status
 from studydb.domain.limits import CostLimit, read_cost_limit, read_duration
-from studydb.domain.records import Failure
 from studydb.operations import control
 from studydb.operations.overview import read_overview
 from studydb.operations.set_limits import set_limits

@@ -2,7 +2,7 @@
 
 import re
 
-from studydb.domain.records import Failure
+from studydb.domain.failures import Failure
 
 MAX_ALIKE = 5
 """A study pauses itself once this many trials failed alike and no trial has reported a result."""
