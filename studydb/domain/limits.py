@@ -99,6 +99,11 @@ class Limits:
         return (self.total_time_limit_s, self.trial_time_limit_s) != (None, None)
 
     @property
+    def end_study(self) -> bool:
+        """Whether the study ends at one of its limits."""
+        return self.count_spending or self.time_limit_s is not None
+
+    @property
     def exist(self) -> bool:
         return self != Limits()
 

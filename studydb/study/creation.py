@@ -189,7 +189,7 @@ def _check_end(spec: StudySpec, trainable: Trainable | None) -> None:
     Without a trainable, an empty space is allowed: the user's program then chooses what it runs.
     """
     space = spec.space
-    is_endless = spec.num_draws is None and spec.num_trials is None
+    is_endless = spec.num_draws is None and spec.num_trials is None and not spec.limits.end_study
     if space.parameters or not is_endless or (trainable is None and not space.constants):
         return
     held = f"only constants ({', '.join(space.constants)})" if space.constants else "nothing"
