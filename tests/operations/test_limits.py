@@ -48,7 +48,6 @@ def limited(database, **limits):
     return SimulatedWorker(database, new_study(database, **limits))
 
 
-@pytest.mark.row("A14")
 def test_flush_that_reaches_the_cost_limit_stops_the_study_and_says_why(database):
     worker = limited(database, cost_limit=USD)
     run = worker.take()
@@ -155,6 +154,7 @@ def test_metric_of_the_study_can_be_the_cost(database):
     assert verdicts == [None, SPENT]
 
 
+@pytest.mark.row("A14")
 def test_running_time_of_all_attempts_counts_up_to_the_last_sign_of_life(database, clock):
     worker = limited(database, total_time_limit_s=1000.0)
     run = worker.take()
@@ -190,7 +190,6 @@ def test_total_time_limit_stops_the_study_at_a_renewal(database, clock):
     )
 
 
-@pytest.mark.row("A9", "A14")
 @pytest.mark.parametrize("learns", ["flush", "renewal"])
 def test_trial_that_has_run_for_its_time_limit_is_stopped(database, clock, learns):
     worker = limited(database, trial_time_limit_s=60.0)

@@ -30,7 +30,6 @@ def under(database, *rules, **overrides):
     return SimulatedWorker(database, new_study(database, rules=rules, **overrides))
 
 
-@pytest.mark.row("A9")
 @pytest.mark.parametrize("sizes", [(1,) * 7, (7,), (3, 4), (2, 2, 3)])
 def test_trial_stops_at_the_same_step_however_its_results_are_flushed(database, sizes):
     values = [0.9, 0.5, 0.3, 0.3, 0.3, 0.3, 0.1]  # the last four of the first six are alike

@@ -63,7 +63,19 @@ _WORDS_BY_TRANSLATION = {
     "not there yet; poll study.status, or use a loop of your own with study.ask()": (
         "callbacks hooks"
     ),
-    "not there yet for a study; study.ask(timeout=SECONDS) limits the wait for a trial": "timeout",
+    "time_limit_s=SECONDS of create_study (`--time-limit 2h`): the study's age": (
+        "timeout time_budget_s max_wallclock_time timeoutstopper wallclock_limit"
+    ),
+    "trial_time_limit_s=SECONDS of create_study (`--trial-time-limit 10m`)": (
+        "trial_timeout max_trial_time trial_walltime_limit"
+    ),
+    "cost_limit=('usd', 50) of create_study (`--cost-limit usd<=50`)": "max_cost cost_attr",
+    "stop=[studydb.Plateau(metric)] of create_study": (
+        "trialplateaustopper experimentplateaustopper early_stop earlystopping"
+    ),
+    "stop={metric: bound} of create_study, or 'metric>=bound'": (
+        "maximumiterationstopper stopper stop_criterion stopping_criterion"
+    ),
     "not there yet; start a worker per GPU, as in CUDA_VISIBLE_DEVICES=0 studydb worker …": (
         "resources gpus resources_per_trial with_resources gpu cpus"
     ),
@@ -150,7 +162,6 @@ _WORDS_BY_TRANSLATION = {
     "`studydb db upgrade`": "migrate upgrade",
     "`studydb status NAME`, again and again: `watch studydb status NAME`": "dashboard watch web",
     "`studydb trials NAME --format csv`, or study.trials_dataframe()": "export",
-    "`studydb enqueue NAME k=v …`, with the parameters of the trial": "retry",
 }
 
 WORDS: dict[str, str] = {
