@@ -15,6 +15,7 @@ from harness import postgres
 
 import studydb
 from benchmarks import cli_usage, options, ours, output, places, raw
+from benchmarks.programs import Program, compare_programs
 from benchmarks.space import STUDY
 from benchmarks.teams import Plan, Step, Team
 
@@ -55,7 +56,10 @@ class Found:
 @options.number_of_rounds(5, "Runs of each contender and command.")
 @options.fsync
 @options.as_json
-def worker(*, trials: int, slots: int, rounds: int, fsync: bool, as_json: bool) -> None:
+@options.against
+def worker(
+    *, trials: int, slots: int, rounds: int, fsync: bool, as_json: bool, commit: str | None
+) -> None:
     """
     A real worker on PostgreSQL, with trials that only make ten reports.
 
@@ -64,6 +68,10 @@ def worker(*, trials: int, slots: int, rounds: int, fsync: bool, as_json: bool) 
     and its fork server is measured, and the CPU time of commands; that of `studydb report` beside
     that of an interpreter which does nothing.
     """
+    if commit is not None:
+        arguments = ("worker", "--rounds", "1", "--trials", str(trials), "--slots", str(slots))
+        compare_programs(Program("trials/s", arguments, _medians, slots), commit, as_json=as_json)
+        return
     with ExitStack() as stack:
         server = stack.enter_context(places.postgresql_server(fsync=fsync))
         urls = stack.enter_context(places.databases(server, "ours", "raw"))
@@ -79,6 +87,11 @@ def worker(*, trials: int, slots: int, rounds: int, fsync: bool, as_json: bool) 
             conditions={"slots": slots, "trials": trials, **places.conditions(server)},
         )
     _show(found, as_json=as_json)
+
+
+def _medians(document: Any) -> dict[str, float]:
+    medians: Mapping[str, float] = document["trials_per_s"]["median"]
+    return {name: medians[name] for name in WORKERS.values()}
 
 
 def _rates(

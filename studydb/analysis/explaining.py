@@ -11,7 +11,7 @@ from studydb.domain.text.display import counted, value_text
 from studydb.operations.reads import TrialDetails
 
 
-def explain_state(study: Study, details: TrialDetails) -> str | None:
+def explain_state(study: Study, details: TrialDetails) -> str | None:  # noqa: PLR0911  one line per reason
     """Explain why a trial ended or waits; None if its state and reason need no explanation."""
     if details.trial.paused_by == DecidedBy.SCHEDULER and details.judgements:
         reported = _reported(study, details.judgements[-1])
@@ -23,6 +23,8 @@ def explain_state(study: Study, details: TrialDetails) -> str | None:
             return _explain_judgement(study, details.judgements[-1])
         case Reason.RULE_STOPPED if details.last_result is not None:
             return _explain_rule(study, details.last_result)
+        case Reason.COMPLETED if details.attempts:
+            return _explain_completion(details)
         case Reason.FAILED | Reason.LOST if details.attempts:
             return _explain_failures(details)
     return None
@@ -44,6 +46,12 @@ def _explain_rule(study: Study, last: Result) -> str | None:
     if hit is None:  # a rule that compares several results
         hit = next((rule for rule in study.rules if rule.needs_history), None)
     return None if hit is None else f"step {last.step} met the rule {rule_text(hit)}"
+
+
+def _explain_completion(details: TrialDetails) -> str | None:
+    if details.attempts[-1].verdict_by != DecidedBy.TRIAL:
+        return None
+    return f"the report at step {details.trial.summary.last_step} said done=True"
 
 
 def _explain_failures(details: TrialDetails) -> str:

@@ -205,7 +205,8 @@ class _TrialProcess:
 
     def _attempt(self, job: Job) -> Ended:
         """Run one attempt; return how it ended, with the error if the user's code raised one."""
-        if self._has_object and self._staleness is not None and self._staleness.reason():
+        staleness = self._staleness if self._has_object else None
+        if staleness is not None and staleness.reason_after_trial():
             return Ended(End.NOT_REUSED)
         try:
             if self._function is None or self._has_object:
@@ -263,7 +264,7 @@ class _TrialProcess:
             self._staleness.measure()
             self._is_measured = True
         try:
-            self._not_kept = self._state.reason_against() or self._staleness.reason()
+            self._not_kept = self._state.reason_against() or self._staleness.reason_after_trial()
         except OSError as error:
             self._not_kept = f"this host does not show what the trial has left: {error}"
         return self._not_kept is None

@@ -31,9 +31,6 @@ from studydb.domain.metrics import STEP, STEPS_END, Result, read_report
 from studydb.domain.text.other_tools import missing_attribute, suggesting_keywords
 from studydb.trainables import returned_metrics
 
-DONE = "done"
-"""A key of a report that is no metric: true ends the trial, as in Ray Tune."""
-
 
 class RunningTrial:
     """
@@ -134,8 +131,6 @@ class RunningTrial:
                 raise TrialStopped(f"Trial {self.number} is done; nothing more is stored.")
             if self.raised_for is not None:
                 self._save_after_the_end(metrics, checkpoint)
-            is_done = isinstance(metrics, Mapping) and DONE in metrics
-            metrics, done = _without_done(metrics) if is_done else (metrics, False)
             result = read_report(
                 metrics,
                 metric=self.metric,
@@ -145,15 +140,16 @@ class RunningTrial:
             )
             self._supervisor.listen()
             verdict = self._supervisor.verdict
-            if not self._supervisor.lost and not (verdict and verdict.refuses_results):
+            is_sent = not self._supervisor.lost and not (verdict and verdict.refuses_results)
+            if is_sent:
                 self._send(result, *self._save(checkpoint, result.step))
             elif checkpoint is not None and not self._supervisor.lost:
                 self._send_checkpoint(checkpoint, result.step)
             self._last_step = self._rises_from = result.step
-            self._raise_if_ended()
-            if done:
+            if is_sent and result.is_last and not self._supervisor.lost:
                 self.raised_for = End.COMPLETED
                 raise TrialStopped(f"Trial {self.number} is done, as its report says.")
+            self._raise_if_ended()
 
     def save(self, checkpoint: CheckpointLike) -> None:
         """
@@ -315,11 +311,6 @@ class RunningTrial:
             name in last and json.dumps(value) == json.dumps(last[name])
             for name, value in {self.metric: returned.value, **returned.metrics}.items()
         )
-
-
-def _without_done(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
-    rest = {name: value for name, value in metrics.items() if name != DONE}
-    return rest, bool(metrics[DONE])
 
 
 SOCKET_VARIABLE = "STUDYDB_SOCKET"

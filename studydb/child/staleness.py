@@ -43,9 +43,18 @@ class Staleness:
         """Continue in a fork of the process: what it imports itself, it imports from now on."""
         self._began_ns = time.time_ns()
 
-    def reason(self) -> str | None:
-        """Return why the process must be replaced, or None."""
+    def reason_after_trial(self) -> str | None:
+        """Return why the process must be replaced now that a trial has run in it, or None."""
         self._note_imports()
+        return self.reason()
+
+    def reason(self) -> str | None:
+        """
+        Return why the process must be replaced, or None, if nothing has been imported since.
+
+        A template calls this before each fork, after which the kernel copies each page that is
+        written to. A look at all modules would write their reference counts: 1.4 ms for 1,000.
+        """
         if file := self._late or sources.changed(self._files):
             return f"{file.path} has changed"
         if _resident_bytes() > self._first_bytes * GROWTH_FACTOR + GROWTH_BYTES:

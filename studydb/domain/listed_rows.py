@@ -173,6 +173,7 @@ class AttemptDetails(NamedTuple):
     token: str
     config: Mapping[str, Any]
     reason: str | None
+    verdict_by: str | None
     ended_at: datetime | None
     error_type: str | None
     error_message: str | None

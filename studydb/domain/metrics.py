@@ -13,6 +13,9 @@ from studydb.domain.text.display import with_article
 STEP = "training_iteration"
 """The key of the step among the metrics, named as in Ray Tune."""
 
+DONE = "done"
+"""A key of a report that is no metric: true completes the trial, as in Ray Tune."""
+
 STEPS_END = 2**62
 """Every step is less than this."""
 
@@ -30,12 +33,14 @@ class Result:
         value: The value of the study's metric, which may be NaN or ±Inf.
         metrics: The other metrics, flat: nested names are joined by "/".
         time_total_s: Seconds of training over all attempts of the trial, by monotonic clocks.
+        is_last: Whether this result completes the trial (`done=True` in its report).
     """
 
     step: int
     value: float
     metrics: Mapping[str, Any]
     time_total_s: float | None = None
+    is_last: bool = False
 
     def numbers(self) -> "Result":
         """Return the result without its texts and lists, which have no summary."""
@@ -106,6 +111,7 @@ def read_report(
     if rises_from is None:
         rises_from = last_step
     step = _read_step(flat.pop(STEP, last_step + 1), rises_from)
+    is_last = bool(flat.pop(DONE, False))
     if metric not in flat:
         raise InvalidReport(
             f"The report at step {step} has no {metric!r}, the study's metric; "
@@ -118,7 +124,11 @@ def read_report(
             "the study's metric must be a number."
         )
     result = Result(
-        step=step, value=_as_float(metric, value), metrics=flat, time_total_s=time_total_s
+        step=step,
+        value=_as_float(metric, value),
+        metrics=flat,
+        time_total_s=time_total_s,
+        is_last=is_last,
     )
     if flat and (size := weigh(result)) > MAX_REPORT_BYTES:
         raise InvalidReport(

@@ -123,7 +123,7 @@ class Buffer:
             self.tally = None
 
     def drop(self) -> None:
-        """Drop the results that wait, because a scheduler's or rule's verdict refuses them."""
+        """Drop the results that wait, because a verdict refuses them."""
         with self._lock:
             self._waiting.close()
 

@@ -252,7 +252,7 @@ class HeldAttempt:
         self.buffer.close()
 
     def renewed(self, verdict: Verdict | None) -> None:
-        """Set the verdict of a renewal or answer, but keep a verdict of a scheduler or rule."""
+        """Set the verdict of a renewal or answer, but keep a verdict that refuses results."""
         if self.verdict is None or not self.verdict.refuses_results:
             self.verdict = verdict
 

@@ -110,7 +110,7 @@ class OwnTrial:
 
         Args:
             metrics: The study's metric and any others. `training_iteration` is the step; if it is
-                missing, the step is the last step + 1.
+                missing, the step is the last step + 1. `done=True` completes the trial.
             checkpoint: A dict, or the path of a directory, which is copied.
 
         Returns:
@@ -139,6 +139,8 @@ class OwnTrial:
                 self._guarded(held.flush)
             if held.verdict is not None:
                 self._end(Reason.PREEMPTED)
+            elif result.is_last:
+                self._end(Reason.COMPLETED)
             return not self._ended
 
     def _read(self, metrics: Mapping[str, Any]) -> Result:

@@ -89,7 +89,8 @@ class SpillFile:
 
     def append(self, result: Result) -> bool:
         """Append a result; False if the limit is reached or the disk is full."""
-        row = [result.step, result.value, dict(result.metrics), result.time_total_s]
+        metrics = dict(result.metrics)
+        row = [result.step, result.value, metrics, result.time_total_s, result.is_last]
         line = json.dumps(row, separators=(",", ":")).encode() + b"\n"
         if not self._room.take("disk", len(line)):
             return False
@@ -144,8 +145,7 @@ class SpillFile:
 
 
 def _read(line: bytes) -> Result:
-    step, value, metrics, time_total_s = json.loads(line)
-    return Result(step, value, metrics, time_total_s)
+    return Result(*json.loads(line))
 
 
 class Queue:

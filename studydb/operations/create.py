@@ -30,13 +30,18 @@ def create(database: Database, new: NewStudy) -> Study:
     except Duplicate:
         found = load(database, new.name)
         if found.uuid != new.uuid:  # if equal, an earlier send of this call made the study
-            raise StudyExists(
-                f"A study {new.name!r} already exists in {database.url}. Choose another name, "
-                "continue it (load_if_exists=True, or --if-not-exists on the command line), or "
-                f"delete it: `studydb delete {shlex.quote(new.name)} --yes`."
-            ) from None
+            raise name_taken(new.name, url=database.url) from None
         return found
     return load(database, new.name)
+
+
+def name_taken(name: str, *, url: str) -> StudyExists:
+    """Make the error for a study whose name another study has."""
+    return StudyExists(
+        f"A study {name!r} already exists in {url}. Choose another name, continue it "
+        "(load_if_exists=True, or --if-not-exists on the command line), or delete it: "
+        f"`studydb delete {shlex.quote(name)} --yes`."
+    )
 
 
 def load(database: Database, name: str) -> Study:

@@ -2,6 +2,7 @@
 
 from studydb.db import Database
 from studydb.domain.failures import Failure
+from studydb.domain.life.decisions import TRIAL_IS_DONE
 from studydb.domain.life.ending import Ending, TrialFacts
 from studydb.domain.life.states import Reason
 from studydb.domain.records import AttemptProcess, Batch, Lease, Study
@@ -26,7 +27,8 @@ def finish(
     """
     End an attempt and move its trial to its next state.
 
-    The last batch is stored; results after a scheduler's or rule's verdict are dropped.
+    The last batch is stored; results after a scheduler's or rule's verdict, or after the result
+    with which the trial is done, are dropped.
 
     Args:
         outcome: COMPLETED; FAILED (the user's code raised); LOST (the process died); PREEMPTED
@@ -77,12 +79,13 @@ def _complete(
     process: AttemptProcess | None,
 ) -> Ending | None:
     """Complete a trial in a single statement; None if several statements are needed."""
-    summary = summary_if_undecided(study, lease, batch)
+    summary = summary_if_undecided(study, lease, batch, completes=True)
     if summary is None:
         return None
     analysis = known_analysis(study, tally, batch.results, summary)
     if analysis is None:
         return None
+    verdict = TRIAL_IS_DONE if batch.results and batch.results[-1].is_last else None
     with database.begin(single=True) as txn:
         completed = single_statement.finish(
             txn,
@@ -90,9 +93,10 @@ def _complete(
             batch=batch,
             summary=summary,
             metric_summary=analysis or None,
+            verdict=verdict,
             process=process,
         )
     if completed is None:
         return None
-    facts = TrialFacts(completed.failures, completed.losses, verdict=None)
+    facts = TrialFacts(completed.failures, completed.losses, verdict)
     return decide(study, Reason.COMPLETED, facts)

@@ -2,17 +2,18 @@
 The steps that report and finish share: lock rungs, check the fence, judge the batch.
 
 Rules judge a result before the scheduler does. Results after the first result that ends the trial
-are dropped.
+are dropped. A result with `is_last` ends the trial as COMPLETED, whatever the scheduler decides.
 """
 
 import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 
 from studydb.db import Txn
 from studydb.domain.errors import LeaseLost
-from studydb.domain.life.decisions import Action, DecidedBy, RungKey, Verdict
+from studydb.domain.life.decisions import TRIAL_IS_DONE, Action, DecidedBy, RungKey, Verdict
 from studydb.domain.life.rules import first_hit, longest_history
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Result, Summary
@@ -57,7 +58,7 @@ def flush(txn: Txn, study: Study, *, lease: Lease, batch: Batch) -> Flushed | No
     Judge a batch of an attempt, and enter it in rungs, if the attempt holds its trial.
 
     The caller stores the results and the verdict. A batch that was stored before is not judged
-    again. Once a scheduler or rule has ended the trial, batches are dropped.
+    again. Once a scheduler or rule has ended the trial, or the trial is done, batches are dropped.
 
     Returns:
         None if the attempt no longer holds its trial.
@@ -85,14 +86,20 @@ def due_results(study: Study, lease: Lease, batch: Batch) -> Iterator[Result]:
         before = result.step
 
 
-def summary_if_undecided(study: Study, lease: Lease, batch: Batch) -> Summary | None:
+def summary_if_undecided(
+    study: Study, lease: Lease, batch: Batch, *, completes: bool = False
+) -> Summary | None:
     """
     Compute the trial's summary after a batch that no scheduler or rule decides on.
 
+    Args:
+        completes: Whether the statement that stores the batch also completes the trial. Then the
+            last result may be the trial's last.
+
     Returns:
-        None if several statements are needed: for a decision, for the limits of the study's
-        spending or of a trial's time, for the summary before the batch if this attempt does not
-        know it, or for a first step that does not follow the restored step.
+        None if several statements are needed: for a decision, to store that the trial is done, for
+        the limits of the study's spending or of a trial's time, for the summary before the batch if
+        this attempt does not know it, or for a first step that does not follow the restored step.
     """
     summary = batch.before
     if (
@@ -102,9 +109,14 @@ def summary_if_undecided(study: Study, lease: Lease, batch: Batch) -> Summary | 
         or _hits(study, batch)
     ):
         return None
+    if any(map(_IS_LAST, batch.results[:-1] if completes else batch.results)):
+        return None
     if batch.results and summary.n_results == 0 and batch.results[0].step != batch.after_step + 1:
         return None  # a single statement cannot store the attempt's first step
     return summary.add(batch.results, study.objective)
+
+
+_IS_LAST = attrgetter("is_last")
 
 
 def _hits(study: Study, batch: Batch) -> bool:
@@ -155,12 +167,13 @@ def _judge(
     recent = _recent_results(txn, study, lease)
     for position, result in enumerate(batch.results, 1):
         recent.append(result)
-        verdict, n_results = None, summary.n_results + position
+        n_results = summary.n_results + position
+        verdict = TRIAL_IS_DONE if result.is_last else None
         if first_hit(study.rules, tuple(recent), n_results, objective=study.objective):
             verdict = Verdict(Action.STOP, Reason.RULE_STOPPED, DecidedBy.RULE)
         elif result.step in due:
             view.move_to(summary, batch.results[:position])
-            verdict = _ask_scheduler(txn, study, view, lease=lease, result=result)
+            verdict = _ask_scheduler(txn, study, view, lease=lease, result=result) or verdict
         if verdict is not None:
             return batch.results[:position], verdict
     return batch.results, None
@@ -184,6 +197,8 @@ def _ask_scheduler(
     is_nan = math.isnan(result.value)
     report = Report(result.step, oriented, is_nan, lease.bracket, lease.trial_id, seed)
     decision = study.scheduler.judge(report, view)
+    if result.is_last:
+        decision = decision.for_done_trial()
     if decision.entry is not None:
         key = decision.entry.rung
         after = rungs.record(

@@ -17,9 +17,11 @@ def refreshed(database: Database, study: Study) -> Study:
     """
     trainable = study.trainable
     known = "" if trainable is None else trainable.uuid
-    with database.begin(write=False, snapshot=True) as txn:
+    with database.begin(write=False, single=True) as txn:
         now = studies.read_changeable(txn, study_id=study.id, trainable_uuid=known)
-        if known and not now.has_trainable:
+    if known and not now.has_trainable:
+        with database.begin(write=False, snapshot=True) as txn:
+            now = studies.read_changeable(txn, study_id=study.id, trainable_uuid=known)
             trainable = studies.find_trainable(txn, study_id=study.id)
     return replace(
         study,

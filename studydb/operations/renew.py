@@ -31,8 +31,7 @@ def renew(database: Database, study: Study, *, worker_id: int, held: Sequence[Le
     """
     Renew leases; store the limits that are reached, and people's requests, as verdicts.
 
-    A scheduler's, rule's or limit's verdict stays. A verdict from a request changes with the
-    request.
+    A verdict that refuses results stays. A verdict from a request changes with the request.
     """
     with database.begin(durable=False) as txn:
         verdicts: dict[str, Verdict | None] = {}

@@ -17,8 +17,10 @@ def revise(database: Database, study: Study, trainable: Trainable, request: Requ
         trainable: The new trainable, signed for this study.
     """
     with suppress(Duplicate), database.begin() as txn:
-        kind, data = EventKind.REVISED, {"name": trainable.name, "kind": trainable.kind}
-        events.append_request(txn, study_id=study.id, kind=kind, request=request, data=data)
         studies.lock(txn, study_id=study.id)  # two requests leave one trainable, not two
-        studies.drop_trainable(txn, study_id=study.id)
+        former = studies.drop_trainable(txn, study_id=study.id)
+        data = {"name": trainable.name, "kind": trainable.kind, "former_name": former}
+        events.append_request(
+            txn, study_id=study.id, kind=EventKind.REVISED, request=request, data=data
+        )
         studies.insert_trainable(txn, study_id=study.id, what=trainable)

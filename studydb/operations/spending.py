@@ -103,7 +103,7 @@ def charge(
 
 def stop_if_too_old(database: Database, study: Study) -> None:
     """Stop a RUNNING study that has reached its `time_limit_s`."""
-    if study.limits.time_limit_s is None:
+    if study.time_limit_s is None:
         return
     with database.begin(write=False) as txn:
         limited = store.read(txn, study_id=study.id)

@@ -301,5 +301,5 @@ def renew(txn: Txn, *, leases: Sequence[Lease]) -> list[RenewedLease]:
 
 
 def set_verdict(txn: Txn, *, lease: Lease, verdict: Verdict | None) -> bool:
-    """Store or clear the verdict of a person's request; keep a scheduler's or rule's verdict."""
+    """Store or clear the verdict of a person's request; keep a verdict that refuses results."""
     return txn.count(_SET_VERDICT, **fence_binds(lease), **verdict_binds(verdict)) == 1

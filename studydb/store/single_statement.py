@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from studydb.db import Chain, Txn
 from studydb.db.chain import found, of, of_main
 from studydb.db.schema import checkpoint, trial
+from studydb.domain.life.decisions import Verdict
 from studydb.domain.life.states import Reason, State, Status
 from studydb.domain.metrics import Summary
 from studydb.domain.records import (
@@ -159,10 +160,15 @@ def finish(
     batch: Batch,
     summary: Summary,
     metric_summary: Mapping[str, Any] | None,
+    verdict: Verdict | None,
     process: AttemptProcess | None,
 ) -> Completed | None:
     """
     Store an attempt's last batch and complete its trial.
+
+    Args:
+        summary: The trial's summary after the batch.
+        verdict: For the attempt's row: `TRIAL_IS_DONE` if the last result says so; else None.
 
     Returns:
         None if nothing was stored, as for `report`.
@@ -175,7 +181,11 @@ def finish(
         to_metrics=metric_summary,
         **_flush_binds(lease, batch, summary)
         | attempts.end_binds(
-            lease=lease, flush_no=batch.flush_no, reason=Reason.COMPLETED, process=process
+            lease=lease,
+            flush_no=batch.flush_no,
+            reason=Reason.COMPLETED,
+            verdict=verdict,
+            process=process,
         )
         | counters.binds(key=lease.token, out_of=State.RUNNING, into=State.TERMINATED),
     )

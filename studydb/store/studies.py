@@ -64,10 +64,8 @@ signatures of another.
 """
 
 _of_study = sa.select(trainable.c.id).where(_is_trainable)
-_DROP_TRAINABLE = (
-    Prepared(sa.delete(signature).where(signature.c.trainable_id.in_(_of_study))),
-    Prepared(sa.delete(trainable).where(_is_trainable)),
-)
+_DROP_SIGNATURES = Prepared(sa.delete(signature).where(signature.c.trainable_id.in_(_of_study)))
+_DROP_TRAINABLE = Prepared(sa.delete(trainable).where(_is_trainable).returning(trainable.c.name))
 
 _ADMIT = Prepared(
     sa.update(study)
@@ -273,10 +271,11 @@ def insert_trainable(txn: Txn, *, study_id: int, what: Trainable) -> None:
         txn.run(sa.insert(signature).values(trainable_id=row.id, key_id=key_id, mac=mac))
 
 
-def drop_trainable(txn: Txn, *, study_id: int) -> None:
-    """Delete a study's trainables and their signatures."""
-    for statement in _DROP_TRAINABLE:
-        txn.run(statement, study=study_id)
+def drop_trainable(txn: Txn, *, study_id: int) -> str | None:
+    """Delete a study's trainable and its signatures; return its name, or None without one."""
+    txn.run(_DROP_SIGNATURES, study=study_id)
+    row = txn.first(_DROP_TRAINABLE, study=study_id)
+    return None if row is None else str(row.name)
 
 
 def find(txn: Txn, *, name: str) -> Study | None:

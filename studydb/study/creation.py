@@ -33,7 +33,7 @@ from studydb.domain.space.search_space import Space
 from studydb.domain.study_spec import DEFAULTS, MoreOptions, StudySpec, read_settings
 from studydb.domain.text.names import check_study_name
 from studydb.domain.text.other_tools import suggesting_keywords
-from studydb.operations.create import create, load
+from studydb.operations.create import create, load, name_taken
 from studydb.operations.revise import revise
 from studydb.schedulers import FIFO
 from studydb.searchers import RandomSearch
@@ -234,11 +234,7 @@ def _created(database: Database, new: NewStudy, code: Code | None) -> Record:
 def _refuse_taken(database: Database, name: str) -> None:
     """Refuse a name before objects are stored, which can take long."""
     if _existing(database, name) is not None:
-        raise StudyExists(
-            f"A study {name!r} already exists in {database.url}. Choose another name, continue it "
-            "(load_if_exists=True), or delete it: "
-            f"`studydb delete {shlex.quote(name)} --yes`."
-        )
+        raise name_taken(name, url=database.url)
 
 
 def _existing(database: Database, name: str) -> Record | None:

@@ -39,9 +39,6 @@ class Trainable:
     `step` returned a dict with `done=True`, or None. `cleanup` is called last, also after an error.
     If the class has a method `reset_config`, the object may run further trials before `cleanup`.
 
-    A process that dies after its last save, but before its trial has ended, is restored after the
-    last step: then return None, or compute `done` by `>=` rather than `==`.
-
     Attributes:
         checkpoint_every: A checkpoint is saved at every step that this divides; 0 for none.
         checkpoint_at_end: Whether one is also saved when the trial is stopped, paused or preempted,

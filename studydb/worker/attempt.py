@@ -39,7 +39,7 @@ from studydb.domain.failures import Failure, failure_of
 from studydb.domain.life.decisions import Action
 from studydb.domain.life.ending import DIED, GIVEN_BACK, TRY_LATER
 from studydb.domain.life.states import Reason
-from studydb.domain.metrics import STEP, Result, read_report
+from studydb.domain.metrics import DONE, STEP, Result, read_report
 from studydb.domain.records import AttemptProcess, Start, TrainableKind
 from studydb.lease.held import HeldAttempt
 from studydb.processes import SIGNAL_SPREAD_S, STOP_SIGNALS
@@ -403,7 +403,12 @@ class Attempt:
     def _checked(self, result: Result) -> Result:
         metric, buffer = self._equipment.study.objective.metric, self._held.buffer
         return read_report(  # checked again, because the child is not trusted
-            {**result.metrics, metric: result.value, STEP: result.step},
+            {
+                **result.metrics,
+                metric: result.value,
+                STEP: result.step,
+                DONE: result.is_last,
+            },
             metric=metric,
             last_step=buffer.last_step,
             rises_from=buffer.rises_from,

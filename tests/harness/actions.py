@@ -83,9 +83,11 @@ class ClaimedAttempt:
     def lease(self) -> Lease:
         return self.claimed.lease
 
-    def batch(self, values: Sequence[float], *, first: int | None = None) -> Batch:
+    def batch(
+        self, values: Sequence[float], *, first: int | None = None, done: bool = False
+    ) -> Batch:
         """Return the next batch; the attempt counts the batch as sent."""
-        rows = results(*values, first=first or self.after_step + 1)
+        rows = results(*values, first=first or self.after_step + 1, done=done)
         batch = Batch(self.flush_no + 1, rows, self.after_step, self.summary)
         self.flush_no = batch.flush_no
         if rows:
@@ -188,9 +190,14 @@ class ActionFactory:
     # --- attempts
 
     def report(
-        self, attempt: ClaimedAttempt, values: Sequence[float], *, first: int | None = None
+        self,
+        attempt: ClaimedAttempt,
+        values: Sequence[float],
+        *,
+        first: int | None = None,
+        done: bool = False,
     ) -> StudyAction:
-        batch = attempt.batch(values, first=first)
+        batch = attempt.batch(values, first=first, done=done)
 
         def act(database: Database) -> Any:
             before = attempt.summary
@@ -211,8 +218,10 @@ class ActionFactory:
         values: Sequence[float],
         outcome: Reason,
         failure: Failure | None = None,
+        *,
+        done: bool = False,
     ) -> StudyAction:
-        batch = attempt.batch(values)
+        batch = attempt.batch(values, done=done)
         given: Any = {"lease": attempt.lease, "outcome": outcome, "batch": batch}
         given["failure"] = failure
 

@@ -93,9 +93,14 @@ def enqueued(database: Database, study: Study, **params: Any) -> int:
     return enqueue(database, study, params, new_request())
 
 
-def results(*values: float, first: int = 1, **metrics: Any) -> tuple[Result, ...]:
+def results(
+    *values: float, first: int = 1, done: bool = False, **metrics: Any
+) -> tuple[Result, ...]:
+    """Results of consecutive steps; if `done`, the last of them completes the trial."""
+    last = first + len(values) - 1
     return tuple(
-        Result(step, value, metrics, 0.5 * step) for step, value in enumerate(values, first)
+        Result(step, value, metrics, 0.5 * step, is_last=done and step == last)
+        for step, value in enumerate(values, first)
     )
 
 
@@ -171,9 +176,9 @@ class Run:
     def lease(self) -> Lease:
         return self.claimed.lease
 
-    def batch(self, *values: float, first: int | None = None, **metrics: Any) -> Batch:
+    def batch(self, *values: float, first: int | None = None, **more: Any) -> Batch:
         """The next batch; its steps begin with `first`, by default with the next step."""
-        rows = results(*values, first=first or self.after_step + 1, **metrics)
+        rows = results(*values, first=first or self.after_step + 1, **more)
         return Batch(self.flush_no + 1, rows, self.after_step, self.summary)
 
     def send(self, batch: Batch) -> Answer:
@@ -184,18 +189,22 @@ class Run:
             self.after_step = batch.results[-1].step
         return answer
 
-    def report(self, *values: float, first: int | None = None, **metrics: Any) -> Answer:
-        return self.send(self.batch(*values, first=first, **metrics))
+    def report(self, *values: float, first: int | None = None, **more: Any) -> Answer:
+        return self.send(self.batch(*values, first=first, **more))
 
     def finish(
-        self, *values: float, outcome: Reason = Reason.COMPLETED, **more: Any
+        self,
+        *values: float,
+        outcome: Reason = Reason.COMPLETED,
+        done: bool = False,
+        **more: Any,
     ) -> Ending | None:
         return finish(
             self.worker.database,
             self.worker.study,
             lease=self.lease,
             outcome=outcome,
-            batch=self.batch(*values),
+            batch=self.batch(*values, done=done),
             tally=self.tally,
             **more,
         )

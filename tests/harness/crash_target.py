@@ -43,10 +43,14 @@ POINTS = ("before", "after")
 
 
 def _recovering(database: Database) -> Call:
-    """The call finds two lost trials in one transaction, and recovers them in two more."""
+    """
+    The call finds two lost trials in one transaction, and recovers them in two more.
+
+    The second trial is done, so its recovery completes it.
+    """
     study = new_study(database)
-    for _ in range(2):
-        SimulatedWorker(database, study).take().report(0.5)
+    for done in (False, True):
+        SimulatedWorker(database, study).take().report(0.5, done=done)
     advance(database, LEASE_S + 1)
     recover(database, study)
 

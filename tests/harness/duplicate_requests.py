@@ -222,11 +222,12 @@ def _reporting(
     *,
     values: tuple[float, ...] = (0.5, 0.4),
     study: Study | None = None,
+    done: bool = False,
     **overrides: Any,
 ) -> Call:
     study = study or new_study(database, **overrides)
     run = SimulatedWorker(database, study).take()
-    batch = Batch(1, results(*values), before=run.summary)
+    batch = Batch(1, results(*values, done=done), before=run.summary)
     return lambda over: report(over, study, lease=run.lease, batch=batch)
 
 
@@ -303,11 +304,11 @@ def _reporting_a_mean(database: Database) -> Call:
     return lambda over: report(over, study, lease=run.lease, batch=batch)
 
 
-def _reporting_at_a_rung_of_waiting_trials(database: Database) -> Call:
+def _reporting_at_a_rung_of_waiting_trials(database: Database, *, done: bool = False) -> Call:
     study = _with_waiting_trials(database)
     run = SimulatedWorker(database, study).ask()
     assert run is not None
-    batch = run.batch(0.3)
+    batch = run.batch(0.3, done=done)
     return lambda over: report(over, study, lease=run.lease, batch=batch)
 
 
@@ -329,6 +330,7 @@ def _finishing(
     outcome: Reason = Reason.COMPLETED,
     *,
     with_tally: bool = False,
+    done: bool = False,
     failure: Failure | None = None,
     **overrides: Any,
 ) -> Call:
@@ -336,7 +338,7 @@ def _finishing(
     study = new_study(database, **overrides)
     run = SimulatedWorker(database, study).take()
     run.report(0.5)
-    given: Any = {"lease": run.lease, "outcome": outcome, "batch": run.batch(0.4, 0.3)}
+    given: Any = {"lease": run.lease, "outcome": outcome, "batch": run.batch(0.4, 0.3, done=done)}
     tally = run.tally if with_tally else None
     return lambda over: finish(over, study, **given, tally=tally, failure=failure)
 
@@ -491,6 +493,7 @@ def _ending_the_draws(database: Database) -> Call:
 FINISHES: dict[str, Arranged] = {
     "finish": _finishing,
     "finish_in_a_single_statement": partial(_finishing, with_tally=True),
+    "finish_of_a_trial_that_is_done": partial(_finishing, with_tally=True, done=True),
     "finish_at_rungs": partial(_finishing, scheduler=ASHA(max_t=9, reduction_factor=3)),
     "fail": partial(_finishing, outcome=Reason.FAILED, max_failures=2),
     "fail_like_four_others": _failing_like_four_others,
@@ -551,6 +554,10 @@ OPERATIONS: dict[str, Arranged] = {
     "report_that_pauses_at_a_rung": _reporting_at_a_rung_of_waiting_trials,
     "report_that_a_rule_stops": partial(
         _reporting, values=(0.5, 0.1, 0.05), rules=read_rules(["loss<0.2"])
+    ),
+    "report_that_completes_the_trial": partial(_reporting, done=True),
+    "report_that_completes_the_trial_at_a_rung": partial(
+        _reporting_at_a_rung_of_waiting_trials, done=True
     ),
     "report_in_a_second_attempt": _reporting_in_a_second_attempt,
     **FINISHES,

@@ -23,7 +23,7 @@ from studydb.domain.metrics import Result
 from studydb.domain.records import NewStudy, Request
 
 ENDED = (State.TERMINATED, State.ERROR)
-FINAL_JUDGES = (DecidedBy.SCHEDULER, DecidedBy.RULE, DecidedBy.LIMIT)
+FINAL_DECIDERS = (DecidedBy.SCHEDULER, DecidedBy.RULE, DecidedBy.LIMIT, DecidedBy.TRIAL)
 
 
 class Model:
@@ -475,7 +475,7 @@ class Model:
         self, trial: ModelTrial, outcome: Reason, decided: Verdict | None
     ) -> Verdict | None:
         known, asked = decided or trial.verdict, self._asked(trial)
-        is_judged = known is not None and known.by in FINAL_JUDGES
+        is_judged = known is not None and known.by in FINAL_DECIDERS
         if not is_judged and outcome is not Reason.COMPLETED and self.spending.is_timed_out(trial):
             known, is_judged = TIMED_OUT, True
         ends_as = known if is_judged else asked
@@ -558,8 +558,8 @@ class Model:
 
 
 def _has_final_verdict(trial: ModelTrial) -> bool:
-    """Whether a scheduler, rule or limit has decided, so that further results are dropped."""
-    return trial.verdict is not None and trial.verdict.by in FINAL_JUDGES
+    """Whether further results are dropped."""
+    return trial.verdict is not None and trial.verdict.by in FINAL_DECIDERS
 
 
 def _run_to_end(turns: Generator[None, None, Any]) -> Any:

@@ -39,6 +39,12 @@ class ModelJudge:
             value = result.step if rule.metric == "training_iteration" else result.value
             if COMPARE[rule.op](value, rule.bound):
                 return Verdict(Action.STOP, Reason.RULE_STOPPED, DecidedBy.RULE)
+        decided = self._decide(number, attempt, after, result)
+        if result.is_last:
+            return Verdict(Action.STOP, Reason.COMPLETED, DecidedBy.TRIAL)
+        return decided
+
+    def _decide(self, number: int, attempt: int, after: int, result: Result) -> Verdict | None:
         due = self.next_decision(after)
         if due is None or result.step < due:
             return None
@@ -48,6 +54,8 @@ class ModelJudge:
         if any(entry["number"] == number for entry in entries):
             return None
         entries.append(self._entry(entries, result) | {"number": number, "attempt": attempt})
+        if result.is_last:
+            entries[-1] |= {"action": Action.CONTINUE, "waiting": None}
         action = entries[-1]["action"]
         why = {Action.STOP: Reason.EARLY_STOPPED, Action.PAUSE: Reason.PAUSED}
         return Verdict(action, why[action], DecidedBy.SCHEDULER) if action in why else None

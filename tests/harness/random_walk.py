@@ -64,6 +64,7 @@ WEIGHTS = {
     "ask": 1,
     "promote": 2,
     "report": 10,
+    "report_done": 1,
     "report_from_the_first_step": 1,
     "report_nothing": 1,
     "save": 3,
@@ -224,6 +225,10 @@ class RandomWalk:
             return self.factory.report(attempt, some_values(rng), first=first)
         return None
 
+    def _report_done(self, rng: Random) -> StudyAction | None:
+        attempt = self._writer(rng)
+        return self.factory.report(attempt, some_values(rng), done=True) if attempt else None
+
     def _report_from_the_first_step(self, rng: Random) -> StudyAction | None:
         if attempt := self._writer(rng):
             first = None if attempt.has_flushed else 1
@@ -242,7 +247,9 @@ class RandomWalk:
 
     def _finish(self, rng: Random) -> StudyAction | None:
         attempt, values = self._writer(rng), rng.choice([[], some_values(rng)])
-        return self.factory.finish(attempt, values, rng.choice(ENDS)) if attempt else None
+        if attempt is None:
+            return None
+        return self.factory.finish(attempt, values, rng.choice(ENDS), done=rng.random() < 0.2)
 
     def _give_back(
         self, rng: Random, among: list[ClaimedAttempt] | None = None

@@ -103,6 +103,11 @@ PROMISES = {
         WHERE t.study_id = {study} AND t.state = 'TERMINATED'
             AND t.reason IN ('EARLY_STOPPED', 'RULE_STOPPED') AND a.verdict IS NULL
     """,
+    "a trial that was done has no further attempt": """
+        SELECT t.number FROM attempt a JOIN trial t ON t.id = a.trial_id
+        WHERE t.study_id = {study} AND a.verdict_by = 'trial'
+            AND NOT (t.state = 'TERMINATED' AND t.reason = 'COMPLETED' AND t.attempt = a.attempt)
+    """,
 }
 
 

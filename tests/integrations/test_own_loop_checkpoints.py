@@ -335,6 +335,21 @@ def test_checkpoint_is_stored_with_the_report_at_which_a_rule_stops_the_trial(
     assert study.trial(0).checkpoint.step == 2
 
 
+@pytest.mark.parametrize("checkpoint", [None, {"count": 2}])
+def test_report_that_says_done_completes_the_trial(study, checkpoint):
+    trial = study.ask()
+    train(trial, until=1)
+    study.pause(0)
+
+    assert trial.report({"loss": 1.0, "done": True}, checkpoint=checkpoint) is False
+
+    ended = study.trial(0)
+    assert (ended.state, ended.reason, ended.summary.last_step) == ("TERMINATED", "COMPLETED", 2)
+    assert saved(study) == ([1] if checkpoint is None else [1, 2])
+    assert trial.report({"loss": 1.0}) is False
+    assert "done" not in study.results_dataframe()
+
+
 def test_checkpoint_is_stored_with_the_report_at_which_a_person_pauses_the_trial(study):
     trial = study.ask()
     train(trial, until=1)

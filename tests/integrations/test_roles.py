@@ -39,6 +39,7 @@ NOT_OF_WORKERS = {
     ("studies", "_RELOCATE"),
     ("studies", "_STORE_SETTINGS"),
     ("studies", "_RENAME"),
+    ("studies", "_DROP_SIGNATURES"),
     ("studies", "_DROP_TRAINABLE"),
     ("workers", "_SET_REQUEST"),
     ("trials", "_INSERT_PENDING"),

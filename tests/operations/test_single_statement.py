@@ -50,6 +50,7 @@ def try_finish(run, batch):
             batch=batch,
             summary=summary_of(batch),
             metric_summary=None,
+            verdict=None,
             process=None,
         )
 
@@ -83,7 +84,7 @@ def test_write_to_a_trial_that_is_as_expected_succeeds(run, write):
 def statements(request, monkeypatch):
     if request.param == "several statements":
         for module in (reporting, finishing):
-            monkeypatch.setattr(module, "summary_if_undecided", lambda *_: None)
+            monkeypatch.setattr(module, "summary_if_undecided", lambda *_, **__: None)
     return request.param
 
 

@@ -42,9 +42,13 @@ def by_dialect(database, *, postgresql, sqlite):
 
 
 @pytest.mark.row("D4")
-def test_trial_of_ten_reports_that_fit_one_flush_takes_two_commits(database, worker):
+@pytest.mark.parametrize("done", [False, True])
+def test_trial_of_ten_reports_that_fit_one_flush_takes_two_commits(database, worker, done):
     statements = by_dialect(database, postgresql=1 + 1, sqlite=4 + 4)
-    assert counted(database, lambda: worker.ask().finish(*[0.5] * 10)) == (2, 0, statements)
+
+    seen = counted(database, lambda: worker.ask().finish(*[0.5] * 10, done=done))
+
+    assert seen == (2, 0, statements)
 
 
 @pytest.mark.parametrize("rows", [1, 10, 200])

@@ -123,7 +123,7 @@ REPORTED = {"lease": LEASE, "batch": BATCH, "summary": Summary()}
 
 
 def finish_in_single_statement(txn):
-    single_statement.finish(txn, **REPORTED, metric_summary=None, process=None)
+    single_statement.finish(txn, **REPORTED, metric_summary=None, verdict=None, process=None)
 
 
 def best_listed(txn):

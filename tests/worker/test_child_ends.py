@@ -203,6 +203,23 @@ def test_report_after_stop_signals_stores_its_result_and_raises_trial_stopped(st
     assert attempt.finish() == [Ended(End.PREEMPTED)]
 
 
+def test_report_that_says_done_after_a_stop_signal_completes_the_trial(start):
+    def train(config, trial):
+        trial.report({"loss": 1.0})
+        while not Path("sent").exists():
+            time.sleep(0.001)
+        trial.report({"loss": 2.0, "done": True})
+
+    attempt = start(train)
+    attempt.receive()
+    attempt.child.terminate()
+    (attempt.workdir / "sent").touch()
+
+    *_, last, ended = attempt.finish()
+    assert (last.id, last.result.is_last, last.result.metrics) == (None, True, {})
+    assert ended == Ended(End.COMPLETED)
+
+
 @pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_stop_signal_that_is_sent_repeatedly_ends_the_process(start, number):
     def train(config, trial):

@@ -14,7 +14,7 @@ from harness.child_messages import STOP, expect_failure, steps_of, values_of
 import studydb
 from studydb.child.channel import MAX_HEADER_BYTES
 from studydb.child.messages import End, Ended, FlushAsked, LostNotice, write
-from studydb.domain.life.decisions import Action, DecidedBy, Verdict
+from studydb.domain.life.decisions import TRIAL_IS_DONE, Action, DecidedBy, Verdict
 from studydb.domain.life.rules import Threshold
 from studydb.domain.life.states import Reason
 
@@ -93,6 +93,29 @@ def test_report_that_meets_a_rule_waits_for_the_decision(start):
 
     assert hit.result.step == 2
     assert attempt.finish() == [Ended(End.STOPPED)]
+
+
+@pytest.mark.parametrize("verdict", [None, STOP, TRIAL_IS_DONE])
+def test_report_that_says_done_ends_the_trial_whatever_the_answer_says(start, verdict):
+    def train(config):
+        try:
+            studydb.report({"loss": 1.0, "done": True}, checkpoint={"a": 1})
+        finally:
+            studydb.report({"loss": 2.0}, checkpoint={"a": 2})
+
+    attempt = start(train)
+
+    attempt.answer(attempt.receive(), verdict=verdict)
+
+    assert attempt.finish() == [Ended(End.COMPLETED)]
+
+
+def test_report_that_says_done_raises_lease_lost_if_the_answer_says_so(start):
+    attempt = start(lambda config: studydb.report({"loss": 1.0, "done": True}, checkpoint={}))
+
+    attempt.answer(attempt.receive(), lost=True)
+
+    assert attempt.finish() == [Ended(End.LOST)]
 
 
 def test_reports_after_a_lost_lease_raise_lease_lost_and_send_nothing(start):

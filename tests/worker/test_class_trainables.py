@@ -56,14 +56,44 @@ def test_killed_class_goes_on_from_its_checkpoint(stage, name):
     assert stage.steps() == [1, 2, 3, 4, 5]
 
 
-def test_class_that_was_killed_after_its_last_step_trains_no_further(stage):
-    stage.create("classes:KilledAtItsEnd")
+def test_class_that_was_killed_before_it_returned_none_is_restored_after_its_last_step(stage):
+    stage.create("classes:EndsByNoneAndIsKilled")
 
     assert stage.run() == 0
 
     assert [row.reason for row in stage.attempts()] == ["LOST", "COMPLETED"]
     assert stage.steps() == [1, 2, 3, 4]
     assert calls(stage)[-3:] == ["setup", "load 4", "cleanup"]
+
+
+def expect_completed_in_one_attempt(stage):
+    (attempt,) = stage.attempts()
+    assert attempt.verdict_by == "trial"
+    assert (stage.trial().state, stage.trial().reason) == ("TERMINATED", "COMPLETED")
+    assert stage.steps() == [1, 2, 3]
+    assert calls(stage).count("setup") == 1
+    assert "the report at step 3 said done=True" in stage.command("show", "staged", "0")
+
+
+def test_class_that_is_killed_after_a_step_that_said_done_is_completed(stage):
+    stage.create("classes:KilledAtItsEnd", space={"steps": 3})
+
+    assert stage.run() == 0
+
+    expect_completed_in_one_attempt(stage)
+
+
+def test_class_whose_worker_is_killed_after_a_step_that_said_done_is_completed(stage):
+    stage.create("classes:WaitsAtItsEnd", space={"steps": 3})
+    worker = stage.start()
+    stage.await_trial(lambda row: row.checkpoint_step == 3)
+    assert "STOP: COMPLETED" in stage.command("show", "staged", "0")
+
+    worker.end()
+
+    assert stage.run() == 0
+    assert [row.reason for row in stage.attempts()] == ["LOST"]
+    expect_completed_in_one_attempt(stage)
 
 
 def test_class_saves_when_its_worker_is_signalled(stage):

@@ -326,6 +326,26 @@ def test_done_completes_the_trial_and_later_reports_are_not_stored(stage, script
     assert stage.trial().reason == "COMPLETED"
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "studydb report error=1 done=true --save",
+        """echo '[studydb] {"error": 1, "done": true, "checkpoint": true}'""",
+    ],
+)
+def test_command_that_is_killed_after_it_said_done_is_completed(stage, script, create, line):
+    trap = "trap '' TERM; touch \"$STUDYDB_SAVE/state\"; "
+    create(script(f"{trap}{line}; while :; do sleep 0.05; done"))
+    worker = stage.start()
+    stage.await_trial(lambda row: row.checkpoint_step == 1)
+
+    worker.end()
+
+    assert stage.run() == 0
+    assert [row.reason for row in stage.attempts()] == ["LOST"]
+    assert stage.trial().reason == "COMPLETED"
+
+
 def test_worker_without_the_program_gives_the_trial_back_and_says_why(stage, script, create, here):
     create(script("studydb report error=1"))
     (here / "train.sh").unlink()

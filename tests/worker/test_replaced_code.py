@@ -68,7 +68,8 @@ def test_running_attempt_keeps_its_code_and_the_next_one_is_forked_from_the_new(
     assert len(parents) == 2
     assert old.pid in parents
     assert "the study was given other code; trials now run new:train" in worker.output()
-    assert [event["name"] for event in stage.events("revised")] == ["new:train"]
+    (event,) = stage.events("revised")
+    assert (event["former_name"], event["name"]) == ("old:train", "new:train")
 
 
 def test_worker_goes_from_a_command_to_a_function_and_back(sqlite_stage, modules):

@@ -59,6 +59,15 @@ def test_spilled_results_are_read_as_they_were_written(opened):
     assert spill.read() == []
 
 
+def test_spilled_result_that_completes_its_trial_is_read_as_it_was_written(opened):
+    spill = opened(SpillFile(Room()))
+    last = Result(3, 0.5, {}, 1.5, is_last=True)
+
+    assert spill.append(last)
+
+    assert spill.read() == [last]
+
+
 @pytest.mark.parametrize("memory_bytes", [0, 3_000, 1 << 20])
 @pytest.mark.parametrize("spill_bytes", [0, 3_000, 1 << 20])
 def test_results_keep_their_order_for_any_limits_of_memory_and_disk(

@@ -1,7 +1,7 @@
 """A scheduler's decision, and the verdict: a decision to stop or pause, stored on the trial."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -23,6 +23,8 @@ class DecidedBy(StrEnum):
 
     SCHEDULER = "scheduler"
     RULE = "rule"
+    TRIAL = "trial"
+    """The trial's own code, by a report with `done=True`."""
     PERSON = "person"
     """A person who paused or stopped this trial."""
     STUDY = "study"
@@ -54,10 +56,20 @@ class Verdict:
         """
         Whether results that are reported after the verdict are dropped.
 
-        True for decisions of schedulers, rules and limits. A person's request may arrive in the
-        middle of a step, and must not discard the step's result or skip a rung.
+        True for decisions of schedulers, rules and limits, and if the trial is done. A person's
+        request may arrive in the middle of a step, and must not discard the step's result or skip a
+        rung.
         """
-        return self.by in (DecidedBy.SCHEDULER, DecidedBy.RULE, DecidedBy.LIMIT)
+        return self.by in (DecidedBy.SCHEDULER, DecidedBy.RULE, DecidedBy.LIMIT, DecidedBy.TRIAL)
+
+
+TRIAL_IS_DONE = Verdict(Action.STOP, Reason.COMPLETED, DecidedBy.TRIAL)
+"""
+The verdict on a trial whose report said `done=True`.
+
+If the attempt dies before it finishes, recovery ends the trial as COMPLETED. Without this verdict,
+another attempt would begin after the last step.
+"""
 
 
 class RungKey(NamedTuple):
@@ -121,6 +133,11 @@ class Decision:
         if self.action is Action.CONTINUE or self.reason is None:
             return None
         return Verdict(self.action, self.reason, DecidedBy.SCHEDULER)
+
+    def for_done_trial(self) -> "Decision":
+        """Return the decision on a trial that is done: its rung ranks it, and it waits nowhere."""
+        entry = self.entry and replace(self.entry, waits=False)
+        return Decision(entry=entry, cutoff=self.cutoff)
 
 
 CONTINUE = Decision()

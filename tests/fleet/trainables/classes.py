@@ -61,19 +61,30 @@ class EndsByNone(InFiles):
         return {**super().step(), "done": False}
 
 
+class WaitsAtItsEnd(Counting):
+    """Waits for the gate when its last step is saved, but its trial has not ended."""
+
+    def cleanup(self):
+        super().cleanup()
+        while not (self.folder / "gate-all").exists():
+            sleep(0.01)
+
+
 class KilledAtItsEnd(Counting):
     """Its first attempt dies when its last step is saved, but its trial has not ended."""
-
-    def step(self):
-        if self.count == 4:
-            return None
-        return super().step()
 
     def cleanup(self):
         super().cleanup()
         if not (self.folder / "killed").exists():
             (self.folder / "killed").touch()
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+class EndsByNoneAndIsKilled(KilledAtItsEnd):
+    def step(self):
+        if self.count == 4:
+            return None
+        return {**super().step(), "done": False}
 
 
 class Silent(Counting):
