@@ -275,6 +275,8 @@ def _print_study_state(equipment: Equipment) -> int:
             counts = [(getattr(progress.counts, state.lower()), state) for state in State]
             shown = ", ".join(f"{number} {state}" for number, state in counts if number)
             say(f"study {study.name!r} is {progress.status}: {shown or 'no trials'}")
+        if progress.limit_reached is not None:
+            say(f"the study has stopped itself: its {progress.limit_reached}")
         if progress.has_failed:
             say(describe_failure(equipment.database, study, progress))
             return StudyFailed.exit_code

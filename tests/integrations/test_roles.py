@@ -122,6 +122,22 @@ def test_study_of_failing_trials_pauses_itself_under_the_worker_role(roles, tmp_
     assert study.progress.status == "PAUSED"
 
 
+def test_worker_role_allows_to_count_and_to_stop_at_limits_and_rules(roles, opened):
+    owned, database = opened(roles.owner), opened(roles.worker)
+    limits = {"total_time_limit_s": 1e6, "trial_time_limit_s": 1e6, "max_steps": 4}
+    rules = (studydb.Plateau("loss", top=3), studydb.Plateau("loss"))
+    study = arrange.new_study(owned, rules=rules, **limits, fail_fast=True, time_limit_s=1e6)
+    worker = arrange.SimulatedWorker(database, study)
+    first, second = worker.take(), worker.take()
+
+    second.finish(outcome=Reason.FAILED, failure=Failure("Error", "x"))
+    first.report(0.5, 0.25)
+    worker.renew(first)
+    first.report(0.125, 0.0)
+
+    assert first.trial().verdict.reason == Reason.BUDGET_SPENT
+
+
 def test_worker_role_allows_every_operation_of_a_worker(roles, opened):
     owned, database = opened(roles.owner), opened(roles.worker)
     study = arrange.new_study(

@@ -18,7 +18,7 @@ def test_cost_is_exceeded_by_at_most_one_flush_per_running_trial_under_kills(sta
     limit = 80
     study = stage.create("spending:paid", num_trials=None, cost_limit=("usd", limit))
     workers = [stage.start(slots=SLOTS) for _ in range(2)]
-    eventually(lambda: n_results(stage) > limit // 2)
+    eventually(lambda: n_results(stage) > limit - 2 * SLOTS)
     workers[0].end()
     replacement = stage.start(slots=SLOTS)
 
@@ -28,6 +28,7 @@ def test_cost_is_exceeded_by_at_most_one_flush_per_running_trial_under_kills(sta
     cost, steps = rows(study.database, "SELECT sum(cost), sum(steps) FROM counter")[0]
     reasons = {trial.reason for trial in study.trials}
     assert codes == [0, 0]
+    assert "the study has stopped itself: its cost_limit is reached" in replacement.output()
     assert study.status == "STOPPED"
     assert study.progress.limit_reached.startswith("cost_limit is reached")
     assert limit <= cost <= limit + 2 * SLOTS
