@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from studydb.db import Database
 from studydb.domain.records import Study, renewal_s
+from studydb.domain.study_spec import StudySpec
 from studydb.lease.held import HeldAttempt
 from studydb.operations.renew import renew
 
@@ -15,7 +16,7 @@ RENEWALS_PER_LIMIT = 20
 SHORTEST_PERIOD_S = 1.0
 
 
-def renewal_period_s(lease_s: float, study: Study) -> float:
+def renewal_period_s(lease_s: float, study: StudySpec) -> float:
     """
     Return the seconds between two renewals.
 

@@ -17,7 +17,7 @@ from studydb.domain.life.ending import (
     requested_verdict,
 )
 from studydb.domain.life.event_kinds import Actor, EventKind
-from studydb.domain.life.states import FINAL, Reason, State
+from studydb.domain.life.states import FINAL, Reason, State, Status
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.records import AttemptProcess, Lease, Study
 from studydb.domain.tally import Analysis, Tally
@@ -26,7 +26,7 @@ from studydb.operations.flushing import Flushed
 from studydb.operations.free_exits import judge_exit
 from studydb.operations.guard import pause_after_failure
 from studydb.operations.retrying import judge_failure
-from studydb.operations.spending import charge
+from studydb.operations.spending import Charge, charge
 from studydb.operations.stuck import stuck_note
 from studydb.store import attempts, counters, events, leases, promotions, studies
 from studydb.store.leases import Held
@@ -80,9 +80,8 @@ def end_attempt(
         txn, study, trial_ids=[lease.trial_id], results=flushed.stored, are_alive=is_alive
     )
     known = flushed.verdict or held.verdict
-    verdict = _verdict(
-        known, _requested(txn, study, held), charged.time_verdict(lease.trial_id), outcome
-    )
+    requested = _requested(txn, study, held, charged)
+    verdict = _verdict(known, requested, charged.time_verdict(lease.trial_id), outcome)
     outcome, facts = _weigh(
         txn, study, held, verdict, lease=lease, outcome=outcome, failure=failure
     )
@@ -172,15 +171,16 @@ def _verdict(
     return final_verdict(known if is_final else timed_out or known, requested)
 
 
-def _requested(txn: Txn, study: Study, held: Held) -> Verdict | None:
+def _requested(txn: Txn, study: Study, held: Held, charged: Charge) -> Verdict | None:
     """
-    Read the verdict that people have requested for a trial whose attempt ends.
+    Read the verdict that people, or a limit of the study, request for a trial whose attempt ends.
 
     If the request comes from the study's status, the study's row is locked and read again. A person
     who resumes the study either commits before this lock, and the new status is read here; or waits
     for the lock, and then finds the trial PAUSED.
     """
-    requested = requested_verdict(held.request, held.status)
+    status = Status.SPENT if charged.is_spent else held.status
+    requested = requested_verdict(held.request, status)
     if requested is None or requested.by is not DecidedBy.STUDY:
         return requested
     status = studies.locked_status_for_running_trials(txn, study_id=study.id)

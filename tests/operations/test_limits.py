@@ -5,10 +5,12 @@ import random
 import pytest
 from harness.arrange import (
     LEASE_S,
+    RENEWAL_S,
     SimulatedWorker,
     change,
     enqueued,
     new_request,
+    new_spec,
     new_study,
     recover_after_expiry,
     retry_while_busy,
@@ -23,6 +25,7 @@ from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import Reason, State, Status
 from studydb.domain.limits import CostLimit, read_cost_limit, read_duration
+from studydb.lease.heartbeat import renewal_period_s
 from studydb.operations import control
 from studydb.operations.overview import read_overview
 from studydb.operations.set_limits import set_limits
@@ -102,6 +105,15 @@ def test_trial_that_completes_with_the_flush_that_reaches_the_limit_is_completed
 
     assert ending.reason is Reason.COMPLETED
     assert read_progress(database, worker.study).status is Status.STOPPED
+
+
+@pytest.mark.parametrize("outcome", [Reason.PREEMPTED, Reason.FAILED, Reason.LOST])
+def test_attempt_whose_last_flush_reaches_the_limit_ends_its_trial(database, outcome):
+    worker = limited(database, max_steps=3, max_failures=5)
+
+    ending = worker.take().finish(0.5, 0.4, 0.3, outcome=outcome)
+
+    assert (ending.state, ending.reason) == (State.TERMINATED, Reason.BUDGET_SPENT)
 
 
 def test_superseded_steps_count(database):
@@ -436,3 +448,17 @@ def test_leases_expire_in_a_study_with_limits_as_in_others(database, clock):
 
     assert recover_after_expiry(clock, database, worker.study, lease_s=LEASE_S) == 1
     assert run.trial().state is State.PENDING
+
+
+@pytest.mark.parametrize(
+    ("limits", "period_s"),
+    [
+        ({}, RENEWAL_S),
+        ({"max_steps": 3}, RENEWAL_S),
+        ({"trial_time_limit_s": 3600.0}, RENEWAL_S),
+        ({"trial_time_limit_s": 100.0, "time_limit_s": 60.0}, 3.0),
+        ({"total_time_limit_s": 2.0}, 1.0),
+    ],
+)
+def test_study_with_a_short_limit_of_time_renews_often(limits, period_s):
+    assert renewal_period_s(LEASE_S, new_spec(**limits)) == period_s
