@@ -105,13 +105,14 @@ def read_report(
         InvalidReport: The metric is missing or not a number, the step does not rise, or JSON cannot
             hold a value.
     """
-    _check_is_dict(report, metric)
+    if type(report) is not dict:
+        _check_is_mapping(report, metric)
     flat: dict[str, Any] = {}
     _flatten(report, flat)
     if rises_from is None:
         rises_from = last_step
     step = _read_step(flat.pop(STEP, last_step + 1), rises_from)
-    is_last = bool(flat.pop(DONE, False))
+    is_last = DONE in flat and bool(flat.pop(DONE))
     if metric not in flat:
         raise InvalidReport(
             f"The report at step {step} has no {metric!r}, the study's metric; "
@@ -146,12 +147,12 @@ def plain_metrics(report: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         InvalidReport: The report is no dict, or JSON cannot hold a value.
     """
-    _check_is_dict(report, "error")
+    _check_is_mapping(report, "error")
     return {str(name): _plain(str(name), value, 0) for name, value in report.items()}
 
 
-def _check_is_dict(report: object, metric: str) -> None:
-    if type(report) is not dict and not isinstance(report, Mapping):
+def _check_is_mapping(report: object, metric: str) -> None:
+    if not isinstance(report, Mapping):
         raise InvalidReport(
             f"report() was given {type(report).__name__}; give a dict such as {{{metric!r}: 0.5}}."
         )

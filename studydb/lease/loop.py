@@ -133,7 +133,9 @@ class OwnLoop:
             return OwnTrial(
                 held,
                 metric=self._study.objective.metric,
-                directory=self._database.locations.trial_directory(self._study, held.lease),
+                find_directory=partial(
+                    self._database.locations.trial_directory, self._study, held.lease
+                ),
                 checkpoints=OwnCheckpoints(self._database, self._study, held),
                 forget=self._heartbeat.discard,
                 dropped=self._dropped,

@@ -51,7 +51,7 @@ class OwnTrial:
         *,
         metric: str,
         checkpoints: OwnCheckpoints,
-        directory: Path,
+        find_directory: Callable[[], Path],
         forget: Callable[[HeldAttempt], None],
         dropped: "SimpleQueue[HeldAttempt]",
     ) -> None:
@@ -59,7 +59,7 @@ class OwnTrial:
         Wrap an attempt and restore its checkpoint; called by `Study.ask`.
 
         Args:
-            directory: See the property `directory`; it may be missing.
+            find_directory: Returns the path for the property `directory`; it may be missing.
             forget: Called once the trial has ended.
             dropped: Gets the attempt if this handle is dropped before the trial has ended.
 
@@ -69,7 +69,7 @@ class OwnTrial:
         claim = held.claim
         self.number, self.uuid = claim.lease.number, claim.uuid
         self.name, self.tags = claim.name, claim.tags
-        self._directory = directory
+        self._find_directory = find_directory
         self.attempt = claim.lease.attempt
         self.params: Mapping[str, Any] = claim.params
         self.config: Mapping[str, Any] = claim.config
@@ -95,8 +95,9 @@ class OwnTrial:
         Raises:
             OSError: The directory cannot be made.
         """
-        self._directory.mkdir(parents=True, exist_ok=True)
-        return self._directory
+        directory = self._find_directory()
+        directory.mkdir(parents=True, exist_ok=True)
+        return directory
 
     @suggesting_keywords
     def report(self, metrics: Mapping[str, Any], checkpoint: CheckpointLike | None = None) -> bool:
