@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from studydb.domain.errors import UnknownStudy as UnknownStudy
     from studydb.domain.errors import UnknownTrial as UnknownTrial
     from studydb.domain.errors import UsageError as UsageError
+    from studydb.domain.life.plateau import Plateau as Plateau
+    from studydb.domain.life.retry import Retry as Retry
     from studydb.domain.life.states import Reason as Reason
     from studydb.domain.life.states import State as State
     from studydb.domain.life.states import Status as Status
@@ -94,6 +96,8 @@ _HOMES = {
         "UnknownTrial",
         "UsageError",
     ),
+    "studydb.domain.life.plateau": ("Plateau",),
+    "studydb.domain.life.retry": ("Retry",),
     "studydb.domain.life.states": ("Reason", "State", "Status"),
     "studydb.domain.records": ("Counts",),
     "studydb.domain.space.search_space": (

@@ -4,7 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from studydb.domain.life.rules import Threshold
+from studydb.domain.life.plateau import Plateau
+from studydb.domain.life.rules import Rule
 from studydb.domain.records import Study, Trainable, TrainableKind
 from studydb.domain.space.domains import Domain
 from studydb.domain.space.search_space import Space
@@ -38,8 +39,10 @@ def call_text(spec: Mapping[str, Any] | None) -> str | None:
     return f"{spec['name']}({arguments})"
 
 
-def rule_text(rule: Threshold) -> str:
-    """Write a stop rule as `--stop` reads it: "loss>=3"."""
+def rule_text(rule: Rule) -> str:
+    """Write a stop rule as `--stop` reads it: "loss>=3", "Plateau(metric=loss)"."""
+    if isinstance(rule, Plateau):
+        return str(rule)
     return f"{rule.metric}{rule.op}{rule.bound:g}"
 
 
@@ -75,7 +78,7 @@ def definition(study: Study, *, checkpoints: str) -> dict[str, Any]:
         "seed": study.seed,
         "stop": [rule_text(rule) for rule in study.rules],
         "grid_size": study.num_draws,
-        **study.settings(),
+        **study.settings_json(),
         "checkpoints": checkpoints,
         "trainable": trainable and trainable.name,
         "trainable_kind": trainable and trainable.kind,

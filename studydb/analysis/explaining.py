@@ -42,8 +42,10 @@ def _reported(study: Study, judged: Judgement) -> str:
 
 
 def _explain_rule(study: Study, last: Result) -> str | None:
-    rule = first_hit(study.rules, last, objective=study.objective)
-    return None if rule is None else f"step {last.step} met the rule {rule_text(rule)}"
+    hit = first_hit(study.rules, [last], 1, objective=study.objective)
+    if hit is None:  # a rule that compares several results
+        hit = next((rule for rule in study.rules if rule.needs_history), None)
+    return None if hit is None else f"step {last.step} met the rule {rule_text(hit)}"
 
 
 def _explain_completion(details: TrialDetails) -> str | None:

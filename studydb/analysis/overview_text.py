@@ -5,6 +5,7 @@ from collections import Counter
 from datetime import datetime
 
 from studydb.domain.life.states import State, Status
+from studydb.domain.limits import LIMITS
 from studydb.domain.listed_rows import ListedStudy, RecentEnds, StorageProblem
 from studydb.domain.records import Study
 from studydb.domain.text.display import best_text, duration_text, visible
@@ -104,7 +105,8 @@ def workers_text(workers: WorkerList) -> str:
 def failure_lines(study: Study, overview: Overview) -> list[str]:
     """Say why the study paused itself; show the last error and the command for its traceback."""
     reason, error = overview.progress.pause_reason, overview.last_error
-    lines = []
+    limit = overview.progress.limit_reached
+    lines = [] if limit is None else [f"The study has stopped itself: its {visible(limit)}."]
     if reason is not None:
         lines.append(f"The study has paused itself: {visible(reason).rstrip('.')}.")
     if error is not None:
@@ -124,6 +126,12 @@ def problem_text(problem: StorageProblem) -> str:
     return visible(f"{where}{problem.kind}{more}: {about}")
 
 
+def _reached_limit(overview: Overview) -> str | None:
+    """Return the setting that has stopped the study; None if none has, or a stop rule has."""
+    setting = (overview.progress.limit_reached or "").partition(" ")[0]
+    return setting if setting in LIMITS else None
+
+
 def next_commands(study: Study, overview: Overview) -> list[str]:
     """Choose the commands that a person probably needs next, without --storage."""
     name, row = shlex.quote(study.name), overview.row
@@ -132,6 +140,8 @@ def next_commands(study: Study, overview: Overview) -> list[str]:
         case Status.FINISHED:
             commands += [f"studydb best {name}"] if overview.best is not None else []
             commands.append(f"studydb extend {name} --trials N")
+        case Status.STOPPED if (limit := _reached_limit(overview)) is not None:
+            commands += [f"studydb set {name} {limit}=…", f"studydb resume {name}"]
         case Status.PAUSED | Status.STOPPED:
             commands.append(f"studydb resume {name}")
         case _ if study.trainable is None:

@@ -11,7 +11,6 @@ from msgspec import Struct, msgpack
 from studydb.artifacts import INLINE, INLINE_LIMIT_BYTES, Stores
 from studydb.artifacts.checkpoint_records import Restore
 from studydb.child.channel import Frame, FrameError
-from studydb.domain.life.rules import Threshold
 from studydb.domain.objective import Objective
 from studydb.domain.records import Trainable
 
@@ -54,6 +53,8 @@ class Job:
         grace_s: How long a command that is asked to end may take before it is killed.
         store: The URL of the store for checkpoints, or "inline:".
         time_total_s: Seconds of training that earlier attempts have reported.
+        rules: The study's stop rules in their stored form; after a report that may meet one, the
+            trial waits for the worker's answer.
         next_decision_step: Reports at this step or later wait for the worker's answer; None if
             reports do not wait for a decision.
         may_keep: Whether the process may wait for another attempt after this one.
@@ -75,7 +76,7 @@ class Job:
     study_name: str = ""
     grace_s: float = 30.0
     inline_limit_bytes: int = INLINE_LIMIT_BYTES
-    rules: tuple[Threshold, ...] = ()
+    rules: tuple[dict[str, Any], ...] = ()
     restore: Restore | None = None
     time_total_s: float = 0.0
     next_decision_step: int | None = None

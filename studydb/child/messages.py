@@ -21,10 +21,9 @@ from msgspec import Struct, msgpack, structs
 from studydb.artifacts import INLINE, digest_of
 from studydb.artifacts.checkpoint_records import Count, Saved
 from studydb.child.channel import Frame, FrameError, decode
-from studydb.domain.failures import MESSAGE_BYTES, bounded, bounded_failure
+from studydb.domain.failures import MESSAGE_BYTES, Failure, bounded, bounded_failure
 from studydb.domain.life.decisions import Verdict
 from studydb.domain.metrics import Result
-from studydb.domain.records import Failure
 
 
 class End(StrEnum):

@@ -12,6 +12,7 @@ import traceback
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,8 +41,8 @@ from studydb.domain.errors import (
     TrialStopped,
     UsageError,
 )
-from studydb.domain.failures import failure_of
-from studydb.domain.records import Failure, Start, TrainableKind
+from studydb.domain.failures import Failure, failure_of
+from studydb.domain.records import Start, TrainableKind
 from studydb.processes import STOP_SIGNALS
 from studydb.trainables import (
     ClassRun,
@@ -353,7 +354,7 @@ def _ended_by(error: BaseException, trial: RunningTrial) -> Ended:
         return Ended(trial.raised_for, None if quiet else failure_of(error))
     if isinstance(error, CommandFailed):  # studydb's own traceback would not help
         failure = failure_of(error.__cause__ or error)
-        return Ended(End.FAILED, Failure(failure.type, failure.message, error.tail))
+        return Ended(End.FAILED, replace(failure, traceback=error.tail))
     failure = failure_of(error)
     if isinstance(error, SystemExit):
         message = (
@@ -361,8 +362,8 @@ def _ended_by(error: BaseException, trial: RunningTrial) -> Ended:
         )
         if error.code == _USAGE:
             message += " If it parses sys.argv: a trial gets no arguments there; use its config."
-        failure = Failure(failure.type, message, failure.traceback)
+        failure = replace(failure, message=message)
     elif isinstance(error, TrialStopped):
         message = "The trainable raised TrialStopped, but nothing had stopped it. Return instead."
-        failure = Failure(failure.type, message, failure.traceback)
+        failure = replace(failure, message=message)
     return Ended(End.FAILED, failure)

@@ -26,7 +26,7 @@ from studydb.domain.errors import (
     UsageError,
 )
 from studydb.domain.life.decisions import Action
-from studydb.domain.life.rules import first_hit
+from studydb.domain.life.rules import RuleWatch, rule_from_json
 from studydb.domain.metrics import STEP, STEPS_END, Result, read_report
 from studydb.domain.text.other_tools import missing_attribute, suggesting_keywords
 from studydb.trainables import returned_metrics
@@ -65,7 +65,8 @@ class RunningTrial:
         self.scratch = Path(job.scratch)
         self.runs_in_directory = job.runs_in_directory
         self._directory = Path(job.directory) if job.directory else self.scratch / "directory"
-        self._objective, self._rules = job.objective, job.rules
+        self._objective = job.objective
+        self._watch = RuleWatch(tuple(map(rule_from_json, job.rules)), job.objective)
         self._saver = Saver(
             job.store,
             study_uuid=job.to_import.study_uuid,
@@ -252,12 +253,8 @@ class RunningTrial:
             yield
 
     def _send(self, result: Result, saved: Saved | None, artifact_error: str | None) -> None:
-        decides = self._supervisor.next_decision_step
-        waits = (
-            saved is not None
-            or (decides is not None and result.step >= decides)
-            or first_hit(self._rules, result, objective=self._objective) is not None
-        )
+        decides, may_hit = self._supervisor.next_decision_step, self._watch.may_hit(result)
+        waits = saved is not None or (decides is not None and result.step >= decides) or may_hit
         report = Reported(
             self._supervisor.next_id() if waits else None, result, saved, artifact_error
         )

@@ -74,6 +74,11 @@ if TYPE_CHECKING:
     help="How many exceptions a trial survives; -1 for no limit.",
 )
 @click.option(
+    "--retry",
+    metavar="RETRY",
+    help="Which exceptions are retried and count, as 'Retry(never=[ValueError])'.",
+)
+@click.option(
     "--max-losses",
     type=int,
     metavar="N",
@@ -84,6 +89,33 @@ if TYPE_CHECKING:
     "--guard/--no-guard",
     default=True,
     help="Pause the study if 5 trials fail alike before any trial has reported.",
+)
+@click.option("--fail-fast", is_flag=True, help="Pause the study at the first failure of a trial.")
+@click.option(
+    "--cost-limit",
+    metavar="METRIC<=MOST",
+    help="Stop the study once the values of a metric add up to this, as 'usd<=50'.",
+)
+@click.option(
+    "--max-steps", type=int, metavar="N", help="Stop the study after N reports of all trials."
+)
+@click.option(
+    "--time-limit",
+    "time_limit_s",
+    metavar="TIME",
+    help="Stop the study this long after its first worker's start, as 2h.",
+)
+@click.option(
+    "--total-time-limit",
+    "total_time_limit_s",
+    metavar="TIME",
+    help="Stop the study once its trials have run for this long together.",
+)
+@click.option(
+    "--trial-time-limit",
+    "trial_time_limit_s",
+    metavar="TIME",
+    help="End a trial once it has run for this long, over all its attempts, as 10m.",
 )
 @click.option("--checkpoints", metavar="URL", help="The store of checkpoints.")
 @click.option(

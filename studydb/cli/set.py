@@ -1,6 +1,7 @@
 """`set`: change settings of a study."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -8,10 +9,11 @@ from studydb.cli.create import read_code
 from studydb.cli.opening import opened_study
 from studydb.cli.options import Storage, storage_option, study_argument
 from studydb.domain.errors import UsageError
+from studydb.domain.limits import LIMITS
 from studydb.domain.text.display import visible
 from studydb.domain.text.suggestions import did_you_mean
 
-KEYS = ("checkpoints", "trainable")
+KEYS = ("checkpoints", "trainable", *LIMITS)
 
 
 class _WithCommand(click.Command):
@@ -41,7 +43,11 @@ def set(  # noqa: A001  the command
     storage: Storage,
 ) -> None:
     """
-    Change settings of NAME: checkpoints=URL, trainable=M:F, or a command after `--`.
+    Change settings of NAME: checkpoints=URL, trainable=M:F, limits, or a command after `--`.
+
+    A limit that the study was created with can be raised or lowered, as 'cost_limit=usd<=80',
+    max_steps=900, time_limit_s=3h, total_time_limit_s=2d or trial_time_limit_s=10m. A study that
+    has stopped at a limit goes on after `studydb resume`.
 
     Attempts that start later save to URL: a directory that all workers see, or inline: (the
     database). Older checkpoints stay in their store, and trials are restored from that store.
@@ -50,16 +56,19 @@ def set(  # noqa: A001  the command
     Running attempts go on with the former code.
     """
     given = read_settings(settings)
-    checkpoints, trainable = given.get("checkpoints"), given.get("trainable")
+    checkpoints, trainable = given.pop("checkpoints", None), given.pop("trainable", None)
+    limits = given
     code = read_code(command, trainable, report_regex=report_regex, report_file=report_file)
-    if code is None and checkpoints is None:
+    if code is None and checkpoints is None and not limits:
         raise UsageError(
             f"Nothing is to be set. Write KEY=VALUE, with {' or '.join(KEYS)} as KEY, or a command "
             "after `--`."
         )
     with opened_study(storage, name) as study:
-        study.set(checkpoints=checkpoints, trainable=code)
+        study.set(checkpoints=checkpoints, trainable=code, **limits)
         record = study.record
+    for limit in limits:
+        click.echo(f"Study {name!r}: {limit} is {visible(str(getattr(record, limit)))}.")
     later = f"Study {name!r}: attempts that start later"
     if checkpoints is not None:
         click.echo(f"{later} save checkpoints to {visible(record.checkpoints or '')}.")
@@ -67,14 +76,14 @@ def set(  # noqa: A001  the command
         click.echo(f"{later} run {visible(record.trainable.name)}.")
 
 
-def read_settings(settings: Sequence[str]) -> dict[str, str]:
+def read_settings(settings: Sequence[str]) -> dict[str, Any]:
     """
     Read "KEY=VALUE" texts.
 
     Raises:
         UsageError: A text is not KEY=VALUE, names no setting, or repeats a setting.
     """
-    given: dict[str, str] = {}
+    given: dict[str, Any] = {}
     for text in settings:
         key, sign, value = text.partition("=")
         if key not in KEYS:

@@ -81,6 +81,8 @@ def _document(overview: "Overview") -> dict[str, Any]:
         ],
         "troubles": [problem._asdict() for problem in overview.problems],
         "pause_reason": overview.progress.pause_reason,
+        "limit_reached": overview.progress.limit_reached,
+        "limits": overview.limits,
         "last_error": None if error is None else asdict(error),
     }
 
@@ -99,6 +101,7 @@ def _print_page(study: "Study", overview: "Overview", *, shown_storage: str, suf
             "ended": text.ends_text(overview),
             "time": text.time_text(study, overview),
             "max concurrent": row.max_concurrent,
+            "limits": ", ".join(overview.limits) or None,
             "best": text.best_line(overview),
             "params": best and (study.space.flatten(best.params) or None),
             "workers": text.workers_text(overview.workers),

@@ -37,7 +37,7 @@ WORKER_UPDATES = {
     "study": (
         *("next_number", "next_draw", "num_draws", "n_counted", "n_running", "points"),
         *("status", "paused_by", "pause_reason"),  # a worker's transaction pauses the study
-        *("proposer_token", "proposer_worker_id", "proposer_expires_at"),
+        *("proposer_token", "proposer_worker_id", "proposer_expires_at", "best_values"),
     ),
     "trial": (
         *("state", "reason", "ready", "ready_at", "request", "paused_by", "metric_summary"),
@@ -46,7 +46,7 @@ WORKER_UPDATES = {
         *("checkpoint_id", "checkpoint_step", "n_results", "last_step", "last_value"),
         *("best_value", "best_step", "best_score", "rank_score", "time_total_s"),
         *("started_at", "ended_at", "config", "source_checkpoint_id", "generation"),
-        *("is_unique", "feasible", "cost", "resource_class"),
+        *("is_unique", "feasible", "cost", "resource_class", "running_s", "running_until"),
     ),
     "attempt": (
         *("start_step", "live_through", "flush_no", "ended_at", "reason"),
@@ -62,7 +62,7 @@ WORKER_UPDATES = {
     ),
     "rung_entry": ("ranked", "waiting", "promoted_at"),
     "running_mean": ("step", "n_results", "total"),
-    "counter": ("pending", "running", "paused", "terminated", "error", "cost", "time_s"),
+    "counter": ("pending", "running", "paused", "terminated", "error", "cost", "time_s", "steps"),
 }
 """The columns that a worker updates, by table. A test compares them with a worker's statements."""
 

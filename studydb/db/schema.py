@@ -62,6 +62,7 @@ study = table_with_id(
     sa.Column("proposer_token", sa.Text),
     sa.Column("proposer_worker_id", Id),
     sa.Column("proposer_expires_at", UtcDateTime),
+    sa.Column("best_values", Json),
 )
 """
 `n_counted` is compared with `num_trials`, and `n_running` with `max_concurrent`; without
@@ -70,6 +71,7 @@ the table `proposal`; a later migration drops it. `paused_by` says who or what p
 ('person', …).
 `proposer_token` is the lease of the process that fits the searcher's model, until
 `proposer_expires_at`; see `store/proposer.py`.
+`best_values` has, for each stop rule for the study, the best values so far (`Plateau`).
 Not used yet: `objectives`, the metrics and modes if there are several.
 """
 
@@ -180,6 +182,8 @@ trial = table_with_id(
     sa.Column("is_unique", sa.Boolean),
     sa.Column("feasible", sa.Boolean),
     sa.Column("cost", sa.Double),
+    sa.Column("running_s", sa.Double),
+    sa.Column("running_until", UtcDateTime),
     sa.UniqueConstraint("study_id", "number"),
     sa.UniqueConstraint("study_id", "draw"),
     partial_index(
@@ -221,7 +225,8 @@ so that a report updates no index, and one look-up in an index finds the best tr
 `checkpoint_step` is the highest step saved. `flush_no` counts the attempt's flushes; the attempt's
 end copies the count to `attempt`. `config` is what the next attempt receives. A trial that an
 earlier version made has no `config` until it is claimed. `is_unique` says that no other trial with
-`is_unique` may have the same params.
+`is_unique` may have the same params. `running_s` is the running time of all attempts up to
+`running_until`; both are written only if the study limits this time.
 Not used yet: `source_checkpoint_id`, which the next attempt restores instead of `checkpoint_id`;
 `generation`, the number of intervals that a member of a population has run; `replicate_of`, the
 trial that this trial repeats; `feasible`, whether the trial keeps the study's constraints; `cost`.
@@ -401,9 +406,13 @@ counter = sa.Table(
     *(required(state.lower(), sa.BigInteger) for state in State),
     required("cost", sa.Double, server_default="0"),
     required("time_s", sa.Double, server_default="0"),
+    required("steps", sa.BigInteger, server_default="0"),
     sa.PrimaryKeyConstraint("study_id", "shard"),
 )
-"""Sums over a study's shards give its number of trials by state, their cost and training time."""
+"""
+Sums over a study's shards give its number of trials by state, and what the trials have spent: their
+cost, their running time and their results. Spending is counted only if the study limits it.
+"""
 
 event = table_with_id(
     "event",

@@ -2,16 +2,34 @@
 
 import importlib
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
-
-from studydb.domain.records import Failure
 
 TYPE_BYTES = 1 << 10
 MESSAGE_BYTES = 8 << 10
 TRACEBACK_BYTES = 64 << 10
 
+MOST_BASES = 32
+_EVERY_BASE = (BaseException, object)
+
 _PACKAGE = str(Path(__file__).parents[1])
 _EXAMPLES = str(Path(__file__).parents[1] / "examples")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """
+    Why an attempt failed, for its row and for `studydb show`.
+
+    Attributes:
+        type: The qualified name of the exception's class.
+        bases: The qualified names of the classes that it derives from, without BaseException.
+    """
+
+    type: str
+    message: str
+    traceback: str = ""
+    bases: tuple[str, ...] = ()
 
 
 def failure_of(error: BaseException, *, whole: bool = False) -> Failure:
@@ -22,7 +40,9 @@ def failure_of(error: BaseException, *, whole: bool = False) -> Failure:
         whole: Whether to keep the frames of studydb; users need only the frames of their code.
     """
     trace = _traceback(error, whole=whole)
-    return bounded_failure(Failure(_type_name(type(error)), _message(error), trace))
+    kind = type(error)
+    bases = tuple(type_name(each) for each in kind.__mro__[1:] if each not in _EVERY_BASE)
+    return bounded_failure(Failure(type_name(kind), _message(error), trace, bases))
 
 
 def bounded_failure(failure: Failure) -> Failure:
@@ -31,6 +51,7 @@ def bounded_failure(failure: Failure) -> Failure:
         type=bounded(failure.type, TYPE_BYTES),
         message=bounded(failure.message, MESSAGE_BYTES),
         traceback=bounded(failure.traceback, TRACEBACK_BYTES),
+        bases=tuple(bounded(each, TYPE_BYTES) for each in failure.bases[:MOST_BASES]),
     )
 
 
@@ -45,7 +66,8 @@ def bounded(text: str, limit_bytes: int) -> str:
     return (data[:head] + mark + data[-tail:]).decode(errors="ignore")
 
 
-def _type_name(kind: type) -> str:
+def type_name(kind: type) -> str:
+    """Return the qualified name of a class; without the module for built-in classes."""
     try:
         if kind.__module__ in {"builtins", "__main__"}:
             return kind.__qualname__

@@ -388,15 +388,6 @@ class Worker:
     request: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why an attempt failed, for its row and for `studydb show`."""
-
-    type: str
-    message: str
-    traceback: str = ""
-
-
 class Start(StrEnum):
     """How the process that runs an attempt was started."""
 

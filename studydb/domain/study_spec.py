@@ -7,7 +7,17 @@ from typing import Any
 
 from studydb.domain.arguments import count, count_or_none, flag
 from studydb.domain.life.ending import MAX_LOSSES
-from studydb.domain.life.rules import Threshold
+from studydb.domain.life.retry import Retry, read_retry
+from studydb.domain.life.rules import Rule, rules_of_study
+from studydb.domain.limits import (
+    LIMITS,
+    CostLimit,
+    LimitOptions,
+    Limits,
+    read_cost_limit,
+    read_duration,
+    read_max_steps,
+)
 from studydb.domain.objective import Objective
 from studydb.domain.scheduling import Scheduler
 from studydb.domain.searching import Searcher
@@ -20,6 +30,25 @@ Reader = Callable[[str, Any], Any]
 def setting(default: Any, read: Reader) -> Any:
     """Declare a setting, a field of `StudySpec`; a row without the setting has the default."""
     return field(default=default, metadata={"read": read})
+
+
+class MoreOptions(LimitOptions, total=False):
+    """
+    The arguments of `create_study` for limits and failures.
+
+    Attributes:
+        fail_fast: Whether the study pauses itself at its first failure; running trials save and
+            wait. "raise", as in Ray Tune, means True: `study.run` then raises StudyFailed.
+        retry: Which exceptions are retried, and which count; None if `max_failures` decides alone.
+    """
+
+    fail_fast: bool | str
+    retry: Retry | str | None
+
+
+def fail_fast_flag(name: str, value: Any) -> bool:
+    """Read True, False or "raise", which is Ray Tune's word and means True."""
+    return flag(name, True if value == "raise" else value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +69,7 @@ class StudySpec:
     space: Space
     scheduler: Scheduler
     searcher: Searcher | None
-    rules: tuple[Threshold, ...] = ()
+    rules: tuple[Rule, ...] = ()
     checkpoints: str | None = None
     num_trials: int | None = setting(None, partial(count_or_none, least=1))
     max_concurrent: int | None = setting(None, partial(count_or_none, least=1))
@@ -48,14 +77,47 @@ class StudySpec:
     max_losses: int = setting(MAX_LOSSES, partial(count, least=0))
     losses_at_step: int | None = setting(None, partial(count_or_none, least=1))
     guard: bool = setting(True, flag)
+    fail_fast: bool = setting(False, fail_fast_flag)
+    retry: Retry | None = setting(None, read_retry)  # noqa: RUF009  a field
+    cost_limit: CostLimit | None = setting(None, read_cost_limit)  # noqa: RUF009  a field
+    max_steps: int | None = setting(None, read_max_steps)
+    total_time_limit_s: float | None = setting(None, read_duration)
+    time_limit_s: float | None = setting(None, read_duration)
+    trial_time_limit_s: float | None = setting(None, read_duration)
 
     @property
     def num_draws(self) -> int | None:
         """How many points the searcher has (a grid's size); None for no limit."""
         return 0 if self.searcher is None else self.searcher.size(self.space)
 
+    @property
+    def limits(self) -> Limits:
+        """The limits when this record was read; a person may have raised them since then."""
+        return Limits(**{name: getattr(self, name) for name in LIMITS})
+
+    @property
+    def counts_flushes(self) -> bool:
+        """Whether each flush adds to sums that limits are compared with."""
+        counted = (
+            *(self.cost_limit, self.max_steps),
+            *(self.total_time_limit_s, self.trial_time_limit_s),
+        )
+        return counted != (None, None, None, None)
+
+    @property
+    def stops_by_rule(self) -> bool:
+        """Whether a stop rule for the study compares the results of all its trials."""
+        return bool(self.rules) and bool(rules_of_study(self.rules))
+
     def settings(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in DEFAULTS}
+
+    def settings_json(self) -> dict[str, Any]:
+        """Return the settings as they are stored."""
+        settings = self.settings()
+        if self.retry is not None:
+            settings["retry"] = self.retry.to_json()
+        return settings
 
 
 _SETTINGS = [each for each in fields(StudySpec) if "read" in each.metadata]

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from studydb.domain.life.decisions import Answer
-from studydb.domain.life.rules import first_hit
+from studydb.domain.life.rules import RuleWatch
 from studydb.domain.metrics import Result, Summary, weigh
 from studydb.domain.records import Batch, Claim, Study
 from studydb.domain.tally import Tally
@@ -46,6 +46,7 @@ class Buffer:
         self._sent: Batch | None = None
         self._sent_bytes = 0
         self._flush_no = 0
+        self._watch = RuleWatch(study.rules, study.objective)
         self._after_step = claim.checkpoint.step if claim.checkpoint else 0
         self._next_decision_step = claim.next_decision_step
         is_first = claim.lease.attempt == 1
@@ -62,17 +63,13 @@ class Buffer:
                 self._oldest_s = self._clock_s()
             self._waiting.add(result)
             self.last_step = self.rises_from = result.step
-            due = self._next_decision_step
+            due, may_hit = self._next_decision_step, self._watch.may_hit(result)
             return (
                 (due is not None and result.step >= due)
                 or self._waiting.n_waiting >= FLUSH_ROWS
                 or self._waiting.memory_bytes >= FLUSH_BYTES
-                or self._is_hit(result)
+                or may_hit
             )
-
-    def _is_hit(self, result: Result) -> bool:
-        rules, objective = self._study.rules, self._study.objective
-        return bool(rules) and first_hit(rules, result, objective=objective) is not None
 
     def is_overdue(self) -> bool:
         """Whether a result has waited for `FLUSH_S`, or a batch was sent but not answered."""

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from time import monotonic
 
 from studydb.db import Database
-from studydb.domain.records import renewal_s
+from studydb.domain.records import Study, renewal_s
+from studydb.domain.study_spec import StudySpec
 from studydb.lease.held import HeldAttempt
 from studydb.operations.renew import is_requested, renew
 
@@ -14,11 +15,24 @@ RETRY_S = 1.0
 
 LOOK_S = 4.0
 """The longest time between two looks for requests of people about the trials that are held."""
+RENEWALS_PER_LIMIT = 20
+SHORTEST_PERIOD_S = 1.0
+
+
+def renewal_period_s(lease_s: float, study: StudySpec) -> float:
+    """
+    Return the seconds between two renewals.
+
+    Renewals find the limits of time that are reached. So a study with such a limit renews at least
+    20 times until then, but at most once a second.
+    """
+    often_s = max(SHORTEST_PERIOD_S, study.limits.shortest_s / RENEWALS_PER_LIMIT)
+    return min(renewal_s(lease_s), often_s)
 
 
 class Heartbeat:
     """
-    Renews leases once per period (2/9 of a lease, or a little less); tells attempts their verdicts.
+    Renews leases once per period (2/9 of a lease, or less); tells attempts their verdicts.
 
     A period is 20 s by default. Between two renewals, the heartbeat looks every 3 to 4 s, by a
     single statement, whether a person has requested something of a trial that is held, or of its
@@ -34,14 +48,16 @@ class Heartbeat:
     def __init__(
         self,
         database: Database,
+        study: Study,
         *,
         worker_id: int,
         lease_s: float,
         after_beat: Callable[[], object] = lambda: None,
     ) -> None:
         """Take a `database` that no flush uses, so that no flush delays a renewal."""
-        self._database, self._worker_id, self._after_beat = database, worker_id, after_beat
-        self._period_s = renewal_s(lease_s)
+        self._database, self._study = database, study
+        self._worker_id, self._after_beat = worker_id, after_beat
+        self._period_s = renewal_period_s(lease_s, study)
         self._held: dict[str, HeldAttempt] = {}
         self._lock = threading.Lock()
         self._stopped = threading.Event()
@@ -82,7 +98,7 @@ class Heartbeat:
         """
         attempts = self.held()
         leases = [attempt.lease for attempt in attempts]
-        renewal = renew(self._database, worker_id=self._worker_id, held=leases)
+        renewal = renew(self._database, self._study, worker_id=self._worker_id, held=leases)
         self.request = renewal.request
         for attempt in attempts:
             if attempt.lease.token in renewal.held:

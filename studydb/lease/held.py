@@ -8,13 +8,14 @@ from uuid import uuid4
 
 from studydb.db import Database
 from studydb.domain.errors import LeaseLost, NotAllowed
-from studydb.domain.failures import failure_of
+from studydb.domain.failures import Failure, failure_of
 from studydb.domain.life.decisions import Answer, Verdict
 from studydb.domain.life.ending import Ending
 from studydb.domain.life.event_kinds import EventKind
+from studydb.domain.life.rules import rule_warning
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Result
-from studydb.domain.records import AttemptProcess, Batch, Checkpoint, Claim, Failure, Lease, Study
+from studydb.domain.records import AttemptProcess, Batch, Checkpoint, Claim, Lease, Study
 from studydb.lease.buffer import Buffer
 from studydb.lease.retries import PATIENCE_S, never, retry_until_answered
 from studydb.lease.room import UNLIMITED, Room
@@ -77,6 +78,7 @@ class HeldAttempt:
         self._last: Batch | None = None
         self._is_over = False
         self._next_store_error_s = 0.0
+        self._is_rule_checked = False
 
     @property
     def lease(self) -> Lease:
@@ -104,6 +106,14 @@ class HeldAttempt:
                 f"This process has ended its attempt at trial {number}: it finished the trial, or "
                 "gave the trial back when the study was closed. Ask for another trial."
             )
+
+    def rule_warning(self, result: Result) -> str | None:
+        """Warn once per attempt that a result lacks the metric of a stop rule."""
+        if self._is_rule_checked or not self._study.rules:
+            return None
+        warning = rule_warning(self._study.rules, result, objective=self._study.objective)
+        self._is_rule_checked = warning is not None
+        return warning
 
     def flush(self, *, patience_s: float | None = None, batches: int | None = None) -> None:
         """

@@ -52,6 +52,7 @@ class OwnLoop:
         self._acquiring = threading.Lock()
         self._heartbeat = Heartbeat(
             self._heartbeat_database,
+            study,
             worker_id=self._worker_id,
             lease_s=lease_s,
             after_beat=partial(recover, self._heartbeat_database, study),

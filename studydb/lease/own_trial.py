@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -14,10 +15,9 @@ from typing import TYPE_CHECKING, Any, Self
 from studydb.artifacts.checkpoint_files import CheckpointLike
 from studydb.db.faults import is_of_values
 from studydb.domain.errors import CheckpointError, LeaseLost, UsageError
-from studydb.domain.failures import bounded_failure, failure_of
+from studydb.domain.failures import Failure, bounded_failure, failure_of
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Result, read_report
-from studydb.domain.records import Failure
 from studydb.domain.text.other_tools import missing_attribute, suggesting_keywords
 from studydb.lease.held import HeldAttempt
 from studydb.lease.own_checkpoints import OwnCheckpoints
@@ -130,6 +130,8 @@ class OwnTrial:
                 return False
             held = self._held
             result = self._read(metrics)
+            if (warning := held.rule_warning(result)) is not None:
+                warnings.warn(warning, stacklevel=3)  # the user's call of `report`
             prepared = None if checkpoint is None else self._checkpoints.prepare(checkpoint)
             due = not held.refuses_results and held.add(result)
             if prepared is not None and not held.is_lost:

@@ -9,6 +9,7 @@ from studydb.domain.errors import StorageTransient
 from studydb.domain.records import Claim, Claimant, Study
 from studydb.operations.claim import claim_from_row, find_earlier_send
 from studydb.operations.propose import propose_ahead, propose_next
+from studydb.operations.spending import stop_if_too_old
 from studydb.store import proposals
 from studydb.store.claims import LeasedTrial
 
@@ -44,6 +45,7 @@ def ask(
         None if `num_trials` trials exist, the searcher has no more draws, the study is not
         RUNNING, `max_concurrent` trials run, or `by_model` returned False.
     """
+    stop_if_too_old(database, study)
     row = None
     while row is None:
         if by_model is not None and not by_model(if_nothing_waits):

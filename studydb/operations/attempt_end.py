@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from studydb.db import Txn
+from studydb.domain.failures import Failure
 from studydb.domain.life.alike_failures import fingerprint
 from studydb.domain.life.decisions import DecidedBy, Verdict
 from studydb.domain.life.ending import (
@@ -16,14 +17,16 @@ from studydb.domain.life.ending import (
     requested_verdict,
 )
 from studydb.domain.life.event_kinds import Actor, EventKind
-from studydb.domain.life.states import FINAL, Reason, State
+from studydb.domain.life.states import FINAL, Reason, State, Status
 from studydb.domain.metrics import Result, Summary
-from studydb.domain.records import AttemptProcess, Failure, Lease, Study
+from studydb.domain.records import AttemptProcess, Lease, Study
 from studydb.domain.tally import Analysis, Tally
 from studydb.operations import summing
 from studydb.operations.flushing import Flushed
 from studydb.operations.free_exits import judge_exit
-from studydb.operations.guard import pause_if_alike
+from studydb.operations.guard import pause_after_failure
+from studydb.operations.retrying import judge_failure
+from studydb.operations.spending import Charge, charge
 from studydb.operations.stuck import stuck_note
 from studydb.store import attempts, counters, events, leases, promotions, studies
 from studydb.store.leases import Held
@@ -72,26 +75,22 @@ def end_attempt(
     Args:
         summed: Whether to sum up the trial's metrics; False if its values have caused an error.
     """
-    held = flushed.held
-    final = final_verdict_of_completed if outcome is Reason.COMPLETED else final_verdict
-    verdict = final(flushed.verdict or held.verdict, _requested(txn, study, held))
-    outcome, delay_s = judge_exit(txn, lease=lease, outcome=outcome, failure=failure)
-    note = ""
-    if outcome is Reason.LOST and failure is not None:
-        note = stuck_note(txn, study, lease=lease, failure=failure)
-    facts = TrialFacts(held.failures, held.losses, verdict, note=note, delay_s=delay_s)
+    held, is_alive = flushed.held, actor is not Actor.SWEEP
+    charged = charge(
+        txn, study, trial_ids=[lease.trial_id], results=flushed.stored, are_alive=is_alive
+    )
+    known = flushed.verdict or held.verdict
+    requested = _requested(txn, study, held, charged)
+    verdict = _verdict(known, requested, charged.time_verdict(lease.trial_id), outcome)
+    outcome, facts = _weigh(
+        txn, study, held, verdict, lease=lease, outcome=outcome, failure=failure
+    )
     ending = decide(study, outcome, facts)
     if failure is not None and ending.state is State.ERROR:
-        failure = replace(failure, message=failure.message + note)
+        failure = replace(failure, message=failure.message + facts.note)
 
-    analysis, n_results = None, flushed.summary.n_results
-    to_sum_up = summed and ending.reason is not None and n_results > 0
-    if to_sum_up:
-        analysis = known_analysis(study, tally, flushed.stored, flushed.summary)
-        if analysis is None:
-            analysis = summing.in_transaction(
-                txn, study, trial_id=lease.trial_id, n_results=n_results
-            )
+    to_sum_up = summed and ending.reason is not None and flushed.summary.n_results > 0
+    analysis = _sum_up(txn, study, flushed, lease=lease, tally=tally) if to_sum_up else None
     leases.end(
         txn,
         trial_id=lease.trial_id,
@@ -113,27 +112,79 @@ def end_attempt(
     )
     if outcome in (Reason.FAILED, Reason.LOST, Reason.TIMED_OUT):
         _record_outcome(txn, lease, outcome, failure, actor)
-    if outcome is Reason.FAILED and failure is not None:
-        pause_if_alike(txn, study, lease=lease, failure=failure)
+    if outcome is Reason.FAILED or ending.state is State.ERROR:
+        pause_after_failure(txn, study, lease=lease, outcome=outcome, failure=failure)
 
     if study.max_concurrent is not None:
         studies.leave(txn, study_id=study.id)
     counters.move(txn, study_id=study.id, key=lease.token, out_of=State.RUNNING, into=ending.state)
+    charged.store(txn, study, key=lease.token)
     return Ended(ending, unsummed=to_sum_up and analysis is None)
 
 
-def _requested(txn: Txn, study: Study, held: Held) -> Verdict | None:
+def _weigh(
+    txn: Txn,
+    study: Study,
+    held: Held,
+    verdict: Verdict | None,
+    *,
+    lease: Lease,
+    outcome: Reason,
+    failure: Failure | None,
+) -> tuple[Reason, TrialFacts]:
+    """Return how the attempt counts, and what its trial's next state depends on."""
+    outcome, delay_s = judge_exit(txn, lease=lease, outcome=outcome, failure=failure)
+    counting, failure_delay_s = judge_failure(
+        txn, study, lease=lease, outcome=outcome, failure=failure
+    )
+    note = ""
+    if outcome is Reason.LOST and failure is not None:
+        note = stuck_note(txn, study, lease=lease, failure=failure)
+    return outcome, TrialFacts(
+        held.failures,
+        held.losses,
+        verdict,
+        note=note,
+        delay_s=delay_s or failure_delay_s,
+        counting=counting,
+    )
+
+
+def _sum_up(
+    txn: Txn, study: Study, flushed: Flushed, *, lease: Lease, tally: Tally | None
+) -> Analysis | None:
+    """Sum up the trial's metrics; None if its results are too many for this transaction."""
+    known = known_analysis(study, tally, flushed.stored, flushed.summary)
+    if known is not None:
+        return known
+    n_results = flushed.summary.n_results
+    return summing.in_transaction(txn, study, trial_id=lease.trial_id, n_results=n_results)
+
+
+def _verdict(
+    known: Verdict | None, requested: Verdict | None, timed_out: Verdict | None, outcome: Reason
+) -> Verdict | None:
+    """Return the verdict that the end of the attempt carries out."""
+    if outcome is Reason.COMPLETED:
+        return final_verdict_of_completed(known, requested)
+    is_final = known is not None and known.refuses_results
+    return final_verdict(known if is_final else timed_out or known, requested)
+
+
+def _requested(txn: Txn, study: Study, held: Held, charged: Charge) -> Verdict | None:
     """
-    Read the verdict that people have requested for a trial whose attempt ends.
+    Read the verdict that people, or a limit of the study, request for a trial whose attempt ends.
 
     If the request comes from the study's status, the study's row is locked and read again. A person
     who resumes the study either commits before this lock, and the new status is read here; or waits
     for the lock, and then finds the trial PAUSED.
     """
-    requested = requested_verdict(held.request, held.status)
+    status = Status.SPENT if charged.is_spent else held.status
+    requested = requested_verdict(held.request, status)
     if requested is None or requested.by is not DecidedBy.STUDY:
         return requested
-    return requested_verdict(held.request, studies.locked_status(txn, study_id=study.id))
+    status = studies.locked_status_for_running_trials(txn, study_id=study.id)
+    return requested_verdict(held.request, status)
 
 
 def _record_outcome(

@@ -16,6 +16,7 @@ from studydb.domain.records import (
     Study,
 )
 from studydb.domain.seeds import trial_seed
+from studydb.operations.spending import stop_if_too_old
 from studydb.store import (
     attempts,
     checkpoints,
@@ -50,6 +51,7 @@ def claim(
         None if no trial is runnable, the study is not RUNNING, or `max_concurrent` trials run.
     """
     attempt_claim = partial(_claim, database, study, claimant)
+    stop_if_too_old(database, study)
     try:
         claimed = None
         for position in dict.fromkeys((after_position, QUEUE_START)):

@@ -27,6 +27,7 @@ from studydb.domain.records import Request, Study, TrialRow
 from studydb.domain.scheduling import ENQUEUED_DRAWS
 from studydb.operations import summing
 from studydb.operations.reads import existing_trial
+from studydb.operations.spending import check_limits
 from studydb.searchers import RandomSearch
 from studydb.store import counters, events, promotions, studies, sweeps, trials
 from studydb.store.tags import insert as insert_tags
@@ -181,9 +182,14 @@ def set_status(database: Database, study: Study, status: Status, request: Reques
     Trials are claimed only while the study is RUNNING. RUNNING trials obey at their next flush or
     renewal. When a study is resumed, further transactions make the trials PENDING that were paused
     with the study. If this process dies before all are PENDING, sweeps do the rest.
+
+    Raises:
+        NotAllowed: The study is to be resumed, and has reached one of its limits.
     """
     with suppress(Duplicate), database.begin() as txn:
         _record(txn, study, EventKind(f"study {status.lower()}"), request)
+        if status is Status.RUNNING:
+            check_limits(txn, study)
         studies.set_status(txn, study_id=study.id, status=status)
     n_moved = sweeps.MOST
     while status is Status.RUNNING and n_moved == sweeps.MOST:

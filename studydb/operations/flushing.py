@@ -6,6 +6,7 @@ are dropped. A result with `is_last` ends the trial as COMPLETED, whatever the s
 """
 
 import math
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import attrgetter
@@ -13,7 +14,7 @@ from operator import attrgetter
 from studydb.db import Txn
 from studydb.domain.errors import LeaseLost
 from studydb.domain.life.decisions import TRIAL_IS_DONE, Action, DecidedBy, RungKey, Verdict
-from studydb.domain.life.rules import first_hit
+from studydb.domain.life.rules import first_hit, longest_history
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.records import Batch, Lease, Study
@@ -97,11 +98,16 @@ def summary_if_undecided(
 
     Returns:
         None if several statements are needed: for a decision, to store that the trial is done, for
-        the summary before the batch if this attempt does not know it, or for a first step that does
-        not follow the restored step.
+        the limits of the study's spending or of a trial's time, for the summary before the batch if
+        this attempt does not know it, or for a first step that does not follow the restored step.
     """
     summary = batch.before
-    if summary is None or any(due_results(study, lease, batch)) or _hits(study, batch):
+    if (
+        summary is None
+        or study.counts_flushes
+        or any(due_results(study, lease, batch))
+        or _hits(study, batch)
+    ):
         return None
     if any(map(_IS_LAST, batch.results[:-1] if completes else batch.results)):
         return None
@@ -114,8 +120,13 @@ _IS_LAST = attrgetter("is_last")
 
 
 def _hits(study: Study, batch: Batch) -> bool:
-    return bool(study.rules) and any(
-        first_hit(study.rules, result, objective=study.objective) for result in batch.results
+    """Whether a result meets a rule, or a rule compares it with results that are not here."""
+    if not study.rules:
+        return False
+    if longest_history(study.rules) > 1 or study.stops_by_rule:
+        return True
+    return any(
+        first_hit(study.rules, [result], 1, objective=study.objective) for result in batch.results
     )
 
 
@@ -153,9 +164,12 @@ def _judge(
     txn: Txn, study: Study, view: LockedView, summary: Summary, *, lease: Lease, batch: Batch
 ) -> tuple[tuple[Result, ...], Verdict | None]:
     due = {result.step for result in due_results(study, lease, batch)}
+    recent = _recent_results(txn, study, lease)
     for position, result in enumerate(batch.results, 1):
+        recent.append(result)
+        n_results = summary.n_results + position
         verdict = TRIAL_IS_DONE if result.is_last else None
-        if first_hit(study.rules, result, objective=study.objective):
+        if first_hit(study.rules, tuple(recent), n_results, objective=study.objective):
             verdict = Verdict(Action.STOP, Reason.RULE_STOPPED, DecidedBy.RULE)
         elif result.step in due:
             view.move_to(summary, batch.results[:position])
@@ -163,6 +177,16 @@ def _judge(
         if verdict is not None:
             return batch.results[:position], verdict
     return batch.results, None
+
+
+def _recent_results(txn: Txn, study: Study, lease: Lease) -> deque[Result]:
+    """Read the live results before the batch that stop rules compare with it."""
+    recent: deque[Result] = deque(maxlen=longest_history(study.rules))
+    if n := (recent.maxlen or 0) - 1:
+        spans = results.spans(txn, study_id=study.id, trial_id=lease.trial_id)
+        for span in results.last_spans(txn, spans, limit=n):
+            recent.extend(map(results.read, results.page(txn, span, limit=n)))
+    return recent
 
 
 def _ask_scheduler(

@@ -1,9 +1,10 @@
 """The exits by which a command gives its trial back, and how often they are free."""
 
 from studydb.db import Txn
+from studydb.domain.failures import Failure
 from studydb.domain.life.ending import FREE_EXITS, GIVEN_BACK, TRY_LATER, retry_delay_s
 from studydb.domain.life.states import Reason
-from studydb.domain.records import Failure, Lease
+from studydb.domain.records import Lease
 from studydb.store import attempts
 
 

@@ -1,11 +1,30 @@
-"""Pause a study whose trials all fail alike."""
+"""Pause a study whose trials all fail alike, or at its first failure."""
 
 from studydb.db import Txn
-from studydb.domain.life.alike_failures import MAX_ALIKE, fingerprint, pause_reason
+from studydb.domain.failures import Failure
+from studydb.domain.life.alike_failures import MAX_ALIKE, fingerprint, pause_reason, short_text
+from studydb.domain.life.decisions import DecidedBy
 from studydb.domain.life.event_kinds import Actor, EventKind
-from studydb.domain.life.states import Status
-from studydb.domain.records import Failure, Lease, Study
+from studydb.domain.life.states import Reason, Status
+from studydb.domain.records import Lease, Study
 from studydb.store import events, results, studies
+
+
+def pause_after_failure(
+    txn: Txn, study: Study, *, lease: Lease, outcome: Reason, failure: Failure | None
+) -> None:
+    """
+    Pause the study if it is to fail fast, or if its first trials have all failed alike.
+
+    Args:
+        outcome: How the attempt has ended: FAILED, or the loss that has ended the trial.
+    """
+    if study.fail_fast:
+        what = "lost too often" if failure is None else short_text(failure)
+        why = f"fail_fast, and trial {lease.number} has failed: {what}"
+        _pause(txn, study, DecidedBy.FAIL_FAST, Actor.FAIL_FAST, why)
+    elif outcome is Reason.FAILED and failure is not None:
+        pause_if_alike(txn, study, lease=lease, failure=failure)
 
 
 def pause_if_alike(txn: Txn, study: Study, *, lease: Lease, failure: Failure) -> None:
@@ -23,11 +42,11 @@ def pause_if_alike(txn: Txn, study: Study, *, lease: Lease, failure: Failure) ->
     known = fingerprint(failure)
     failed = events.failures_since_resumption(txn, study_id=study.id)
     alike = {lease.trial_id, *(one.trial_id for one in failed if one.fingerprint == known)}
-    if len(alike) < MAX_ALIKE:
-        return
+    if len(alike) >= MAX_ALIKE:
+        _pause(txn, study, DecidedBy.GUARD, Actor.GUARD, pause_reason(failure, len(alike)))
 
-    why = pause_reason(failure, len(alike))
-    studies.pause_by_guard(txn, study_id=study.id, why=why)
-    events.append(
-        txn, study_id=study.id, kind=EventKind.STUDY_PAUSED, actor=Actor.GUARD, data={"reason": why}
-    )
+
+def _pause(txn: Txn, study: Study, by: DecidedBy, actor: Actor, why: str) -> None:
+    if studies.pause_itself(txn, study_id=study.id, by=by, why=why):
+        kind, data = EventKind.STUDY_PAUSED, {"reason": why}
+        events.append(txn, study_id=study.id, kind=kind, actor=actor, data=data)

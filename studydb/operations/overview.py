@@ -9,6 +9,7 @@ from studydb.db import Database, Txn
 from studydb.domain.errors import UnknownStudy
 from studydb.domain.listed_rows import ListedStudy, ListedTrial, RecentEnds, StorageProblem
 from studydb.domain.records import LastError, Study, TrialRow
+from studydb.operations.spending import describe as describe_limits
 from studydb.operations.study_progress import StudyProgress, progress_in
 from studydb.operations.workers import WorkerList, workers_in
 from studydb.store import events, ranking, view_rows
@@ -32,6 +33,7 @@ class Overview:
         best: The best trial; None as long as no trial has a value.
         unfinished: Some RUNNING, PENDING and PAUSED trials.
         last_error: The newest failure, or the newest loss with a known cause.
+        limits: What each limit of the study allows and what is used.
         at: The time of the read, by the database's clock.
     """
 
@@ -43,6 +45,7 @@ class Overview:
     ends: RecentEnds
     problems: list[StorageProblem]
     last_error: LastError | None
+    limits: list[str]
     at: datetime
 
 
@@ -66,6 +69,7 @@ def read_overview(database: Database, study: Study) -> Overview:
             ends=store.recent_ends(txn, study_id=study.id, n_trials=row.n_trials),
             problems=events.problems(txn, study_id=study.id),
             last_error=events.last_error(txn, study_id=study.id),
+            limits=describe_limits(txn, study),
             at=txn.now,
         )
 

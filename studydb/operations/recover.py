@@ -17,10 +17,10 @@ from contextlib import suppress
 from studydb.db import Database
 from studydb.db.faults import Duplicate, is_of_values
 from studydb.domain.errors import StorageError
-from studydb.domain.failures import failure_of
+from studydb.domain.failures import Failure, failure_of
 from studydb.domain.life.event_kinds import Actor, EventKind
 from studydb.domain.life.states import Reason
-from studydb.domain.records import Failure, Lease, Process, Study
+from studydb.domain.records import Lease, Process, Study
 from studydb.operations import summing
 from studydb.operations.attempt_end import end_attempt
 from studydb.operations.flushing import unchanged

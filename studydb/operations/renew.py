@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from studydb.db import Database
 from studydb.domain.life.decisions import Verdict
 from studydb.domain.life.ending import effective_verdict, requested_verdict
-from studydb.domain.records import Lease
+from studydb.domain.life.states import Status
+from studydb.domain.records import Lease, Study
+from studydb.operations.spending import Charge, charge
 from studydb.store import leases, workers
 from studydb.store.leases import RequestedTrial
 
@@ -26,23 +28,32 @@ class Renewal:
     request: str | None
 
 
-def renew(database: Database, *, worker_id: int, held: Sequence[Lease]) -> Renewal:
+def renew(database: Database, study: Study, *, worker_id: int, held: Sequence[Lease]) -> Renewal:
     """
-    Renew leases, and store people's requests about the leased trials as verdicts.
+    Renew leases; store the limits that are reached, and people's requests, as verdicts.
 
     A verdict that refuses results stays. A verdict from a request changes with the request.
     """
     with database.begin(durable=False) as txn:
         verdicts: dict[str, Verdict | None] = {}
         by_token = {lease.token: lease for lease in held}
-        for row in leases.renew(txn, leases=held) if held else ():
+        renewed = leases.renew(txn, leases=held) if held else []
+        ids = [by_token[row.token].trial_id for row in renewed]
+        charged = charge(txn, study, trial_ids=ids) if renewed else Charge()
+
+        for row in renewed:
             lease = by_token[row.token]
-            verdict = _verdict(row)
+            status = Status.SPENT if charged.is_spent else row.status
+            requested = requested_verdict(row.request, status)
+            verdict = effective_verdict(row.verdict, requested)
+            if verdict is None or not verdict.refuses_results:
+                verdict = charged.time_verdict(lease.trial_id) or verdict
             if verdict != row.verdict:
                 leases.set_verdict(txn, lease=lease, verdict=verdict)
             verdicts[lease.token] = verdict
 
         request = workers.mark_alive(txn, worker_id=worker_id)
+        charged.store(txn, study, key=worker_id)
     return Renewal(verdicts, request)
 
 

@@ -5,6 +5,7 @@ from studydb.domain.life.decisions import Answer
 from studydb.domain.life.ending import requested_verdict
 from studydb.domain.records import Batch, Lease, Study
 from studydb.operations.flushing import flush, next_step, refused, summary_if_undecided
+from studydb.operations.spending import charge
 from studydb.store import leases, single_statement
 
 
@@ -35,7 +36,9 @@ def report(database: Database, study: Study, *, lease: Lease, batch: Batch) -> A
         if not flushed.is_new:
             return Answer(held.verdict, next_step(study, lease, batch), flushed.summary)
 
-        verdict = flushed.verdict or requested_verdict(held.request, held.status)
+        charged = charge(txn, study, trial_ids=[lease.trial_id], results=flushed.stored)
+        spent = charged.verdict(lease.trial_id)
+        verdict = flushed.verdict or spent or requested_verdict(held.request, held.status)
         leases.record(
             txn,
             lease=lease,
@@ -47,4 +50,5 @@ def report(database: Database, study: Study, *, lease: Lease, batch: Batch) -> A
             time_total_s=flushed.time_total_s,
             verdict=verdict,
         )
+        charged.store(txn, study, key=lease.token)
     return Answer(verdict, next_step(study, lease, batch), flushed.summary)

@@ -1,9 +1,10 @@
 """Tell whether a trial dies at the same step each time."""
 
 from studydb.db import Txn
+from studydb.domain.failures import Failure
 from studydb.domain.life.ending import DIED
 from studydb.domain.life.states import Reason
-from studydb.domain.records import Failure, Lease, Study
+from studydb.domain.records import Lease, Study
 from studydb.store import attempts
 
 

@@ -25,7 +25,8 @@ class StudyProgress:
         has_room: Whether `max_concurrent` lets one more trial run.
         promotes: Whether the scheduler promotes PAUSED trials at all.
         asked: What the scheduler has answered, if it promotes trials.
-        pause_reason: Why the study's guard paused the study; None if the guard did not.
+        pause_reason: Why the study has paused itself; None if it has not.
+        limit_reached: Which of its limits has stopped the study; None if none has.
         num_trials: The most trials of the study; None for no limit.
         is_resuming: Whether trials are still PAUSED because the study was paused.
         has_waited: Whether a PENDING trial's back-off is over, so that a sweep makes it runnable.
@@ -39,6 +40,7 @@ class StudyProgress:
     promotes: bool = False
     asked: Asked = NOTHING
     pause_reason: str | None = None
+    limit_reached: str | None = None
     num_trials: int | None = None
     is_resuming: bool = False
     has_waited: bool = False
@@ -132,7 +134,8 @@ def progress_in(txn: Txn, study: Study) -> StudyProgress:
         has_room=budget.has_room,
         promotes=study.scheduler.resumes,
         asked=asked,
-        pause_reason=budget.guard_reason,
+        pause_reason=budget.pause_reason,
+        limit_reached=budget.limit_reached,
         num_trials=budget.num_trials,
         is_resuming=seen.is_resuming,
         has_waited=seen.has_waited,

@@ -1,4 +1,4 @@
-"""The number of a study's trials in each state, kept in counters."""
+"""Counters of a study: its trials in each state, and what the trials have spent."""
 
 from zlib import crc32
 
@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from studydb.db import Prepared, Txn
 from studydb.db.schema import counter
 from studydb.domain.life.states import State
+from studydb.domain.limits import Spending
 from studydb.domain.records import Counts
 
 SHARDS = 32
@@ -36,6 +37,18 @@ _INSERT = Prepared(
     sa.insert(counter).values(
         {state.lower(): 0 for state in State}
         | {"study_id": sa.bindparam("study"), "shard": sa.bindparam("shard_no")}
+    )
+)
+
+_SPENDING = (counter.c.cost, counter.c.steps, counter.c.time_s)
+_SPEND = Prepared(
+    sa.update(counter)
+    .where(counter.c.study_id == sa.bindparam("study"), counter.c.shard == sa.bindparam("shard_no"))
+    .values({each.name: each + sa.bindparam(f"by_{each.name}") for each in _SPENDING})
+)
+_SPENT = Prepared(
+    sa.select(*(sa.func.coalesce(sa.func.sum(each), 0) for each in _SPENDING)).where(
+        counter.c.study_id == sa.bindparam("study")
     )
 )
 
@@ -74,12 +87,28 @@ def binds(
     *, key: int | str, out_of: State | None, into: State | None, n: int = 1
 ) -> dict[str, int]:
     """Return the binds of `MOVE`, except the id of the study; see `move`."""
-    change = {"shard_no": (key if isinstance(key, int) else crc32(key.encode())) % SHARDS}
+    change = {"shard_no": _shard(key)}
     if out_of is not None:
         change[f"by_{out_of.lower()}"] = -n
     if into is not None:
         change[f"by_{into.lower()}"] = change.get(f"by_{into.lower()}", 0) + n
     return change
+
+
+def _shard(key: int | str) -> int:
+    return (key if isinstance(key, int) else crc32(key.encode())) % SHARDS
+
+
+def spend(txn: Txn, *, study_id: int, key: int | str, spending: Spending) -> None:
+    """Add what trials have spent; the caller has locked the study's row. For `key` see `move`."""
+    amounts = {f"by_{name}": value for name, value in spending._asdict().items()}
+    txn.run(_SPEND, study=study_id, shard_no=_shard(key), **amounts)
+
+
+def spent(txn: Txn, *, study_id: int) -> Spending:
+    """Sum up what the trials of a study have spent; exact if the study's row is locked."""
+    cost, steps, time_s = txn.all(_SPENT, study=study_id)[0]
+    return Spending(float(cost), int(steps), float(time_s))
 
 
 def read(txn: Txn, *, study_id: int) -> Counts:

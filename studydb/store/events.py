@@ -23,6 +23,7 @@ PROBLEMS = (
     EventKind.CHECKPOINT_FAILED,
     EventKind.CHECKPOINT_CORRUPT,
     EventKind.CONFIG_NOT_READ,
+    EventKind.RULE_NOT_COMPARED,
     EventKind.RECOVERY_FAILED,
     EventKind.MODEL_FAILED,
 )

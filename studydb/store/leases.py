@@ -192,8 +192,8 @@ class RequestedTrial:
     A trial whose lease is held, and what people request of it.
 
     Attributes:
-        status: The study's status; also RUNNING if the study paused itself, because its running
-            trials then continue.
+        status: The study's status. RUNNING also if the study's guard paused it, because the running
+            trials then continue; SPENT if a limit of the study has stopped it.
     """
 
     token: str

@@ -12,7 +12,7 @@ from studydb.db.schema import search_space, signature, study, trainable
 from studydb.db.statement import Row
 from studydb.domain.errors import UnknownStudy
 from studydb.domain.life.decisions import DecidedBy
-from studydb.domain.life.rules import Threshold
+from studydb.domain.life.rules import rule_from_json
 from studydb.domain.life.states import Mode, Status
 from studydb.domain.objective import Objective
 from studydb.domain.records import NewStudy, Study, Trainable, TrainableRole
@@ -20,6 +20,7 @@ from studydb.domain.space.search_space import Space
 from studydb.domain.study_spec import DEFAULTS, read_settings
 from studydb.schedulers import read as read_scheduler
 from studydb.searchers import read as read_searcher
+from studydb.store.trials import STATUS_FOR_RUNNING_TRIALS
 
 OPEN = sa.and_(
     study.c.status == Status.RUNNING,
@@ -107,13 +108,24 @@ _BUDGET = Prepared(sa.select(*BUDGET).where(THIS))
 _SET_STATUS = Prepared(
     sa.update(study)
     .where(THIS)
-    .values(status=sa.bindparam("to_status"), paused_by=sa.bindparam("by_whom"), pause_reason=None)
+    .values(
+        status=sa.bindparam("to_status"),
+        paused_by=sa.bindparam("by_whom"),
+        pause_reason=None,
+        # A study that a rule has stopped would stop again at the next result.
+        best_values=sa.case(
+            (study.c.paused_by == DecidedBy.LIMIT, sa.null()), else_=study.c.best_values
+        ),
+    )
 )
 
-_PAUSE_BY_GUARD = Prepared(
+_PAUSE_ITSELF = Prepared(
     sa.update(study)
     .where(THIS, study.c.status == Status.RUNNING)
-    .values(status=Status.PAUSED, paused_by=DecidedBy.GUARD, pause_reason=sa.bindparam("why"))
+    .values(
+        status=Status.PAUSED, paused_by=sa.bindparam("by_whom"), pause_reason=sa.bindparam("why")
+    )
+    .returning(study.c.id)
 )
 
 _EXTEND = Prepared(
@@ -137,15 +149,26 @@ _RELOCATE = Prepared(
     .values(checkpoints=sa.bindparam("to_store"), settings=sa.bindparam("to_settings"))
 )
 
+_STORE_SETTINGS = Prepared(
+    sa.update(study).where(THIS).values(settings=sa.bindparam("to_settings"))
+)
+
 _RENAME = Prepared(sa.update(study).where(THIS).values(name=sa.bindparam("to_name")))
 
 _EXISTS = Prepared(sa.select(study.c.id).where(THIS))
 
 _LOCK = Prepared(sa.select(study.c.id).where(THIS).with_for_update(key_share=True))
 
-_LOCKED_STATUS = Prepared(sa.select(study.c.status).where(THIS).with_for_update(key_share=True))
+_LOCKED_STATUS = Prepared(
+    sa.select(study.c.status, STATUS_FOR_RUNNING_TRIALS.label("for_running_trials"))
+    .where(THIS)
+    .with_for_update(key_share=True)
+)
 
 _NAMES = Prepared(sa.select(study.c.name).order_by(study.c.id))
+
+BY_ITSELF = (DecidedBy.GUARD, DecidedBy.FAIL_FAST)
+"""The values of `paused_by` of a study that has paused itself."""
 
 DELETED = "The study was deleted meanwhile. `studydb studies` lists the studies that exist."
 """The message of UnknownStudy where the caller has found the study before."""
@@ -162,7 +185,8 @@ class Budget:
         has_room: Whether `max_concurrent` lets one more trial run.
         is_spent: Whether `num_trials` or the searcher's `num_draws` is reached.
         next_draw: The draw of the next new trial.
-        guard_reason: Why studydb itself paused the study; None if studydb has not paused it.
+        pause_reason: Why the study has paused itself; None if it has not.
+        limit_reached: Which of its limits has stopped the study; None if none has.
     """
 
     status: Status
@@ -171,7 +195,8 @@ class Budget:
     is_spent: bool
     next_draw: int
     num_trials: int | None
-    guard_reason: str | None
+    pause_reason: str | None
+    limit_reached: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +222,7 @@ def insert(txn: Txn, *, new: NewStudy) -> int:
     Raises:
         Duplicate: The name is taken.
     """
-    settings = new.settings()
+    settings = new.settings_json()
     row = txn.all(
         sa.insert(study)
         .values(
@@ -273,7 +298,7 @@ def find(txn: Txn, *, name: str) -> Study | None:
         space_version=row.space_version,
         scheduler=read_scheduler(row.scheduler),
         searcher=read_searcher(row.searcher),
-        rules=tuple(Threshold(**rule) for rule in row.rules),
+        rules=tuple(map(rule_from_json, row.rules)),
         checkpoints=row.checkpoints,
         former_checkpoints=_former(stored),
         trainable=find_trainable(txn, study_id=row.id),
@@ -335,6 +360,11 @@ def locked_status(txn: Txn, *, study_id: int) -> Status:
     return Status(existing(txn.first(_LOCKED_STATUS, study=study_id)).status)
 
 
+def locked_status_for_running_trials(txn: Txn, *, study_id: int) -> Status:
+    """Lock the study's row and read the status that its RUNNING trials obey; see `leases.Held`."""
+    return Status(existing(txn.first(_LOCKED_STATUS, study=study_id)).for_running_trials)
+
+
 def budget(txn: Txn, *, study_id: int) -> Budget:
     """Read what a study's limits allow now; raise UnknownStudy if the study was deleted."""
     return budget_of(existing(txn.first(_BUDGET, study=study_id)))
@@ -349,7 +379,8 @@ def budget_of(row: Row) -> Budget:
         is_spent=bool(row.spent),
         next_draw=row.next_draw,
         num_trials=row.num_trials,
-        guard_reason=row.pause_reason if row.paused_by == DecidedBy.GUARD else None,
+        pause_reason=row.pause_reason if row.paused_by in BY_ITSELF else None,
+        limit_reached=row.pause_reason if row.paused_by == DecidedBy.LIMIT else None,
     )
 
 
@@ -359,9 +390,9 @@ def set_status(txn: Txn, *, study_id: int, status: Status) -> None:
     txn.run(_SET_STATUS, study=study_id, to_status=status, by_whom=by)
 
 
-def pause_by_guard(txn: Txn, *, study_id: int, why: str) -> None:
-    """Pause a RUNNING study whose trials fail alike."""
-    txn.run(_PAUSE_BY_GUARD, study=study_id, why=why)
+def pause_itself(txn: Txn, *, study_id: int, by: DecidedBy, why: str) -> bool:
+    """Pause a RUNNING study because of its failures; False if it is not RUNNING."""
+    return txn.count(_PAUSE_ITSELF, study=study_id, by_whom=by, why=why) == 1
 
 
 def extend(txn: Txn, *, study_id: int, n_more: int) -> int | None:
@@ -397,6 +428,16 @@ def relocate(txn: Txn, *, study_id: int, url: str) -> None:
     former = [store for store in known if store != url]
     settings = {**(row.settings or {}), "former_checkpoints": former}
     txn.run(_RELOCATE, study=study_id, to_store=url, to_settings=settings)
+
+
+def locked_settings(txn: Txn, *, study_id: int) -> dict[str, Any]:
+    """Lock the study's row and read its settings; raise UnknownStudy if the study was deleted."""
+    return existing(txn.first(_LOCKED_PLACES, study=study_id)).settings or {}
+
+
+def store_settings(txn: Txn, *, study_id: int, settings: Mapping[str, Any]) -> None:
+    """Replace the settings of a study whose row the caller has locked."""
+    txn.run(_STORE_SETTINGS, study=study_id, to_settings=dict(settings))
 
 
 def existing(row: Row | None) -> Row:

@@ -340,10 +340,14 @@ def status_of_study(study_id: sa.ColumnElement[int]) -> sa.ScalarSelect[str]:
     return sa.select(study.c.status).where(study.c.id == study_id).scalar_subquery()
 
 
+STATUS_FOR_RUNNING_TRIALS = sa.case(
+    (study.c.paused_by == sa.literal_column(f"'{DecidedBy.GUARD}'", sa.Text), Status.RUNNING),
+    (study.c.paused_by == sa.literal_column(f"'{DecidedBy.LIMIT}'", sa.Text), Status.SPENT),
+    else_=study.c.status,
+)
+"""The status that RUNNING trials obey: RUNNING after a pause by the guard; SPENT after a limit."""
+
+
 def status_for_running_trials(study_id: sa.ColumnElement[int]) -> sa.ScalarSelect[str]:
-    """Make a subquery that reads the study's status, or RUNNING if the study paused itself."""
-    paused = sa.case(
-        (study.c.paused_by == sa.literal_column(f"'{DecidedBy.GUARD}'", sa.Text), Status.RUNNING),
-        else_=study.c.status,
-    )
-    return sa.select(paused).where(study.c.id == study_id).scalar_subquery()
+    """Make a subquery that reads the status that the RUNNING trials of a study obey."""
+    return sa.select(STATUS_FOR_RUNNING_TRIALS).where(study.c.id == study_id).scalar_subquery()

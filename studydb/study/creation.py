@@ -7,7 +7,7 @@ import shlex
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 from uuid import uuid4
 
 from studydb.analysis.definition import differences
@@ -23,13 +23,14 @@ from studydb.domain.errors import (
 )
 from studydb.domain.life.ending import LOSSES_AT_STEP, MAX_LOSSES
 from studydb.domain.life.rules import read_rules
+from studydb.domain.limits import LIMITS
 from studydb.domain.objective import Objective
 from studydb.domain.records import NewStudy, Request, Trainable, TrainableKind
 from studydb.domain.records import Study as Record
 from studydb.domain.scheduling import Scheduler
 from studydb.domain.searching import Searcher
 from studydb.domain.space.search_space import Space
-from studydb.domain.study_spec import DEFAULTS, StudySpec, read_settings
+from studydb.domain.study_spec import DEFAULTS, MoreOptions, StudySpec, read_settings
 from studydb.domain.text.names import check_study_name
 from studydb.domain.text.other_tools import suggesting_keywords
 from studydb.operations.create import create, load, name_taken
@@ -75,6 +76,7 @@ def create_study(
     storage: str | None = None,
     load_if_exists: bool = False,
     workdir: str | Path | None = None,
+    **more: Unpack[MoreOptions],
 ) -> Study:
     """
     Create a study; an SQLite database is made when missing.
@@ -96,6 +98,7 @@ def create_study(
             trainable must agree. A StudyDiffers warning names other arguments that differ.
         workdir: The directory that workers search for the trainable after their own directory;
             None for the current directory.
+        more: Limits of cost, steps and time, and what follows a failure; see `MoreOptions`.
 
     Raises:
         StudyExists: The name is taken.
@@ -118,12 +121,19 @@ def create_study(
             max_concurrent=max_concurrent,
             max_failures=max_failures,
             guard=guard,
+            **more,
         ),
     )
     new = _new_study(name, spec, trainable, workdir)
+    return _opened(storage, new, trainable, load_if_exists=load_if_exists)
+
+
+def _opened(
+    storage: str | None, new: NewStudy, code: Code | None, *, load_if_exists: bool
+) -> Study:
     database = open_database(storage, make=True)
     with closed_on_error(database):
-        record = _create(database, new, trainable, load_if_exists=load_if_exists)
+        record = _create(database, new, code, load_if_exists=load_if_exists)
         _warn_of_differences(record, new)
         return Study(database, record)
 
@@ -179,7 +189,7 @@ def _check_end(spec: StudySpec, trainable: Trainable | None) -> None:
     Without a trainable, an empty space is allowed: the user's program then chooses what it runs.
     """
     space = spec.space
-    is_endless = spec.num_draws is None and spec.num_trials is None
+    is_endless = spec.num_draws is None and spec.num_trials is None and not spec.limits.end_study
     if space.parameters or not is_endless or (trainable is None and not space.constants):
         return
     held = f"only constants ({', '.join(space.constants)})" if space.constants else "nothing"
@@ -257,13 +267,17 @@ def _warn_of_differences(found: Record, asked: NewStudy) -> None:
     if "checkpoints" in differing:
         url = shlex.quote(f"checkpoints={asked.checkpoints}")
         cures.append(f"study.set(checkpoints=…) or `studydb set {name} {url}`")
-    if differing.keys() - {"num_trials", "checkpoints"}:
+    limits = [name for name in LIMITS if name in differing and getattr(found, name) is not None]
+    if limits:
+        given = ", ".join(f"{each}=…" for each in limits)
+        cures.append(f"study.set({given}) or `studydb set {name} {given.replace(', ', ' ')}`")
+    if differing.keys() - {"num_trials", "checkpoints", *limits}:
         cures.append("another name, for a study with other specs")
     warnings.warn(
         f"Study {found.name!r} continues as it was created: {', '.join(differing.values())}. "
         f"To change it: {'; '.join(cures)}.",
         StudyDiffers,
-        stacklevel=4,  # the user's call, above this function, create_study and the decorator
+        stacklevel=5,  # the user's call: above this function are two others and the decorator
     )
 
 

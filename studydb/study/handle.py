@@ -5,15 +5,17 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 from uuid import uuid4
 
 from studydb.db import Database
 from studydb.domain.arguments import count, integer
 from studydb.domain.errors import InvalidSpec, NotAllowed
 from studydb.domain.life.states import Status
+from studydb.domain.limits import LimitOptions
 from studydb.domain.records import Counts, Request, Trainable
 from studydb.domain.records import Study as Record
+from studydb.domain.study_spec import read_settings
 from studydb.domain.text.names import check_tags, check_trial_name
 from studydb.domain.text.other_tools import missing_attribute, suggesting_keywords
 from studydb.lease.loop import OwnLoop
@@ -23,6 +25,7 @@ from studydb.operations.refresh import refreshed
 from studydb.operations.relocate import relocate
 from studydb.operations.rename import rename
 from studydb.operations.revise import revise
+from studydb.operations.set_limits import set_limits
 from studydb.operations.study_progress import StudyProgress, read_progress
 from studydb.settings import load_keyring
 from studydb.study import checking
@@ -231,9 +234,12 @@ class Study:
         checkpoints: str | os.PathLike[str] | None = None,
         trainable: Code | None = None,
         workdir: str | Path | None = None,
+        **limits: Unpack[LimitOptions],
     ) -> None:
         """
-        Change settings for attempts that start later; running attempts keep the old settings.
+        Change settings of the study: limits at once, the others for attempts that start later.
+
+        A study that has stopped at a limit goes on after `resume`.
 
         Args:
             checkpoints: The URL or path of the store for new checkpoints, "inline:" for the
@@ -243,12 +249,14 @@ class Study:
                 and ends after its running trials.
             workdir: The directory that workers search for `trainable` after their own directory;
                 None for the current directory.
+            limits: Limits with which the study was created; see `LimitOptions`.
 
         Raises:
             UsageError: studydb has no store for such a URL, or the trainable cannot be used or
                 does not agree with the space, or workdir is given alone; nothing was changed.
-            NotAllowed: The study has no trainable; nothing was changed.
+            NotAllowed: The study has no trainable, or no such limit; nothing was changed.
         """
+        to_set = read_settings(**limits)
         if workdir is not None and trainable is None:
             raise InvalidSpec(
                 f"workdir={os.fspath(workdir)!r} says where workers search for a trainable; give "
@@ -256,8 +264,11 @@ class Study:
             )
         url = checking.store_url(checkpoints)
         new = None if trainable is None else self._signed(trainable, workdir, url)
-        if url is None and new is None:
-            raise InvalidSpec("Nothing is to be set; give checkpoints or trainable.")
+        if url is None and new is None and not to_set:
+            raise InvalidSpec("Nothing is to be set; give checkpoints, trainable or a limit.")
+        if to_set:
+            self._ask_once(set_limits, to_set)
+            self.record = dataclasses.replace(self.record, **to_set)
         if url is not None:
             self._ask_once(relocate, url)
         if new is not None:

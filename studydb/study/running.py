@@ -55,6 +55,8 @@ def run(database: Database, study: Record, *, workers: int) -> Counts:
     progress = read_patiently(lambda: read_progress(database, study))
     for problem in read_patiently(lambda: storage_problems(database, study)):
         display.show_message(f"Problem: {problem_text(problem)}")
+    if progress.limit_reached is not None:
+        display.show_message(f"The study has stopped itself: its {progress.limit_reached}.")
     counts = checked(database, study, progress)
     if counts.error:
         display.show_message(_describe_errors(database, study, counts.error))

@@ -4,6 +4,7 @@ import secrets
 import socket
 import tempfile
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +19,7 @@ from studydb.child.messages import Answered, Reported, read_from_child, write
 from studydb.child.running_trial import RunningTrial, current
 from studydb.domain.errors import NotAllowed, TrialStopped
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict
-from studydb.domain.life.rules import first_hit
+from studydb.domain.life.rules import first_hit, longest_history
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Result
 from studydb.domain.records import Study
@@ -71,7 +72,7 @@ def try_trainable(
             scratch=scratch,
             store=INLINE,
             study_name=study.name,
-            rules=study.rules,
+            rules=tuple(rule.to_json() for rule in study.rules),
         )
         ours, theirs = socket.socketpair()
         errors: list[Exception] = []
@@ -109,11 +110,15 @@ def _answer(channel: Channel, study: Study, on_report: ON_REPORT, errors: list[E
 
 def _answer_all(channel: Channel, study: Study, on_report: ON_REPORT) -> None:
     verdict: Verdict | None = None
+    recent: deque[Result] = deque(maxlen=longest_history(study.rules))
+    n_results = 0
     while (frame := channel.receive()) is not None:
         message = read_from_child(frame)
         if isinstance(message, Reported) and message.result is not None:
             on_report(message.result, message.saved is not None)
-            if first_hit(study.rules, message.result, objective=study.objective) is not None:
+            recent.append(message.result)
+            n_results += 1
+            if first_hit(study.rules, tuple(recent), n_results, objective=study.objective):
                 verdict = Verdict(Action.STOP, Reason.RULE_STOPPED, DecidedBy.RULE)
         if (number := getattr(message, "id", None)) is not None:
             channel.send(write(Answered(number, verdict)))

@@ -35,12 +35,12 @@ from studydb.domain.errors import (
     TrainableError,
     Untrusted,
 )
-from studydb.domain.failures import failure_of
+from studydb.domain.failures import Failure, failure_of
 from studydb.domain.life.decisions import Action
 from studydb.domain.life.ending import DIED, GIVEN_BACK, TRY_LATER
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import DONE, STEP, Result, read_report
-from studydb.domain.records import AttemptProcess, Failure, Start, TrainableKind
+from studydb.domain.records import AttemptProcess, Start, TrainableKind
 from studydb.lease.held import HeldAttempt
 from studydb.processes import SIGNAL_SPREAD_S, STOP_SIGNALS
 from studydb.worker.attempt_output import AttemptOutput
@@ -225,7 +225,7 @@ class Attempt:
             runs_in_directory=self._equipment.options.runs_in_directory,
             study_name=study.name,
             grace_s=self._equipment.options.grace_s,
-            rules=study.rules,
+            rules=tuple(rule.to_json() for rule in study.rules),
             restore=restore,
             time_total_s=claim.time_total_s,
             next_decision_step=study.scheduler.next_decision_step(
@@ -388,6 +388,7 @@ class Attempt:
             result = self._checked(message.result)
             due = held.add(result)
             self.last_value = result.value
+            self._safely(lambda: self._equipment.warn_of_rules(held, result))
             if message.id is not None:  # the child waits for the answer
                 self._safely(held.flush)
             elif due:

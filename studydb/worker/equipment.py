@@ -6,6 +6,7 @@ from pathlib import Path
 
 from studydb.db import Database
 from studydb.domain.life.event_kinds import EventKind
+from studydb.domain.metrics import Result
 from studydb.domain.records import Lease, Study
 from studydb.lease.checkpoint_rows import Checkpoints
 from studydb.lease.heartbeat import Heartbeat
@@ -60,6 +61,15 @@ class Equipment:
         mine = object()
         if self.warnings.setdefault("not kept", mine) is mine:  # atomic: slots share the dict
             self.options.say(f"a new process runs the next trial, because {reason}")
+
+    def warn_of_rules(self, held: HeldAttempt, result: Result) -> None:
+        """Warn once per worker if a result lacks the metric of a stop rule."""
+        kind, mine = EventKind.RULE_NOT_COMPARED, object()
+        error = None if kind in self.warnings else held.rule_warning(result)
+        if error is None or self.warnings.setdefault(kind, mine) is not mine:
+            return
+        self.options.say(f"warning: {error}")
+        held.record_event(kind, error)
 
     def record_config_unread(self, held: HeldAttempt, name: str) -> None:
         """Warn once per worker that the trainable `name` never reads the parameters of a trial."""

@@ -11,10 +11,10 @@ from typing import TypeVar
 
 from studydb.db.faults import is_of_values
 from studydb.domain.errors import LeaseLost, StorageError, StorageTransient, StudydbError
-from studydb.domain.failures import failure_of
+from studydb.domain.failures import Failure, failure_of
 from studydb.domain.life.ending import Ending
 from studydb.domain.life.states import Reason, State
-from studydb.domain.records import Claim, Failure
+from studydb.domain.records import Claim
 from studydb.domain.text.display import best_text, value_text
 from studydb.lease.acquire import Acquirer
 from studydb.lease.held import HeldAttempt, refusal

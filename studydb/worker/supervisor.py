@@ -147,6 +147,7 @@ def _work(
     stack.callback(_leave, database, worker_id)
     heartbeat = Heartbeat(
         heartbeat_database,
+        study,
         worker_id=worker_id,
         lease_s=options.lease_s,
         after_beat=lambda: _after_beat(heartbeat, interruption, heartbeat_database, study),
@@ -274,6 +275,8 @@ def _print_study_state(equipment: Equipment) -> int:
         progress = read_progress(equipment.database, study)
         if progress.is_done:
             say(f"study {study.name!r} is {progress.status}: {progress.counts.text}")
+        if progress.limit_reached is not None:
+            say(f"the study has stopped itself: its {progress.limit_reached}")
         if progress.has_failed:
             say(describe_failure(equipment.database, study, progress))
             return StudyFailed.exit_code

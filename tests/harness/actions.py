@@ -14,19 +14,11 @@ from harness.model import Model
 from harness.model_rows import ModelAttempt
 from studydb.db import Database
 from studydb.domain.errors import StudydbError
+from studydb.domain.failures import Failure
 from studydb.domain.life.ending import GIVEN_BACK, TRY_LATER, Ending
 from studydb.domain.life.states import Reason, Status
 from studydb.domain.metrics import Result, Summary
-from studydb.domain.records import (
-    Batch,
-    Checkpoint,
-    CheckpointKind,
-    Claim,
-    Claimant,
-    Failure,
-    Lease,
-    Study,
-)
+from studydb.domain.records import Batch, Checkpoint, CheckpointKind, Claim, Claimant, Lease, Study
 from studydb.domain.tally import Tally
 from studydb.operations import control
 from studydb.operations.ask import ask
@@ -40,6 +32,7 @@ from studydb.operations.register import leave
 from studydb.operations.renew import renew
 from studydb.operations.report import report
 from studydb.operations.save import save
+from studydb.operations.set_limits import set_limits
 from studydb.store import events
 
 
@@ -146,7 +139,7 @@ class ActionFactory:
         tokens = [lease.token for lease in held]
         return StudyAction(
             "renew",
-            lambda database: renew(database, worker_id=worker.id, held=held).held,
+            lambda database: renew(database, self.study, worker_id=worker.id, held=held).held,
             lambda model: model.renew(worker.uuid, tokens),
         )
 
@@ -367,6 +360,14 @@ class ActionFactory:
             "extend",
             lambda database: control.extend(database, self.study, request, n_more=by),
             lambda model: model.extend(request, by=by),
+        )
+
+    def set_limits(self, limits: dict[str, Any]) -> StudyAction:
+        request = new_request()
+        return StudyAction(
+            "set_limits",
+            lambda database: set_limits(database, self.study, limits, request),
+            lambda model: model.set_limits(request, limits),
         )
 
 

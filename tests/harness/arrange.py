@@ -155,7 +155,7 @@ class SimulatedWorker:
         return run
 
     def renew(self, *runs: "Run") -> Renewal:
-        return renew(self.database, worker_id=self.id, held=[run.lease for run in runs])
+        return renew(self.database, self.study, worker_id=self.id, held=[run.lease for run in runs])
 
     def _run(self, operation: Callable[..., Claim | None], token_: str | None) -> "Run | None":
         claimed = operation(self.database, self.study, self.claimant(token_))

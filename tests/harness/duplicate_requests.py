@@ -25,11 +25,13 @@ from harness.arrange import (
 from harness.model_searcher import ModelSearch
 from harness.sketches import HyperBand, MedianStopping
 from studydb.db import Database
+from studydb.domain.failures import Failure
 from studydb.domain.life.decisions import RungKey
 from studydb.domain.life.ending import FREE_EXITS, GIVEN_BACK, TRY_LATER
 from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import Origin, Reason, Status
-from studydb.domain.records import Batch, Failure, Study, Trainable, TrainableKind
+from studydb.domain.limits import CostLimit
+from studydb.domain.records import Batch, Study, Trainable, TrainableKind
 from studydb.domain.scheduling import Close, Scheduler
 from studydb.operations import control, proposer
 from studydb.operations.ask import ask
@@ -51,6 +53,7 @@ from studydb.operations.renew import renew
 from studydb.operations.report import report
 from studydb.operations.revise import revise
 from studydb.operations.save import save
+from studydb.operations.set_limits import set_limits
 from studydb.operations.summing import after_end
 from studydb.processes import this_process
 from studydb.schedulers import ASHA
@@ -362,6 +365,42 @@ def _failing_like_four_others(database: Database) -> Call:
     return lambda over: finish(over, study, **given, failure=cause)
 
 
+def _reaching_a_limit(database: Database) -> Call:
+    """The transaction that stores the report also stops the study."""
+    limits: Any = {"cost_limit": CostLimit("loss", 0.75), "total_time_limit_s": 1e6}
+    study = new_study(database, **limits)
+    SimulatedWorker(database, study).take().report(0.5)
+    return _reporting(database, study=study)
+
+
+def _renewing_past_a_limit(database: Database) -> Call:
+    """The renewal finds that the trial has run for too long, and that the study is too old."""
+    call = _renewing(database, trial_time_limit_s=60.0, total_time_limit_s=60.0, time_limit_s=60.0)
+    change(database, "UPDATE trial SET running_s = 100")
+    return call
+
+
+def _claiming_in_an_old_study(database: Database) -> Call:
+    """The claim stops the study instead."""
+    study = new_study(database, time_limit_s=60.0)
+    enqueued(database, study)
+    claimant = SimulatedWorker(database, study).claimant()
+    change(database, "UPDATE worker SET started_at = '2001-01-01 00:00:00+00:00'")
+    return lambda over: claim(over, study, claimant)
+
+
+def _setting_limits(database: Database) -> Call:
+    study, request = new_study(database, max_steps=5), new_request()
+    return lambda over: set_limits(over, study, {"max_steps": 9}, request)
+
+
+def _failing_fast(database: Database) -> Call:
+    study = new_study(database, fail_fast=True)
+    run = SimulatedWorker(database, study).take()
+    given: Any = {"lease": run.lease, "outcome": Reason.FAILED, "batch": run.batch()}
+    return lambda over: finish(over, study, **given, failure=Failure("KeyError", "'lr'"))
+
+
 def _failing_by_content(database: Database) -> Call:
     study = new_study(database, max_failures=2)
     run = SimulatedWorker(database, study).take()
@@ -409,10 +448,11 @@ def _recording_a_model_failure(database: Database) -> Call:
     )
 
 
-def _renewing(database: Database) -> Call:
-    worker = SimulatedWorker(database, new_study(database))
+def _renewing(database: Database, **overrides: Any) -> Call:
+    study = new_study(database, **overrides)
+    worker = SimulatedWorker(database, study)
     run = worker.take()
-    return lambda over: renew(over, worker_id=worker.id, held=[run.lease])
+    return lambda over: renew(over, study, worker_id=worker.id, held=[run.lease])
 
 
 LEASE_OF_PROPOSER_S = 8.0
@@ -457,6 +497,8 @@ FINISHES: dict[str, Arranged] = {
     "finish_at_rungs": partial(_finishing, scheduler=ASHA(max_t=9, reduction_factor=3)),
     "fail": partial(_finishing, outcome=Reason.FAILED, max_failures=2),
     "fail_like_four_others": _failing_like_four_others,
+    "fail_fast": _failing_fast,
+    "finish_with_limits": partial(_finishing, max_steps=2, trial_time_limit_s=60.0),
     "fail_by_content": _failing_by_content,
     "release": partial(_finishing, outcome=Reason.PREEMPTED, max_concurrent=3),
     "give_back": partial(_finishing, outcome=Reason.PREEMPTED, failure=Failure(TRY_LATER, "75")),
@@ -523,7 +565,11 @@ OPERATIONS: dict[str, Arranged] = {
     "mark_corrupt": _marking_corrupt,
     "record_event": _recording_an_event,
     "record_model_failure": _recording_a_model_failure,
+    "report_that_reaches_a_limit": _reaching_a_limit,
     "renew": _renewing,
+    "renew_past_a_limit": _renewing_past_a_limit,
+    "claim_in_an_old_study": _claiming_in_an_old_study,
+    "set_limits": _setting_limits,
     "sum_up": _summing_up,
 }
 """For each case of each operation: the function that arranges the call."""

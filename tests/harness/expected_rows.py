@@ -29,6 +29,11 @@ def expected_rows(model: Model) -> Snapshot:
         },
         "checkpoints": [asdict(one) | {"pins": 0} for one in model.checkpoints],
         "counts": {state: sum(trial.state is state for trial in model.trials) for state in State},
+        "spending": {
+            "cost": round(model.spending.cost, 6),
+            "steps": model.spending.steps,
+            "time_s": round(model.spending.time_s, 6),
+        },
         "rungs": {step: _rung(model, entries) for step, entries in model.judge.rungs.items()},
         "best": model.best,
         "workers": [_worker(worker) for worker in model.workers.values()],
@@ -40,8 +45,8 @@ def _study(model: Model) -> dict[str, Any]:
     limited = model.spec.max_concurrent is not None
     return {
         "status": model.status,
-        "paused_by": "person" if model.status is Status.PAUSED else None,
-        "pause_reason": None,
+        "paused_by": "person" if model.status is Status.PAUSED else model.limit and "limit",
+        "pause_reason": model.limit,
         "num_trials": model.num_trials,
         "next_number": len(model.trials),
         "next_draw": model.next_draw,
@@ -74,6 +79,8 @@ def _trial(model: Model, trial: ModelTrial) -> dict[str, Any]:
         "checkpoint": _name(model, trial.checkpoint),
         "checkpoint_step": trial.checkpoint_step,
         "time_total_s": trial.time_total_s,
+        "running_s": trial.running_s,
+        "running_until": trial.running_until,
         "created_at": trial.created_at,
         "started_at": trial.started_at,
         "ended_at": trial.ended_at,

@@ -5,22 +5,25 @@ Each method is one operation, without transactions, on lists and dicts. The mode
 types, and computes everything without the package's functions.
 """
 
+import json
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from harness.model_exits import judge_exit
 from harness.model_judging import ModelJudge
 from harness.model_rows import ModelAttempt, ModelCheckpoint, ModelTrial, ModelWorker
+from harness.model_spending import SPENT, TIMED_OUT, ModelSpending
 from studydb.domain.errors import BudgetSpent, LeaseLost, NotAllowed, UnknownTrial
+from studydb.domain.failures import Failure
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.ending import Ending
 from studydb.domain.life.states import Reason, State, Status
 from studydb.domain.metrics import Result
-from studydb.domain.records import Failure, NewStudy, Request
+from studydb.domain.records import NewStudy, Request
 
 ENDED = (State.TERMINATED, State.ERROR)
-FINAL_DECIDERS = (DecidedBy.SCHEDULER, DecidedBy.RULE, DecidedBy.TRIAL)
+FINAL_DECIDERS = (DecidedBy.SCHEDULER, DecidedBy.RULE, DecidedBy.LIMIT, DecidedBy.TRIAL)
 
 
 class Model:
@@ -36,6 +39,8 @@ class Model:
         self.workers: dict[str, ModelWorker] = {}
         self.checkpoints: list[ModelCheckpoint] = []
         self.judge = ModelJudge(spec)
+        self.spending = ModelSpending(spec)
+        self.limit: str | None = None  # why a limit has stopped the study
         self.events: list[dict[str, Any]] = []
         self.picks: dict[
             str, int | None
@@ -96,8 +101,9 @@ class Model:
             return attempt.verdict, due
         if _has_final_verdict(trial) or flush_no <= trial.flush_no:
             return trial.verdict, due
-        decided = self._store(trial, attempt, after, results)
-        trial.verdict = decided or self._asked(trial)
+        decided, stored = self._store(trial, attempt, after, results)
+        limit = self._charge(trial, stored)
+        trial.verdict = decided or limit or self._asked(trial)
         trial.flush_no = flush_no if results else trial.flush_no
         self._renew(trial)
         return trial.verdict, due
@@ -150,23 +156,25 @@ class Model:
         if trial.held is not attempt:
             self._refuse(attempt, flush_no)
             return None
-        decided = None
+        decided, stored = None, results[:0]
         if not _has_final_verdict(trial) and flush_no > trial.flush_no:
-            decided = self._store(trial, attempt, after, results)
+            decided, stored = self._store(trial, attempt, after, results)
+        self._charge(trial, stored)
         given: Any = {"flush_no": flush_no, "actor": "worker", "failure": failure}
         return self._end(trial, outcome, decided, **given)
 
     def renew(self, worker: str, tokens: list[str]) -> dict[str, Verdict | None]:
         self.workers[worker].seen_at = self.now
-        answered = {}
-        for token in tokens:
-            attempt, trial = self._of(token)
-            if trial.held is attempt:
-                self._renew(trial)
-                if not _has_final_verdict(trial):
-                    trial.verdict = self._asked(trial)
-                answered[token] = trial.verdict
-        return answered
+        held = [trial for a, trial in map(self._of, tokens) if trial.held is a]
+        if held:
+            self.spending.add(held, (), self.now)
+            self._stop_if_spent()
+        for trial in held:
+            self._renew(trial)
+            if not _has_final_verdict(trial):
+                timed_out = TIMED_OUT if self.spending.is_timed_out(trial) else None
+                trial.verdict = timed_out or self._asked(trial)
+        return {trial.attempts[-1].token: trial.verdict for trial in held}
 
     def record_event(self, token: str, kind: str, *, once: str) -> None:
         if not self._recorded(once):
@@ -292,7 +300,9 @@ class Model:
             skipped: The trials that other actions have locked during the second transaction.
         """
         if not self._recorded(request.token):
-            self.status = status
+            if status is Status.RUNNING and self.spending.reached():
+                raise NotAllowed
+            self.status, self.limit = status, None
             self._record_event(f"study {status.lower()}", request.actor, token=request.token)
         if status is Status.RUNNING:
             yield
@@ -314,6 +324,16 @@ class Model:
             "extended", request.actor, token=request.token, data={"num_trials": self.num_trials}
         )
         return self.num_trials
+
+    def set_limits(self, request: Request, limits: dict[str, Any]) -> None:
+        if not self._recorded(request.token):
+            self.spending.limits |= limits
+            self._record_event(
+                "limits set",
+                request.actor,
+                token=request.token,
+                data=json.loads(json.dumps(limits)),
+            )
 
     # --- the state of the study
 
@@ -394,18 +414,32 @@ class Model:
 
     def _store(
         self, trial: ModelTrial, attempt: ModelAttempt, after: int, results: tuple[Result, ...]
-    ) -> Verdict | None:
-        """Judge and store results up to the first that gets a verdict."""
+    ) -> tuple[Verdict | None, tuple[Result, ...]]:
+        """Judge and store results up to the first that gets a verdict; return what is stored."""
         if results and trial.flush_no == 0:
             attempt.start_step = results[0].step
             trial.live = {s: v for s, v in trial.live.items() if s < results[0].step}
-        for result in results:
+        for position, result in enumerate(results, 1):
             verdict = self.judge.judge(attempt.number, attempt.no, after, result)
             attempt.stored[result.step] = trial.live[result.step] = result.value
             trial.time_total_s, after = result.time_total_s, result.step
             if verdict is not None:
-                return verdict
-        return None
+                return verdict, results[:position]
+        return None, results
+
+    def _charge(self, trial: ModelTrial, stored: Sequence[Result]) -> Verdict | None:
+        """Count what a flush adds; the verdict on its trial if a limit is reached."""
+        self.spending.add([trial], stored, self.now)
+        self._stop_if_spent()
+        if self.spending.is_timed_out(trial):
+            return TIMED_OUT
+        return SPENT if self.limit else None
+
+    def _stop_if_spent(self) -> None:
+        reached = self.spending.reached()
+        if reached and self.status is not Status.STOPPED:
+            self.status, self.limit = Status.STOPPED, reached
+            self._record_event("study stopped", "limit", data={"reason": reached})
 
     def _end(
         self,
@@ -442,6 +476,8 @@ class Model:
     ) -> Verdict | None:
         known, asked = decided or trial.verdict, self._asked(trial)
         is_judged = known is not None and known.by in FINAL_DECIDERS
+        if not is_judged and outcome is not Reason.COMPLETED and self.spending.is_timed_out(trial):
+            known, is_judged = TIMED_OUT, True
         ends_as = known if is_judged else asked
         if is_judged and known.action is Action.PAUSE and asked is not None:
             by_person = asked.action is Action.STOP or asked.by is DecidedBy.PERSON
@@ -479,7 +515,8 @@ class Model:
         if trial.request is Action.STOP:
             return Verdict(Action.STOP, Reason.CANCELLED, DecidedBy.PERSON)
         if self.status is Status.STOPPED:
-            return Verdict(Action.STOP, Reason.CANCELLED, DecidedBy.STUDY)
+            why = Reason.BUDGET_SPENT if self.limit else Reason.CANCELLED
+            return Verdict(Action.STOP, why, DecidedBy.STUDY)
         if trial.request is Action.PAUSE:
             return Verdict(Action.PAUSE, Reason.PAUSED, DecidedBy.PERSON)
         if self.status is Status.PAUSED:

@@ -4,8 +4,8 @@ import itertools
 from collections.abc import Sequence
 
 from harness.model_rows import ModelCheckpoint, ModelTrial
+from studydb.domain.failures import Failure
 from studydb.domain.life.states import Reason
-from studydb.domain.records import Failure
 
 MOST_FREE, LATER = 9, "TryLater"
 KINDS = ("GivenBack", LATER)

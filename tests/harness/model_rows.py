@@ -75,6 +75,8 @@ class ModelTrial:
     checkpoint_step: int = 0
     live: dict[int, float] = field(default_factory=dict)
     time_total_s: float | None = None
+    running_s: float | None = None
+    running_until: float | None = None
     started_at: float | None = None
     ended_at: float | None = None
 

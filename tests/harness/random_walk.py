@@ -21,6 +21,7 @@ from studydb.domain.life.decisions import Action, Verdict
 from studydb.domain.life.ending import FREE_EXITS, Ending
 from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import FINAL, Mode, Reason, Status
+from studydb.domain.limits import CostLimit
 from studydb.operations.create import create
 from studydb.schedulers import ASHA, FIFO
 
@@ -47,6 +48,13 @@ STUDIES: dict[str, list[Any]] = {
         read_rules(["loss>=5", "training_iteration>=9"]),
     ],
 }
+LIMITS: list[dict[str, Any]] = [
+    {"cost_limit": CostLimit("loss", 3.03)},
+    {"max_steps": 15},
+    {"total_time_limit_s": 300.3, "trial_time_limit_s": 250.3},
+    {"trial_time_limit_s": 100.3},
+    {"max_steps": 40, "total_time_limit_s": 500.3},
+]
 VALUES = [0.5, 0.1, 0.25, 0.25, 0.75, 0.9, 0.3, 0.4, -0.0, math.nan, math.inf, -math.inf]
 ENDS = [Reason.COMPLETED, Reason.FAILED, Reason.LOST, Reason.TIMED_OUT, Reason.PREEMPTED]
 
@@ -111,7 +119,8 @@ class RandomWalk:
             self.do(self.factory.register(next(self._pids), lease_s, self.workers.append))
 
     def step(self, rng: Random) -> None:
-        (name,) = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))
+        weights = WEIGHTS | ({"raise_the_limits": 1} if self.model.spending.limits else {})
+        (name,) = rng.choices(list(weights), list(weights.values()))
         self.happened[name] += 1
         method: Callable[[Random], None] | None = getattr(self, name, None)
         if method is not None:
@@ -313,6 +322,16 @@ class RandomWalk:
 
     def _resume_the_study(self, _: Random) -> StudyAction:
         return self.factory.set_status(Status.RUNNING)
+
+    def _raise_the_limits(self, rng: Random) -> StudyAction | None:
+        """Double some limit of the study that is a number; a cost limit is a pair."""
+        limits = self.model.spending.limits
+        if not limits:
+            return None
+        name = rng.choice(sorted(limits))
+        old = limits[name]
+        more = old._replace(most=2 * old.most) if isinstance(old, CostLimit) else 2 * old
+        return self.factory.set_limits({name: more})
 
     def _some_numbers(self, rng: Random) -> list[int]:
         """Mostly numbers of trials that have not ended, sometimes of ended or unknown trials."""

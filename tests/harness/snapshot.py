@@ -45,7 +45,7 @@ _TRIAL = (
     *("attempt", "failures", "losses"),
     *("token", "lease_s", "lease_expires_at", "suspect_at", "checkpoint_step"),
     *("n_results", "last_step", "last_value", "best_value", "best_step", "best_score"),
-    *("time_total_s", "created_at", "started_at", "ended_at"),
+    *("time_total_s", "running_s", "running_until", "created_at", "started_at", "ended_at"),
 )
 _ATTEMPT = (
     *("token", "start_step", "flush_no", "started_at", "ended_at", "reason", "error_type"),
@@ -110,6 +110,7 @@ def take_snapshot(database: Database, of: Study) -> Snapshot:
             "results": _results(txn.all(_RESULTS, study=of.id), attempts, numbers),
             "checkpoints": [{"number": numbers[row.trial_id]} | _checkpoint(row) for row in saved],
             "counts": _counts(txn, of),
+            "spending": _spending(txn, of),
             "rungs": _rungs(txn, of, numbers),
             "best": [one.number for one in ranking.best(txn, study_id=of.id, limit=99)],
             "workers": [_columns_of(row, _WORKER) for row in workers],
@@ -173,6 +174,12 @@ def _checkpoint(row: Any) -> dict[str, Any]:
 def _counts(txn: Txn, of: Study) -> dict[str, int]:
     shards = txn.all(_COUNTERS, study=of.id)
     return {state: sum(getattr(row, state.lower()) for row in shards) for state in State}
+
+
+def _spending(txn: Txn, of: Study) -> dict[str, float]:
+    shards = txn.all(_COUNTERS, study=of.id)
+    names = ("cost", "steps", "time_s")
+    return {name: round(sum(getattr(row, name) for row in shards), 6) for name in names}
 
 
 def _rungs(txn: Txn, of: Study, numbers: dict[int, int]) -> dict[int, Any]:

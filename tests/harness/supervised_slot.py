@@ -14,8 +14,9 @@ from studydb.child.channel import Channel, Frame
 from studydb.child.job import Job, TrainableImport
 from studydb.child.messages import End, Ended, Reported, write
 from studydb.db import Database
+from studydb.domain.failures import Failure
 from studydb.domain.metrics import Result
-from studydb.domain.records import Failure, Study, Trainable, TrainableKind
+from studydb.domain.records import Study, Trainable, TrainableKind
 from studydb.lease.checkpoint_rows import Checkpoints
 from studydb.lease.heartbeat import Heartbeat
 from studydb.lease.room import Room
@@ -206,7 +207,7 @@ class Supervised:
             templates=templates,
             pump=self._pump,
             checkpoints=checkpoints,
-            heartbeat=Heartbeat(database, worker_id=self._worker_id, lease_s=LEASE_S),
+            heartbeat=Heartbeat(database, study, worker_id=self._worker_id, lease_s=LEASE_S),
             interruption=interruption,
             room=Room(say=self.log.append),
             notices=Notices(study.name, self.log.append),

@@ -26,6 +26,8 @@ CREATE = ("create", "digits", "--metric", "loss", "--mode", "min", "--param", "x
         ({"max_failures": 2}, "max_failures is 0, not 2"),
         ({"max_losses": 1}, "max_losses is 10, not 1"),
         ({"checkpoints": "elsewhere"}, "checkpoints is None, not file:///"),
+        ({"retry": studydb.Retry(on=[OSError])}, "retry is None, not Retry(on=[OSError])"),
+        ({"time_limit_s": "2h"}, "time_limit_s is None, not 7200.0. To change it: another name"),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -42,6 +44,19 @@ def test_different_limit_or_spec_gives_a_warning_at_the_line_of_the_caller(
     assert message in str(warned[0].message)
     assert study.record.num_trials == 30
     study.close()
+
+
+def test_different_limit_that_can_be_changed_is_named_with_its_cure(storage_url):
+    given = {"num_trials": 3, "storage": storage_url, **OPTIONS}
+    studydb.create_study("digits", None, cost_limit=("usd", 50), max_steps=9, **given).close()
+
+    with pytest.warns(studydb.StudyDiffers) as warned:
+        studydb.create_study("digits", None, cost_limit="usd<=80", max_steps=9, **given).close()
+
+    assert str(warned[0].message).endswith(
+        "cost_limit is usd<=50, not usd<=80. To change it: study.set(cost_limit=…) or "
+        "`studydb set digits cost_limit=…`."
+    )
 
 
 @pytest.mark.parametrize("others", [{}, {"num_trials": 30}, {"searcher": studydb.RandomSearch()}])

@@ -1,6 +1,7 @@
 """An exception in an own loop reaches the user and counts as a failure, whatever it contains."""
 
 import gc
+import warnings
 
 import pytest
 from harness.arrange import rows
@@ -102,3 +103,19 @@ def test_trial_of_a_garbage_collected_handle_fails_if_a_value_cannot_be_stored(s
     study.close()
     reasons = [reason for reason, *_ in attempts(study)]
     assert reasons == ["FAILED", "PREEMPTED"]
+
+
+def test_result_without_the_metric_of_a_stop_rule_warns_at_the_call_of_report(
+    create_study, storage_url
+):
+    space = {"x": studydb.uniform(0, 1)}
+    study = create_study("ruled", space=space, stop={"accuracy": 0.9}, storage=storage_url)
+
+    with study.ask() as trial:
+        with pytest.warns(UserWarning, match="compares 'accuracy'") as warned:
+            trial.report({"loss": 0.5})
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert trial.report({"loss": 0.4})  # one warning is enough
+
+    assert [warning.filename for warning in warned] == [__file__]

@@ -21,8 +21,8 @@ from studydb.db import Chain, Prepared, connect, migrate, revisions, role_script
 from studydb.db.metadata import METADATA
 from studydb.db.role_script import WORKER_DELETES, WORKER_INSERTS, WORKER_UPDATES
 from studydb.domain.errors import StorageReadOnly
+from studydb.domain.failures import Failure
 from studydb.domain.life.states import Mode, Reason, Status
-from studydb.domain.records import Failure
 from studydb.domain.roles import Role
 from studydb.operations import control
 from studydb.operations.checkpoints import delete_rows, mark_corrupt
@@ -37,6 +37,7 @@ NOT_OF_WORKERS = {
     ("studies", "_SET_STATUS"),
     ("studies", "_EXTEND"),
     ("studies", "_RELOCATE"),
+    ("studies", "_STORE_SETTINGS"),
     ("studies", "_RENAME"),
     ("studies", "_DROP_SIGNATURES"),
     ("studies", "_DROP_TRAINABLE"),
@@ -119,6 +120,22 @@ def test_study_of_failing_trials_pauses_itself_under_the_worker_role(roles, tmp_
     assert code == 3, worker.output()
     assert "has paused itself: 5 trials failed alike" in worker.output()
     assert study.progress.status == "PAUSED"
+
+
+def test_worker_role_allows_to_count_and_to_stop_at_limits_and_rules(roles, opened):
+    owned, database = opened(roles.owner), opened(roles.worker)
+    limits = {"total_time_limit_s": 1e6, "trial_time_limit_s": 1e6, "max_steps": 4}
+    rules = (studydb.Plateau("loss", top=3), studydb.Plateau("loss"))
+    study = arrange.new_study(owned, rules=rules, **limits, fail_fast=True, time_limit_s=1e6)
+    worker = arrange.SimulatedWorker(database, study)
+    first, second = worker.take(), worker.take()
+
+    second.finish(outcome=Reason.FAILED, failure=Failure("Error", "x"))
+    first.report(0.5, 0.25)
+    worker.renew(first)
+    first.report(0.125, 0.0)
+
+    assert first.trial().verdict.reason == Reason.BUDGET_SPENT
 
 
 def test_worker_role_allows_every_operation_of_a_worker(roles, opened):
@@ -248,7 +265,6 @@ UPDATES_TO_COME = {
     "attempt": {"pid", "devices", "exit_code", "signal", "cost"},
     "rung": {"n_planned", "n_ended"},
     "rung_entry": {"ranked"},
-    "counter": {"cost", "time_s"},
 }
 """
 Columns that a worker may update, although no UPDATE of the store sets them. Most of them are for

@@ -42,7 +42,7 @@ def test_set_keeps_the_list_of_former_checkpoint_stores(console, database, tmp_p
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("foo=1", "'foo' cannot be set. Settings: checkpoints, trainable."),
+        ("foo=1", "'foo' cannot be set. Settings: checkpoints, trainable, cost_limit, max_steps"),
         ("checkpoint=/x", "Did you mean 'checkpoints'?"),
         ("checkpoints", "'checkpoints' has no value; write checkpoints=VALUE."),
         ("checkpoints=s3://bucket", "Checkpoints cannot go to 's3://bucket'."),

@@ -13,9 +13,10 @@ from harness import arrange
 
 from studydb.analysis.progress_line import ProgressLine
 from studydb.cli.logs import Tail
+from studydb.domain.failures import Failure
 from studydb.domain.life.states import Mode, Reason
 from studydb.domain.objective import Objective
-from studydb.domain.records import Counts, Failure
+from studydb.domain.records import Counts
 from studydb.domain.text.display import printed, visible, without_controls
 
 CONTROLS = "\x1b]0;owned\x07\x1b[2J\x9b31m\x08\x7f\u202e"

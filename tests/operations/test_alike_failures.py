@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from harness.arrange import SimulatedWorker, change, new_request, new_study, rows
 
+from studydb.domain.failures import Failure
 from studydb.domain.life.alike_failures import MAX_ALIKE, fingerprint
 from studydb.domain.life.states import Reason, State, Status
-from studydb.domain.records import Failure
 from studydb.operations import control
 from studydb.operations.failing import last_error
 from studydb.operations.recover import recover

@@ -227,7 +227,7 @@ def test_renewal_returns_the_verdict_on_each_trial(database, study, worker):
     send(control.pause, study, database, 2)
     runs[3].finish()
 
-    held = renew(database, worker_id=worker.id, held=[run.lease for run in runs]).held
+    held = renew(database, study, worker_id=worker.id, held=[run.lease for run in runs]).held
 
     tokens = [run.lease.token for run in runs]
     assert held == dict(zip(tokens, [None, STOPPED_BY_PERSON, PAUSED_BY_PERSON], strict=False))

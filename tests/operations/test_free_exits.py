@@ -3,9 +3,9 @@
 import pytest
 from harness.arrange import SimulatedWorker, change, new_study
 
+from studydb.domain.failures import Failure
 from studydb.domain.life.ending import FREE_EXITS, GIVEN_BACK, TRY_LATER
 from studydb.domain.life.states import Reason
-from studydb.domain.records import Failure
 
 
 @pytest.fixture

@@ -95,7 +95,7 @@ def renewing_two(database):
     )
 
     def call():
-        renew(scanning, worker_id=worker.id, held=[second.lease, first.lease])
+        renew(scanning, study, worker_id=worker.id, held=[second.lease, first.lease])
         scanning.close()
 
     return call

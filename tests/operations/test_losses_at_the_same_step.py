@@ -3,9 +3,9 @@
 import pytest
 from harness.arrange import LEASE_S, SimulatedWorker, change, new_study
 
+from studydb.domain.failures import Failure
 from studydb.domain.life.ending import DIED
 from studydb.domain.life.states import Reason
-from studydb.domain.records import Failure
 from studydb.operations.recover import recover
 
 KILLED = Failure(DIED, "The process of the trial was killed by SIGKILL.")

@@ -17,9 +17,9 @@ from harness.arrange import (
 )
 
 from studydb.domain.errors import LeaseLost
+from studydb.domain.failures import Failure
 from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import Reason, State, Status
-from studydb.domain.records import Failure
 from studydb.operations import control
 from studydb.operations.record_event import record_event
 from studydb.operations.recover import recover, recover_host

@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 from harness import postgres
 from harness.interleaver import Interleaver, step_by_step
-from harness.random_walk import LEASES_S, PROMOTIONS, RandomWalk
+from harness.random_walk import LEASES_S, LIMITS, PROMOTIONS, RandomWalk
 from harness.row_invariants import broken_promises, ended_rows
 from harness.serial_orders import explaining_order
 from harness.snapshot import take_snapshot
@@ -23,6 +23,7 @@ from harness.snapshot import take_snapshot
 from studydb.db import Database, Prepared, connect
 from studydb.db.schema import study
 from studydb.domain.life.states import Status
+from studydb.schedulers import FIFO
 
 SCHEDULES = int(os.environ.get("STUDYDB_SCHEDULES", "3"))
 """The number of schedules (orders of statements) in which each of PLANS runs."""
@@ -110,6 +111,19 @@ PLANS = [
     ("promote", "pause_or_stop_the_study"),
 ]
 
+PLANS_WITH_LIMITS = [
+    ("report", "report", "report"),
+    ("report", AGAIN, "renew"),
+    ("report", "finish"),
+    ("report", "recover"),
+    ("renew", "renew"),
+    ("renew", "finish"),
+    ("report", "pause_or_stop_the_study"),
+    ("report", "resume_the_study"),
+    ("report", "raise_the_limits", AGAIN),
+    ("report", "claim", "ask"),
+]
+
 
 @dataclass
 class Stage:
@@ -133,6 +147,14 @@ def stage(postgres_server, postgres_template):
 def test_concurrent_operations_have_the_effect_of_a_serial_order(stage, plan):
     for seed in range(SCHEDULES):
         run_concurrently(stage, plan, seed)
+
+
+@pytest.mark.parametrize("plan", PLANS_WITH_LIMITS, ids=" ".join)
+def test_limits_are_those_of_a_serial_order(stage, plan):
+    for seed in range(SCHEDULES):
+        run_concurrently(
+            stage, plan, seed, scheduler=FIFO(), rules=(), **LIMITS[seed % len(LIMITS)]
+        )
 
 
 @pytest.mark.parametrize("plan", [("report", "stop"), ("ask", "claim"), ("recover", "renew")])
@@ -181,9 +203,10 @@ class FixedTurns:
         return next(client for client in waiting if client.place == turn)
 
 
-def run_concurrently(stage, plan, seed):
+def run_concurrently(stage, plan, seed, **options):
     rng = Random(f"{plan} {seed}")
-    options = {"max_concurrent": rng.choice([None, 3])} if n_writers(plan) > 1 else {}
+    if n_writers(plan) > 1:
+        options |= {"max_concurrent": rng.choice([None, 3])}
     if "promote" in plan:
         options |= {"scheduler": rng.choice(PROMOTIONS), "rules": ()}
     walk = RandomWalk(stage.database, rng, num_trials=rng.choice([2, 3, 6]), **options)

@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 from harness.expected_rows import expected_rows
-from harness.random_walk import ASHAS, PROMOTIONS, RandomWalk
+from harness.random_walk import ASHAS, LIMITS, PROMOTIONS, RandomWalk
 from harness.row_invariants import broken_promises, ended_rows
 from harness.snapshot import take_snapshot
 from hypothesis import HealthCheck, Phase, settings
@@ -78,15 +78,15 @@ MUST_HAPPEN = {
 class StudyMachine(RuleBasedStateMachine):
     """Takes a random walk, and compares the database with the model after every step."""
 
-    def __init__(self, database, scheduler, happened):
+    def __init__(self, database, spec, happened):
         super().__init__()
-        self.database, self.scheduler, self.happened = database, scheduler, happened
+        self.database, self.spec, self.happened = database, spec, happened
         self.uses: Counter[bytes] = Counter()
         self.ended, self.params = {}, {}
 
     @initialize(seed=seeds)
     def begin(self, seed):
-        self.walk = RandomWalk(self.database, Random(seed), scheduler=self.scheduler(seed))
+        self.walk = RandomWalk(self.database, Random(seed), **self.spec(seed))
 
     @rule(seed=seeds)
     def step(self, seed):
@@ -117,29 +117,39 @@ class StudyMachine(RuleBasedStateMachine):
         self.ended = now
 
 
+def fifo(_):
+    return {"scheduler": FIFO()}
+
+
 def any_asha(seed):
-    return ASHAS[seed[0] % len(ASHAS)]
+    return {"scheduler": ASHAS[seed[0] % len(ASHAS)]}
 
 
 def any_promotion(seed):
-    return PROMOTIONS[seed[0] % len(PROMOTIONS)]
+    return {"scheduler": PROMOTIONS[seed[0] % len(PROMOTIONS)]}
+
+
+def any_limits(seed):
+    scheduler = (FIFO(), ASHAS[0])[seed[1] % 2]
+    return {"scheduler": scheduler, "rules": (), **LIMITS[seed[0] % len(LIMITS)]}
 
 
 @pytest.mark.row("A3", "E1", "E2")
 @pytest.mark.timeout(7200 if NIGHTLY else 300)
 @pytest.mark.parametrize(
-    ("scheduler", "also"),
+    ("spec", "also"),
     [
-        (lambda _: FIFO(), {"report: STOP by person", "finish: PENDING", "give_back: PENDING"}),
+        (fifo, {"report: STOP by person", "finish: PENDING", "give_back: PENDING"}),
         (any_asha, {"report: STOP by scheduler", "give_back: PENDING"}),
         (any_promotion, {"report: PAUSE by scheduler", "promote: something"}),
+        (any_limits, {"report: STOP by limit", "study: NotAllowed", "set_limits: nothing"}),
     ],
-    ids=["FIFO", "ASHA", "ASHA by promotion"],
+    ids=["FIFO", "ASHA", "ASHA by promotion", "limits"],
 )
-def test_study_equals_its_model_after_any_random_walk(database, scheduler, also):
+def test_study_equals_its_model_after_any_random_walk(database, spec, also):
     happened = Counter()
 
-    machine = functools.partial(StudyMachine, database, scheduler, happened)
+    machine = functools.partial(StudyMachine, database, spec, happened)
     run_state_machine_as_test(machine, settings=SETTINGS)
 
     print(f"{happened['step']} steps, {dict(happened.most_common())}")  # noqa: T201  for pytest -rP

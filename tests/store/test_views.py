@@ -16,8 +16,8 @@ from harness.arrange import (
 )
 
 from studydb.db.types import decode_json
+from studydb.domain.failures import Failure
 from studydb.domain.life.states import Reason, State, Status
-from studydb.domain.records import Failure
 from studydb.operations import control
 from studydb.operations.reads import list_trials
 from studydb.operations.study_progress import read_progress

@@ -18,7 +18,7 @@ def result(step=1, value=0.5, **metrics):
 
 
 def hit(stop, one):
-    return first_hit(read_rules(stop), one, objective=LOSS) is not None
+    return first_hit(read_rules(stop), [one], 1, objective=LOSS) is not None
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def test_rule_on_the_studys_metric_reads_the_value_and_not_the_metrics():
 def test_first_rule_that_a_result_meets_is_returned():
     rules = read_rules(["acc>=1", "loss<1", "loss<2"])
 
-    assert first_hit(rules, result(value=0.5), objective=LOSS) == Threshold("loss", "<", 1.0)
-    assert first_hit(rules, result(value=5.0), objective=LOSS) is None
+    assert first_hit(rules, [result(value=0.5)], 1, objective=LOSS) == Threshold("loss", "<", 1.0)
+    assert first_hit(rules, [result(value=5.0)], 1, objective=LOSS) is None
 
 
 def test_rule_round_trips_as_json():

@@ -33,7 +33,8 @@ SELECT trial.n_results, trial.last_step, trial.last_value, trial.best_value, tri
     trial.best_score, trial.flush_no, trial.failures, trial.losses, trial.request,
     trial.verdict, trial.verdict_reason, trial.verdict_by, trial.checkpoint_id,
     trial.checkpoint_step, trial.time_total_s, trial.worker_id, (
-    SELECT CASE WHEN (study.paused_by = 'guard') THEN 'RUNNING' ELSE study.status END
+    SELECT CASE WHEN (study.paused_by = 'guard') THEN 'RUNNING' WHEN (study.paused_by = 'limit')
+        THEN 'SPENT' ELSE study.status END
     FROM study
     WHERE study.id = trial.study_id
 ) AS status
@@ -46,8 +47,8 @@ FOR NO KEY UPDATE OF trial SKIP LOCKED;
 -- Plan:
 --   LockRows
 --     ->  Index Scan using trial_pkey on trial
---           Index Cond: (id = $2)
---           Filter: ((attempt = $3) AND (token = ($4)::text) AND (state = ($5)::text))
+--           Index Cond: (id = $3)
+--           Filter: ((attempt = $4) AND (token = ($5)::text) AND (state = ($6)::text))
 --           SubPlan 1
 --             ->  Index Scan using study_pkey on study
 --                   Index Cond: (id = trial.study_id)

@@ -1,5 +1,5 @@
--- studydb/operations/renew.py renew: Renew leases, and store people's requests about the leased
---   trials as verdicts. Imported by studydb/lease/heartbeat.py.
+-- studydb/operations/renew.py renew: Renew leases; store the limits that are reached, and
+--   people's requests, as verdicts. Imported by studydb/lease/heartbeat.py.
 
 BEGIN;
 
@@ -19,7 +19,8 @@ SET lease_expires_at=(coalesce(CAST(:now AS timestamptz), clock_timestamp()) +
     suspect_at=NULL
 WHERE trial.id IN (SELECT mine.id FROM mine)
 RETURNING trial.token, trial.request, trial.verdict, trial.verdict_reason, trial.verdict_by, (
-    SELECT CASE WHEN (study.paused_by = 'guard') THEN 'RUNNING' ELSE study.status END
+    SELECT CASE WHEN (study.paused_by = 'guard') THEN 'RUNNING' WHEN (study.paused_by = 'limit')
+        THEN 'SPENT' ELSE study.status END
     FROM study
     WHERE study.id = trial.study_id
 ) AS status;

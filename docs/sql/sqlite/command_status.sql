@@ -19,7 +19,7 @@ SELECT study.id, study.uuid, study.name, study.status, study.metric, study.mode,
     study.checkpoints, study.settings, study.next_number, study.next_draw, study.n_counted,
     study.n_running, study.created_by, study.created_at, study.paused_by, study.pause_reason,
     study.objectives, study.proposer_token, study.proposer_worker_id, study.proposer_expires_at,
-    search_space.space
+    study.best_values, search_space.space
 FROM study
 JOIN search_space ON search_space.study_id = study.id
     AND search_space.version = study.space_version
@@ -109,7 +109,7 @@ SELECT trial.id, trial.uuid, trial.study_id, trial.number, trial.name, trial.sta
     trial.best_score, trial.rank_score, trial.time_total_s, trial.metric_summary,
     trial.invalidated_at, trial.created_at, trial.started_at, trial.ended_at, trial.config,
     trial.source_checkpoint_id, trial.generation, trial.replicate_of, trial.is_unique,
-    trial.feasible, trial.cost, (
+    trial.feasible, trial.cost, trial.running_s, trial.running_until, (
     SELECT json_group_array(tag."key")
     FROM tag
     WHERE tag.study_id = trial.study_id
@@ -135,7 +135,7 @@ SELECT trial.id, trial.uuid, trial.study_id, trial.number, trial.name, trial.sta
     trial.best_score, trial.rank_score, trial.time_total_s, trial.metric_summary,
     trial.invalidated_at, trial.created_at, trial.started_at, trial.ended_at, trial.config,
     trial.source_checkpoint_id, trial.generation, trial.replicate_of, trial.is_unique,
-    trial.feasible, trial.cost, (
+    trial.feasible, trial.cost, trial.running_s, trial.running_until, (
     SELECT json_group_array(tag."key")
     FROM tag
     WHERE tag.study_id = trial.study_id
@@ -234,6 +234,7 @@ JOIN (
     WHERE anon_2.kind = 'checkpoint failed'
         OR anon_2.kind = 'checkpoint corrupt'
         OR anon_2.kind = 'config not read'
+        OR anon_2.kind = 'stop rule not compared'
         OR anon_2.kind = 'recovery failed'
         OR anon_2.kind = 'model failed'
     GROUP BY anon_2.kind

@@ -1,5 +1,5 @@
--- studydb/operations/renew.py renew: Renew leases, and store people's requests about the leased
---   trials as verdicts. Imported by studydb/lease/heartbeat.py.
+-- studydb/operations/renew.py renew: Renew leases; store the limits that are reached, and
+--   people's requests, as verdicts. Imported by studydb/lease/heartbeat.py.
 
 BEGIN;
 
@@ -17,7 +17,8 @@ SET lease_expires_at=strftime('%Y-%m-%d %H:%M:%f', :now, (trial.lease_s) || ' se
     suspect_at=NULL
 WHERE trial.id IN (SELECT mine.id FROM mine)
 RETURNING token, request, verdict, verdict_reason, verdict_by, (
-    SELECT CASE WHEN (study.paused_by = 'guard') THEN 'RUNNING' ELSE study.status END
+    SELECT CASE WHEN (study.paused_by = 'guard') THEN 'RUNNING' WHEN (study.paused_by = 'limit')
+        THEN 'SPENT' ELSE study.status END
     FROM study
     WHERE id = study_id
 ) AS status;

@@ -2,7 +2,7 @@
 
 import re
 
-from studydb.domain.records import Failure
+from studydb.domain.failures import Failure
 
 MAX_ALIKE = 5
 """A study pauses itself once this many trials failed alike and no trial has reported a result."""
@@ -28,8 +28,10 @@ def fingerprint(failure: Failure) -> str:
 
 def pause_reason(failure: Failure, n_trials: int) -> str:
     """Write why a study paused itself."""
+    return f"{n_trials} trials failed alike and none has ever reported: {short_text(failure)}"
+
+
+def short_text(failure: Failure) -> str:
+    """Write the type without its module, and the message in one line."""
     message = " ".join(failure.message.split())[:_LONGEST]
-    return (
-        f"{n_trials} trials failed alike and none has ever reported: "
-        f"{failure.type.rpartition('.')[2]}: {message}"
-    )
+    return f"{failure.type.rpartition('.')[2]}: {message}"

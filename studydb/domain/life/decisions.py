@@ -31,6 +31,10 @@ class DecidedBy(StrEnum):
     """A person who paused or stopped the whole study."""
     GUARD = "guard"
     """The check that pauses a study when its first trials fail alike."""
+    FAIL_FAST = "fail_fast"
+    """The setting that pauses a study at its first failure."""
+    LIMIT = "limit"
+    """A limit of the study, of its spending or of its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +56,11 @@ class Verdict:
         """
         Whether results that are reported after the verdict are dropped.
 
-        True for decisions of schedulers and rules, and if the trial is done. A person's request may
-        arrive in the middle of a step, and must not discard the step's result or skip a rung.
+        True for decisions of schedulers, rules and limits, and if the trial is done. A person's
+        request may arrive in the middle of a step, and must not discard the step's result or skip a
+        rung.
         """
-        return self.by in (DecidedBy.SCHEDULER, DecidedBy.RULE, DecidedBy.TRIAL)
+        return self.by in (DecidedBy.SCHEDULER, DecidedBy.RULE, DecidedBy.LIMIT, DecidedBy.TRIAL)
 
 
 TRIAL_IS_DONE = Verdict(Action.STOP, Reason.COMPLETED, DecidedBy.TRIAL)

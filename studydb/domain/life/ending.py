@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict
+from studydb.domain.life.retry import Counting
 from studydb.domain.life.states import Reason, State, Status
 
 NO_LIMIT = -1
@@ -37,6 +38,10 @@ class Limits:
     max_failures: int
     max_losses: int
 
+    def allow(self, failures: int) -> bool:
+        """Whether a trial that has failed so often is retried."""
+        return self.max_failures == NO_LIMIT or failures <= self.max_failures
+
 
 @dataclass(frozen=True, slots=True)
 class TrialFacts:
@@ -45,7 +50,8 @@ class TrialFacts:
 
     Attributes:
         note: Why a lost trial is not retried; "" if only `max_losses` decides about a retry.
-        delay_s: The seconds that a trial waits after a PREEMPTED attempt.
+        delay_s: The seconds that a trial waits after a PREEMPTED attempt or an uncounted failure.
+        counting: What a failure means for the trial.
     """
 
     failures: int
@@ -53,6 +59,7 @@ class TrialFacts:
     verdict: Verdict | None
     note: str = ""
     delay_s: float = 0.0
+    counting: Counting = Counting.COUNTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +89,8 @@ def requested_verdict(request: str | None, status: Status) -> Verdict | None:
     """Return the verdict that people request, by the trial's request or the study's status."""
     if request == Action.STOP:
         return Verdict(Action.STOP, Reason.CANCELLED, DecidedBy.PERSON)
+    if status is Status.SPENT:
+        return Verdict(Action.STOP, Reason.BUDGET_SPENT, DecidedBy.STUDY)
     if status is Status.STOPPED:
         return Verdict(Action.STOP, Reason.CANCELLED, DecidedBy.STUDY)
     if request == Action.PAUSE:
@@ -142,14 +151,17 @@ def decide_ending(outcome: Reason, facts: TrialFacts, limits: Limits) -> Ending:
     Args:
         outcome: COMPLETED, FAILED, LOST, PREEMPTED or TIMED_OUT.
     """
-    failures = facts.failures + (outcome is Reason.FAILED)
+    is_counted = facts.counting is not Counting.UNCOUNTED
+    failures = facts.failures + (outcome is Reason.FAILED and is_counted)
     losses = facts.losses + (outcome is Reason.LOST)
     verdict = facts.verdict
     died = outcome in (Reason.FAILED, Reason.LOST)
     if verdict is not None and not _outcome_prevails(verdict, outcome, died=died):
         return _carry_out(verdict, outcome if died else verdict.reason, failures, losses)
     match outcome:
-        case Reason.FAILED if limits.max_failures == NO_LIMIT or failures <= limits.max_failures:
+        case Reason.FAILED if facts.counting is Counting.UNCOUNTED:
+            delay_s = facts.delay_s
+        case Reason.FAILED if facts.counting is not Counting.FINAL and limits.allow(failures):
             delay_s = retry_delay_s(failures)
         case Reason.LOST if losses <= limits.max_losses and not facts.note:
             delay_s = retry_delay_s(losses - 1)  # a first loss is retried without delay

@@ -16,6 +16,7 @@ class EventKind(StrEnum):
     RENAMED = "renamed"
     REVISED = "revised"
     CHECKPOINTS_SET = "checkpoints set"
+    LIMITS_SET = "limits set"
     ENQUEUED = "enqueued"
     PAUSED = "paused"
     RESUMED = "resumed"
@@ -32,6 +33,7 @@ class EventKind(StrEnum):
     CHECKPOINT_FAILED = "checkpoint failed"
     CHECKPOINT_CORRUPT = "checkpoint corrupt"
     CONFIG_NOT_READ = "config not read"
+    RULE_NOT_COMPARED = "stop rule not compared"
     RECOVERY_FAILED = "recovery failed"
     MODEL_FAILED = "model failed"
 
@@ -42,4 +44,6 @@ class Actor(StrEnum):
     WORKER = "worker"
     SWEEP = "sweep"
     GUARD = "guard"
+    FAIL_FAST = "fail_fast"
+    LIMIT = "limit"
     SCHEDULER = "scheduler"

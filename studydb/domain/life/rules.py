@@ -3,14 +3,19 @@
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from studydb.domain.canonical import is_number
 from studydb.domain.errors import InvalidSpec
-from studydb.domain.metrics import STEP, Result
+from studydb.domain.life.metric_values import value_of
+from studydb.domain.life.plateau import Plateau
+from studydb.domain.metrics import Result
 from studydb.domain.objective import Objective
+from studydb.domain.specs.building import build, rebuild
+from studydb.domain.specs.grammar import parse_call
 from studydb.domain.specs.spec import Spec
 from studydb.domain.text.names import check_metric_name
 
@@ -20,6 +25,7 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     "<": operator.lt,
 }
+_CALL = re.compile(r"\s*[A-Za-z]\w*\s*\(")
 _TEXT = re.compile(r"\s*(?P<metric>[^<>=]+?)\s*(?P<op>>=|<=|>|<)\s*(?P<bound>\S+)\s*")
 
 
@@ -37,47 +43,63 @@ class Threshold(Spec):
     op: str
     bound: float
 
-    def hit(self, result: Result, *, objective: Objective) -> bool:
-        """Whether this result hits the rule; False if the metric is missing or not a number."""
-        value = _lookup(result, self.metric, objective)
+    @property
+    def needs_history(self) -> bool:
+        """Whether the rule compares a result with earlier results of the trial."""
+        return False
+
+    def hit(self, history: Sequence[Result], n_results: int = 1, *, objective: Objective) -> bool:  # noqa: ARG002  see Plateau
+        """Whether the last result hits the rule; False if the metric is missing or no number."""
+        value = value_of(history[-1], self.metric, objective)
         return is_number(value) and _COMPARE[self.op](value, self.bound)
+
+    def may_hit(self, recent: Sequence[Result], *, objective: Objective) -> bool:
+        """Whether the last result hits the rule."""
+        return self.hit(recent, objective=objective)
 
     def to_json(self) -> dict[str, Any]:
         """Return the stored form. It lacks the key "name", as in the rows of older versions."""
         return self.options()
 
 
-def _lookup(result: Result, metric: str, objective: Objective) -> Any:
-    if metric == STEP:
-        return result.step
-    return result.value if metric == objective.metric else result.metrics.get(metric)
+Rule = Threshold | Plateau
+
+_KNOWN = {"Plateau": Plateau}
 
 
-def read_rules(stop: Mapping[str, Any] | Iterable[str] | None) -> tuple[Threshold, ...]:
+def read_rules(stop: Any) -> tuple[Rule, ...]:
     """
-    Read `stop=`: texts such as "loss>=3", or the dict {"loss": 3}, which means the same.
+    Read `stop=`: rules such as "loss>=3" and Plateau("loss"); {"loss": 3} means "loss>=3".
 
     Raises:
-        InvalidSpec: A bound is not a number, or a text is not a comparison.
+        InvalidSpec: A bound is not a number, or a text is neither a comparison nor a call.
     """
     if stop is None:
         return ()
     if isinstance(stop, Mapping):
         return tuple(_threshold(metric, ">=", bound) for metric, bound in stop.items())
-    if isinstance(stop, str):
+    if isinstance(stop, str | Plateau):
         stop = [stop]
     if not isinstance(stop, Iterable):
         raise InvalidSpec(
             f"stop is {stop!r}; give metrics and bounds, as {{'loss': 3}} or ['loss>=3']."
         )
-    return tuple(_read_text(text) for text in stop)
+    return tuple(each if isinstance(each, Plateau) else _read_text(each) for each in stop)
 
 
-def _read_text(text: Any) -> Threshold:
+def rule_from_json(stored: Mapping[str, Any]) -> Rule:
+    """Read a rule of a study's row; a rule without a name is a threshold."""
+    return rebuild(stored, _KNOWN, noun="stop rule") if "name" in stored else Threshold(**stored)
+
+
+def _read_text(text: Any) -> Rule:
     match = _TEXT.fullmatch(text) if isinstance(text, str) else None
+    if match is None and isinstance(text, str) and _CALL.match(text):
+        return build(parse_call(text), _KNOWN, noun="stop rule")
     if match is None:
         raise InvalidSpec(
-            f"The stop rule {text!r} is not a comparison; write for example 'loss>=3'."
+            f"The stop rule {text!r} is not a comparison; write for example 'loss>=3' or "
+            "'Plateau(metric=loss)'."
         )
     return _threshold(match["metric"], match["op"], match["bound"])
 
@@ -94,7 +116,58 @@ def _threshold(metric: Any, op: str, bound: Any) -> Threshold:
 
 
 def first_hit(
-    rules: Iterable[Threshold], result: Result, *, objective: Objective
-) -> Threshold | None:
-    """Return the first rule that this result hits; None if it hits none."""
-    return next((rule for rule in rules if rule.hit(result, objective=objective)), None)
+    rules: Iterable[Rule], history: Sequence[Result], n_results: int, *, objective: Objective
+) -> Rule | None:
+    """
+    Return the first rule that the last result of a trial hits; None if it hits none.
+
+    Args:
+        history: The trial's last results, at least `longest_history` of them if there are so many.
+        n_results: The number of all live results of the trial.
+    """
+    hits = (rule for rule in rules if rule.hit(history, n_results, objective=objective))
+    return next(hits, None)
+
+
+def longest_history(rules: Iterable[Rule]) -> int:
+    """Return how many of a trial's last results the rules compare."""
+    plateaus = (rule for rule in rules if isinstance(rule, Plateau) and rule.top is None)
+    return max((rule.num_results for rule in plateaus), default=1)
+
+
+def rules_of_study(rules: Iterable[Rule]) -> list[Plateau]:
+    """Return the rules that stop the study instead of a trial."""
+    return [rule for rule in rules if isinstance(rule, Plateau) and rule.top is not None]
+
+
+def rule_warning(rules: Iterable[Rule], result: Result, *, objective: Objective) -> str | None:
+    """Warn that a result lacks a metric that a rule compares; None if it has all."""
+    named = (rule.metric for rule in rules)
+    missing = next((each for each in named if value_of(result, each, objective) is None), None)
+    if missing is None:
+        return None
+    reported = ", ".join(map(repr, (objective.metric, *sorted(result.metrics))))
+    return (
+        f"A stop rule compares {missing!r}, which the result of step {result.step} lacks; reported "
+        f"are {reported}. Trials go on, and results without {missing!r} meet no such rule."
+    )
+
+
+class RuleWatch:
+    """
+    Tells which results of an attempt may hit a rule.
+
+    The trial waits after such a result, because the decision is made where all results are stored.
+    """
+
+    def __init__(self, rules: Sequence[Rule], objective: Objective) -> None:
+        self._rules, self._objective = rules, objective
+        self._recent: deque[Result] = deque(maxlen=longest_history(rules))
+
+    def may_hit(self, result: Result) -> bool:
+        """Whether the next result of the attempt may hit a rule."""
+        if not self._rules:
+            return False
+        self._recent.append(result)
+        recent = tuple(self._recent)
+        return any(rule.may_hit(recent, objective=self._objective) for rule in self._rules)

@@ -72,15 +72,17 @@ class Status(StrEnum):
     """
     The status of a study.
 
-    FINISHED is never stored. A study is FINISHED if three conditions hold. RUNNING is stored. No
-    new trial can start: the budget is spent, or the scheduler starts no more trials. No trial is
-    PENDING or RUNNING, or waits to be promoted, given up or resumed with the study.
+    FINISHED and SPENT are never stored. A study is FINISHED if three conditions hold. RUNNING is
+    stored. No new trial can start: the budget is spent, or the scheduler starts no more trials. No
+    trial is PENDING or RUNNING, or waits to be promoted, given up or resumed with the study.
     """
 
     RUNNING = "RUNNING"
     PAUSED = "PAUSED"
     STOPPED = "STOPPED"
     FINISHED = "FINISHED"
+    SPENT = "SPENT"
+    """What RUNNING trials see of a study that one of its limits has stopped."""
 
 
 class Origin(StrEnum):

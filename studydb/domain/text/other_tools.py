@@ -5,11 +5,11 @@ All errors for unknown names use this table: for an attribute of the package, a 
 keyword, a command, an option or a spec. Remove a word when studydb gets a name of that spelling.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar, Unpack, get_args, get_origin, get_type_hints
 
 from studydb.domain.text.suggestions import did_you_mean
 
@@ -63,7 +63,19 @@ _WORDS_BY_TRANSLATION = {
     "not there yet; poll study.status, or use a loop of your own with study.ask()": (
         "callbacks hooks"
     ),
-    "not there yet for a study; study.ask(timeout=SECONDS) limits the wait for a trial": "timeout",
+    "time_limit_s=SECONDS of create_study (`--time-limit 2h`): the study's age": (
+        "timeout time_budget_s max_wallclock_time timeoutstopper wallclock_limit"
+    ),
+    "trial_time_limit_s=SECONDS of create_study (`--trial-time-limit 10m`)": (
+        "trial_timeout max_trial_time trial_walltime_limit"
+    ),
+    "cost_limit=('usd', 50) of create_study (`--cost-limit usd<=50`)": "max_cost cost_attr",
+    "stop=[studydb.Plateau(metric)] of create_study": (
+        "trialplateaustopper experimentplateaustopper early_stop earlystopping"
+    ),
+    "stop={metric: bound} of create_study, or 'metric>=bound'": (
+        "maximumiterationstopper stopper stop_criterion stopping_criterion"
+    ),
     "not there yet; start a worker per GPU, as in CUDA_VISIBLE_DEVICES=0 studydb worker …": (
         "resources gpus resources_per_trial with_resources gpu cpus"
     ),
@@ -150,7 +162,6 @@ _WORDS_BY_TRANSLATION = {
     "`studydb db upgrade`": "migrate upgrade",
     "`studydb status NAME`, again and again: `watch studydb status NAME`": "dashboard watch web",
     "`studydb trials NAME --format csv`, or study.trials_dataframe()": "export",
-    "`studydb enqueue NAME k=v …`, with the parameters of the trial": "retry",
 }
 
 WORDS: dict[str, str] = {
@@ -198,9 +209,19 @@ def missing_attribute(owner: object, name: str) -> AttributeError:
     return AttributeError(message, name=name, obj=owner)  # the interpreter suggests names of obj
 
 
+def _arguments(function: Callable[..., object]) -> Iterator[str]:
+    """Yield the names of a function's arguments, also of those that a TypedDict lists."""
+    for name, parameter in signature(function).parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD and get_origin(parameter.annotation) is Unpack:
+            (options,) = get_args(parameter.annotation)
+            yield from get_type_hints(options)
+        else:
+            yield name
+
+
 def suggesting_keywords(function: Callable[P, R]) -> Callable[P, R]:
     """Make the TypeError for an unknown keyword suggest the keyword of studydb."""
-    takes = [name for name in signature(function).parameters if name != "self"]
+    takes = [name for name in _arguments(function) if name != "self"]
     known = frozenset(takes)
 
     @wraps(function)

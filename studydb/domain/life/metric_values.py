@@ -1,0 +1,13 @@
+"""The value of a metric in a result."""
+
+from typing import Any
+
+from studydb.domain.metrics import STEP, Result
+from studydb.domain.objective import Objective
+
+
+def value_of(result: Result, metric: str, objective: Objective) -> Any:
+    """Return the value of a metric, the step for `training_iteration`; None if it is missing."""
+    if metric == STEP:
+        return result.step
+    return result.value if metric == objective.metric else result.metrics.get(metric)

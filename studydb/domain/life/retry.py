@@ -1,0 +1,114 @@
+"""Which exceptions of a trial are retried, and which of them count as failures."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from studydb.domain.errors import InvalidSpec
+from studydb.domain.failures import Failure, type_name
+from studydb.domain.specs.building import build, rebuild
+from studydb.domain.specs.grammar import parse_call
+from studydb.domain.specs.spec import Spec
+
+UNCOUNTED_IN_A_ROW = 9
+"""How many uncounted failures in a row, without a new checkpoint, are free; others count."""
+
+
+class Counting(StrEnum):
+    """What a failure means for its trial."""
+
+    COUNTED = "counted"
+    """The trial is retried as long as `max_failures` allows it."""
+    UNCOUNTED = "uncounted"
+    """The trial is retried, and the failure does not count."""
+    FINAL = "final"
+    """The trial is not retried."""
+
+
+@dataclass(frozen=True)
+class Retry(Spec):
+    """
+    Which exceptions are retried; a class stands for its subclasses, too.
+
+    Classes are given as classes or as qualified names, such as "ValueError" and
+    "torch.OutOfMemoryError". `never` comes before `uncounted`, and `uncounted` before `on`.
+
+    Attributes:
+        on: Only these are retried; None for all.
+        never: A trial that raises one of these is not retried.
+        uncounted: These are retried without counting as failures. From the 10th in a row without a
+            new checkpoint, they count.
+    """
+
+    on: Any = None
+    never: Any = ()
+    uncounted: Any = ()
+
+    def _check(self) -> None:
+        for name in self.arguments():
+            given = getattr(self, name)
+            names = None if given is None and name == "on" else _names(name, given)
+            object.__setattr__(self, name, names)
+
+    def counting(self, failure: Failure) -> Counting:
+        """Tell what a failure means, by the qualified names of its class and its bases."""
+        kinds = {failure.type, *failure.bases}
+        if kinds.intersection(self.never):
+            return Counting.FINAL
+        if kinds.intersection(self.uncounted):
+            return Counting.UNCOUNTED
+        if self.on is not None and not kinds.intersection(self.on):
+            return Counting.FINAL
+        return Counting.COUNTED
+
+    def options(self) -> dict[str, Any]:
+        """Return the lists of names that are given."""
+        given = {name: getattr(self, name) for name in self.arguments()}
+        return {name: list(names) for name, names in given.items() if names or names == ()}
+
+    def __str__(self) -> str:
+        lists = (f"{name}=[{', '.join(names)}]" for name, names in self.options().items() if names)
+        return f"Retry({', '.join(lists)})"
+
+
+_KNOWN = {"Retry": Retry}
+
+
+def read_retry(name: str, value: Any) -> Retry | None:
+    """
+    Read a `Retry`, its text such as "Retry(never=[ValueError])", or its JSON; None without one.
+
+    Raises:
+        InvalidSpec: The value is none of these.
+    """
+    if value is None or isinstance(value, Retry):
+        return value
+    if isinstance(value, str):
+        return build(parse_call(value), _KNOWN, noun="retry")
+    if isinstance(value, Mapping):
+        return rebuild(value, _KNOWN, noun="retry")
+    raise InvalidSpec(
+        f"{name} is {value!r}; give studydb.Retry(…), such as studydb.Retry(never=[ValueError])."
+    )
+
+
+def _names(argument: str, given: Any) -> tuple[str, ...]:
+    if isinstance(given, str | type):
+        given = [given]
+    if not isinstance(given, list | tuple | set | frozenset):
+        raise InvalidSpec(
+            f"The {argument} of Retry is {given!r}; give a list of exception classes."
+        )
+    return tuple(_name(argument, each) for each in given)
+
+
+def _name(argument: str, given: Any) -> str:
+    if isinstance(given, type) and issubclass(given, BaseException):
+        return type_name(given)
+    if isinstance(given, str) and all(part.isidentifier() for part in given.split(".")):
+        return given
+    raise InvalidSpec(
+        f"The {argument} of Retry has {given!r}, which is no exception class and no qualified name "
+        "of one, such as 'ValueError' or 'package.module.Error'."
+    )

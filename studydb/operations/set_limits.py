@@ -1,0 +1,51 @@
+"""Change the limits of a study."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from studydb.db import Database
+from studydb.db.faults import Duplicate
+from studydb.domain.errors import NotAllowed
+from studydb.domain.life.event_kinds import EventKind
+from studydb.domain.limits import CostLimit, Limits
+from studydb.domain.records import Request, Study
+from studydb.store import events, studies
+
+
+def set_limits(
+    database: Database, study: Study, limits: Mapping[str, Any], request: Request
+) -> None:
+    """
+    Change limits that the study has; running trials obey them from their next flush on.
+
+    Args:
+        limits: Values by name, which `read_settings` has checked.
+
+    Raises:
+        NotAllowed: The study was created without such a limit, or with another cost metric;
+            nothing was changed.
+    """
+    with suppress(Duplicate), database.begin() as txn:
+        kind = EventKind.LIMITS_SET
+        events.append_request(txn, study_id=study.id, kind=kind, request=request, data=dict(limits))
+        settings = studies.locked_settings(txn, study_id=study.id)
+        present = Limits.of(settings)
+        for name, value in limits.items():
+            _check(study, name, getattr(present, name), value)
+        studies.store_settings(txn, study_id=study.id, settings={**settings, **limits})
+
+
+def _check(study: Study, name: str, old: Any, new: Any) -> None:
+    if old is None:
+        raise NotAllowed(
+            f"Study {study.name!r} was created without {name}, so what its trials have spent was "
+            f"not counted. Create a study with {name}."
+        )
+    if new is None:
+        raise NotAllowed(f"The limit {name} of study {study.name!r} can be changed, not removed.")
+    if isinstance(old, CostLimit) and old.metric != new.metric:
+        raise NotAllowed(
+            f"The cost of study {study.name!r} is counted in {old.metric!r}, not in "
+            f"{new.metric!r}; write cost_limit={old.metric}<={new.most:g}."
+        )

@@ -1,0 +1,179 @@
+"""
+Count what trials spend, and stop the study, or a trial, that has reached a limit.
+
+Transactions that count spending lock the study's row, so each of them reads the exact sums. The
+counter shard is written last, by `Charge.store`. The limits are read from the study's row, because
+a person may have raised them.
+"""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from studydb.db import Database, Txn
+from studydb.domain.errors import NotAllowed
+from studydb.domain.life.decisions import Action, DecidedBy, Verdict
+from studydb.domain.life.event_kinds import Actor, EventKind
+from studydb.domain.life.plateau import BestValues, Plateau
+from studydb.domain.life.rules import rules_of_study
+from studydb.domain.life.states import Reason, Status
+from studydb.domain.limits import Spending
+from studydb.domain.metrics import Result
+from studydb.domain.records import Study
+from studydb.store import counters, events
+from studydb.store import spending as store
+from studydb.store.spending import LimitedStudy
+
+NOTHING = Spending()
+_TIMED_OUT = Verdict(Action.STOP, Reason.TIMED_OUT, DecidedBy.LIMIT)
+_SPENT = Verdict(Action.STOP, Reason.BUDGET_SPENT, DecidedBy.LIMIT)
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """
+    What a transaction adds to the spending of a study.
+
+    Attributes:
+        is_spent: Whether a limit of the study has stopped it, now or before.
+        timed_out: The ids of the trials whose running time has reached its limit.
+    """
+
+    spending: Spending = NOTHING
+    is_spent: bool = False
+    timed_out: frozenset[int] = frozenset()
+
+    def verdict(self, trial_id: int) -> Verdict | None:
+        """Return the verdict on a trial that has flushed; None if no limit is reached."""
+        return self.time_verdict(trial_id) or (_SPENT if self.is_spent else None)
+
+    def time_verdict(self, trial_id: int) -> Verdict | None:
+        """Return the verdict on a trial that has run for too long; None on other trials."""
+        return _TIMED_OUT if trial_id in self.timed_out else None
+
+    def store(self, txn: Txn, study: Study, *, key: int | str) -> None:
+        """Add the spending to a counter shard; call this last. For `key` see `counters.move`."""
+        if self.spending != NOTHING:
+            counters.spend(txn, study_id=study.id, key=key, spending=self.spending)
+
+
+def charge(
+    txn: Txn,
+    study: Study,
+    *,
+    trial_ids: Sequence[int],
+    results: Sequence[Result] = (),
+    are_alive: bool = True,
+) -> Charge:
+    """
+    Weigh what RUNNING trials have spent since their last flush or renewal.
+
+    If a limit of the study is reached, this stops the study, with the reason.
+
+    Args:
+        trial_ids: The trials; the caller has locked their rows.
+        results: The results that the transaction stores.
+        are_alive: Whether the trials have run until now. The time of a lost attempt ends with its
+            last flush or renewal, which has counted it.
+    """
+    by_rule = study.stops_by_rule and bool(results)
+    if not (study.limits.exist or by_rule):
+        return Charge()
+    limited = store.read(txn, study_id=study.id, lock=study.limits.count_spending or by_rule)
+    limits, time_s, timed_out = limited.limits, 0.0, set()
+    times = store.running_times(txn, trial_ids=trial_ids) if limits.count_time else []
+    for time in times:
+        if are_alive:
+            store.store_running_time(txn, time)
+            time_s += time.since_s
+        total_s = time.total_s if are_alive else time.counted_s
+        if limits.trial_time_limit_s is not None and total_s >= limits.trial_time_limit_s:
+            timed_out.add(time.trial_id)
+
+    spending = NOTHING
+    if limits.count_spending:
+        cost = limits.cost_of(results, study.objective)
+        spending = Spending(cost, len(results), time_s)
+    is_spent = limited.is_spent or _stop_if_spent(txn, study, limited, spending)
+    if by_rule and limited.status is not Status.STOPPED:
+        is_spent = _stop_by_rule(txn, study, limited.best, results) or is_spent
+    return Charge(spending, is_spent, frozenset(timed_out))
+
+
+def stop_if_too_old(database: Database, study: Study) -> None:
+    """Stop a RUNNING study that has reached its `time_limit_s`."""
+    if study.time_limit_s is None:
+        return
+    with database.begin(write=False) as txn:
+        limited = store.read(txn, study_id=study.id)
+        limit_s = limited.limits.time_limit_s
+    if limited.status is Status.RUNNING and limit_s is not None and limited.age_s >= limit_s:
+        with database.begin() as txn:
+            _stop_if_spent(txn, study, store.read(txn, study_id=study.id, lock=True), NOTHING)
+
+
+def check_limits(txn: Txn, study: Study) -> None:
+    """
+    Refuse to resume a study that would be stopped again at once.
+
+    Raises:
+        NotAllowed: The study has reached one of its limits.
+    """
+    if not study.limits.exist:
+        return
+    why = _reached(txn, study, store.read(txn, study_id=study.id, lock=True), NOTHING)
+    if why is not None:
+        key = why.partition(" ")[0]
+        raise NotAllowed(
+            f"Study {study.name!r} cannot be resumed: its {why}. Raise the limit first: "
+            f"`studydb set {shlex.quote(study.name)} {key}=…`."
+        )
+
+
+def _stop_if_spent(txn: Txn, study: Study, limited: LimitedStudy, spending: Spending) -> bool:
+    """Stop the study if the spending of this transaction reaches a limit."""
+    if limited.status is Status.STOPPED:
+        return False
+    why = _reached(txn, study, limited, spending)
+    return why is not None and _stop(txn, study, why)
+
+
+def _stop_by_rule(
+    txn: Txn, study: Study, best: Sequence[BestValues], results: Sequence[Result]
+) -> bool:
+    """Add results to what the stop rules for the study compare; stop the study if one is met."""
+    after, met = [], None
+    rules = rules_of_study(study.rules)
+    for rule, known in zip_longest(rules, best[: len(rules)], fillvalue=BestValues()):
+        assert isinstance(rule, Plateau)
+        values, stops = rule.after(known, results, objective=study.objective)
+        after.append(values)
+        met = met or (rule if stops else None)
+    store.store_best(txn, study_id=study.id, best=after)
+    return met is not None and _stop(txn, study, f"rule {met} is met")
+
+
+def _stop(txn: Txn, study: Study, why: str) -> bool:
+    """Stop the study; False if another transaction has stopped it."""
+    if not store.stop(txn, study_id=study.id, why=why):
+        return False
+    kind, data = EventKind.STUDY_STOPPED, {"reason": why}
+    events.append(txn, study_id=study.id, kind=kind, actor=Actor.LIMIT, data=data)
+    return True
+
+
+def _reached(txn: Txn, study: Study, limited: LimitedStudy, spending: Spending) -> str | None:
+    limits, spent = limited.limits, spending
+    if limits.count_spending:
+        spent = spent.plus(counters.spent(txn, study_id=study.id))
+    return limits.reached(spent, age_s=limited.age_s)
+
+
+def describe(txn: Txn, study: Study) -> list[str]:
+    """Describe what each limit of the study allows and what is used; empty without limits."""
+    if not study.limits.exist:
+        return []
+    limited = store.read(txn, study_id=study.id)
+    spent = counters.spent(txn, study_id=study.id)
+    return limited.limits.described(spent, age_s=limited.age_s)

@@ -1,0 +1,157 @@
+"""Limits, retries and plateaus with real workers, some of which are killed in the middle."""
+
+import pytest
+from fleet.workers import eventually
+from harness.arrange import rows
+
+import studydb
+
+SLOTS = 4
+
+
+def n_results(stage):
+    return rows(stage.study.database, "SELECT count(*) FROM result")[0][0]
+
+
+@pytest.mark.row("A14")
+def test_cost_is_exceeded_by_at_most_one_flush_per_running_trial_under_kills(stage):
+    limit = 80
+    study = stage.create("spending:paid", num_trials=None, cost_limit=("usd", limit))
+    workers = [stage.start(slots=SLOTS) for _ in range(2)]
+    eventually(lambda: n_results(stage) > limit - 2 * SLOTS)
+    workers[0].end()
+    replacement = stage.start(slots=SLOTS)
+
+    codes = [each.exit_code(60.0) for each in (workers[1], replacement)]
+
+    print(f"the limit of {limit} was exceeded by {n_results(stage) - limit}")  # noqa: T201  for -rP
+    cost, steps = rows(study.database, "SELECT sum(cost), sum(steps) FROM counter")[0]
+    reasons = {trial.reason for trial in study.trials}
+    assert codes == [0, 0]
+    assert "the study has stopped itself: its cost_limit is reached" in replacement.output()
+    assert study.status == "STOPPED"
+    assert study.progress.limit_reached.startswith("cost_limit is reached")
+    assert limit <= cost <= limit + 2 * SLOTS
+    assert cost == n_results(stage)
+    assert steps == cost
+    assert reasons == {"BUDGET_SPENT"}
+
+
+def test_study_that_reached_its_limit_goes_on_after_set_and_resume(sqlite_stage):
+    stage = sqlite_stage
+    study = stage.create("spending:paid", num_trials=1, max_steps=5)
+    assert stage.run() == 0
+    assert "max_steps is reached (5 of 5 steps)" in stage.command("status", "staged")
+    assert stage.run() == 0  # nothing starts
+    stage.command("set", "staged", "max_steps=9")
+    stage.command("resume", "staged")
+    study.extend(num_trials=1)
+
+    assert stage.run() == 0
+
+    assert n_results(stage) == 9
+    assert study.counts.terminated == 2
+
+
+@pytest.mark.row("A9")
+def test_time_of_a_trial_counts_over_a_kill_of_its_worker(stage):
+    study = stage.create("obedient:unhurried", trial_time_limit_s=3.0)
+    worker = stage.start()
+    stage.await_trial(lambda row: (row.running_s or 0) > 1.0)
+    worker.end()
+
+    assert stage.run() == 0
+
+    trial = stage.trial()
+    assert (trial.state, trial.reason) == ("TERMINATED", "TIMED_OUT")
+    assert len(stage.attempts()) == 2
+    assert 3.0 <= trial.running_s < 6.0
+    assert study.trials[0].checkpoint is not None  # saved within the grace
+
+
+def test_trial_that_does_not_report_is_killed_at_its_time_limit(sqlite_stage):
+    sqlite_stage.create("obedient:ignores_sigterm", trial_time_limit_s="1s")
+
+    assert sqlite_stage.run(grace=0.5) == 0
+
+    assert sqlite_stage.trial().reason == "TIMED_OUT"
+
+
+def test_study_ends_at_its_age_while_its_trials_run(sqlite_stage):
+    study = sqlite_stage.create("obedient:unhurried", num_trials=None, time_limit_s=2)
+
+    assert sqlite_stage.run(slots=2) == 0
+
+    assert study.status == "STOPPED"
+    assert {trial.reason for trial in study.trials} == {"BUDGET_SPENT"}
+
+
+@pytest.mark.row("A15")
+def test_first_failure_pauses_the_study_and_its_resumption_continues_the_others(sqlite_stage):
+    stage = sqlite_stage
+    study = stage.create("spending:second_fails_until_corrected", num_trials=3, fail_fast=True)
+    paused = stage.start(slots=2)
+
+    assert paused.exit_code(60.0) == 3
+    assert "fail_fast, and trial 1 has failed: ValueError: a typo" in paused.output()
+    assert (stage.trial(0).state, stage.trial(1).state) == ("PAUSED", "ERROR")
+    assert study.trials[0].checkpoint is not None
+    with pytest.raises(studydb.StudyFailed, match="fail_fast"):
+        study.run()
+
+    stage.open_gate("corrected")
+    stage.open_gate("all")
+    study.resume()
+
+    assert stage.run() == 0
+    assert [stage.trial(number).state for number in (0, 2)] == ["TERMINATED"] * 2
+    assert len(stage.attempts(0)) == 2
+
+
+@pytest.mark.row("A9")
+def test_plateau_is_found_over_a_kill_of_the_worker(stage):
+    stage.create("spending:flattens", stop=[studydb.Plateau("loss", std=0.01)])
+    for step in (1, 2, 3):
+        stage.open_gate(step)
+    worker = stage.start()
+    stage.await_trial(lambda row: row.last_step == 4)
+    worker.end()
+    stage.open_gate("all")
+
+    assert stage.run() == 0
+
+    assert stage.trial().reason == "RULE_STOPPED"
+    assert stage.steps() == [1, 2, 3, 4, 5]
+    assert "step 5 met the rule Plateau(metric=loss, std=0.01)" in stage.command(
+        "show", "staged", "0"
+    )
+
+
+@pytest.mark.row("B8")
+def test_stop_rule_for_a_missing_metric_warns_once_and_the_trials_go_on(sqlite_stage):
+    stage = sqlite_stage
+    study = stage.create("obedient:one_step", num_trials=3, stop={"accuracy": 0.9})
+    worker = stage.start()
+
+    assert worker.exit_code(60.0) == 0
+    assert study.counts.terminated == 3
+    assert worker.output().count("compares 'accuracy'") == 1
+    assert "stop rule not compared" in stage.command("status", "staged")
+
+
+@pytest.mark.parametrize(
+    ("retry", "state", "n_attempts"),
+    [
+        (studydb.Retry(uncounted=[OSError]), "TERMINATED", 2),
+        ("Retry(never=[ConnectionError])", "ERROR", 1),
+    ],
+)
+def test_bases_of_the_exception_decide_about_the_retry(sqlite_stage, retry, state, n_attempts):
+    max_failures = 0 if state == "TERMINATED" else 5
+    sqlite_stage.create("spending:fails_once", retry=retry, max_failures=max_failures)
+
+    sqlite_stage.run()
+
+    assert sqlite_stage.trial().state == state
+    assert len(sqlite_stage.attempts()) == n_attempts
+    assert sqlite_stage.attempts()[0].error_type == "spending.NetworkError"
