@@ -4,7 +4,8 @@
 -- studydb/store/leases.py requests: Read what people request of trials, without a lock; leases
 --   that were lost are left out.
 SELECT trial.token, trial.request, trial.verdict, trial.verdict_reason, trial.verdict_by, (
-    SELECT CASE WHEN (study.paused_by = 'guard') THEN 'RUNNING' ELSE study.status END
+    SELECT CASE WHEN (study.paused_by = 'guard') THEN 'RUNNING' WHEN (study.paused_by = 'limit')
+        THEN 'SPENT' ELSE study.status END
     FROM study
     WHERE study.id = trial.study_id
 ) AS status
@@ -13,8 +14,8 @@ WHERE trial.id = ANY(:ids)
     AND trial.token = ANY(:tokens);
 -- Plan:
 --   Index Scan using trial_pkey on trial
---     Index Cond: (id = ANY ($2))
---     Filter: (token = ANY ($3))
+--     Index Cond: (id = ANY ($3))
+--     Filter: (token = ANY ($4))
 --     SubPlan 1
 --       ->  Index Scan using study_pkey on study
 --             Index Cond: (id = trial.study_id)
