@@ -49,6 +49,9 @@ def trials_dataframe(database: Database, study: Study) -> "pd.DataFrame":
             "duration_s": Floats(),
             "name": Texts(),
             "tags": Values(),
+            "changed": Values(),
+            "parent": Integers(optional=True),
+            "invalidated_at": Timestamps(),
         },
     )
     for page in pages.trial_pages(database, study):

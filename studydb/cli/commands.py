@@ -26,6 +26,7 @@ COMMANDS = {
     "pause": ("control", "Pause trials, or a whole study."),
     "resume": ("control", "Resume trials, or a whole study."),
     "stop": ("control", "Stop trials, or a whole study."),
+    "retry": ("retry", "Run ended trials again."),
     "enqueue": ("control", "Add a trial with given parameters."),
     "extend": ("control", "Add trials to a study's budget."),
     "set": ("set", "Change a study's code, or the store of its checkpoints."),

@@ -10,7 +10,7 @@ from studydb.cli.options import Spec, Storage, TrialWord, storage_option, study_
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.space.domains import Domain
 from studydb.domain.space.parameters import parse_parameter, parse_parameters
-from studydb.domain.text.display import counted
+from studydb.domain.text.display import counted, visible
 from studydb.domain.text.names import check_tags, check_trial_name
 
 trials_argument = click.argument("trials", metavar="[TRIAL]...", type=TrialWord(), nargs=-1)
@@ -33,13 +33,22 @@ def pause(*, name: str, trials: Sequence[int | str], storage: Storage) -> None:
 
 @click.command()
 @study_argument
-@trials_argument
+@click.argument("words", metavar="[TRIAL]... [K=V]...", type=Spec(), nargs=-1)
 @storage_option
-def resume(*, name: str, trials: Sequence[int | str], storage: Storage) -> None:
-    """Resume paused trials of NAME; without TRIAL the whole study."""
+def resume(*, name: str, words: Sequence[str], storage: Storage) -> None:
+    """
+    Resume paused trials of NAME; without TRIAL the whole study.
+
+    With K=V, later attempts of these trials get other values of parameters: resume NAME 3 lr=0.01.
+    The trials must be PAUSED or PENDING.
+    """
+    params = [word for word in words if "=" in word]
+    trials = [TrialWord().convert(word, None, None) for word in words if "=" not in word]
+    changes = read_values(params)
     with opened_study(storage, name) as study:
-        study.resume(*trials)
-    click.echo(f"{_subject(name, trials)}: resumed.")
+        study.resume(*trials, **changes)
+    told = f" with {visible(' '.join(params))}" if params else ""
+    click.echo(f"{_subject(name, trials)}: resumed{told}.")
 
 
 @click.command()

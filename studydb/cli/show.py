@@ -102,6 +102,8 @@ def _show_study(name: str, *, form: str, storage: Storage) -> None:
 def _document(study: "Study", details: "TrialDetails") -> dict[str, Any]:
     return _fields(study, details) | {
         "params": details.trial.params,
+        "config": details.trial.config,
+        "changed": details.trial.changed,
         "attempts": [
             {**row._asdict(), "traceback": full.traceback, "config": full.config}
             for row, full in zip(details.listed, details.attempts, strict=True)
@@ -149,6 +151,7 @@ def _print_trial(study: "Study", details: "TrialDetails", why: str | None) -> No
             "state": f"{fields.pop('state')}{f': {reason}' if reason else ''}",
             "why": why,
             "params": assignments(study.space.flatten(details.trial.params)),
+            "changed": assignments(details.trial.changed) or None,
             f"last {metric}": fields.pop("value"),
             f"best {metric}": fields.pop("best_value"),
         }

@@ -54,7 +54,7 @@ WORKER_UPDATES = {
         *("error_type", "error_message", "traceback", "log_dir", "log_tail"),
         *("start", "start_s", "pid", "devices", "exit_code", "signal", "cost"),
     ),
-    "checkpoint": ("data", "corrupt_at", "removed_at"),
+    "checkpoint": ("data", "corrupt_at", "removed_at", "pins"),
     "worker": ("seen_at", "ended_at"),
     "rung": (
         *("n_entries", "n_ranked", "cut_rank", "cut_score", "cut_trial_id"),

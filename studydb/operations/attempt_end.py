@@ -25,7 +25,7 @@ from studydb.operations.flushing import Flushed
 from studydb.operations.free_exits import judge_exit
 from studydb.operations.guard import pause_if_alike
 from studydb.operations.stuck import stuck_note
-from studydb.store import attempts, counters, events, leases, promotions, studies
+from studydb.store import attempts, counters, events, leases, pins, promotions, studies
 from studydb.store.leases import Held
 
 
@@ -102,6 +102,8 @@ def end_attempt(
     )
     if ending.state in FINAL and study.scheduler.resumes:
         promotions.leave_rungs(txn, study_id=study.id, trial_id=lease.trial_id)
+    if ending.state in FINAL and held.source_checkpoint_id is not None:
+        pins.release(txn, trial_ids=[lease.trial_id])
     attempts.end(
         txn,
         lease=lease,

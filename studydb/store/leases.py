@@ -48,6 +48,7 @@ HELD = (
     trial.c.verdict_by,
     trial.c.checkpoint_id,
     trial.c.checkpoint_step,
+    trial.c.source_checkpoint_id,
     trial.c.time_total_s,
     trial.c.worker_id,
     status_for_running_trials(trial.c.study_id).label("status"),
@@ -173,6 +174,7 @@ class Held:
     status: Status
     checkpoint_id: int | None
     checkpoint_step: int
+    source_checkpoint_id: int | None
     time_total_s: float | None
     worker_id: int | None
 
@@ -216,6 +218,7 @@ def read_held(row: Any) -> Held:
         status=Status(row.status),
         checkpoint_id=row.checkpoint_id,
         checkpoint_step=row.checkpoint_step,
+        source_checkpoint_id=row.source_checkpoint_id,
         time_total_s=row.time_total_s,
         worker_id=row.worker_id,
     )

@@ -1,12 +1,12 @@
 """Rows of trials: insert, find and list them; change their states at a person's request."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
-from studydb.db.dialect import now
+from studydb.db.dialect import is_listed, now
 from studydb.db.schema import in_state, is_still, study, trial
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.states import FINAL, Origin, Reason, State, Status, sources
@@ -85,7 +85,15 @@ _INSERT_PENDING = Prepared(
 
 _BY_NUMBER = (trial.c.study_id == sa.bindparam("study"), trial.c.number == sa.bindparam("no"))
 
-ROW = (trial, tags.OF_TRIAL)
+_parent = trial.alias("parent")
+_PARENT = (
+    sa.select(_parent.c.number)
+    .where(_parent.c.id == trial.c.parent_id)
+    .scalar_subquery()
+    .label("parent")
+)
+
+ROW = (trial, tags.OF_TRIAL, _PARENT)
 """What a statement selects for `read`."""
 
 _FIND = Prepared(sa.select(*ROW).where(*_BY_NUMBER))
@@ -101,6 +109,12 @@ _NAMES = Prepared(
     .where(trial.c.study_id == sa.bindparam("study"), trial.c.name.is_not(None))
     .order_by(trial.c.name)
     .limit(sa.bindparam("limit", type_=sa.Integer))
+)
+
+_IDS = Prepared(
+    sa.select(trial.c.id)
+    .where(trial.c.study_id == sa.bindparam("study"), is_listed(trial.c.number, "numbers"))
+    .order_by(trial.c.number)
 )
 
 _LIST = sa.select(*ROW).where(trial.c.study_id == sa.bindparam("study")).order_by(trial.c.number)
@@ -146,6 +160,19 @@ _PAUSE_BY = Prepared(
     sa.update(trial)
     .where(trial.c.id == sa.bindparam("trial"), is_still(State.PAUSED))
     .values(paused_by=sa.bindparam("to_paused_by"))
+)
+
+_CHANGE_CONFIG = Prepared(
+    sa.update(trial)
+    .where(
+        trial.c.id == sa.bindparam("trial"),
+        sa.or_(is_still(State.PENDING), is_still(State.PAUSED)),
+    )
+    .values(
+        config=sa.bindparam("to_config", type_=trial.c.config.type),
+        changed=sa.bindparam("to_changed", type_=trial.c.changed.type),
+    )
+    .returning(trial.c.id)
 )
 
 _WITHOUT_SUMMARY = (
@@ -213,6 +240,11 @@ def find(txn: Txn, *, study_id: int, number: int, lock: bool = False) -> TrialRo
     return None if row is None else read(row)
 
 
+def ids(txn: Txn, *, study_id: int, numbers: Sequence[int]) -> list[int]:
+    """Read the ids of the trials with these numbers, ascending; unknown numbers are left out."""
+    return [row.id for row in txn.all(_IDS, study=study_id, numbers=list(numbers))]
+
+
 def named(txn: Txn, *, study_id: int, name: str) -> NamedTrial | None:
     """Find a trial by its name."""
     row = txn.first(_NUMBER_OF, study=study_id, by_name=name)
@@ -265,6 +297,22 @@ def pause_by(txn: Txn, *, trial_id: int, by: DecidedBy) -> None:
     txn.run(_PAUSE_BY, trial=trial_id, to_paused_by=by)
 
 
+def change_config(
+    txn: Txn, *, trial_id: int, config: Mapping[str, Any], changed: Mapping[str, Any]
+) -> bool:
+    """
+    Store the config that the next attempt of a PENDING or PAUSED trial receives.
+
+    Args:
+        changed: By path, the values that differ from the trial's params.
+
+    Returns:
+        False if the trial runs or has ended.
+    """
+    binds = {"to_config": dict(config), "to_changed": dict(changed) or None}
+    return txn.count(_CHANGE_CONFIG, trial=trial_id, **binds) == 1
+
+
 def request(txn: Txn, *, trial_id: int, action: Action | None) -> bool:
     """Set or clear a RUNNING trial's `request`; its attempt obeys at its next flush or renewal."""
     return txn.count(_REQUEST, trial=trial_id, to_request=action) == 1
@@ -292,6 +340,8 @@ def read(row: Any) -> TrialRow:
         state=State(row.state),
         reason=None if row.reason is None else Reason(row.reason),
         params=row.params,
+        config=row.config,
+        changed=row.changed or {},
         origin=Origin(row.origin),
         bracket=row.bracket,
         attempt=row.attempt,
@@ -302,6 +352,9 @@ def read(row: Any) -> TrialRow:
         request=row.request,
         paused_by=row.paused_by,
         checkpoint_id=row.checkpoint_id,
+        source_checkpoint_id=row.source_checkpoint_id,
+        parent=row.parent,
+        invalidated_at=row.invalidated_at,
         worker_id=row.worker_id,
         created_at=row.created_at,
         started_at=row.started_at,

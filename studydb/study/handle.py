@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from studydb.db import Database
 from studydb.domain.arguments import count, integer
-from studydb.domain.errors import InvalidSpec, NotAllowed
+from studydb.domain.errors import InvalidSpec, NotAllowed, UsageError
 from studydb.domain.life.states import Status
 from studydb.domain.records import Counts, Request, Trainable
 from studydb.domain.records import Study as Record
@@ -19,9 +19,11 @@ from studydb.domain.text.other_tools import missing_attribute, suggesting_keywor
 from studydb.lease.loop import OwnLoop
 from studydb.lease.own_trial import OwnTrial
 from studydb.operations import control, reads
+from studydb.operations.enqueue import enqueue
 from studydb.operations.refresh import refreshed
 from studydb.operations.relocate import relocate
 from studydb.operations.rename import rename
+from studydb.operations.retry import retry, selected
 from studydb.operations.revise import revise
 from studydb.operations.study_progress import StudyProgress, read_progress
 from studydb.settings import load_keyring
@@ -170,7 +172,7 @@ class Study:
         rank = integer("priority", priority)
         label = None if name is None else check_trial_name(name)
         marks = check_tags(tags)
-        return int(self._ask_once(control.enqueue, params, priority=rank, name=label, tags=marks))
+        return int(self._ask_once(enqueue, params, priority=rank, name=label, tags=marks))
 
     def pause(self, *numbers: int | str) -> None:
         """
@@ -187,15 +189,31 @@ class Study:
         """
         self._control(control.pause, Status.PAUSED, numbers)
 
-    def resume(self, *numbers: int | str) -> None:
+    def resume(self, /, *numbers: int | str, **changes: Any) -> None:
         """
         Resume these trials (numbers or names); without them, resume the study.
 
+        With changes, as in `study.resume(3, lr=0.01)`, all later attempts of the trials get these
+        values. The trials must be PAUSED or PENDING. `trial.params` stays as it was sampled;
+        `trial.config` has the new values, and `trial.changed` lists them.
+
+        Args:
+            changes: Values of parameters of the study's space, nested or by path:
+                `study.resume(3, **{"model/width": 4})`.
+
         Raises:
             UnknownTrial: A trial does not exist; nothing was changed.
-            NotAllowed: A trial has ended; nothing was changed.
+            NotAllowed: A trial has ended, or runs and is to be changed; nothing was changed.
+            InvalidSpec: A change names no parameter of the space, or its value is outside the
+                domain, or no trial is named; nothing was changed.
         """
-        self._control(control.resume, Status.RUNNING, numbers)
+        if changes and not numbers:
+            raise InvalidSpec(
+                f"{', '.join(map(repr, changes))} can be changed in named trials only; name the "
+                f"trials, as in study.resume(3, {next(iter(changes))}=…)."
+            )
+        options = {"changes": changes} if changes else {}
+        self._control(control.resume, Status.RUNNING, numbers, **options)
 
     def stop(self, *numbers: int | str) -> None:
         """
@@ -209,6 +227,46 @@ class Study:
             NotAllowed: A trial has ended; nothing was changed.
         """
         self._control(control.stop, Status.STOPPED, numbers)
+
+    @suggesting_keywords
+    def retry(
+        self, *numbers: int | str, select: str | None = None, from_scratch: bool = False
+    ) -> list[int]:
+        """
+        Run ended trials (numbers or names) again; each gets a clone, a new trial.
+
+        A clone has the params, the config and the tags of its parent, and begins from the parent's
+        newest checkpoint. It does not count for `num_trials`; `max_concurrent` holds for it. The
+        parent keeps its state and its results; searchers see the clone instead of the parent, and
+        the parent no longer ranks in rungs.
+
+        Args:
+            select: "errored", "cancelled", "finished" or "all" instead of numbers. Trials that
+                have a clone, and invalidated trials, are left out.
+            from_scratch: Begin without a checkpoint.
+
+        Returns:
+            The numbers of the clones.
+
+        Raises:
+            UsageError: Neither numbers nor a selection are given, or both.
+            UnknownTrial: A trial does not exist.
+            NotAllowed: A trial has not ended, or a clone of it has not ended. Up to 100 trials are
+                cloned together or not at all.
+        """
+        if bool(numbers) == (select is not None):
+            raise UsageError(
+                "Give the numbers of the trials to run again, or select='errored', 'cancelled', "
+                "'finished' or 'all'."
+            )
+        options = {"from_scratch": from_scratch, "skips_cloned": select is not None}
+        if select is None:
+            chosen = [self.number_of(each) for each in numbers]
+        else:
+            which = checking.selection(select)
+            chosen = self._read(lambda database, study: selected(database, study, which))
+        made: list[int] = self._ask_once(retry, chosen, **options)
+        return made
 
     @suggesting_keywords
     def extend(self, *, num_trials: int) -> int:
@@ -347,10 +405,14 @@ class Study:
         return read_patiently(lambda: operation(self.database, self.record))
 
     def _control(
-        self, of_trials: Callable[..., None], of_study: Status, numbers: tuple[int | str, ...]
+        self,
+        of_trials: Callable[..., None],
+        of_study: Status,
+        numbers: tuple[int | str, ...],
+        **options: Any,
     ) -> None:
         if numbers:
-            self._ask_once(of_trials, [self.number_of(each) for each in numbers])
+            self._ask_once(of_trials, [self.number_of(each) for each in numbers], **options)
         else:
             self._ask_once(control.set_status, of_study)
 

@@ -32,6 +32,7 @@ from studydb.operations import control
 from studydb.operations.ask import ask
 from studydb.operations.checkpoints import delete_rows, mark_corrupt
 from studydb.operations.claim import claim
+from studydb.operations.enqueue import enqueue
 from studydb.operations.finish import finish
 from studydb.operations.promote import promote
 from studydb.operations.record_event import record_event
@@ -39,6 +40,7 @@ from studydb.operations.recover import recover, recover_host
 from studydb.operations.register import leave
 from studydb.operations.renew import renew
 from studydb.operations.report import report
+from studydb.operations.retry import retry
 from studydb.operations.save import save
 from studydb.store import events
 
@@ -327,10 +329,29 @@ class ActionFactory:
         request = new_request()
         return StudyAction(
             "enqueue",
-            lambda database: control.enqueue(
-                database, self.study, {"lr": 0.5}, request, priority=priority
-            ),
+            lambda database: enqueue(database, self.study, {"lr": 0.5}, request, priority=priority),
             lambda model: model.enqueue(request, priority=priority),
+        )
+
+    def resume_changed(self, numbers: Sequence[int], **changes: float) -> StudyAction:
+        """Resume trials with other values of parameters."""
+        request = new_request()
+        return StudyAction(
+            f"changed {numbers}",
+            lambda database: control.resume(
+                database, self.study, numbers, request, changes=changes
+            ),
+            lambda model: model.steer("resumed", list(numbers), request, changes),
+        )
+
+    def retry(self, numbers: Sequence[int], *, from_scratch: bool) -> StudyAction:
+        request = new_request()
+        return StudyAction(
+            f"retry {numbers}",
+            lambda database: retry(
+                database, self.study, numbers, request, from_scratch=from_scratch
+            ),
+            lambda model: model.retry(list(numbers), request, from_scratch=from_scratch),
         )
 
     def steer(self, kind: str, numbers: Sequence[int]) -> StudyAction:

@@ -38,6 +38,7 @@ from studydb.operations.claim import claim
 from studydb.operations.close_rung import close_rung
 from studydb.operations.create import create
 from studydb.operations.drain import drain, find_worker
+from studydb.operations.enqueue import enqueue
 from studydb.operations.fail import fail
 from studydb.operations.finish import finish
 from studydb.operations.give_up import give_up
@@ -49,6 +50,7 @@ from studydb.operations.relocate import relocate
 from studydb.operations.rename import rename
 from studydb.operations.renew import renew
 from studydb.operations.report import report
+from studydb.operations.retry import retry
 from studydb.operations.revise import revise
 from studydb.operations.save import save
 from studydb.operations.summing import after_end
@@ -126,12 +128,12 @@ def _claiming_or_asking(database: Database) -> Call:
 
 def _enqueueing(database: Database, **overrides: Any) -> Call:
     study, request = new_study(database, **overrides), new_request()
-    return lambda over: control.enqueue(over, study, {"lr": 0.5}, request)
+    return lambda over: enqueue(over, study, {"lr": 0.5}, request)
 
 
 def _enqueueing_with_a_name(database: Database) -> Call:
     study, request = new_study(database), new_request()
-    return lambda over: control.enqueue(over, study, {}, request, name="first", tags=["old", "a b"])
+    return lambda over: enqueue(over, study, {}, request, name="first", tags=["old", "a b"])
 
 
 def _extending(database: Database) -> Call:
@@ -167,6 +169,57 @@ def _resuming_a_trial(database: Database) -> Call:
     number = enqueued(database, study)
     control.pause(database, study, [number], new_request())
     return lambda over: control.resume(over, study, [number], request)
+
+
+def _resuming_a_trial_with_changes(database: Database) -> Call:
+    study, request = new_study(database), new_request()
+    number = enqueued(database, study)
+    control.pause(database, study, [number], new_request())
+    return lambda over: control.resume(over, study, [number], request, changes={"lr": 0.25})
+
+
+def _with_failed_trials(database: Database) -> Study:
+    """A study with two trials in ERROR, at a rung; the first has a checkpoint."""
+    study = new_study(database, scheduler=ASHA(max_t=9, reduction_factor=3), num_trials=2)
+    worker = SimulatedWorker(database, study)
+    for value in (0.5, 0.1):
+        run = worker.take()
+        run.report(value)
+        if value == 0.5:
+            run.save()
+        run.finish(outcome=Reason.FAILED)
+    return study
+
+
+def _retrying(database: Database, **options: Any) -> Call:
+    study, request = _with_failed_trials(database), new_request()
+    return lambda over: retry(over, study, [0, 1], request, **options)
+
+
+def _with_clone(database: Database) -> Study:
+    """A study with a PENDING clone, whose source is pinned."""
+    study = _with_failed_trials(database)
+    retry(database, study, [0], new_request())
+    return study
+
+
+def _finishing_a_clone(database: Database) -> Call:
+    study = _with_clone(database)
+    run = SimulatedWorker(database, study).take()
+    given: Any = {"lease": run.lease, "outcome": Reason.COMPLETED, "batch": run.batch(0.4)}
+    return lambda over: finish(over, study, **given)
+
+
+def _stopping_a_clone(database: Database) -> Call:
+    study, request = _with_clone(database), new_request()
+    return lambda over: control.stop(over, study, [2], request)
+
+
+def _marking_a_source_corrupt(database: Database) -> Call:
+    run = SimulatedWorker(database, _with_clone(database)).take()
+    source = run.claimed.checkpoint
+    assert source is not None
+    return lambda over: mark_corrupt(over, lease=run.lease, checkpoint=source)
 
 
 def _creating(_database: Database) -> Call:
@@ -452,6 +505,7 @@ FINISHES: dict[str, Arranged] = {
     "finish": _finishing,
     "finish_in_a_single_statement": partial(_finishing, with_tally=True),
     "finish_at_rungs": partial(_finishing, scheduler=ASHA(max_t=9, reduction_factor=3)),
+    "finish_a_clone": _finishing_a_clone,
     "fail": partial(_finishing, outcome=Reason.FAILED, max_failures=2),
     "fail_like_four_others": _failing_like_four_others,
     "fail_by_content": _failing_by_content,
@@ -490,6 +544,11 @@ OPERATIONS: dict[str, Arranged] = {
     "stop_pending_trials": partial(_steering, control.stop),
     "stop_a_running_trial": partial(_steering, control.stop, is_running=True),
     "resume_a_trial": _resuming_a_trial,
+    "resume_a_trial_with_changes": _resuming_a_trial_with_changes,
+    "retry": _retrying,
+    "retry_from_scratch": partial(_retrying, from_scratch=True),
+    "stop_a_clone": _stopping_a_clone,
+    "mark_a_source_corrupt": _marking_a_source_corrupt,
     "promote": _promoting,
     "close_a_rung": _closing_a_rung,
     "give_up": _giving_up,

@@ -27,7 +27,7 @@ def expected_rows(model: Model) -> Snapshot:
             for attempt in trial.attempts
             if attempt.stored
         },
-        "checkpoints": [asdict(one) | {"pins": 0} for one in model.checkpoints],
+        "checkpoints": [asdict(one) for one in model.checkpoints],
         "counts": {state: sum(trial.state is state for trial in model.trials) for state in State},
         "rungs": {step: _rung(model, entries) for step, entries in model.judge.rungs.items()},
         "best": model.best,
@@ -45,7 +45,7 @@ def _study(model: Model) -> dict[str, Any]:
         "num_trials": model.num_trials,
         "next_number": len(model.trials),
         "next_draw": model.next_draw,
-        "n_counted": len(model.trials),
+        "n_counted": model.n_counted,
         "n_running": len(model.running) if limited else 0,
     }
 
@@ -77,6 +77,9 @@ def _trial(model: Model, trial: ModelTrial) -> dict[str, Any]:
         "created_at": trial.created_at,
         "started_at": trial.started_at,
         "ended_at": trial.ended_at,
+        "changed": trial.changed,
+        "parent": trial.parent,
+        "source": _name(model, trial.source),
         **_verdict(trial.verdict),
         **_summary(model, trial),
     }

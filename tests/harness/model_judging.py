@@ -122,6 +122,12 @@ class ModelJudge:
                 if entry["number"] == number and entry["waiting"]:
                     entry["waiting"] = False
 
+    def unrank(self, number: int) -> None:
+        """Take the entries of a trial out of the ranking of every rung."""
+        for entries in self.rungs.values():
+            for entry in entries:
+                entry["ranked"] = entry["ranked"] and entry["number"] != number
+
     def cut_rank(self, n_ranked: int) -> int:
         """The rank of a rung's cut, counted from the worst entry (0)."""
         return math.floor((n_ranked - 1) * (self._percentage / 100)) if n_ranked else 0

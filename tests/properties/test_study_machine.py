@@ -65,6 +65,8 @@ MUST_HAPPEN = {
     "recover: something",
     "paused: nothing",
     "resumed: nothing",
+    "changed: nothing",
+    "retry: something",
     "stopped: nothing",
     "extend: something",
     "study: nothing",
