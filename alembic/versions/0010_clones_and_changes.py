@@ -56,6 +56,7 @@ def upgrade() -> None:
     if op.get_bind().dialect.name == "postgresql":  # OR REPLACE keeps the owner and the grants
         op.execute(_as_text(f"CREATE OR REPLACE VIEW v_trial AS {_query(MORE)}"))
         _grant("checkpoint", "pins", like="removed_at")
+        _grant("trial", "request_now", like="request")
     else:
         _make_again(_query(MORE))
 

@@ -28,7 +28,7 @@ def pause(*, name: str, trials: Sequence[int | str], storage: Storage) -> None:
     """
     with opened_study(storage, name) as study:
         study.pause(*trials)
-    click.echo(f"{_subject(name, trials)}: paused; running trials pause at their next report.")
+    click.echo(f"{subject(name, trials)}: paused; running trials pause at their next report.")
 
 
 @click.command()
@@ -48,14 +48,15 @@ def resume(*, name: str, words: Sequence[str], storage: Storage) -> None:
     with opened_study(storage, name) as study:
         study.resume(*trials, **changes)
     told = f" with {visible(' '.join(params))}" if params else ""
-    click.echo(f"{_subject(name, trials)}: resumed{told}.")
+    click.echo(f"{subject(name, trials)}: resumed{told}.")
 
 
 @click.command()
 @study_argument
 @trials_argument
+@click.option("--now", is_flag=True, help="Kill running trials, without the worker's --grace.")
 @storage_option
-def stop(*, name: str, trials: Sequence[int | str], storage: Storage) -> None:
+def stop(*, name: str, trials: Sequence[int | str], now: bool, storage: Storage) -> None:
     """
     End trials of NAME as CANCELLED; without TRIAL stop the whole study.
 
@@ -63,8 +64,9 @@ def stop(*, name: str, trials: Sequence[int | str], storage: Storage) -> None:
     --grace, the worker kills it. A stopped study keeps its PENDING trials and can be resumed.
     """
     with opened_study(storage, name) as study:
-        study.stop(*trials)
-    click.echo(f"{_subject(name, trials)}: stopped; running trials save and end, or are killed.")
+        study.stop(*trials, now=now)
+    how = "are killed" if now else "save and end, or are killed"
+    click.echo(f"{subject(name, trials)}: stopped; running trials {how}.")
 
 
 @click.command()
@@ -118,7 +120,8 @@ def read_values(params: Sequence[str]) -> dict[str, Any]:
     return parse_parameters(params)
 
 
-def _subject(name: str, trials: Sequence[int | str]) -> str:
+def subject(name: str, trials: Sequence[int | str]) -> str:
+    """Name the trials that a command changes, or the study."""
     if not trials:
         return f"Study {name!r}"
     noun = "Trial" if len(trials) == 1 else "Trials"

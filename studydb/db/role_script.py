@@ -40,7 +40,8 @@ WORKER_UPDATES = {
         *("proposer_token", "proposer_worker_id", "proposer_expires_at"),
     ),
     "trial": (
-        *("state", "reason", "ready", "ready_at", "request", "paused_by", "metric_summary"),
+        *("state", "reason", "ready", "ready_at", "request", "request_now", "paused_by"),
+        "metric_summary",
         *("verdict", "verdict_reason", "verdict_by", "attempt", "failures", "losses"),
         *("token", "flush_no", "worker_id", "lease_s", "lease_expires_at", "suspect_at"),
         *("checkpoint_id", "checkpoint_step", "n_results", "last_step", "last_value"),

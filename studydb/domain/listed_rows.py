@@ -119,6 +119,7 @@ class PagedResult(NamedTuple):
     attempt: int
     reported_at: datetime
     trial_id: int
+    invalidated_at: datetime | None
 
 
 class RecentEnds(NamedTuple):
@@ -173,6 +174,14 @@ class Judgement(NamedTuple):
     value: float
     cutoff: float | None
     action: str
+
+
+class ListedNote(NamedTuple):
+    """A person's note on a study or a trial."""
+
+    at: datetime
+    author: str
+    text: str
 
 
 class AttemptDetails(NamedTuple):

@@ -70,9 +70,19 @@ def resume(
     _steer(database, study, numbers, steering, request)
 
 
-def stop(database: Database, study: Study, numbers: Sequence[int], request: Request) -> None:
+def stop(
+    database: Database,
+    study: Study,
+    numbers: Sequence[int],
+    request: Request,
+    *,
+    now: bool = False,
+) -> None:
     """
     End PENDING and PAUSED trials as CANCELLED now, RUNNING trials at their next flush or renewal.
+
+    Args:
+        now: Whether workers kill RUNNING trials without their grace.
 
     Raises:
         UnknownTrial: No such trial; nothing was changed.
@@ -80,26 +90,43 @@ def stop(database: Database, study: Study, numbers: Sequence[int], request: Requ
     """
     ended = State.TERMINATED
     steering = _Steering(
-        EventKind.STOPPED, Action.STOP, {State.PENDING: ended, State.PAUSED: ended}
+        EventKind.STOPPED, Action.STOP, {State.PENDING: ended, State.PAUSED: ended}, now=now
     )
     _steer(database, study, numbers, steering, request)
 
 
-def set_status(database: Database, study: Study, status: Status, request: Request) -> None:
+def set_status(
+    database: Database, study: Study, status: Status, request: Request, *, now: bool = False
+) -> None:
     """
     Pause, resume or stop a whole study.
 
     Trials are claimed only while the study is RUNNING. RUNNING trials obey at their next flush or
     renewal. When a study is resumed, further transactions make the trials PENDING that were paused
     with the study. If this process dies before all are PENDING, sweeps do the rest.
+
+    Args:
+        now: Whether workers kill RUNNING trials of a stopped study without their grace. A later
+            resumption withdraws this.
     """
     with suppress(Duplicate), database.begin() as txn:
         _record(txn, study, EventKind(f"study {status.lower()}"), request)
         studies.set_status(txn, study_id=study.id, status=status)
+    if now or status is Status.RUNNING:
+        _hurry(database, study, status, now=now)
     n_moved = sweeps.MOST
     while status is Status.RUNNING and n_moved == sweeps.MOST:
         with database.begin() as txn:
             n_moved = sweeps.unpause(txn, study_id=study.id)
+
+
+def _hurry(database: Database, study: Study, status: Status, *, now: bool) -> None:
+    n_changed = sweeps.MOST
+    while n_changed == sweeps.MOST:
+        with database.begin() as txn:
+            n_changed = trials.hurry(
+                txn, study_id=study.id, status=status, now=now, limit=sweeps.MOST
+            )
 
 
 def extend(database: Database, study: Study, request: Request, *, n_more: int) -> int:
@@ -134,6 +161,7 @@ class _Steering:
     request: Action | None
     targets: Mapping[State, State]
     changes: Mapping[str, Any] = field(default_factory=dict)
+    now: bool = False
 
 
 def _steer(
@@ -146,6 +174,8 @@ def _steer(
             changes = {"params": steering.changes} if steering.changes else {}
             _record(txn, study, steering.kind, request, {"numbers": numbers, **changes})
             steered = [_lock(txn, study, number) for number in numbers]  # lock order: rising ids
+            if steering.kind is not EventKind.STOPPED:
+                _refuse_invalidated(study, steered)
             if steering.changes:
                 _change_configs(txn, study, steered, steering.changes)
             if steering.kind is EventKind.RESUMED:
@@ -188,7 +218,7 @@ def _apply(txn: Txn, study: Study, steered: Sequence[TrialRow], steering: _Steer
     n_results = 0
     for trial in steered:
         if trial.state is State.RUNNING:
-            trials.request(txn, trial_id=trial.id, action=steering.request)
+            trials.request(txn, trial_id=trial.id, action=steering.request, now=steering.now)
         elif trial.state in targets:
             summary, target = None, targets[trial.state]
             if target in FINAL and trial.summary.n_results:
@@ -218,6 +248,15 @@ def _lock(txn: Txn, study: Study, number: int) -> TrialRow:
             "ended trials do not change."
         )
     return trial
+
+
+def _refuse_invalidated(study: Study, steered: Sequence[TrialRow]) -> None:
+    invalid = next((trial for trial in steered if trial.invalidated_at is not None), None)
+    if invalid is not None:
+        raise NotAllowed(
+            f"Trial {invalid.number} of {study.name!r} is invalidated, and is being stopped. Undo "
+            f"that first: `studydb invalidate {study.name} {invalid.number} --undo`."
+        )
 
 
 def _record(

@@ -1,10 +1,10 @@
 """Renew the leases of a worker, and return the verdicts on its attempts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from studydb.db import Database
-from studydb.domain.life.decisions import Verdict
+from studydb.domain.life.decisions import Action, Verdict
 from studydb.domain.life.ending import effective_verdict, requested_verdict
 from studydb.domain.records import Lease
 from studydb.store import leases, workers
@@ -39,6 +39,9 @@ def renew(database: Database, *, worker_id: int, held: Sequence[Lease]) -> Renew
             verdict = effective_verdict(row.verdict, requested_verdict(row.request, row.status))
             if verdict != row.verdict:
                 leases.set_verdict(txn, lease=lease, verdict=verdict)
+            is_stop = verdict is not None and verdict.action is Action.STOP
+            if verdict is not None and is_stop and row.request_now:
+                verdict = replace(verdict, at_once=True)
             verdicts[lease.token] = verdict
 
         request = workers.mark_alive(txn, worker_id=worker_id)

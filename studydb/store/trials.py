@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import is_listed, now
-from studydb.db.schema import in_state, is_still, study, trial
+from studydb.db.schema import BY_ID, in_state, is_still, study, trial
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.states import FINAL, Origin, Reason, State, Status, sources
 from studydb.domain.metrics import Summary
@@ -119,10 +119,37 @@ _IDS = Prepared(
 
 _LIST = sa.select(*ROW).where(trial.c.study_id == sa.bindparam("study")).order_by(trial.c.number)
 
+
+def status_of_study(study_id: sa.ColumnElement[int]) -> sa.ScalarSelect[str]:
+    """Make a subquery that reads the study's stored status."""
+    return sa.select(study.c.status).where(study.c.id == study_id).scalar_subquery()
+
+
 _REQUEST = Prepared(
     sa.update(trial)
     .where(trial.c.id == sa.bindparam("trial"), is_still(State.RUNNING))
-    .values(request=sa.bindparam("to_request"))
+    .values(
+        request=sa.bindparam("to_request"),
+        request_now=sa.bindparam("now", type_=sa.Boolean),
+    )
+    .returning(trial.c.id)
+)
+_running_otherwise = (
+    sa.select(trial.c.id)
+    .where(
+        trial.c.study_id == sa.bindparam("study"),
+        in_state(State.RUNNING),
+        sa.func.coalesce(trial.c.request_now, sa.false()) != sa.bindparam("now", type_=sa.Boolean),
+        status_of_study(sa.bindparam("study", type_=sa.BigInteger)) == sa.bindparam("in_status"),
+    )
+    .order_by(BY_ID)
+    .limit(sa.bindparam("limit", type_=sa.Integer))
+    .with_for_update(key_share=True)
+)
+_ALL_RUNNING_NOW = Prepared(
+    sa.update(trial)
+    .where(trial.c.id.in_(_running_otherwise))
+    .values(request_now=sa.bindparam("now", type_=sa.Boolean))
     .returning(trial.c.id)
 )
 
@@ -173,6 +200,27 @@ _CHANGE_CONFIG = Prepared(
         changed=sa.bindparam("to_changed", type_=trial.c.changed.type),
     )
     .returning(trial.c.id)
+)
+
+_INVALIDATE = Prepared(
+    sa.update(trial)
+    .where(trial.c.id == sa.bindparam("trial"))
+    .values(
+        invalidated_at=sa.func.coalesce(
+            trial.c.invalidated_at, now(), type_=trial.c.invalidated_at.type
+        ),
+        rank_score=None,
+        request=sa.case((is_still(State.RUNNING), Action.STOP), else_=trial.c.request),
+    )
+)
+_REINSTATE = Prepared(
+    sa.update(trial)
+    .where(trial.c.id == sa.bindparam("trial"))
+    .values(
+        invalidated_at=None,
+        rank_score=sa.bindparam("to_rank_score", type_=sa.Double),
+        request=None,
+    )
 )
 
 _WITHOUT_SUMMARY = (
@@ -313,9 +361,39 @@ def change_config(
     return txn.count(_CHANGE_CONFIG, trial=trial_id, **binds) == 1
 
 
-def request(txn: Txn, *, trial_id: int, action: Action | None) -> bool:
-    """Set or clear a RUNNING trial's `request`; its attempt obeys at its next flush or renewal."""
-    return txn.count(_REQUEST, trial=trial_id, to_request=action) == 1
+def invalidate(txn: Txn, *, trial_id: int) -> None:
+    """Mark a locked trial as invalidated, and ask a RUNNING trial to stop."""
+    txn.run(_INVALIDATE, trial=trial_id)
+
+
+def reinstate(txn: Txn, *, trial_id: int, rank_score: float | None) -> None:
+    """Undo the invalidation of a locked trial; a RUNNING trial goes on."""
+    txn.run(_REINSTATE, trial=trial_id, to_rank_score=rank_score)
+
+
+def request(txn: Txn, *, trial_id: int, action: Action | None, now: bool = False) -> bool:
+    """
+    Set or clear a RUNNING trial's `request`; its attempt obeys at its next flush or renewal.
+
+    Args:
+        now: Whether the worker kills the trial without its grace.
+    """
+    return txn.count(_REQUEST, trial=trial_id, to_request=action, now=now or None) == 1
+
+
+def hurry(txn: Txn, *, study_id: int, status: Status, now: bool, limit: int) -> int:
+    """
+    Store for RUNNING trials whether a stop of their study comes without the worker's grace.
+
+    Args:
+        status: Nothing is stored unless the study still has this status.
+        limit: The most trials to change.
+
+    Returns:
+        How many were changed.
+    """
+    binds = {"study": study_id, "in_status": status, "now": now, "limit": limit}
+    return txn.count(_ALL_RUNNING_NOW, **binds)
 
 
 def listing(
@@ -386,11 +464,6 @@ def verdict_binds(verdict: Verdict | None) -> dict[str, Any]:
         "to_verdict_reason": verdict and verdict.reason,
         "to_verdict_by": verdict and verdict.by,
     }
-
-
-def status_of_study(study_id: sa.ColumnElement[int]) -> sa.ScalarSelect[str]:
-    """Make a subquery that reads the study's stored status."""
-    return sa.select(study.c.status).where(study.c.id == study_id).scalar_subquery()
 
 
 def status_for_running_trials(study_id: sa.ColumnElement[int]) -> sa.ScalarSelect[str]:

@@ -34,6 +34,7 @@ from studydb.operations.checkpoints import delete_rows, mark_corrupt
 from studydb.operations.claim import claim
 from studydb.operations.enqueue import enqueue
 from studydb.operations.finish import finish
+from studydb.operations.invalidate import invalidate
 from studydb.operations.promote import promote
 from studydb.operations.record_event import record_event
 from studydb.operations.recover import recover, recover_host
@@ -352,6 +353,14 @@ class ActionFactory:
                 database, self.study, numbers, request, from_scratch=from_scratch
             ),
             lambda model: model.retry(list(numbers), request, from_scratch=from_scratch),
+        )
+
+    def invalidate(self, numbers: Sequence[int], *, undo: bool) -> StudyAction:
+        request, given = new_request(), {"reason": "wrong labels", "undo": undo}
+        return StudyAction(
+            f"{'reinstate' if undo else 'invalidate'} {numbers}",
+            lambda database: invalidate(database, self.study, numbers, request, **given),
+            lambda model: model.invalidate(list(numbers), request, **given),
         )
 
     def steer(self, kind: str, numbers: Sequence[int]) -> StudyAction:

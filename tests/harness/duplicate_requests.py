@@ -42,6 +42,7 @@ from studydb.operations.enqueue import enqueue
 from studydb.operations.fail import fail
 from studydb.operations.finish import finish
 from studydb.operations.give_up import give_up
+from studydb.operations.invalidate import invalidate
 from studydb.operations.promote import promote
 from studydb.operations.proposer import Point
 from studydb.operations.record_event import record_event, record_model_failure
@@ -141,6 +142,12 @@ def _extending(database: Database) -> Call:
     return lambda over: control.extend(over, study, request, n_more=5)
 
 
+def _stopping_the_study_now(database: Database) -> Call:
+    study, request = new_study(database), new_request()
+    SimulatedWorker(database, study).take()
+    return lambda over: control.set_status(over, study, Status.STOPPED, request, now=True)
+
+
 def _pausing_the_study(database: Database) -> Call:
     study, request = new_study(database), new_request()
     return lambda over: control.set_status(over, study, Status.PAUSED, request)
@@ -220,6 +227,27 @@ def _marking_a_source_corrupt(database: Database) -> Call:
     source = run.claimed.checkpoint
     assert source is not None
     return lambda over: mark_corrupt(over, lease=run.lease, checkpoint=source)
+
+
+def _invalidating(database: Database, *, undo: bool = False) -> Call:
+    """Of the four trials two have ended, one runs and one is PENDING."""
+    study, request = _with_failed_trials(database), new_request()
+    control.extend(database, study, new_request(), n_more=2)
+    SimulatedWorker(database, study).take().report(0.3)
+    enqueued(database, study)
+    if undo:
+        invalidate(database, study, range(4), new_request(), reason="wrong labels")
+    return lambda over: invalidate(
+        over, study, range(4), request, reason="" if undo else "wrong labels", undo=undo
+    )
+
+
+def _ending_an_invalidated_trial(database: Database) -> Call:
+    study = new_study(database)
+    run = SimulatedWorker(database, study).take()
+    invalidate(database, study, [0], new_request(), reason="wrong labels")
+    given: Any = {"lease": run.lease, "outcome": Reason.PREEMPTED, "batch": run.batch(0.4)}
+    return lambda over: finish(over, study, **given)
 
 
 def _creating(_database: Database) -> Call:
@@ -506,6 +534,7 @@ FINISHES: dict[str, Arranged] = {
     "finish_in_a_single_statement": partial(_finishing, with_tally=True),
     "finish_at_rungs": partial(_finishing, scheduler=ASHA(max_t=9, reduction_factor=3)),
     "finish_a_clone": _finishing_a_clone,
+    "end_an_invalidated_trial": _ending_an_invalidated_trial,
     "fail": partial(_finishing, outcome=Reason.FAILED, max_failures=2),
     "fail_like_four_others": _failing_like_four_others,
     "fail_by_content": _failing_by_content,
@@ -538,6 +567,7 @@ OPERATIONS: dict[str, Arranged] = {
     "enqueue_the_last_trial": partial(_enqueueing, num_trials=1),
     "extend": _extending,
     "pause_the_study": _pausing_the_study,
+    "stop_the_study_now": _stopping_the_study_now,
     "resume_the_study": _resuming_the_study,
     "pause_pending_trials": partial(_steering, control.pause),
     "pause_a_running_trial": partial(_steering, control.pause, is_running=True),
@@ -549,6 +579,8 @@ OPERATIONS: dict[str, Arranged] = {
     "retry_from_scratch": partial(_retrying, from_scratch=True),
     "stop_a_clone": _stopping_a_clone,
     "mark_a_source_corrupt": _marking_a_source_corrupt,
+    "invalidate": _invalidating,
+    "reinstate": partial(_invalidating, undo=True),
     "promote": _promoting,
     "close_a_rung": _closing_a_rung,
     "give_up": _giving_up,

@@ -78,6 +78,7 @@ def _trial(model: Model, trial: ModelTrial) -> dict[str, Any]:
         "started_at": trial.started_at,
         "ended_at": trial.ended_at,
         "changed": trial.changed,
+        "invalidated_at": trial.invalidated_at,
         "parent": trial.parent,
         "source": _name(model, trial.source),
         **_verdict(trial.verdict),
@@ -88,7 +89,8 @@ def _trial(model: Model, trial: ModelTrial) -> dict[str, Any]:
 def _summary(model: Model, trial: ModelTrial) -> dict[str, Any]:
     steps = sorted(trial.live)
     best_step, best = model.best_of(trial)
-    is_ranked = trial.held is None and best is not None and not math.isnan(best)
+    has_rank = trial.held is None and trial.invalidated_at is None
+    is_ranked = has_rank and best is not None and not math.isnan(best)
     return {
         "n_results": len(steps),
         "last_step": steps[-1] if steps else None,

@@ -13,6 +13,7 @@ from harness.model_clones import clone, fall_back, release
 from harness.model_exits import judge_exit
 from harness.model_judging import ModelJudge
 from harness.model_rows import ModelAttempt, ModelCheckpoint, ModelTrial, ModelWorker
+from harness.model_validity import invalidate, reinstate
 from studydb.domain.errors import BudgetSpent, LeaseLost, NotAllowed, UnknownTrial
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.ending import Ending
@@ -263,6 +264,22 @@ class Model:
         self._record_event("retried", request.actor, token=request.token, data=data)
         return clones
 
+    def invalidate(self, numbers: list[int], request: Request, *, reason: str, undo: bool) -> None:
+        """Invalidate trials, or undo that."""
+        if self._recorded(request.token):
+            return
+        numbers = sorted(set(numbers))
+        if any(number >= len(self.trials) for number in numbers):
+            raise UnknownTrial
+        trials = [self.trials[number] for number in numbers]
+        if undo and any(trial.invalidated_at is None for trial in trials):
+            raise NotAllowed
+        for trial in trials:
+            (reinstate if undo else invalidate)(self, trial)
+        kind, data = ("reinstated" if undo else "invalidated"), {"reason": reason}
+        data |= {"numbers": numbers}
+        self._record_event(kind, request.actor, token=request.token, data=data)
+
     def steer(
         self,
         kind: str,
@@ -285,6 +302,10 @@ class Model:
             if self.trials[number].state in ENDED:
                 raise NotAllowed
         if changes and any(self.trials[number].state is State.RUNNING for number in numbers):
+            raise NotAllowed
+        if kind != "stopped" and any(
+            self.trials[one].invalidated_at is not None for one in numbers
+        ):
             raise NotAllowed
         for number in numbers:
             trial = self.trials[number]
@@ -381,7 +402,9 @@ class Model:
         ranked = {
             trial.number: self.judge.score(value)
             for trial in self.trials
-            if (value := self.best_of(trial)[1]) is not None and not math.isnan(value)
+            if (value := self.best_of(trial)[1]) is not None
+            and not math.isnan(value)
+            and trial.invalidated_at is None
         }
         return sorted(ranked, key=lambda number: (ranked[number], number))
 
@@ -436,7 +459,8 @@ class Model:
             attempt.start_step = results[0].step
             trial.live = {s: v for s, v in trial.live.items() if s < results[0].step}
         for result in results:
-            verdict = self.judge.judge(attempt.number, attempt.no, after, result)
+            is_valid = trial.invalidated_at is None
+            verdict = self.judge.judge(attempt.number, attempt.no, after, result, enters=is_valid)
             attempt.stored[result.step] = trial.live[result.step] = result.value
             trial.time_total_s, after = result.time_total_s, result.step
             if verdict is not None:
@@ -513,6 +537,8 @@ class Model:
     # --- decisions
 
     def _asked(self, trial: ModelTrial) -> Verdict | None:
+        if trial.invalidated_at is not None:
+            return Verdict(Action.STOP, Reason.INVALIDATED, DecidedBy.PERSON)
         if trial.request is Action.STOP:
             return Verdict(Action.STOP, Reason.CANCELLED, DecidedBy.PERSON)
         if self.status is Status.STOPPED:

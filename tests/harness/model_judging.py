@@ -33,14 +33,21 @@ class ModelJudge:
         self._spec, self._asha = spec, spec.scheduler.to_json()
         self.rungs: dict[int, list[dict[str, Any]]] = {step: [] for step in self._milestones()}
 
-    def judge(self, number: int, attempt: int, after: int, result: Result) -> Verdict | None:
-        """The verdict on the result after step `after`; None if the trial continues."""
+    def judge(
+        self, number: int, attempt: int, after: int, result: Result, *, enters: bool
+    ) -> Verdict | None:
+        """
+        The verdict on the result after step `after`; None if the trial continues.
+
+        Args:
+            enters: Whether the scheduler judges the trial; False if it is invalidated.
+        """
         for rule in self._spec.rules:
             value = result.step if rule.metric == "training_iteration" else result.value
             if COMPARE[rule.op](value, rule.bound):
                 return Verdict(Action.STOP, Reason.RULE_STOPPED, DecidedBy.RULE)
         due = self.next_decision(after)
-        if due is None or result.step < due:
+        if due is None or result.step < due or not enters:
             return None
         if result.step >= self._max_t:
             return Verdict(Action.STOP, Reason.COMPLETED, DecidedBy.SCHEDULER)
@@ -127,6 +134,13 @@ class ModelJudge:
         for entries in self.rungs.values():
             for entry in entries:
                 entry["ranked"] = entry["ranked"] and entry["number"] != number
+
+    def rerank(self, number: int) -> None:
+        """Put the entries of a trial back into the ranking, except NaN."""
+        for entries in self.rungs.values():
+            for entry in entries:
+                if entry["number"] == number:
+                    entry["ranked"] = entry["value"] != "NaN"
 
     def cut_rank(self, n_ranked: int) -> int:
         """The rank of a rung's cut, counted from the worst entry (0)."""

@@ -79,6 +79,7 @@ class ModelTrial:
     started_at: float | None = None
     ended_at: float | None = None
     changed: dict[str, float] | None = None
+    invalidated_at: float | None = None
     parent: int | None = None
     source: ModelCheckpoint | None = None
     pinned: ModelCheckpoint | None = None

@@ -60,7 +60,7 @@ WEIGHTS = {
     "report_nothing": 1,
     "save": 3,
     "finish": 2,
-    "give_back": 2.5,
+    "give_back": 4,
     "give_back_in_a_row": 0.5,
     "carry_out_verdicts": 2,
     "mark_corrupt": 1,
@@ -84,6 +84,8 @@ WEIGHTS = {
     "resume": 1,
     "resume_changed": 1.5,
     "retry": 1.5,
+    "invalidate": 0.7,
+    "reinstate": 0.7,
     "pause_or_stop_the_study": 0.7,
     "resume_the_study": 1,
     "send_again": 4,
@@ -316,6 +318,14 @@ class RandomWalk:
         ended = [trial.number for trial in self.model.trials if trial.state in FINAL]
         numbers = rng.choices(ended, k=2) if ended and rng.random() < 0.9 else [0]
         return self.factory.retry(numbers, from_scratch=rng.random() < 0.3)
+
+    def _invalidate(self, rng: Random) -> StudyAction:
+        numbers = [rng.randrange(len(self.model.trials) + 1)]
+        return self.factory.invalidate(numbers, undo=False)
+
+    def _reinstate(self, rng: Random) -> StudyAction:
+        invalid = [one.number for one in self.model.trials if one.invalidated_at is not None]
+        return self.factory.invalidate(rng.choices(invalid or [0], k=2), undo=True)
 
     def _pause_or_stop_the_study(self, rng: Random) -> StudyAction:
         return self.factory.set_status(rng.choice([Status.PAUSED, Status.STOPPED]))

@@ -132,10 +132,18 @@ def broken_promises(database: Database, study: Study) -> dict[str, list[Any]]:
     return found
 
 
+CHANGED_BY_INVALIDATION = ("invalidated_at", "rank_score")
+
+
 def ended_rows(database: Database, study: Study) -> dict[int, Any]:
-    """All columns of each ended trial, by the trial's number; these rows never change."""
+    """
+    The columns of each ended trial that never change, by the trial's number.
+
+    The trial may be invalidated later, and the invalidation may be undone.
+    """
     sql = f"SELECT * FROM trial WHERE study_id = {study.id} AND state IN ('TERMINATED', 'ERROR')"
     with database.begin(write=False) as txn:
         names, rows = txn.raw(sql)
     number = names.index("number")
-    return {row[number]: tuple(map(str, row)) for row in rows}
+    kept = [place for place, name in enumerate(names) if name not in CHANGED_BY_INVALIDATION]
+    return {row[number]: tuple(str(row[place]) for place in kept) for row in rows}

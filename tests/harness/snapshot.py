@@ -45,7 +45,7 @@ _TRIAL = (
     *("attempt", "failures", "losses"),
     *("token", "lease_s", "lease_expires_at", "suspect_at", "checkpoint_step"),
     *("n_results", "last_step", "last_value", "best_value", "best_step", "best_score"),
-    *("time_total_s", "created_at", "started_at", "ended_at", "changed"),
+    *("time_total_s", "created_at", "started_at", "ended_at", "changed", "invalidated_at"),
 )
 _ATTEMPT = (
     *("token", "start_step", "flush_no", "started_at", "ended_at", "reason", "error_type"),

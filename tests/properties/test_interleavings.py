@@ -100,6 +100,16 @@ PLANS = [
     ("retry", "enqueue"),
     ("retry", "finish"),
     ("retry", "recover"),
+    ("invalidate", AGAIN),
+    ("invalidate", "invalidate"),
+    ("invalidate", "report", "report"),
+    ("invalidate", "finish"),
+    ("invalidate", "reinstate"),
+    ("invalidate", "claim", "ask"),
+    ("invalidate", "recover"),
+    ("invalidate", "retry"),
+    ("reinstate", "report"),
+    ("invalidate", "resume", "renew"),
     ("recover", "recover"),
     ("recover", "recover_host"),
     ("recover", "claim"),
@@ -241,7 +251,7 @@ def prepare(walk, plan, rng):
     if "ask" in plan and not walk.model.is_open:
         walk.do(walk.factory.extend(by=1))
     prepare_sweeps(walk, plan, rng)
-    if "retry" in plan:
+    if "retry" in plan or "reinstate" in plan:
         finish_some(walk, rng)
 
 

@@ -66,7 +66,8 @@ MUST_HAPPEN = {
     "paused: nothing",
     "resumed: nothing",
     "changed: nothing",
-    "retry: something",
+    "invalidate: nothing",
+    "reinstate: nothing",
     "stopped: nothing",
     "extend: something",
     "study: nothing",
@@ -132,8 +133,8 @@ def any_promotion(seed):
 @pytest.mark.parametrize(
     ("scheduler", "also"),
     [
-        (lambda _: FIFO(), {"report: STOP by person", "finish: PENDING"}),
-        (any_asha, {"report: STOP by scheduler"}),
+        (lambda _: FIFO(), {"report: STOP by person", "finish: PENDING", "retry: something"}),
+        (any_asha, {"report: STOP by scheduler", "retry: something"}),
         (any_promotion, {"report: PAUSE by scheduler", "promote: something"}),
     ],
     ids=["FIFO", "ASHA", "ASHA by promotion"],

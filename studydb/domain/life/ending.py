@@ -29,6 +29,9 @@ FREE_EXITS = 9
 
 LONGEST_DELAY_S = 300.0
 
+INVALIDATE = "INVALIDATE"
+"""What people ask of a RUNNING trial that they have invalidated: to stop."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -80,6 +83,8 @@ class Ending:
 
 def requested_verdict(request: str | None, status: Status) -> Verdict | None:
     """Return the verdict that people request, by the trial's request or the study's status."""
+    if request == INVALIDATE:
+        return Verdict(Action.STOP, Reason.INVALIDATED, DecidedBy.PERSON)
     if request == Action.STOP:
         return Verdict(Action.STOP, Reason.CANCELLED, DecidedBy.PERSON)
     if status is Status.STOPPED:

@@ -23,6 +23,8 @@ class EventKind(StrEnum):
     RETRIED = "retried"
     INVALIDATED = "invalidated"
     REINSTATED = "reinstated"
+    NOTED = "noted"
+    TAGGED = "tagged"
     STUDY_RUNNING = "study running"
     STUDY_PAUSED = "study paused"
     STUDY_STOPPED = "study stopped"
