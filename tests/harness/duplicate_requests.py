@@ -32,6 +32,7 @@ from studydb.domain.life.states import Origin, Reason, Status
 from studydb.domain.records import Batch, Failure, Study, Trainable, TrainableKind
 from studydb.domain.scheduling import Close, Scheduler
 from studydb.operations import control, proposer
+from studydb.operations.annotate import note, tag
 from studydb.operations.ask import ask
 from studydb.operations.checkpoints import mark_corrupt
 from studydb.operations.claim import claim
@@ -213,6 +214,7 @@ def _with_clone(database: Database) -> Study:
 def _finishing_a_clone(database: Database) -> Call:
     study = _with_clone(database)
     run = SimulatedWorker(database, study).take()
+    run.report(0.45)
     given: Any = {"lease": run.lease, "outcome": Reason.COMPLETED, "batch": run.batch(0.4)}
     return lambda over: finish(over, study, **given)
 
@@ -240,6 +242,19 @@ def _invalidating(database: Database, *, undo: bool = False) -> Call:
     return lambda over: invalidate(
         over, study, range(4), request, reason="" if undo else "wrong labels", undo=undo
     )
+
+
+def _noting(database: Database) -> Call:
+    study, request = new_study(database), new_request()
+    number = enqueued(database, study)
+    return lambda over: note(over, study, request, text="odd curve", number=number)
+
+
+def _tagging(database: Database) -> Call:
+    study, request = new_study(database), new_request()
+    numbers = [enqueued(database, study) for _ in range(2)]
+    tag(database, study, numbers[:1], new_request(), add=["good", "old"])
+    return lambda over: tag(over, study, numbers, request, add=["good"], remove=["old"])
 
 
 def _ending_an_invalidated_trial(database: Database) -> Call:
@@ -581,6 +596,8 @@ OPERATIONS: dict[str, Arranged] = {
     "mark_a_source_corrupt": _marking_a_source_corrupt,
     "invalidate": _invalidating,
     "reinstate": partial(_invalidating, undo=True),
+    "note": _noting,
+    "tag": _tagging,
     "promote": _promoting,
     "close_a_rung": _closing_a_rung,
     "give_up": _giving_up,

@@ -60,7 +60,7 @@ WEIGHTS = {
     "report_nothing": 1,
     "save": 3,
     "finish": 2,
-    "give_back": 4,
+    "give_back": 3,
     "give_back_in_a_row": 0.5,
     "carry_out_verdicts": 2,
     "mark_corrupt": 1,

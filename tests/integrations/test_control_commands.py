@@ -6,7 +6,7 @@ from harness.arrange import SimulatedWorker, rows
 import studydb
 from studydb.domain.errors import InvalidName, InvalidSpec, NotAllowed, StudyExists, UsageError
 from studydb.domain.life.states import Reason
-from studydb.settings import SIGNING_KEY
+from studydb.settings import KEY_FILE
 
 SPACE = {"lr": studydb.loguniform(1e-4, 1.0), "net": {"width": studydb.randint(1, 9)}}
 
@@ -250,7 +250,7 @@ def train(config):
 
 
 def test_clone_is_signed_by_its_maker_who_must_have_signed_the_study(
-    create_study, handles, storage_url, monkeypatch
+    create_study, handles, storage_url, tmp_path, monkeypatch
 ):
     study = create_study("digits", train, space={"lr": 0.5}, num_trials=1, storage=storage_url)
     clone = handles(study.clone("again"))
@@ -258,7 +258,7 @@ def test_clone_is_signed_by_its_maker_who_must_have_signed_the_study(
     assert clone.run()
     assert clone.best_value == 0.5
 
-    monkeypatch.setenv(SIGNING_KEY, "another key of at least thirty-two characters")
+    monkeypatch.setenv(KEY_FILE, str(tmp_path / "keys of another user"))
     with pytest.raises(NotAllowed, match="runs code that you have not signed"):
         study.clone("third")
 
