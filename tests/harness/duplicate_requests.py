@@ -22,6 +22,7 @@ from harness.arrange import (
     results,
     token,
 )
+from harness.control_requests import ENDS_OF_ATTEMPTS, REQUESTS_OF_PEOPLE, Arranged, Call
 from harness.model_searcher import ModelSearch
 from harness.sketches import HyperBand, MedianStopping
 from studydb.db import Database
@@ -32,7 +33,6 @@ from studydb.domain.life.states import Origin, Reason, Status
 from studydb.domain.records import Batch, Failure, Study, Trainable, TrainableKind
 from studydb.domain.scheduling import Close, Scheduler
 from studydb.operations import control, proposer
-from studydb.operations.annotate import note, tag
 from studydb.operations.ask import ask
 from studydb.operations.checkpoints import mark_corrupt
 from studydb.operations.claim import claim
@@ -43,7 +43,6 @@ from studydb.operations.enqueue import enqueue
 from studydb.operations.fail import fail
 from studydb.operations.finish import finish
 from studydb.operations.give_up import give_up
-from studydb.operations.invalidate import invalidate
 from studydb.operations.promote import promote
 from studydb.operations.proposer import Point
 from studydb.operations.record_event import record_event, record_model_failure
@@ -52,16 +51,12 @@ from studydb.operations.relocate import relocate
 from studydb.operations.rename import rename
 from studydb.operations.renew import renew
 from studydb.operations.report import report
-from studydb.operations.retry import retry
 from studydb.operations.revise import revise
 from studydb.operations.save import save
 from studydb.operations.summing import after_end
 from studydb.processes import this_process
 from studydb.schedulers import ASHA
 from studydb.store import checkpoints
-
-Call = Callable[[Database], Any]
-Arranged = Callable[[Database], Call]
 
 
 def claiming(database: Database, *, waiting: int = 2, **overrides: Any) -> Call:
@@ -143,12 +138,6 @@ def _extending(database: Database) -> Call:
     return lambda over: control.extend(over, study, request, n_more=5)
 
 
-def _stopping_the_study_now(database: Database) -> Call:
-    study, request = new_study(database), new_request()
-    SimulatedWorker(database, study).take()
-    return lambda over: control.set_status(over, study, Status.STOPPED, request, now=True)
-
-
 def _pausing_the_study(database: Database) -> Call:
     study, request = new_study(database), new_request()
     return lambda over: control.set_status(over, study, Status.PAUSED, request)
@@ -177,92 +166,6 @@ def _resuming_a_trial(database: Database) -> Call:
     number = enqueued(database, study)
     control.pause(database, study, [number], new_request())
     return lambda over: control.resume(over, study, [number], request)
-
-
-def _resuming_a_trial_with_changes(database: Database) -> Call:
-    study, request = new_study(database), new_request()
-    number = enqueued(database, study)
-    control.pause(database, study, [number], new_request())
-    return lambda over: control.resume(over, study, [number], request, changes={"lr": 0.25})
-
-
-def _with_failed_trials(database: Database) -> Study:
-    """A study with two trials in ERROR, at a rung; the first has a checkpoint."""
-    study = new_study(database, scheduler=ASHA(max_t=9, reduction_factor=3), num_trials=2)
-    worker = SimulatedWorker(database, study)
-    for value in (0.5, 0.1):
-        run = worker.take()
-        run.report(value)
-        if value == 0.5:
-            run.save()
-        run.finish(outcome=Reason.FAILED)
-    return study
-
-
-def _retrying(database: Database, **options: Any) -> Call:
-    study, request = _with_failed_trials(database), new_request()
-    return lambda over: retry(over, study, [0, 1], request, **options)
-
-
-def _with_clone(database: Database) -> Study:
-    """A study with a PENDING clone, whose source is pinned."""
-    study = _with_failed_trials(database)
-    retry(database, study, [0], new_request())
-    return study
-
-
-def _finishing_a_clone(database: Database) -> Call:
-    study = _with_clone(database)
-    run = SimulatedWorker(database, study).take()
-    run.report(0.45)
-    given: Any = {"lease": run.lease, "outcome": Reason.COMPLETED, "batch": run.batch(0.4)}
-    return lambda over: finish(over, study, **given)
-
-
-def _stopping_a_clone(database: Database) -> Call:
-    study, request = _with_clone(database), new_request()
-    return lambda over: control.stop(over, study, [2], request)
-
-
-def _marking_a_source_corrupt(database: Database) -> Call:
-    run = SimulatedWorker(database, _with_clone(database)).take()
-    source = run.claimed.checkpoint
-    assert source is not None
-    return lambda over: mark_corrupt(over, lease=run.lease, checkpoint=source)
-
-
-def _invalidating(database: Database, *, undo: bool = False) -> Call:
-    """Of the four trials two have ended, one runs and one is PENDING."""
-    study, request = _with_failed_trials(database), new_request()
-    control.extend(database, study, new_request(), n_more=2)
-    SimulatedWorker(database, study).take().report(0.3)
-    enqueued(database, study)
-    if undo:
-        invalidate(database, study, range(4), new_request(), reason="wrong labels")
-    return lambda over: invalidate(
-        over, study, range(4), request, reason="" if undo else "wrong labels", undo=undo
-    )
-
-
-def _noting(database: Database) -> Call:
-    study, request = new_study(database), new_request()
-    number = enqueued(database, study)
-    return lambda over: note(over, study, request, text="odd curve", number=number)
-
-
-def _tagging(database: Database) -> Call:
-    study, request = new_study(database), new_request()
-    numbers = [enqueued(database, study) for _ in range(2)]
-    tag(database, study, numbers[:1], new_request(), add=["good", "old"])
-    return lambda over: tag(over, study, numbers, request, add=["good"], remove=["old"])
-
-
-def _ending_an_invalidated_trial(database: Database) -> Call:
-    study = new_study(database)
-    run = SimulatedWorker(database, study).take()
-    invalidate(database, study, [0], new_request(), reason="wrong labels")
-    given: Any = {"lease": run.lease, "outcome": Reason.PREEMPTED, "batch": run.batch(0.4)}
-    return lambda over: finish(over, study, **given)
 
 
 def _creating(_database: Database) -> Call:
@@ -548,8 +451,7 @@ FINISHES: dict[str, Arranged] = {
     "finish": _finishing,
     "finish_in_a_single_statement": partial(_finishing, with_tally=True),
     "finish_at_rungs": partial(_finishing, scheduler=ASHA(max_t=9, reduction_factor=3)),
-    "finish_a_clone": _finishing_a_clone,
-    "end_an_invalidated_trial": _ending_an_invalidated_trial,
+    **ENDS_OF_ATTEMPTS,
     "fail": partial(_finishing, outcome=Reason.FAILED, max_failures=2),
     "fail_like_four_others": _failing_like_four_others,
     "fail_by_content": _failing_by_content,
@@ -582,22 +484,13 @@ OPERATIONS: dict[str, Arranged] = {
     "enqueue_the_last_trial": partial(_enqueueing, num_trials=1),
     "extend": _extending,
     "pause_the_study": _pausing_the_study,
-    "stop_the_study_now": _stopping_the_study_now,
     "resume_the_study": _resuming_the_study,
+    **REQUESTS_OF_PEOPLE,
     "pause_pending_trials": partial(_steering, control.pause),
     "pause_a_running_trial": partial(_steering, control.pause, is_running=True),
     "stop_pending_trials": partial(_steering, control.stop),
     "stop_a_running_trial": partial(_steering, control.stop, is_running=True),
     "resume_a_trial": _resuming_a_trial,
-    "resume_a_trial_with_changes": _resuming_a_trial_with_changes,
-    "retry": _retrying,
-    "retry_from_scratch": partial(_retrying, from_scratch=True),
-    "stop_a_clone": _stopping_a_clone,
-    "mark_a_source_corrupt": _marking_a_source_corrupt,
-    "invalidate": _invalidating,
-    "reinstate": partial(_invalidating, undo=True),
-    "note": _noting,
-    "tag": _tagging,
     "promote": _promoting,
     "close_a_rung": _closing_a_rung,
     "give_up": _giving_up,

@@ -70,7 +70,6 @@ def ended(worker):
         worker.take().finish(0.5, outcome=outcome)
 
 
-@pytest.mark.row("A17")
 @pytest.mark.usefixtures("ended")
 def test_retry_makes_clones_of_the_chosen_trials(console, study):
     assert console("retry", "digits", "0").lines[0] == "Study 'digits': 1 clone, trial 3."

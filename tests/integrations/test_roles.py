@@ -55,6 +55,8 @@ NOT_OF_WORKERS = {
     ("rung_ranks", "_RANK"),
     ("rung_ranks", "_MOVE_CUT"),
     ("tags", "_INSERT"),
+    ("tags", "_ADD"),
+    ("tags", "_REMOVE"),
 }
 """Statements that workers never send, besides the statements of `store/deletion.py`."""
 

@@ -73,7 +73,6 @@ def test_clone_has_the_params_and_tags_of_its_parent_and_begins_from_its_newest_
     assert trial_of(database, study, failed) == before
 
 
-@pytest.mark.row("A17")
 def test_clone_from_scratch_has_no_checkpoint(database, study, failed):
     again(database, study, failed, from_scratch=True)
 
@@ -138,6 +137,14 @@ def test_source_checkpoint_is_pinned_until_the_clone_has_ended(database, study, 
     ENDS[end](database, study)
 
     assert trial_of(database, study, 1).ended_at is not None
+    assert pins(database) == rows(database, "SELECT id FROM pin") == []
+
+
+def test_clone_that_completes_in_its_first_attempt_releases_its_pin(database, study, failed):
+    again(database, study, failed)
+
+    SimulatedWorker(database, study).claim().finish(0.4)
+
     assert pins(database) == rows(database, "SELECT id FROM pin") == []
 
 

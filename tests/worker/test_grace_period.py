@@ -77,7 +77,7 @@ def patient(stage):
     return worker
 
 
-@pytest.mark.row("A12", "C5")
+@pytest.mark.row("A12")
 @pytest.mark.parametrize("numbers", [(), (0,)], ids=["study", "trial"])
 def test_stop_now_kills_a_trial_without_the_grace(stage, patient, numbers):
     stage.study.stop(*numbers, now=True)
