@@ -84,6 +84,43 @@ def test_retry_makes_clones_of_the_chosen_trials(console, study):
     assert page["clones"] == [3]
 
 
+def test_own_loop_goes_on_from_the_checkpoint_of_the_parent(study):
+    trial = study.ask()
+    trial.report({"loss": 0.5}, checkpoint={"epoch": 1})
+    trial.fail(ValueError("no"))
+    study.retry(0)
+
+    assert study.trial(1).checkpoint.to_dict() == {"epoch": 1}
+    clone = study.ask()
+    assert (clone.number, clone.start_step) == (1, 1)
+    assert clone.checkpoint.to_dict() == {"epoch": 1}
+    clone.report({"loss": 0.4}, checkpoint={"epoch": 2})
+    clone.finish()
+    assert study.trial(0).checkpoint.to_dict() == {"epoch": 1}
+    assert study.trial(1).checkpoint.to_dict() == {"epoch": 2}
+
+
+def fail_once(config, trial):
+    first = trial.checkpoint.to_dict()["epoch"] if trial.checkpoint else 0
+    for epoch in range(first + 1, 4):
+        trial.report({"loss": 1 / epoch}, checkpoint={"epoch": epoch})
+        if epoch == 2:
+            raise ValueError("no")
+
+
+def test_worker_goes_on_from_the_checkpoint_of_the_parent(create_study, storage_url):
+    study = create_study("digits", fail_once, space={"lr": 0.5}, num_trials=1, storage=storage_url)
+    with pytest.raises(studydb.StudyFailed):
+        study.run()
+    study.retry(0)
+
+    study.run()
+
+    steps = study.results_dataframe()[["number", "step"]].to_numpy().tolist()
+    assert steps == [[0, 1], [0, 2], [1, 3]]
+    assert study.trial(1).reason == "COMPLETED"
+
+
 @pytest.mark.usefixtures("ended")
 def test_retry_in_a_stopped_study_says_that_the_study_must_be_resumed(console, study):
     study.stop()

@@ -397,11 +397,13 @@ SELECT note.at, note.author, note.text
 FROM note
 WHERE note.study_id = :study
     AND note.trial_id IS NULL
-ORDER BY note.id DESC
+ORDER BY note.id + 0 DESC
 LIMIT :limit;
 -- Plan:
 --   Limit
---     ->  Index Scan Backward using note_pkey on note
---           Filter: ((trial_id IS NULL) AND (study_id = $1))
+--     ->  Sort
+--           Sort Key: ((id + $2)) DESC
+--           ->  Index Scan using note_trial on note
+--                 Index Cond: ((study_id = $1) AND (trial_id IS NULL))
 
 COMMIT;

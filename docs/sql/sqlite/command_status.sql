@@ -269,7 +269,7 @@ SELECT note.at, note.author, note.text
 FROM note
 WHERE note.study_id = :study
     AND note.trial_id IS NULL
-ORDER BY note.id DESC
+ORDER BY note.id + 0 DESC
 LIMIT :limit
 OFFSET 0;
 
