@@ -49,7 +49,7 @@ def test_resume_with_values_changes_the_config_of_later_attempts(console, study,
 
 
 def test_resume_refuses_values_without_a_trial_and_of_another_space(console, study):
-    study.enqueue({})
+    study.enqueue({"net": {"width": 2}})
     study.pause(0)
 
     assert "name the trials" in console("resume", "digits", "lr=0.01", code=2).error
