@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def trials_dataframe(database: Database, study: Study) -> "pd.DataFrame":
+def trials_dataframe(
+    database: Database, study: Study, *, invalidated: bool = False
+) -> "pd.DataFrame":
     """
     Read a row per trial, ordered by number: `v_trial` with a column per parameter.
 
@@ -49,14 +51,19 @@ def trials_dataframe(database: Database, study: Study) -> "pd.DataFrame":
             "duration_s": Floats(),
             "name": Texts(),
             "tags": Values(),
+            "changed": Values(),
+            "parent": Integers(optional=True),
+            "invalidated_at": Timestamps(),
         },
     )
-    for page in pages.trial_pages(database, study):
+    for page in pages.trial_pages(database, study, invalidated=invalidated):
         frame.extend(page, params=[study.space.flatten(row.params) for row in page])
     return frame.finish()
 
 
-def results_dataframe(database: Database, study: Study) -> "pd.DataFrame":
+def results_dataframe(
+    database: Database, study: Study, *, invalidated: bool = False
+) -> "pd.DataFrame":
     """
     Read a row per live result, ordered by trial and step: `v_result` with a column per metric.
 
@@ -77,7 +84,7 @@ def results_dataframe(database: Database, study: Study) -> "pd.DataFrame":
             "reported_at": Timestamps(),
         },
     )
-    for page in pages.result_pages(database, study):
+    for page in pages.result_pages(database, study, invalidated=invalidated):
         metrics = [{**(row.metrics or {}), study.objective.metric: row.value} for row in page]
         frame.extend(page, metrics=metrics)
     return frame.finish()
@@ -128,6 +135,8 @@ class FrameBuilder:
 
     def extend(self, rows: Sequence[Any], **replaced: Sequence[Any]) -> None:
         """Add a page of rows; `replaced` gives columns whose values are not taken from the rows."""
+        if not rows:
+            return
         page = dict(zip(rows[0]._fields, zip(*rows, strict=True), strict=True)) | replaced
         for name, column in self._columns.items():
             column.extend(page[name])

@@ -10,7 +10,7 @@ from studydb.cli.options import Spec, Storage, TrialWord, storage_option, study_
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.space.domains import Domain
 from studydb.domain.space.parameters import parse_parameter, parse_parameters
-from studydb.domain.text.display import counted
+from studydb.domain.text.display import counted, visible
 from studydb.domain.text.names import check_tags, check_trial_name
 
 trials_argument = click.argument("trials", metavar="[TRIAL]...", type=TrialWord(), nargs=-1)
@@ -28,25 +28,35 @@ def pause(*, name: str, trials: Sequence[int | str], storage: Storage) -> None:
     """
     with opened_study(storage, name) as study:
         study.pause(*trials)
-    click.echo(f"{_subject(name, trials)}: paused; running trials pause at their next report.")
+    click.echo(f"{subject(name, trials)}: paused; running trials pause at their next report.")
 
 
 @click.command()
 @study_argument
-@trials_argument
+@click.argument("words", metavar="[TRIAL]... [K=V]...", type=Spec(), nargs=-1)
 @storage_option
-def resume(*, name: str, trials: Sequence[int | str], storage: Storage) -> None:
-    """Resume paused trials of NAME; without TRIAL the whole study."""
+def resume(*, name: str, words: Sequence[str], storage: Storage) -> None:
+    """
+    Resume paused trials of NAME; without TRIAL the whole study.
+
+    With K=V, later attempts of these trials get other values of parameters: resume NAME 3 lr=0.01.
+    The trials must be PAUSED or PENDING.
+    """
+    params = [word for word in words if "=" in word]
+    trials = [TrialWord().convert(word, None, None) for word in words if "=" not in word]
+    changes = read_values(params)
     with opened_study(storage, name) as study:
-        study.resume(*trials)
-    click.echo(f"{_subject(name, trials)}: resumed.")
+        study.resume(*trials, **changes)
+    told = f" with {visible(' '.join(params))}" if params else ""
+    click.echo(f"{subject(name, trials)}: resumed{told}.")
 
 
 @click.command()
 @study_argument
 @trials_argument
+@click.option("--now", is_flag=True, help="Kill running trials, without the worker's --grace.")
 @storage_option
-def stop(*, name: str, trials: Sequence[int | str], storage: Storage) -> None:
+def stop(*, name: str, trials: Sequence[int | str], now: bool, storage: Storage) -> None:
     """
     End trials of NAME as CANCELLED; without TRIAL stop the whole study.
 
@@ -54,8 +64,9 @@ def stop(*, name: str, trials: Sequence[int | str], storage: Storage) -> None:
     --grace, the worker kills it. A stopped study keeps its PENDING trials and can be resumed.
     """
     with opened_study(storage, name) as study:
-        study.stop(*trials)
-    click.echo(f"{_subject(name, trials)}: stopped; running trials save and end, or are killed.")
+        study.stop(*trials, now=now)
+    how = "are killed" if now else "save and end, or are killed"
+    click.echo(f"{subject(name, trials)}: stopped; running trials {how}.")
 
 
 @click.command()
@@ -109,7 +120,8 @@ def read_values(params: Sequence[str]) -> dict[str, Any]:
     return parse_parameters(params)
 
 
-def _subject(name: str, trials: Sequence[int | str]) -> str:
+def subject(name: str, trials: Sequence[int | str]) -> str:
+    """Name the trials that a command changes, or the study."""
     if not trials:
         return f"Study {name!r}"
     noun = "Trial" if len(trials) == 1 else "Trials"

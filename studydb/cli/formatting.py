@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from studydb.domain.space.search_space import Space
 
 
+_RARE = ("name", "tags", "parent", "invalidated_at", "changed")
+
+
 def plain(value: Any) -> Any:
     """
     Convert a value of any type to a value that JSON can hold.
@@ -95,11 +98,11 @@ def trial_fields(row: ListedTrial, space: "Space") -> dict[str, Any]:
 
 
 def used_columns(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Leave out the columns of names and tags if no trial of a table has any."""
+    """Leave out the columns of what few trials have, if no trial of a table has it."""
     return [
         column
         for column in columns
-        if column not in ("name", "tags") or any(row[column] for row in rows)
+        if column not in _RARE or any(row[column] not in (None, "") for row in rows)
     ]
 
 

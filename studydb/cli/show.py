@@ -23,7 +23,7 @@ from studydb.cli.printing import (
     print_rows,
     print_table,
 )
-from studydb.domain.listed_rows import Judgement, ListedAttempt
+from studydb.domain.listed_rows import Judgement, ListedAttempt, ListedNote
 from studydb.domain.text.display import visible
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def show(*, name: str, trial: int | str | None, form: str, storage: Storage) -> 
     attempts = [[getattr(row, column) for column in ATTEMPT_COLUMNS] for row in details.listed]
     _print_part("attempts", ATTEMPT_COLUMNS, attempts)
     _print_part("judged", Judgement._fields, details.judgements)
+    _print_part("notes", ListedNote._fields, details.notes)
     if details.attempts and (traceback := details.attempts[-1].traceback):
         lines = traceback.rstrip().expandtabs().splitlines()
         click.echo("\n" + "\n".join(map(visible, lines)))
@@ -102,11 +103,14 @@ def _show_study(name: str, *, form: str, storage: Storage) -> None:
 def _document(study: "Study", details: "TrialDetails") -> dict[str, Any]:
     return _fields(study, details) | {
         "params": details.trial.params,
+        "config": details.trial.config,
+        "changed": details.trial.changed,
         "attempts": [
             {**row._asdict(), "traceback": full.traceback, "config": full.config}
             for row, full in zip(details.listed, details.attempts, strict=True)
         ],
         "judged": [judgement._asdict() for judgement in details.judgements],
+        "notes": [note._asdict() for note in details.notes],
     }
 
 
@@ -121,6 +125,9 @@ def _fields(study: "Study", details: "TrialDetails") -> dict[str, Any]:
         "state": trial.state,
         "reason": trial.reason,
         "origin": trial.origin,
+        "parent": trial.parent,
+        "clones": details.clones,
+        "invalidated_at": trial.invalidated_at,
         "value": trial.value,
         "best_value": trial.best_value,
         "best_step": trial.summary.best_step,
@@ -140,15 +147,19 @@ def _fields(study: "Study", details: "TrialDetails") -> dict[str, Any]:
 def _print_trial(study: "Study", details: "TrialDetails", why: str | None) -> None:
     fields = _fields(study, details)
     metric = str(study.objective)
-    reason, name, tags = (fields.pop(field) for field in ("reason", "name", "tags"))
+    reason, name, tags, clones = (
+        fields.pop(field) for field in ("reason", "name", "tags", "clones")
+    )
     print_fields(
         {
             "trial": f"{fields.pop('number')} of {fields.pop('study')}",
             "name": name,
             "tags": tags_text(tags),
+            "clones": ", ".join(map(str, clones)) or None,
             "state": f"{fields.pop('state')}{f': {reason}' if reason else ''}",
             "why": why,
             "params": assignments(study.space.flatten(details.trial.params)),
+            "changed": assignments(details.trial.changed) or None,
             f"last {metric}": fields.pop("value"),
             f"best {metric}": fields.pop("best_value"),
         }

@@ -84,6 +84,7 @@ def _document(overview: "Overview") -> dict[str, Any]:
         "limit_reached": overview.progress.limit_reached,
         "limits": overview.limits,
         "last_error": None if error is None else asdict(error),
+        "notes": [note._asdict() for note in overview.notes],
     }
 
 
@@ -114,6 +115,10 @@ def _print_page(study: "Study", overview: "Overview", *, shown_storage: str, suf
         click.echo("\nProblems:")
     for problem in overview.problems:
         click.echo(f"  {table_cell(problem.at)}  {text.problem_text(problem)}")
+    if overview.notes:
+        click.echo("\nNotes:")
+    for note in overview.notes:
+        click.echo(f"  {table_cell(note.at)}  {visible(note.author)}: {table_cell(note.text)}")
     print_next(*(command + suffix for command in text.next_commands(study, overview)))
 
 

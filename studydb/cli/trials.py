@@ -35,7 +35,10 @@ TABLE_COLUMNS = (
     "duration_s",
     "name",
     "tags",
+    "parent",
+    "invalidated_at",
     "params",
+    "changed",
 )
 """The columns of `v_trial` that fit a screen."""
 

@@ -40,7 +40,8 @@ WORKER_UPDATES = {
         *("proposer_token", "proposer_worker_id", "proposer_expires_at", "best_values"),
     ),
     "trial": (
-        *("state", "reason", "ready", "ready_at", "request", "paused_by", "metric_summary"),
+        *("state", "reason", "ready", "ready_at", "request", "request_now", "paused_by"),
+        "metric_summary",
         *("verdict", "verdict_reason", "verdict_by", "attempt", "failures", "losses"),
         *("token", "flush_no", "worker_id", "lease_s", "lease_expires_at", "suspect_at"),
         *("checkpoint_id", "checkpoint_step", "n_results", "last_step", "last_value"),
@@ -54,7 +55,7 @@ WORKER_UPDATES = {
         *("error_type", "error_message", "traceback", "log_dir", "log_tail"),
         *("start", "start_s", "pid", "devices", "exit_code", "signal", "cost"),
     ),
-    "checkpoint": ("data", "corrupt_at", "removed_at"),
+    "checkpoint": ("data", "corrupt_at", "removed_at", "pins"),
     "worker": ("seen_at", "ended_at"),
     "rung": (
         *("n_entries", "n_ranked", "cut_rank", "cut_score", "cut_trial_id"),

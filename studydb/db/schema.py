@@ -184,6 +184,8 @@ trial = table_with_id(
     sa.Column("cost", sa.Double),
     sa.Column("running_s", sa.Double),
     sa.Column("running_until", UtcDateTime),
+    sa.Column("changed", Json),
+    sa.Column("request_now", sa.Boolean),
     sa.UniqueConstraint("study_id", "number"),
     sa.UniqueConstraint("study_id", "draw"),
     partial_index(
@@ -209,6 +211,8 @@ trial = table_with_id(
     ),
     partial_index("trial_name", "study_id", "name", where="name IS NOT NULL", unique=True),
     partial_index("trial_rank", "study_id", "rank_score", "number", where="rank_score IS NOT NULL"),
+    partial_index("trial_parent", "study_id", "parent_id", where="parent_id IS NOT NULL"),
+    partial_index("trial_invalidated", "study_id", "number", where="invalidated_at IS NOT NULL"),
     sa.Index("trial_params", "study_id", "params_hash"),
     partial_index(
         "trial_unique_params",
@@ -224,12 +228,16 @@ Trials with a lower `priority` run first. `rank_score` is set to `best_score` wh
 so that a report updates no index, and one look-up in an index finds the best trial.
 `checkpoint_step` is the highest step saved. `flush_no` counts the attempt's flushes; the attempt's
 end copies the count to `attempt`. `config` is what the next attempt receives. A trial that an
-earlier version made has no `config` until it is claimed. `is_unique` says that no other trial with
-`is_unique` may have the same params. `running_s` is the running time of all attempts up to
-`running_until`; both are written only if the study limits this time.
-Not used yet: `source_checkpoint_id`, which the next attempt restores instead of `checkpoint_id`;
-`generation`, the number of intervals that a member of a population has run; `replicate_of`, the
-trial that this trial repeats; `feasible`, whether the trial keeps the study's constraints; `cost`.
+earlier version made has no `config` until it is claimed. `changed` holds, by path, the values of
+`config` that a person has changed. `is_unique` says that no other trial with `is_unique` may have
+the same params. `parent_id` is the trial of which this trial is a clone, and `source_checkpoint_id`
+the parent's checkpoint from which the clone began; `checkpoint_id` is the checkpoint that the next
+attempt restores, and may be a checkpoint of another trial. `request_now` says that a request to
+stop is carried out without the worker's grace. `running_s` is the running time of all attempts up
+to `running_until`; both are written only if the study limits this time.
+Not used yet: `generation`, the number of intervals that a member of a population has run;
+`replicate_of`, the trial that this trial repeats; `feasible`, whether the trial keeps the study's
+constraints; `cost`.
 """
 
 add_checks(
@@ -343,7 +351,7 @@ pin = table_with_id(
     required("at", UtcDateTime),
     sa.Index("pin_trial", "trial_id"),
 )
-"""Not used yet: a reason to keep a checkpoint, and the trial that will restore it."""
+"""Why a checkpoint is kept, and for which trial; `checkpoint.pins` counts the pins."""
 
 upload = table_with_id(
     "upload",
@@ -435,6 +443,7 @@ note = table_with_id(
     required("author", sa.Text),
     required("text", sa.Text),
     required("at", UtcDateTime),
+    sa.Index("note_trial", "study_id", "trial_id"),
 )
 
 tag = table_with_id(

@@ -77,6 +77,7 @@ FIXED: dict[Kind, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (
             *("value", "best_value", "best_step", "last_step", "attempt", "failures", "losses"),
             *("started_at", "ended_at", "duration_s", "name", "tags"),
+            *("changed", "parent", "invalidated_at"),
         ),
     ),
     Kind.RESULT: (("study", "number", "step", "value"), ("attempt", "reported_at")),

@@ -30,7 +30,14 @@ class ListedStudy(NamedTuple):
 
 
 class ListedTrial(NamedTuple):
-    """A row of `v_trial`; `duration_s` is the sum over its attempts."""
+    """
+    A row of `v_trial`.
+
+    Attributes:
+        duration_s: The sum over the trial's attempts.
+        changed: By path, the values that later attempts get instead of those of `params`.
+        parent: The number of the trial of which this trial is a clone.
+    """
 
     study: str
     number: int
@@ -49,6 +56,9 @@ class ListedTrial(NamedTuple):
     duration_s: float | None
     name: str | None
     tags: Tags
+    changed: Mapping[str, Any] | None
+    parent: int | None
+    invalidated_at: datetime | None
 
 
 class ListedResult(NamedTuple):
@@ -109,6 +119,7 @@ class PagedResult(NamedTuple):
     attempt: int
     reported_at: datetime
     trial_id: int
+    invalidated_at: datetime | None
 
 
 class RecentEnds(NamedTuple):
@@ -163,6 +174,14 @@ class Judgement(NamedTuple):
     value: float
     cutoff: float | None
     action: str
+
+
+class ListedNote(NamedTuple):
+    """A person's note on a study or a trial."""
+
+    at: datetime
+    author: str
+    text: str
 
 
 class AttemptDetails(NamedTuple):

@@ -10,6 +10,7 @@ floating-point operations are numpy's, so that ties and last digits are decided 
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 _ROUNDING = 1e-9
@@ -103,3 +104,44 @@ def insert(
     elif rank < due and better is not None:
         rank, kept = rank + 1, better
     return Cut(n=n, rank=rank, entry=kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """
+    Where the cut lies after several entries were added or removed.
+
+    Attributes:
+        n, rank: As in `Cut`, after the change.
+        origin: The position from which the cut moves; None if there are no entries.
+        steps: How many entries lie from the origin to the cut's entry, this entry included:
+            positive for better entries, negative for worse ones, 0 if the origin is the entry.
+    """
+
+    n: int
+    rank: int
+    origin: Position | None
+    steps: int
+
+
+def removed(cut: Cut, entries: Sequence[Position], *, quantile: float) -> Shift:
+    """Find the cut's entry after these entries have been removed."""
+    n = cut.n - len(entries)
+    if cut.entry is None or n <= 0:
+        return Shift(0, 0, None, 0)
+    due = math.floor((n - 1) * quantile)
+    n_worse = cut.rank - sum(entry > cut.entry for entry in entries)
+    steps = due - n_worse
+    if cut.entry in entries and steps >= 0:
+        steps += 1
+    return Shift(n, due, cut.entry, steps)
+
+
+def added(cut: Cut, entries: Sequence[Position], *, quantile: float) -> Shift:
+    """Find the cut's entry after these entries have been added."""
+    n = cut.n + len(entries)
+    due = math.floor((n - 1) * quantile)
+    if cut.entry is None:
+        return Shift(n, due, sorted(entries, reverse=True)[due], 0)
+    n_worse = cut.rank + sum(entry > cut.entry for entry in entries)
+    return Shift(n, due, cut.entry, due - n_worse)

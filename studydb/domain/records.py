@@ -154,6 +154,8 @@ class Checkpoint:
         digest: The SHA-256 of the bytes or of the directory's manifest, in hexadecimal.
         key_id, mac: The worker's signature. A checkpoint without a signature is not restored.
         id: The id of the row; None before the checkpoint is saved.
+        trial_uuid: The UUID of the trial that saved it, which the signature covers; None if the
+            row was read without it.
     """
 
     uuid: str
@@ -167,6 +169,7 @@ class Checkpoint:
     key_id: str | None = None
     mac: str | None = None
     id: int | None = None
+    trial_uuid: str | None = None
 
 
 class TrainableKind(StrEnum):
@@ -270,6 +273,13 @@ class TrialRow:
     Attributes:
         name: The name that the person who enqueued the trial gave it; None without one.
         tags: In alphabetical order.
+        config: What the trial's next attempt receives: its params, or changed values of them, with
+            the constants of the space. None if a version without configs has made the trial.
+        changed: By path, the values of `config` that a person has changed.
+        checkpoint_id: The checkpoint that the next attempt restores; a clone's can be another
+            trial's.
+        source_checkpoint_id: The checkpoint from which a clone began.
+        parent: The number of the trial of which this trial is a clone.
     """
 
     id: int
@@ -280,6 +290,8 @@ class TrialRow:
     state: State
     reason: Reason | None
     params: Mapping[str, Any]
+    config: Mapping[str, Any] | None
+    changed: Mapping[str, Any]
     origin: Origin
     bracket: int
     attempt: int
@@ -290,6 +302,9 @@ class TrialRow:
     request: str | None
     paused_by: str | None
     checkpoint_id: int | None
+    source_checkpoint_id: int | None
+    parent: int | None
+    invalidated_at: datetime | None
     worker_id: int | None
     created_at: datetime
     started_at: datetime | None

@@ -75,7 +75,8 @@ class Observation:
             unfinished: it runs, or it waits to run, or it is paused and may go on.
         reason: Why the trial ended; None if the trial has not ended. A trial that was cancelled
             before its first result has `Reason.CANCELLED` and no values. An invalidated trial has
-            `Reason.INVALIDATED` and no values, whatever its state was before.
+            `Reason.INVALIDATED` and no values, whatever its state was before. So has a trial that
+            was run again as a clone, which is told instead.
         values: The last value of each objective, in the order of the objectives; None if the trial
             has no result. A value may be NaN or infinite.
         scores: The same values, oriented: a lower score is better, and NaN is +Inf.

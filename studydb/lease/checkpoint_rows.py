@@ -94,7 +94,7 @@ class Checkpoints:
         return before
 
     def _restore(self, claim: Claim, checkpoint: Checkpoint, stores: Stores) -> Restore:
-        if not is_signed(self._keyring, checkpoint, trial_uuid=claim.uuid):
+        if not is_signed(self._keyring, checkpoint, trial_uuid=checkpoint.trial_uuid or claim.uuid):
             raise CheckpointError("The checkpoint is not signed by a key of this user.")
         data = None
         if checkpoint.url == INLINE:

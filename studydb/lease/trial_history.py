@@ -25,6 +25,8 @@ class History:
         self._database, self._study = database, study
         self._groups: dict[int, dict[int, SeenTrial]] = {}
         self._unfinished: set[int] = set()
+        self._invalid: set[int] = set()
+        self._cloned: set[int] = set()
         self._last: KnownTrial | None = None
         self.hashes: set[str] = set()
 
@@ -37,11 +39,17 @@ class History:
             the trials that this cache knows: make another cache and another model.
         """
         seen = read_history(
-            self._database, self._study, unfinished=self._unfinished, last=self._last
+            self._database,
+            self._study,
+            unfinished=self._unfinished,
+            invalid=self._invalid,
+            last=self._last,
         )
         if seen is None:
             return None
-        changed = {self._add(trial) for trial in seen}
+        changed = {
+            first for trial in seen for first in (self._add(trial), self._hide_parent(trial))
+        }
         told = [_mean([*self._groups[id_].values()]) for id_ in changed if id_ is not None]
         return sorted(told, key=lambda one: one.number)
 
@@ -55,6 +63,19 @@ class History:
         if self._last is None or number > self._last.number:
             self._last = KnownTrial(number, trial.uuid)
         self.hashes.add(trial.params_hash)
+        (self._invalid.add if trial.is_invalid else self._invalid.discard)(number)
+        return self._store(trial.hidden() if trial.id in self._cloned else trial)
+
+    def _hide_parent(self, clone: SeenTrial) -> int | None:
+        """Tell the clone's value instead of its parent's."""
+        if clone.parent_id is None or clone.parent_id in self._cloned:
+            return None
+        self._cloned.add(clone.parent_id)
+        first = clone.parent_id if clone.replicate_of is None else clone.replicate_of
+        parent = self._groups.get(first, {}).get(clone.parent_id)
+        return None if parent is None else self._store(parent.hidden())
+
+    def _store(self, trial: SeenTrial) -> int | None:
         first = trial.id if trial.replicate_of is None else trial.replicate_of
         group = self._groups.setdefault(first, {})
         if group.get(trial.id) == trial:

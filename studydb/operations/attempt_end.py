@@ -28,7 +28,7 @@ from studydb.operations.guard import pause_after_failure
 from studydb.operations.retrying import judge_failure
 from studydb.operations.spending import Charge, charge
 from studydb.operations.stuck import stuck_note
-from studydb.store import attempts, counters, events, leases, promotions, studies
+from studydb.store import attempts, counters, events, leases, pins, promotions, studies
 from studydb.store.leases import Held
 
 
@@ -101,6 +101,8 @@ def end_attempt(
     )
     if ending.state in FINAL and study.scheduler.resumes:
         promotions.leave_rungs(txn, study_id=study.id, trial_id=lease.trial_id)
+    if ending.state in FINAL and held.source_checkpoint_id is not None:
+        pins.release(txn, trial_ids=[lease.trial_id])
     attempts.end(
         txn,
         lease=lease,

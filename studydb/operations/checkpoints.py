@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from studydb.db import Database
+from studydb.db import Database, Txn
 from studydb.domain.life.event_kinds import Actor, EventKind
 from studydb.domain.records import Checkpoint, Lease
 from studydb.operations.flushing import lost
-from studydb.store import checkpoints, events, leases
+from studydb.store import checkpoints, events, leases, pins
 
 
 def mark_corrupt(
@@ -30,8 +30,12 @@ def mark_corrupt(
         if held is None:
             raise lost(lease)
 
-        before = checkpoints.before(txn, trial_id=lease.trial_id, checkpoint_id=checkpoint.id)
-        if not checkpoints.mark_corrupt(txn, checkpoint_id=checkpoint.id):
+        before = _before(txn, lease, checkpoint)
+        is_next = held.checkpoint_id == checkpoint.id
+        if is_next and checkpoint.trial_id != lease.trial_id:
+            before = _move_pin(txn, lease, to=before)  # lock order: ascending checkpoints
+        is_new = checkpoints.mark_corrupt(txn, checkpoint_id=checkpoint.id)
+        if not is_new and not is_next:
             return before  # a duplicate request
 
         checkpoints.set_to_restore(
@@ -50,6 +54,33 @@ def mark_corrupt(
             data={"url": checkpoint.url, "step": checkpoint.step} | ({"error": why} if why else {}),
         )
     return before
+
+
+def _before(txn: Txn, lease: Lease, checkpoint: Checkpoint) -> Checkpoint | None:
+    """Find the trial's previous checkpoint; before a clone's first, that from which it began."""
+    assert checkpoint.id is not None
+    older = checkpoints.before(txn, trial_id=checkpoint.trial_id, checkpoint_id=checkpoint.id)
+    if older is not None or checkpoint.trial_id != lease.trial_id:
+        return older
+    return checkpoints.source(txn, trial_id=lease.trial_id)
+
+
+def _move_pin(txn: Txn, lease: Lease, *, to: Checkpoint | None) -> Checkpoint | None:
+    """Pin the checkpoint from which a clone begins instead of a corrupt one; return it."""
+    to_id = None if to is None else to.id
+    if to_id is not None and not pins.count(txn, checkpoint_id=to_id):
+        to, to_id = None, None
+    pins.release(txn, trial_ids=[lease.trial_id])
+    checkpoints.set_source(txn, trial_id=lease.trial_id, checkpoint_id=to_id)
+    if to_id is not None:
+        pins.insert(
+            txn,
+            study_id=lease.study_id,
+            checkpoint_id=to_id,
+            trial_id=lease.trial_id,
+            actor=Actor.WORKER,
+        )
+    return to
 
 
 def delete_rows(database: Database, *, removed: Sequence[Checkpoint]) -> None:

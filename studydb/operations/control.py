@@ -1,5 +1,5 @@
 """
-Requests of people: enqueue, pause, resume, stop, extend.
+Requests of people: pause, resume, stop, extend.
 
 Each request has a token, which is UNIQUE in `event`: a duplicate request asks for nothing new.
 """
@@ -7,125 +7,21 @@ Each request has a token, which is UNIQUE in `event`: a duplicate request asks f
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
-from uuid import UUID
 
 from studydb.db import Database, Txn
 from studydb.db.faults import Duplicate
-from studydb.domain.errors import (
-    BudgetSpent,
-    NotAllowed,
-    StorageError,
-    TrialExists,
-    UsageError,
-)
+from studydb.domain.errors import NotAllowed, UsageError
 from studydb.domain.life.decisions import Action, DecidedBy
 from studydb.domain.life.event_kinds import EventKind
-from studydb.domain.life.states import FINAL, Origin, State, Status
+from studydb.domain.life.states import FINAL, State, Status
 from studydb.domain.records import Request, Study, TrialRow
-from studydb.domain.scheduling import ENQUEUED_DRAWS
 from studydb.operations import summing
 from studydb.operations.reads import existing_trial
 from studydb.operations.spending import check_limits
-from studydb.searchers import RandomSearch
-from studydb.store import counters, events, promotions, studies, sweeps, trials
-from studydb.store.tags import insert as insert_tags
-
-
-def enqueue(
-    database: Database,
-    study: Study,
-    params: Mapping[str, Any],
-    request: Request,
-    *,
-    priority: int = 0,
-    name: str | None = None,
-    tags: Sequence[str] = (),
-) -> int:
-    """
-    Add a PENDING trial with given parameters; missing parameters are drawn from the space.
-
-    Args:
-        priority: PENDING trials are claimed in ascending order of this value.
-        name: A name that `check_trial_name` has accepted; no other trial of the study may have it.
-        tags: Tags that `check_tags` has accepted.
-
-    Returns:
-        The trial's number.
-
-    Raises:
-        InvalidSpec: A given parameter is not in the space, or its value is outside its domain.
-        BudgetSpent: `num_trials` trials already exist.
-        TrialExists: Another trial of the study has the name.
-    """
-    given = study.space.check_params(params)
-    uuid = str(UUID(hex=request.token))
-    try:
-        with database.begin() as txn:
-            number = studies.admit(txn, study_id=study.id)
-            # The lock of the study's row keeps two enqueued trials from getting the same name.
-            own = _number_if_own(txn, study, name, uuid)
-            if number is None or own is not None:
-                txn.abandon()
-                return _enqueued_before(txn, study, request) if own is None else own
-
-            draw = ENQUEUED_DRAWS + number
-            drawn = RandomSearch().propose(study.space, seed=study.seed, draw=draw)
-            completed = study.space.complete(given, drawn)
-            trial_id = trials.insert(
-                txn,
-                study_id=study.id,
-                uuid=uuid,
-                number=number,
-                name=name,
-                params=completed,
-                config=study.space.config(completed),
-                space_version=study.space_version,
-                origin=Origin.ENQUEUED,
-                wants_unique=study.searcher is not None and study.searcher.wants_unique,
-                bracket=study.scheduler.bracket_of(seed=study.seed, draw=draw),
-                priority=priority,
-            )
-            insert_tags(txn, study_id=study.id, trial_id=trial_id, tags=tags)
-            _record(txn, study, EventKind.ENQUEUED, request, {"number": number})
-            counters.move(txn, study_id=study.id, key=0, out_of=None, into=State.PENDING)
-        return number
-    except Duplicate as error:
-        with database.begin(write=False) as txn:
-            recorded = events.data_of(txn, token=request.token)
-            if recorded:
-                return int(recorded["number"])
-            _number_if_own(txn, study, name, uuid)
-        raise StorageError(  # a worker's login has inserted a trial
-            f"Study {study.name!r} has a trial that neither ask nor enqueue has made; a new trial "
-            f"collides with it ({error}). Delete the row of that trial."
-        ) from None
-
-
-def _enqueued_before(txn: Txn, study: Study, request: Request) -> int:
-    # An earlier send of the same request may have made the last trial of the budget.
-    recorded = events.data_of(txn, token=request.token)
-    if not recorded:
-        studies.check_exists(txn, study_id=study.id)
-        raise BudgetSpent(
-            f"Study {study.name!r} has all of its {study.num_trials} trials. "
-            f"Raise the number first: `studydb extend {study.name} --trials N`."
-        )
-    return int(recorded["number"])
-
-
-def _number_if_own(txn: Txn, study: Study, name: str | None, uuid: str) -> int | None:
-    """Return the number of the trial of this name if the same request has made it."""
-    namesake = None if name is None else trials.named(txn, study_id=study.id, name=name)
-    if namesake is None:
-        return None
-    if namesake.uuid != uuid:
-        raise TrialExists(
-            f"Study {study.name!r} has a trial named {name!r}: number {namesake.number}. "
-            "Choose another name."
-        )
-    return namesake.number
+from studydb.store import counters, events, pins, promotions, studies, sweeps, trials
 
 
 def pause(database: Database, study: Study, numbers: Sequence[int], request: Request) -> None:
@@ -143,26 +39,51 @@ def pause(database: Database, study: Study, numbers: Sequence[int], request: Req
     _steer(database, study, numbers, steering, request)
 
 
-def resume(database: Database, study: Study, numbers: Sequence[int], request: Request) -> None:
+def resume(
+    database: Database,
+    study: Study,
+    numbers: Sequence[int],
+    request: Request,
+    *,
+    changes: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
     """
     Let PAUSED trials run again, and withdraw requests to pause or stop RUNNING trials.
+
+    With `changes`, all later attempts get these values of parameters; `params` stays as it was
+    sampled. A PENDING trial stays PENDING, and a RUNNING trial is refused.
 
     A trial that waits at a rung is resumed without a promotion. If a person has paused the waiting
     trial, only this pause is withdrawn, and the scheduler may promote the trial again.
 
     An attempt that has received the withdrawn request may still end; a new attempt then follows.
 
+    Args:
+        changes: Values of parameters of the space, nested or by path.
+
     Raises:
         UnknownTrial: No such trial; nothing was changed.
-        NotAllowed: A trial has ended; nothing was changed.
+        NotAllowed: A trial has ended, or runs and is to be changed; nothing was changed.
+        InvalidSpec: A change is not of the trial's space; nothing was changed.
     """
-    steering = _Steering(EventKind.RESUMED, None, {State.PAUSED: State.PENDING})
+    given = study.space.check_params(changes)
+    steering = _Steering(EventKind.RESUMED, None, {State.PAUSED: State.PENDING}, given)
     _steer(database, study, numbers, steering, request)
 
 
-def stop(database: Database, study: Study, numbers: Sequence[int], request: Request) -> None:
+def stop(
+    database: Database,
+    study: Study,
+    numbers: Sequence[int],
+    request: Request,
+    *,
+    now: bool = False,
+) -> None:
     """
     End PENDING and PAUSED trials as CANCELLED now, RUNNING trials at their next flush or renewal.
+
+    Args:
+        now: Whether workers kill RUNNING trials without their grace.
 
     Raises:
         UnknownTrial: No such trial; nothing was changed.
@@ -170,18 +91,24 @@ def stop(database: Database, study: Study, numbers: Sequence[int], request: Requ
     """
     ended = State.TERMINATED
     steering = _Steering(
-        EventKind.STOPPED, Action.STOP, {State.PENDING: ended, State.PAUSED: ended}
+        EventKind.STOPPED, Action.STOP, {State.PENDING: ended, State.PAUSED: ended}, now=now
     )
     _steer(database, study, numbers, steering, request)
 
 
-def set_status(database: Database, study: Study, status: Status, request: Request) -> None:
+def set_status(
+    database: Database, study: Study, status: Status, request: Request, *, now: bool = False
+) -> None:
     """
     Pause, resume or stop a whole study.
 
     Trials are claimed only while the study is RUNNING. RUNNING trials obey at their next flush or
     renewal. When a study is resumed, further transactions make the trials PENDING that were paused
     with the study. If this process dies before all are PENDING, sweeps do the rest.
+
+    Args:
+        now: Whether workers kill RUNNING trials of a stopped study without their grace. A later
+            resumption withdraws this.
 
     Raises:
         NotAllowed: The study is to be resumed, and has reached one of its limits.
@@ -191,10 +118,21 @@ def set_status(database: Database, study: Study, status: Status, request: Reques
         if status is Status.RUNNING:
             check_limits(txn, study)
         studies.set_status(txn, study_id=study.id, status=status)
+    if now or status is Status.RUNNING:
+        _hurry(database, study, status, now=now)
     n_moved = sweeps.MOST
     while status is Status.RUNNING and n_moved == sweeps.MOST:
         with database.begin() as txn:
             n_moved = sweeps.unpause(txn, study_id=study.id)
+
+
+def _hurry(database: Database, study: Study, status: Status, *, now: bool) -> None:
+    n_changed = sweeps.MOST
+    while n_changed == sweeps.MOST:
+        with database.begin() as txn:
+            n_changed = trials.hurry(
+                txn, study_id=study.id, status=status, now=now, limit=sweeps.MOST
+            )
 
 
 def extend(database: Database, study: Study, request: Request, *, n_more: int) -> int:
@@ -228,6 +166,8 @@ class _Steering:
     kind: EventKind
     request: Action | None
     targets: Mapping[State, State]
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    now: bool = False
 
 
 def _steer(
@@ -237,8 +177,13 @@ def _steer(
     numbers = sorted(set(numbers))
     try:
         with database.begin() as txn:
-            _record(txn, study, steering.kind, request, {"numbers": numbers})
+            changes = {"params": steering.changes} if steering.changes else {}
+            _record(txn, study, steering.kind, request, {"numbers": numbers, **changes})
             steered = [_lock(txn, study, number) for number in numbers]  # lock order: rising ids
+            if steering.kind is not EventKind.STOPPED:
+                _refuse_invalidated(study, steered)
+            if steering.changes:
+                _change_configs(txn, study, steered, steering.changes)
             if steering.kind is EventKind.RESUMED:
                 steered = [one for one in steered if not _waits_again(txn, study, one)]
             unsummed = _apply(txn, study, steered, steering)
@@ -248,6 +193,18 @@ def _steer(
         unsummed = [trial.id for trial in found if trial is not None and trial.state in FINAL]
     for trial_id in unsummed:
         summing.after_end(database, study, trial_id=trial_id)
+
+
+def _change_configs(
+    txn: Txn, study: Study, steered: Sequence[TrialRow], changes: Mapping[str, Any]
+) -> None:
+    for trial in steered:
+        config, changed = study.space.change(trial.params, trial.config, changes)
+        if not trials.change_config(txn, trial_id=trial.id, config=config, changed=changed):
+            raise NotAllowed(
+                f"Trial {trial.number} of {study.name!r} is {trial.state}; an attempt keeps its "
+                f"config. Pause the trial first: `studydb pause {study.name} {trial.number}`."
+            )
 
 
 def _waits_again(txn: Txn, study: Study, trial: TrialRow) -> bool:
@@ -267,7 +224,7 @@ def _apply(txn: Txn, study: Study, steered: Sequence[TrialRow], steering: _Steer
     n_results = 0
     for trial in steered:
         if trial.state is State.RUNNING:
-            trials.request(txn, trial_id=trial.id, action=steering.request)
+            trials.request(txn, trial_id=trial.id, action=steering.request, now=steering.now)
         elif trial.state in targets:
             summary, target = None, targets[trial.state]
             if target in FINAL and trial.summary.n_results:
@@ -280,6 +237,9 @@ def _apply(txn: Txn, study: Study, steered: Sequence[TrialRow], steering: _Steer
         elif steering.request is Action.PAUSE:
             trials.pause_by(txn, trial_id=trial.id, by=DecidedBy.PERSON)
 
+    ended = [one.id for one in steered if targets.get(one.state) in FINAL]
+    if ended:
+        pins.release(txn, trial_ids=ended)
     moved = Counter(trial.state for trial in steered if trial.state in targets)
     for source, n in moved.items():
         counters.move(txn, study_id=study.id, key=0, out_of=source, into=targets[source], n=n)
@@ -294,6 +254,15 @@ def _lock(txn: Txn, study: Study, number: int) -> TrialRow:
             "ended trials do not change."
         )
     return trial
+
+
+def _refuse_invalidated(study: Study, steered: Sequence[TrialRow]) -> None:
+    invalid = next((trial for trial in steered if trial.invalidated_at is not None), None)
+    if invalid is not None:
+        raise NotAllowed(
+            f"Trial {invalid.number} of {study.name!r} is invalidated, and is being stopped. Undo "
+            f"that first: `studydb invalidate {study.name} {invalid.number} --undo`."
+        )
 
 
 def _record(

@@ -8,6 +8,7 @@ are dropped. A result with `is_last` ends the trial as COMPLETED, whatever the s
 import math
 from collections import deque
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -150,7 +151,9 @@ def _judge_batch(
     if batch.results and held.flush_no == 0:
         summary = _supersede(txn, study, summary, lease=lease, batch=batch)
 
-    stored, verdict = _judge(txn, study, view, summary, lease=lease, batch=batch)
+    due = due_results(study, lease, batch) if not held.is_invalidated else ()
+    steps = {result.step for result in due}
+    stored, verdict = _judge(txn, study, view, summary, lease=lease, batch=batch, due=steps)
 
     view.store_mean()
     summary = summary.add(stored, study.objective)
@@ -161,9 +164,15 @@ def _judge_batch(
 
 
 def _judge(
-    txn: Txn, study: Study, view: LockedView, summary: Summary, *, lease: Lease, batch: Batch
+    txn: Txn,
+    study: Study,
+    view: LockedView,
+    summary: Summary,
+    *,
+    lease: Lease,
+    batch: Batch,
+    due: AbstractSet[int],
 ) -> tuple[tuple[Result, ...], Verdict | None]:
-    due = {result.step for result in due_results(study, lease, batch)}
     recent = _recent_results(txn, study, lease)
     for position, result in enumerate(batch.results, 1):
         recent.append(result)

@@ -7,7 +7,7 @@ from studydb.db.faults import is_of_values
 from studydb.domain.life.states import Reason, State
 from studydb.domain.records import Study
 from studydb.operations import summing
-from studydb.store import closings, counters, trials
+from studydb.store import closings, counters, pins, trials
 
 MOST_TRANSACTIONS = 10
 """The most transactions of an idle worker before it looks for other work again."""
@@ -71,6 +71,8 @@ def _end(database: Database, study: Study, *, sums: bool) -> tuple[int, list[int
             closings.leave(txn, trial=trial)
 
         closings.end_rungs(txn, rungs=rungs)
+        if given_up:
+            pins.release(txn, trial_ids=[trial.id for trial in given_up])
         if n_ended:
             counters.move(
                 txn,

@@ -22,15 +22,21 @@ class KnownTrial:
 
 
 def read_history(
-    database: Database, study: Study, *, unfinished: Iterable[int], last: KnownTrial | None
+    database: Database,
+    study: Study,
+    *,
+    unfinished: Iterable[int],
+    invalid: set[int],
+    last: KnownTrial | None,
 ) -> list[SeenTrial] | None:
     """
-    Read the trials after `last`, and those that a reader knows as unfinished.
+    Read the trials after `last`, and known trials that may have changed.
 
     All statements share a snapshot.
 
     Args:
         unfinished: The numbers of the trials that had not ended at the last read.
+        invalid: The numbers of the trials that were invalidated at the last read.
         last: The known trial with the highest number; None to read all trials.
 
     Returns:
@@ -44,11 +50,12 @@ def read_history(
             found = history.listed(txn, numbers=[last.number], **about)
             if [trial.uuid for trial in found] != [last.uuid]:
                 return None
-        open_numbers = sorted(unfinished)
-        for start in range(0, len(open_numbers), TRIALS_PER_READ):
-            numbers = open_numbers[start : start + TRIALS_PER_READ]
-            seen += history.listed(txn, numbers=numbers, **about)
         top = -1 if last is None else last.number
+        changed = invalid.symmetric_difference(history.invalid(txn, study_id=study.id))
+        known = sorted({*unfinished, *(number for number in changed if number <= top)})
+        for start in range(0, len(known), TRIALS_PER_READ):
+            numbers = known[start : start + TRIALS_PER_READ]
+            seen += history.listed(txn, numbers=numbers, **about)
         while page := history.later(txn, after_number=top, limit=TRIALS_PER_READ, **about):
             seen += page
             top = page[-1].observation.number

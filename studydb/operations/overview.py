@@ -7,16 +7,25 @@ from typing import TypeVar
 
 from studydb.db import Database, Txn
 from studydb.domain.errors import UnknownStudy
-from studydb.domain.listed_rows import ListedStudy, ListedTrial, RecentEnds, StorageProblem
+from studydb.domain.listed_rows import (
+    ListedNote,
+    ListedStudy,
+    ListedTrial,
+    RecentEnds,
+    StorageProblem,
+)
 from studydb.domain.records import LastError, Study, TrialRow
 from studydb.operations.spending import describe as describe_limits
 from studydb.operations.study_progress import StudyProgress, progress_in
 from studydb.operations.workers import WorkerList, workers_in
-from studydb.store import events, ranking, view_rows
+from studydb.store import events, notes, ranking, view_rows
 from studydb.store import overview as store
 
 MOST_UNFINISHED = 20
 """How many unfinished trials an overview lists."""
+
+MOST_NOTES = 5
+"""How many notes on the study an overview shows."""
 
 MAX_WORKERS = 1000
 """How many of a study's newest workers an overview reads."""
@@ -34,6 +43,7 @@ class Overview:
         unfinished: Some RUNNING, PENDING and PAUSED trials.
         last_error: The newest failure, or the newest loss with a known cause.
         limits: What each limit of the study allows and what is used.
+        notes: The newest notes on the study, oldest first.
         at: The time of the read, by the database's clock.
     """
 
@@ -46,6 +56,7 @@ class Overview:
     problems: list[StorageProblem]
     last_error: LastError | None
     limits: list[str]
+    notes: list[ListedNote]
     at: datetime
 
 
@@ -70,6 +81,7 @@ def read_overview(database: Database, study: Study) -> Overview:
             problems=events.problems(txn, study_id=study.id),
             last_error=events.last_error(txn, study_id=study.id),
             limits=describe_limits(txn, study),
+            notes=notes.newest(txn, study_id=study.id, trial_id=None, limit=MOST_NOTES),
             at=txn.now,
         )
 

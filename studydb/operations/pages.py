@@ -68,23 +68,38 @@ def trial_results(
     return TrialResults(n_results, n_listed, database, study, number, spans)
 
 
-def trial_pages(database: Database, study: Study) -> Iterator[list[ListedTrial]]:
-    """Read a study's rows of `v_trial`, ordered by number, in pages of one snapshot."""
+def trial_pages(
+    database: Database, study: Study, *, invalidated: bool = False
+) -> Iterator[list[ListedTrial]]:
+    """
+    Read a study's rows of `v_trial`, ordered by number, in pages of one snapshot.
+
+    Args:
+        invalidated: Whether to read invalidated trials, too.
+    """
     with database.begin(write=False, snapshot=True) as txn:
         next_number = view_rows.next_number(txn, study_id=study.id)
         for first in range(0, next_number, TRIALS_PER_PAGE):
             end = first + TRIALS_PER_PAGE
-            yield view_rows.trial_page(txn, name=study.name, first=first, end=end)
+            page = view_rows.trial_page(txn, name=study.name, first=first, end=end)
+            yield [row for row in page if invalidated or row.invalidated_at is None]
 
 
-def result_pages(database: Database, study: Study) -> Iterator[list[PagedResult]]:
-    """Read a study's live results, ordered by trial and step, in pages of one snapshot."""
+def result_pages(
+    database: Database, study: Study, *, invalidated: bool = False
+) -> Iterator[list[PagedResult]]:
+    """
+    Read a study's live results, ordered by trial and step, in pages of one snapshot.
+
+    Args:
+        invalidated: Whether to read the results of invalidated trials, too.
+    """
     position = (0, 0, 0)
     with database.begin(write=False, snapshot=True) as txn:
         while page := view_rows.result_page(
             txn, study_id=study.id, after=position, limit=RESULTS_PER_PAGE
         ):
-            yield page
+            yield [row for row in page if invalidated or row.invalidated_at is None]
             position = (page[-1].trial_id, page[-1].attempt, page[-1].step)
             if len(page) < RESULTS_PER_PAGE:
                 return

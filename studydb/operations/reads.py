@@ -13,13 +13,17 @@ from studydb.domain.listed_rows import (
     AttemptDetails,
     Judgement,
     ListedAttempt,
+    ListedNote,
     ListedStudy,
     ListedTrial,
 )
 from studydb.domain.metrics import Result
 from studydb.domain.records import Study, TrialRow
 from studydb.domain.text.suggestions import did_you_mean
-from studydb.store import attempts, ranking, results, rungs, trials, view_rows
+from studydb.store import attempts, clones, notes, ranking, results, rungs, trials, view_rows
+
+MOST_NOTES = 20
+"""How many of a trial's newest notes a page shows."""
 
 MOST_NAMES = 1_000
 """How many names are compared with a name that no trial has."""
@@ -34,6 +38,8 @@ class TrialDetails:
         listed: The trial's rows of `v_attempt`, oldest first.
         attempts: Further columns of the same attempts, in the same order.
         judgements: How the scheduler judged the trial at each rung.
+        clones: The numbers of the trials by which this trial was run again.
+        notes: The newest notes on the trial, oldest first.
         last_result: None if the trial has reported nothing.
     """
 
@@ -41,6 +47,8 @@ class TrialDetails:
     listed: list[ListedAttempt]
     attempts: list[AttemptDetails]
     judgements: list[Judgement]
+    clones: list[int]
+    notes: list[ListedNote]
     last_result: Result | None
 
 
@@ -138,6 +146,10 @@ def trial_details(database: Database, study: Study, number: int) -> TrialDetails
             judgements=rungs.judgements(
                 txn, study_id=study.id, trial_id=trial.id, mode=study.objective.mode
             ),
+            clones=[
+                clone.number for clone in clones.of_trial(txn, study_id=study.id, trial_id=trial.id)
+            ],
+            notes=notes.newest(txn, study_id=study.id, trial_id=trial.id, limit=MOST_NOTES),
             last_result=results.last(txn, trial_spans(txn, study, trial)),
         )
 

@@ -1,10 +1,10 @@
 """Renew the leases of a worker, and return the verdicts on its attempts that people request."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from studydb.db import Database
-from studydb.domain.life.decisions import Verdict
+from studydb.domain.life.decisions import Action, Verdict
 from studydb.domain.life.ending import effective_verdict, requested_verdict
 from studydb.domain.life.states import Status
 from studydb.domain.records import Lease, Study
@@ -50,6 +50,9 @@ def renew(database: Database, study: Study, *, worker_id: int, held: Sequence[Le
                 verdict = charged.time_verdict(lease.trial_id) or verdict
             if verdict != row.verdict:
                 leases.set_verdict(txn, lease=lease, verdict=verdict)
+            is_stop = verdict is not None and verdict.action is Action.STOP
+            if verdict is not None and is_stop and row.request_now:
+                verdict = replace(verdict, at_once=True)
             verdicts[lease.token] = verdict
 
         request = workers.mark_alive(txn, worker_id=worker_id)
@@ -60,7 +63,8 @@ def renew(database: Database, study: Study, *, worker_id: int, held: Sequence[Le
 def is_requested(database: Database, *, held: Sequence[Lease]) -> bool:
     """Tell, by a single statement without locks, whether a renewal would change a verdict."""
     with database.begin(write=False, single=True) as txn:
-        return any(row.verdict != _verdict(row) for row in leases.requests(txn, leases=held))
+        rows = leases.requests(txn, leases=held)
+    return any(row.request_now or row.verdict != _verdict(row) for row in rows)
 
 
 def _verdict(row: RequestedTrial) -> Verdict | None:

@@ -11,8 +11,13 @@ from studydb.db.dialect import is_listed, now
 from studydb.db.schema import checkpoint, trial
 from studydb.domain.records import Checkpoint, Lease
 
-_FIELDS = tuple(field.name for field in fields(Checkpoint) if field.name != "id")
+_FIELDS = tuple(
+    field.name for field in fields(Checkpoint) if field.name not in ("id", "trial_uuid")
+)
 _COLUMNS = (checkpoint.c.id, *(checkpoint.c[name] for name in _FIELDS))
+_OF_TRIAL = sa.select(*_COLUMNS, trial.c.uuid.label("trial_uuid")).join(
+    trial, trial.c.id == checkpoint.c.trial_id
+)
 
 _INSERT = Prepared(
     sa.insert(checkpoint)
@@ -34,6 +39,7 @@ _SET_TO_RESTORE = Prepared(
     )
 )
 
+_clone = trial.alias("clone")
 _other = checkpoint.alias("other")
 _before_the_newest = (
     sa.select(sa.func.max(_other.c.id))
@@ -67,7 +73,7 @@ _EXPIRED = Prepared(
     .order_by(checkpoint.c.id)
 )
 
-_FIND = Prepared(sa.select(*_COLUMNS).where(checkpoint.c.id == sa.bindparam("checkpoint")))
+_FIND = Prepared(_OF_TRIAL.where(checkpoint.c.id == sa.bindparam("checkpoint")))
 _BY_UUID = Prepared(sa.select(*_COLUMNS).where(checkpoint.c.uuid == sa.bindparam("by_uuid")))
 _DATA = Prepared(sa.select(checkpoint.c.data).where(checkpoint.c.id == sa.bindparam("checkpoint")))
 
@@ -78,9 +84,23 @@ _CORRUPT = Prepared(
     .returning(checkpoint.c.id)
 )
 
+_SOURCE = Prepared(
+    _OF_TRIAL.where(
+        checkpoint.c.id
+        == sa.select(_clone.c.source_checkpoint_id)
+        .where(_clone.c.id == sa.bindparam("trial"))
+        .scalar_subquery(),
+        checkpoint.c.removed_at.is_(None),
+    )
+)
+_SET_SOURCE = Prepared(
+    sa.update(trial)
+    .where(trial.c.id == sa.bindparam("trial"))
+    .values(source_checkpoint_id=sa.bindparam("to_source", type_=sa.BigInteger))
+)
+
 _BEFORE = Prepared(
-    sa.select(*_COLUMNS)
-    .where(
+    _OF_TRIAL.where(
         checkpoint.c.trial_id == sa.bindparam("trial"),
         checkpoint.c.id < sa.bindparam("checkpoint"),
         checkpoint.c.removed_at.is_(None),
@@ -160,10 +180,22 @@ def before(txn: Txn, *, trial_id: int, checkpoint_id: int) -> Checkpoint | None:
     return None if row is None else read(row)
 
 
+def source(txn: Txn, *, trial_id: int) -> Checkpoint | None:
+    """Find the checkpoint from which a clone began; None if it has expired."""
+    row = txn.first(_SOURCE, trial=trial_id)
+    return None if row is None else read(row)
+
+
+def set_source(txn: Txn, *, trial_id: int, checkpoint_id: int | None) -> None:
+    """Store that a held clone begins from another checkpoint."""
+    txn.run(_SET_SOURCE, trial=trial_id, to_source=checkpoint_id)
+
+
 def delete_rows(txn: Txn, *, ids: Sequence[int]) -> None:
     """Delete the rows of expired checkpoints whose bytes have been deleted."""
     txn.run(_DELETE_ROWS, ids=list(ids))
 
 
 def read(row: Any) -> Checkpoint:
-    return Checkpoint(**{name: getattr(row, name) for name in _FIELDS}, id=row.id)
+    values = {name: getattr(row, name) for name in _FIELDS}
+    return Checkpoint(**values, id=row.id, trial_uuid=getattr(row, "trial_uuid", None))

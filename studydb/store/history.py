@@ -6,12 +6,13 @@ numbers are visible, too. A reader that knows all trials up to a number therefor
 kinds of trials: those with higher numbers, and those that had not ended at its last read. The
 reader needs neither a sequence nor a clock.
 
-An ended trial changes only if it is invalidated, which no operation does yet. Such an operation
-will append an event. Readers will then read the new events of this kind, too (by the index
-`event_study`), and the trials that these events name.
+An ended trial changes only if it is invalidated, or if its invalidation is undone. Therefore the
+reader also reads which trials are invalidated, by an index that has only these. If a trial is
+cloned, the reader learns this from its clone, which has a higher number.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -19,7 +20,7 @@ import sqlalchemy as sa
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import is_listed
 from studydb.db.schema import trial
-from studydb.domain.life.states import Origin, Reason, State
+from studydb.domain.life.states import FINAL, Origin, Reason, State
 from studydb.domain.objective import Objective
 from studydb.domain.searching import Observation
 
@@ -37,6 +38,7 @@ _SEEN = sa.select(
     trial.c.feasible,
     trial.c.replicate_of,
     trial.c.invalidated_at,
+    trial.c.parent_id,
 ).where(trial.c.study_id == sa.bindparam("study"))
 
 _LISTED = Prepared(_SEEN.where(is_listed(trial.c.number, "numbers")).order_by(trial.c.number))
@@ -44,6 +46,12 @@ _LATER = Prepared(
     _SEEN.where(trial.c.number > sa.bindparam("after_number"))
     .order_by(trial.c.number)
     .limit(sa.bindparam("limit", type_=sa.Integer))
+)
+
+_INVALID = Prepared(
+    sa.select(trial.c.number)
+    .where(trial.c.study_id == sa.bindparam("study"), trial.c.invalidated_at.is_not(None))
+    .order_by(trial.c.number)
 )
 
 _latest = (
@@ -57,18 +65,30 @@ _MEAN_TIME = Prepared(sa.select(sa.func.avg(_latest.c.time_total_s).label("mean_
 
 
 class SeenTrial(NamedTuple):
-    """A trial as a reader of the history knows it; `replicate_of` is the id of another trial."""
+    """
+    A trial as a reader of the history knows it.
+
+    Attributes:
+        replicate_of, parent_id: The ids of other trials.
+    """
 
     id: int
     uuid: str
     params_hash: str
     replicate_of: int | None
+    parent_id: int | None
+    is_invalid: bool
     observation: Observation
 
     @property
     def is_over(self) -> bool:
         """Whether the trial has ended."""
-        return self.observation.reason is not None
+        return self.observation.state in FINAL
+
+    def hidden(self) -> "SeenTrial":
+        """Return the trial without its value: it is invalidated, or its clone is told instead."""
+        observation = replace(self.observation, reason=Reason.INVALIDATED, values=None, scores=None)
+        return self._replace(observation=observation)
 
 
 def listed(
@@ -87,6 +107,11 @@ def later(
     return [_read(row, objective) for row in rows]
 
 
+def invalid(txn: Txn, *, study_id: int) -> list[int]:
+    """Read the numbers of the invalidated trials, ascending."""
+    return [row.number for row in txn.all(_INVALID, study=study_id)]
+
+
 def mean_time_s(txn: Txn, *, study_id: int, n_trials: int) -> float | None:
     """Return the mean training time of the last `n_trials` ended trials; None if none reported."""
     mean_s = txn.all(_MEAN_TIME, study=study_id, limit=n_trials)[0].mean_s
@@ -94,19 +119,19 @@ def mean_time_s(txn: Txn, *, study_id: int, n_trials: int) -> float | None:
 
 
 def _read(row: Any, objective: Objective) -> SeenTrial:
-    is_invalid = row.invalidated_at is not None
-    has_value = row.last_value is not None and not is_invalid
-    reason = None if row.reason is None else Reason(row.reason)
-    return SeenTrial(
+    has_value = row.last_value is not None
+    seen = SeenTrial(
         row.id,
         row.uuid,
         row.params_hash,
         row.replicate_of,
+        row.parent_id,
+        row.invalidated_at is not None,
         Observation(
             number=row.number,
             params=row.params,
             state=State(row.state),
-            reason=Reason.INVALIDATED if is_invalid else reason,
+            reason=None if row.reason is None else Reason(row.reason),
             values=(row.last_value,) if has_value else None,
             scores=(objective.score(row.last_value),) if has_value else None,
             last_step=row.last_step,
@@ -114,3 +139,4 @@ def _read(row: Any, objective: Objective) -> SeenTrial:
             feasible=row.feasible,
         ),
     )
+    return seen.hidden() if seen.is_invalid else seen

@@ -16,7 +16,7 @@ from studydb.db import Chain, Prepared, Txn
 from studydb.db.dialect import after, is_listed, now
 from studydb.db.schema import BY_ID, is_still, trial
 from studydb.domain.life.decisions import DecidedBy, Verdict
-from studydb.domain.life.ending import Ending
+from studydb.domain.life.ending import INVALIDATE, Ending
 from studydb.domain.life.states import State, Status
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.records import Lease
@@ -43,11 +43,13 @@ HELD = (
     trial.c.failures,
     trial.c.losses,
     trial.c.request,
+    trial.c.invalidated_at,
     trial.c.verdict,
     trial.c.verdict_reason,
     trial.c.verdict_by,
     trial.c.checkpoint_id,
     trial.c.checkpoint_step,
+    trial.c.source_checkpoint_id,
     trial.c.time_total_s,
     trial.c.worker_id,
     status_for_running_trials(trial.c.study_id).label("status"),
@@ -74,6 +76,8 @@ _RECORD = Chain(
 )
 
 
+_RANK_SCORE = sa.cast(sa.bindparam("to_rank_score"), sa.Double)
+
 _ENDS_WITH_LEASE = (
     "token",
     "worker_id",
@@ -81,6 +85,7 @@ _ENDS_WITH_LEASE = (
     "lease_expires_at",
     "suspect_at",
     "request",
+    "request_now",
     "verdict",
     "verdict_reason",
     "verdict_by",
@@ -96,7 +101,7 @@ def end_values(target: State) -> dict[str, Any]:
         SUMMARY_VALUES
         | {
             "state": target,
-            "rank_score": sa.bindparam("to_rank_score"),
+            "rank_score": sa.case((trial.c.invalidated_at.is_(None), _RANK_SCORE)),
             "failures": sa.bindparam("to_failures"),
             "losses": sa.bindparam("to_losses"),
             "ready": back_off <= 0 if pending else False,
@@ -134,9 +139,11 @@ _mine = (
 _REQUESTED = (
     trial.c.token,
     trial.c.request,
+    trial.c.invalidated_at,
     trial.c.verdict,
     trial.c.verdict_reason,
     trial.c.verdict_by,
+    trial.c.request_now,
     status_for_running_trials(trial.c.study_id).label("status"),
 )
 
@@ -177,6 +184,7 @@ class Held:
     status: Status
     checkpoint_id: int | None
     checkpoint_step: int
+    source_checkpoint_id: int | None
     time_total_s: float | None
     worker_id: int | None
 
@@ -185,6 +193,11 @@ class Held:
         """Whether further results are dropped, because a stored verdict ends the attempt."""
         return self.verdict is not None and self.verdict.refuses_results
 
+    @property
+    def is_invalidated(self) -> bool:
+        """Whether a person has invalidated the trial: its results enter no rung."""
+        return self.request == INVALIDATE
+
 
 @dataclass(frozen=True, slots=True)
 class RequestedTrial:
@@ -192,14 +205,16 @@ class RequestedTrial:
     A trial whose lease is held, and what people request of it.
 
     Attributes:
-        status: The study's status. RUNNING also if the study's guard paused it, because the running
+        status: The study's status. RUNNING also if the study paused itself, because its running
             trials then continue; SPENT if a limit of the study has stopped it.
+        request_now: Whether a request to stop is carried out without the worker's grace.
     """
 
     token: str
     verdict: Verdict | None
     request: str | None
     status: Status
+    request_now: bool
 
 
 def hold(txn: Txn, *, lease: Lease) -> Held | None:
@@ -216,13 +231,20 @@ def read_held(row: Any) -> Held:
         failures=row.failures,
         losses=row.losses,
         verdict=verdict_of(row),
-        request=row.request,
+        request=_request_of(row),
         status=Status(row.status),
         checkpoint_id=row.checkpoint_id,
         checkpoint_step=row.checkpoint_step,
+        source_checkpoint_id=row.source_checkpoint_id,
         time_total_s=row.time_total_s,
         worker_id=row.worker_id,
     )
+
+
+def _request_of(row: Any) -> str | None:
+    """Return what people ask of a RUNNING trial; an invalidated trial is asked to stop."""
+    # Not a CASE of the statement: in RETURNING, SQLite takes `invalidated_at IS NOT NULL` for true.
+    return INVALIDATE if row.invalidated_at is not None else row.request
 
 
 def record(
@@ -311,7 +333,10 @@ def _requested(txn: Txn, statement: Prepared, leases: Sequence[Lease]) -> list[R
         tokens=[lease.token for lease in leases],
     )
     return [
-        RequestedTrial(row.token, verdict_of(row), row.request, Status(row.status)) for row in rows
+        RequestedTrial(
+            row.token, verdict_of(row), _request_of(row), Status(row.status), bool(row.request_now)
+        )
+        for row in rows
     ]
 
 

@@ -2,8 +2,9 @@
 Which trials of a study are best.
 
 Trials are ranked by the score of their best value, then by number. A trial without results, or with
-NaN only, has no rank. The index `trial_rank` holds a trial's score at the end of its last attempt.
-RUNNING trials are ranked without an index, so that a report need not update an index.
+NaN only, has no rank; nor has an invalidated trial. The index `trial_rank` holds a trial's score at
+the end of its last attempt. RUNNING trials are ranked without an index, so that a report need not
+update an index.
 """
 
 import math
@@ -33,7 +34,11 @@ def _ranked_running(*columns: Any) -> sa.Select[Any]:
     return (
         sa.select(*columns)
         .where(
-            _OF_STUDY, in_state(State.RUNNING), trial.c.best_value.is_not(None), sa.not_(_IS_NAN)
+            _OF_STUDY,
+            in_state(State.RUNNING),
+            trial.c.best_value.is_not(None),
+            sa.not_(_IS_NAN),
+            trial.c.invalidated_at.is_(None),
         )
         .order_by(trial.c.best_score, trial.c.number)
     )
@@ -48,7 +53,10 @@ _SCORES = _ranked(trial.c.best_score, trial.c.number)
 _SCORES_RUNNING = _ranked_running(trial.c.best_score, trial.c.number)
 _WITHOUT_RANK = (
     sa.select(trial.c.number)
-    .where(_OF_STUDY, sa.or_(trial.c.best_value.is_(None), _IS_NAN))
+    .where(
+        _OF_STUDY,
+        sa.or_(trial.c.best_value.is_(None), _IS_NAN, trial.c.invalidated_at.is_not(None)),
+    )
     .order_by(trial.c.number)
 )
 

@@ -58,17 +58,18 @@ _CUT = sa.tuple_(
     sa.bindparam("cut_score", type_=sa.Double), sa.bindparam("cut_trial", type_=sa.BigInteger)
 )
 _RANKED = (rung_entry.c.rung_id == sa.bindparam("rung"), rung_entry.c.ranked)
-_COLUMNS = (rung_entry.c.score, rung_entry.c.trial_id)
+ENTRY = (rung_entry.c.score, rung_entry.c.trial_id)
 
 
-def _neighbour(side: str) -> sa.Subquery:
+def beside_cut(side: str) -> sa.Select[Any]:
+    """Select the ranked entries on one side of a rung's cut, "worse" or "better", nearest first."""
     on_side = _POSITION > _CUT if side == "worse" else _POSITION < _CUT
-    order = [column.asc() if side == "worse" else column.desc() for column in _COLUMNS]
-    return sa.select(*_COLUMNS).where(*_RANKED, on_side).order_by(*order).limit(1).subquery(side)
+    order = [column.asc() if side == "worse" else column.desc() for column in ENTRY]
+    return sa.select(*ENTRY).where(*_RANKED, on_side).order_by(*order).limit(1)
 
 
 def _labelled(side: str) -> sa.Select[Any]:
-    source = _neighbour(side)
+    source = beside_cut(side).subquery(side)
     return sa.select(sa.literal_column(f"'{side}'", sa.Text).label("side"), *source.c)
 
 
@@ -76,7 +77,7 @@ NEIGHBOURS = Prepared(
     sa.union_all(
         _labelled("worse"),
         _labelled("better"),
-        sa.select(sa.literal_column("'own'", sa.Text), *_COLUMNS).where(
+        sa.select(sa.literal_column("'own'", sa.Text), *ENTRY).where(
             rung_entry.c.rung_id == sa.bindparam("rung"),
             rung_entry.c.trial_id == sa.bindparam("trial"),
         ),
@@ -124,7 +125,7 @@ _BEST = Prepared(
     )
     .join(trial, trial.c.id == rung_entry.c.trial_id)
     .where(*_RANKED)
-    .order_by(*_COLUMNS)
+    .order_by(*ENTRY)
     .limit(sa.bindparam("most"))
 )
 
@@ -183,8 +184,11 @@ def lock(txn: Txn, *, study_id: int, key: RungKey) -> Rung | None:
         None if the study has no such rung.
     """
     row = txn.first(LOCK, study=study_id, of_bracket=key.bracket, at_step=key.step)
-    if row is None:
-        return None
+    return None if row is None else read(row)
+
+
+def read(row: Any) -> Rung:
+    """Make a `Rung` from the row of a locked rung."""
     entry = None if row.cut_trial_id is None else (row.cut_score, row.cut_trial_id)
     return Rung(
         id=row.id,

@@ -54,9 +54,10 @@ _REPORT = Chain(
 )
 
 _ended = leases.end_values(State.TERMINATED)
+_HAS_NO_PIN = trial.c.source_checkpoint_id.is_(None)
 _FINISH = Chain(
     sa.update(trial)
-    .where(*_AS_EXPECTED)
+    .where(*_AS_EXPECTED, _HAS_NO_PIN)
     .values({name: _ended[name] for name in _ended.keys() - {"failures", "losses"}} | _TIME)
     .returning(trial.c.failures, trial.c.losses),
     stored=results.APPEND,

@@ -74,6 +74,13 @@ _ADMIT = Prepared(
     .returning((study.c.next_number - 1).label("number"))
 )
 
+_NUMBER_CLONES = Prepared(
+    sa.update(study)
+    .where(THIS)
+    .values(next_number=study.c.next_number + sa.bindparam("by", type_=sa.BigInteger))
+    .returning((study.c.next_number - sa.bindparam("by", type_=sa.BigInteger)).label("number"))
+)
+
 ENTER = (
     sa.update(study)
     .where(THIS, HAS_ROOM)
@@ -338,6 +345,11 @@ def admit(txn: Txn, *, study_id: int) -> int | None:
     """Take a number for a new PENDING trial; None if the budget is spent."""
     row = txn.first(_ADMIT, study=study_id)
     return None if row is None else int(row.number)
+
+
+def number_clones(txn: Txn, *, study_id: int, n: int) -> int:
+    """Take `n` numbers for clones, which do not count for `num_trials`; return the first number."""
+    return int(existing(txn.first(_NUMBER_CLONES, study=study_id, by=n)).number)
 
 
 def leave(txn: Txn, *, study_id: int, n: int = 1) -> None:

@@ -1,11 +1,12 @@
 """Tags of trials: texts by which people group trials; each is a row, so that SQL can search it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 
 from studydb.db import Prepared, Txn
-from studydb.db.dialect import json_list
+from studydb.db.dialect import is_listed, json_list
 from studydb.db.schema import tag, trial
 from studydb.db.types import Texts
 
@@ -38,6 +39,41 @@ def insert(txn: Txn, *, study_id: int, trial_id: int, tags: Iterable[str]) -> No
     """Give a new trial its tags; the caller has locked the study's row."""
     for key in tags:
         txn.run(_INSERT, study_id=study_id, trial_id=trial_id, key=key)
+
+
+_ADD = Prepared(
+    postgresql.insert(tag)  # SQLite writes the clause in the same words
+    .from_select(
+        ["study_id", "trial_id", "key"],
+        sa.select(trial.c.study_id, trial.c.id, sa.bindparam("new_key", type_=sa.Text)).where(
+            trial.c.study_id == sa.bindparam("study", type_=sa.BigInteger),
+            is_listed(trial.c.id, "ids"),
+        ),
+    )
+    .on_conflict_do_nothing()
+)
+_OF_TRIALS = (tag.c.study_id == sa.bindparam("study"), is_listed(tag.c.trial_id, "ids"))
+_REMOVE = Prepared(sa.delete(tag).where(*_OF_TRIALS, is_listed(tag.c.key, "keys")))
+_counted = (
+    sa.select(sa.func.count().label("n")).where(*_OF_TRIALS).group_by(tag.c.trial_id).subquery()
+)
+_MOST = Prepared(sa.select(sa.func.coalesce(sa.func.max(_counted.c.n), 0).label("n")))
+
+
+def add(txn: Txn, *, study_id: int, trial_ids: Sequence[int], tag: str) -> None:
+    """Add a tag to trials; trials that have it keep it."""
+    txn.run(_ADD, study=study_id, ids=list(trial_ids), new_key=tag)
+
+
+def remove(txn: Txn, *, study_id: int, trial_ids: Sequence[int], tags: Sequence[str]) -> None:
+    """Remove tags from trials, as far as the trials have them."""
+    if tags:
+        txn.run(_REMOVE, study=study_id, ids=list(trial_ids), keys=list(tags))
+
+
+def most(txn: Txn, *, study_id: int, trial_ids: Sequence[int]) -> int:
+    """Return the number of tags of the trial with most tags."""
+    return int(txn.all(_MOST, study=study_id, ids=list(trial_ids))[0].n)
 
 
 def is_tagged(number: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:

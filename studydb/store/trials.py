@@ -1,13 +1,13 @@
 """Rows of trials: insert, find and list them; change their states at a person's request."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
-from studydb.db.dialect import now
-from studydb.db.schema import in_state, is_still, study, trial
+from studydb.db.dialect import is_listed, now
+from studydb.db.schema import BY_ID, in_state, is_still, study, trial
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.states import FINAL, Origin, Reason, State, Status, sources
 from studydb.domain.metrics import Summary
@@ -85,7 +85,15 @@ _INSERT_PENDING = Prepared(
 
 _BY_NUMBER = (trial.c.study_id == sa.bindparam("study"), trial.c.number == sa.bindparam("no"))
 
-ROW = (trial, tags.OF_TRIAL)
+_parent = trial.alias("parent")
+_PARENT = (
+    sa.select(_parent.c.number)
+    .where(_parent.c.id == trial.c.parent_id)
+    .scalar_subquery()
+    .label("parent")
+)
+
+ROW = (trial, tags.OF_TRIAL, _PARENT)
 """What a statement selects for `read`."""
 
 _FIND = Prepared(sa.select(*ROW).where(*_BY_NUMBER))
@@ -103,12 +111,45 @@ _NAMES = Prepared(
     .limit(sa.bindparam("limit", type_=sa.Integer))
 )
 
+_IDS = Prepared(
+    sa.select(trial.c.id)
+    .where(trial.c.study_id == sa.bindparam("study"), is_listed(trial.c.number, "numbers"))
+    .order_by(trial.c.number)
+)
+
 _LIST = sa.select(*ROW).where(trial.c.study_id == sa.bindparam("study")).order_by(trial.c.number)
+
+
+def status_of_study(study_id: sa.ColumnElement[int]) -> sa.ScalarSelect[str]:
+    """Make a subquery that reads the study's stored status."""
+    return sa.select(study.c.status).where(study.c.id == study_id).scalar_subquery()
+
 
 _REQUEST = Prepared(
     sa.update(trial)
     .where(trial.c.id == sa.bindparam("trial"), is_still(State.RUNNING))
-    .values(request=sa.bindparam("to_request"))
+    .values(
+        request=sa.bindparam("to_request"),
+        request_now=sa.bindparam("now", type_=sa.Boolean),
+    )
+    .returning(trial.c.id)
+)
+_running_otherwise = (
+    sa.select(trial.c.id)
+    .where(
+        trial.c.study_id == sa.bindparam("study"),
+        in_state(State.RUNNING),
+        sa.func.coalesce(trial.c.request_now, sa.false()) != sa.bindparam("now", type_=sa.Boolean),
+        status_of_study(sa.bindparam("study", type_=sa.BigInteger)) == sa.bindparam("in_status"),
+    )
+    .order_by(BY_ID)
+    .limit(sa.bindparam("limit", type_=sa.Integer))
+    .with_for_update(key_share=True)
+)
+_ALL_RUNNING_NOW = Prepared(
+    sa.update(trial)
+    .where(trial.c.id.in_(_running_otherwise))
+    .values(request_now=sa.bindparam("now", type_=sa.Boolean))
     .returning(trial.c.id)
 )
 
@@ -146,6 +187,40 @@ _PAUSE_BY = Prepared(
     sa.update(trial)
     .where(trial.c.id == sa.bindparam("trial"), is_still(State.PAUSED))
     .values(paused_by=sa.bindparam("to_paused_by"))
+)
+
+_CHANGE_CONFIG = Prepared(
+    sa.update(trial)
+    .where(
+        trial.c.id == sa.bindparam("trial"),
+        sa.or_(is_still(State.PENDING), is_still(State.PAUSED)),
+    )
+    .values(
+        config=sa.bindparam("to_config", type_=trial.c.config.type),
+        changed=sa.bindparam("to_changed", type_=trial.c.changed.type),
+    )
+    .returning(trial.c.id)
+)
+
+_INVALIDATE = Prepared(
+    sa.update(trial)
+    .where(trial.c.id == sa.bindparam("trial"))
+    .values(
+        invalidated_at=sa.func.coalesce(
+            trial.c.invalidated_at, now(), type_=trial.c.invalidated_at.type
+        ),
+        rank_score=None,
+        request=sa.case((is_still(State.RUNNING), Action.STOP), else_=trial.c.request),
+    )
+)
+_REINSTATE = Prepared(
+    sa.update(trial)
+    .where(trial.c.id == sa.bindparam("trial"))
+    .values(
+        invalidated_at=None,
+        rank_score=sa.bindparam("to_rank_score", type_=sa.Double),
+        request=None,
+    )
 )
 
 _WITHOUT_SUMMARY = (
@@ -213,6 +288,11 @@ def find(txn: Txn, *, study_id: int, number: int, lock: bool = False) -> TrialRo
     return None if row is None else read(row)
 
 
+def ids(txn: Txn, *, study_id: int, numbers: Sequence[int]) -> list[int]:
+    """Read the ids of the trials with these numbers, ascending; unknown numbers are left out."""
+    return [row.id for row in txn.all(_IDS, study=study_id, numbers=list(numbers))]
+
+
 def named(txn: Txn, *, study_id: int, name: str) -> NamedTrial | None:
     """Find a trial by its name."""
     row = txn.first(_NUMBER_OF, study=study_id, by_name=name)
@@ -265,9 +345,55 @@ def pause_by(txn: Txn, *, trial_id: int, by: DecidedBy) -> None:
     txn.run(_PAUSE_BY, trial=trial_id, to_paused_by=by)
 
 
-def request(txn: Txn, *, trial_id: int, action: Action | None) -> bool:
-    """Set or clear a RUNNING trial's `request`; its attempt obeys at its next flush or renewal."""
-    return txn.count(_REQUEST, trial=trial_id, to_request=action) == 1
+def change_config(
+    txn: Txn, *, trial_id: int, config: Mapping[str, Any], changed: Mapping[str, Any]
+) -> bool:
+    """
+    Store the config that the next attempt of a PENDING or PAUSED trial receives.
+
+    Args:
+        changed: By path, the values that differ from the trial's params.
+
+    Returns:
+        False if the trial runs or has ended.
+    """
+    binds = {"to_config": dict(config), "to_changed": dict(changed) or None}
+    return txn.count(_CHANGE_CONFIG, trial=trial_id, **binds) == 1
+
+
+def invalidate(txn: Txn, *, trial_id: int) -> None:
+    """Mark a locked trial as invalidated, and ask a RUNNING trial to stop."""
+    txn.run(_INVALIDATE, trial=trial_id)
+
+
+def reinstate(txn: Txn, *, trial_id: int, rank_score: float | None) -> None:
+    """Undo the invalidation of a locked trial; a RUNNING trial goes on."""
+    txn.run(_REINSTATE, trial=trial_id, to_rank_score=rank_score)
+
+
+def request(txn: Txn, *, trial_id: int, action: Action | None, now: bool = False) -> bool:
+    """
+    Set or clear a RUNNING trial's `request`; its attempt obeys at its next flush or renewal.
+
+    Args:
+        now: Whether the worker kills the trial without its grace.
+    """
+    return txn.count(_REQUEST, trial=trial_id, to_request=action, now=now or None) == 1
+
+
+def hurry(txn: Txn, *, study_id: int, status: Status, now: bool, limit: int) -> int:
+    """
+    Store for RUNNING trials whether a stop of their study comes without the worker's grace.
+
+    Args:
+        status: Nothing is stored unless the study still has this status.
+        limit: The most trials to change.
+
+    Returns:
+        How many were changed.
+    """
+    binds = {"study": study_id, "in_status": status, "now": now, "limit": limit}
+    return txn.count(_ALL_RUNNING_NOW, **binds)
 
 
 def listing(
@@ -292,6 +418,8 @@ def read(row: Any) -> TrialRow:
         state=State(row.state),
         reason=None if row.reason is None else Reason(row.reason),
         params=row.params,
+        config=row.config,
+        changed=row.changed or {},
         origin=Origin(row.origin),
         bracket=row.bracket,
         attempt=row.attempt,
@@ -302,6 +430,9 @@ def read(row: Any) -> TrialRow:
         request=row.request,
         paused_by=row.paused_by,
         checkpoint_id=row.checkpoint_id,
+        source_checkpoint_id=row.source_checkpoint_id,
+        parent=row.parent,
+        invalidated_at=row.invalidated_at,
         worker_id=row.worker_id,
         created_at=row.created_at,
         started_at=row.started_at,
@@ -333,11 +464,6 @@ def verdict_binds(verdict: Verdict | None) -> dict[str, Any]:
         "to_verdict_reason": verdict and verdict.reason,
         "to_verdict_by": verdict and verdict.by,
     }
-
-
-def status_of_study(study_id: sa.ColumnElement[int]) -> sa.ScalarSelect[str]:
-    """Make a subquery that reads the study's stored status."""
-    return sa.select(study.c.status).where(study.c.id == study_id).scalar_subquery()
 
 
 STATUS_FOR_RUNNING_TRIALS = sa.case(

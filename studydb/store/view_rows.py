@@ -93,6 +93,7 @@ _RESULT_PAGE = Prepared(
         result.c.attempt,
         result.c.reported_at,
         result.c.trial_id,
+        trial.c.invalidated_at,
     )
     .join(attempt, IS_LIVE)
     .join(trial, trial.c.id == result.c.trial_id)

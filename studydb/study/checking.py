@@ -6,6 +6,7 @@ from typing import Any
 
 from studydb.artifacts import INLINE, open_store
 from studydb.domain.errors import InvalidSpec
+from studydb.domain.life.selections import Selection
 from studydb.settings import expanded
 
 
@@ -21,6 +22,19 @@ def seconds_or_none(name: str, value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidSpec(f"{name} is {value!r}; it must be a number of seconds.")
     return float(value)
+
+
+def selection(value: Any) -> Selection:
+    """
+    Read the argument `select`.
+
+    Raises:
+        InvalidSpec: There is no such selection.
+    """
+    if value not in set(Selection):
+        known = ", ".join(repr(str(one)) for one in Selection)
+        raise InvalidSpec(f"select is {value!r}; it must be one of {known}.")
+    return Selection(value)
 
 
 def directory(name: str, value: Any) -> Path:

@@ -117,7 +117,7 @@ class Checkpoint:
     def _verify(self) -> None:
         """Refuse a checkpoint that no key of yours signed, because reading it can run code."""
         keyring = load_keyring(create=False)
-        if not is_signed(keyring, self._row, trial_uuid=self._trial.uuid):
+        if not is_signed(keyring, self._row, trial_uuid=self._row.trial_uuid or self._trial.uuid):
             raise CheckpointError(
                 f"The checkpoint of trial {self._trial.number} at step {self.step} is not signed "
                 "by a key of yours, and opening it could run someone else's code. If you trust the "

@@ -325,6 +325,8 @@ class Attempt:
         verdict = notice.verdict if isinstance(notice, StopNotice) else None
         if notice is None or (verdict is not None and verdict.action is Action.PAUSE):
             self._progress.deadline_s = None  # a pause waits for the next report, however late
+        elif verdict is not None and verdict.at_once:
+            self._progress.deadline_s = time.monotonic()
         elif self._progress.deadline_s is None:
             self._progress.deadline_s = time.monotonic() + self._equipment.options.grace_s
         if isinstance(notice, signal.Signals):

@@ -24,13 +24,16 @@ from studydb.operations import control
 from studydb.operations.ask import ask
 from studydb.operations.checkpoints import delete_rows, mark_corrupt
 from studydb.operations.claim import claim
+from studydb.operations.enqueue import enqueue
 from studydb.operations.finish import finish
+from studydb.operations.invalidate import invalidate
 from studydb.operations.promote import promote
 from studydb.operations.record_event import record_event
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.register import leave
 from studydb.operations.renew import renew
 from studydb.operations.report import report
+from studydb.operations.retry import retry
 from studydb.operations.save import save
 from studydb.operations.set_limits import set_limits
 from studydb.store import events
@@ -329,10 +332,37 @@ class ActionFactory:
         request = new_request()
         return StudyAction(
             "enqueue",
-            lambda database: control.enqueue(
-                database, self.study, {"lr": 0.5}, request, priority=priority
-            ),
+            lambda database: enqueue(database, self.study, {"lr": 0.5}, request, priority=priority),
             lambda model: model.enqueue(request, priority=priority),
+        )
+
+    def resume_changed(self, numbers: Sequence[int], **changes: float) -> StudyAction:
+        """Resume trials with other values of parameters."""
+        request = new_request()
+        return StudyAction(
+            f"changed {numbers}",
+            lambda database: control.resume(
+                database, self.study, numbers, request, changes=changes
+            ),
+            lambda model: model.steer("resumed", list(numbers), request, changes),
+        )
+
+    def retry(self, numbers: Sequence[int], *, from_scratch: bool) -> StudyAction:
+        request = new_request()
+        return StudyAction(
+            f"retry {numbers}",
+            lambda database: retry(
+                database, self.study, numbers, request, from_scratch=from_scratch
+            ),
+            lambda model: model.retry(list(numbers), request, from_scratch=from_scratch),
+        )
+
+    def invalidate(self, numbers: Sequence[int], *, undo: bool) -> StudyAction:
+        request, given = new_request(), {"reason": "wrong labels", "undo": undo}
+        return StudyAction(
+            f"{'reinstate' if undo else 'invalidate'} {numbers}",
+            lambda database: invalidate(database, self.study, numbers, request, **given),
+            lambda model: model.invalidate(list(numbers), request, **given),
         )
 
     def steer(self, kind: str, numbers: Sequence[int]) -> StudyAction:

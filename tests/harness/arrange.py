@@ -35,8 +35,9 @@ from studydb.domain.space.search_space import Space, loguniform
 from studydb.domain.tally import Tally
 from studydb.operations.ask import ask
 from studydb.operations.claim import claim
-from studydb.operations.control import enqueue, pause
+from studydb.operations.control import pause
 from studydb.operations.create import create
+from studydb.operations.enqueue import enqueue
 from studydb.operations.finish import finish
 from studydb.operations.reads import list_trials
 from studydb.operations.recover import recover

@@ -22,6 +22,7 @@ from harness.arrange import (
     results,
     token,
 )
+from harness.control_requests import ENDS_OF_ATTEMPTS, REQUESTS_OF_PEOPLE, Arranged, Call
 from harness.model_searcher import ModelSearch
 from harness.sketches import HyperBand, MedianStopping
 from studydb.db import Database
@@ -40,6 +41,7 @@ from studydb.operations.claim import claim
 from studydb.operations.close_rung import close_rung
 from studydb.operations.create import create
 from studydb.operations.drain import drain, find_worker
+from studydb.operations.enqueue import enqueue
 from studydb.operations.fail import fail
 from studydb.operations.finish import finish
 from studydb.operations.give_up import give_up
@@ -58,9 +60,6 @@ from studydb.operations.summing import after_end
 from studydb.processes import this_process
 from studydb.schedulers import ASHA
 from studydb.store import checkpoints
-
-Call = Callable[[Database], Any]
-Arranged = Callable[[Database], Call]
 
 
 def claiming(database: Database, *, waiting: int = 2, **overrides: Any) -> Call:
@@ -129,12 +128,12 @@ def _claiming_or_asking(database: Database) -> Call:
 
 def _enqueueing(database: Database, **overrides: Any) -> Call:
     study, request = new_study(database, **overrides), new_request()
-    return lambda over: control.enqueue(over, study, {"lr": 0.5}, request)
+    return lambda over: enqueue(over, study, {"lr": 0.5}, request)
 
 
 def _enqueueing_with_a_name(database: Database) -> Call:
     study, request = new_study(database), new_request()
-    return lambda over: control.enqueue(over, study, {}, request, name="first", tags=["old", "a b"])
+    return lambda over: enqueue(over, study, {}, request, name="first", tags=["old", "a b"])
 
 
 def _extending(database: Database) -> Call:
@@ -495,6 +494,7 @@ FINISHES: dict[str, Arranged] = {
     "finish_in_a_single_statement": partial(_finishing, with_tally=True),
     "finish_of_a_trial_that_is_done": partial(_finishing, with_tally=True, done=True),
     "finish_at_rungs": partial(_finishing, scheduler=ASHA(max_t=9, reduction_factor=3)),
+    **ENDS_OF_ATTEMPTS,
     "fail": partial(_finishing, outcome=Reason.FAILED, max_failures=2),
     "fail_like_four_others": _failing_like_four_others,
     "fail_fast": _failing_fast,
@@ -530,6 +530,7 @@ OPERATIONS: dict[str, Arranged] = {
     "extend": _extending,
     "pause_the_study": _pausing_the_study,
     "resume_the_study": _resuming_the_study,
+    **REQUESTS_OF_PEOPLE,
     "pause_pending_trials": partial(_steering, control.pause),
     "pause_a_running_trial": partial(_steering, control.pause, is_running=True),
     "stop_pending_trials": partial(_steering, control.stop),

@@ -27,7 +27,7 @@ def expected_rows(model: Model) -> Snapshot:
             for attempt in trial.attempts
             if attempt.stored
         },
-        "checkpoints": [asdict(one) | {"pins": 0} for one in model.checkpoints],
+        "checkpoints": [asdict(one) for one in model.checkpoints],
         "counts": {state: sum(trial.state is state for trial in model.trials) for state in State},
         "spending": {
             "cost": round(model.spending.cost, 6),
@@ -50,7 +50,7 @@ def _study(model: Model) -> dict[str, Any]:
         "num_trials": model.num_trials,
         "next_number": len(model.trials),
         "next_draw": model.next_draw,
-        "n_counted": len(model.trials),
+        "n_counted": model.n_counted,
         "n_running": len(model.running) if limited else 0,
     }
 
@@ -84,6 +84,10 @@ def _trial(model: Model, trial: ModelTrial) -> dict[str, Any]:
         "created_at": trial.created_at,
         "started_at": trial.started_at,
         "ended_at": trial.ended_at,
+        "changed": trial.changed,
+        "invalidated_at": trial.invalidated_at,
+        "parent": trial.parent,
+        "source": _name(model, trial.source),
         **_verdict(trial.verdict),
         **_summary(model, trial),
     }
@@ -92,7 +96,8 @@ def _trial(model: Model, trial: ModelTrial) -> dict[str, Any]:
 def _summary(model: Model, trial: ModelTrial) -> dict[str, Any]:
     steps = sorted(trial.live)
     best_step, best = model.best_of(trial)
-    is_ranked = trial.held is None and best is not None and not math.isnan(best)
+    has_rank = trial.held is None and trial.invalidated_at is None
+    is_ranked = has_rank and best is not None and not math.isnan(best)
     return {
         "n_results": len(steps),
         "last_step": steps[-1] if steps else None,

@@ -10,10 +10,12 @@ import math
 from collections.abc import Generator, Sequence
 from typing import Any
 
+from harness.model_clones import clone, fall_back, release
 from harness.model_exits import judge_exit
 from harness.model_judging import ModelJudge
 from harness.model_rows import ModelAttempt, ModelCheckpoint, ModelTrial, ModelWorker
 from harness.model_spending import SPENT, TIMED_OUT, ModelSpending
+from harness.model_validity import invalidate, reinstate
 from studydb.domain.errors import BudgetSpent, LeaseLost, NotAllowed, UnknownTrial
 from studydb.domain.failures import Failure
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict
@@ -114,7 +116,8 @@ class Model:
         if any(one.uuid == uuid for one in mine):
             return [one.uuid for one in mine if one.removed and not one.corrupt]
         self._fence(token)
-        retired = [one for one in mine if not one.removed][:-1]  # keeps the newest earlier one
+        kept = [one for one in mine if not one.removed][:-1]  # the newest earlier one stays
+        retired = [one for one in kept if not one.pins]
         for one in retired:
             one.removed, one.data = True, False
         trial.checkpoint = ModelCheckpoint(uuid, trial.number, attempt.no, step)
@@ -130,12 +133,10 @@ class Model:
 
     def mark_corrupt(self, token: str, *, uuid: str) -> str | None:
         attempt, trial = self._fence(token)
-        uuids = [one.uuid for one in self.checkpoints]
-        place = uuids.index(uuid)
-        bad, earlier = self.checkpoints[place], self.checkpoints[:place]
-        sound = [one for one in earlier if one.number == trial.number and not one.removed]
-        before = sound[-1] if sound else None
-        if not bad.corrupt:
+        bad = next(one for one in self.checkpoints if one.uuid == uuid)
+        is_next = trial.checkpoint is bad
+        before = fall_back(self, trial, bad)
+        if not bad.corrupt or is_next:
             bad.corrupt = bad.removed = True
             trial.checkpoint, trial.suspect_at = before, None
             data = {"url": "inline:", "step": bad.step}
@@ -257,8 +258,50 @@ class Model:
         self._record_event("enqueued", request.actor, token=request.token, data={"number": number})
         return number
 
-    def steer(self, kind: str, numbers: list[int], request: Request) -> None:
-        """Pause, resume or stop trials; `kind` is "paused", "resumed" or "stopped"."""
+    def retry(self, numbers: list[int], request: Request, *, from_scratch: bool) -> list[int]:
+        """Clone ended trials; each clone begins from its parent's newest checkpoint."""
+        if recorded := self._recorded(request.token):
+            return list(recorded["data"]["clones"])
+        numbers = sorted(set(numbers))
+        if any(number >= len(self.trials) for number in numbers):
+            raise UnknownTrial
+        unended = {trial.parent for trial in self.trials if trial.state not in ENDED}
+        if any(self.trials[one].state not in ENDED or one in unended for one in numbers):
+            raise NotAllowed
+        clones = [clone(self, self.trials[number], from_scratch=from_scratch) for number in numbers]
+        data = {"numbers": numbers, "clones": clones, "from_scratch": from_scratch}
+        self._record_event("retried", request.actor, token=request.token, data=data)
+        return clones
+
+    def invalidate(self, numbers: list[int], request: Request, *, reason: str, undo: bool) -> None:
+        """Invalidate trials, or undo that."""
+        if self._recorded(request.token):
+            return
+        numbers = sorted(set(numbers))
+        if any(number >= len(self.trials) for number in numbers):
+            raise UnknownTrial
+        trials = [self.trials[number] for number in numbers]
+        if undo and any(trial.invalidated_at is None for trial in trials):
+            raise NotAllowed
+        for trial in trials:
+            (reinstate if undo else invalidate)(self, trial)
+        kind, data = ("reinstated" if undo else "invalidated"), {"reason": reason}
+        data |= {"numbers": numbers}
+        self._record_event(kind, request.actor, token=request.token, data=data)
+
+    def steer(
+        self,
+        kind: str,
+        numbers: list[int],
+        request: Request,
+        changes: dict[str, float] | None = None,
+    ) -> None:
+        """
+        Pause, resume or stop trials; `kind` is "paused", "resumed" or "stopped".
+
+        Args:
+            changes: New values of parameters for trials that are resumed.
+        """
         if self._recorded(request.token):
             return
         numbers = sorted(set(numbers))
@@ -267,9 +310,18 @@ class Model:
                 raise UnknownTrial
             if self.trials[number].state in ENDED:
                 raise NotAllowed
+        if changes and any(self.trials[number].state is State.RUNNING for number in numbers):
+            raise NotAllowed
+        if kind != "stopped" and any(
+            self.trials[one].invalidated_at is not None for one in numbers
+        ):
+            raise NotAllowed
         for number in numbers:
-            self._steer(self.trials[number], kind)
-        self._record_event(kind, request.actor, token=request.token, data={"numbers": numbers})
+            trial = self.trials[number]
+            trial.changed = {**(trial.changed or {}), **changes} if changes else trial.changed
+            self._steer(trial, kind)
+        data = {"numbers": numbers} | ({"params": changes} if changes else {})
+        self._record_event(kind, request.actor, token=request.token, data=data)
 
     def _steer(self, trial: ModelTrial, kind: str) -> None:
         if trial.state is State.RUNNING:
@@ -278,6 +330,7 @@ class Model:
         elif kind == "stopped":
             trial.state, trial.reason, trial.ended_at = State.TERMINATED, Reason.CANCELLED, self.now
             trial.ready_at = trial.paused_by = None
+            release(trial)
             self.judge.leave_rungs(trial.number)
         elif kind == "paused":
             trial.state, trial.paused_by, trial.ready_at = State.PAUSED, "person", None
@@ -357,7 +410,12 @@ class Model:
 
     @property
     def is_open(self) -> bool:
-        return self.num_trials is None or len(self.trials) < self.num_trials
+        return self.num_trials is None or self.n_counted < self.num_trials
+
+    @property
+    def n_counted(self) -> int:
+        """The number of trials that count for `num_trials`: all but clones."""
+        return sum(trial.parent is None for trial in self.trials)
 
     @property
     def best(self) -> list[int]:
@@ -365,7 +423,9 @@ class Model:
         ranked = {
             trial.number: self.judge.score(value)
             for trial in self.trials
-            if (value := self.best_of(trial)[1]) is not None and not math.isnan(value)
+            if (value := self.best_of(trial)[1]) is not None
+            and not math.isnan(value)
+            and trial.invalidated_at is None
         }
         return sorted(ranked, key=lambda number: (ranked[number], number))
 
@@ -420,7 +480,8 @@ class Model:
             attempt.start_step = results[0].step
             trial.live = {s: v for s, v in trial.live.items() if s < results[0].step}
         for position, result in enumerate(results, 1):
-            verdict = self.judge.judge(attempt.number, attempt.no, after, result)
+            is_valid = trial.invalidated_at is None
+            verdict = self.judge.judge(attempt.number, attempt.no, after, result, enters=is_valid)
             attempt.stored[result.step] = trial.live[result.step] = result.value
             trial.time_total_s, after = result.time_total_s, result.step
             if verdict is not None:
@@ -463,6 +524,7 @@ class Model:
         trial.state, trial.reason, trial.paused_by = ending.state, ending.reason, ending.paused_by
         trial.ended_at = self.now if ending.state in ENDED else None
         if trial.ended_at is not None:
+            release(trial)
             self.judge.leave_rungs(trial.number)
         trial.ready_at = self.now + ending.delay_s if ending.delay_s else None
         trial.request = trial.verdict = trial.suspect_at = None
@@ -512,6 +574,8 @@ class Model:
     # --- decisions
 
     def _asked(self, trial: ModelTrial) -> Verdict | None:
+        if trial.invalidated_at is not None:
+            return Verdict(Action.STOP, Reason.INVALIDATED, DecidedBy.PERSON)
         if trial.request is Action.STOP:
             return Verdict(Action.STOP, Reason.CANCELLED, DecidedBy.PERSON)
         if self.status is Status.STOPPED:

@@ -33,13 +33,20 @@ class ModelJudge:
         self._spec, self._asha = spec, spec.scheduler.to_json()
         self.rungs: dict[int, list[dict[str, Any]]] = {step: [] for step in self._milestones()}
 
-    def judge(self, number: int, attempt: int, after: int, result: Result) -> Verdict | None:
-        """The verdict on the result after step `after`; None if the trial continues."""
+    def judge(
+        self, number: int, attempt: int, after: int, result: Result, *, enters: bool
+    ) -> Verdict | None:
+        """
+        The verdict on the result after step `after`; None if the trial continues.
+
+        Args:
+            enters: Whether the scheduler judges the trial; False if it is invalidated.
+        """
         for rule in self._spec.rules:
             value = result.step if rule.metric == "training_iteration" else result.value
             if COMPARE[rule.op](value, rule.bound):
                 return Verdict(Action.STOP, Reason.RULE_STOPPED, DecidedBy.RULE)
-        decided = self._decide(number, attempt, after, result)
+        decided = self._decide(number, attempt, after, result) if enters else None
         if result.is_last:
             return Verdict(Action.STOP, Reason.COMPLETED, DecidedBy.TRIAL)
         return decided
@@ -129,6 +136,19 @@ class ModelJudge:
             for entry in entries:
                 if entry["number"] == number and entry["waiting"]:
                     entry["waiting"] = False
+
+    def unrank(self, number: int) -> None:
+        """Take the entries of a trial out of the ranking of every rung."""
+        for entries in self.rungs.values():
+            for entry in entries:
+                entry["ranked"] = entry["ranked"] and entry["number"] != number
+
+    def rerank(self, number: int) -> None:
+        """Put the entries of a trial back into the ranking, except NaN."""
+        for entries in self.rungs.values():
+            for entry in entries:
+                if entry["number"] == number:
+                    entry["ranked"] = entry["value"] != "NaN"
 
     def cut_rank(self, n_ranked: int) -> int:
         """The rank of a rung's cut, counted from the worst entry (0)."""

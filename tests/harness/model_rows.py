@@ -28,6 +28,7 @@ class ModelCheckpoint:
     removed: bool = False
     corrupt: bool = False
     data: bool = True
+    pins: int = 0
 
 
 @dataclass
@@ -79,6 +80,11 @@ class ModelTrial:
     running_until: float | None = None
     started_at: float | None = None
     ended_at: float | None = None
+    changed: dict[str, float] | None = None
+    invalidated_at: float | None = None
+    parent: int | None = None
+    source: ModelCheckpoint | None = None
+    pinned: ModelCheckpoint | None = None
 
     @property
     def held(self) -> ModelAttempt | None:

@@ -20,7 +20,7 @@ from studydb.db import Database
 from studydb.domain.life.decisions import Action, Verdict
 from studydb.domain.life.ending import FREE_EXITS, Ending
 from studydb.domain.life.rules import read_rules
-from studydb.domain.life.states import FINAL, Mode, Reason, Status
+from studydb.domain.life.states import FINAL, Mode, Reason, State, Status
 from studydb.domain.limits import CostLimit
 from studydb.operations.create import create
 from studydb.schedulers import ASHA, FIFO
@@ -69,8 +69,8 @@ WEIGHTS = {
     "report_nothing": 1,
     "save": 3,
     "finish": 2,
-    "give_back": 1,
-    "give_back_in_a_row": 0.3,
+    "give_back": 3,
+    "give_back_in_a_row": 0.5,
     "carry_out_verdicts": 2,
     "mark_corrupt": 1,
     "record_event": 1,
@@ -91,6 +91,10 @@ WEIGHTS = {
     "pause": 0.8,
     "stop": 0.8,
     "resume": 1,
+    "resume_changed": 1.5,
+    "retry": 1.5,
+    "invalidate": 0.7,
+    "reinstate": 0.7,
     "pause_or_stop_the_study": 0.7,
     "resume_the_study": 1,
     "send_again": 4,
@@ -316,6 +320,28 @@ class RandomWalk:
 
     def _resume(self, rng: Random) -> StudyAction:
         return self.factory.steer("resumed", self._some_numbers(rng))
+
+    def _resume_changed(self, rng: Random) -> StudyAction:
+        waiting = [
+            trial.number
+            for trial in self.model.trials
+            if trial.state in (State.PENDING, State.PAUSED)
+        ]
+        numbers = rng.choices(waiting, k=2) if waiting else self._some_numbers(rng)
+        return self.factory.resume_changed(numbers, lr=rng.choice([0.25, 0.125]))
+
+    def _retry(self, rng: Random) -> StudyAction:
+        ended = [trial.number for trial in self.model.trials if trial.state in FINAL]
+        numbers = rng.choices(ended, k=2) if ended and rng.random() < 0.9 else [0]
+        return self.factory.retry(numbers, from_scratch=rng.random() < 0.3)
+
+    def _invalidate(self, rng: Random) -> StudyAction:
+        numbers = [rng.randrange(len(self.model.trials) + 1)]
+        return self.factory.invalidate(numbers, undo=False)
+
+    def _reinstate(self, rng: Random) -> StudyAction:
+        invalid = [one.number for one in self.model.trials if one.invalidated_at is not None]
+        return self.factory.invalidate(rng.choices(invalid or [0], k=2), undo=True)
 
     def _pause_or_stop_the_study(self, rng: Random) -> StudyAction:
         return self.factory.set_status(rng.choice([Status.PAUSED, Status.STOPPED]))

@@ -24,7 +24,7 @@ PROMISES = {
     "trials are numbered from 0, and n_counted counts them": """
         SELECT s.next_number, s.n_counted FROM study s WHERE s.id = {study} AND
             (s.next_number <> (SELECT count(*) FROM trial t WHERE t.study_id = s.id) OR
-             s.n_counted <> s.next_number OR
+             s.n_counted <> (SELECT count(*) FROM trial t WHERE t.study_id = s.id AND t.counted) OR
              s.next_number - 1 <>
                 (SELECT coalesce(max(number), -1) FROM trial t WHERE t.study_id = s.id))
     """,
@@ -93,10 +93,25 @@ PROMISES = {
                 WHERE e.rung_id = g.id AND e.ranked AND (e.score > g.cut_score OR
                     (e.score = g.cut_score AND e.trial_id > g.cut_trial_id))))
     """,
-    "the checkpoint that a trial would restore is neither removed nor corrupt": """
+    "the checkpoint that a trial would restore is its own and not removed, or that of its parent": """
         SELECT t.number FROM trial t WHERE t.study_id = {study} AND t.checkpoint_id IS NOT NULL AND
+            coalesce(t.source_checkpoint_id, 0) <> t.checkpoint_id AND
             NOT EXISTS (SELECT 1 FROM checkpoint c WHERE c.id = t.checkpoint_id
                 AND c.trial_id = t.id AND c.removed_at IS NULL AND c.corrupt_at IS NULL)
+    """,
+    "the checkpoint from which an unended clone began is pinned": """
+        SELECT t.number FROM trial t WHERE t.study_id = {study} AND t.ended_at IS NULL AND
+            t.source_checkpoint_id IS NOT NULL AND
+            NOT EXISTS (SELECT 1 FROM pin p WHERE p.checkpoint_id = t.source_checkpoint_id
+                AND p.trial_id = t.id)
+    """,
+    "a checkpoint counts its pins": """
+        SELECT c.uuid, c.pins FROM checkpoint c WHERE c.study_id = {study} AND
+            c.pins <> (SELECT count(*) FROM pin p WHERE p.checkpoint_id = c.id)
+    """,
+    "a trial has at most one clone that has not ended": """
+        SELECT t.parent_id FROM trial t WHERE t.study_id = {study} AND t.ended_at IS NULL
+            AND t.parent_id IS NOT NULL GROUP BY t.parent_id HAVING count(*) > 1
     """,
     "the last attempt of a trial that a scheduler or rule stopped has a verdict": """
         SELECT t.number FROM trial t JOIN attempt a ON a.trial_id = t.id AND a.attempt = t.attempt
@@ -122,10 +137,18 @@ def broken_promises(database: Database, study: Study) -> dict[str, list[Any]]:
     return found
 
 
+CHANGED_BY_INVALIDATION = ("invalidated_at", "rank_score")
+
+
 def ended_rows(database: Database, study: Study) -> dict[int, Any]:
-    """All columns of each ended trial, by the trial's number; these rows never change."""
+    """
+    The columns of each ended trial that never change, by the trial's number.
+
+    The trial may be invalidated later, and the invalidation may be undone.
+    """
     sql = f"SELECT * FROM trial WHERE study_id = {study.id} AND state IN ('TERMINATED', 'ERROR')"
     with database.begin(write=False) as txn:
         names, rows = txn.raw(sql)
     number = names.index("number")
-    return {row[number]: tuple(map(str, row)) for row in rows}
+    kept = [place for place, name in enumerate(names) if name not in CHANGED_BY_INVALIDATION]
+    return {row[number]: tuple(str(row[place]) for place in kept) for row in rows}

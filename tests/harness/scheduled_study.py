@@ -32,6 +32,7 @@ from studydb.domain.life.states import FINAL, Reason, State, Status
 from studydb.domain.scheduling import Scheduler
 from studydb.lease.acquire import Acquirer
 from studydb.operations import control
+from studydb.operations.enqueue import enqueue
 from studydb.operations.reads import list_trials
 from studydb.operations.recover import recover
 from studydb.operations.study_progress import StudyProgress, read_progress
@@ -202,7 +203,7 @@ class ScheduledStudy:
         elif what in ("stop", "pause", "resume"):
             self._steer(what)
         elif what == "enqueue":
-            self._request(lambda request: control.enqueue(self.database, self.study, {}, request))
+            self._request(lambda request: enqueue(self.database, self.study, {}, request))
         elif what == "extend" and self.rng.random() < 0.3:
             self._request(
                 lambda request: control.extend(self.database, self.study, request, n_more=1)

@@ -46,6 +46,7 @@ _TRIAL = (
     *("token", "lease_s", "lease_expires_at", "suspect_at", "checkpoint_step"),
     *("n_results", "last_step", "last_value", "best_value", "best_step", "best_score"),
     *("time_total_s", "running_s", "running_until", "created_at", "started_at", "ended_at"),
+    *("changed", "invalidated_at"),
 )
 _ATTEMPT = (
     *("token", "start_step", "flush_no", "started_at", "ended_at", "reason", "error_type"),
@@ -101,7 +102,7 @@ def take_snapshot(database: Database, of: Study) -> Snapshot:
         holders = {None: None} | {row.id: row.uuid for row in workers}
         return {
             "study": [_columns_of(row, _STUDY) for row in txn.all(_THE_STUDY, study=of.id)],
-            "trials": {row.number: _trial(row, names, holders) for row in rows},
+            "trials": {row.number: _trial(row, names, holders, numbers) for row in rows},
             "attempts": {
                 (numbers[row.trial_id], row.attempt): _columns_of(row, _ATTEMPT)
                 | {"restored": names.get(row.restored_id, GONE), "worker": holders[row.worker_id]}
@@ -137,7 +138,10 @@ def _columns_of(row: Any, columns: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _trial(
-    row: Any, names: dict[int | None, str | None], holders: dict[int | None, str | None]
+    row: Any,
+    names: dict[int | None, str | None],
+    holders: dict[int | None, str | None],
+    numbers: dict[int, int],
 ) -> dict[str, Any]:
     columns = _columns_of(row, _TRIAL)
     columns["ready"] = bool(row.ready) if row.state == State.PENDING else None
@@ -146,6 +150,8 @@ def _trial(
     columns["rank_score"] = None if row.state == State.RUNNING else row.rank_score
     columns["worker"] = holders[row.worker_id]
     columns["checkpoint"] = names.get(row.checkpoint_id, GONE)
+    columns["source"] = names.get(row.source_checkpoint_id, GONE)
+    columns["parent"] = row.parent_id and numbers[row.parent_id]
     columns["metric_summary"] = plain(row.metric_summary)
     columns["params"] = row.params
     return columns

@@ -17,7 +17,8 @@ from harness.commands import run_command
 from studydb.cli.commands import COMMANDS
 from studydb.db import connect
 from studydb.domain.records import Request
-from studydb.operations import control, reads
+from studydb.operations import reads
+from studydb.operations.enqueue import enqueue
 
 ROOT = Path(__file__).parents[2]
 
@@ -129,7 +130,7 @@ def test_listing_ends_without_an_error_when_its_reader_closes_the_pipe(processes
     database = connect(sqlite_url)
     study = arrange.new_study(database, name="digits", num_trials=None)
     for number in range(400):
-        control.enqueue(database, study, {}, Request(f"{number:032x}", "ada"))
+        enqueue(database, study, {}, Request(f"{number:032x}", "ada"))
     database.close()
 
     for form in ("csv", "json", "table"):

@@ -12,7 +12,7 @@ from studydb.domain.errors import (
     UnknownTrial,
 )
 from studydb.domain.records import AttemptProcess
-from studydb.operations import control
+from studydb.operations.enqueue import enqueue
 from studydb.store import trials
 
 
@@ -80,7 +80,7 @@ def test_frame_and_view_show_names_and_tags(study, database):
 @pytest.mark.parametrize("order", [(), ("--sort", "best")])
 def test_listing_of_a_tag_has_exactly_the_trials_with_this_tag(console, study, database, order):
     other = arrange.new_study(database, name="other")
-    control.enqueue(database, other, {}, arrange.new_request(), tags=["old"])
+    enqueue(database, other, {}, arrange.new_request(), tags=["old"])
 
     def numbers(*options):
         ran = console("trials", "digits", *order, *options, "--format", "json")
@@ -173,15 +173,15 @@ def test_name_of_another_trial_is_refused_and_costs_no_budget(study, console):
 def test_two_studies_can_have_trials_of_the_same_name(study, database):
     other = arrange.new_study(database)
 
-    assert control.enqueue(database, other, {}, arrange.new_request(), name="base line") == 0
+    assert enqueue(database, other, {}, arrange.new_request(), name="base line") == 0
 
 
 def test_duplicate_request_with_a_name_returns_the_trial_that_the_first_send_made(study, database):
     request = arrange.new_request()
-    first = control.enqueue(database, study.record, {}, request, name="again", tags=["x"])
+    first = enqueue(database, study.record, {}, request, name="again", tags=["x"])
     before = arrange.dump(database)
 
-    assert control.enqueue(database, study.record, {}, request, name="again", tags=["x"]) == first
+    assert enqueue(database, study.record, {}, request, name="again", tags=["x"]) == first
     assert arrange.dump(database) == before
 
 
@@ -192,9 +192,7 @@ def test_name_that_a_row_of_a_worker_has_taken_is_refused(study, database, monke
     monkeypatch.setattr(trials, "named", lambda *args, **of: next(found, named(*args, **of)))
 
     with pytest.raises(TrialExists, match="has a trial named 'base line': number 1"):
-        control.enqueue(
-            database, study.record, {}, arrange.new_request(), name="base line", tags=["x"]
-        )
+        enqueue(database, study.record, {}, arrange.new_request(), name="base line", tags=["x"])
 
 
 @pytest.mark.parametrize("name", [None, "next"])
@@ -211,14 +209,14 @@ def test_trial_that_collides_with_the_row_of_a_worker_is_refused_with_the_cause(
 def test_name_of_another_trial_is_refused_as_such_although_the_budget_is_spent(database):
     study = arrange.new_study(database, num_trials=1)
     first = arrange.new_request()
-    control.enqueue(database, study, {}, first, name="base line")
+    enqueue(database, study, {}, first, name="base line")
 
     with arrange.unchanged_rows(database):
         with pytest.raises(TrialExists, match=r"has a trial named 'base line': number 0\."):
-            control.enqueue(database, study, {}, arrange.new_request(), name="base line")
+            enqueue(database, study, {}, arrange.new_request(), name="base line")
         with pytest.raises(BudgetSpent):
-            control.enqueue(database, study, {}, arrange.new_request(), name="next")
-        assert control.enqueue(database, study, {}, first, name="base line") == 0
+            enqueue(database, study, {}, arrange.new_request(), name="next")
+        assert enqueue(database, study, {}, first, name="base line") == 0
 
 
 def test_attempts_of_a_trial_receive_its_name_and_tags(study, database):

@@ -45,7 +45,20 @@ NOT_OF_WORKERS = {
     ("trials", "_INSERT_PENDING"),
     ("trials", "_REQUEST"),
     ("trials", "_PAUSE_BY"),
+    ("trials", "_CHANGE_CONFIG"),
+    ("trials", "_ALL_RUNNING_NOW"),
+    ("trials", "_INVALIDATE"),
+    ("trials", "_REINSTATE"),
+    ("notes", "_INSERT"),
+    ("studies", "_NUMBER_CLONES"),
+    ("clones", "_INSERT"),
+    ("clones", "_COPY_TAGS"),
+    ("rung_ranks", "_UNRANK"),
+    ("rung_ranks", "_RANK"),
+    ("rung_ranks", "_MOVE_CUT"),
     ("tags", "_INSERT"),
+    ("tags", "_ADD"),
+    ("tags", "_REMOVE"),
 }
 """Statements that workers never send, besides the statements of `store/deletion.py`."""
 
@@ -259,7 +272,7 @@ def test_worker_role_has_exactly_the_listed_rights(roles):
 UPDATES_TO_COME = {
     "study": {"points"},
     "trial": {
-        *("source_checkpoint_id", "generation", "is_unique", "feasible", "cost"),
+        *("generation", "is_unique", "feasible", "cost"),
         "resource_class",
     },
     "attempt": {"pid", "devices", "exit_code", "signal", "cost"},
@@ -273,7 +286,7 @@ coming features. Workers of the previous version of studydb update `points`.
 
 INSERTS_TO_COME = {
     *("population", "lineage", "resource_class"),
-    *("pin", "upload", "log_chunk"),
+    *("upload", "log_chunk"),
 }
 
 
@@ -295,7 +308,7 @@ def test_listed_rights_are_those_that_statements_of_workers_need():
     assert all(columns <= listed[table] for table, columns in written.items())
     assert set(WORKER_INSERTS) - inserted == INSERTS_TO_COME
     assert inserted <= set(WORKER_INSERTS)
-    assert set(WORKER_DELETES) - deleted == {"pin", "upload"}
+    assert set(WORKER_DELETES) - deleted == {"upload"}
     assert deleted <= set(WORKER_DELETES)
 
 

@@ -311,7 +311,7 @@ def test_upgrade_renames_a_column_of_a_view_whose_name_is_now_a_column_of_v_tria
     study = arrange.new_study(database, name="digits", space=Space.read({"name": choice(["a"])}))
     arrange.enqueued(database, study)
     with monkeypatch.context() as earlier:
-        earlier.setitem(FIXED, Kind.TRIAL, (before, after[:-2]))
+        earlier.setitem(FIXED, Kind.TRIAL, (before, after[: after.index("name")]))
         make_wide_views(database, study)
     assert [row["name"] for row in wide_rows(database, "v_trial_digits")] == ["a"]
     monkeypatch.setattr(migrate, "current_version", lambda _: "0001")

@@ -21,6 +21,7 @@ from studydb.domain.errors import SchemaTooOld, StorageError, StorageMissing, Us
 from studydb.domain.life.states import Reason
 from studydb.domain.records import Trainable, TrainableKind
 from studydb.operations import control
+from studydb.operations.enqueue import enqueue
 from studydb.operations.reads import list_trials
 from studydb.schedulers import ASHA
 
@@ -136,7 +137,7 @@ def test_tables_rebuilt_by_migration_0004_keep_their_rows_and_reuse_no_id(storag
 
 def test_names_and_tags_outlast_a_downgrade_and_an_upgrade(storage_url, database):
     study = new_study(database)
-    control.enqueue(database, study, {}, new_request(), name="base line", tags=["old", "a"])
+    enqueue(database, study, {}, new_request(), name="base line", tags=["old", "a"])
     database.close()
 
     migrate.downgrade(storage_url, "0008")

@@ -26,6 +26,7 @@ from studydb.domain.scheduling import Close, Idle
 from studydb.lease.acquire import Acquirer
 from studydb.operations import control, summing
 from studydb.operations.close_rung import close_rung
+from studydb.operations.enqueue import enqueue
 from studydb.operations.give_up import give_up
 from studydb.operations.promote import NextStep, promote
 from studydb.operations.reads import trial_details
@@ -107,7 +108,7 @@ def test_rung_does_not_wait_for_a_trial_that_a_person_has_stopped_or_paused(
     database, study, worker, end
 ):
     wait_at_the_rung(worker, 0.5, 0.1)
-    control.enqueue(database, study, {}, new_request())
+    enqueue(database, study, {}, new_request())
 
     getattr(control, end)(database, study, [2], new_request())
 

@@ -316,3 +316,61 @@ def test_stopped_study_gives_trials_again_after_a_resumption(database, study, wo
     set_status(database, study, Status.RUNNING)
 
     assert worker.claim() is not None
+
+
+# --- stop without a grace
+
+
+def stop_now(database, study, *numbers):
+    if numbers:
+        control.stop(database, study, numbers, new_request(), now=True)
+    else:
+        control.set_status(database, study, Status.STOPPED, new_request(), now=True)
+
+
+@pytest.mark.parametrize("numbers", [(), (0,)], ids=["study", "trial"])
+def test_renewal_says_that_a_stop_comes_without_the_grace(database, study, run, numbers):
+    stop_now(database, study, *numbers)
+
+    assert renewed(run).at_once
+    assert renewed(run).at_once
+    run.finish(outcome=Reason.PREEMPTED)
+    assert rows(database, "SELECT request_now FROM trial") == [(None,)]
+
+
+def test_later_stop_without_now_gives_the_trial_its_grace(database, study, run):
+    stop_now(database, study, 0)
+
+    send(control.stop, study, database)
+
+    assert renewed(run) == STOPPED_BY_PERSON
+
+
+def test_resumed_study_withdraws_a_stop_without_the_grace(database, study, run):
+    stop_now(database, study)
+    assert renewed(run).at_once
+
+    set_status(database, study, Status.RUNNING)
+    assert renewed(run) is None
+    set_status(database, study, Status.STOPPED)
+
+    assert renewed(run) == STOPPED_BY_STUDY
+
+
+def test_late_duplicate_of_a_stop_kills_no_trial_of_a_resumed_study(database, study, run):
+    request = new_request()
+    control.set_status(database, study, Status.STOPPED, request, now=True)
+    set_status(database, study, Status.RUNNING)
+
+    with unchanged_rows(database):
+        control.set_status(database, study, Status.STOPPED, request, now=True)
+
+
+def test_stop_of_many_running_trials_is_done_in_parts(database, monkeypatch):
+    monkeypatch.setattr("studydb.store.sweeps.MOST", 2)
+    study = new_study(database, num_trials=5)
+    runs = [SimulatedWorker(database, study).take() for _ in range(5)]
+
+    stop_now(database, study)
+
+    assert all(renewed(run).at_once for run in runs)

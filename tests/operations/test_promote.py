@@ -25,6 +25,7 @@ from studydb.domain.life.states import Reason, State, Status
 from studydb.domain.objective import Objective
 from studydb.lease.acquire import Acquirer
 from studydb.operations import control
+from studydb.operations.enqueue import enqueue
 from studydb.operations.promote import NextStep, ask_scheduler, promote
 from studydb.operations.study_progress import read_progress
 from studydb.schedulers import ASHA
@@ -452,7 +453,7 @@ def test_acquirer_claims_pending_trials_then_promotes_then_makes_new_trials(data
     study = study_of(database, num_trials=5)
     worker = SimulatedWorker(database, study)
     reach(worker, 1, 0.1, 0.5, 0.9)
-    control.enqueue(database, study, {}, new_request())
+    enqueue(database, study, {}, new_request())
     acquirer = Acquirer(database, study, worker_id=worker.id, lease_s=60.0)
 
     acquired = [acquirer.acquire() for _ in range(4)]

@@ -26,6 +26,7 @@ from studydb.lease import proposing
 from studydb.lease.acquire import Acquirer
 from studydb.lease.proposing import Proposer, Step
 from studydb.operations import control, proposer
+from studydb.operations.enqueue import enqueue
 from studydb.operations.overview import storage_problems
 from studydb.operations.reads import list_trials
 
@@ -175,7 +176,7 @@ def test_waiting_asker_takes_a_trial_that_becomes_pending(database, study, asker
     held_by_another(database, study)
     assert asker.take() is None
 
-    control.enqueue(database, study, {"lr": 0.5}, new_request())
+    enqueue(database, study, {"lr": 0.5}, new_request())
 
     assert asker.take().params == {"lr": 0.5}
 
@@ -337,7 +338,7 @@ FINITE = Space.read({"lr": choice([0.1, 0.2, 0.3]), "width": randint(1, 4), "epo
 def test_each_point_of_a_finite_space_is_tried_once(database):
     study = new_study(database, searcher=ModelSearch(), space=FINITE, num_trials=None)
     asker = Asker(database, study)
-    control.enqueue(database, study, {"lr": 0.2, "width": 3}, new_request())
+    enqueue(database, study, {"lr": 0.2, "width": 3}, new_request())
 
     params = asker.run(12)
 

@@ -22,7 +22,7 @@ from harness.snapshot import take_snapshot
 
 from studydb.db import Database, Prepared, connect
 from studydb.db.schema import study
-from studydb.domain.life.states import Status
+from studydb.domain.life.states import Reason, Status
 from studydb.schedulers import FIFO
 
 SCHEDULES = int(os.environ.get("STUDYDB_SCHEDULES", "3"))
@@ -82,6 +82,8 @@ PLANS = [
     ("stop", "stop"),
     ("stop", AGAIN, "claim"),
     ("resume", "claim", "pause"),
+    ("resume_changed", "claim", "pause"),
+    ("resume_changed", AGAIN, "resume_changed"),
     ("resume", "recover"),
     ("resume", "renew"),
     ("resume", "finish"),
@@ -91,6 +93,24 @@ PLANS = [
     ("pause_or_stop_the_study", "resume_the_study", "finish"),
     ("resume_the_study", "finish"),
     ("resume_the_study", "claim"),
+    ("retry", AGAIN),
+    ("retry", "retry"),
+    ("retry", "retry", "finish"),
+    ("retry", "report", "report"),
+    ("retry", "claim", "ask"),
+    ("retry", "enqueue"),
+    ("retry", "finish"),
+    ("retry", "recover"),
+    ("invalidate", AGAIN),
+    ("invalidate", "invalidate"),
+    ("invalidate", "report", "report"),
+    ("invalidate", "finish"),
+    ("invalidate", "reinstate"),
+    ("invalidate", "claim", "ask"),
+    ("invalidate", "recover"),
+    ("invalidate", "retry"),
+    ("reinstate", "report"),
+    ("invalidate", "resume", "renew"),
     ("recover", "recover"),
     ("recover", "recover_host"),
     ("recover", "claim"),
@@ -253,10 +273,25 @@ def prepare(walk, plan, rng):
             walk.do(walk.factory.enqueue())
     if "ask" in plan and not walk.model.is_open:
         walk.do(walk.factory.extend(by=1))
+    prepare_sweeps(walk, plan, rng)
+    if "retry" in plan or "reinstate" in plan:
+        finish_some(walk, rng)
+
+
+def prepare_sweeps(walk, plan, rng):
     if "recover" in plan and rng.random() < 0.8:
         walk.make_suspect(rng.choice(LEASES_S))
     if "recover_host" in plan:
         walk.crash(rng)
+
+
+def finish_some(walk, rng):
+    """End up to two trials; some have checkpoints."""
+    for attempt in walk.attempts(held=True)[:2]:
+        if rng.random() < 0.7:
+            walk.do(walk.factory.save(attempt))
+        walk.do(walk.factory.finish(attempt, [0.5], rng.choice([Reason.FAILED, Reason.COMPLETED])))
+        walk.take_a_trial(rng)
 
 
 def pause_trials_at_rungs(walk, rng):

@@ -1,5 +1,6 @@
 """After each insertion the cutoff equals numpy's percentile of all entries."""
 
+import math
 from bisect import bisect_left, insort
 
 import numpy as np
@@ -7,7 +8,7 @@ from harness import asha_reference
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from studydb.domain.quantile import Cut, cutoff, insert
+from studydb.domain.quantile import Cut, added, cutoff, insert, removed
 
 INFINITY = float("inf")
 
@@ -75,3 +76,38 @@ def test_cut_is_the_entry_at_its_rank_counted_from_the_worst_entry(values, quant
         assert rung.cut.n == len(rung.entries)
         assert rung.entries[::-1][rung.cut.rank] == rung.cut.entry
         assert rung.cut.rank == min(int((rung.cut.n - 1) * quantile), rung.cut.n - 1)
+
+
+def cut_of(entries, quantile):
+    """The cut of entries that were inserted one by one, by sorting them."""
+    ranked = sorted(entries, reverse=True)
+    rank = math.floor((len(ranked) - 1) * quantile) if ranked else 0
+    return Cut(len(ranked), rank, ranked[rank] if ranked else None)
+
+
+def carried_out(shift, entries):
+    """Find the cut's entry as `store/rung_ranks.py` does, by steps from the origin."""
+    entry = shift.origin
+    if shift.steps > 0:
+        entry = sorted((one for one in entries if one < shift.origin), reverse=True)[
+            shift.steps - 1
+        ]
+    elif shift.steps < 0:
+        entry = sorted(one for one in entries if one > shift.origin)[-shift.steps - 1]
+    return Cut(shift.n, shift.rank, entry)
+
+
+@given(st.lists(scores, min_size=1, max_size=12), st.data(), factors)
+def test_cut_after_several_entries_were_removed_or_added_is_that_of_the_sorted_entries(
+    values, data, factor
+):
+    quantile = 1 - 1 / factor
+    entries = [(score, number) for number, score in enumerate(values)]
+    some = data.draw(st.lists(st.sampled_from(entries), unique=True))
+    others = [entry for entry in entries if entry not in some]
+
+    fewer = removed(cut_of(entries, quantile), some, quantile=quantile)
+    assert carried_out(fewer, others) == cut_of(others, quantile)
+    if some:
+        more = added(cut_of(others, quantile), some, quantile=quantile)
+        assert carried_out(more, entries) == cut_of(entries, quantile)

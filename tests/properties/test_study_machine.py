@@ -65,6 +65,9 @@ MUST_HAPPEN = {
     "recover: something",
     "paused: nothing",
     "resumed: nothing",
+    "changed: nothing",
+    "invalidate: nothing",
+    "reinstate: nothing",
     "stopped: nothing",
     "extend: something",
     "study: nothing",
@@ -73,6 +76,10 @@ MUST_HAPPEN = {
     "send_again",
 }
 """Steps and answers that must occur; otherwise the walks have tested too little."""
+
+
+ENDS = {"retry: something", "give_back: PENDING"}
+"""What must occur, too, if the scheduler does not pause most trials."""
 
 
 class StudyMachine(RuleBasedStateMachine):
@@ -139,8 +146,8 @@ def any_limits(seed):
 @pytest.mark.parametrize(
     ("spec", "also"),
     [
-        (fifo, {"report: STOP by person", "finish: PENDING", "give_back: PENDING"}),
-        (any_asha, {"report: STOP by scheduler", "give_back: PENDING"}),
+        (fifo, {"report: STOP by person", "finish: PENDING", *ENDS}),
+        (any_asha, {"report: STOP by scheduler", *ENDS}),
         (any_promotion, {"report: PAUSE by scheduler", "promote: something"}),
         (any_limits, {"report: STOP by limit", "study: NotAllowed", "set_limits: nothing"}),
     ],

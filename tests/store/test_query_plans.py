@@ -16,11 +16,14 @@ from studydb.domain.records import QUEUE_START, Batch, Claimant, Lease, Proposal
 from studydb.store import (
     attempts,
     claims,
+    clones,
     closings,
     history,
     leases,
     means,
+    notes,
     overview,
+    pins,
     progress,
     promotions,
     proposals,
@@ -139,6 +142,16 @@ def best_listed(txn):
 HOT = {
     "claim": (claim, "trial_claim"),
     "claim with max_concurrent": (claim_with_max_concurrent, "trial_claim"),
+    "clones of a trial": (
+        lambda txn: clones.of_trial(txn, study_id=1, trial_id=1),
+        "trial_parent",
+    ),
+    "invalidated trials": (lambda txn: history.invalid(txn, study_id=1), "trial_invalidated"),
+    "notes on a trial": (
+        lambda txn: notes.newest(txn, study_id=1, trial_id=1, limit=9),
+        "note_trial",
+    ),
+    "pins of a trial": (lambda txn: pins.release(txn, trial_ids=[1]), "pin_trial"),
     "trials without config": (
         lambda txn: claims.without_config(txn, study_id=1, limit=9),
         "trial_claim",

@@ -11,7 +11,7 @@ from harness.proxy import Proxy
 from studydb.db import migrate, revisions, sessions
 from studydb.domain.errors import StorageUnreachable
 from studydb.domain.records import Request
-from studydb.operations import control
+from studydb.operations import enqueue as enqueueing
 from studydb.store import events
 
 SHORT_S = 0.5
@@ -30,7 +30,7 @@ def database(proxy, opened):
 
 
 def enqueue(database, study, request_token):
-    control.enqueue(database, study, {}, Request(request_token, "test"))
+    enqueueing.enqueue(database, study, {}, Request(request_token, "test"))
 
 
 def read(database, study, request_token):

@@ -68,6 +68,37 @@ def test_stop_kills_a_trial_in_a_step_that_is_longer_than_the_grace(stage, worke
     assert stage.await_state("TERMINATED").reason == "CANCELLED"
 
 
+@pytest.fixture
+def patient(stage):
+    """A worker whose grace is longer than the test."""
+    stage.create("obedient:slow")
+    worker = stage.start(grace=600)
+    eventually((stage.folder / "began-1").exists)
+    return worker
+
+
+@pytest.mark.row("A12")
+@pytest.mark.parametrize("numbers", [(), (0,)], ids=["study", "trial"])
+def test_stop_now_kills_a_trial_without_the_grace(stage, patient, numbers):
+    stage.study.stop(*numbers, now=True)
+
+    assert stage.await_state("TERMINATED").reason == "CANCELLED"
+
+
+def test_stop_now_ends_the_grace_of_an_earlier_stop(stage, patient):
+    stage.study.stop(0)
+    stage.await_trial(lambda row: row.verdict is not None)
+    stage.study.stop(0, now=True)
+
+    assert stage.await_state("TERMINATED").reason == "CANCELLED"
+
+
+def test_invalidated_trial_is_stopped_within_the_grace(stage, worker):
+    stage.study.invalidate(0, reason="wrong labels")
+
+    assert stage.await_state("TERMINATED").reason == "INVALIDATED"
+
+
 def test_stop_after_a_pause_request_kills_the_trial(stage, worker):
     stage.study.pause(0)
     outlast_grace(stage)

@@ -133,11 +133,15 @@ BEGIN;
 -- studydb/store/checkpoints.py find: Find one checkpoint, without its bytes.
 SELECT checkpoint.id, checkpoint.uuid, checkpoint.trial_id, checkpoint.attempt, checkpoint.step,
     checkpoint.kind, checkpoint.url, checkpoint.digest, checkpoint.size_bytes,
-    checkpoint.key_id, checkpoint.mac
+    checkpoint.key_id, checkpoint.mac, trial.uuid AS trial_uuid
 FROM checkpoint
+JOIN trial ON trial.id = checkpoint.trial_id
 WHERE checkpoint.id = :checkpoint;
 -- Plan:
---   Index Scan using checkpoint_pkey on checkpoint
---     Index Cond: (id = $1)
+--   Nested Loop
+--     ->  Index Scan using checkpoint_pkey on checkpoint
+--           Index Cond: (id = $1)
+--     ->  Index Scan using trial_pkey on trial
+--           Index Cond: (id = checkpoint.trial_id)
 
 COMMIT;

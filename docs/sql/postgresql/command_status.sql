@@ -155,12 +155,17 @@ SELECT trial.id, trial.uuid, trial.study_id, trial.number, trial.name, trial.sta
     trial.best_score, trial.rank_score, trial.time_total_s, trial.metric_summary,
     trial.invalidated_at, trial.created_at, trial.started_at, trial.ended_at, trial.config,
     trial.source_checkpoint_id, trial.generation, trial.replicate_of, trial.is_unique,
-    trial.feasible, trial.cost, trial.running_s, trial.running_until, (
+    trial.feasible, trial.cost, trial.running_s, trial.running_until, trial.changed,
+    trial.request_now, (
     SELECT jsonb_agg(tag.key)
     FROM tag
     WHERE tag.study_id = trial.study_id
         AND tag.trial_id = trial.id
-) AS tags
+) AS tags, (
+    SELECT parent.number
+    FROM trial AS parent
+    WHERE parent.id = trial.parent_id
+) AS parent
 FROM trial
 WHERE trial.study_id = :study
     AND trial.rank_score IS NOT NULL
@@ -176,6 +181,9 @@ LIMIT :limit;
 --             ->  Aggregate
 --                   ->  Index Only Scan using tag_key on tag
 --                         Index Cond: ((study_id = trial.study_id) AND (trial_id = trial.id))
+--           SubPlan 2
+--             ->  Index Scan using trial_pkey on trial parent
+--                   Index Cond: (id = trial.parent_id)
 
 -- studydb/store/ranking.py best
 SELECT trial.id, trial.uuid, trial.study_id, trial.number, trial.name, trial.state,
@@ -189,17 +197,23 @@ SELECT trial.id, trial.uuid, trial.study_id, trial.number, trial.name, trial.sta
     trial.best_score, trial.rank_score, trial.time_total_s, trial.metric_summary,
     trial.invalidated_at, trial.created_at, trial.started_at, trial.ended_at, trial.config,
     trial.source_checkpoint_id, trial.generation, trial.replicate_of, trial.is_unique,
-    trial.feasible, trial.cost, trial.running_s, trial.running_until, (
+    trial.feasible, trial.cost, trial.running_s, trial.running_until, trial.changed,
+    trial.request_now, (
     SELECT jsonb_agg(tag.key)
     FROM tag
     WHERE tag.study_id = trial.study_id
         AND tag.trial_id = trial.id
-) AS tags
+) AS tags, (
+    SELECT parent.number
+    FROM trial AS parent
+    WHERE parent.id = trial.parent_id
+) AS parent
 FROM trial
 WHERE trial.study_id = :study
     AND trial.state = 'RUNNING'
     AND trial.best_value IS NOT NULL
     AND trial.best_value != nan
+    AND trial.invalidated_at IS NULL
 ORDER BY trial.best_score, trial.number
 LIMIT :limit;
 -- Plan:
@@ -209,11 +223,14 @@ LIMIT :limit;
 --                 Sort Key: trial.best_score, trial.number
 --                 ->  Index Scan using trial_running on trial
 --                       Index Cond: (study_id = $1)
---                       Filter: ((best_value IS NOT NULL) AND (best_value <> $2))
+--                       Filter: ((best_value IS NOT NULL) AND (invalidated_at IS NULL) AND (best_value <> $2))
 --           SubPlan 1
 --             ->  Aggregate
 --                   ->  Index Only Scan using tag_key on tag
 --                         Index Cond: ((study_id = trial.study_id) AND (trial_id = trial.id))
+--           SubPlan 2
+--             ->  Index Scan using trial_pkey on trial parent
+--                   Index Cond: (id = trial.parent_id)
 
 -- studydb/store/overview.py unfinished: Read the numbers of some unfinished trials for each
 --   state.
@@ -385,5 +402,20 @@ LIMIT 1;
 --                             Index Cond: (study_id = $1)
 --           ->  Index Scan using trial_pkey on trial
 --                 Index Cond: (id = anon_1.trial_id)
+
+-- studydb/store/notes.py newest: Read the newest notes on a trial or, without `trial_id`, on
+--   the study; oldest first.
+SELECT note.at, note.author, note.text
+FROM note
+WHERE note.study_id = :study
+    AND note.trial_id IS NULL
+ORDER BY note.id + 0 DESC
+LIMIT :limit;
+-- Plan:
+--   Limit
+--     ->  Sort
+--           Sort Key: ((id + $2)) DESC
+--           ->  Index Scan using note_trial on note
+--                 Index Cond: ((study_id = $1) AND (trial_id IS NULL))
 
 COMMIT;

@@ -88,6 +88,7 @@ WHERE trial.study_id = :study
     AND trial.state = 'RUNNING'
     AND trial.best_value IS NOT NULL
     AND trial.best_value != nan
+    AND trial.invalidated_at IS NULL
 ORDER BY trial.best_score, trial.number
 LIMIT 5;
 -- Plan:
@@ -96,27 +97,27 @@ LIMIT 5;
 --           Sort Key: best_score, number
 --           ->  Index Scan using trial_running on trial
 --                 Index Cond: (study_id = $1)
---                 Filter: ((best_value IS NOT NULL) AND (best_value <> $2))
+--                 Filter: ((best_value IS NOT NULL) AND (invalidated_at IS NULL) AND (best_value <> $2))
 
 -- studydb/store/ranking.py numbers
 SELECT trial.number
 FROM trial
 WHERE trial.study_id = :study
-    AND (trial.best_value IS NULL OR trial.best_value = nan)
+    AND (trial.best_value IS NULL OR trial.best_value = nan OR trial.invalidated_at IS NOT NULL)
 ORDER BY trial.number
 LIMIT 4;
 -- Plan:
 --   Limit
 --     ->  Index Scan using trial_study_id_number_key on trial
 --           Index Cond: (study_id = $1)
---           Filter: ((best_value IS NULL) OR (best_value = $2))
+--           Filter: ((best_value IS NULL) OR (best_value = $2) OR (invalidated_at IS NOT NULL))
 
 -- studydb/store/view_rows.py trials_numbered: Read the rows of `v_trial` with these numbers, in
 --   any order.
 SELECT v_trial.study, v_trial.number, v_trial.state, v_trial.reason, v_trial.params,
     v_trial.value, v_trial.best_value, v_trial.best_step, v_trial.last_step, v_trial.attempt,
     v_trial.failures, v_trial.losses, v_trial.started_at, v_trial.ended_at, v_trial.duration_s,
-    v_trial.name, v_trial.tags
+    v_trial.name, v_trial.tags, v_trial.changed, v_trial.parent, v_trial.invalidated_at
 FROM v_trial
 WHERE v_trial.study = :study_name
     AND v_trial.number = ANY(:numbers)
@@ -137,5 +138,8 @@ ORDER BY v_trial.number;
 --             ->  Aggregate
 --                   ->  Index Only Scan using tag_key on tag g
 --                         Index Cond: ((study_id = t.study_id) AND (trial_id = t.id))
+--           SubPlan 3
+--             ->  Index Scan using trial_pkey on trial p
+--                   Index Cond: (id = t.parent_id)
 
 COMMIT;

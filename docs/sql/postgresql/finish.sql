@@ -25,10 +25,12 @@ WITH main AS (
         best_value=:to_best_value,
         best_step=:to_best_step,
         best_score=:to_best_score,
-        rank_score=:to_rank_score,
+        rank_score=CASE WHEN (trial.invalidated_at IS NULL) THEN CAST(:to_rank_score AS DOUBLE
+            PRECISION) END,
         time_total_s=coalesce(:to_time_total_s, trial.time_total_s),
         metric_summary=:to_metrics,
-        ended_at=coalesce(CAST(:now AS timestamptz), clock_timestamp())
+        ended_at=coalesce(CAST(:now AS timestamptz), clock_timestamp()),
+        request_now=NULL
     WHERE trial.id = :trial
         AND trial.attempt = :held_attempt
         AND trial.token = :held_token
@@ -43,6 +45,7 @@ WITH main AS (
             FROM study
             WHERE study.id = trial.study_id
         ) = 'RUNNING'
+        AND trial.source_checkpoint_id IS NULL
     RETURNING trial.failures, trial.losses
 ),
 stored AS (
@@ -91,7 +94,7 @@ FROM main;
 --       ->  Update on trial
 --             ->  Index Scan using trial_pkey on trial
 --                   Index Cond: (id = $12)
---                   Filter: ((verdict IS NULL) AND (request IS NULL) AND (flush_no < $16) AND (attempt = $13) AND (token = ($14)::text) AND (state = ($15)::text) AND (n_results = $17) AND ((attempt = 1) OR (flush_no > 0)) AND ((SubPlan 1) = 'RUNNING'::text))
+--                   Filter: ((verdict IS NULL) AND (request IS NULL) AND (source_checkpoint_id IS NULL) AND (flush_no < $16) AND (attempt = $13) AND (token = ($14)::text) AND (state = ($15)::text) AND (n_results = $17) AND ((attempt = 1) OR (flush_no > 0)) AND ((SubPlan 1) = 'RUNNING'::text))
 --                   SubPlan 1
 --                     ->  Index Scan using study_pkey on study
 --                           Index Cond: (id = trial.study_id)

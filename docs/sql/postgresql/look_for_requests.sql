@@ -3,7 +3,8 @@
 
 -- studydb/store/leases.py requests: Read what people request of trials, without a lock; leases
 --   that were lost are left out.
-SELECT trial.token, trial.request, trial.verdict, trial.verdict_reason, trial.verdict_by, (
+SELECT trial.token, trial.request, trial.invalidated_at, trial.verdict, trial.verdict_reason,
+    trial.verdict_by, trial.request_now, (
     SELECT CASE WHEN (study.paused_by = 'guard') THEN 'RUNNING' WHEN (study.paused_by = 'limit')
         THEN 'SPENT' ELSE study.status END
     FROM study

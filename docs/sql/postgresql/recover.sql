@@ -31,8 +31,9 @@ BEGIN;
 -- studydb/store/sweeps.py hold_lost: Lock the trial of a lost lease.
 SELECT trial.n_results, trial.last_step, trial.last_value, trial.best_value, trial.best_step,
     trial.best_score, trial.flush_no, trial.failures, trial.losses, trial.request,
-    trial.verdict, trial.verdict_reason, trial.verdict_by, trial.checkpoint_id,
-    trial.checkpoint_step, trial.time_total_s, trial.worker_id, (
+    trial.invalidated_at, trial.verdict, trial.verdict_reason, trial.verdict_by,
+    trial.checkpoint_id, trial.checkpoint_step, trial.source_checkpoint_id, trial.time_total_s,
+    trial.worker_id, (
     SELECT CASE WHEN (study.paused_by = 'guard') THEN 'RUNNING' WHEN (study.paused_by = 'limit')
         THEN 'SPENT' ELSE study.status END
     FROM study
@@ -78,16 +79,18 @@ SET state='PENDING',
     best_value=:to_best_value,
     best_step=:to_best_step,
     best_score=:to_best_score,
-    rank_score=:to_rank_score,
+    rank_score=CASE WHEN (trial.invalidated_at IS NULL) THEN CAST(:to_rank_score AS DOUBLE
+        PRECISION) END,
     time_total_s=:to_time_total_s,
     metric_summary=:to_metrics,
-    ended_at=NULL
+    ended_at=NULL,
+    request_now=NULL
 WHERE trial.id = :trial
     AND trial.state IN ('PAUSED', 'RUNNING');
 -- Plan:
 --   Update on trial
 --     ->  Index Scan using trial_pkey on trial
---           Index Cond: (id = $28)
+--           Index Cond: (id = $29)
 --           Filter: (state = ANY ('{PAUSED,RUNNING}'::text[]))
 
 -- studydb/store/attempts.py end: Store an attempt's end, and `flush_no`, by which a duplicate

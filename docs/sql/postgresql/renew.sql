@@ -18,7 +18,8 @@ SET lease_expires_at=(coalesce(CAST(:now AS timestamptz), clock_timestamp()) +
     make_interval(secs => trial.lease_s)),
     suspect_at=NULL
 WHERE trial.id IN (SELECT mine.id FROM mine)
-RETURNING trial.token, trial.request, trial.verdict, trial.verdict_reason, trial.verdict_by, (
+RETURNING trial.token, trial.request, trial.invalidated_at, trial.verdict, trial.verdict_reason,
+    trial.verdict_by, trial.request_now, (
     SELECT CASE WHEN (study.paused_by = 'guard') THEN 'RUNNING' WHEN (study.paused_by = 'limit')
         THEN 'SPENT' ELSE study.status END
     FROM study

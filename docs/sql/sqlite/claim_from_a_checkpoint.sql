@@ -67,8 +67,9 @@ BEGIN;
 -- studydb/store/checkpoints.py find: Find one checkpoint, without its bytes.
 SELECT checkpoint.id, checkpoint.uuid, checkpoint.trial_id, checkpoint.attempt, checkpoint.step,
     checkpoint.kind, checkpoint.url, checkpoint.digest, checkpoint.size_bytes,
-    checkpoint.key_id, checkpoint.mac
+    checkpoint.key_id, checkpoint.mac, trial.uuid AS trial_uuid
 FROM checkpoint
+JOIN trial ON trial.id = checkpoint.trial_id
 WHERE checkpoint.id = :checkpoint;
 
 ROLLBACK;

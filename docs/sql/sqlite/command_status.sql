@@ -109,12 +109,17 @@ SELECT trial.id, trial.uuid, trial.study_id, trial.number, trial.name, trial.sta
     trial.best_score, trial.rank_score, trial.time_total_s, trial.metric_summary,
     trial.invalidated_at, trial.created_at, trial.started_at, trial.ended_at, trial.config,
     trial.source_checkpoint_id, trial.generation, trial.replicate_of, trial.is_unique,
-    trial.feasible, trial.cost, trial.running_s, trial.running_until, (
+    trial.feasible, trial.cost, trial.running_s, trial.running_until, trial.changed,
+    trial.request_now, (
     SELECT json_group_array(tag."key")
     FROM tag
     WHERE tag.study_id = trial.study_id
         AND tag.trial_id = trial.id
-) AS tags
+) AS tags, (
+    SELECT parent.number
+    FROM trial AS parent
+    WHERE parent.id = trial.parent_id
+) AS parent
 FROM trial
 WHERE trial.study_id = :study
     AND trial.rank_score IS NOT NULL
@@ -135,17 +140,23 @@ SELECT trial.id, trial.uuid, trial.study_id, trial.number, trial.name, trial.sta
     trial.best_score, trial.rank_score, trial.time_total_s, trial.metric_summary,
     trial.invalidated_at, trial.created_at, trial.started_at, trial.ended_at, trial.config,
     trial.source_checkpoint_id, trial.generation, trial.replicate_of, trial.is_unique,
-    trial.feasible, trial.cost, trial.running_s, trial.running_until, (
+    trial.feasible, trial.cost, trial.running_s, trial.running_until, trial.changed,
+    trial.request_now, (
     SELECT json_group_array(tag."key")
     FROM tag
     WHERE tag.study_id = trial.study_id
         AND tag.trial_id = trial.id
-) AS tags
+) AS tags, (
+    SELECT parent.number
+    FROM trial AS parent
+    WHERE parent.id = trial.parent_id
+) AS parent
 FROM trial
 WHERE trial.study_id = :study
     AND trial.state = 'RUNNING'
     AND trial.best_value IS NOT NULL
     AND trial.best_value != 'NaN'
+    AND trial.invalidated_at IS NULL
 ORDER BY trial.best_score, trial.number
 LIMIT :limit
 OFFSET 0;
@@ -259,6 +270,16 @@ WHERE (anon_1.kind = 'failed' OR anon_1.kind = 'lost')
     AND anon_1.data IS NOT NULL
 ORDER BY anon_1.id DESC
 LIMIT 1
+OFFSET 0;
+
+-- studydb/store/notes.py newest: Read the newest notes on a trial or, without `trial_id`, on
+--   the study; oldest first.
+SELECT note.at, note.author, note.text
+FROM note
+WHERE note.study_id = :study
+    AND note.trial_id IS NULL
+ORDER BY note.id + 0 DESC
+LIMIT :limit
 OFFSET 0;
 
 ROLLBACK;

@@ -64,6 +64,7 @@ WHERE trial.study_id = :study
     AND trial.state = 'RUNNING'
     AND trial.best_value IS NOT NULL
     AND trial.best_value != 'NaN'
+    AND trial.invalidated_at IS NULL
 ORDER BY trial.best_score, trial.number
 LIMIT 5
 OFFSET 0;
@@ -72,7 +73,8 @@ OFFSET 0;
 SELECT trial.number
 FROM trial
 WHERE trial.study_id = :study
-    AND (trial.best_value IS NULL OR trial.best_value = 'NaN')
+    AND (trial.best_value IS NULL OR trial.best_value = 'NaN' OR trial.invalidated_at IS NOT
+        NULL)
 ORDER BY trial.number
 LIMIT 4
 OFFSET 0;
@@ -82,7 +84,7 @@ OFFSET 0;
 SELECT v_trial.study, v_trial.number, v_trial.state, v_trial.reason, v_trial.params,
     v_trial.value, v_trial.best_value, v_trial.best_step, v_trial.last_step, v_trial.attempt,
     v_trial.failures, v_trial.losses, v_trial.started_at, v_trial.ended_at, v_trial.duration_s,
-    v_trial.name, v_trial.tags
+    v_trial.name, v_trial.tags, v_trial.changed, v_trial.parent, v_trial.invalidated_at
 FROM v_trial
 WHERE v_trial.study = :study_name
     AND v_trial.number IN (SELECT value FROM json_each(:numbers))

@@ -26,10 +26,11 @@ SET state='TERMINATED',
     best_value=:to_best_value,
     best_step=:to_best_step,
     best_score=:to_best_score,
-    rank_score=:to_rank_score,
+    rank_score=CASE WHEN (trial.invalidated_at IS NULL) THEN CAST(:to_rank_score AS DOUBLE) END,
     time_total_s=coalesce(:to_time_total_s, trial.time_total_s),
     metric_summary=:to_metrics,
-    ended_at=:now
+    ended_at=:now,
+    request_now=NULL
 WHERE trial.id = :trial
     AND trial.attempt = :held_attempt
     AND trial.token = :held_token
@@ -44,6 +45,7 @@ WHERE trial.id = :trial
         FROM study
         WHERE study.id = trial.study_id
     ) = 'RUNNING'
+    AND trial.source_checkpoint_id IS NULL
 RETURNING failures, losses;
 
 -- studydb/store/single_statement.py finish

@@ -23,8 +23,9 @@ BEGIN;
 -- studydb/store/sweeps.py hold_lost: Lock the trial of a lost lease.
 SELECT trial.n_results, trial.last_step, trial.last_value, trial.best_value, trial.best_step,
     trial.best_score, trial.flush_no, trial.failures, trial.losses, trial.request,
-    trial.verdict, trial.verdict_reason, trial.verdict_by, trial.checkpoint_id,
-    trial.checkpoint_step, trial.time_total_s, trial.worker_id, (
+    trial.invalidated_at, trial.verdict, trial.verdict_reason, trial.verdict_by,
+    trial.checkpoint_id, trial.checkpoint_step, trial.source_checkpoint_id, trial.time_total_s,
+    trial.worker_id, (
     SELECT CASE WHEN (study.paused_by = 'guard') THEN 'RUNNING' WHEN (study.paused_by = 'limit')
         THEN 'SPENT' ELSE study.status END
     FROM study
@@ -60,10 +61,11 @@ SET state='PENDING',
     best_value=:to_best_value,
     best_step=:to_best_step,
     best_score=:to_best_score,
-    rank_score=:to_rank_score,
+    rank_score=CASE WHEN (trial.invalidated_at IS NULL) THEN CAST(:to_rank_score AS DOUBLE) END,
     time_total_s=:to_time_total_s,
     metric_summary=:to_metrics,
-    ended_at=NULL
+    ended_at=NULL,
+    request_now=NULL
 WHERE trial.id = :trial
     AND trial.state IN ('PAUSED', 'RUNNING') = 1;
 

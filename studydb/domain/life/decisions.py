@@ -45,11 +45,14 @@ class Verdict:
     Attributes:
         action: STOP, PAUSE or EXPLOIT.
         reason: Why the attempt ends, and why the trial ends if the verdict ends the trial.
+        at_once: Whether the worker kills the trial without its grace. It is not stored with the
+            verdict, and comes with a renewal.
     """
 
     action: Action
     reason: Reason
     by: DecidedBy
+    at_once: bool = False
 
     @property
     def refuses_results(self) -> bool:

@@ -30,6 +30,9 @@ FREE_EXITS = 9
 
 LONGEST_DELAY_S = 300.0
 
+INVALIDATE = "INVALIDATE"
+"""What people ask of a RUNNING trial that they have invalidated: to stop."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -87,17 +90,24 @@ class Ending:
 
 def requested_verdict(request: str | None, status: Status) -> Verdict | None:
     """Return the verdict that people request, by the trial's request or the study's status."""
-    if request == Action.STOP:
-        return Verdict(Action.STOP, Reason.CANCELLED, DecidedBy.PERSON)
-    if status is Status.SPENT:
-        return Verdict(Action.STOP, Reason.BUDGET_SPENT, DecidedBy.STUDY)
-    if status is Status.STOPPED:
-        return Verdict(Action.STOP, Reason.CANCELLED, DecidedBy.STUDY)
-    if request == Action.PAUSE:
-        return Verdict(Action.PAUSE, Reason.PAUSED, DecidedBy.PERSON)
-    if status is Status.PAUSED:
-        return Verdict(Action.PAUSE, Reason.PAUSED, DecidedBy.STUDY)
-    return None
+    return (
+        _VERDICTS_OF_STOPS.get(request)
+        or _VERDICTS_OF_STATUS.get(status)
+        or (_PAUSED_BY_PERSON if request == Action.PAUSE else None)
+        or (_PAUSED_WITH_STUDY if status is Status.PAUSED else None)
+    )
+
+
+_VERDICTS_OF_STOPS: dict[str | None, Verdict] = {
+    INVALIDATE: Verdict(Action.STOP, Reason.INVALIDATED, DecidedBy.PERSON),
+    Action.STOP: Verdict(Action.STOP, Reason.CANCELLED, DecidedBy.PERSON),
+}
+_VERDICTS_OF_STATUS = {
+    Status.SPENT: Verdict(Action.STOP, Reason.BUDGET_SPENT, DecidedBy.STUDY),
+    Status.STOPPED: Verdict(Action.STOP, Reason.CANCELLED, DecidedBy.STUDY),
+}
+_PAUSED_BY_PERSON = Verdict(Action.PAUSE, Reason.PAUSED, DecidedBy.PERSON)
+_PAUSED_WITH_STUDY = Verdict(Action.PAUSE, Reason.PAUSED, DecidedBy.STUDY)
 
 
 def effective_verdict(verdict: Verdict | None, requested: Verdict | None) -> Verdict | None:

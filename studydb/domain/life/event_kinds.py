@@ -7,8 +7,8 @@ class EventKind(StrEnum):
     """
     What happened to a trial, a worker or a study.
 
-    FAILED, LOST and TIMED_OUT are ends of attempts. PAUSED, RESUMED and STOPPED are people's
-    requests for trials. The kinds that begin with STUDY are changes of the study's status.
+    FAILED, LOST and TIMED_OUT are ends of attempts. PAUSED to REINSTATED are people's requests for
+    trials. The kinds that begin with STUDY are changes of the study's status.
     """
 
     CREATED = "created"
@@ -21,6 +21,11 @@ class EventKind(StrEnum):
     PAUSED = "paused"
     RESUMED = "resumed"
     STOPPED = "stopped"
+    RETRIED = "retried"
+    INVALIDATED = "invalidated"
+    REINSTATED = "reinstated"
+    NOTED = "noted"
+    TAGGED = "tagged"
     STUDY_RUNNING = "study running"
     STUDY_PAUSED = "study paused"
     STUDY_STOPPED = "study stopped"

@@ -298,6 +298,32 @@ class Space:
             )
         return domain.cast(value)
 
+    def change(
+        self, params: Mapping[str, Any], config: Any, changes: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """
+        Give some parameters of a trial other values.
+
+        Args:
+            config: The config of the trial's row; None if the row has none.
+            changes: Values as for `check_params`.
+
+        Returns:
+            The config with these values; and by path its values that differ from the params.
+
+        Raises:
+            InvalidSpec: A name is unknown, a value is outside its domain, or the row of the trial
+                does not fit this space.
+        """
+        checked = self.flatten(self.check_params(changes))
+        made, misfit = self.check_row(params, self.config(params) if config is None else config)
+        if misfit is not None:
+            raise InvalidSpec(f"The trial's row does not fit the space: {misfit}")
+        values = self._varied(made) | checked
+        sampled = self._varied(self.config(params))
+        changed = {path: value for path, value in values.items() if value != sampled[path]}
+        return self.config(self.nest(values)), changed
+
     def complete(self, params: Mapping[str, Any], drawn: Mapping[str, Any]) -> dict[str, Any]:
         """Add the parameters that enqueued params lack, with the values that a searcher drew."""
         return self.nest(self.flatten(drawn) | self.flatten(params))

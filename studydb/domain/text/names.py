@@ -11,6 +11,9 @@ LONGEST_NAME = 200
 MOST_TAGS = 50
 """The limit for the tags of a trial."""
 
+LONGEST_NOTE = 10_000
+"""The limit for a note, in characters."""
+
 _SHOWN = 40
 
 
@@ -63,6 +66,22 @@ def check_tags(tags: Iterable[object]) -> tuple[str, ...]:
     if len(checked) > MOST_TAGS:
         raise InvalidName(f"A trial has {len(checked)} tags; at most {MOST_TAGS} are allowed.")
     return tuple(checked)
+
+
+def check_note(text: object) -> str:
+    """
+    Check the text of a note; it may have several lines.
+
+    Raises:
+        InvalidName: The note is not a text of 1 to 10,000 characters, or only spaces.
+    """
+    if not isinstance(text, str) or not text.strip():
+        raise InvalidName(f"The note is {text!r}; give a text.")
+    if len(text) > LONGEST_NOTE:
+        raise InvalidName(
+            f"The note has {len(text):,} characters; at most {LONGEST_NOTE:,} are allowed."
+        )
+    return text.strip()
 
 
 def check_metric_name(name: object) -> str:

@@ -1,0 +1,20 @@
+"""Which ended trials a person chooses without naming them."""
+
+from enum import StrEnum
+
+
+class Selection(StrEnum):
+    """
+    A choice among a study's ended trials.
+
+    Trials of which a clone exists, and invalidated trials, are in no selection.
+    """
+
+    ERRORED = "errored"
+    """Trials in the state ERROR."""
+    CANCELLED = "cancelled"
+    """Trials that a person has stopped."""
+    FINISHED = "finished"
+    """Trials that are TERMINATED for any other reason."""
+    ALL = "all"
+    """All ended trials."""

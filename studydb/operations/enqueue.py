@@ -1,0 +1,121 @@
+"""Add a PENDING trial that a person asks for."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from studydb.db import Database, Txn
+from studydb.db.faults import Duplicate
+from studydb.domain.errors import BudgetSpent, StorageError, TrialExists
+from studydb.domain.life.event_kinds import EventKind
+from studydb.domain.life.states import Origin, State
+from studydb.domain.records import Request, Study
+from studydb.domain.scheduling import ENQUEUED_DRAWS
+from studydb.searchers import RandomSearch
+from studydb.store import counters, events, studies, trials
+from studydb.store.tags import insert as insert_tags
+
+
+def enqueue(
+    database: Database,
+    study: Study,
+    params: Mapping[str, Any],
+    request: Request,
+    *,
+    priority: int = 0,
+    name: str | None = None,
+    tags: Sequence[str] = (),
+) -> int:
+    """
+    Add a PENDING trial with given parameters; missing parameters are drawn from the space.
+
+    Args:
+        priority: PENDING trials are claimed in ascending order of this value.
+        name: A name that `check_trial_name` has accepted; no other trial of the study may have it.
+        tags: Tags that `check_tags` has accepted.
+
+    Returns:
+        The trial's number.
+
+    Raises:
+        InvalidSpec: A given parameter is not in the space, or its value is outside its domain.
+        BudgetSpent: `num_trials` trials already exist.
+        TrialExists: Another trial of the study has the name.
+    """
+    given = study.space.check_params(params)
+    uuid = str(UUID(hex=request.token))
+    try:
+        with database.begin() as txn:
+            number = studies.admit(txn, study_id=study.id)
+            # The lock of the study's row keeps two enqueued trials from getting the same name.
+            own = _number_if_own(txn, study, name, uuid)
+            if number is None or own is not None:
+                txn.abandon()
+                return _enqueued_before(txn, study, request) if own is None else own
+
+            draw = ENQUEUED_DRAWS + number
+            drawn = RandomSearch().propose(study.space, seed=study.seed, draw=draw)
+            completed = study.space.complete(given, drawn)
+            trial_id = trials.insert(
+                txn,
+                study_id=study.id,
+                uuid=uuid,
+                number=number,
+                name=name,
+                params=completed,
+                config=study.space.config(completed),
+                space_version=study.space_version,
+                origin=Origin.ENQUEUED,
+                wants_unique=study.searcher is not None and study.searcher.wants_unique,
+                bracket=study.scheduler.bracket_of(seed=study.seed, draw=draw),
+                priority=priority,
+            )
+            insert_tags(txn, study_id=study.id, trial_id=trial_id, tags=tags)
+            _record(txn, study, request, number)
+            counters.move(txn, study_id=study.id, key=0, out_of=None, into=State.PENDING)
+        return number
+    except Duplicate as error:
+        with database.begin(write=False) as txn:
+            recorded = events.data_of(txn, token=request.token)
+            if recorded:
+                return int(recorded["number"])
+            _number_if_own(txn, study, name, uuid)
+        raise StorageError(  # a worker's login has inserted a trial
+            f"Study {study.name!r} has a trial that neither ask nor enqueue has made; a new trial "
+            f"collides with it ({error}). Delete the row of that trial."
+        ) from None
+
+
+def _record(txn: Txn, study: Study, request: Request, number: int) -> None:
+    events.append_request(
+        txn,
+        study_id=study.id,
+        kind=EventKind.ENQUEUED,
+        request=request,
+        data={"number": number},
+    )
+
+
+def _enqueued_before(txn: Txn, study: Study, request: Request) -> int:
+    # An earlier send of the same request may have made the last trial of the budget.
+    recorded = events.data_of(txn, token=request.token)
+    if not recorded:
+        studies.check_exists(txn, study_id=study.id)
+        raise BudgetSpent(
+            f"Study {study.name!r} has all of its {study.num_trials} trials. "
+            f"Raise the number first: `studydb extend {study.name} --trials N`."
+        )
+    return int(recorded["number"])
+
+
+def _number_if_own(txn: Txn, study: Study, name: str | None, uuid: str) -> int | None:
+    """Return the number of the trial of this name if the same request has made it."""
+    namesake = None if name is None else trials.named(txn, study_id=study.id, name=name)
+    if namesake is None:
+        return None
+    if namesake.uuid != uuid:
+        raise TrialExists(
+            f"Study {study.name!r} has a trial named {name!r}: number {namesake.number}. "
+            "Choose another name."
+        )
+    return namesake.number

@@ -1,0 +1,46 @@
+"""The definition of a study under a new name."""
+
+from dataclasses import fields, replace
+from uuid import uuid4
+
+from studydb.artifacts import INLINE
+from studydb.domain.errors import NotAllowed, Untrusted
+from studydb.domain.records import NewStudy, Trainable, TrainableKind
+from studydb.domain.records import Study as Record
+from studydb.domain.text.names import check_study_name
+from studydb.settings import Keyring, load_keyring
+from studydb.study.storage import whoami
+from studydb.trainables import check_trusted, sign
+from studydb.trainables.bound_parameters import BoundSource
+
+
+def cloned(study: Record, new_name: str) -> NewStudy:
+    """
+    Define a study like another one, without trials; its code is signed with the caller's key.
+
+    Raises:
+        InvalidName: The name breaks a rule for names.
+        NotAllowed: No key of the caller has signed the code, or objects are bound to the code.
+    """
+    uuid = str(uuid4())
+    given = {each.name: getattr(study, each.name) for each in fields(NewStudy)}
+    trainable = study.trainable and _signed(study, study.trainable, uuid, load_keyring())
+    own = {"uuid": uuid, "name": check_study_name(new_name), "created_by": whoami()}
+    return NewStudy(**(given | own | {"trainable": trainable}))
+
+
+def _signed(study: Record, old: Trainable, uuid: str, keyring: Keyring) -> Trainable:
+    try:
+        check_trusted(old, study.uuid, keyring)
+    except Untrusted as cause:
+        raise NotAllowed(
+            f"Study {study.name!r} runs code that you have not signed, so the clone cannot run it. "
+            f"{cause} Or create the study from your own copy of the code."
+        ) from cause
+    bound = BoundSource.read(old).parameters if old.kind == TrainableKind.BOUND else {}
+    if any(one.url != INLINE for one in bound.values()):
+        raise NotAllowed(
+            f"Objects are bound to the code of study {study.name!r}, and their bytes belong to "
+            "that study. Create the new study from your program, by studydb.with_parameters."
+        )
+    return sign(replace(old, uuid=str(uuid4()), signatures={}), uuid, keyring)

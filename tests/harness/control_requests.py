@@ -1,0 +1,131 @@
+"""Requests of people about trials, and what follows from them, as in `duplicate_requests`."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from harness.arrange import SimulatedWorker, enqueued, new_request, new_study
+from studydb.db import Database
+from studydb.domain.life.states import Reason, Status
+from studydb.domain.records import Study
+from studydb.operations import control
+from studydb.operations.annotate import note, tag
+from studydb.operations.checkpoints import mark_corrupt
+from studydb.operations.finish import finish
+from studydb.operations.invalidate import invalidate
+from studydb.operations.retry import retry
+from studydb.schedulers import ASHA
+
+Call = Callable[[Database], Any]
+Arranged = Callable[[Database], Call]
+
+
+def _with_failed_trials(database: Database) -> Study:
+    """A study with two trials in ERROR, at a rung; the first has a checkpoint."""
+    study = new_study(database, scheduler=ASHA(max_t=9, reduction_factor=3), num_trials=2)
+    worker = SimulatedWorker(database, study)
+    for value in (0.5, 0.1):
+        run = worker.take()
+        run.report(value)
+        if value == 0.5:
+            run.save()
+        run.finish(outcome=Reason.FAILED)
+    return study
+
+
+def _retrying(database: Database, **options: Any) -> Call:
+    study, request = _with_failed_trials(database), new_request()
+    return lambda over: retry(over, study, [0, 1], request, **options)
+
+
+def _with_clone(database: Database) -> Study:
+    """A study with a PENDING clone, whose source is pinned."""
+    study = _with_failed_trials(database)
+    retry(database, study, [0], new_request())
+    return study
+
+
+def _finishing_a_clone(database: Database) -> Call:
+    study = _with_clone(database)
+    run = SimulatedWorker(database, study).take()
+    run.report(0.45)
+    given: Any = {"lease": run.lease, "outcome": Reason.COMPLETED, "batch": run.batch(0.4)}
+    return lambda over: finish(over, study, **given)
+
+
+def _stopping_a_clone(database: Database) -> Call:
+    study, request = _with_clone(database), new_request()
+    return lambda over: control.stop(over, study, [2], request)
+
+
+def _marking_a_source_corrupt(database: Database) -> Call:
+    run = SimulatedWorker(database, _with_clone(database)).take()
+    source = run.claimed.checkpoint
+    assert source is not None
+    return lambda over: mark_corrupt(over, lease=run.lease, checkpoint=source)
+
+
+def _invalidating(database: Database, *, undo: bool = False) -> Call:
+    """Of the four trials two have ended, one runs and one is PENDING."""
+    study, request = _with_failed_trials(database), new_request()
+    control.extend(database, study, new_request(), n_more=2)
+    SimulatedWorker(database, study).take().report(0.3)
+    enqueued(database, study)
+    if undo:
+        invalidate(database, study, range(4), new_request(), reason="wrong labels")
+    return lambda over: invalidate(
+        over, study, range(4), request, reason="" if undo else "wrong labels", undo=undo
+    )
+
+
+def _noting(database: Database) -> Call:
+    study, request = new_study(database), new_request()
+    number = enqueued(database, study)
+    return lambda over: note(over, study, request, text="odd curve", number=number)
+
+
+def _tagging(database: Database) -> Call:
+    study, request = new_study(database), new_request()
+    numbers = [enqueued(database, study) for _ in range(2)]
+    tag(database, study, numbers[:1], new_request(), add=["good", "old"])
+    return lambda over: tag(over, study, numbers, request, add=["good"], remove=["old"])
+
+
+def _ending_an_invalidated_trial(database: Database) -> Call:
+    study = new_study(database)
+    run = SimulatedWorker(database, study).take()
+    invalidate(database, study, [0], new_request(), reason="wrong labels")
+    given: Any = {"lease": run.lease, "outcome": Reason.PREEMPTED, "batch": run.batch(0.4)}
+    return lambda over: finish(over, study, **given)
+
+
+def _resuming_a_trial_with_changes(database: Database) -> Call:
+    study, request = new_study(database), new_request()
+    number = enqueued(database, study)
+    control.pause(database, study, [number], new_request())
+    return lambda over: control.resume(over, study, [number], request, changes={"lr": 0.25})
+
+
+def _stopping_the_study_now(database: Database) -> Call:
+    study, request = new_study(database), new_request()
+    SimulatedWorker(database, study).take()
+    return lambda over: control.set_status(over, study, Status.STOPPED, request, now=True)
+
+
+ENDS_OF_ATTEMPTS: dict[str, Arranged] = {
+    "finish_a_clone": _finishing_a_clone,
+    "end_an_invalidated_trial": _ending_an_invalidated_trial,
+}
+
+REQUESTS_OF_PEOPLE: dict[str, Arranged] = {
+    "resume_a_trial_with_changes": _resuming_a_trial_with_changes,
+    "stop_the_study_now": _stopping_the_study_now,
+    "retry": _retrying,
+    "retry_from_scratch": partial(_retrying, from_scratch=True),
+    "stop_a_clone": _stopping_a_clone,
+    "mark_a_source_corrupt": _marking_a_source_corrupt,
+    "invalidate": _invalidating,
+    "reinstate": partial(_invalidating, undo=True),
+    "note": _noting,
+    "tag": _tagging,
+}
