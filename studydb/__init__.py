@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from studydb.domain.errors import UnknownTrial as UnknownTrial
     from studydb.domain.errors import UsageError as UsageError
     from studydb.domain.life.plateau import Plateau as Plateau
-    from studydb.domain.life.retry import Retry as Retry
+    from studydb.domain.life.retry_policy import Retry as Retry
     from studydb.domain.life.states import Reason as Reason
     from studydb.domain.life.states import State as State
     from studydb.domain.life.states import Status as Status
@@ -97,7 +97,7 @@ _HOMES = {
         "UsageError",
     ),
     "studydb.domain.life.plateau": ("Plateau",),
-    "studydb.domain.life.retry": ("Retry",),
+    "studydb.domain.life.retry_policy": ("Retry",),
     "studydb.domain.life.states": ("Reason", "State", "Status"),
     "studydb.domain.records": ("Counts",),
     "studydb.domain.space.search_space": (

@@ -7,7 +7,7 @@ from typing import Any
 
 from studydb.domain.arguments import count, count_or_none, flag
 from studydb.domain.life.ending import MAX_LOSSES
-from studydb.domain.life.retry import Retry, read_retry
+from studydb.domain.life.retry_policy import Retry, read_retry
 from studydb.domain.life.rules import Rule, rules_of_study
 from studydb.domain.limits import (
     LIMITS,

@@ -3,7 +3,7 @@
 from studydb.db import Txn
 from studydb.domain.failures import Failure
 from studydb.domain.life.ending import retry_delay_s
-from studydb.domain.life.retry import UNCOUNTED_IN_A_ROW, Counting
+from studydb.domain.life.retry_policy import UNCOUNTED_IN_A_ROW, Counting
 from studydb.domain.life.states import Reason
 from studydb.domain.records import Lease, Study
 from studydb.store import attempts

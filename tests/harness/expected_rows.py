@@ -95,7 +95,7 @@ def _trial(model: Model, trial: ModelTrial) -> dict[str, Any]:
 
 def _summary(model: Model, trial: ModelTrial) -> dict[str, Any]:
     steps = sorted(trial.live)
-    best_step, best = model.best_of(trial)
+    best_step, best = model.judge.best_of(trial.live)
     has_rank = trial.held is None and trial.invalidated_at is None
     is_ranked = has_rank and best is not None and not math.isnan(best)
     return {

@@ -13,8 +13,16 @@ from typing import Any
 from harness.model_clones import clone, fall_back, release
 from harness.model_exits import judge_exit
 from harness.model_judging import ModelJudge
-from harness.model_rows import ModelAttempt, ModelCheckpoint, ModelTrial, ModelWorker
+from harness.model_rows import (
+    ENDED,
+    FINAL_DECIDERS,
+    ModelAttempt,
+    ModelCheckpoint,
+    ModelTrial,
+    ModelWorker,
+)
 from harness.model_spending import SPENT, TIMED_OUT, ModelSpending
+from harness.model_steering import check_steering, steer, wake
 from harness.model_validity import invalidate, reinstate
 from studydb.domain.errors import BudgetSpent, LeaseLost, NotAllowed, UnknownTrial
 from studydb.domain.failures import Failure
@@ -23,9 +31,6 @@ from studydb.domain.life.ending import Ending
 from studydb.domain.life.states import Reason, State, Status
 from studydb.domain.metrics import Result
 from studydb.domain.records import NewStudy, Request
-
-ENDED = (State.TERMINATED, State.ERROR)
-FINAL_DECIDERS = (DecidedBy.SCHEDULER, DecidedBy.RULE, DecidedBy.LIMIT, DecidedBy.TRIAL)
 
 
 class Model:
@@ -101,7 +106,7 @@ class Model:
         if trial.held is not attempt:
             self._refuse(attempt, flush_no)
             return attempt.verdict, due
-        if _has_final_verdict(trial) or flush_no <= trial.flush_no:
+        if trial.refuses_results or flush_no <= trial.flush_no:
             return trial.verdict, due
         decided, stored = self._store(trial, attempt, after, results)
         limit = self._charge(trial, stored)
@@ -158,7 +163,7 @@ class Model:
             self._refuse(attempt, flush_no)
             return None
         decided, stored = None, results[:0]
-        if not _has_final_verdict(trial) and flush_no > trial.flush_no:
+        if not trial.refuses_results and flush_no > trial.flush_no:
             decided, stored = self._store(trial, attempt, after, results)
         self._charge(trial, stored)
         given: Any = {"flush_no": flush_no, "actor": "worker", "failure": failure}
@@ -172,7 +177,7 @@ class Model:
             self._stop_if_spent()
         for trial in held:
             self._renew(trial)
-            if not _has_final_verdict(trial):
+            if not trial.refuses_results:
                 timed_out = TIMED_OUT if self.spending.is_timed_out(trial) else None
                 trial.verdict = timed_out or self._asked(trial)
         return {trial.attempts[-1].token: trial.verdict for trial in held}
@@ -234,7 +239,7 @@ class Model:
             trial.ready_at = None
         if trial.held and trial.suspect_at is None and self._expiry(trial) < self.now:
             trial.suspect_at = self.now
-        self._wake(trial)
+        wake(self, trial)
 
     def _is_lost(self, trial: ModelTrial) -> bool:
         if trial.held is None or trial.suspect_at is None or trial.lease_s is None:
@@ -305,40 +310,13 @@ class Model:
         if self._recorded(request.token):
             return
         numbers = sorted(set(numbers))
-        for number in numbers:
-            if number >= len(self.trials):
-                raise UnknownTrial
-            if self.trials[number].state in ENDED:
-                raise NotAllowed
-        if changes and any(self.trials[number].state is State.RUNNING for number in numbers):
-            raise NotAllowed
-        if kind != "stopped" and any(
-            self.trials[one].invalidated_at is not None for one in numbers
-        ):
-            raise NotAllowed
+        check_steering(self, kind, numbers, changes=bool(changes))
         for number in numbers:
             trial = self.trials[number]
             trial.changed = {**(trial.changed or {}), **changes} if changes else trial.changed
-            self._steer(trial, kind)
+            steer(self, trial, kind)
         data = {"numbers": numbers} | ({"params": changes} if changes else {})
         self._record_event(kind, request.actor, token=request.token, data=data)
-
-    def _steer(self, trial: ModelTrial, kind: str) -> None:
-        if trial.state is State.RUNNING:
-            requests = {"paused": Action.PAUSE, "stopped": Action.STOP, "resumed": None}
-            trial.request = requests[kind]
-        elif kind == "stopped":
-            trial.state, trial.reason, trial.ended_at = State.TERMINATED, Reason.CANCELLED, self.now
-            trial.ready_at = trial.paused_by = None
-            release(trial)
-            self.judge.leave_rungs(trial.number)
-        elif kind == "paused":
-            trial.state, trial.paused_by, trial.ready_at = State.PAUSED, "person", None
-        elif trial.paused_by == DecidedBy.PERSON and self.judge.waits(trial.number):
-            trial.paused_by = DecidedBy.SCHEDULER
-        elif trial.state is State.PAUSED:
-            trial.state, trial.paused_by, trial.ready_at = State.PENDING, None, None
-            self.judge.leave_rungs(trial.number)
 
     def set_status(self, status: Status, request: Request) -> None:
         _run_to_end(self.set_status_in_turns(status, request))
@@ -361,11 +339,7 @@ class Model:
             yield
             for trial in self.trials:
                 if trial.number not in skipped:
-                    self._wake(trial)
-
-    def _wake(self, trial: ModelTrial) -> None:
-        if trial.paused_by == "study" and self.status is Status.RUNNING:
-            trial.state, trial.paused_by = State.PENDING, None
+                    wake(self, trial)
 
     def extend(self, request: Request, *, by: int) -> int:
         if recorded := self._recorded(request.token):
@@ -423,7 +397,7 @@ class Model:
         ranked = {
             trial.number: self.judge.score(value)
             for trial in self.trials
-            if (value := self.best_of(trial)[1]) is not None
+            if (value := self.judge.best_of(trial.live)[1]) is not None
             and not math.isnan(value)
             and trial.invalidated_at is None
         }
@@ -609,21 +583,6 @@ class Model:
         where = (attempt.number, attempt.no) if attempt else (number, None)
         recorded = {"kind": kind, "actor": actor, "token": token, "data": data}
         self.events.append({"number": where[0], "attempt": where[1]} | recorded)
-
-    def best_of(self, trial: ModelTrial) -> tuple[int | None, float | None]:
-        """The first step with the best value, and this value; NaN only if all values are NaN."""
-        if not trial.live:
-            return None, None
-        best = min(
-            sorted(trial.live),
-            key=lambda step: (math.isnan(trial.live[step]), self.judge.score(trial.live[step])),
-        )
-        return best, trial.live[best]
-
-
-def _has_final_verdict(trial: ModelTrial) -> bool:
-    """Whether further results are dropped."""
-    return trial.verdict is not None and trial.verdict.by in FINAL_DECIDERS
 
 
 def _run_to_end(turns: Generator[None, None, Any]) -> Any:

@@ -7,7 +7,7 @@ For promotion the rank of the quantile is computed with `Fraction`.
 
 import math
 import operator
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -97,6 +97,13 @@ class ModelJudge:
             return None
         with np.errstate(invalid="ignore"):
             return -float(np.percentile([-score for score in scores], self._percentage))
+
+    def best_of(self, live: Mapping[int, float]) -> tuple[int | None, float | None]:
+        """The first step with the best value, and this value; NaN only if all values are NaN."""
+        if not live:
+            return None, None
+        best = min(sorted(live), key=lambda step: (math.isnan(live[step]), self.score(live[step])))
+        return best, live[best]
 
     @property
     def promotes(self) -> bool:

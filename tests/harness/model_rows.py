@@ -2,8 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from studydb.domain.life.decisions import Action, Verdict
+from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.states import Reason, State
+
+ENDED = (State.TERMINATED, State.ERROR)
+FINAL_DECIDERS = (DecidedBy.SCHEDULER, DecidedBy.RULE, DecidedBy.LIMIT, DecidedBy.TRIAL)
 
 
 @dataclass
@@ -85,6 +88,11 @@ class ModelTrial:
     parent: int | None = None
     source: ModelCheckpoint | None = None
     pinned: ModelCheckpoint | None = None
+
+    @property
+    def refuses_results(self) -> bool:
+        """Whether further results are dropped."""
+        return self.verdict is not None and self.verdict.by in FINAL_DECIDERS
 
     @property
     def held(self) -> ModelAttempt | None:

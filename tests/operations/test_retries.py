@@ -4,7 +4,7 @@ import pytest
 from harness.arrange import SimulatedWorker, new_study
 
 from studydb.domain.failures import failure_of
-from studydb.domain.life.retry import UNCOUNTED_IN_A_ROW, Retry
+from studydb.domain.life.retry_policy import UNCOUNTED_IN_A_ROW, Retry
 from studydb.domain.life.states import Reason, State
 from studydb.operations.create import load
 from studydb.operations.recover import recover

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict
-from studydb.domain.life.retry import Counting
+from studydb.domain.life.retry_policy import Counting
 from studydb.domain.life.states import Reason, State, Status
 
 NO_LIMIT = -1

@@ -7,7 +7,7 @@ import pytest
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.failures import MOST_BASES, Failure, bounded_failure, failure_of
 from studydb.domain.life.ending import Limits, TrialFacts, decide_ending
-from studydb.domain.life.retry import Counting, Retry, read_retry
+from studydb.domain.life.retry_policy import Counting, Retry, read_retry
 from studydb.domain.life.states import Reason, State
 
 COUNTED, UNCOUNTED, FINAL = Counting
