@@ -206,12 +206,13 @@ def test_report_after_stop_signals_stores_its_result_and_raises_trial_stopped(st
 def test_report_that_says_done_after_a_stop_signal_completes_the_trial(start):
     def train(config, trial):
         trial.report({"loss": 1.0})
+        Path("reported").touch()
         while not Path("sent").exists():
             time.sleep(0.001)
         trial.report({"loss": 2.0, "done": True})
 
     attempt = start(train)
-    attempt.receive()
+    eventually((attempt.workdir / "reported").exists)
     attempt.child.terminate()
     (attempt.workdir / "sent").touch()
 
