@@ -1,0 +1,291 @@
+"""
+Every request of a person, for a trial in every state, beside every operation of a worker.
+
+On PostgreSQL the two run at the same moment, statement by statement; on SQLite, which has one
+writer, one after the other in both orders. Answers and rows are those of the model, no call ends in
+a deadlock, and the last word of a person holds, at the latest from the next renewal on. A quarter
+of the cells run, in which each request meets each state, and each operation; `STUDYDB_NIGHTLY=1`
+runs all.
+"""
+
+import os
+from contextlib import closing
+from functools import partial
+from itertools import permutations
+from random import Random
+from typing import NamedTuple
+
+import pytest
+from harness import postgres
+from harness.actions import outcome_of
+from harness.expected_rows import expected_rows
+from harness.interleaver import Interleaver
+from harness.random_walk import ASHAS, PROMOTIONS, RandomWalk
+from harness.row_invariants import broken_promises, ended_rows
+from harness.serial_orders import explaining_order, unordered
+from harness.snapshot import take_snapshot
+
+from studydb.db import connect
+from studydb.domain.life.decisions import Action, DecidedBy
+from studydb.domain.life.states import FINAL, Reason, State, Status
+from studydb.operations.reads import existing_trial
+from studydb.operations.renew import renew
+from studydb.schedulers import FIFO
+
+
+class Subject(NamedTuple):
+    """The trial of a cell, and the newest attempt at it, which may have ended."""
+
+    walk: RandomWalk
+    attempt: object
+
+    @property
+    def number(self):
+        return self.attempt.lease.number
+
+    @property
+    def factory(self):
+        return self.walk.factory
+
+    def do(self, action):
+        self.walk.do(action)
+
+    def end(self, outcome):
+        self.do(self.factory.finish(self.attempt, [], outcome))
+
+    def is_asked_to(self, kind):
+        self.do(self.factory.steer(kind, [self.number]))
+
+    def renews(self):
+        self.do(self.factory.renew(self.attempt.worker))
+
+
+def running(subject):
+    pass
+
+
+def pending(subject):
+    subject.end(Reason.PREEMPTED)
+
+
+def told_to_stop(subject):
+    subject.is_asked_to("stopped")
+    subject.renews()
+
+
+def told_to_pause(subject):
+    subject.is_asked_to("paused")
+    subject.renews()
+
+
+def asked_to_stop(subject):
+    subject.is_asked_to("stopped")
+
+
+def lost(subject):
+    subject.walk.make_suspect(subject.attempt.worker.lease_s)
+
+
+def paused(subject):
+    subject.is_asked_to("paused")
+    subject.end(Reason.PREEMPTED)
+
+
+def paused_with_its_study(subject):
+    subject.do(subject.factory.set_status(Status.PAUSED))
+    subject.end(Reason.PREEMPTED)
+
+
+def stopped_by_the_scheduler(subject):
+    subject.do(subject.factory.report(subject.attempt, [0.5] * 9))
+
+
+def waiting_at_a_rung(subject):
+    subject.end(Reason.PREEMPTED)
+
+
+def completed(subject):
+    subject.end(Reason.COMPLETED)
+
+
+def failed(subject):
+    subject.end(Reason.FAILED)
+
+
+def invalidated(subject):
+    subject.end(Reason.COMPLETED)
+    subject.do(subject.factory.invalidate([subject.number], undo=False))
+
+
+STATES = [
+    *(running, pending, told_to_stop, told_to_pause, asked_to_stop, lost, paused),
+    *(paused_with_its_study, stopped_by_the_scheduler, waiting_at_a_rung, completed, failed),
+    invalidated,
+]
+SCHEDULERS = {stopped_by_the_scheduler: ASHAS[0], waiting_at_a_rung: PROMOTIONS[0]}
+
+REQUESTS = {
+    "pause": lambda one: one.factory.steer("paused", [one.number]),
+    "resume": lambda one: one.factory.steer("resumed", [one.number]),
+    "resume changed": lambda one: one.factory.resume_changed([one.number], lr=0.3),
+    "stop": lambda one: one.factory.steer("stopped", [one.number]),
+    "retry": lambda one: one.factory.retry([one.number], from_scratch=False),
+    "invalidate": lambda one: one.factory.invalidate([one.number], undo=False),
+    "undo": lambda one: one.factory.invalidate([one.number], undo=True),
+    "enqueue": lambda one: one.factory.enqueue(),
+    "extend": lambda one: one.factory.extend(by=1),
+    "set limits": lambda one: one.factory.set_limits({"max_steps": 1_000_001}),
+    "pause the study": lambda one: one.factory.set_status(Status.PAUSED),
+    "stop the study": lambda one: one.factory.set_status(Status.STOPPED),
+    "resume the study": lambda one: one.factory.set_status(Status.RUNNING),
+}
+
+ACTORS = {
+    "claim": lambda one: one.factory.claim(one.walk.workers[0]),
+    "ask": lambda one: one.factory.ask(one.walk.workers[0]),
+    "promote": lambda one: one.factory.promote(one.walk.workers[0]),
+    "report": lambda one: one.factory.report(one.attempt, [0.4]),
+    "save": lambda one: one.factory.save(one.attempt),
+    "complete": lambda one: one.factory.finish(one.attempt, [0.4], Reason.COMPLETED),
+    "fail": lambda one: one.factory.finish(one.attempt, [], Reason.FAILED),
+    "release": lambda one: one.factory.finish(one.attempt, [], Reason.PREEMPTED),
+    "give back": lambda one: one.factory.give_back(one.attempt, [], later=True),
+    "renew": lambda one: one.factory.renew(one.attempt.worker),
+    "recover": lambda one: one.factory.recover(),
+}
+
+ALL = bool(os.environ.get("STUDYDB_NIGHTLY"))
+SHARE = 4
+
+
+def actors_beside(request, state):
+    """Yield the operations that run beside the request, by name, with the trial in the state."""
+    first = list(REQUESTS).index(request) + STATES.index(state)
+    for place, (name, make) in enumerate(ACTORS.items(), first):
+        if ALL or place % SHARE == 0:
+            yield name, make
+
+
+@pytest.fixture(scope="module")
+def stage(postgres_server, postgres_template):
+    with (
+        postgres.temporary_database(postgres_server, template=postgres_template) as url,
+        closing(connect(url)) as database,
+        closing(Interleaver(url)) as interleaver,
+    ):
+        yield database, interleaver
+
+
+@pytest.fixture
+def sqlite_database(sqlite_url):
+    with closing(connect(sqlite_url)) as database:
+        yield database
+
+
+@pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
+@pytest.mark.parametrize("request_", REQUESTS)
+def test_request_beside_an_operation_has_the_effect_of_a_serial_order(stage, request_, state):
+    database, interleaver = stage
+    for actor, make in actors_beside(request_, state):
+        rng = Random(f"{request_} {state.__name__} {actor}")
+        subject = prepared(database, rng, request_, state)
+        actions = [REQUESTS[request_](subject), make(subject)]
+        ended = ended_rows(database, subject.walk.study)
+
+        result = interleaver.run([each.act for each in actions], rng, clock=subject.walk.clock)
+
+        message = f"beside {actor}: {result}"
+        assert result.faults == [], message
+        assert broken_promises(database, subject.walk.study) == {}, message
+        assert ended.items() <= ended_rows(database, subject.walk.study).items(), message
+        shown = take_snapshot(database, subject.walk.study)
+        order = explaining_order(subject.walk.model, actions, result.answers, shown)
+        assert order is not None, message
+        if not isinstance(result.answers[0], type):  # it was not refused
+            check_the_last_word(database, subject, request_, message)
+
+
+@pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
+@pytest.mark.parametrize("request_", REQUESTS)
+def test_request_before_and_after_an_operation_does_what_the_model_does(
+    sqlite_database, request_, state
+):
+    for actor, make in actors_beside(request_, state):
+        for order in permutations([REQUESTS[request_], make]):
+            rng = Random(f"{request_} {state.__name__} {actor}")
+            subject = prepared(sqlite_database, rng, request_, state)
+            answers = do_in_turn(sqlite_database, subject, order)
+            answer = answers[order.index(REQUESTS[request_])]
+            if not isinstance(answer, type):
+                check_the_last_word(sqlite_database, subject, request_, actor)
+
+
+def do_in_turn(database, subject, order):
+    model, study = subject.walk.model, subject.walk.study
+    ended = ended_rows(database, study)
+    actions = [make(subject) for make in order]
+
+    answers = [outcome_of(partial(action.act, database)) for action in actions]
+
+    assert answers == [outcome_of(partial(action.expect, model)) for action in actions]
+    assert unordered(take_snapshot(database, study)) == unordered(expected_rows(model))
+    assert broken_promises(database, study) == {}
+    assert ended.items() <= ended_rows(database, study).items()
+    return answers
+
+
+def prepared(database, rng, request, state):
+    """A study with some other trials, and one trial in the state."""
+    limits = {"max_steps": 1_000_000} if request == "set limits" else {}
+    walk = RandomWalk(
+        database,
+        rng,
+        scheduler=SCHEDULERS.get(state, FIFO()),
+        rules=(),
+        num_trials=6,
+        max_concurrent=rng.choice([None, 3]),
+        max_failures=0,
+        max_losses=10,
+        **limits,
+    )
+    for _ in range(2):
+        walk.take_a_trial(rng)
+    subject = Subject(walk, walk.factory.attempts[-1])
+    state(subject)
+    return subject
+
+
+def check_the_last_word(database, subject, request, message):
+    """A trial obeys the request, or its attempt learns of it at the next renewal."""
+    with database.begin(write=False) as txn:
+        trial = existing_trial(txn, subject.walk.study, subject.number)
+    if request in ("stop", "invalidate"):
+        assert trial.state in {*FINAL, State.RUNNING}, message
+    if request == "pause":
+        assert trial.state in {*FINAL, State.RUNNING, State.PAUSED}, message
+    if request.startswith("resume") and request != "resume the study":
+        assert trial.paused_by != DecidedBy.PERSON, message
+    if trial.state is State.RUNNING:
+        check_the_verdict(database, subject, request, trial, message)
+
+
+def check_the_verdict(database, subject, request, trial, message):
+    holder = max(
+        (each for each in subject.factory.attempts if each.lease.number == trial.number),
+        key=lambda each: each.lease.attempt,
+    )
+    if holder.lease.attempt != trial.attempt:
+        return  # the claim beside the request was answered to nobody
+    held = renew(database, subject.walk.study, worker_id=holder.worker.id, held=[holder.lease]).held
+    verdict = held.get(holder.lease.token)
+    if verdict is not None and verdict.refuses_results:
+        return  # a scheduler's decision stands
+    wanted = {
+        "stop": Action.STOP,
+        "invalidate": Action.STOP,
+        "pause": Action.PAUSE,
+        "resume": None,
+        "resume changed": None,
+    }
+    if request in wanted:
+        assert (verdict and verdict.action) == wanted[request], message
