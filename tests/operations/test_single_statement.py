@@ -142,7 +142,7 @@ def test_claim_begins_an_attempt_with_the_trials_config_and_checkpoint(
     assert claimed.config == {"lr": 0.5, "epochs": 27}
     assert (claimed.checkpoint is not None) == saved
     assert rows(database, "SELECT sum(pending), sum(running) FROM counter") == [(0, 1)]
-    renewal = renew(database, worker_id=worker.id, held=[claimed.lease])
+    renewal = renew(database, study, worker_id=worker.id, held=[claimed.lease])
     assert renewal.held.keys() == {claimed.lease.token}
     with database.begin(write=False) as txn:
         found = attempts.find(

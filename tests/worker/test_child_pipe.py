@@ -4,7 +4,7 @@ import math
 import socket
 import struct
 import uuid
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 from harness.child_messages import STOP
@@ -28,7 +28,6 @@ from studydb.child.messages import (
 )
 from studydb.domain.errors import InvalidReport
 from studydb.domain.failures import MESSAGE_BYTES, TRACEBACK_BYTES, TYPE_BYTES, Failure
-from studydb.domain.life.rules import Threshold
 from studydb.domain.life.states import Mode
 from studydb.domain.metrics import Result, read_report
 from studydb.domain.objective import Objective
@@ -150,7 +149,7 @@ def test_worker_refuses_text_that_is_not_unicode(text):
 
 def test_texts_from_a_child_are_cut_to_the_limits_of_the_attempt_table():
     huge = "a\0b" * 100_000
-    failure = {"type": huge, "message": huge, "traceback": huge}
+    failure = {"type": huge, "message": huge, "traceback": huge, "bases": [huge]}
 
     ended = read_from_child(framed({"type": "end", "end": "failed", "failure": failure}))
     reported = read_from_child(report(artifact_error=huge))
@@ -159,7 +158,9 @@ def test_texts_from_a_child_are_cut_to_the_limits_of_the_attempt_table():
     assert lengths == [TYPE_BYTES, MESSAGE_BYTES]
     assert len(ended.failure.traceback) == TRACEBACK_BYTES
     assert len(reported.artifact_error) == MESSAGE_BYTES
-    assert "\0" not in "".join([*asdict(ended.failure).values(), reported.artifact_error])
+    assert len(ended.failure.bases[0]) == TYPE_BYTES
+    texts = (ended.failure.type, ended.failure.message, ended.failure.traceback)
+    assert "\0" not in "".join([*texts, *ended.failure.bases, reported.artifact_error])
 
 
 @pytest.mark.parametrize("depth", [500, 5000, 1_000_000])
@@ -205,7 +206,7 @@ def test_job_is_read_as_it_was_written(tmp_path):
         objective=Objective("loss", Mode.MAX),
         scratch="/c",
         store="inline:",
-        rules=(Threshold("loss", "<=", -math.inf),),
+        rules=({"metric": "loss", "op": "<=", "bound": -math.inf},),
         restore=Restore(CheckpointKind.DICT, "inline:", "0" * 64, 7, b"checkpoint"),
         next_decision_step=9,
     )
