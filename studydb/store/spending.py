@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import is_listed, now
-from studydb.db.schema import attempt, study, trial, worker
+from studydb.db.schema import attempt, study, trial
 from studydb.db.types import Json
 from studydb.domain.life.decisions import DecidedBy
 from studydb.domain.life.plateau import BestValues, read_best_values
@@ -17,15 +17,9 @@ from studydb.domain.life.states import Status
 from studydb.domain.limits import Limits
 from studydb.store.studies import THIS, existing
 
-_began_at = (
-    sa.select(sa.func.min(worker.c.started_at))
-    .where(worker.c.study_id == study.c.id)
-    .correlate(study)
-    .scalar_subquery()
-)
 _LIMITS = sa.select(
     *(study.c.status, study.c.paused_by, study.c.settings, study.c.best_values),
-    _began_at.label("began_at"),
+    study.c.started_at,
     now(),
 ).where(THIS)
 _READ = {False: Prepared(_LIMITS), True: Prepared(_LIMITS.with_for_update(key_share=True))}
@@ -102,12 +96,12 @@ def read(txn: Txn, *, study_id: int, lock: bool = False) -> LimitedStudy:
         UnknownStudy: The study was deleted.
     """
     row = existing(txn.first(_READ[lock], study=study_id))
-    status, paused_by, settings, best_values, began_at, at = row
+    status, paused_by, settings, best_values, started_at, at = row
     return LimitedStudy(
         status=Status(status),
         is_spent=status == Status.STOPPED and paused_by == DecidedBy.LIMIT,
         limits=Limits.of(settings or {}),
-        age_s=0.0 if began_at is None else (at - began_at).total_seconds(),
+        age_s=0.0 if started_at is None else (at - started_at).total_seconds(),
         best=read_best_values(best_values),
     )
 

@@ -305,6 +305,19 @@ def test_renewal_stops_a_study_that_is_too_old(database, clock):
     assert "time_limit_s is reached" in read_progress(database, worker.study).limit_reached
 
 
+def test_age_of_a_study_counts_from_its_first_worker(database, clock):
+    first = limited(database, time_limit_s=3600.0)
+    clock.advance(3599)
+    second = SimulatedWorker(database, first.study)
+
+    assert second.take().report(0.5).verdict is None
+    clock.advance(1)
+    assert second.acquire() is None
+    assert rows(database, "SELECT started_at FROM study") == rows(
+        database, f"SELECT started_at FROM worker WHERE id = {first.id}"
+    )
+
+
 def test_study_goes_on_after_its_limit_is_raised_and_it_is_resumed(database):
     worker = limited(database, max_steps=3)
     other = worker.take()
