@@ -18,6 +18,7 @@ from harness.arrange import (
     run_together,
 )
 
+from studydb.analysis.explaining import explain_state
 from studydb.db import connect
 from studydb.domain.errors import InvalidSpec, NotAllowed
 from studydb.domain.failures import Failure
@@ -28,6 +29,7 @@ from studydb.domain.limits import CostLimit, read_cost_limit, read_duration
 from studydb.lease.heartbeat import renewal_period_s
 from studydb.operations import control
 from studydb.operations.overview import read_overview
+from studydb.operations.reads import trial_details
 from studydb.operations.set_limits import set_limits
 from studydb.operations.study_progress import read_progress
 
@@ -225,6 +227,36 @@ def test_trial_that_has_run_for_its_time_limit_is_stopped(database, clock, learn
     clock.advance(1)
     assert later.report(0.3).verdict == TIMED_OUT
     assert read_progress(database, worker.study).status is Status.RUNNING
+
+
+def test_explanation_of_a_timed_out_trial_names_its_time_and_the_limit(database, clock):
+    worker = limited(database, trial_time_limit_s=60.0)
+    run = worker.take()
+    clock.advance(65)
+    run.finish(0.5, outcome=Reason.PREEMPTED)
+
+    why = explain_state(worker.study, trial_details(database, worker.study, 0))
+
+    assert why == "the trial ran for 1 min 5 s; trial_time_limit_s is 1 min 0 s"
+
+
+def test_explanation_of_a_trial_names_the_limit_that_stopped_its_study(database, clock):
+    worker = limited(database, max_steps=1)
+    first, second = worker.take(), worker.take()
+    first.report(0.5)
+    clock.advance(1)
+    first.finish(outcome=Reason.PREEMPTED)
+    clock.advance(1)
+    set_limits(database, worker.study, {"max_steps": 2}, new_request())
+    resume(database, worker.study)
+    second.report(0.5)
+    second.finish(outcome=Reason.PREEMPTED)
+
+    whys = [explain_state(worker.study, trial_details(database, worker.study, n)) for n in (0, 1)]
+
+    assert whys == [
+        f"the study was stopped: max_steps is reached ({n} of {n} steps)" for n in (1, 2)
+    ]
 
 
 def test_pause_does_not_count_as_running_time(database, clock):
