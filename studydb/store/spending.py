@@ -36,7 +36,10 @@ _STORE_BEST = Prepared(
 )
 
 _RUNNING_TIMES = Prepared(
-    sa.select(trial.c.id, trial.c.running_s, trial.c.running_until, attempt.c.started_at, now())
+    sa.select(
+        *(trial.c.id, trial.c.running_s, trial.c.running_until, trial.c.lease_s),
+        *(attempt.c.started_at, now()),
+    )
     .join(attempt, sa.and_(attempt.c.trial_id == trial.c.id, attempt.c.attempt == trial.c.attempt))
     .where(is_listed(trial.c.id, "ids"))
 )
@@ -75,7 +78,8 @@ class RunningTime(NamedTuple):
 
     Attributes:
         counted_s: The part that is stored already.
-        since_s: The seconds that the present attempt has run since then.
+        since_s: The seconds that the present attempt has run since then, at most a lease. A holder
+            that was silent for longer was on a host that slept, or without the database.
     """
 
     trial_id: int
@@ -119,9 +123,11 @@ def store_best(txn: Txn, *, study_id: int, best: Sequence[BestValues]) -> None:
 def running_times(txn: Txn, *, trial_ids: Sequence[int]) -> list[RunningTime]:
     """Read the running times of RUNNING trials, up to now."""
     found = []
-    for trial_id, running_s, until, started_at, at in txn.all(_RUNNING_TIMES, ids=trial_ids):
+    for trial_id, running_s, until, lease_s, started_at, at in txn.all(
+        _RUNNING_TIMES, ids=trial_ids
+    ):
         since = started_at if until is None else max(until, started_at)
-        since_s = max(0.0, (at - since).total_seconds())
+        since_s = min(max(0.0, (at - since).total_seconds()), lease_s)
         found.append(RunningTime(trial_id, running_s or 0.0, since_s, at))
     return found
 

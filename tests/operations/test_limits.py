@@ -229,6 +229,20 @@ def test_trial_that_has_run_for_its_time_limit_is_stopped(database, clock, learn
     assert read_progress(database, worker.study).status is Status.RUNNING
 
 
+def test_silence_of_a_holder_counts_as_one_lease_at_most(database, clock):
+    worker = limited(database, trial_time_limit_s=600.0, total_time_limit_s=1000.0)
+    run = worker.take()
+    clock.advance(8 * 3600)  # the host of the only worker sleeps
+
+    held = list(worker.renew(run).held.values())
+
+    assert held == [None]
+    assert spent(database)[2] == LEASE_S
+    clock.advance(10)
+    assert run.report(0.5).verdict is None
+    assert run.trial().running_s == LEASE_S + 10
+
+
 def test_explanation_of_a_timed_out_trial_names_its_time_and_the_limit(database, clock):
     worker = limited(database, trial_time_limit_s=60.0)
     run = worker.take()
