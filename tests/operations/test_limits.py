@@ -25,7 +25,7 @@ from studydb.domain.failures import Failure
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import Reason, State, Status
-from studydb.domain.limits import CostLimit, read_cost_limit, read_duration
+from studydb.domain.limits import CostLimit, read_cost_limit, read_duration, read_max_steps
 from studydb.lease.heartbeat import renewal_period_s
 from studydb.operations import control
 from studydb.operations.overview import read_overview
@@ -486,10 +486,20 @@ def test_times_are_read_with_their_units(text, seconds):
     assert read_duration("time_limit_s", text) == seconds
 
 
-@pytest.mark.parametrize("value", ["", "ten", "10 weeks", 0, -1, float("nan"), True, "inf"])
+@pytest.mark.parametrize(
+    "value", ["", "ten", "10 weeks", 0, -1, float("nan"), True, "inf", 10**400]
+)
 def test_wrong_times_are_refused(value):
     with pytest.raises(InvalidSpec, match="time_limit_s is"):
         read_duration("time_limit_s", value)
+
+
+@pytest.mark.parametrize(
+    "value", [0, -1, True, 2.5, "", "1e3", 2**62, 10**400, "9" * 25, "9" * 5000]
+)
+def test_wrong_numbers_of_steps_are_refused(value):
+    with pytest.raises(InvalidSpec, match="max_steps is"):
+        read_max_steps("max_steps", value)
 
 
 def test_cost_limits_are_read_as_pair_or_text():
