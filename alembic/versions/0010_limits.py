@@ -1,4 +1,4 @@
-"""Add what limits and stop rules of a study need: sums, best values, and times of trials."""
+"""Add what limits and stop rules of a study need: sums, best values, and running times."""
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
@@ -20,11 +20,16 @@ def upgrade() -> None:
         "counter", sa.Column("steps", sa.BigInteger(), nullable=False, server_default="0")
     )
     op.add_column("study", sa.Column("best_values", Json))
+    op.add_column("study", sa.Column("started_at", Time))
+    op.execute(
+        "UPDATE study SET started_at = "
+        "(SELECT min(worker.started_at) FROM worker WHERE worker.study_id = study.id)"
+    )
     op.add_column("trial", sa.Column("running_s", sa.Double()))
     op.add_column("trial", sa.Column("running_until", Time))
     if op.get_bind().dialect.name == "postgresql":
         for role in _writers("study", "pause_reason"):
-            op.execute(f"GRANT UPDATE (best_values) ON study TO {role}")
+            op.execute(f"GRANT UPDATE (best_values, started_at) ON study TO {role}")
         for role in _writers("counter", "time_s"):
             op.execute(f"GRANT UPDATE (steps) ON counter TO {role}")
         for role in _writers("trial", "time_total_s"):
@@ -35,6 +40,7 @@ def downgrade() -> None:
     """Drop what `upgrade` added."""
     for column in reversed(TIMES):
         op.drop_column("trial", column)
+    op.drop_column("study", "started_at")
     op.drop_column("study", "best_values")
     op.drop_column("counter", "steps")
 

@@ -6,8 +6,8 @@ from studydb.domain.life.rules import first_hit
 from studydb.domain.life.states import Reason
 from studydb.domain.listed_rows import Judgement
 from studydb.domain.metrics import Result
-from studydb.domain.records import Study
-from studydb.domain.text.display import counted, value_text
+from studydb.domain.records import Study, TrialRow
+from studydb.domain.text.display import counted, duration_text, value_text
 from studydb.operations.reads import TrialDetails
 
 
@@ -23,6 +23,10 @@ def explain_state(study: Study, details: TrialDetails) -> str | None:  # noqa: P
             return _explain_judgement(study, details.judgements[-1])
         case Reason.RULE_STOPPED if details.last_result is not None:
             return _explain_rule(study, details.last_result)
+        case Reason.TIMED_OUT:
+            return _explain_time(study, details.trial)
+        case Reason.BUDGET_SPENT:
+            return f"the study was stopped: {details.limit_reached or 'a limit was reached'}"
         case Reason.COMPLETED if details.attempts:
             return _explain_completion(details)
         case Reason.FAILED | Reason.LOST if details.attempts:
@@ -46,6 +50,13 @@ def _explain_rule(study: Study, last: Result) -> str | None:
     if hit is None:  # a rule that compares several results
         hit = next((rule for rule in study.rules if rule.needs_history), None)
     return None if hit is None else f"step {last.step} met the rule {rule_text(hit)}"
+
+
+def _explain_time(study: Study, trial: TrialRow) -> str | None:
+    if trial.running_s is None or study.trial_time_limit_s is None:
+        return None
+    ran, limit = map(duration_text, (trial.running_s, study.trial_time_limit_s))
+    return f"the trial ran for {ran}; trial_time_limit_s is {limit}"
 
 
 def _explain_completion(details: TrialDetails) -> str | None:

@@ -37,7 +37,8 @@ WORKER_UPDATES = {
     "study": (
         *("next_number", "next_draw", "num_draws", "n_counted", "n_running", "points"),
         *("status", "paused_by", "pause_reason"),  # a worker's transaction pauses the study
-        *("proposer_token", "proposer_worker_id", "proposer_expires_at", "best_values"),
+        *("proposer_token", "proposer_worker_id", "proposer_expires_at"),
+        *("best_values", "started_at"),
     ),
     "trial": (
         *("state", "reason", "ready", "ready_at", "request", "request_now", "paused_by"),

@@ -7,16 +7,18 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, TypedDict
 
 from studydb.domain.arguments import count_or_none
-from studydb.domain.canonical import is_number
+from studydb.domain.canonical import LARGEST_DOUBLE, is_number
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.life.metric_values import value_of
-from studydb.domain.metrics import Result
+from studydb.domain.metrics import STEPS_END, Result
 from studydb.domain.objective import Objective
 from studydb.domain.text.display import duration_text
 from studydb.domain.text.names import check_metric_name
 
 _UNITS_S = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"\s*(?P<number>\d+(\.\d*)?|\.\d+)\s*(?P<unit>[a-z]*)\s*")
+_DIGITS = 30
+"""More than a number of 62 bits has; Python refuses to read a number of thousands of digits."""
 _COST = re.compile(r"\s*(?P<metric>[^<>=]+?)\s*<=\s*(?P<most>\S+)\s*")
 
 
@@ -180,7 +182,7 @@ def read_duration(name: str, value: Any) -> float | None:
     seconds = value
     if isinstance(value, str) and (found := _DURATION.fullmatch(value.lower())):
         seconds = float(found["number"]) * _UNITS_S.get(found["unit"], math.nan)
-    if is_number(seconds) and 0 < seconds < math.inf:
+    if is_number(seconds) and 0 < seconds <= LARGEST_DOUBLE:
         return float(seconds)
     raise InvalidSpec(
         f"{name} is {value!r}; it must be a number of seconds above 0, or a text such as '90s', "
@@ -219,10 +221,13 @@ def _number(value: Any) -> float:
 
 
 def read_max_steps(name: str, value: Any) -> int | None:
-    """Read a number of results; None for no limit. A text is read as a number."""
-    if isinstance(value, str) and value.isascii() and value.isdigit():
+    """Read a number of results, of 62 bits at most; None for no limit. A text is a number."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= _DIGITS:
         value = int(value)
-    return count_or_none(name, value, least=1)
+    most = count_or_none(name, value, least=1)
+    if most is not None and most >= STEPS_END:
+        raise InvalidSpec(f"{name} is an integer of more than 62 bits; leave it out for no limit.")
+    return most
 
 
 READERS: dict[str, Callable[[str, Any], Any]] = {

@@ -280,6 +280,7 @@ class TrialRow:
             trial's.
         source_checkpoint_id: The checkpoint from which a clone began.
         parent: The number of the trial of which this trial is a clone.
+        running_s: The running time of all attempts; None if the study does not limit it.
     """
 
     id: int
@@ -309,6 +310,7 @@ class TrialRow:
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
+    running_s: float | None
 
     @property
     def value(self) -> float | None:

@@ -76,6 +76,8 @@ def end_attempt(
         summed: Whether to sum up the trial's metrics; False if its values have caused an error.
     """
     held, is_alive = flushed.held, actor is not Actor.SWEEP
+    if held.source_checkpoint_id is not None:
+        pins.lock(txn, trial_id=lease.trial_id)  # lock order: checkpoints before the study
     charged = charge(
         txn, study, trial_ids=[lease.trial_id], results=flushed.stored, are_alive=is_alive
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from studydb.db import Database, Txn
 from studydb.domain.errors import NoResults, UnknownTrial
-from studydb.domain.life.states import State
+from studydb.domain.life.states import Reason, State
 from studydb.domain.listed_rows import (
     AttemptDetails,
     Judgement,
@@ -20,7 +20,17 @@ from studydb.domain.listed_rows import (
 from studydb.domain.metrics import Result
 from studydb.domain.records import Study, TrialRow
 from studydb.domain.text.suggestions import did_you_mean
-from studydb.store import attempts, clones, notes, ranking, results, rungs, trials, view_rows
+from studydb.store import (
+    attempts,
+    clones,
+    events,
+    notes,
+    ranking,
+    results,
+    rungs,
+    trials,
+    view_rows,
+)
 
 MOST_NOTES = 20
 """How many of a trial's newest notes a page shows."""
@@ -41,6 +51,7 @@ class TrialDetails:
         clones: The numbers of the trials by which this trial was run again.
         notes: The newest notes on the trial, oldest first.
         last_result: None if the trial has reported nothing.
+        limit_reached: Which limit or stop rule has stopped the study of a BUDGET_SPENT trial.
     """
 
     trial: TrialRow
@@ -50,6 +61,7 @@ class TrialDetails:
     clones: list[int]
     notes: list[ListedNote]
     last_result: Result | None
+    limit_reached: str | None
 
 
 def list_studies(database: Database) -> list[ListedStudy]:
@@ -151,7 +163,14 @@ def trial_details(database: Database, study: Study, number: int) -> TrialDetails
             ],
             notes=notes.newest(txn, study_id=study.id, trial_id=trial.id, limit=MOST_NOTES),
             last_result=results.last(txn, trial_spans(txn, study, trial)),
+            limit_reached=_limit_reached(txn, study, trial),
         )
+
+
+def _limit_reached(txn: Txn, study: Study, trial: TrialRow) -> str | None:
+    if trial.reason is not Reason.BUDGET_SPENT or trial.ended_at is None:
+        return None
+    return events.limit_reached(txn, study_id=study.id, until=trial.ended_at)
 
 
 def trial_attempts(database: Database, study: Study, number: int) -> list[AttemptDetails]:

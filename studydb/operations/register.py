@@ -3,7 +3,7 @@
 from studydb.db import Database
 from studydb.db.faults import Duplicate
 from studydb.domain.records import Process, Study
-from studydb.store import workers
+from studydb.store import studies, workers
 
 
 def register(
@@ -17,7 +17,7 @@ def register(
     version: str,
 ) -> int:
     """
-    Insert the row of a worker process.
+    Insert the row of a worker process; the first worker sets when the study has started.
 
     Args:
         uuid: New for each start of a process. A second row with the same uuid is not inserted.
@@ -27,7 +27,7 @@ def register(
     """
     try:
         with database.begin() as txn:
-            return workers.insert(
+            worker_id = workers.insert(
                 txn,
                 uuid=uuid,
                 study_id=study.id,
@@ -36,6 +36,8 @@ def register(
                 lease_s=lease_s,
                 version=version,
             )
+            studies.start(txn, study_id=study.id, worker_id=worker_id)
+        return worker_id
     except Duplicate:
         with database.begin(write=False) as txn:
             return workers.id_of(txn, uuid=uuid)

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -9,7 +10,7 @@ import sqlalchemy as sa
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import now
 from studydb.db.schema import event, trial
-from studydb.domain.life.event_kinds import EventKind
+from studydb.domain.life.event_kinds import Actor, EventKind
 from studydb.domain.listed_rows import StorageProblem
 from studydb.domain.records import LastError, Lease, Request
 
@@ -49,7 +50,9 @@ FAILURES_SCANNED = 200
 
 
 def _newest(limit: int) -> sa.Subquery:
-    columns = (event.c[name] for name in ("id", "trial_id", "attempt", "kind", "data", "at"))
+    columns = (
+        event.c[name] for name in ("id", "trial_id", "attempt", "kind", "actor", "data", "at")
+    )
     of_study = sa.select(*columns).where(event.c.study_id == sa.bindparam("study"))
     return of_study.order_by(event.c.id.desc()).limit(limit).subquery()
 
@@ -86,6 +89,17 @@ _LAST_FAILURE = Prepared(
     .where(
         sa.or_(_OF_PROBLEMS.c.kind == EventKind.FAILED, _OF_PROBLEMS.c.kind == EventKind.LOST),
         _OF_PROBLEMS.c.data.is_not(None),
+    )
+    .order_by(_OF_PROBLEMS.c.id.desc())
+    .limit(1)
+)
+
+_LIMIT_REACHED = Prepared(
+    sa.select(_OF_PROBLEMS.c.data)
+    .where(
+        _OF_PROBLEMS.c.kind == EventKind.STUDY_STOPPED,
+        _OF_PROBLEMS.c.actor == Actor.LIMIT,
+        _OF_PROBLEMS.c.at <= sa.bindparam("until", type_=event.c.at.type),
     )
     .order_by(_OF_PROBLEMS.c.id.desc())
     .limit(1)
@@ -188,3 +202,15 @@ def last_error(txn: Txn, *, study_id: int) -> LastError | None:
         return None
     texts = _texts(row.data)
     return LastError(row.number, row.attempt, texts.get("type", ""), texts.get("message", ""))
+
+
+def limit_reached(txn: Txn, *, study_id: int, until: datetime) -> str | None:
+    """
+    Find which limit or stop rule last stopped a study before a time.
+
+    Returns:
+        A text such as "max_steps is reached (9 of 9 steps)"; None if the event is not among the
+        study's newest events.
+    """
+    row = txn.first(_LIMIT_REACHED, study=study_id, until=until)
+    return None if row is None else _texts(row.data).get("reason")

@@ -33,6 +33,16 @@ _COUNT_UNREMOVED = Prepared(
     .values(pins=checkpoint.c.pins + 1)
     .returning(checkpoint.c.id)
 )
+_LOCK = Prepared(
+    sa.select(checkpoint.c.id)
+    .where(
+        checkpoint.c.id.in_(
+            sa.select(pin.c.checkpoint_id).where(pin.c.trial_id == sa.bindparam("trial"))
+        )
+    )
+    .order_by(checkpoint.c.id)
+    .with_for_update(key_share=True, of=checkpoint)
+)
 _RELEASE = Prepared(
     sa.delete(pin).where(is_listed(pin.c.trial_id, "trials")).returning(pin.c.checkpoint_id)
 )
@@ -58,6 +68,11 @@ def insert(txn: Txn, *, study_id: int, checkpoint_id: int, trial_id: int, actor:
         reason=CLONE,
         actor=actor,
     )
+
+
+def lock(txn: Txn, *, trial_id: int) -> None:
+    """Lock the checkpoints that a locked trial pins, before the study's row is locked."""
+    txn.all(_LOCK, trial=trial_id)
 
 
 def release(txn: Txn, *, trial_ids: Sequence[int]) -> None:

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import is_listed, now
-from studydb.db.schema import attempt, study, trial, worker
+from studydb.db.schema import attempt, study, trial
 from studydb.db.types import Json
 from studydb.domain.life.decisions import DecidedBy
 from studydb.domain.life.plateau import BestValues, read_best_values
@@ -17,15 +17,9 @@ from studydb.domain.life.states import Status
 from studydb.domain.limits import Limits
 from studydb.store.studies import THIS, existing
 
-_began_at = (
-    sa.select(sa.func.min(worker.c.started_at))
-    .where(worker.c.study_id == study.c.id)
-    .correlate(study)
-    .scalar_subquery()
-)
 _LIMITS = sa.select(
     *(study.c.status, study.c.paused_by, study.c.settings, study.c.best_values),
-    _began_at.label("began_at"),
+    study.c.started_at,
     now(),
 ).where(THIS)
 _READ = {False: Prepared(_LIMITS), True: Prepared(_LIMITS.with_for_update(key_share=True))}
@@ -42,7 +36,10 @@ _STORE_BEST = Prepared(
 )
 
 _RUNNING_TIMES = Prepared(
-    sa.select(trial.c.id, trial.c.running_s, trial.c.running_until, attempt.c.started_at, now())
+    sa.select(
+        *(trial.c.id, trial.c.running_s, trial.c.running_until, trial.c.lease_s),
+        *(attempt.c.started_at, now()),
+    )
     .join(attempt, sa.and_(attempt.c.trial_id == trial.c.id, attempt.c.attempt == trial.c.attempt))
     .where(is_listed(trial.c.id, "ids"))
 )
@@ -81,7 +78,8 @@ class RunningTime(NamedTuple):
 
     Attributes:
         counted_s: The part that is stored already.
-        since_s: The seconds that the present attempt has run since then.
+        since_s: The seconds that the present attempt has run since then, at most a lease. A holder
+            that was silent for longer was on a host that slept, or without the database.
     """
 
     trial_id: int
@@ -102,12 +100,12 @@ def read(txn: Txn, *, study_id: int, lock: bool = False) -> LimitedStudy:
         UnknownStudy: The study was deleted.
     """
     row = existing(txn.first(_READ[lock], study=study_id))
-    status, paused_by, settings, best_values, began_at, at = row
+    status, paused_by, settings, best_values, started_at, at = row
     return LimitedStudy(
         status=Status(status),
         is_spent=status == Status.STOPPED and paused_by == DecidedBy.LIMIT,
         limits=Limits.of(settings or {}),
-        age_s=0.0 if began_at is None else (at - began_at).total_seconds(),
+        age_s=0.0 if started_at is None else (at - started_at).total_seconds(),
         best=read_best_values(best_values),
     )
 
@@ -125,9 +123,11 @@ def store_best(txn: Txn, *, study_id: int, best: Sequence[BestValues]) -> None:
 def running_times(txn: Txn, *, trial_ids: Sequence[int]) -> list[RunningTime]:
     """Read the running times of RUNNING trials, up to now."""
     found = []
-    for trial_id, running_s, until, started_at, at in txn.all(_RUNNING_TIMES, ids=trial_ids):
+    for trial_id, running_s, until, lease_s, started_at, at in txn.all(
+        _RUNNING_TIMES, ids=trial_ids
+    ):
         since = started_at if until is None else max(until, started_at)
-        since_s = max(0.0, (at - since).total_seconds())
+        since_s = min(max(0.0, (at - since).total_seconds()), lease_s)
         found.append(RunningTime(trial_id, running_s or 0.0, since_s, at))
     return found
 

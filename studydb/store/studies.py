@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import now
-from studydb.db.schema import search_space, signature, study, trainable
+from studydb.db.schema import search_space, signature, study, trainable, worker
 from studydb.db.statement import Row
 from studydb.domain.errors import UnknownStudy
 from studydb.domain.life.decisions import DecidedBy
@@ -158,6 +158,13 @@ _RELOCATE = Prepared(
 
 _STORE_SETTINGS = Prepared(
     sa.update(study).where(THIS).values(settings=sa.bindparam("to_settings"))
+)
+
+_started_at = (
+    sa.select(worker.c.started_at).where(worker.c.id == sa.bindparam("worker")).scalar_subquery()
+)
+_START = Prepared(
+    sa.update(study).where(THIS, study.c.started_at.is_(None)).values(started_at=_started_at)
 )
 
 _RENAME = Prepared(sa.update(study).where(THIS).values(name=sa.bindparam("to_name")))
@@ -345,6 +352,11 @@ def admit(txn: Txn, *, study_id: int) -> int | None:
     """Take a number for a new PENDING trial; None if the budget is spent."""
     row = txn.first(_ADMIT, study=study_id)
     return None if row is None else int(row.number)
+
+
+def start(txn: Txn, *, study_id: int, worker_id: int) -> None:
+    """Store when the study's first worker has started; later workers change nothing."""
+    txn.run(_START, study=study_id, worker=worker_id)
 
 
 def number_clones(txn: Txn, *, study_id: int, n: int) -> int:

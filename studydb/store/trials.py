@@ -437,6 +437,7 @@ def read(row: Any) -> TrialRow:
         created_at=row.created_at,
         started_at=row.started_at,
         ended_at=row.ended_at,
+        running_s=row.running_s,
     )
 
 

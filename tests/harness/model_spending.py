@@ -44,7 +44,8 @@ class ModelSpending:
             began = trial.attempts[-1].started_at
             until = trial.running_until
             since = began if until is None else max(until, began)
-            elapsed_s = max(0.0, now - since)
+            assert trial.lease_s is not None
+            elapsed_s = min(max(0.0, now - since), trial.lease_s)
             trial.running_s = (trial.running_s or 0.0) + elapsed_s
             trial.running_until = now
             self.time_s += elapsed_s if self._sums else 0.0

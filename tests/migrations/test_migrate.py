@@ -150,6 +150,21 @@ def test_names_and_tags_outlast_a_downgrade_and_an_upgrade(storage_url, database
     assert rows(database, "SELECT name FROM v_trial") == [("base line",)]
 
 
+def test_upgrade_stores_when_the_first_worker_of_each_study_has_started(storage_url, database):
+    study, without_workers = new_study(database), new_study(database)
+    first, _ = SimulatedWorker(database, study), SimulatedWorker(database, study)
+    database.close()
+
+    migrate.downgrade(storage_url, "0009")
+    migrate.upgrade(storage_url)
+
+    (started,) = rows(database, f"SELECT started_at FROM worker WHERE id = {first.id}")
+    assert rows(database, f"SELECT started_at FROM study WHERE id = {study.id}") == [started]
+    assert rows(database, f"SELECT started_at FROM study WHERE id = {without_workers.id}") == [
+        (None,)
+    ]
+
+
 def test_downgrade_is_refused_while_rows_have_values_that_the_older_schema_lacks(
     storage_url, database
 ):
@@ -360,6 +375,7 @@ def test_roles_keep_their_rights_across_upgrade_and_downgrade(postgres_url):
 
         migrate.upgrade(postgres_url)
         columns = ("attempt.start", "attempt.start_s", "study.status", "study.pause_reason")
+        columns += ("study.best_values", "study.started_at")
         may_update = [
             connection.execute(
                 "SELECT has_column_privilege(%s, %s, %s, 'UPDATE')", (role, *column.split("."))
@@ -374,7 +390,7 @@ def test_roles_keep_their_rights_across_upgrade_and_downgrade(postgres_url):
         connection.execute(f"DROP OWNED BY {role}")
         connection.execute(f"DROP ROLE {role}")
 
-    assert may_update == [(True,), (True,), (True,), (True,), (False,)]
+    assert may_update == [(True,)] * len(columns) + [(False,)]
 
 
 def test_rights_on_the_view_of_trials_outlast_a_downgrade(postgres_url):

@@ -18,16 +18,18 @@ from harness.arrange import (
     run_together,
 )
 
+from studydb.analysis.explaining import explain_state
 from studydb.db import connect
 from studydb.domain.errors import InvalidSpec, NotAllowed
 from studydb.domain.failures import Failure
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import Reason, State, Status
-from studydb.domain.limits import CostLimit, read_cost_limit, read_duration
+from studydb.domain.limits import CostLimit, read_cost_limit, read_duration, read_max_steps
 from studydb.lease.heartbeat import renewal_period_s
 from studydb.operations import control
 from studydb.operations.overview import read_overview
+from studydb.operations.reads import trial_details
 from studydb.operations.set_limits import set_limits
 from studydb.operations.study_progress import read_progress
 
@@ -227,6 +229,50 @@ def test_trial_that_has_run_for_its_time_limit_is_stopped(database, clock, learn
     assert read_progress(database, worker.study).status is Status.RUNNING
 
 
+def test_silence_of_a_holder_counts_as_one_lease_at_most(database, clock):
+    worker = limited(database, trial_time_limit_s=600.0, total_time_limit_s=1000.0)
+    run = worker.take()
+    clock.advance(8 * 3600)  # the host of the only worker sleeps
+
+    held = list(worker.renew(run).held.values())
+
+    assert held == [None]
+    assert spent(database)[2] == LEASE_S
+    clock.advance(10)
+    assert run.report(0.5).verdict is None
+    assert run.trial().running_s == LEASE_S + 10
+
+
+def test_explanation_of_a_timed_out_trial_names_its_time_and_the_limit(database, clock):
+    worker = limited(database, trial_time_limit_s=60.0)
+    run = worker.take()
+    clock.advance(65)
+    run.finish(0.5, outcome=Reason.PREEMPTED)
+
+    why = explain_state(worker.study, trial_details(database, worker.study, 0))
+
+    assert why == "the trial ran for 1 min 5 s; trial_time_limit_s is 1 min 0 s"
+
+
+def test_explanation_of_a_trial_names_the_limit_that_stopped_its_study(database, clock):
+    worker = limited(database, max_steps=1)
+    first, second = worker.take(), worker.take()
+    first.report(0.5)
+    clock.advance(1)
+    first.finish(outcome=Reason.PREEMPTED)
+    clock.advance(1)
+    set_limits(database, worker.study, {"max_steps": 2}, new_request())
+    resume(database, worker.study)
+    second.report(0.5)
+    second.finish(outcome=Reason.PREEMPTED)
+
+    whys = [explain_state(worker.study, trial_details(database, worker.study, n)) for n in (0, 1)]
+
+    assert whys == [
+        f"the study was stopped: max_steps is reached ({n} of {n} steps)" for n in (1, 2)
+    ]
+
+
 def test_pause_does_not_count_as_running_time(database, clock):
     worker = limited(database, trial_time_limit_s=60.0)
     run = worker.take()
@@ -303,6 +349,19 @@ def test_renewal_stops_a_study_that_is_too_old(database, clock):
 
     assert held == [SPENT_BY_STUDY]
     assert "time_limit_s is reached" in read_progress(database, worker.study).limit_reached
+
+
+def test_age_of_a_study_counts_from_its_first_worker(database, clock):
+    first = limited(database, time_limit_s=3600.0)
+    clock.advance(3599)
+    second = SimulatedWorker(database, first.study)
+
+    assert second.take().report(0.5).verdict is None
+    clock.advance(1)
+    assert second.acquire() is None
+    assert rows(database, "SELECT started_at FROM study") == rows(
+        database, f"SELECT started_at FROM worker WHERE id = {first.id}"
+    )
 
 
 def test_study_goes_on_after_its_limit_is_raised_and_it_is_resumed(database):
@@ -427,10 +486,20 @@ def test_times_are_read_with_their_units(text, seconds):
     assert read_duration("time_limit_s", text) == seconds
 
 
-@pytest.mark.parametrize("value", ["", "ten", "10 weeks", 0, -1, float("nan"), True, "inf"])
+@pytest.mark.parametrize(
+    "value", ["", "ten", "10 weeks", 0, -1, float("nan"), True, "inf", 10**400]
+)
 def test_wrong_times_are_refused(value):
     with pytest.raises(InvalidSpec, match="time_limit_s is"):
         read_duration("time_limit_s", value)
+
+
+@pytest.mark.parametrize(
+    "value", [0, -1, True, 2.5, "", "1e3", 2**62, 10**400, "9" * 25, "9" * 5000]
+)
+def test_wrong_numbers_of_steps_are_refused(value):
+    with pytest.raises(InvalidSpec, match="max_steps is"):
+        read_max_steps("max_steps", value)
 
 
 def test_cost_limits_are_read_as_pair_or_text():

@@ -30,6 +30,7 @@ from studydb.operations.delete import delete
 from studydb.operations.flushing import lock_rungs
 from studydb.operations.recover import recover
 from studydb.operations.renew import renew
+from studydb.operations.retry import retry
 from studydb.schedulers import ASHA
 from studydb.store import attempts, leases, rungs, studies
 
@@ -108,6 +109,38 @@ def pausing_with_the_study(database):
     return lambda: run.finish(0.3, outcome=Reason.PREEMPTED)
 
 
+def running_clone(database, **overrides):
+    """Start a clone of trial 0 that begins from the checkpoint of that trial."""
+    worker = SimulatedWorker(database, new_study(database, **overrides))
+    parent = worker.take()
+    parent.report(0.5)
+    parent.save()
+    parent.finish()
+    retry(database, worker.study, [0], new_request())
+    return worker.take()
+
+
+def finishing_a_clone_with_limits(database):
+    run = running_clone(database, max_steps=9)
+    return lambda: run.finish(0.3)
+
+
+def finishing_a_clone_of_a_stopped_study(database):
+    run = running_clone(database)
+    control.set_status(database, run.worker.study, Status.STOPPED, new_request())
+    return lambda: run.finish(0.3, outcome=Reason.PREEMPTED)
+
+
+def reporting_with_limits(database):
+    run = new_run(database, max_steps=9, trial_time_limit_s=60.0)
+    return lambda: run.report(0.3)
+
+
+def renewing_with_limits(database):
+    run = new_run(database, total_time_limit_s=60.0)
+    return lambda: run.worker.renew(run)
+
+
 ORDER = [
     (reporting_at_two_rungs, "rung WHERE step = 1", ["rung WHERE step = 3", "trial"]),
     (reporting_at_two_rungs, "rung WHERE step = 3", ["trial"]),
@@ -116,6 +149,12 @@ ORDER = [
     (finishing, "study", ["counter"]),
     (pausing_with_the_study, "trial", ["study", "counter"]),
     (pausing_with_the_study, "study", ["counter"]),
+    (finishing_a_clone_with_limits, "checkpoint", ["study", "counter"]),
+    (finishing_a_clone_of_a_stopped_study, "checkpoint", ["study", "counter"]),
+    (reporting_with_limits, "trial", ["study", "counter"]),
+    (reporting_with_limits, "study", ["counter"]),
+    (renewing_with_limits, "trial", ["study", "counter", "worker"]),
+    (renewing_with_limits, "study", ["counter", "worker"]),
     (claiming, "study", ["counter"]),
     (asking, "study", ["counter"]),
     (enqueueing, "study", ["counter WHERE shard = 0"]),

@@ -32,6 +32,7 @@ from studydb.store import (
     results,
     rungs,
     single_statement,
+    spending,
     sweeps,
     trials,
     view_rows,
@@ -283,6 +284,13 @@ def test_every_frequent_statement_uses_its_index(database, study):
     found = {name: plans(database, call) for name, (call, _) in HOT.items()}
 
     assert {name: plan for name, plan in found.items() if not is_good(name, plan)} == {}
+
+
+def test_limits_are_read_from_the_row_of_the_study_alone(database, study):
+    (plan,) = plans(database, partial(spending.read, study_id=study.id, lock=True))
+
+    assert re.search(KEY, plan)
+    assert "worker" not in plan
 
 
 @pytest.mark.parametrize("name", OF_EACH_TRIAL)

@@ -21,7 +21,7 @@ SELECT study.id, study.uuid, study.name, study.status, study.metric, study.mode,
     study.checkpoints, study.settings, study.next_number, study.next_draw, study.n_counted,
     study.n_running, study.created_by, study.created_at, study.paused_by, study.pause_reason,
     study.objectives, study.proposer_token, study.proposer_worker_id, study.proposer_expires_at,
-    study.best_values, search_space.space
+    study.best_values, study.started_at, search_space.space
 FROM study
 JOIN search_space ON search_space.study_id = study.id
     AND search_space.version = study.space_version
@@ -341,7 +341,7 @@ JOIN (
     SELECT max(anon_2.id) AS newest, count(*) AS times
     FROM (
         SELECT event.id AS id, event.trial_id AS trial_id, event.attempt AS attempt, event.kind
-            AS kind, event.data AS data, event.at AS at
+            AS kind, event.actor AS actor, event.data AS data, event.at AS at
         FROM event
         WHERE event.study_id = :study
         ORDER BY event.id DESC
@@ -381,7 +381,7 @@ ORDER BY event.id DESC;
 SELECT trial.number, anon_1.attempt, anon_1.data
 FROM (
     SELECT event.id AS id, event.trial_id AS trial_id, event.attempt AS attempt, event.kind AS
-        kind, event.data AS data, event.at AS at
+        kind, event.actor AS actor, event.data AS data, event.at AS at
     FROM event
     WHERE event.study_id = :study
     ORDER BY event.id DESC
