@@ -81,9 +81,9 @@ class Watch:
         Raises:
             UnknownStudy: The study was deleted.
         """
-        signs = read_signs(self._database, self._study)
-        if self._last is None or signs != self._signs or self._renewal.is_over:
-            self._last = read_progress(self._database, self._study)
+        signs, last = read_signs(self._database, self._study), self._last
+        if last is None or signs != self._signs or self._renewal.is_over:
+            last = self._last = read_progress(self._database, self._study)
             self._signs = signs
             self._renewal.begin()
-        return self._last
+        return last  # another thread of an own loop may call `forget` meanwhile

@@ -75,12 +75,10 @@ def end_attempt(
     Args:
         summed: Whether to sum up the trial's metrics; False if its values have caused an error.
     """
-    held, is_alive = flushed.held, actor is not Actor.SWEEP
+    held = flushed.held
     if held.source_checkpoint_id is not None:
         pins.lock(txn, trial_id=lease.trial_id)  # lock order: checkpoints before the study
-    charged = charge(
-        txn, study, trial_ids=[lease.trial_id], results=flushed.stored, are_alive=is_alive
-    )
+    charged = _charge(txn, study, flushed, lease=lease, actor=actor)
     known = flushed.verdict or held.verdict
     requested = _requested(txn, study, held, charged)
     verdict = _verdict(known, requested, charged.time_verdict(lease.trial_id), outcome)
@@ -124,6 +122,17 @@ def end_attempt(
     counters.move(txn, study_id=study.id, key=lease.token, out_of=State.RUNNING, into=ending.state)
     charged.store(txn, study, key=lease.token)
     return Ended(ending, unsummed=to_sum_up and analysis is None)
+
+
+def _charge(txn: Txn, study: Study, flushed: Flushed, *, lease: Lease, actor: Actor) -> Charge:
+    return charge(
+        txn,
+        study,
+        trial_ids=[lease.trial_id],
+        results=flushed.stored,
+        are_alive=actor is not Actor.SWEEP,
+        are_valid=not flushed.held.is_invalidated,
+    )
 
 
 def _weigh(

@@ -30,7 +30,7 @@ def mark_corrupt(
         if held is None:
             raise lost(lease)
 
-        before = _before(txn, lease, checkpoint)
+        before = previous(txn, checkpoint)
         is_next = held.checkpoint_id == checkpoint.id
         if is_next and checkpoint.trial_id != lease.trial_id:
             before = _move_pin(txn, lease, to=before)  # lock order: ascending checkpoints
@@ -56,13 +56,11 @@ def mark_corrupt(
     return before
 
 
-def _before(txn: Txn, lease: Lease, checkpoint: Checkpoint) -> Checkpoint | None:
-    """Find the trial's previous checkpoint; before a clone's first, that from which it began."""
+def previous(txn: Txn, checkpoint: Checkpoint) -> Checkpoint | None:
+    """Find the checkpoint before another; before a clone's first, that from which it began."""
     assert checkpoint.id is not None
     older = checkpoints.before(txn, trial_id=checkpoint.trial_id, checkpoint_id=checkpoint.id)
-    if older is not None or checkpoint.trial_id != lease.trial_id:
-        return older
-    return checkpoints.source(txn, trial_id=lease.trial_id)
+    return older or checkpoints.source(txn, trial_id=checkpoint.trial_id)
 
 
 def _move_pin(txn: Txn, lease: Lease, *, to: Checkpoint | None) -> Checkpoint | None:

@@ -107,8 +107,8 @@ def set_status(
     with the study. If this process dies before all are PENDING, sweeps do the rest.
 
     Args:
-        now: Whether workers kill RUNNING trials of a stopped study without their grace. A later
-            resumption withdraws this.
+        now: Whether workers kill RUNNING trials of a stopped study without their grace. Any later
+            request to the study withdraws this.
 
     Raises:
         NotAllowed: The study is to be resumed, and has reached one of its limits.
@@ -118,8 +118,7 @@ def set_status(
         if status is Status.RUNNING:
             check_limits(txn, study)
         studies.set_status(txn, study_id=study.id, status=status)
-    if now or status is Status.RUNNING:
-        _hurry(database, study, status, now=now)
+    _hurry(database, study, status, now=now)
     n_moved = sweeps.MOST
     while status is Status.RUNNING and n_moved == sweeps.MOST:
         with database.begin() as txn:

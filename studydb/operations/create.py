@@ -44,6 +44,12 @@ def name_taken(name: str, *, url: str) -> StudyExists:
     )
 
 
+def reload(database: Database, study: Study) -> Study:
+    """Read a study again, with all that people have changed; UnknownStudy if it was deleted."""
+    with database.begin(write=False) as txn:
+        return studies.reread(txn, study_id=study.id)
+
+
 def load(database: Database, name: str) -> Study:
     """
     Find a study by its name, and read it with its specs.

@@ -3,7 +3,8 @@ Invalidate trials whose values are wrong, and undo that.
 
 An invalidated trial keeps its rows. It leaves the best trials, the frames, the ranking of open
 rungs and the history that searchers learn from. Decisions that were made by its values stand, and
-closed rungs do not open again.
+closed rungs do not open again. The best values of the stop rules for the study are forgotten,
+because nobody can tell which of them came from the trial.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,17 @@ from studydb.domain.records import Request, Study, TrialRow
 from studydb.operations import summing
 from studydb.operations.reads import find_trial
 from studydb.operations.rung_locks import lock_with_rungs
-from studydb.store import clones, counters, events, notes, pins, promotions, rung_ranks, trials
+from studydb.store import (
+    clones,
+    counters,
+    events,
+    notes,
+    pins,
+    promotions,
+    rung_ranks,
+    spending,
+    trials,
+)
 
 MOST = 100
 """The most trials that one transaction invalidates."""
@@ -99,7 +110,7 @@ class _Change:
         return True
 
     def _end_waiting(self, txn: Txn, locked: Sequence[TrialRow]) -> None:
-        """End the PENDING and PAUSED trials among the locked ones."""
+        """End the PENDING and PAUSED trials among the locked; let the study's rules begin anew."""
         ended = [trial for trial in locked if trial.state in (State.PENDING, State.PAUSED)]
         for trial in ended:
             trials.move(txn, trial_id=trial.id, target=State.TERMINATED, reason=Reason.INVALIDATED)
@@ -107,6 +118,8 @@ class _Change:
                 promotions.leave_rungs(txn, study_id=self.study.id, trial_id=trial.id)
         if ended:
             pins.release(txn, trial_ids=[trial.id for trial in ended])
+        if self.study.stops_by_rule and any(trial.summary.n_results for trial in locked):
+            spending.forget_best(txn, study_id=self.study.id)  # lock order: before the counters
         for state in (State.PENDING, State.PAUSED):
             n = sum(trial.state is state for trial in ended)
             if n:

@@ -36,7 +36,13 @@ def report(database: Database, study: Study, *, lease: Lease, batch: Batch) -> A
         if not flushed.is_new:
             return Answer(held.verdict, next_step(study, lease, batch), flushed.summary)
 
-        charged = charge(txn, study, trial_ids=[lease.trial_id], results=flushed.stored)
+        charged = charge(
+            txn,
+            study,
+            trial_ids=[lease.trial_id],
+            results=flushed.stored,
+            are_valid=not held.is_invalidated,
+        )
         spent = charged.verdict(lease.trial_id)
         verdict = flushed.verdict or spent or requested_verdict(held.request, held.status)
         leases.record(

@@ -16,6 +16,7 @@ from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.life.selections import Selection
 from studydb.domain.life.states import FINAL, State
 from studydb.domain.records import Request, Study, TrialRow
+from studydb.operations.checkpoints import previous
 from studydb.operations.rung_locks import lock_with_rungs
 from studydb.store import checkpoints, clones, counters, events, pins, rung_ranks, studies
 
@@ -152,9 +153,7 @@ class _Cloning:
         for trial in sorted(saved, key=lambda one: one.checkpoint_id or 0):
             found = checkpoints.find(txn, checkpoint_id=trial.checkpoint_id or 0)
             while found is not None and not pins.count(txn, checkpoint_id=found.id or 0):
-                found = checkpoints.before(
-                    txn, trial_id=found.trial_id, checkpoint_id=found.id or 0
-                )
+                found = previous(txn, found)
             if found is not None and found.id is not None:
                 sources[trial.id] = found.id
         return sources

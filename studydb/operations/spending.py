@@ -65,6 +65,7 @@ def charge(
     trial_ids: Sequence[int],
     results: Sequence[Result] = (),
     are_alive: bool = True,
+    are_valid: bool = True,
 ) -> Charge:
     """
     Weigh what RUNNING trials have spent since their last flush or renewal.
@@ -76,8 +77,10 @@ def charge(
         results: The results that the transaction stores.
         are_alive: Whether the trials have run until now. The time of a lost attempt ends with its
             last flush or renewal, which has counted it.
+        are_valid: Whether the stop rules for the study compare the results, because no person has
+            invalidated their trial.
     """
-    by_rule = study.stops_by_rule and bool(results)
+    by_rule = study.stops_by_rule and bool(results) and are_valid
     if not (study.limits.exist or by_rule):
         return Charge()
     limited = store.read(txn, study_id=study.id, lock=study.limits.count_spending or by_rule)

@@ -35,6 +35,8 @@ _STORE_BEST = Prepared(
     sa.update(study).where(THIS).values(best_values=sa.bindparam("to_best", type_=Json))
 )
 
+_FORGET_BEST = Prepared(sa.update(study).where(THIS).values(best_values=sa.null()))
+
 _RUNNING_TIMES = Prepared(
     sa.select(
         *(trial.c.id, trial.c.running_s, trial.c.running_until, trial.c.lease_s),
@@ -118,6 +120,11 @@ def stop(txn: Txn, *, study_id: int, why: str) -> bool:
 def store_best(txn: Txn, *, study_id: int, best: Sequence[BestValues]) -> None:
     """Store the best values for each stop rule for the study, whose row the caller has locked."""
     txn.run(_STORE_BEST, study=study_id, to_best=[list(each) for each in best])
+
+
+def forget_best(txn: Txn, *, study_id: int) -> None:
+    """Let the stop rules for the study begin anew, with the results that are stored from now on."""
+    txn.run(_FORGET_BEST, study=study_id)
 
 
 def running_times(txn: Txn, *, trial_ids: Sequence[int]) -> list[RunningTime]:

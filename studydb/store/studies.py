@@ -35,16 +35,14 @@ _IN_JSON = [name for name in DEFAULTS if name not in study.c]
 
 THIS = study.c.id == sa.bindparam("study")
 
-_SPEC = Prepared(
-    sa.select(*(column for column in study.c if column is not study.c.points), search_space.c.space)
-    .join(
-        search_space,
-        sa.and_(
-            search_space.c.study_id == study.c.id, search_space.c.version == study.c.space_version
-        ),
-    )
-    .where(study.c.name == sa.bindparam("by_name"))
+_spec = sa.select(
+    *(column for column in study.c if column is not study.c.points), search_space.c.space
+).join(
+    search_space,
+    sa.and_(search_space.c.study_id == study.c.id, search_space.c.version == study.c.space_version),
 )
+_BY_NAME = Prepared(_spec.where(study.c.name == sa.bindparam("by_name")))
+_BY_ID = Prepared(_spec.where(THIS))
 
 _is_trainable = sa.and_(
     trainable.c.study_id == sa.bindparam("study"), trainable.c.role == TrainableRole.TRAINABLE
@@ -297,9 +295,16 @@ def drop_trainable(txn: Txn, *, study_id: int) -> str | None:
 
 def find(txn: Txn, *, name: str) -> Study | None:
     """Read a study with its specs; None if no study has that name."""
-    row = txn.first(_SPEC, by_name=name)
-    if row is None:
-        return None
+    row = txn.first(_BY_NAME, by_name=name)
+    return None if row is None else _read(txn, row)
+
+
+def reread(txn: Txn, *, study_id: int) -> Study:
+    """Read a study again, whatever its name is now; raise UnknownStudy if it was deleted."""
+    return _read(txn, existing(txn.first(_BY_ID, study=study_id)))
+
+
+def _read(txn: Txn, row: Row) -> Study:
     stored = row.settings or {}
     given = {name: stored[name] for name in _IN_JSON if stored.get(name) is not None}
     return Study(

@@ -134,12 +134,14 @@ _REQUEST = Prepared(
     )
     .returning(trial.c.id)
 )
+_now = sa.bindparam("now", type_=sa.Boolean)
 _running_otherwise = (
     sa.select(trial.c.id)
     .where(
         trial.c.study_id == sa.bindparam("study"),
         in_state(State.RUNNING),
-        sa.func.coalesce(trial.c.request_now, sa.false()) != sa.bindparam("now", type_=sa.Boolean),
+        sa.func.coalesce(trial.c.request_now, sa.false()) != _now,
+        sa.or_(_now, trial.c.request.is_distinct_from(Action.STOP)),
         status_of_study(sa.bindparam("study", type_=sa.BigInteger)) == sa.bindparam("in_status"),
     )
     .order_by(BY_ID)
@@ -149,7 +151,7 @@ _running_otherwise = (
 _ALL_RUNNING_NOW = Prepared(
     sa.update(trial)
     .where(trial.c.id.in_(_running_otherwise))
-    .values(request_now=sa.bindparam("now", type_=sa.Boolean))
+    .values(request_now=_now)
     .returning(trial.c.id)
 )
 
@@ -220,6 +222,7 @@ _REINSTATE = Prepared(
         invalidated_at=None,
         rank_score=sa.bindparam("to_rank_score", type_=sa.Double),
         request=None,
+        request_now=None,
     )
 )
 
@@ -384,6 +387,9 @@ def request(txn: Txn, *, trial_id: int, action: Action | None, now: bool = False
 def hurry(txn: Txn, *, study_id: int, status: Status, now: bool, limit: int) -> int:
     """
     Store for RUNNING trials whether a stop of their study comes without the worker's grace.
+
+    If the stop leaves them their grace, a trial that a person has stopped by its number stays as
+    it is: that request may have been without a grace.
 
     Args:
         status: Nothing is stored unless the study still has this status.

@@ -23,7 +23,7 @@ from studydb.lease.loop import OwnLoop
 from studydb.lease.own_trial import OwnTrial
 from studydb.operations import control, reads
 from studydb.operations.annotate import note, read_notes, tag
-from studydb.operations.create import create, load
+from studydb.operations.create import create, reload
 from studydb.operations.enqueue import enqueue
 from studydb.operations.invalidate import invalidate
 from studydb.operations.refresh import refreshed
@@ -453,7 +453,7 @@ class Study:
             StudyExists: Another study has this name.
             NotAllowed: You have not signed this study's code, or objects are bound to the code.
         """
-        definition = self._read(lambda database, study: load(database, study.name))
+        definition = self._read(reload)
         new = cloned(definition, new_name)
         database = open_database(full_url(self.database), make=False)
         with closed_on_error(database):

@@ -111,13 +111,21 @@ class Slot(threading.Thread):
             self._trial_limit.give_back()
             if (wait_s := self._acquirer.poll_wait_s) is not None:
                 self._equipment.interruption.wait_to_claim(wait_s)
-            elif self._acquirer.is_unanswered:
-                self._wait()  # then send the claim again: it may hold a trial that nobody runs
-            elif not self._await_work():
+            elif self._acquirer.is_unanswered or not self._await_work():
                 return
 
     def _acquire(self) -> Claim | None:
-        return self._answer_of(self._acquirer.acquire)
+        """
+        Send a claim until it is answered or the worker is to claim no more.
+
+        A claim without an answer may hold a trial that nobody runs. So it keeps its place in the
+        worker's `--max-trials` until it is answered.
+        """
+        claim = self._answer_of(self._acquirer.acquire)
+        while self._acquirer.is_unanswered and self._equipment.interruption.may_claim:
+            self._wait()
+            claim = self._answer_of(self._acquirer.acquire)
+        return claim
 
     def _await_work(self) -> bool:
         """

@@ -27,8 +27,6 @@ def clone(model: "Model", parent: ModelTrial, *, from_scratch: bool) -> int:
 def fall_back(model: "Model", trial: ModelTrial, bad: ModelCheckpoint) -> ModelCheckpoint | None:
     """The checkpoint to restore instead of a corrupt one; a clone's pin moves with its source."""
     before = _before(model, bad)
-    if before is None and bad.number == trial.number and trial.source is not None:
-        before = None if trial.source.removed else trial.source
     if trial.checkpoint is bad and bad.number != trial.number:
         release(trial)
         trial.source = trial.pinned = before
@@ -45,7 +43,8 @@ def release(trial: ModelTrial) -> None:
 
 
 def _before(model: "Model", known: ModelCheckpoint) -> ModelCheckpoint | None:
-    """The newest earlier checkpoint of the same trial that has not been removed."""
+    """The newest earlier checkpoint of the trial, or that from which the trial began, if sound."""
     earlier = model.checkpoints[: model.checkpoints.index(known)]
     sound = [one for one in earlier if one.number == known.number and not one.removed]
-    return sound[-1] if sound else None
+    source = model.trials[known.number].source
+    return sound[-1] if sound else None if source is None or source.removed else source

@@ -285,6 +285,16 @@ def train(config):
     studydb.report({"loss": config["lr"]})
 
 
+def test_clone_is_that_of_the_handle_after_another_process_has_renamed_the_study(
+    create_study, handles, storage_url
+):
+    study = create_study("digits", space={"lr": 0.5}, num_trials=5, storage=storage_url)
+    handles(studydb.load_study("digits", storage=storage_url)).rename("old")
+    create_study("digits", space={"lr": 0.5}, num_trials=9, storage=storage_url)
+
+    assert handles(study.clone("again")).record.num_trials == 5
+
+
 def test_clone_is_signed_by_its_maker_who_must_have_signed_the_study(
     create_study, handles, storage_url, tmp_path, monkeypatch
 ):

@@ -22,7 +22,7 @@ from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import FINAL, Reason, State, Status
 from studydb.operations import control
 from studydb.operations.recover import recover
-from studydb.operations.renew import renew
+from studydb.operations.renew import is_requested, renew
 from studydb.operations.study_progress import read_progress
 
 PAUSED_BY_PERSON = Verdict(Action.PAUSE, Reason.PAUSED, DecidedBy.PERSON)
@@ -355,6 +355,27 @@ def test_resumed_study_withdraws_a_stop_without_the_grace(database, study, run):
     set_status(database, study, Status.STOPPED)
 
     assert renewed(run) == STOPPED_BY_STUDY
+
+
+@pytest.mark.parametrize("status", [Status.STOPPED, Status.PAUSED])
+def test_later_request_to_the_study_withdraws_a_stop_without_the_grace(
+    database, study, run, status
+):
+    stop_now(database, study)
+
+    set_status(database, study, status)
+
+    verdict = renewed(run)
+    assert (verdict.by, verdict.at_once) == (DecidedBy.STUDY, False)
+    assert not is_requested(database, held=[run.lease])
+
+
+def test_resumed_study_leaves_a_stop_of_one_trial_without_its_grace(database, study, run):
+    stop_now(database, study, 0)
+
+    set_status(database, study, Status.RUNNING)
+
+    assert renewed(run).at_once
 
 
 def test_late_duplicate_of_a_stop_kills_no_trial_of_a_resumed_study(database, study, run):

@@ -17,11 +17,12 @@ from harness.arrange import (
 from studydb.analysis.frames import results_dataframe, trials_dataframe
 from studydb.domain.errors import NotAllowed, UnknownTrial
 from studydb.domain.life.decisions import Action, DecidedBy, RungKey, Verdict
-from studydb.domain.life.states import Reason, State
+from studydb.domain.life.states import Reason, State, Status
 from studydb.lease.trial_history import History
 from studydb.operations import control
 from studydb.operations.invalidate import invalidate
 from studydb.operations.reads import best_trials
+from studydb.operations.renew import is_requested
 from studydb.operations.retry import retry
 from studydb.schedulers import ASHA
 from studydb.store import counters, ranking, rungs
@@ -257,6 +258,19 @@ def test_undo_before_the_trial_has_stopped_lets_it_go_on(database, study):
     assert renew(run) is None
     run.finish(0.01)
     assert best(database, study) == [3, 0, 1, 2]
+
+
+def test_undo_withdraws_a_stop_without_the_grace(database, study):
+    run = SimulatedWorker(database, study).take()
+    control.stop(database, study, [run.lease.number], new_request(), now=True)
+    spoil(database, study, run.lease.number)
+
+    undo(database, study, run.lease.number)
+
+    assert renew(run) is None
+    assert not is_requested(database, held=[run.lease])
+    control.set_status(database, study, Status.STOPPED, new_request())
+    assert not renew(run).at_once
 
 
 @pytest.mark.parametrize("request_", [control.pause, control.resume])

@@ -178,6 +178,19 @@ def test_failed_try_lets_the_next_look_read_the_progress_again(database, study):
     assert idle.look() is idle.look()
 
 
+def test_look_has_an_answer_although_another_thread_has_just_tried_a_claim(database, study):
+    looking = watch.Watch(database, study)
+    begin = looking._renewal.begin
+
+    def begin_while_another_thread_claims():
+        begin()
+        looking.forget()
+
+    looking._renewal.begin = begin_while_another_thread_claims
+
+    assert looking.read().is_done
+
+
 def test_request_about_a_held_trial_is_seen_until_a_renewal_has_carried_it_out(database):
     study = new_study(database)
     worker = SimulatedWorker(database, study)

@@ -18,6 +18,7 @@ from studydb.domain.life.plateau import Plateau
 from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import Mode, Reason, State, Status
 from studydb.operations import control
+from studydb.operations.invalidate import invalidate
 from studydb.operations.study_progress import read_progress
 
 BY_RULE = Verdict(Action.STOP, Reason.RULE_STOPPED, DecidedBy.RULE)
@@ -156,6 +157,22 @@ def test_pause_keeps_the_best_values(database):
         control.set_status(database, worker.study, status, new_request())
 
     assert worker.take().report(0.25).verdict == SPENT
+
+
+def test_values_of_an_invalidated_trial_do_not_stop_the_study(database):
+    worker = under(database, Plateau("loss", top=2))
+    study = worker.study
+    worker.take().finish(0.1)
+    run = worker.take()
+    invalidate(database, study, [0, run.lease.number], new_request(), reason="wrong labels")
+
+    run.report(0.1)
+    run.finish(0.1, outcome=Reason.PREEMPTED)
+    worker.take().report(0.1)
+
+    assert read_progress(database, study).status is Status.RUNNING
+    worker.take().report(0.1)
+    assert read_progress(database, study).status is Status.STOPPED
 
 
 @pytest.mark.parametrize("stored", ["7", '"text"', "[[1]]", '[[["x"], 1]]'])

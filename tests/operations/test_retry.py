@@ -210,6 +210,40 @@ def test_clone_of_a_clone_without_checkpoints_begins_from_the_same_source(databa
     assert SimulatedWorker(database, study).claim().claimed.checkpoint.step == 2
 
 
+def saved_by_a_clone(database, study, failed):
+    """Run a trial again until its clone has failed, too, after it has saved a checkpoint."""
+    again(database, study, failed)
+    run = SimulatedWorker(database, study).claim()
+    run.report(0.7)
+    run.save()
+    run.finish(outcome=Reason.FAILED)
+    return run.lease.number
+
+
+def test_clone_of_a_clone_falls_back_to_the_source_of_its_parent(database, study, failed):
+    clone = saved_by_a_clone(database, study, failed)
+    again(database, study, clone)
+    run = SimulatedWorker(database, study).claim()
+    assert run.claimed.checkpoint.step == 3
+
+    older = mark_corrupt(database, lease=run.lease, checkpoint=run.claimed.checkpoint)
+
+    assert (older.step, pins(database)) == (2, [(2, 1)])
+
+
+def test_clone_of_a_clone_whose_checkpoint_is_corrupt_already_begins_from_its_source(
+    database, study, failed
+):
+    clone = saved_by_a_clone(database, study, failed)
+    with database.begin() as txn:
+        txn.raw("UPDATE checkpoint SET removed_at = created_at WHERE step = 3")
+
+    again(database, study, clone)
+
+    assert SimulatedWorker(database, study).claim().claimed.checkpoint.step == 2
+    assert pins(database) == [(2, 1)]
+
+
 # --- refusals and duplicates
 
 

@@ -112,6 +112,31 @@ def test_claim_whose_reply_was_lost_is_sent_again_and_its_trial_runs(
     assert (trial.state, trial.attempt, trial.losses) == ("TERMINATED", 1, 0)
 
 
+def test_claim_without_an_answer_keeps_its_place_in_max_trials(database, tmp_path, monkeypatch):
+    supervised = Supervised(database, tmp_path, num_trials=1)
+    acquire, give_back, lost = Acquirer._acquire, TrialLimit.give_back, []
+
+    def losing_the_first_reply(acquirer, **given):
+        claimed = acquire(acquirer, **given)
+        if not lost:
+            lost.append(claimed)
+            raise StorageTransient("The connection was lost.")
+        return claimed
+
+    def give_back_to_another_slot(limit):
+        give_back(limit)
+        limit.take()
+
+    monkeypatch.setattr(Acquirer, "_acquire", losing_the_first_reply)
+    monkeypatch.setattr(TrialLimit, "give_back", give_back_to_another_slot)
+
+    supervised.run(GOOD)
+    supervised.close()
+
+    (trial,) = list_trials(database, supervised.study)
+    assert (trial.state, trial.attempt) == ("TERMINATED", 1)
+
+
 def test_only_one_of_the_idle_slots_of_a_worker_looks_at_the_study(database, tmp_path, monkeypatch):
     looks = Counter()
     look = Acquirer.look
