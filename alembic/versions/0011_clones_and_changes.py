@@ -49,6 +49,7 @@ WHERE = {"trial_parent": "parent_id IS NOT NULL", "trial_invalidated": "invalida
 def upgrade() -> None:
     op.add_column("trial", sa.Column("changed", Json))
     op.add_column("trial", sa.Column("request_now", sa.Boolean()))
+    op.add_column("study", sa.Column("stopped_at_once", sa.Boolean()))
     for name, columns in INDEXES.items():
         where = sa.text(WHERE[name])
         op.create_index(name, "trial", columns, postgresql_where=where, sqlite_where=where)
@@ -66,6 +67,7 @@ def downgrade() -> None:
     op.drop_index("note_trial", "note")
     for name in INDEXES:
         op.drop_index(name, "trial")
+    op.drop_column("study", "stopped_at_once")
     op.drop_column("trial", "request_now")
     op.drop_column("trial", "changed")
 

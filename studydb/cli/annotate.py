@@ -26,6 +26,8 @@ def note(*, name: str, words: Sequence[str], storage: Storage) -> None:
     if len(named) > 1:
         raise UsageError("Quote the text of the note: studydb note NAME 3 'a text'.")
     trials = [TrialWord().convert(word, None, None) for word in named]
+    if not named and _is_number(text):
+        raise UsageError(f"Write the note after the trial: studydb note {name} {text} 'a text'.")
     check_note(text)
     with opened_study(storage, name) as study:
         study.note(text, trial=trials[0] if trials else None)

@@ -64,6 +64,7 @@ study = table_with_id(
     sa.Column("proposer_expires_at", UtcDateTime),
     sa.Column("best_values", Json),
     sa.Column("started_at", UtcDateTime),
+    sa.Column("stopped_at_once", sa.Boolean),
 )
 """
 `n_counted` is compared with `num_trials`, and `n_running` with `max_concurrent`; without
@@ -73,7 +74,8 @@ the table `proposal`; a later migration drops it. `paused_by` says who or what p
 `proposer_token` is the lease of the process that fits the searcher's model, until
 `proposer_expires_at`; see `store/proposer.py`.
 `best_values` has, for each stop rule for the study, the best values so far (`Plateau`).
-`started_at` is when the study's first worker or own loop has started.
+`started_at` is when the study's first worker or own loop has started. `stopped_at_once` says that
+the study was stopped without its workers' grace.
 Not used yet: `objectives`, the metrics and modes if there are several.
 """
 

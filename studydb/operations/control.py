@@ -117,21 +117,11 @@ def set_status(
         _record(txn, study, EventKind(f"study {status.lower()}"), request)
         if status is Status.RUNNING:
             check_limits(txn, study)
-        studies.set_status(txn, study_id=study.id, status=status)
-    _hurry(database, study, status, now=now)
+        studies.set_status(txn, study_id=study.id, status=status, now=now)
     n_moved = sweeps.MOST
     while status is Status.RUNNING and n_moved == sweeps.MOST:
         with database.begin() as txn:
             n_moved = sweeps.unpause(txn, study_id=study.id)
-
-
-def _hurry(database: Database, study: Study, status: Status, *, now: bool) -> None:
-    n_changed = sweeps.MOST
-    while n_changed == sweeps.MOST:
-        with database.begin() as txn:
-            n_changed = trials.hurry(
-                txn, study_id=study.id, status=status, now=now, limit=sweeps.MOST
-            )
 
 
 def extend(database: Database, study: Study, request: Request, *, n_more: int) -> int:

@@ -9,6 +9,7 @@ because nobody can tell which of them came from the trial.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from studydb.db import Database, Txn
@@ -18,7 +19,7 @@ from studydb.domain.life.states import FINAL, Reason, State
 from studydb.domain.records import Request, Study, TrialRow
 from studydb.operations import summing
 from studydb.operations.reads import find_trial
-from studydb.operations.rung_locks import lock_with_rungs
+from studydb.operations.rung_locks import lock_with_rungs, try_until_locked
 from studydb.store import (
     clones,
     counters,
@@ -66,8 +67,7 @@ def invalidate(
         part = replace(request, token=f"{request.token}.{first}") if first else request
         some = ordered[first : first + MOST]
         change = _Change(study=study, request=part, numbers=some, reason=reason, undo=undo)
-        while not change.run(database):
-            pass  # a trial has entered another rung meanwhile; it can enter only a few
+        try_until_locked(partial(change.run, database))
         for number in some if not undo else ():
             trial = find_trial(database, study, number)
             if trial.state in FINAL:
@@ -84,15 +84,15 @@ class _Change:
     reason: str
     undo: bool
 
-    def run(self, database: Database) -> bool:
-        """Change the trials; return False if their rungs must be locked again."""
+    def run(self, database: Database) -> bool | None:
+        """Change the trials, and return True; return None if their rungs must be locked again."""
         study, request = self.study, self.request
         with database.begin() as txn:
             found = lock_with_rungs(txn, study, self.numbers)
             is_duplicate = bool(events.data_of(txn, token=request.token))
             if found is None or is_duplicate:
                 txn.abandon()
-                return is_duplicate
+                return is_duplicate or None
 
             locked, rungs = found
             kind = EventKind.REINSTATED if self.undo else EventKind.INVALIDATED

@@ -45,13 +45,12 @@ def report(database: Database, study: Study, *, lease: Lease, batch: Batch) -> A
         )
         spent = charged.verdict(lease.trial_id)
         verdict = flushed.verdict or spent or requested_verdict(held.request, held.status)
+        flush_no = batch.flush_no if batch.results else held.flush_no  # counts no empty batch
         leases.record(
             txn,
             lease=lease,
             stored=flushed.stored,
-            flush_no=batch.flush_no
-            if batch.results
-            else held.flush_no,  # an empty batch is not counted
+            flush_no=flush_no,
             summary=flushed.summary,
             time_total_s=flushed.time_total_s,
             verdict=verdict,

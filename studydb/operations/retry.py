@@ -8,6 +8,7 @@ parent no longer rank in rungs.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from uuid import UUID, uuid5
 
 from studydb.db import Database, Txn
@@ -17,7 +18,7 @@ from studydb.domain.life.selections import Selection
 from studydb.domain.life.states import FINAL, State
 from studydb.domain.records import Request, Study, TrialRow
 from studydb.operations.checkpoints import previous
-from studydb.operations.rung_locks import lock_with_rungs
+from studydb.operations.rung_locks import lock_with_rungs, try_until_locked
 from studydb.store import checkpoints, clones, counters, events, pins, rung_ranks, studies
 
 MOST = 100
@@ -75,9 +76,7 @@ def retry(
             from_scratch=from_scratch,
             skips_cloned=skips_cloned,
         )
-        while (cloned := some.run(database)) is None:
-            pass  # a trial has ended meanwhile at another rung; it can enter no more rungs
-        made += cloned
+        made += try_until_locked(partial(some.run, database))
     return made
 
 

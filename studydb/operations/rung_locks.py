@@ -1,12 +1,19 @@
 """Lock trials together with the rungs that they have entered."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from studydb.db import Txn
+from studydb.domain.errors import StorageBusy
 from studydb.domain.records import Study, TrialRow
 from studydb.operations.reads import existing_trial
 from studydb.store import rung_ranks, trials
 from studydb.store.rungs import Rung
+
+Result = TypeVar("Result")
+
+TRIES = 100
+"""How often a transaction is run at most. A trial can enter only a few rungs."""
 
 
 def lock_with_rungs(
@@ -28,3 +35,23 @@ def lock_with_rungs(
     if rung_ranks.are_locked(txn, study_id=study.id, trial_ids=ids, locked=rungs):
         return locked, rungs
     return None
+
+
+def try_until_locked(transact: Callable[[], Result | None]) -> Result:
+    """
+    Run a transaction again until no trial enters another rung meanwhile.
+
+    Args:
+        transact: The transaction; it returns None if `lock_with_rungs` does.
+
+    Raises:
+        StorageBusy: Trials have entered other rungs in each of 100 tries.
+    """
+    for _ in range(TRIES):
+        result = transact()
+        if result is not None:
+            return result
+    raise StorageBusy(
+        f"The trials have entered other rungs during each of {TRIES} tries to lock them. Run the "
+        "same command again."
+    )

@@ -23,6 +23,7 @@ from studydb.domain.records import Lease
 from studydb.store import results
 from studydb.store.trials import (
     SUMMARY,
+    is_stopped_at_once,
     may_become,
     status_for_running_trials,
     summary_of,
@@ -143,7 +144,9 @@ _REQUESTED = (
     trial.c.verdict,
     trial.c.verdict_reason,
     trial.c.verdict_by,
-    trial.c.request_now,
+    sa.func.coalesce(trial.c.request_now, is_stopped_at_once(trial.c.study_id)).label(
+        "request_now"
+    ),
     status_for_running_trials(trial.c.study_id).label("status"),
 )
 

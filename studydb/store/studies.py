@@ -117,6 +117,7 @@ _SET_STATUS = Prepared(
         status=sa.bindparam("to_status"),
         paused_by=sa.bindparam("by_whom"),
         pause_reason=None,
+        stopped_at_once=sa.bindparam("now", type_=sa.Boolean),
         # A study that a rule has stopped would stop again at the next result.
         best_values=sa.case(
             (study.c.paused_by == DecidedBy.LIMIT, sa.null()), else_=study.c.best_values
@@ -413,10 +414,10 @@ def budget_of(row: Row) -> Budget:
     )
 
 
-def set_status(txn: Txn, *, study_id: int, status: Status) -> None:
-    """Store the status that a person requests."""
+def set_status(txn: Txn, *, study_id: int, status: Status, now: bool = False) -> None:
+    """Store the status that a person requests; `now` leaves RUNNING trials no grace."""
     by = DecidedBy.PERSON if status is Status.PAUSED else None
-    txn.run(_SET_STATUS, study=study_id, to_status=status, by_whom=by)
+    txn.run(_SET_STATUS, study=study_id, to_status=status, by_whom=by, now=now or None)
 
 
 def pause_itself(txn: Txn, *, study_id: int, by: DecidedBy, why: str) -> bool:

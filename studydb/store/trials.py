@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import is_listed, now
-from studydb.db.schema import BY_ID, in_state, is_still, study, trial
+from studydb.db.schema import in_state, is_still, study, trial
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.states import FINAL, Origin, Reason, State, Status, sources
 from studydb.domain.metrics import Summary
@@ -132,26 +132,6 @@ _REQUEST = Prepared(
         request=sa.bindparam("to_request"),
         request_now=sa.bindparam("now", type_=sa.Boolean),
     )
-    .returning(trial.c.id)
-)
-_now = sa.bindparam("now", type_=sa.Boolean)
-_running_otherwise = (
-    sa.select(trial.c.id)
-    .where(
-        trial.c.study_id == sa.bindparam("study"),
-        in_state(State.RUNNING),
-        sa.func.coalesce(trial.c.request_now, sa.false()) != _now,
-        sa.or_(_now, trial.c.request.is_distinct_from(Action.STOP)),
-        status_of_study(sa.bindparam("study", type_=sa.BigInteger)) == sa.bindparam("in_status"),
-    )
-    .order_by(BY_ID)
-    .limit(sa.bindparam("limit", type_=sa.Integer))
-    .with_for_update(key_share=True)
-)
-_ALL_RUNNING_NOW = Prepared(
-    sa.update(trial)
-    .where(trial.c.id.in_(_running_otherwise))
-    .values(request_now=_now)
     .returning(trial.c.id)
 )
 
@@ -384,24 +364,6 @@ def request(txn: Txn, *, trial_id: int, action: Action | None, now: bool = False
     return txn.count(_REQUEST, trial=trial_id, to_request=action, now=now or None) == 1
 
 
-def hurry(txn: Txn, *, study_id: int, status: Status, now: bool, limit: int) -> int:
-    """
-    Store for RUNNING trials whether a stop of their study comes without the worker's grace.
-
-    If the stop leaves them their grace, a trial that a person has stopped by its number stays as
-    it is: that request may have been without a grace.
-
-    Args:
-        status: Nothing is stored unless the study still has this status.
-        limit: The most trials to change.
-
-    Returns:
-        How many were changed.
-    """
-    binds = {"study": study_id, "in_status": status, "now": now, "limit": limit}
-    return txn.count(_ALL_RUNNING_NOW, **binds)
-
-
 def listing(
     txn: Txn, *, study_id: int, state: State | None = None, limit: int | None = None
 ) -> list[TrialRow]:
@@ -484,3 +446,8 @@ STATUS_FOR_RUNNING_TRIALS = sa.case(
 def status_for_running_trials(study_id: sa.ColumnElement[int]) -> sa.ScalarSelect[str]:
     """Make a subquery that reads the status that the RUNNING trials of a study obey."""
     return sa.select(STATUS_FOR_RUNNING_TRIALS).where(study.c.id == study_id).scalar_subquery()
+
+
+def is_stopped_at_once(study_id: sa.ColumnElement[int]) -> sa.ScalarSelect[bool]:
+    """Make a subquery that tells whether a study was stopped without its workers' grace."""
+    return sa.select(study.c.stopped_at_once).where(study.c.id == study_id).scalar_subquery()

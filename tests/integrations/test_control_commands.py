@@ -221,6 +221,11 @@ def test_note_of_several_words_must_be_quoted(console, study):
     assert "Quote the text" in console("note", "digits", "0", "odd", "curve", code=2).error
 
 
+def test_note_on_a_trial_without_a_text_is_refused(console, study):
+    error = console("note", "digits", "3", code=2).error
+    assert "Write the note after the trial: studydb note digits 3 'a text'." in error
+
+
 def test_tags_are_added_and_removed_in_any_state(console, study, worker, ended):
     study.enqueue({}, name="base", tags=["old"])
 

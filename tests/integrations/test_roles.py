@@ -46,7 +46,6 @@ NOT_OF_WORKERS = {
     ("trials", "_REQUEST"),
     ("trials", "_PAUSE_BY"),
     ("trials", "_CHANGE_CONFIG"),
-    ("trials", "_ALL_RUNNING_NOW"),
     ("trials", "_INVALIDATE"),
     ("trials", "_REINSTATE"),
     ("notes", "_INSERT"),

@@ -387,11 +387,13 @@ def test_late_duplicate_of_a_stop_kills_no_trial_of_a_resumed_study(database, st
         control.set_status(database, study, Status.STOPPED, request, now=True)
 
 
-def test_stop_of_many_running_trials_is_done_in_parts(database, monkeypatch):
-    monkeypatch.setattr("studydb.store.sweeps.MOST", 2)
-    study = new_study(database, num_trials=5)
-    runs = [SimulatedWorker(database, study).take() for _ in range(5)]
+def test_late_duplicate_of_a_stop_does_not_take_back_the_grace_of_a_later_stop(
+    database, study, run
+):
+    request = new_request()
+    control.set_status(database, study, Status.STOPPED, request, now=True)
+    set_status(database, study, Status.STOPPED)
 
-    stop_now(database, study)
+    control.set_status(database, study, Status.STOPPED, request, now=True)
 
-    assert all(renewed(run).at_once for run in runs)
+    assert renewed(run) == STOPPED_BY_STUDY

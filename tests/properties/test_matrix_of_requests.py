@@ -154,7 +154,7 @@ ACTORS = {
     "recover": lambda one: one.factory.recover(),
 }
 
-ALL = bool(os.environ.get("STUDYDB_NIGHTLY"))
+ALL = os.environ.get("STUDYDB_NIGHTLY") == "1"
 SHARE = 4
 
 

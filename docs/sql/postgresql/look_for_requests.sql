@@ -4,7 +4,11 @@
 -- studydb/store/leases.py requests: Read what people request of trials, without a lock; leases
 --   that were lost are left out.
 SELECT trial.token, trial.request, trial.invalidated_at, trial.verdict, trial.verdict_reason,
-    trial.verdict_by, trial.request_now, (
+    trial.verdict_by, coalesce(trial.request_now, (
+    SELECT study.stopped_at_once
+    FROM study
+    WHERE study.id = trial.study_id
+)) AS request_now, (
     SELECT CASE WHEN (study.paused_by = 'guard') THEN 'RUNNING' WHEN (study.paused_by = 'limit')
         THEN 'SPENT' ELSE study.status END
     FROM study
@@ -19,4 +23,7 @@ WHERE trial.id = ANY(:ids)
 --     Filter: (token = ANY ($4))
 --     SubPlan 1
 --       ->  Index Scan using study_pkey on study
+--             Index Cond: (id = trial.study_id)
+--     SubPlan 2
+--       ->  Index Scan using study_pkey on study study_1
 --             Index Cond: (id = trial.study_id)

@@ -19,7 +19,11 @@ SET lease_expires_at=(coalesce(CAST(:now AS timestamptz), clock_timestamp()) +
     suspect_at=NULL
 WHERE trial.id IN (SELECT mine.id FROM mine)
 RETURNING trial.token, trial.request, trial.invalidated_at, trial.verdict, trial.verdict_reason,
-    trial.verdict_by, trial.request_now, (
+    trial.verdict_by, coalesce(trial.request_now, (
+    SELECT study.stopped_at_once
+    FROM study
+    WHERE study.id = trial.study_id
+)) AS request_now, (
     SELECT CASE WHEN (study.paused_by = 'guard') THEN 'RUNNING' WHEN (study.paused_by = 'limit')
         THEN 'SPENT' ELSE study.status END
     FROM study
@@ -42,6 +46,9 @@ RETURNING trial.token, trial.request, trial.invalidated_at, trial.verdict, trial
 --                 Index Cond: (id = mine.id)
 --     SubPlan 2
 --       ->  Index Scan using study_pkey on study
+--             Index Cond: (id = trial.study_id)
+--     SubPlan 3
+--       ->  Index Scan using study_pkey on study study_1
 --             Index Cond: (id = trial.study_id)
 
 -- studydb/store/workers.py mark_alive: Record that a worker is alive now, and read what a

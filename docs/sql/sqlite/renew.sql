@@ -16,7 +16,9 @@ UPDATE trial
 SET lease_expires_at=strftime('%Y-%m-%d %H:%M:%f', :now, (trial.lease_s) || ' seconds'),
     suspect_at=NULL
 WHERE trial.id IN (SELECT mine.id FROM mine)
-RETURNING token, request, invalidated_at, verdict, verdict_reason, verdict_by, request_now, (
+RETURNING token, request, invalidated_at, verdict, verdict_reason, verdict_by,
+    coalesce(request_now, (SELECT study.stopped_at_once FROM study WHERE id = study_id)) AS
+    request_now, (
     SELECT CASE WHEN (study.paused_by = 'guard') THEN 'RUNNING' WHEN (study.paused_by = 'limit')
         THEN 'SPENT' ELSE study.status END
     FROM study
