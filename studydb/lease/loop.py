@@ -6,6 +6,7 @@ import threading
 import time
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from queue import SimpleQueue
 from uuid import uuid4
 
@@ -139,9 +140,7 @@ class OwnLoop:
             return OwnTrial(
                 held,
                 metric=self._study.objective.metric,
-                find_directory=partial(
-                    self._database.locations.trial_directory, self._study, held.lease
-                ),
+                find_directory=partial(self._directory_of, held),
                 checkpoints=OwnCheckpoints(self._database, self._study, held),
                 forget=self._heartbeat.discard,
                 dropped=self._dropped,
@@ -152,6 +151,9 @@ class OwnLoop:
         except BaseException:
             give_back(held, self._heartbeat.discard)
             raise
+
+    def _directory_of(self, held: HeldAttempt) -> Path:
+        return self._database.locations.trial_directory(self._study, held.lease)
 
     def _acquire(self, deadline: float | None) -> Claim | None:
         with self._acquiring:  # all threads share a token that names one claim
