@@ -3,7 +3,8 @@ Fork children on request, for the fork server and for templates.
 
 A request is a number and a kind, with three descriptors: the child's channel, stdout, stderr. The
 replies are frames: `Forked`, `Refused` or `Outdated`, and `Exited` once a child and its process
-group have ended. When the parent dies, all descendants of this process are killed.
+group have ended. When the parent of the forking process dies, all descendants of the forking
+process are killed.
 """
 
 import errno
@@ -41,11 +42,11 @@ CHILD_ID_VARIABLE = "STUDYDB_CHILD"
 
 SERVER_ID_VARIABLE = "STUDYDB_FORK_SERVER"
 """
-The environment variable that holds the fork server's random word. All descendants of the server
+The environment variable that holds the fork server's random id. All descendants of the server
 inherit the variable, so the worker can find them after the server has died.
 """
 
-_STRAYS_EVERY_S = 0.5
+_ORPHAN_CHECK_EVERY_S = 0.5
 _LAST_WAIT_S = 1.5
 _POLL_S = 0.005
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -246,7 +247,7 @@ class ForkingServer:
             number = self._children.pop(pid, None)
             if number is None:  # an adopted orphan
                 continue
-            self._strays_due_s = self._strays_due_s or time.monotonic() + _STRAYS_EVERY_S
+            self._strays_due_s = self._strays_due_s or time.monotonic() + _ORPHAN_CHECK_EVERY_S
             self._reply(Exited(number, status) if status >= 0 else Exited(number, signal=-status))
 
     def _kill_strays(self) -> None:
@@ -265,7 +266,7 @@ class ForkingServer:
             owner = _owner_of(pid)
             if not live or (owner is not None and owner not in live):
                 kill_group(pid)
-        self._strays_due_s = time.monotonic() + _STRAYS_EVERY_S if strays else None
+        self._strays_due_s = time.monotonic() + _ORPHAN_CHECK_EVERY_S if strays else None
 
     def _end(self) -> NoReturn:
         deadline_s = time.monotonic() + _LAST_WAIT_S

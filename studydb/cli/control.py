@@ -40,7 +40,7 @@ def resume(*, name: str, words: Sequence[str], storage: Storage) -> None:
     Resume paused trials of NAME; without TRIAL the whole study.
 
     With K=V, later attempts of these trials get other values of parameters: resume NAME 3 lr=0.01.
-    The trials must be PAUSED or PENDING.
+    Such trials must be PAUSED or PENDING.
     """
     params = [word for word in words if "=" in word]
     trials = [TrialWord().convert(word, None, None) for word in words if "=" not in word]
@@ -73,7 +73,10 @@ def stop(*, name: str, trials: Sequence[int | str], now: bool, storage: Storage)
 @study_argument
 @click.argument("params", metavar="K=V...", type=Spec(), nargs=-1)
 @click.option(
-    "--name", "label", metavar="TRIAL", help="A name for the trial; commands take it, too."
+    "--name",
+    "label",
+    metavar="TRIAL",
+    help="A name for the trial. Commands accept it like the number.",
 )
 @click.option("--tag", "tags", multiple=True, type=Spec(), metavar="TAG", help="A tag. Repeatable.")
 @storage_option

@@ -13,8 +13,8 @@ from studydb.domain.life.ending import (
     TrialFacts,
     decide_ending,
     final_verdict,
-    final_verdict_of_completed,
     requested_verdict,
+    verdict_of_completed,
 )
 from studydb.domain.life.event_kinds import Actor, EventKind
 from studydb.domain.life.states import FINAL, Reason, State, Status
@@ -179,7 +179,7 @@ def _verdict(
 ) -> Verdict | None:
     """Return the verdict that the end of the attempt carries out."""
     if outcome is Reason.COMPLETED:
-        return final_verdict_of_completed(known, requested)
+        return verdict_of_completed(known, requested)
     is_final = known is not None and known.refuses_results
     return final_verdict(known if is_final else timed_out or known, requested)
 

@@ -483,10 +483,10 @@ class Attempt:
         if end is End.GIVEN_BACK and not is_command:
             raise FrameError("The trial's process claims to be a command, but it is none.")
         if end in (End.UNPREPARED, End.NOT_REUSED) and progress.began:
-            raise FrameError("The trial's process claims that it never began, but it has reported.")
+            raise FrameError("The trial's process claims that it never began, but it has begun.")
         if end is End.NOT_REUSED and self._start is not Start.REUSED:
             raise FrameError(
-                "The trial's process claims that it ran another trial, but it did not."
+                "The trial's process claims that it ran an earlier trial, but it is a new process."
             )
 
     def _release(self, started: Started, output: AttemptOutput) -> None:
@@ -498,7 +498,7 @@ class Attempt:
             return
         if ended is not None:
             if ended.kept:
-                child.channel.close()  # the child then cleans up
+                child.channel.close()  # the child reads the end of the stream, cleans up and exits
             child.wait(self._processes.left_s())
             if ended.not_kept is not None:
                 self._equipment.record_not_kept(ended.not_kept)
@@ -511,7 +511,7 @@ class Attempt:
         is_orderly = ended.end in (End.COMPLETED, End.STOPPED) and ended.failure is None
         is_reusable = self._code.trainable.kind != TrainableKind.COMMAND
         is_allowed = self._equipment.options.warm_starts and is_reusable
-        # If the worker is stopping, the slot ends the process after it has stored the trial's end.
+        # A stopping worker keeps the process, too; its slot ends it once the trial's end is stored.
         return ended.kept and is_orderly and is_allowed and not self._held.is_lost
 
     def _was_asked_to_stop(self) -> bool:

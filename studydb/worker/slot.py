@@ -218,7 +218,7 @@ class Slot(threading.Thread):
         attempt = Attempt(equipment, held, self._processes)
         is_stored = False
         try:
-            self._end(held, attempt, _misfit(claim) or attempt.run())
+            self._end(held, attempt, _outcome_of_misfit(claim) or attempt.run())
             is_stored = True
         except LeaseLost as error:
             equipment.options.say(str(error))
@@ -251,9 +251,9 @@ class Slot(threading.Thread):
         with suppress(StorageTransient):
             if read_progress(equipment.database, equipment.study).n_successes:
                 equipment.interruption.give_up(
-                    f"The first {FAILED_LIMIT} trials of this worker have all failed, while trials "
-                    f"of study {equipment.study.name!r} have completed elsewhere: this host or its "
-                    "environment may be the cause. `studydb show "
+                    f"The first {FAILED_LIMIT} trials of this worker have all failed, while other "
+                    f"trials of study {equipment.study.name!r} ended without an error: this host "
+                    "or its environment may be the cause. `studydb show "
                     f"{shlex.quote(equipment.study.name)} {number}` shows the last failure."
                 )
 
@@ -295,7 +295,7 @@ class Slot(threading.Thread):
         return text
 
 
-def _misfit(claim: Claim) -> Outcome | None:
+def _outcome_of_misfit(claim: Claim) -> Outcome | None:
     failure = refusal(claim)
     return None if failure is None else Outcome(Reason.FAILED, failure)
 

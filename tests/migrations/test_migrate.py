@@ -312,12 +312,12 @@ def test_sqlite_file_is_made_in_wal_mode(empty_sqlite_url):
 def test_make_embedded_makes_a_missing_sqlite_file_and_changes_no_existing_database(
     empty_sqlite_url, postgres_url
 ):
-    migrate.make_embedded(empty_sqlite_url)
+    migrate.make_sqlite(empty_sqlite_url)
     database = connect(empty_sqlite_url)
     study = fill(database)
 
-    migrate.make_embedded(empty_sqlite_url)
-    migrate.make_embedded(postgres_url)
+    migrate.make_sqlite(empty_sqlite_url)
+    migrate.make_sqlite(postgres_url)
 
     assert len(list_trials(database, study)) == 3
     database.close()
