@@ -47,7 +47,7 @@ def renew(database: Database, study: Study, *, worker_id: int, held: Sequence[Le
             requested = requested_verdict(row.request, status)
             verdict = effective_verdict(row.verdict, requested)
             if verdict is None or not verdict.refuses_results:
-                verdict = charged.time_verdict(lease.trial_id) or verdict
+                verdict = charged.within_time(lease.trial_id, verdict)
             if verdict != row.verdict:
                 leases.set_verdict(txn, lease=lease, verdict=verdict)
             is_stop = verdict is not None and verdict.action is Action.STOP

@@ -110,6 +110,8 @@ class Model:
             return trial.verdict, due
         decided, stored = self._store(trial, attempt, after, results)
         limit = self._charge(trial, stored)
+        if limit is TIMED_OUT and decided is not None and decided.action is Action.PAUSE:
+            decided = None
         trial.verdict = decided or limit or self._asked(trial)
         trial.flush_no = flush_no if results else trial.flush_no
         self._renew(trial)
@@ -502,7 +504,7 @@ class Model:
             self.judge.leave_rungs(trial.number)
         trial.ready_at = self.now + ending.delay_s if ending.delay_s else None
         trial.request = trial.verdict = trial.suspect_at = None
-        if outcome in (Reason.FAILED, Reason.LOST, Reason.TIMED_OUT):
+        if outcome in (Reason.FAILED, Reason.LOST):
             cause = {"type": failure.type, "message": failure.message} if failure else None
             self._record_event(outcome.lower(), actor, attempt=attempt, data=cause)
         return ending
@@ -512,7 +514,8 @@ class Model:
     ) -> Verdict | None:
         known, asked = decided or trial.verdict, self._asked(trial)
         is_judged = known is not None and known.by in FINAL_DECIDERS
-        if not is_judged and outcome is not Reason.COMPLETED and self.spending.is_timed_out(trial):
+        is_stopped = is_judged and known.action is Action.STOP
+        if not is_stopped and outcome is not Reason.COMPLETED and self.spending.is_timed_out(trial):
             known, is_judged = TIMED_OUT, True
         ends_as = known if is_judged else asked
         if is_judged and known.action is Action.PAUSE and asked is not None:
@@ -531,7 +534,7 @@ class Model:
         if verdict is not None and outcome is not Reason.COMPLETED:
             why = outcome if failed_or_lost else verdict.reason
             return Ending(State.PAUSED, None, why, *spent, paused_by=verdict.by)
-        if outcome in (Reason.COMPLETED, Reason.TIMED_OUT):
+        if outcome is Reason.COMPLETED:
             return Ending(State.TERMINATED, outcome, outcome, *spent)
         if outcome is Reason.PREEMPTED:
             return Ending(State.PENDING, None, outcome, *spent, delay_s=waits_s)

@@ -56,7 +56,7 @@ LIMITS: list[dict[str, Any]] = [
     {"max_steps": 40, "total_time_limit_s": 500.3},
 ]
 VALUES = [0.5, 0.1, 0.25, 0.25, 0.75, 0.9, 0.3, 0.4, -0.0, math.nan, math.inf, -math.inf]
-ENDS = [Reason.COMPLETED, Reason.FAILED, Reason.LOST, Reason.TIMED_OUT, Reason.PREEMPTED]
+ENDS = [Reason.COMPLETED, Reason.FAILED, Reason.LOST, Reason.PREEMPTED]
 
 WEIGHTS = {
     "take_a_trial": 6,

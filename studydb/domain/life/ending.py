@@ -159,7 +159,7 @@ def decide_ending(outcome: Reason, facts: TrialFacts, limits: Limits) -> Ending:
     A stored EXPLOIT is not carried out if the attempt failed or was lost.
 
     Args:
-        outcome: COMPLETED, FAILED, LOST, PREEMPTED or TIMED_OUT.
+        outcome: COMPLETED, FAILED, LOST or PREEMPTED.
     """
     is_counted = facts.counting is not Counting.UNCOUNTED
     failures = facts.failures + (outcome is Reason.FAILED and is_counted)
