@@ -24,6 +24,7 @@ from studydb.operations import control
 from studydb.operations.ask import ask
 from studydb.operations.checkpoints import delete_rows, mark_corrupt
 from studydb.operations.claim import claim
+from studydb.operations.drain import drain, find_worker
 from studydb.operations.enqueue import enqueue
 from studydb.operations.finish import finish
 from studydb.operations.invalidate import invalidate
@@ -390,6 +391,14 @@ class ActionFactory:
             "extend",
             lambda database: control.extend(database, self.study, request, n_more=by),
             lambda model: model.extend(request, by=by),
+        )
+
+    def drain(self, worker: RegisteredWorker) -> StudyAction:
+        request = new_request()
+        return StudyAction(
+            "drain",
+            lambda database: drain(database, find_worker(database, worker.uuid), request),
+            lambda model: model.drain(worker.uuid, request),
         )
 
     def set_limits(self, limits: dict[str, Any]) -> StudyAction:

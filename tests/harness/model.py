@@ -49,9 +49,8 @@ class Model:
         self.spending = ModelSpending(spec)
         self.limit: str | None = None  # why a limit has stopped the study
         self.events: list[dict[str, Any]] = []
-        self.picks: dict[
-            str, int | None
-        ] = {}  # by a claim's token: the number of the only trial that the claim may take
+        # By a claim's token: the number of the only trial that the claim may take.
+        self.picks: dict[str, int | None] = {}
         self._record_event("created", spec.created_by)
 
     # --- workers
@@ -109,10 +108,7 @@ class Model:
         if trial.refuses_results or flush_no <= trial.flush_no:
             return trial.verdict, due
         decided, stored = self._store(trial, attempt, after, results)
-        limit = self._charge(trial, stored)
-        if limit is TIMED_OUT and decided is not None and decided.action is Action.PAUSE:
-            decided = None
-        trial.verdict = decided or limit or self._asked(trial)
+        trial.verdict = self._charge(trial, stored, decided) or self._asked(trial)
         trial.flush_no = flush_no if results else trial.flush_no
         self._renew(trial)
         return trial.verdict, due
@@ -194,6 +190,11 @@ class Model:
         known = self.workers[worker]
         if known.ended_at is None:
             known.seen_at = known.ended_at = self.now
+
+    def drain(self, worker: str, request: Request) -> None:
+        if not self._recorded(request.token):
+            self.workers[worker].drain()
+            self._record_event("drained", request.actor, token=request.token)
 
     # --- sweeps
 
@@ -464,13 +465,16 @@ class Model:
                 return verdict, results[:position]
         return None, results
 
-    def _charge(self, trial: ModelTrial, stored: Sequence[Result]) -> Verdict | None:
-        """Count what a flush adds; the verdict on its trial if a limit is reached."""
+    def _charge(
+        self, trial: ModelTrial, stored: Sequence[Result], decided: Verdict | None = None
+    ) -> Verdict | None:
+        """Count what a flush adds; the verdict on its trial, if one is decided or at a limit."""
         self.spending.add([trial], stored, self.now)
         self._stop_if_spent()
-        if self.spending.is_timed_out(trial):
+        is_open = decided is None or decided.action is Action.PAUSE
+        if is_open and self.spending.is_timed_out(trial):
             return TIMED_OUT
-        return SPENT if self.limit else None
+        return decided or (SPENT if self.limit else None)
 
     def _stop_if_spent(self) -> None:
         reached = self.spending.reached()
