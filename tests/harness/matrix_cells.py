@@ -122,6 +122,7 @@ REQUESTS: dict[str, Make] = {
     "retry": lambda one: one.factory.retry([one.number], from_scratch=False),
     "invalidate": lambda one: one.factory.invalidate([one.number], undo=False),
     "undo": lambda one: one.factory.invalidate([one.number], undo=True),
+    "discard": lambda one: one.factory.discard(one.number),
     "enqueue": lambda one: one.factory.enqueue(),
     "extend": lambda one: one.factory.extend(by=1),
     "set limits": lambda one: one.factory.set_limits({"max_steps": 1_000_001}),

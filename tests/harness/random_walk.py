@@ -302,7 +302,11 @@ class RandomWalk:
     def _recover_host(self, _: Random) -> StudyAction:
         return self.factory.recover_host(self.dead)
 
-    def _delete_removed(self, _: Random) -> StudyAction:
+    def _delete_removed(self, rng: Random) -> StudyAction:
+        """Delete the rows of removed checkpoints, or discard the checkpoints of an ended trial."""
+        ended = [trial.number for trial in self.model.trials if trial.state in FINAL]
+        if rng.random() < 0.4:
+            return self.factory.discard(rng.choice(ended or [0]))
         return self.factory.delete_removed()
 
     # --- people

@@ -30,6 +30,7 @@ from studydb.domain.life.decisions import RungKey
 from studydb.domain.life.states import Reason, State, Status
 from studydb.operations import control, flushing
 from studydb.operations.delete import delete
+from studydb.operations.discard import discard
 from studydb.operations.flushing import lock_rungs
 from studydb.operations.recover import recover
 from studydb.operations.renew import renew
@@ -223,6 +224,28 @@ def test_deletion_waits_for_a_retry_and_deletes_its_pins(database, postgres_url)
     again = partial(retry, database, study, [0], new_request())
 
     delete_during(database, postgres_url, study, again, at=(pins, "insert"))
+
+
+def test_checkpoint_that_a_retry_of_a_clone_pins_is_not_discarded(database, postgres_url):
+    run = new_run(database)
+    run.report(0.5)
+    run.save()
+    run.finish(outcome=Reason.FAILED)
+    study = run.worker.study
+    retry(database, study, [0], new_request())
+    run.worker.claim().finish(outcome=Reason.FAILED)
+
+    again = partial(retry, database, study, [1], new_request())
+    with held_at(pins, "insert") as (there, go), ThreadPoolExecutor(2) as pool:
+        cloned = pool.submit(again)
+        assert there.wait(PATIENCE_S)
+        removed = pool.submit(discard, database, study, 0, new_request())
+        assert is_waiting_for_a_lock(postgres_url)
+        go.set()
+        cloned.result(PATIENCE_S)
+        assert removed.result(PATIENCE_S) == []
+
+    assert run.worker.claim().claimed.checkpoint.step == 1
 
 
 def test_deletion_waits_for_a_worker_that_registers_and_deletes_its_row(database, postgres_url):

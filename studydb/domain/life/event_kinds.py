@@ -24,6 +24,7 @@ class EventKind(StrEnum):
     RETRIED = "retried"
     INVALIDATED = "invalidated"
     REINSTATED = "reinstated"
+    CHECKPOINTS_DISCARDED = "checkpoints discarded"
     NOTED = "noted"
     TAGGED = "tagged"
     STUDY_RUNNING = "study running"
