@@ -182,6 +182,8 @@ class Slot(threading.Thread):
     def _look(self) -> Sight:
         """Look at the study, and print why there is no work."""
         progress = self._answer_of(self._acquirer.look)
+        if self._acquirer.is_drained:
+            self._equipment.interruption.drain()
         if progress is None:
             return Sight.NOTHING
         if progress.is_done and not self._equipment.options.wait:

@@ -46,7 +46,7 @@ def _looking(database: Database) -> Call:
 
 def _looking_for_requests(database: Database) -> Call:
     run = SimulatedWorker(database, new_study(database)).take()
-    return lambda over: is_requested(over, held=[run.lease])
+    return lambda over: is_requested(over, held=[run.lease], worker_id=run.worker.id)
 
 
 def _sweeping(database: Database) -> Call:
