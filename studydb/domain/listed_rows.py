@@ -199,3 +199,4 @@ class AttemptDetails(NamedTuple):
     traceback: str | None
     log_dir: str | None
     log_tail: str | None
+    provenance: Mapping[str, str] | None

@@ -4,7 +4,7 @@ from time import monotonic
 from uuid import uuid4
 
 from studydb.db import Database
-from studydb.domain.records import QUEUE_START, Claim, Claimant, QueuePosition, Study
+from studydb.domain.records import DRAIN, QUEUE_START, Claim, Claimant, QueuePosition, Study
 from studydb.lease.proposing import Proposer, Step
 from studydb.lease.watch import PollInterval, Watch
 from studydb.operations.ask import ask
@@ -50,7 +50,7 @@ class Acquirer:
         self._claimant = self._new_claimant()
         self._again = self._is_idle = False
         self._claims_first = True
-        self._watch = Watch(database, study)
+        self._watch = Watch(database, study, worker_id=worker_id)
         self._sweeps = PollInterval(longest_s=SWEEP_S)
         self._last_position, self._whole_scan_s = QUEUE_START, -RESUME_SCAN_S
 
@@ -88,6 +88,11 @@ class Acquirer:
         if self._proposer is None or not self._proposer.is_waiting:
             return None
         return self._proposer.poll_wait_s()
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether the last look has seen that a person drains this worker."""
+        return self._watch.request == DRAIN
 
     @property
     def is_unanswered(self) -> bool:

@@ -100,7 +100,7 @@ class OwnLoop:
         """Get the next trial (see `Study.ask`); None if a person has drained this process."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         poll_interval = PollInterval()
-        while self._heartbeat.request != DRAIN:
+        while not self._is_drained:
             claim = self._acquire(deadline)
             if claim is not None:
                 trial = self._begin(claim)
@@ -113,9 +113,13 @@ class OwnLoop:
                 return None
         return None
 
+    @property
+    def _is_drained(self) -> bool:
+        return self._heartbeat.request == DRAIN or self._acquirer.is_drained
+
     def _await_work(self, deadline: float | None, poll_interval: PollInterval) -> bool:
         """Wait until a trial may be claimed; return False if this process gets no more trials."""
-        while self._heartbeat.request != DRAIN:
+        while not self._is_drained:
             progress = retry_until(deadline, self._acquirer.look)
             if progress.can_claim:
                 return True

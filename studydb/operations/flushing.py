@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from studydb.db import Txn
+from studydb.db.faults import is_of_missing_row
 from studydb.domain.errors import LeaseLost
 from studydb.domain.life.decisions import TRIAL_IS_DONE, Action, DecidedBy, RungKey, Verdict
 from studydb.domain.life.rules import first_hit, longest_history
@@ -132,16 +133,26 @@ def _hits(study: Study, batch: Batch) -> bool:
 
 
 def lock_rungs(txn: Txn, study: Study, *, lease: Lease, batch: Batch) -> dict[RungKey, Rung]:
-    """Lock every rung that a batch may enter, in ascending order. The trial is locked later."""
+    """
+    Lock every rung that a batch may enter, in ascending order. The trial is locked later.
+
+    Raises:
+        LeaseLost: The study was deleted, so that no rung can be made.
+    """
     keys = {
         key
         for result in due_results(study, lease, batch)
         for key in study.scheduler.locks(lease.bracket, result.step)
     }
-    return {
-        key: rungs.lock_or_create(txn, study_id=study.id, spec=study.scheduler.rung_spec(key))
-        for key in sorted(keys)
-    }
+    try:
+        return {
+            key: rungs.lock_or_create(txn, study_id=study.id, spec=study.scheduler.rung_spec(key))
+            for key in sorted(keys)
+        }
+    except Exception as error:
+        if is_of_missing_row(error):
+            raise lost(lease) from error
+        raise
 
 
 def _judge_batch(

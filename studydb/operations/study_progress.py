@@ -1,7 +1,6 @@
 """Read a study's progress and whether a claim may succeed, without locks, for polling."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from studydb.db import Database, Txn
 from studydb.domain.life.states import Status
@@ -9,6 +8,7 @@ from studydb.domain.records import Counts, Study
 from studydb.domain.scheduling import Idle
 from studydb.operations.promote import NOTHING, Asked, ask_scheduler
 from studydb.store import progress
+from studydb.store.progress import Signs
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +111,15 @@ def read_progress(database: Database, study: Study) -> StudyProgress:
         return progress_in(txn, study)
 
 
-def read_signs(database: Database, study: Study) -> tuple[Any, ...]:
-    """Read, in a single statement, what shows whether a study's progress may have changed."""
+def read_signs(database: Database, study: Study, *, worker_id: int | None = None) -> Signs:
+    """
+    Read, in a single statement, what shows whether a study's progress may have changed.
+
+    Args:
+        worker_id: The worker whose `request` is read; None if no worker looks.
+    """
     with database.begin(write=False, single=True) as txn:
-        return progress.signs(txn, study_id=study.id)
+        return progress.signs(txn, study_id=study.id, worker_id=worker_id)
 
 
 def progress_in(txn: Txn, study: Study) -> StudyProgress:

@@ -8,6 +8,7 @@ from studydb.trainables.command_run import CommandFailed, GivenBack, ProcessLost
 from studydb.trainables.config_use import ignores_config
 from studydb.trainables.describing import describe, describe_with_parameters
 from studydb.trainables.finding import check_python, load
+from studydb.trainables.provenance import provenance
 from studydb.trainables.trust import Trust, check_trusted, sign, signed_payload
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "describe_with_parameters",
     "ignores_config",
     "load",
+    "provenance",
     "returned_metrics",
     "sign",
     "signed_payload",

@@ -43,6 +43,7 @@ from studydb.domain.metrics import DONE, STEP, Result, read_report
 from studydb.domain.records import AttemptProcess, Start, TrainableKind
 from studydb.lease.held import HeldAttempt
 from studydb.processes import SIGNAL_SPREAD_S, STOP_SIGNALS
+from studydb.trainables import provenance
 from studydb.worker.attempt_output import AttemptOutput
 from studydb.worker.children import ChildProcess
 from studydb.worker.equipment import Equipment
@@ -119,6 +120,7 @@ class Attempt:
         self.last_value: float | None = None
         self._start: Start | None = None
         self._start_s: float | None = None
+        self._provenance: dict[str, str] | None = None
 
     def run(self) -> Outcome:
         """
@@ -154,6 +156,7 @@ class Attempt:
             except OSError as error:
                 return self._give_up(host_error("start the process of a trial", error))
             child, self._start, self._start_s = started.child, started.start, None
+            self._provenance = provenance(self._code.trainable, self._code.workdirs)
             self._template = started.template
             try:
                 self._serve(child)
@@ -526,7 +529,9 @@ class Attempt:
 
     def _record_process(self, output: AttemptOutput, directory: Path) -> None:
         tail = output.tail().decode(errors="replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
-        self.process = AttemptProcess(str(directory), tail, self._start, self._start_s)
+        self.process = AttemptProcess(
+            str(directory), tail, self._start, self._start_s, self._provenance
+        )
 
 
 def _receive(channel: Channel) -> Frame | None:

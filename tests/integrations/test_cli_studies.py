@@ -240,6 +240,29 @@ def test_show_prints_the_error_of_a_failed_trial(console, database):
     assert "all of it is in /nowhere/at/all, which cannot be read on this host" in logs.err
 
 
+def test_show_prints_the_code_that_each_attempt_ran(console, database):
+    study = arrange.new_study(database, name="digits", max_failures=1)
+    worker, code = arrange.SimulatedWorker(database, study), {"name": "mod:f", "sha256": "ab" * 32}
+    worker.take().finish(outcome=Reason.FAILED, process=AttemptProcess("/nowhere", "", code=code))
+    arrange.change(database, "UPDATE trial SET ready_at = created_at, ready = (1 = 1)")
+    worker.claim().finish()
+
+    page = console("show", "digits", "0")
+    attempts = console("show", "digits", "0", "--format", "json").json["attempts"]
+
+    assert "mod:f abababababab\n" in page.out
+    assert [one["provenance"] for one in attempts] == [code, None]
+
+
+@pytest.mark.parametrize("provenance", ['[1, {"a": 2}]', '"text"', '{"name": 7, "sha256": [1]}'])
+def test_show_prints_an_attempt_whose_code_is_any_json(console, database, provenance):
+    study = arrange.new_study(database, name="digits")
+    arrange.SimulatedWorker(database, study).take().finish(0.5)
+    arrange.change(database, f"UPDATE attempt SET provenance = '{provenance}'")
+
+    assert "COMPLETED" in console("show", "digits", "0").out
+
+
 @pytest.mark.row("B14")
 def test_logs_command_prints_the_files_of_the_given_attempt(console, database, tmp_path):
     study = arrange.new_study(database, name="digits", max_failures=1)

@@ -375,7 +375,7 @@ def test_roles_keep_their_rights_across_upgrade_and_downgrade(postgres_url):
 
         migrate.upgrade(postgres_url)
         columns = ("attempt.start", "attempt.start_s", "study.status", "study.pause_reason")
-        columns += ("study.best_values", "study.started_at")
+        columns += ("study.best_values", "study.started_at", "attempt.provenance")
         may_update = [
             connection.execute(
                 "SELECT has_column_privilege(%s, %s, %s, 'UPDATE')", (role, *column.split("."))

@@ -158,7 +158,7 @@ def decide_ending(outcome: Reason, facts: TrialFacts, limits: Limits) -> Ending:
     completed, and an EXPLOIT is not carried out if the attempt failed or was lost.
 
     Args:
-        outcome: COMPLETED, FAILED, LOST, PREEMPTED or TIMED_OUT.
+        outcome: COMPLETED, FAILED, LOST or PREEMPTED.
     """
     is_counted = facts.counting is not Counting.UNCOUNTED
     failures = facts.failures + (outcome is Reason.FAILED and is_counted)
