@@ -53,7 +53,10 @@ class MemoryEntry:
     ranked: bool
     waiting: bool
     step: int
-    values: tuple[float, ...]
+    values: dict[int, float]
+
+    def values_from(self, first: int) -> list[float]:
+        return [value for step, value in self.values.items() if step >= first]
 
 
 @dataclass
@@ -77,7 +80,15 @@ class MemoryRung:
         cutoff = _percentile(sorted(scores), 1 - self.quantile) if scores else None
         entered = any(one.trial == trial for one in self.entries)
         closed_cutoff = None if self.cut is None else self.cut[0]
-        return RungView(len(scores), cutoff, entered, len(self.entries), self.closed, closed_cutoff)
+        return RungView(
+            len(scores),
+            cutoff,
+            entered,
+            len(self.entries),
+            self.closed,
+            closed_cutoff,
+            _near(sorted(scores), self.quantile),
+        )
 
 
 class ContractExecutor:
@@ -87,12 +98,22 @@ class ContractExecutor:
     Attributes:
         decisions: The scheduler's decisions by trial and step, in their order.
         closings: For each closed rung: how many trials to keep, and the trials that waited.
+        steps: How many results all trials have reported.
     """
 
     def __init__(
-        self, scheduler: Scheduler, *, num_trials: int, curve: Curve, seed: int = 0
+        self,
+        scheduler: Scheduler,
+        *,
+        num_trials: float,
+        curve: Curve,
+        seed: int = 0,
+        longest: int | None = None,
+        max_steps: float = math.inf,
     ) -> None:
+        """Prepare to run; a trial that no scheduler ends completes at the step `longest`."""
         self.scheduler, self.num_trials, self.curve = scheduler, num_trials, curve
+        self.longest, self.max_steps, self.steps = longest, max_steps, 0
         self.rng, self.next_draw = Random(seed), 0
         self.trials: list[MemoryTrial] = []
         self.rungs_by_key: dict[RungKey, MemoryRung] = {}
@@ -107,6 +128,10 @@ class ContractExecutor:
     @property
     def may_start(self) -> bool:
         return len(self.trials) < self.num_trials
+
+    @property
+    def spent(self) -> float:
+        return min(1.0, self.steps / self.max_steps)
 
     def rungs(self) -> Sequence[RungKey]:
         live = (
@@ -133,14 +158,17 @@ class ContractExecutor:
         ]
 
     def mean(self) -> float:
-        assert self.scheduler.reads_mean
+        first = self.scheduler.mean_from
+        assert first is not None
         assert self.reporting is not None
-        values = list(self.reporting.values.values())
-        return sum(values) / len(values)
+        values = [value for step, value in self.reporting.values.items() if step >= first]
+        mean = sum(values) / len(values)
+        return math.inf if math.isnan(mean) else mean
 
     def best_score(self) -> float:
         assert self.reporting is not None
-        return min(self.reporting.values.values())
+        known = [value for value in self.reporting.values.values() if not math.isnan(value)]
+        return min(known, default=math.inf)
 
     def best_waiting(self, key: RungKey) -> WaitingTrial | None:
         rung = self.rungs_by_key.get(key)
@@ -167,6 +195,8 @@ class ContractExecutor:
     def run(self, *, workers: int = 3, mishaps: float = 0.0) -> None:
         """Run until no worker has anything to do; `mishaps` is the probability of a disturbance."""
         for _ in range(MOST_TURNS):
+            if self.steps >= self.max_steps:
+                return
             running = [one for one in self.trials if one.state is State.RUNNING]
             if self.rng.random() < mishaps:
                 self._disturb()
@@ -221,7 +251,10 @@ class ContractExecutor:
         trial.step += self.rng.choice([1, 1, 1, 2])
         score = self.curve(trial.number, trial.step)
         trial.values[trial.step] = score
+        self.steps += 1
         if due is None or trial.step < due:
+            if self.longest is not None and trial.step >= self.longest:
+                self._end(trial, Reason.COMPLETED)
             return
         decision = self._judge(trial, score)
         self.decisions.append((trial.number, trial.step, decision))
@@ -232,6 +265,8 @@ class ContractExecutor:
             trial.state = State.PAUSED
         elif decision.exploit is not None:
             trial.config = dict(decision.exploit.config)
+        elif self.longest is not None and trial.step >= self.longest:
+            self._end(trial, Reason.COMPLETED)
 
     def _judge(self, trial: MemoryTrial, score: float) -> Decision:
         self._locked = self.scheduler.locks(trial.bracket, trial.step)
@@ -254,7 +289,7 @@ class ContractExecutor:
                     not is_nan,
                     entry.waits,
                     trial.step,
-                    tuple(trial.values.values()),
+                    dict(trial.values),
                 )
             )
         return decision
@@ -315,6 +350,12 @@ def _percentile(ordered: Sequence[float], quantile: float) -> float:
     place = (len(ordered) - 1) * quantile
     lower, upper = ordered[math.floor(place)], ordered[math.ceil(place)]
     return lower if lower == upper else lower + (upper - lower) * (place % 1)
+
+
+def _near(ordered: Sequence[float], quantile: float) -> dict[int, float]:
+    n = len(ordered)
+    place = n - 1 - math.floor((n - 1) * quantile) if n else 0
+    return {rank: ordered[rank] for rank in range(max(0, place - 1), min(n, place + 2))}
 
 
 def _fields(spec: object) -> tuple[RungKey, float]:
