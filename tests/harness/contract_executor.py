@@ -11,6 +11,7 @@ from random import Random
 
 from studydb.domain.life.decisions import Action, Decision, RungKey
 from studydb.domain.life.states import FINAL, Reason, State
+from studydb.domain.quantile import Cut, cutoff, exact_cutoff, near
 from studydb.domain.scheduling import (
     ENQUEUED_DRAWS,
     Close,
@@ -76,18 +77,26 @@ class MemoryRung:
         return not self.closed or (self.cut is not None and self.place(entry) <= self.cut)
 
     def view(self, trial: int | None = None) -> RungView:
-        scores = [one.score for one in self.entries if one.ranked]
-        cutoff = _percentile(sorted(scores), 1 - self.quantile) if scores else None
-        entered = any(one.trial == trial for one in self.entries)
-        closed_cutoff = None if self.cut is None else self.cut[0]
+        """Return the rung as the reporting trial sees it, or as free workers see it if None."""
+        ranked = sorted([(one.score, one.trial) for one in self.entries if one.ranked])[::-1]
+        n, cut = len(ranked), Cut()
+        if ranked:
+            rank = math.floor((n - 1) * self.quantile)
+            cut = Cut(n, rank, ranked[rank])
+        better = ranked[cut.rank + 1] if cut.rank + 1 < n else None
+        worse = ranked[cut.rank - 1] if cut.rank > 0 else None
+        if trial is None:
+            limit = exact_cutoff(cut, None if better is None else better[0], self.quantile)
+        else:
+            limit = cutoff(cut, better, self.quantile)
         return RungView(
-            len(scores),
-            cutoff,
-            entered,
-            len(self.entries),
-            self.closed,
-            closed_cutoff,
-            _near(sorted(scores), self.quantile),
+            n=n,
+            cutoff=limit,
+            entered=any(one.trial == trial for one in self.entries),
+            n_entries=len(self.entries),
+            is_closed=self.closed,
+            closed_cutoff=None if self.cut is None else self.cut[0],
+            near={} if trial is None else near(cut, worse=worse, better=better),
         )
 
 
@@ -247,10 +256,13 @@ class ContractExecutor:
 
     def report(self, trial: MemoryTrial) -> None:
         """Report a trial's next step, or skip a step (one time in four); judge a due report."""
+        step = trial.step + self.rng.choice([1, 1, 1, 2])
+        self.tell(trial, step, self.curve(trial.number, step))
+
+    def tell(self, trial: MemoryTrial, step: int, score: float) -> None:
+        """Store a report of a trial, and judge it if it is due."""
         due = self.scheduler.next_decision_step(trial.bracket, trial.step)
-        trial.step += self.rng.choice([1, 1, 1, 2])
-        score = self.curve(trial.number, trial.step)
-        trial.values[trial.step] = score
+        trial.step, trial.values[step] = step, score
         self.steps += 1
         if due is None or trial.step < due:
             if self.longest is not None and trial.step >= self.longest:
@@ -344,18 +356,6 @@ class ContractExecutor:
     def _waits(self, number: int) -> bool:
         entries = (one for rung in self.rungs_by_key.values() for one in rung.entries)
         return any(one.waiting and one.trial == number for one in entries)
-
-
-def _percentile(ordered: Sequence[float], quantile: float) -> float:
-    place = (len(ordered) - 1) * quantile
-    lower, upper = ordered[math.floor(place)], ordered[math.ceil(place)]
-    return lower if lower == upper else lower + (upper - lower) * (place % 1)
-
-
-def _near(ordered: Sequence[float], quantile: float) -> dict[int, float]:
-    n = len(ordered)
-    place = n - 1 - math.floor((n - 1) * quantile) if n else 0
-    return {rank: ordered[rank] for rank in range(max(0, place - 1), min(n, place + 2))}
 
 
 def _fields(spec: object) -> tuple[RungKey, float]:

@@ -4,9 +4,11 @@ import math
 from fractions import Fraction
 
 import pytest
+from harness.contract_executor import ContractExecutor
 
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.life.decisions import RungKey
+from studydb.domain.life.states import Reason
 from studydb.domain.scheduling import ENQUEUED_DRAWS
 from studydb.schedulers import HyperBand, MedianStopping, OneEpoch
 
@@ -99,3 +101,13 @@ def test_largest_max_t_has_as_many_brackets_as_halvings():
     assert len(scheduler.sizes) == 63
     assert scheduler.milestones(0)[0] == 1
     assert list(scheduler.milestones(0)) == sorted(set(scheduler.milestones(0)))
+
+
+def test_bracket_that_the_budget_cannot_fill_keeps_a_share_of_the_trials_that_arrived():
+    executor = ContractExecutor(HyperBand(9), num_trials=4, curve=lambda number, _: float(number))
+
+    executor.run(workers=2)
+
+    assert [keep for keep, _ in executor.closings.values()] == [2, 1]
+    assert [one.reason for one in executor.trials].count(Reason.COMPLETED) == 1
+    assert executor.trials[0].reason is Reason.COMPLETED

@@ -67,7 +67,7 @@ def _worst(n, reduction_factor):
     executor = ContractExecutor(scheduler, num_trials=1, curve=lambda *_: 0.0)
     rung = executor.rungs_by_key[scheduler.rungs()[0].key]
     rung.entries = [_Entry(float(rank)) for rank in range(n - 1)]
-    return scheduler._worst_that_continues(rung.view())
+    return scheduler._worst_that_continues(rung.view(trial=-1))
 
 
 class _Entry:
