@@ -165,6 +165,7 @@ HOT = {
         lambda txn: progress.read(txn, study_id=1),
         "(?s)(?=.*trial_paused_by_study)(?=.*trial_backoff).*trial_claim",
     ),
+    "limits": (lambda txn: spending.read(txn, study_id=1), KEY),
     "look": (lambda txn: claims.any_runnable(txn, study_id=1), "trial_claim"),
     "due": (
         lambda txn: sweeps.any_due(txn, study_id=1),
@@ -190,7 +191,7 @@ HOT = {
     "waits no more": (lambda txn: closings.leave(txn, trial=closings.GivenUp(5, 1, 1)), KEY),
     "rungs over": (lambda txn: closings.end_rungs(txn, rungs=[1, 2]), "rung_entry_waiting"),
     "best of a rung": (lambda txn: rungs.best(txn, rung=RUNG, n=9), "rung_entry_rank"),
-    "mean": (lambda txn: means.read(txn, lease=LEASE), KEY),
+    "mean": (lambda txn: means.read(txn, lease=LEASE, first=1), KEY),
     "best": (lambda txn: ranking.best(txn, study_id=1, limit=3), "trial_rank"),
     "trials --sort best": (best_listed, "trial_rank"),
     "fence": (lambda txn: leases.hold(txn, lease=LEASE), TRIAL_KEY),
