@@ -178,14 +178,8 @@ def _sum_up(
 def _verdict(known: Verdict | None, requested: Verdict | None, outcome: Reason) -> Verdict | None:
     """Return the verdict that the end of the attempt carries out."""
     if outcome is Reason.COMPLETED:
-<<<<<<< HEAD
         return verdict_of_completed(known, requested)
-    is_final = known is not None and known.refuses_results
-    return final_verdict(known if is_final else timed_out or known, requested)
-=======
-        return final_verdict_of_completed(known, requested)
     return final_verdict(known, requested)
->>>>>>> moves
 
 
 def _requested(txn: Txn, study: Study, held: Held, charged: Charge) -> Verdict | None:
