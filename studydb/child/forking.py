@@ -56,6 +56,7 @@ class ChildKind(IntEnum):
 
     ATTEMPT = 0
     TEMPLATE = 1
+    DECIDER = 2
 
 
 class Forked(Struct, frozen=True, tag="forked"):
