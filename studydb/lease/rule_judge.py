@@ -1,12 +1,13 @@
 """Ask a study's custom stop rules about the results of an attempt, before they are stored."""
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Self
+from typing import Any, Self
 
 from studydb.domain.deciding import DecisionFailed, NotAsked
 from studydb.domain.errors import NotAllowed
+from studydb.domain.failures import bounded
 from studydb.domain.life.custom_rule import (
     LONGEST_WHY,
     CustomRule,
@@ -39,11 +40,25 @@ class RuleJudge:
     answers do not depend on the division into flushes, nor on the process that trains.
     """
 
-    def __init__(self, study: Study, claim: Claim, ask: AskRule) -> None:
+    def __init__(
+        self,
+        study: Study,
+        ask: AskRule,
+        *,
+        number: int,
+        config: Mapping[str, Any],
+        is_first: bool = True,
+    ) -> None:
+        """
+        Prepare to ask the rules of a study, which has one or more.
+
+        Args:
+            number, config: The trial's.
+            is_first: Whether this is the trial's first attempt, so that no results are stored.
+        """
         self._rules, self._ask = custom_rules(study.rules), ask
-        self._objective, self._claim = study.objective, claim
+        self._objective, self._number, self._config = study.objective, number, dict(config)
         self._most = max(rule.reads for rule in self._rules)
-        is_first = claim.lease.attempt == 1
         self._stored: deque[Result] | None = deque(maxlen=self._most) if is_first else None
         self._judged: tuple[Batch, Batch] | None = None
 
@@ -57,7 +72,8 @@ class RuleJudge:
                 f"Study {study.name!r} has a stop rule in the user's own code, and this process "
                 "cannot ask it. Run the study by `studydb worker`, study.run() or study.ask()."
             )
-        return cls(study, claim, ask)
+        number, is_first = claim.lease.number, claim.lease.attempt == 1
+        return cls(study, ask, number=number, config=claim.config, is_first=is_first)
 
     def judged(self, batch: Batch, read: ReadResults) -> Batch:
         """
@@ -95,15 +111,14 @@ class RuleJudge:
                     failure = failure or RuleFailure(result.step, why, error.traceback)
                     continue
                 if met:
-                    why = met[:LONGEST_WHY] if isinstance(met, str) else ""
+                    why = bounded(met, LONGEST_WHY) if isinstance(met, str) else ""
                     return RuleDecision(result.step, str(rule), why, failure)
         return _with(failure)
 
     def _view(self, rule: CustomRule, recent: deque[Result]) -> TrialView:
         metric = self._objective.metric
         results = [result_view(each, metric) for each in list(recent)[-rule.reads :]]
-        number, config = self._claim.lease.number, dict(self._claim.config)
-        return TrialView(number, config, metric, str(self._objective.mode), results)
+        return TrialView(self._number, self._config, metric, str(self._objective.mode), results)
 
 
 def _with(failure: RuleFailure | None) -> RuleDecision | None:

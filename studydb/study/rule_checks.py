@@ -57,7 +57,6 @@ def _declared_reads(rule: CustomRule, code: Trainable) -> int:
             why = str(error).rstrip(".")
             raise TrainableError(
                 f"The stop rule {rule} cannot be used: {why}. Correct it, and create the study."
-                f"{chr(10) + error.traceback if error.traceback else ''}".rstrip()
             ) from None
     return reads
 

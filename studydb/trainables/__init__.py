@@ -6,7 +6,7 @@ from studydb.trainables.classes import ClassRun, NotReset, Trainable, can_reset
 from studydb.trainables.command import Command
 from studydb.trainables.command_run import CommandFailed, GivenBack, ProcessLost
 from studydb.trainables.config_use import ignores_config
-from studydb.trainables.custom_rules import describe_rule, rule_of
+from studydb.trainables.custom_rules import describe_rule
 from studydb.trainables.describing import describe, describe_with_parameters
 from studydb.trainables.finding import check_python, load
 from studydb.trainables.trust import Trust, check_trusted, sign, signed_payload
@@ -33,7 +33,6 @@ __all__ = [
     "ignores_config",
     "load",
     "returned_metrics",
-    "rule_of",
     "sign",
     "signed_payload",
     "with_parameters",

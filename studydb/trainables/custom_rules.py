@@ -3,11 +3,13 @@
 import json
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from studydb.domain.errors import TrainableError
+from studydb.domain.failures import bounded
 from studydb.domain.life.custom_rule import (
     DEFAULT_READS,
     LONGEST_WHY,
@@ -41,9 +43,12 @@ def describe_rule(rule: CustomRule, *, workdir: Path) -> Trainable:
     )
 
 
-def rule_of(code: Trainable) -> CustomRule:
-    """Read the rule that a described code makes, without what it declares."""
-    return CustomRule(code.name, json.loads(code.source or b"{}"))
+def options_of(code: Trainable) -> dict[str, Any] | None:
+    """Read the options of a rule's code, which may be unsigned; None if they cannot be read."""
+    with suppress(ValueError, RecursionError):
+        options = json.loads(code.source or b"")
+        return options if isinstance(options, dict) else None
+    return None
 
 
 def make_rule(code: Trainable, loaded: Any) -> Any:
@@ -58,7 +63,7 @@ def make_rule(code: Trainable, loaded: Any) -> Any:
             f"{code.name} is not a class with a method {METHOD}(trial). Derive it from "
             "studydb.StopRule."
         )
-    rule = loaded(**json.loads(code.source or b"{}"))
+    rule = loaded(**(options_of(code) or {}))
     reads = getattr(rule, "reads", DEFAULT_READS)
     if isinstance(reads, bool) or not isinstance(reads, int) or not 1 <= reads <= MOST_READS:
         raise TrainableError(
@@ -85,10 +90,11 @@ def ask_rule(rule: Any, arguments: Mapping[str, Any]) -> bool | str:
     if isinstance(met, bool):
         return met
     if isinstance(met, str) and met.strip():
-        return met[:LONGEST_WHY].encode(errors="replace").decode().replace("\0", " ")
+        return bounded(met, LONGEST_WHY)
+    given = repr(met) if met is None or isinstance(met, str) else type(met).__name__
     raise TrainableError(
-        f"{METHOD} has returned {str(type(met).__name__) if met is not None else 'None'}; return "
-        "False to go on, True or a reason in words to end the trial."
+        f"{METHOD} returned {given}; return False to go on, True or a reason in words to end the "
+        "trial."
     )
 
 

@@ -26,8 +26,9 @@ from studydb.child.decider import (
 from studydb.child.forking import ChildKind
 from studydb.child.job import TrainableImport
 from studydb.domain.deciding import DECISION_S, DecisionFailed, NotAsked
-from studydb.domain.failures import Failure, bounded_failure
-from studydb.domain.life.alike_failures import short_text
+from studydb.domain.errors import TrainableError
+from studydb.domain.failures import Failure, bounded_failure, type_name
+from studydb.domain.life.alike_failures import last_place, short_text
 from studydb.worker.attempt_output import AttemptOutput, OutputPump
 from studydb.worker.children import ChildProcess
 from studydb.worker.fork_server_client import ForkServer
@@ -122,7 +123,7 @@ class Decider:
                     if unanswered is not None:
                         break
                     unanswered = cause
-                except DecisionFailed:
+                except BaseException:  # after an interrupt, its answer may still come
                     self._end()
                     raise
         raise DecisionFailed(f"{unanswered or 'its files change all the time'}.")
@@ -147,7 +148,7 @@ class Decider:
             case Decided(id=question.id, value=value):
                 return self._decoded(value, answer)
             case Raised(id=question.id, failure=failure):
-                raise _failed("it has raised", failure)
+                raise _failed("it raised ", failure)
             case Outdated(id=question.id):
                 raise _Replaced
         raise DecisionFailed("its process has sent a message that does not answer the question.")
@@ -198,7 +199,7 @@ class Decider:
                 case Ready(reads=reads) if len(reads) == len(self._objects):
                     return reads
                 case Unready(failure=failure):
-                    raise _failed("it cannot be made", failure)
+                    raise _failed("it cannot be made: ", failure)
             raise DecisionFailed("its process has not begun as it should.")
         raise DecisionFailed(f"its import took more than {IMPORT_TIMEOUT_S:g} s.")
 
@@ -227,4 +228,8 @@ class Decider:
 
 def _failed(what: str, failure: Failure) -> DecisionFailed:
     known = bounded_failure(failure)
-    return DecisionFailed(f"{what} {short_text(known)}", traceback=known.traceback)
+    if known.type == type_name(TrainableError):  # it says what is wrong with the user's code
+        return DecisionFailed(" ".join(known.message.split()))
+    place = last_place(known)
+    where = f" ({Path(place[0]).name}, line {place[1]})" if place else ""
+    return DecisionFailed(f"{what}{short_text(known)}{where}", traceback=known.traceback)

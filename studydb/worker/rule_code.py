@@ -14,8 +14,8 @@ from studydb.domain.life.rules import custom_rules
 from studydb.domain.records import Study, Trainable
 from studydb.lease.rule_judge import AskRule
 from studydb.settings import Keyring, load_keyring
-from studydb.trainables import Trust, check_trusted, rule_of
-from studydb.trainables.custom_rules import METHOD, view_arguments
+from studydb.trainables import Trust, check_trusted
+from studydb.trainables.custom_rules import METHOD, options_of, view_arguments
 from studydb.worker.attempt_output import OutputPump
 from studydb.worker.decider_client import Decider
 from studydb.worker.fork_server_client import ForkServer
@@ -56,8 +56,7 @@ def trusted_rules(
 
 def _code_of(study: Study, rule: CustomRule) -> Trainable:
     for code in study.rule_code:
-        made = rule_of(code)
-        if rule.is_made_by(made.path, made.options):
+        if rule.is_made_by(code.name, options_of(code)):
             return code
     raise NotAllowed(
         f"Study {study.name!r} has the stop rule {rule}, but not its code. studydb stores no such "

@@ -11,6 +11,9 @@ from harness import arrange
 from psutil import Process
 
 import studydb
+from studydb.settings import Keyring, load_keyring
+from studydb.worker.rule_code import trusted_rules
+from studydb.worker.worker_options import WorkerOptions
 
 
 @pytest.fixture(autouse=True)
@@ -110,11 +113,11 @@ def test_process_of_a_rule_dies_with_its_worker(sqlite_stage):
 @pytest.mark.parametrize(
     ("how", "cause"),
     [
-        ("raises", "it has raised KeyError: 'accuracy'"),
-        ("exits", "it has raised SystemExit: 0"),
-        ("returns_none", "should_stop has returned None; return False to go on"),
-        ("returns_a_list", "should_stop has returned list; return False to go on"),
-        ("returns_empty_text", "should_stop has returned str; return False to go on"),
+        ("raises", "it raised KeyError: 'accuracy'"),
+        ("exits", "it raised SystemExit: 0"),
+        ("returns_none", "should_stop returned None; return False to go on"),
+        ("returns_a_list", "should_stop returned list; return False to go on"),
+        ("returns_empty_text", "should_stop returned ''; return False to go on"),
         ("hangs", "it took more than 1 s"),
         ("spins", "it took more than 1 s"),
         ("kills_itself", "its process was killed by SIGKILL"),
@@ -177,7 +180,7 @@ def test_worker_ends_if_a_rule_has_failed_and_no_trial_is_left(sqlite_stage):
     assert sqlite_stage.run() == 3
 
     assert sqlite_stage.trial().reason == "COMPLETED"
-    with pytest.raises(studydb.StudyFailed, match="has not decided: it has raised KeyError"):
+    with pytest.raises(studydb.StudyFailed, match="has not decided: it raised KeyError"):
         study.run()
 
 
@@ -196,7 +199,7 @@ def test_module_that_is_corrected_is_imported_again_after_the_resumption(sqlite_
     module.write_text("raise ImportError('half of an edit')\n")
     stage.open_gate(1)
     eventually(lambda: study.status == "PAUSED")
-    assert "it cannot be made ImportError: half of an edit" in study.progress.pause_reason
+    assert "it cannot be made: ImportError: half of an edit" in study.progress.pause_reason
 
     module.write_text(f"{source}        return 'corrected'\n")
     study.resume()
@@ -256,33 +259,44 @@ def test_slots_share_one_process(sqlite_stage):
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "message"),
     [
-        "UPDATE trainable SET name = 'stopping:Nosy' WHERE role = 'rule'",
-        "UPDATE trainable SET workdir = '/tmp' WHERE role = 'rule'",
-        "UPDATE trainable SET source = CAST('{\"limit\": 1}' AS BLOB) WHERE role = 'rule'",
-        "UPDATE trainable SET role = 'rule' WHERE role = 'trainable'",
-        "DELETE FROM signature WHERE trainable_id IN (SELECT id FROM trainable WHERE role = 'rule')",
+        ("UPDATE trainable SET name = 'stopping:Nosy'", "(limit=3), but not its code"),
+        ("UPDATE trainable SET workdir = '/tmp'", "'stopping:TooSlow' was changed after it was"),
+        ("UPDATE trainable SET source = x'7b7d'", "(limit=3), but not its code"),
+        ("UPDATE trainable SET source = x'ff'", "(limit=3), but not its code"),
+        ("UPDATE trainable SET role = 'hook'", "(limit=3), but not its code"),
+        (
+            "DELETE FROM signature WHERE trainable_id IN (SELECT id FROM trainable",
+            "The stop rule 'stopping:TooSlow' is not signed by a key",
+        ),
     ],
-    ids=["name", "workdir", "options", "role", "signature"],
+    ids=["name", "workdir", "options", "unreadable", "role", "signature"],
 )
-def test_rule_that_was_changed_in_the_database_is_not_run(sqlite_stage, change):
+def test_rule_that_was_changed_in_the_database_is_not_run(sqlite_stage, change, message):
     create(sqlite_stage, "stopping:TooSlow(limit=3)")
+    is_nested = change.count("(") > change.count(")")
+    change = f"{change} WHERE role = 'rule'{')' if is_nested else ''}"
     arrange.change(sqlite_stage.study.database, change)
 
     worker = sqlite_stage.start()
 
     assert worker.exit_code() == 1
-    text = worker.output()
-    assert any(
-        words in text
-        for words in (
-            "The stop rule 'stopping:TooSlow' was changed after it was signed",
-            "The stop rule 'stopping:TooSlow' is not signed by a key",
-            "but not its code",
-            "has no trainable",
-        )
-    ), text
+    assert message in worker.output()
+    assert "Traceback" not in worker.output()
+
+
+@pytest.mark.parametrize("options", ['{"limit": 9}', '{"limit": 3, "folder": "/"}'])
+def test_options_in_the_study_s_row_alone_change_nothing(sqlite_stage, options):
+    """What runs is the signed row; a study whose two rows differ is refused."""
+    create(sqlite_stage, "stopping:TooSlow(limit=3)")
+    rule = f'[{{"name": "stopping:TooSlow", "reads": 10, "options": {options}}}]'
+    arrange.change(sqlite_stage.study.database, f"UPDATE study SET rules = '{rule}'")
+
+    worker = sqlite_stage.start()
+
+    assert worker.exit_code() == 1
+    assert "but not its code. studydb stores no such study" in worker.output()
 
 
 def test_signed_rule_does_not_run_as_the_trainable(sqlite_stage):
@@ -309,6 +323,43 @@ def test_rule_without_a_signature_runs_if_its_module_is_allowed(sqlite_stage, mo
     assert stage.run(allow_import="stopping", workdir=TRAINABLES) == 0
 
     assert stage.trial().reason == "RULE_STOPPED"
+
+
+def test_rule_without_a_signature_is_searched_in_the_directory_of_the_worker_alone(sqlite_stage):
+    study = create(sqlite_stage, "stopping:TooSlow()").record
+    options = WorkerOptions("", "staged", print, workdir="/mine", allow_imports=("stopping",))
+
+    (signed,) = trusted_rules(study, load_keyring(), options)
+    (allowed,) = trusted_rules(study, Keyring((), Path("/keys")), options)
+
+    assert (signed.signed, signed.workdirs) == (True, ("/mine", str(TRAINABLES)))
+    assert (allowed.signed, allowed.workdirs) == (False, ("/mine",))
+
+
+def test_trial_reports_no_step_before_the_rule_has_judged_the_one_before(sqlite_stage):
+    """Otherwise the trial would train and save steps after the one at which it is stopped."""
+    stage = sqlite_stage
+    stage.create("stopping:counts", stop="stopping:WithoutBase(step=2)")
+
+    assert stage.run() == 0
+
+    assert stage.steps() == [1, 2]
+    assert (stage.folder / "counted").read_text() == "12"
+
+
+def test_signals_to_the_process_of_a_rule_are_ignored(sqlite_stage):
+    """A service manager signals all processes at once; the worker still needs its rules."""
+    stage = sqlite_stage
+    create(stage, too_slow(stage))
+    stage.start()
+    stage.await_result()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        os.kill(asked(stage)[-1][0], number)
+    stage.open_gate("all")
+
+    stage.await_state("TERMINATED")
+
+    assert len({pid for pid, _, _ in asked(stage)}) == 1
 
 
 def test_own_loop_asks_rules_in_a_child(storage_url, tmp_path):

@@ -17,7 +17,7 @@ MOST_READS = 1_000
 
 MAX_OPTIONS_BYTES = 64 << 10
 LONGEST_WHY = 500
-"""How many characters of the reason that a rule gives are kept."""
+"""How many bytes of the reason that a rule gives are kept."""
 
 _PATH = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 IS_PATH = re.compile(rf"\s*(?P<module>{_PATH}):(?P<call>{_PATH}\s*(?:\(.*)?)", re.DOTALL)
@@ -103,9 +103,13 @@ class CustomRule:
         """Return the form that is stored in a row; `custom_rule_from_json` reads it."""
         return {"name": self.path, "options": dict(self.options), "reads": self.reads}
 
-    def is_made_by(self, path: str, options: Mapping[str, Any]) -> bool:
+    def is_made_by(self, path: str, options: Mapping[str, Any] | None) -> bool:
         """Whether the code at a path, with these options, is this rule."""
-        return path == self.path and canonical_json(options) == canonical_json(self.options)
+        return (
+            options is not None
+            and path == self.path
+            and canonical_json(options) == canonical_json(self.options)
+        )
 
     def __str__(self) -> str:
         arguments = ", ".join(f"{name}={_text(value)}" for name, value in self.options.items())

@@ -151,3 +151,11 @@ def done_at_once(_config, trial):
 def returns(_config):
     """Return a value instead of reporting it."""
     return 0.5
+
+
+def counts(config, trial):
+    """Write down each step that is trained."""
+    for step in range(1, 6):
+        with (Path(config["folder"]) / "counted").open("a") as file:
+            file.write(str(step))
+        trial.report({"loss": 0.5})
