@@ -67,6 +67,21 @@ def test_rule_stops_at_its_step_over_a_kill_of_the_worker(stage):
     assert len({pid for pid, _, _ in asked(stage)}) == 2  # one process for each worker
 
 
+def test_worker_that_dies_while_a_rule_decides_costs_no_decision(stage):
+    """The decision is made again, from the same stored results, when the step is trained again."""
+    create(stage, f"stopping:KillsItsWorker(folder='{stage.folder}')")
+    stage.open_gate("all")
+    first = stage.start()
+    assert first.exit_code(60.0) == -signal.SIGKILL
+    assert stage.steps() == [1, 2]
+
+    assert stage.run() == 0
+
+    assert stage.steps() == [1, 2, 3]
+    (met,) = stage.events("stop rule met")
+    assert met["reason"] == "asked again with [1, 2, 3]"
+
+
 def test_rule_reads_no_result_that_a_later_attempt_supersedes(sqlite_stage):
     stage = sqlite_stage
     stage.create("stopping:saves_once", stop=[too_slow(stage)])
@@ -245,6 +260,60 @@ def test_value_that_the_function_returns_is_judged(sqlite_stage):
     assert sqlite_stage.run() == 0
 
     assert sqlite_stage.trial().reason == "RULE_STOPPED"
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ("stoping:TooSlow()", "Python finds no module 'stoping' from .*Did you mean 'stopping'"),
+        ("stopping:TooFast()", "stopping.py has no 'TooFast'"),
+        ("stopping:TooSlow(limt=3)", "unexpected keyword argument 'limt'. Correct it, and create"),
+        ("stopping:NoRule()", r"is not a class with a method should_stop\(trial\). Derive it from"),
+        ("stopping:Greedy(step=1)", "is 1000000; it must be an integer from 1 to 1000"),
+        ("stopping:np", "'stopping:np' is a module; name a function or class"),
+    ],
+)
+def test_rule_that_cannot_be_used_is_refused_and_no_study_is_created(sqlite_stage, rule, message):
+    with pytest.raises(studydb.TrainableError, match=message):
+        create(sqlite_stage, rule)
+    create(sqlite_stage, "stopping:Plain()")  # the name is free
+
+
+def test_study_continues_with_its_rule_and_warns_of_another(sqlite_stage):
+    study = create(sqlite_stage, "stopping:TooSlow(limit=3)")
+
+    same = create(sqlite_stage, "stopping:TooSlow(limit=3)", load_if_exists=True)
+    with pytest.warns(studydb.StudyDiffers, match=r"stop is stopping:TooSlow\(limit=3\), not"):
+        create(sqlite_stage, "stopping:TooSlow(limit=4)", load_if_exists=True)
+
+    assert same.record.rules == study.record.rules
+    assert same.record.rules[0].reads == 10
+
+
+def test_try_asks_the_rules_and_names_their_failure(sqlite_stage, monkeypatch):
+    monkeypatch.setattr(sys, "argv", sys.argv)  # a trial gets arguments of its own
+    monkeypatch.chdir(TRAINABLES)
+    create(sqlite_stage, "stopping:TooSlow(limit=3)")
+    create_other = studydb.create_study(
+        "other",
+        "stopping:saves_once",
+        space={"folder": str(sqlite_stage.folder)},
+        metric="loss",
+        mode="min",
+        num_trials=1,
+        stop="stopping:Broken(how=raises)",
+        storage=sqlite_stage.storage,
+        workdir=TRAINABLES,
+    )
+    sqlite_stage.open_gate("all")
+
+    tried = sqlite_stage.command("try", "staged")
+
+    assert "step 7: loss 0.25" in tried
+    assert "step 8" not in tried
+    with pytest.raises(AssertionError, match=r"At step 2, the stop rule .* it raised KeyError"):
+        sqlite_stage.command("try", "other")
+    create_other.close()
 
 
 def test_slots_share_one_process(sqlite_stage):
