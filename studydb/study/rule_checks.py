@@ -14,7 +14,8 @@ from studydb.domain.life.custom_rule import CustomRule
 from studydb.domain.life.rules import Rule
 from studydb.domain.records import Trainable
 from studydb.settings import load_keyring
-from studydb.trainables import describe_rule, sign
+from studydb.trainables import sign
+from studydb.trainables.custom_rules import describe_rule
 from studydb.worker.rule_code import RuleProcess
 
 

@@ -6,7 +6,6 @@ from studydb.trainables.classes import ClassRun, NotReset, Trainable, can_reset
 from studydb.trainables.command import Command
 from studydb.trainables.command_run import CommandFailed, GivenBack, ProcessLost
 from studydb.trainables.config_use import ignores_config
-from studydb.trainables.custom_rules import describe_rule
 from studydb.trainables.describing import describe, describe_with_parameters
 from studydb.trainables.finding import check_python, load
 from studydb.trainables.trust import Trust, check_trusted, sign, signed_payload
@@ -28,7 +27,6 @@ __all__ = [
     "check_signature",
     "check_trusted",
     "describe",
-    "describe_rule",
     "describe_with_parameters",
     "ignores_config",
     "load",
