@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from studydb.domain.errors import UnknownStudy as UnknownStudy
     from studydb.domain.errors import UnknownTrial as UnknownTrial
     from studydb.domain.errors import UsageError as UsageError
+    from studydb.domain.life.custom_rule import StopRule as StopRule
+    from studydb.domain.life.custom_rule import TrialView as TrialView
     from studydb.domain.life.plateau import Plateau as Plateau
     from studydb.domain.life.retry_policy import Retry as Retry
     from studydb.domain.life.states import Reason as Reason
@@ -99,6 +101,7 @@ _HOMES = {
         "UnknownTrial",
         "UsageError",
     ),
+    "studydb.domain.life.custom_rule": ("StopRule", "TrialView"),
     "studydb.domain.life.plateau": ("Plateau",),
     "studydb.domain.life.retry_policy": ("Retry",),
     "studydb.domain.life.states": ("Reason", "State", "Status"),

@@ -4,8 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from studydb.domain.life.plateau import Plateau
-from studydb.domain.life.rules import Rule
+from studydb.domain.life.rules import Rule, Threshold
 from studydb.domain.records import Study, Trainable, TrainableKind
 from studydb.domain.space.domains import Domain
 from studydb.domain.space.search_space import Space
@@ -41,9 +40,9 @@ def call_text(spec: Mapping[str, Any] | None) -> str | None:
 
 def rule_text(rule: Rule) -> str:
     """Write a stop rule as `--stop` reads it: "loss>=3", "Plateau(metric=loss)"."""
-    if isinstance(rule, Plateau):
-        return str(rule)
-    return f"{rule.metric}{rule.op}{rule.bound:g}"
+    if isinstance(rule, Threshold):
+        return f"{rule.metric}{rule.op}{rule.bound:g}"
+    return str(rule)
 
 
 def trainable_text(trainable: Trainable | None) -> str:

@@ -21,7 +21,7 @@ def explain_state(study: Study, details: TrialDetails) -> str | None:  # noqa: P
         case Reason.EARLY_STOPPED if details.judgements:
             return _explain_judgement(study, details.judgements[-1])
         case Reason.RULE_STOPPED if details.last_result is not None:
-            return _explain_rule(study, details.last_result)
+            return _explain_rule(study, details.last_result, details.rule_met)
         case Reason.TIMED_OUT:
             return _explain_time(study, details.trial)
         case Reason.BUDGET_SPENT:
@@ -54,7 +54,9 @@ def _reported(study: Study, judged: Judgement) -> str:
     return f"{study.objective} at rung {judged.rung} was {value_text(judged.value)}"
 
 
-def _explain_rule(study: Study, last: Result) -> str | None:
+def _explain_rule(study: Study, last: Result, rule_met: str | None) -> str | None:
+    if rule_met is not None:
+        return f"step {last.step} met the rule {rule_met}"
     hit = first_hit(study.rules, [last], 1, objective=study.objective)
     if hit is None:  # a rule that compares several results
         hit = next((rule for rule in study.rules if rule.needs_history), None)

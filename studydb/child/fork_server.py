@@ -1,5 +1,5 @@
 """
-The fork server: a small process from which fresh attempts and templates are forked.
+The fork server: a small process from which fresh attempts, templates and deciders are forked.
 
 The supervisor starts the fork server before the first connection to the database, with an
 environment without credentials. So no child inherits a connection or a credential. The fork server
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from studydb.child import run, template
+from studydb.child.channel import Channel
 from studydb.child.forking import ChildKind, ForkingServer
 
 
@@ -28,11 +29,21 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     server = ForkingServer(
         socket.socket(fileno=control),
         parent_pid=supervisor_pid,
-        begin={ChildKind.ATTEMPT: run.main, ChildKind.TEMPLATE: template.main},
+        begin={
+            ChildKind.ATTEMPT: run.main,
+            ChildKind.TEMPLATE: template.main,
+            ChildKind.DECIDER: _decide,
+        },
     )
     gc.collect()
     gc.freeze()  # without this, a garbage collection in a child would copy every shared page
     server.serve()
+
+
+def _decide(channel: Channel) -> None:
+    from studydb.child import decider  # noqa: PLC0415  most studies have none
+
+    decider.main(channel)
 
 
 if __name__ == "__main__":

@@ -57,6 +57,7 @@ class ChildKind(IntEnum):
 
     ATTEMPT = 0
     TEMPLATE = 1
+    DECIDER = 2
 
 
 class Forked(Struct, frozen=True, tag="forked"):
@@ -128,6 +129,7 @@ class ForkingServer:
         self._outdated = outdated
         self._at_end = at_end
         self._children: dict[int, int] = {}  # request numbers by pid
+        self._deciders: set[int] = set()  # the request numbers of deciders
         self._strays_due_s: float | None = None
         self._wakeup, alarm = socket.socketpair()
         self._wakeup.setblocking(False)
@@ -190,6 +192,8 @@ class ForkingServer:
             return Outdated(number, reason)
         pid = self._fork(number, kind, descriptors)
         self._children[pid] = number
+        if kind is ChildKind.DECIDER:
+            self._deciders.add(number)
         # `start_of` returns None for a child that has already ended; 0 means an unknown start.
         return Forked(number, pid, start_of(pid) or 0)
 
@@ -247,6 +251,7 @@ class ForkingServer:
             number = self._children.pop(pid, None)
             if number is None:  # an adopted orphan
                 continue
+            self._deciders.discard(number)
             self._strays_due_s = self._strays_due_s or time.monotonic() + _ORPHAN_CHECK_EVERY_S
             self._reply(Exited(number, status) if status >= 0 else Exited(number, signal=-status))
 
@@ -256,7 +261,7 @@ class ForkingServer:
 
         This process adopts orphans. The environment of an orphan contains the request number of the
         child that left it. An orphan that was forked without exec has no number; it is killed when
-        no child is left.
+        no child is left but deciders, which live as long as their worker.
         """
         if self._strays_due_s is None or time.monotonic() < self._strays_due_s:
             return
@@ -264,7 +269,7 @@ class ForkingServer:
         live = set(self._children.values())
         for pid in strays:
             owner = _owner_of(pid)
-            if not live or (owner is not None and owner not in live):
+            if not live - self._deciders or (owner is not None and owner not in live):
                 kill_group(pid)
         self._strays_due_s = time.monotonic() + _ORPHAN_CHECK_EVERY_S if strays else None
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from studydb.domain.life.custom_rule import RuleDecision
 from studydb.domain.life.decisions import Verdict
 from studydb.domain.life.states import Origin, Reason, State, Status
 from studydb.domain.metrics import Result, Summary
@@ -106,12 +107,14 @@ class Batch:
         after_step: The last step that this attempt has flushed. Before its first flush: the step of
             the restored checkpoint, or 0 without a checkpoint.
         before: The trial's summary before this batch; None if the attempt does not know it.
+        ruled: What the study's custom stop rules say about the results; None to go on.
     """
 
     flush_no: int
     results: tuple[Result, ...] = ()
     after_step: int = 0
     before: Summary | None = None
+    ruled: RuleDecision | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +219,8 @@ class Trainable:
         workdir: The working directory in which the study was created.
         python_version: Such as "3.11"; a pickle is loaded only by the same minor version.
         signatures: The MACs by key id.
+        role: A `TrainableRole`; the signatures cover it. The `source` of a stop rule holds the
+            rule's options, as JSON.
     """
 
     uuid: str
@@ -226,6 +231,12 @@ class Trainable:
     source: bytes | None = None
     signatures: Mapping[str, str] = field(default_factory=dict)
     form: str = TrainableForm.FUNCTION
+    role: str = TrainableRole.TRAINABLE
+
+    @property
+    def noun(self) -> str:
+        """The word for this code in errors."""
+        return "stop rule" if self.role == TrainableRole.RULE else "trainable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +250,7 @@ class NewStudy(StudySpec):
         seed: The seed of the searcher's random numbers.
         trainable: What workers run, signed for this study; None if own loops run the trials.
         created_by: A person: user@host.
+        rule_code: The code of the study's custom stop rules, signed for this study.
     """
 
     uuid: str
@@ -246,6 +258,7 @@ class NewStudy(StudySpec):
     seed: int
     trainable: Trainable | None
     created_by: str
+    rule_code: tuple[Trainable, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

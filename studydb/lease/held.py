@@ -19,10 +19,12 @@ from studydb.domain.records import AttemptProcess, Batch, Checkpoint, Claim, Lea
 from studydb.lease.buffer import Buffer
 from studydb.lease.retries import PATIENCE_S, never, retry_until_answered
 from studydb.lease.room import UNLIMITED, Room
+from studydb.lease.rule_judge import AskRule, RuleJudge
 from studydb.operations.fail import fail
 from studydb.operations.finish import finish
 from studydb.operations.record_event import record_event
 from studydb.operations.report import report
+from studydb.operations.ruling import live_results
 from studydb.operations.save import save
 
 Answered = TypeVar("Answered")
@@ -64,8 +66,15 @@ class HeldAttempt:
         patience_s: float = PATIENCE_S,
         give_up: Callable[[], bool] = never,
         room: Room = UNLIMITED,
+        ask_rule: AskRule | None = None,
     ) -> None:
-        """Hold a claim; `room` limits the memory and disk for results that wait."""
+        """
+        Hold a claim.
+
+        Args:
+            room: Limits the memory and disk for results that wait.
+            ask_rule: Asks a custom stop rule; None if the study has none.
+        """
         self._database, self._study = database, study
         self._patience_s, self._give_up = patience_s, give_up
         self._flushing = threading.RLock()
@@ -79,6 +88,7 @@ class HeldAttempt:
         self._is_over = False
         self._next_store_error_s = 0.0
         self._is_rule_checked = False
+        self._rule_judge = RuleJudge.of(study, claim, ask_rule)
 
     @property
     def lease(self) -> Lease:
@@ -126,13 +136,16 @@ class HeldAttempt:
             self._check_open()
             n_sent = 0
             while not self.is_lost and n_sent != batches and (batch := self.buffer.take()):
+                judged = self._judged(batch, patience_s)
                 answer = self._send(
-                    lambda batch=batch: report(  # type: ignore[misc]
-                        self._database, self._study, lease=self.lease, batch=batch
+                    lambda judged=judged: report(  # type: ignore[misc]
+                        self._database, self._study, lease=self.lease, batch=judged
                     ),
                     patience_s,
                 )
                 self.buffer.acknowledge(batch, answer)
+                if self._rule_judge is not None:
+                    self._rule_judge.stored(batch)
                 self._obey(answer)
                 n_sent += 1
                 if self.refuses_results:
@@ -198,13 +211,14 @@ class HeldAttempt:
                 self.flush(patience_s=patience_s, batches=1)
             last = self._last = self._last or self.buffer.take(even_empty=True)
             assert last is not None
+            judged = self._judged(last, patience_s)
             ending = self._send(
                 lambda: finish(
                     self._database,
                     self._study,
                     lease=self.lease,
                     outcome=outcome,
-                    batch=last,
+                    batch=judged,
                     tally=self.buffer.tally,
                     failure=failure,
                     process=process,
@@ -260,6 +274,19 @@ class HeldAttempt:
         """Note that a renewal did not find the lease."""
         if not self.is_ending:
             self.is_lost = True
+
+    def _judged(self, batch: Batch, patience_s: float | None) -> Batch:
+        """Ask the study's custom stop rules about a batch, while no transaction is open."""
+        if self._rule_judge is None or self.refuses_results:
+            return batch
+
+        def read(before: int, limit: int) -> list[Result]:
+            return self._send(
+                lambda: live_results(self._database, lease=self.lease, before=before, limit=limit),
+                patience_s,
+            )
+
+        return self._rule_judge.judged(batch, read)
 
     def _obey(self, answer: Answer) -> None:
         self.next_decision_step = answer.next_decision_step

@@ -4,6 +4,8 @@ import atexit
 import os
 import threading
 import time
+import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -22,6 +24,7 @@ from studydb.lease.held import HeldAttempt, refusal
 from studydb.lease.own_checkpoints import OwnCheckpoints
 from studydb.lease.own_trial import OwnTrial, give_back
 from studydb.lease.retries import retry_until, retry_until_answered
+from studydb.lease.rule_judge import AskRule
 from studydb.lease.watch import PollInterval
 from studydb.operations.failing import describe_failure
 from studydb.operations.recover import recover, recover_host
@@ -39,10 +42,27 @@ class OwnLoop:
         pid: The only process that may use this object; a forked process makes another object.
     """
 
-    def __init__(self, storage: str, study: Study, *, lease_s: float = LEASE_S) -> None:
-        """Register this process as a worker; `storage` is the database's URL with its password."""
+    def __init__(
+        self,
+        storage: str,
+        study: Study,
+        *,
+        lease_s: float = LEASE_S,
+        ask_rule: AskRule | None = None,
+        at_close: Callable[[], None] = lambda: None,
+    ) -> None:
+        """
+        Register this process as a worker.
+
+        Args:
+            storage: The database's URL with its password.
+            ask_rule: Asks a custom stop rule; None if the study has none.
+            at_close: Called when this object has been closed.
+        """
+        self._at_close = at_close
         self.pid = os.getpid()
-        self._study, self._lease_s = study, lease_s
+        self._study, self._lease_s, self._ask_rule = study, lease_s, ask_rule
+        self._is_rule_failure_shown = False
         self._database, self._heartbeat_database = connect(storage), connect(storage, connections=1)
         try:
             self._worker_id = self._enter()
@@ -125,15 +145,24 @@ class OwnLoop:
                 return True
             if progress.pause_reason is not None:
                 describe = partial(describe_failure, self._database, self._study, progress)
-                raise StudyFailed(retry_until(deadline, describe))
+                why = retry_until(deadline, describe)
+                if not progress.keeps_workers:
+                    raise StudyFailed(why)
+                self._warn_of_rule(why)
             if progress.is_exhausted(n_held=len(self._heartbeat.held())):
                 return False
             _wait(poll_interval.next_s(), deadline)
         return False
 
+    def _warn_of_rule(self, why: str) -> None:
+        """Warn once that a study waits for a person to correct a stop rule."""
+        if not self._is_rule_failure_shown:
+            self._is_rule_failure_shown = True
+            warnings.warn(why, stacklevel=5)
+
     def _begin(self, claim: Claim) -> OwnTrial | None:
         """Make the handle of a claimed trial; return None if the trial must not run or is lost."""
-        held = HeldAttempt(self._database, self._study, claim)
+        held = HeldAttempt(self._database, self._study, claim, ask_rule=self._ask_rule)
         self._heartbeat.add(held)
         if (failure := refusal(claim)) is not None:
             with suppress(LeaseLost):
@@ -175,6 +204,7 @@ class OwnLoop:
         with suppress(StudydbError):
             leave(self._database, worker_id=self._worker_id)
         self._close_connections()
+        self._at_close()
 
     def _close_connections(self) -> None:
         self._database.close()

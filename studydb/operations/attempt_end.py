@@ -26,6 +26,7 @@ from studydb.operations.flushing import Flushed
 from studydb.operations.free_exits import judge_exit
 from studydb.operations.guard import pause_after_failure
 from studydb.operations.retrying import judge_failure
+from studydb.operations.ruling import carry_out
 from studydb.operations.spending import Charge, charge
 from studydb.operations.stuck import stuck_note
 from studydb.store import attempts, counters, events, leases, pins, promotions, studies
@@ -117,6 +118,7 @@ def end_attempt(
         _record_outcome(txn, lease, outcome, failure, actor)
     if outcome is Reason.FAILED or ending.state is State.ERROR:
         pause_after_failure(txn, study, lease=lease, outcome=outcome, failure=failure)
+    carry_out(txn, study, flushed, lease=lease)
 
     if study.max_concurrent is not None:
         studies.leave(txn, study_id=study.id)

@@ -15,6 +15,7 @@ from operator import attrgetter
 from studydb.db import Txn
 from studydb.db.faults import is_of_missing_row
 from studydb.domain.errors import LeaseLost
+from studydb.domain.life.custom_rule import RuleDecision
 from studydb.domain.life.decisions import TRIAL_IS_DONE, Action, DecidedBy, RungKey, Verdict
 from studydb.domain.life.rules import first_hit, longest_history
 from studydb.domain.life.states import Reason
@@ -40,6 +41,7 @@ class Flushed:
         summary: The trial's summary after the flush.
         verdict: The verdict on the stored results; None to continue.
         is_new: False if the batch was dropped, or stored before this flush.
+        ruled: What the study's custom stop rules say about the stored results.
     """
 
     held: Held
@@ -48,6 +50,7 @@ class Flushed:
     time_total_s: float | None
     verdict: Verdict | None = None
     is_new: bool = True
+    ruled: RuleDecision | None = None
 
 
 def unchanged(held: Held) -> Flushed:
@@ -125,6 +128,8 @@ def _hits(study: Study, batch: Batch) -> bool:
     """Whether a result meets a rule, or a rule compares it with results that are not here."""
     if not study.rules:
         return False
+    if batch.ruled is not None:
+        return True
     if longest_history(study.rules) > 1 or study.stops_by_rule:
         return True
     return any(
@@ -171,7 +176,8 @@ def _judge_batch(
 
     if stored and stored[-1].time_total_s is not None:
         time_total_s = stored[-1].time_total_s
-    return Flushed(held, stored, summary, time_total_s, verdict)
+    ruled = batch.ruled if stored else None
+    return Flushed(held, stored, summary, time_total_s, verdict, ruled=ruled)
 
 
 def _judge(
@@ -189,7 +195,9 @@ def _judge(
         recent.append(result)
         n_results = summary.n_results + position
         verdict = TRIAL_IS_DONE if result.is_last else None
-        if first_hit(study.rules, tuple(recent), n_results, objective=study.objective):
+        if _is_ruled(batch, result) or first_hit(
+            study.rules, tuple(recent), n_results, objective=study.objective
+        ):
             verdict = Verdict(Action.STOP, Reason.RULE_STOPPED, DecidedBy.RULE)
         elif result.step in due:
             view.move_to(summary, batch.results[:position])
@@ -197,6 +205,11 @@ def _judge(
         if verdict is not None:
             return batch.results[:position], verdict
     return batch.results, None
+
+
+def _is_ruled(batch: Batch, result: Result) -> bool:
+    """Whether a custom rule, which was asked before this transaction, ends the trial here."""
+    return batch.ruled is not None and batch.ruled.stops_at == result.step
 
 
 def _recent_results(txn: Txn, study: Study, lease: Lease) -> deque[Result]:

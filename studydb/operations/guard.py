@@ -1,8 +1,9 @@
-"""Pause a study whose trials all fail alike, or at its first failure."""
+"""Pause a study whose trials all fail alike, at its first failure, or if a stop rule fails."""
 
 from studydb.db import Txn
 from studydb.domain.failures import Failure
 from studydb.domain.life.alike_failures import MAX_ALIKE, fingerprint, pause_reason, short_text
+from studydb.domain.life.custom_rule import RuleFailure
 from studydb.domain.life.decisions import DecidedBy
 from studydb.domain.life.event_kinds import Actor, EventKind
 from studydb.domain.life.states import Reason, Status
@@ -22,7 +23,7 @@ def pause_after_failure(
     if study.fail_fast:
         what = "lost too often" if failure is None else short_text(failure)
         why = f"fail_fast, and trial {lease.number} has failed: {what}"
-        _pause(txn, study, DecidedBy.FAIL_FAST, Actor.FAIL_FAST, why)
+        _pause(txn, study, DecidedBy.FAIL_FAST, Actor.FAIL_FAST, {"reason": why})
     elif outcome is Reason.FAILED and failure is not None:
         pause_if_alike(txn, study, lease=lease, failure=failure)
 
@@ -43,10 +44,30 @@ def pause_if_alike(txn: Txn, study: Study, *, lease: Lease, failure: Failure) ->
     failed = events.failures_since_resumption(txn, study_id=study.id)
     alike = {lease.trial_id, *(one.trial_id for one in failed if one.fingerprint == known)}
     if len(alike) >= MAX_ALIKE:
-        _pause(txn, study, DecidedBy.GUARD, Actor.GUARD, pause_reason(failure, len(alike)))
+        why = pause_reason(failure, len(alike))
+        _pause(txn, study, DecidedBy.GUARD, Actor.GUARD, {"reason": why})
 
 
-def _pause(txn: Txn, study: Study, by: DecidedBy, actor: Actor, why: str) -> None:
-    if studies.pause_itself(txn, study_id=study.id, by=by, why=why):
-        kind, data = EventKind.STUDY_PAUSED, {"reason": why}
-        events.append(txn, study_id=study.id, kind=kind, actor=actor, data=data)
+def pause_after_rule(txn: Txn, study: Study, *, lease: Lease, failure: RuleFailure) -> None:
+    """
+    Pause the study because a custom stop rule did not decide on a result; its trial goes on.
+
+    Trials that run go on, too, and the rule is asked again at their next results.
+    """
+    why = f"on trial {lease.number} at step {failure.step}, {failure.why}"
+    data = {"reason": why, "traceback": failure.traceback}
+    _pause(txn, study, DecidedBy.RULE, Actor.RULE, data, lease=lease)
+
+
+def _pause(
+    txn: Txn,
+    study: Study,
+    by: DecidedBy,
+    actor: Actor,
+    data: dict[str, str],
+    *,
+    lease: Lease | None = None,
+) -> None:
+    if studies.pause_itself(txn, study_id=study.id, by=by, why=data["reason"]):
+        kind = EventKind.STUDY_PAUSED
+        events.append(txn, study_id=study.id, lease=lease, kind=kind, actor=actor, data=data)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from studydb.db import Database, Txn
 from studydb.domain.errors import NoResults, UnknownTrial
+from studydb.domain.life.rules import custom_rules
 from studydb.domain.life.states import Reason, State
 from studydb.domain.listed_rows import (
     AttemptDetails,
@@ -52,6 +53,7 @@ class TrialDetails:
         notes: The newest notes on the trial, oldest first.
         last_result: None if the trial has reported nothing.
         limit_reached: Which limit or stop rule has stopped the study of a BUDGET_SPENT trial.
+        rule_met: Which custom rule has stopped the trial, with the reason that it gave.
     """
 
     trial: TrialRow
@@ -62,6 +64,7 @@ class TrialDetails:
     notes: list[ListedNote]
     last_result: Result | None
     limit_reached: str | None
+    rule_met: str | None
 
 
 def list_studies(database: Database) -> list[ListedStudy]:
@@ -164,6 +167,7 @@ def trial_details(database: Database, study: Study, number: int) -> TrialDetails
             notes=notes.newest(txn, study_id=study.id, trial_id=trial.id, limit=MOST_NOTES),
             last_result=results.last(txn, trial_spans(txn, study, trial)),
             limit_reached=_limit_reached(txn, study, trial),
+            rule_met=_rule_met(txn, study, trial),
         )
 
 
@@ -171,6 +175,12 @@ def _limit_reached(txn: Txn, study: Study, trial: TrialRow) -> str | None:
     if trial.reason is not Reason.BUDGET_SPENT or trial.ended_at is None:
         return None
     return events.limit_reached(txn, study_id=study.id, until=trial.ended_at)
+
+
+def _rule_met(txn: Txn, study: Study, trial: TrialRow) -> str | None:
+    if trial.reason is not Reason.RULE_STOPPED or not custom_rules(study.rules):
+        return None
+    return events.rule_met(txn, study_id=study.id, trial_id=trial.id)
 
 
 def trial_attempts(database: Database, study: Study, number: int) -> list[AttemptDetails]:

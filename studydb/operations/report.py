@@ -5,6 +5,7 @@ from studydb.domain.life.decisions import Answer
 from studydb.domain.life.ending import requested_verdict
 from studydb.domain.records import Batch, Lease, Study
 from studydb.operations.flushing import flush, next_step, refused, summary_if_undecided
+from studydb.operations.ruling import carry_out
 from studydb.operations.spending import charge
 from studydb.store import leases, single_statement
 
@@ -55,5 +56,6 @@ def report(database: Database, study: Study, *, lease: Lease, batch: Batch) -> A
             time_total_s=flushed.time_total_s,
             verdict=verdict,
         )
+        carry_out(txn, study, flushed, lease=lease)
         charged.store(txn, study, key=lease.token)
     return Answer(verdict, next_step(study, lease, batch), flushed.summary)

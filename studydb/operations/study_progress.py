@@ -26,6 +26,8 @@ class StudyProgress:
         promotes: Whether the scheduler promotes PAUSED trials at all.
         asked: What the scheduler has answered, if it promotes trials.
         pause_reason: Why the study has paused itself; None if it has not.
+        keeps_workers: Whether workers wait for the study, which has paused itself because a stop
+            rule did not decide. They end after other such pauses, and if no work is left.
         limit_reached: Which of its limits has stopped the study; None if none has.
         num_trials: The most trials of the study; None for no limit.
         is_resuming: Whether trials are still PAUSED because the study was paused.
@@ -40,6 +42,7 @@ class StudyProgress:
     promotes: bool = False
     asked: Asked = NOTHING
     pause_reason: str | None = None
+    keeps_workers: bool = False
     limit_reached: str | None = None
     num_trials: int | None = None
     is_resuming: bool = False
@@ -84,12 +87,17 @@ class StudyProgress:
     def is_done(self) -> bool:
         """Whether a worker without `--wait` exits: no work is left, or the study paused itself."""
         stopped = self.status is Status.STOPPED and self.counts.running == 0
-        return self.status is Status.FINISHED or stopped or self.pause_reason is not None
+        return self.status is Status.FINISHED or stopped or self.has_given_up
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether the study has paused itself, and its workers end."""
+        return self.pause_reason is not None and not self.keeps_workers
 
     @property
     def has_failed(self) -> bool:
         """Whether the study paused itself, or ended with errors and without a completed trial."""
-        if self.pause_reason is not None:
+        if self.has_given_up:
             return True
         return self.is_done and self.n_successes == 0 and self.counts.error > 0
 
@@ -130,7 +138,8 @@ def progress_in(txn: Txn, study: Study) -> StudyProgress:
     is_idle = counts.pending == counts.running == 0 and not (seen.is_resuming or asked.is_something)
     starts_new = asked.work is not Idle.WAIT
     is_spent = budget.is_spent or not starts_new
-    is_finished = budget.status is Status.RUNNING and is_spent and is_idle
+    is_over = is_spent and is_idle
+    is_finished = budget.status is Status.RUNNING and is_over
     return StudyProgress(
         status=Status.FINISHED if is_finished else budget.status,
         counts=counts,
@@ -140,6 +149,7 @@ def progress_in(txn: Txn, study: Study) -> StudyProgress:
         promotes=study.scheduler.resumes,
         asked=asked,
         pause_reason=budget.pause_reason,
+        keeps_workers=budget.keeps_workers and not is_over,
         limit_reached=budget.limit_reached,
         num_trials=budget.num_trials,
         is_resuming=seen.is_resuming,

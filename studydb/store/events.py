@@ -105,6 +105,16 @@ _LIMIT_REACHED = Prepared(
     .limit(1)
 )
 
+_RULE_MET = Prepared(
+    sa.select(_OF_PROBLEMS.c.data)
+    .where(
+        _OF_PROBLEMS.c.kind == EventKind.RULE_MET,
+        _OF_PROBLEMS.c.trial_id == sa.bindparam("trial", type_=event.c.trial_id.type),
+    )
+    .order_by(_OF_PROBLEMS.c.id.desc())
+    .limit(1)
+)
+
 _BY_TOKEN = Prepared(sa.select(event.c.data).where(event.c.token == sa.bindparam("by_token")))
 
 
@@ -214,3 +224,18 @@ def limit_reached(txn: Txn, *, study_id: int, until: datetime) -> str | None:
     """
     row = txn.first(_LIMIT_REACHED, study=study_id, until=until)
     return None if row is None else _texts(row.data).get("reason")
+
+
+def rule_met(txn: Txn, *, study_id: int, trial_id: int) -> str | None:
+    """
+    Find which custom rule has ended a trial.
+
+    Returns:
+        The rule and its reason, such as "my_rules:TooSlow(limit=3): too slow"; None if the event is
+        not among the study's newest events.
+    """
+    row = txn.first(_RULE_MET, study=study_id, trial=trial_id)
+    texts = {} if row is None else _texts(row.data)
+    if "rule" not in texts:
+        return None
+    return f"{texts['rule']}: {texts['reason']}" if texts.get("reason") else texts["rule"]

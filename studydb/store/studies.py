@@ -1,7 +1,9 @@
 """Studies: a study's row, its space and trainable, its budget, and its status."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,7 +14,7 @@ from studydb.db.schema import search_space, signature, study, trainable, worker
 from studydb.db.statement import Row
 from studydb.domain.errors import UnknownStudy
 from studydb.domain.life.decisions import DecidedBy
-from studydb.domain.life.rules import rule_from_json
+from studydb.domain.life.rules import custom_rules, rule_from_json
 from studydb.domain.life.states import Mode, Status
 from studydb.domain.objective import Objective
 from studydb.domain.records import NewStudy, Study, Trainable, TrainableRole
@@ -60,6 +62,13 @@ Reads a trainable with its signatures, a row for each signature.
 A person may replace the trainable at any time. Two statements could read one trainable and find the
 signatures of another.
 """
+
+_RULE_CODE = Prepared(
+    sa.select(trainable, signature.c.key_id, signature.c.mac)
+    .outerjoin(signature, signature.c.trainable_id == trainable.c.id)
+    .where(trainable.c.study_id == sa.bindparam("study"), trainable.c.role == TrainableRole.RULE)
+    .order_by(trainable.c.id)
+)
 
 _of_study = sa.select(trainable.c.id).where(_is_trainable)
 _DROP_SIGNATURES = Prepared(sa.delete(signature).where(signature.c.trainable_id.in_(_of_study)))
@@ -180,7 +189,7 @@ _LOCKED_STATUS = Prepared(
 
 _NAMES = Prepared(sa.select(study.c.name).order_by(study.c.id))
 
-BY_ITSELF = (DecidedBy.GUARD, DecidedBy.FAIL_FAST)
+BY_ITSELF = (DecidedBy.GUARD, DecidedBy.FAIL_FAST, DecidedBy.RULE)
 """The values of `paused_by` of a study that has paused itself."""
 
 DELETED = "The study was deleted meanwhile. `studydb studies` lists the studies that exist."
@@ -199,6 +208,7 @@ class Budget:
         is_spent: Whether `num_trials` or the searcher's `num_draws` is reached.
         next_draw: The draw of the next new trial.
         pause_reason: Why the study has paused itself; None if it has not.
+        keeps_workers: Whether the study has paused itself because a stop rule did not decide.
         limit_reached: Which of its limits has stopped the study; None if none has.
     """
 
@@ -209,6 +219,7 @@ class Budget:
     next_draw: int
     num_trials: int | None
     pause_reason: str | None
+    keeps_workers: bool
     limit_reached: str | None
 
 
@@ -267,7 +278,7 @@ def insert(txn: Txn, *, new: NewStudy) -> int:
 
 
 def insert_trainable(txn: Txn, *, study_id: int, what: Trainable) -> None:
-    """Insert a study's trainable and its signatures."""
+    """Insert a study's trainable, or the code of a stop rule, and its signatures."""
     row = txn.all(
         sa.insert(trainable)
         .values(
@@ -279,6 +290,7 @@ def insert_trainable(txn: Txn, *, study_id: int, what: Trainable) -> None:
             python_version=what.python_version,
             source=what.source,
             form=what.form,
+            role=what.role,
             created_at=now(),
         )
         .returning(trainable.c.id)
@@ -308,6 +320,7 @@ def reread(txn: Txn, *, study_id: int) -> Study:
 def _read(txn: Txn, row: Row) -> Study:
     stored = row.settings or {}
     given = {name: stored[name] for name in _IN_JSON if stored.get(name) is not None}
+    rules = tuple(map(rule_from_json, row.rules))
     return Study(
         id=row.id,
         uuid=row.uuid,
@@ -318,7 +331,8 @@ def _read(txn: Txn, row: Row) -> Study:
         space_version=row.space_version,
         scheduler=read_scheduler(row.scheduler),
         searcher=read_searcher(row.searcher),
-        rules=tuple(map(rule_from_json, row.rules)),
+        rules=rules,
+        rule_code=_rule_code(txn, study_id=row.id) if custom_rules(rules) else (),
         checkpoints=row.checkpoints,
         former_checkpoints=_former(stored),
         trainable=find_trainable(txn, study_id=row.id),
@@ -333,8 +347,17 @@ def _read(txn: Txn, row: Row) -> Study:
 def find_trainable(txn: Txn, *, study_id: int) -> Trainable | None:
     """Read a study's trainable with its signatures; None if own loops run the trials."""
     rows = txn.all(_TRAINABLE, study=study_id)
-    if not rows:
-        return None
+    return _trainable_of(rows) if rows else None
+
+
+def _rule_code(txn: Txn, *, study_id: int) -> tuple[Trainable, ...]:
+    """Read the code of a study's custom stop rules, in their order, with its signatures."""
+    rows = txn.all(_RULE_CODE, study=study_id)
+    return tuple(_trainable_of(list(of)) for _, of in groupby(rows, key=attrgetter("id")))
+
+
+def _trainable_of(rows: Sequence[Row]) -> Trainable:
+    """Make a trainable from its rows, one for each signature."""
     row = rows[0]
     signatures = {each.key_id: each.mac for each in rows if each.key_id is not None}
     return Trainable(
@@ -346,6 +369,7 @@ def find_trainable(txn: Txn, *, study_id: int) -> Trainable | None:
         source=None if row.source is None else bytes(row.source),
         signatures=signatures,
         form=row.form,
+        role=row.role,
     )
 
 
@@ -410,6 +434,7 @@ def budget_of(row: Row) -> Budget:
         next_draw=row.next_draw,
         num_trials=row.num_trials,
         pause_reason=row.pause_reason if row.paused_by in BY_ITSELF else None,
+        keeps_workers=row.paused_by == DecidedBy.RULE,
         limit_reached=row.pause_reason if row.paused_by == DecidedBy.LIMIT else None,
     )
 
@@ -421,7 +446,7 @@ def set_status(txn: Txn, *, study_id: int, status: Status, now: bool = False) ->
 
 
 def pause_itself(txn: Txn, *, study_id: int, by: DecidedBy, why: str) -> bool:
-    """Pause a RUNNING study because of its failures; False if it is not RUNNING."""
+    """Pause a RUNNING study because its code has failed; False if it is not RUNNING."""
     return txn.count(_PAUSE_ITSELF, study=study_id, by_whom=by, why=why) == 1
 
 

@@ -26,7 +26,8 @@ def cloned(study: Record, new_name: str) -> NewStudy:
     given = {each.name: getattr(study, each.name) for each in fields(NewStudy)}
     trainable = study.trainable and _signed(study, study.trainable, uuid, load_keyring())
     own = {"uuid": uuid, "name": check_study_name(new_name), "created_by": whoami()}
-    return NewStudy(**(given | own | {"trainable": trainable}))
+    rules = tuple(_signed(study, each, uuid, load_keyring()) for each in study.rule_code)
+    return NewStudy(**(given | own | {"trainable": trainable, "rule_code": rules}))
 
 
 def _signed(study: Record, old: Trainable, uuid: str, keyring: Keyring) -> Trainable:

@@ -5,7 +5,7 @@ import os
 import secrets
 import shlex
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 from uuid import uuid4
@@ -22,7 +22,7 @@ from studydb.domain.errors import (
     UsageError,
 )
 from studydb.domain.life.ending import LOSSES_AT_STEP, MAX_LOSSES
-from studydb.domain.life.rules import read_rules
+from studydb.domain.life.rules import StopRules, read_rules
 from studydb.domain.limits import LIMITS
 from studydb.domain.objective import Objective
 from studydb.domain.records import NewStudy, Request, Trainable, TrainableKind
@@ -41,6 +41,7 @@ from studydb.settings import load_keyring
 from studydb.study import checking
 from studydb.study.code import Code, described, remove_objects, signed
 from studydb.study.handle import Study
+from studydb.study.rule_checks import described_rules, signed_rules
 from studydb.study.storage import (
     closed_on_error,
     open_database,
@@ -68,7 +69,7 @@ def create_study(
     max_concurrent: int | None = None,
     scheduler: Scheduler | None = None,
     searcher: Searcher | None = None,
-    stop: Mapping[str, Any] | Iterable[str] | None = None,
+    stop: StopRules | None = None,
     max_failures: int = 0,
     max_losses: int | None = None,
     checkpoints: str | os.PathLike[str] | None = None,
@@ -87,7 +88,7 @@ def create_study(
         space: A nested dict of distributions and constants.
         num_trials: The limit of trials; None for no limit (but a grid ends after its last point).
         max_concurrent: How many trials may run at a time, over all workers.
-        stop: Rules such as ["loss>=3", "error<=0.01"]; {"loss": 3} means the same as ["loss>=3"].
+        stop: Rules such as ["loss>=3", "my_rules:TooSlow(limit=3)"]; {"loss": 3} means ["loss>=3"].
         max_failures: How many exceptions a trial survives; -1 for no limit.
         max_losses: How many deaths without an exception a trial survives between two checkpoints.
             With None, a trial survives 10 such deaths, but not 3 in a row at the same step.
@@ -169,6 +170,8 @@ def _new_study(
     place = checking.working_directory(workdir)
     trainable = None if code is None else described(code, spec, workdir=place)
     _check_end(spec, trainable)
+    rules, rule_code = described_rules(spec.rules, workdir=place)
+    spec = dataclasses.replace(spec, rules=rules)
     if spec.searcher is not None:
         spec.searcher.check(spec.space, [spec.objective])
     seed = None if spec.searcher is None else spec.searcher.seed
@@ -178,6 +181,7 @@ def _new_study(
         seed=secrets.randbelow(2**31) if seed is None else seed,
         trainable=trainable,
         created_by=whoami(),
+        rule_code=rule_code,
         **{each.name: getattr(spec, each.name) for each in dataclasses.fields(spec)},
     )
 
@@ -223,6 +227,8 @@ def _created(database: Database, new: NewStudy, code: Code | None) -> Record:
     try:
         if code is not None:
             new = dataclasses.replace(new, trainable=_signed(new, code, new.uuid, store))
+        if new.rule_code:
+            new = dataclasses.replace(new, rule_code=signed_rules(new.rule_code, new.uuid))
         may_be_stored = True
         return write_patiently(database, lambda: create(database, new))
     except BaseException as error:

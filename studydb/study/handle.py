@@ -39,6 +39,7 @@ from studydb.study.cloning import cloned
 from studydb.study.code import Code, described, signed
 from studydb.study.discarding import stop_and_discard
 from studydb.study.frozen_trial import FrozenTrial
+from studydb.study.loops import open_loop
 from studydb.study.running import full_url, run
 from studydb.study.storage import (
     Answered,
@@ -501,7 +502,7 @@ class Study:
         timeout_s = checking.seconds_or_none("timeout", timeout)
         with self._opening:
             if self._loop is None or self._loop.is_foreign:
-                self._loop = OwnLoop(full_url(self.database), self.record)
+                self._loop = open_loop(self.database, self.record)
         return self._loop.ask(timeout_s)
 
     @suggesting_keywords

@@ -5,8 +5,8 @@ import socket
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,15 +17,17 @@ from studydb.child.channel import Channel
 from studydb.child.job import Job, TrainableImport
 from studydb.child.messages import Answered, Reported, read_from_child, write
 from studydb.child.running_trial import RunningTrial, current
-from studydb.domain.errors import NotAllowed, TrialStopped
+from studydb.domain.errors import NotAllowed, TrainableError, TrialStopped
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict
-from studydb.domain.life.rules import first_hit, longest_history
+from studydb.domain.life.rules import custom_rules, first_hit, longest_history
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Result
-from studydb.domain.records import Study
+from studydb.domain.records import Batch, Study
+from studydb.lease.rule_judge import RuleJudge
 from studydb.searchers import RandomSearch
 from studydb.settings import load_keyring
 from studydb.trainables import Trust, call, check_trusted
+from studydb.worker.rule_code import RuleProcess, asking, trusted_rules
 
 ON_REPORT = Callable[[Result, bool], None]
 """Is called with each result, and with whether its report has saved a checkpoint."""
@@ -60,7 +62,10 @@ def try_trainable(
     to_import = TrainableImport(
         study.uuid, study.trainable, trust is Trust.SIGNED, workdirs, stores
     )
-    with tempfile.TemporaryDirectory(prefix="studydb-", ignore_cleanup_errors=True) as scratch:
+    with (
+        tempfile.TemporaryDirectory(prefix="studydb-", ignore_cleanup_errors=True) as scratch,
+        _judging(study, config, Path(scratch)) as judge,
+    ):
         job = Job(
             to_import=to_import,
             trial_uuid=str(uuid4()),
@@ -78,7 +83,10 @@ def try_trainable(
         errors: list[Exception] = []
         worker, channel = Channel(ours), Channel(theirs)
         answers = threading.Thread(
-            target=_answer, args=(worker, study, on_report, errors), name="studydb-try", daemon=True
+            target=_answer,
+            args=(worker, _Rules(study, judge), on_report, errors),
+            name="studydb-try",
+            daemon=True,
         )
         answers.start()
         try:
@@ -96,10 +104,45 @@ def try_trainable(
         raise errors[0]
 
 
-def _answer(channel: Channel, study: Study, on_report: ON_REPORT, errors: list[Exception]) -> None:
+@contextmanager
+def _judging(study: Study, config: Mapping[str, Any], folder: Path) -> Iterator[RuleJudge | None]:
+    """Make what asks the study's custom stop rules in a child process; None without such rules."""
+    if not custom_rules(study.rules):
+        yield None
+        return
+    with closing(RuleProcess(trusted_rules(study, load_keyring()), folder / "rules")) as process:
+        yield RuleJudge(study, asking(process.decider), number=0, config=config)
+
+
+class _Rules:
+    """Tells which results meet a stop rule of the study."""
+
+    def __init__(self, study: Study, judge: RuleJudge | None) -> None:
+        self._study, self._judge = study, judge
+        self._recent: deque[Result] = deque(maxlen=longest_history(study.rules))
+        self._n_results = 0
+
+    def are_met(self, result: Result) -> bool:
+        """Whether the next result meets a rule; TrainableError if a custom rule does not decide."""
+        self._recent.append(result)
+        self._n_results += 1
+        recent, objective = tuple(self._recent), self._study.objective
+        if first_hit(self._study.rules, recent, self._n_results, objective=objective):
+            return True
+        if self._judge is None:
+            return False
+        batch = Batch(self._n_results, (result,))
+        ruled = self._judge.judged(batch, lambda _before, _limit: []).ruled
+        self._judge.stored(batch)
+        if ruled is not None and ruled.failure is not None:
+            raise TrainableError(f"At step {result.step}, {ruled.failure.why}")
+        return ruled is not None
+
+
+def _answer(channel: Channel, rules: _Rules, on_report: ON_REPORT, errors: list[Exception]) -> None:
     """Take the place of a worker: pass the reports on, and stop the trial by the study's rules."""
     try:
-        _answer_all(channel, study, on_report)
+        _answer_all(channel, rules, on_report, errors)
     except EOFError:
         pass
     except Exception as error:  # noqa: BLE001  such as a closed stdout; raised in the main thread
@@ -108,17 +151,20 @@ def _answer(channel: Channel, study: Study, on_report: ON_REPORT, errors: list[E
         channel.close()
 
 
-def _answer_all(channel: Channel, study: Study, on_report: ON_REPORT) -> None:
+def _answer_all(
+    channel: Channel, rules: _Rules, on_report: ON_REPORT, errors: list[Exception]
+) -> None:
     verdict: Verdict | None = None
-    recent: deque[Result] = deque(maxlen=longest_history(study.rules))
-    n_results = 0
     while (frame := channel.receive()) is not None:
         message = read_from_child(frame)
         if isinstance(message, Reported) and message.result is not None:
             on_report(message.result, message.saved is not None)
-            recent.append(message.result)
-            n_results += 1
-            if first_hit(study.rules, tuple(recent), n_results, objective=study.objective):
+            try:
+                is_met = rules.are_met(message.result)
+            except TrainableError as error:
+                errors.append(error)
+                is_met = True
+            if is_met:
                 verdict = Verdict(Action.STOP, Reason.RULE_STOPPED, DecidedBy.RULE)
         if (number := getattr(message, "id", None)) is not None:
             channel.send(write(Answered(number, verdict)))

@@ -60,7 +60,7 @@ def describe(function: Callable[..., Any] | str, *, workdir: str | Path) -> Trai
     workdir = Path(workdir).absolute()
     if isinstance(function, str):
         path = function if ":" in function else path_of(function)
-        _check_path(path, workdir)
+        check_path(path, workdir)
         return _trainable(TrainableKind.IMPORT, path, workdir)
     check_signature(function)
     return _describe(function, workdir)[0]
@@ -236,7 +236,15 @@ def _fresh_places(names: Iterable[str], workdir: Path) -> dict[str, list[str] | 
     return places
 
 
-def _check_path(path: str, workdir: Path) -> None:
+def check_path(path: str, workdir: Path) -> None:
+    """
+    Check that a fresh interpreter in `workdir` finds the module of an import path.
+
+    None of the user's code is run.
+
+    Raises:
+        TrainableError: The module is not found, or its text does not hold the name.
+    """
     match = IMPORT_PATH.fullmatch(path)
     if match is None:
         raise TrainableError(

@@ -66,7 +66,9 @@ def load(
         )
     if not callable(function):
         kind = with_article(type(function).__name__)
-        raise TrainableError(f"The trainable {trainable.name!r} is {kind}; name a function.")
+        raise TrainableError(
+            f"The {trainable.noun} {trainable.name!r} is {kind}; name a function or class."
+        )
     return function
 
 

@@ -20,7 +20,7 @@ class Trust(Enum):
 def signed_payload(trainable: Trainable, study_uuid: str) -> bytes:
     """Return the bytes that a signature covers: the study, and all fields that decide what runs."""
     return frame(
-        "studydb trainable 1",
+        f"studydb {trainable.role} 1",
         study_uuid,
         trainable.uuid,
         trainable.kind,
@@ -75,14 +75,14 @@ def _is_allowed(name: str, allow_imports: Collection[str]) -> bool:
 def _refusal(trainable: Trainable, keyring: Keyring) -> str:
     if keyring.holds(trainable.signatures):
         return (
-            f"The trainable {trainable.name!r} was changed after it was signed. "
+            f"The {trainable.noun} {trainable.name!r} was changed after it was signed. "
             "Find out who wrote to the database, and create the study again."
         )
     allow = ""
     if trainable.kind == TrainableKind.IMPORT and (match := IMPORT_PATH.fullmatch(trainable.name)):
         allow = f", or start the worker with --allow-import {match['module']}"
     return (
-        f"The trainable {trainable.name!r} is not signed by a key in {keyring.path}. "
+        f"The {trainable.noun} {trainable.name!r} is not signed by a key in {keyring.path}. "
         "Copy the keys of the account that created the study (from its key file) to that file"
         f"{allow}."
     )

@@ -13,6 +13,7 @@ from studydb.lease.heartbeat import Heartbeat
 from studydb.lease.held import HeldAttempt
 from studydb.lease.proposing import Proposer
 from studydb.lease.room import Room
+from studydb.lease.rule_judge import AskRule
 from studydb.worker.attempt_output import OutputPump
 from studydb.worker.current_code import CurrentCode
 from studydb.worker.first_trials import FirstTrials
@@ -36,6 +37,8 @@ class Equipment:
     interruption: Interruption
     notices: Notices
     room: Room
+    ask_rule: AskRule | None = None
+    """Asks the study's custom stop rules in a child; None if the study has none."""
     proposer: Proposer | None = None
     """Fits the model of the study's searcher; None if the searcher has none."""
     warnings: dict[str, object] = field(default_factory=dict)

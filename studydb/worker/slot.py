@@ -222,6 +222,7 @@ class Slot(threading.Thread):
             patience_s=equipment.options.patience_s,
             give_up=lambda: equipment.interruption.signal is not None,
             room=equipment.room,
+            ask_rule=equipment.ask_rule,
         )
         equipment.heartbeat.add(held)
         attempt = Attempt(equipment, held, self._processes)

@@ -45,6 +45,7 @@ from studydb.worker.fork_server_client import ForkServer
 from studydb.worker.host import host_error, is_host_fault
 from studydb.worker.interruption import Interruption
 from studydb.worker.notices import Notices
+from studydb.worker.rule_code import rule_asker, trusted_rules
 from studydb.worker.slot import Slot, TrialLimit
 from studydb.worker.templates import Templates
 from studydb.worker.worker_options import WorkerOptions
@@ -135,9 +136,10 @@ def _work(
     database = stack.enter_context(closing(_connect(options, interruption)))
     retry = partial(retry_until_answered, patience_s=options.patience_s, give_up=is_stopping)
     study = retry(lambda: load(database, options.study))
-    database.locations.log_root(study)  # raises here if there is no home directory
+    log_root = database.locations.log_root(study)  # raises here if there is no home directory
     keyring = load_keyring()
     to_import = trusted_import(database, study, keyring, options)
+    rules = trusted_rules(study, keyring, options)
     heartbeat_database = stack.enter_context(closing(_connect(options, interruption)))
 
     notices = Notices(study.name, options.say)
@@ -156,26 +158,23 @@ def _work(
     templates = Templates(
         forkserver,
         pump,
-        directory=database.locations.log_root(study) / "templates",
+        directory=log_root / "templates",
         enabled=options.warm_starts,
         say=options.say,
         is_stopping=is_stopping,
     )
     stack.callback(templates.close)
+    ask_rule = rule_asker(
+        rules, forkserver, pump, log_root=log_root, options=options, is_stopping=is_stopping
+    )
     checkpoints = Checkpoints(database, study, keyring, retry=retry)
+    current = partial(CurrentCode, database, keyring, options, to_import=to_import)
     equipment = Equipment(
         options=options,
         database=database,
         study=study,
         worker_id=worker_id,
-        code=CurrentCode(
-            database,
-            keyring,
-            options,
-            to_import=to_import,
-            checkpoints=checkpoints,
-            templates=templates,
-        ),
+        code=current(checkpoints=checkpoints, templates=templates),
         templates=templates,
         pump=pump,
         checkpoints=checkpoints,
@@ -183,6 +182,7 @@ def _work(
         interruption=interruption,
         notices=notices,
         room=Room(spill_bytes=options.spill_bytes, say=options.say),
+        ask_rule=stack.enter_context(ask_rule),
         proposer=Proposer.of(database, study, worker_id=worker_id),
     )
     heartbeat.start()

@@ -26,6 +26,7 @@ from harness.control_requests import ENDS_OF_ATTEMPTS, REQUESTS_OF_PEOPLE, Arran
 from harness.model_searcher import ModelSearch
 from studydb.db import Database
 from studydb.domain.failures import Failure
+from studydb.domain.life.custom_rule import CustomRule, RuleDecision, RuleFailure
 from studydb.domain.life.decisions import RungKey
 from studydb.domain.life.ending import FREE_EXITS, GIVEN_BACK, TRY_LATER
 from studydb.domain.life.rules import read_rules
@@ -221,11 +222,12 @@ def _reporting(
     values: tuple[float, ...] = (0.5, 0.4),
     study: Study | None = None,
     done: bool = False,
+    ruled: RuleDecision | None = None,
     **overrides: Any,
 ) -> Call:
     study = study or new_study(database, **overrides)
     run = SimulatedWorker(database, study).take()
-    batch = Batch(1, results(*values, done=done), before=run.summary)
+    batch = Batch(1, results(*values, done=done), before=run.summary, ruled=ruled)
     return lambda over: report(over, study, lease=run.lease, batch=batch)
 
 
@@ -505,6 +507,8 @@ FINISHES: dict[str, Arranged] = {
 }
 """A duplicate request of these operations returns None."""
 
+CUSTOM = CustomRule("my_rules:TooSlow")
+
 OPERATIONS: dict[str, Arranged] = {
     "take_turn": _taking_a_turn,
     "renew_turn": partial(_in_turn, proposer.renew_turn, lease_s=LEASE_OF_PROPOSER_S),
@@ -554,6 +558,12 @@ OPERATIONS: dict[str, Arranged] = {
     "report_that_pauses_at_a_rung": _reporting_at_a_rung_of_waiting_trials,
     "report_that_a_rule_stops": partial(
         _reporting, values=(0.5, 0.1, 0.05), rules=read_rules(["loss<0.2"])
+    ),
+    "report_that_a_custom_rule_stops": partial(
+        _reporting, rules=(CUSTOM,), ruled=RuleDecision(2, str(CUSTOM), "too slow")
+    ),
+    "report_whose_custom_rule_fails": partial(
+        _reporting, rules=(CUSTOM,), ruled=RuleDecision(failure=RuleFailure(2, "it hangs"))
     ),
     "report_that_completes_the_trial": partial(_reporting, done=True),
     "report_that_completes_the_trial_at_a_rung": partial(

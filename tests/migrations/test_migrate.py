@@ -309,7 +309,7 @@ def test_sqlite_file_is_made_in_wal_mode(empty_sqlite_url):
     database.close()
 
 
-def test_make_embedded_makes_a_missing_sqlite_file_and_changes_no_existing_database(
+def test_make_sqlite_makes_a_missing_sqlite_file_and_changes_no_existing_database(
     empty_sqlite_url, postgres_url
 ):
     migrate.make_sqlite(empty_sqlite_url)

@@ -97,7 +97,6 @@ def test_thresholds_and_plateaus_work_together(database):
     assert [second.report(0.5).verdict for _ in range(2)] == [None, BY_RULE]
 
 
-@pytest.mark.row("A9")
 def test_study_stops_once_its_best_values_are_alike(database):
     worker = under(database, Plateau("loss", std=0.01, top=3))
     runs = [worker.take() for _ in range(3)]

@@ -19,11 +19,17 @@ def fingerprint(failure: Failure) -> str:
     Without a traceback the text holds the message instead of the line. Numbers in the message
     become 0, because they often come from the trial's parameters.
     """
-    places = _PLACE.findall(failure.traceback)
-    if places:
-        file, line = places[-1]
+    place = last_place(failure)
+    if place is not None:
+        file, line = place
         return f"{failure.type} at {file}:{line}"[-_LONGEST:]
     return f"{failure.type}: {_NUMBER.sub('0', failure.message)}"[:_LONGEST]
+
+
+def last_place(failure: Failure) -> tuple[str, str] | None:
+    """Return the file and the number of the line that raised; None without a traceback."""
+    places: list[tuple[str, str]] = _PLACE.findall(failure.traceback)
+    return places[-1] if places else None
 
 
 def pause_reason(failure: Failure, n_trials: int) -> str:

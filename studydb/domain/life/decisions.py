@@ -23,6 +23,7 @@ class DecidedBy(StrEnum):
 
     SCHEDULER = "scheduler"
     RULE = "rule"
+    """A stop rule. It also pauses the study if its code, which is the user's, does not decide."""
     TRIAL = "trial"
     """The trial's own code, by a report with `done=True`."""
     PERSON = "person"

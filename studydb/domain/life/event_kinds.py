@@ -38,6 +38,7 @@ class EventKind(StrEnum):
     CHECKPOINT_FAILED = "checkpoint failed"
     CHECKPOINT_CORRUPT = "checkpoint corrupt"
     CONFIG_NOT_READ = "config not read"
+    RULE_MET = "stop rule met"
     RULE_NOT_COMPARED = "stop rule not compared"
     RECOVERY_FAILED = "recovery failed"
     MODEL_FAILED = "model failed"
@@ -51,4 +52,5 @@ class Actor(StrEnum):
     GUARD = "guard"
     FAIL_FAST = "fail_fast"
     LIMIT = "limit"
+    RULE = "rule"
     SCHEDULER = "scheduler"

@@ -10,6 +10,14 @@ from typing import Any
 
 from studydb.domain.canonical import is_number
 from studydb.domain.errors import InvalidSpec
+from studydb.domain.life.custom_rule import (
+    IS_PATH,
+    CustomRule,
+    StopRule,
+    custom_rule_from_json,
+    custom_rule_from_text,
+    custom_rule_of,
+)
 from studydb.domain.life.metric_values import value_of
 from studydb.domain.life.plateau import Plateau
 from studydb.domain.metrics import Result
@@ -62,34 +70,57 @@ class Threshold(Spec):
         return self.options()
 
 
-Rule = Threshold | Plateau
+Rule = Threshold | Plateau | CustomRule
+
+_Given = str | Plateau | StopRule
+
+StopRules = Mapping[str, Any] | Iterable[_Given] | _Given
+"""
+The argument `stop`. A rule in the user's own code is an object of a subclass of `StopRule`, or the
+path of its class with options.
+"""
 
 _KNOWN = {"Plateau": Plateau}
 
 
 def read_rules(stop: Any) -> tuple[Rule, ...]:
     """
-    Read `stop=`: rules such as "loss>=3" and Plateau("loss"); {"loss": 3} means "loss>=3".
+    Read `stop=`: rules such as "loss>=3", Plateau("loss") and "my_rules:TooSlow(limit=3)".
+
+    {"loss": 3} means "loss>=3". Nothing is imported.
 
     Raises:
-        InvalidSpec: A bound is not a number, or a text is neither a comparison nor a call.
+        InvalidSpec: A bound is not a number, a text is neither a comparison nor a call, or a rule
+            in the user's code cannot be described.
     """
     if stop is None:
         return ()
     if isinstance(stop, Mapping):
         return tuple(_threshold(metric, ">=", bound) for metric, bound in stop.items())
-    if isinstance(stop, str | Plateau):
+    if isinstance(stop, str | Plateau | StopRule | type):
         stop = [stop]
     if not isinstance(stop, Iterable):
         raise InvalidSpec(
             f"stop is {stop!r}; give metrics and bounds, as {{'loss': 3}} or ['loss>=3']."
         )
-    return tuple(each if isinstance(each, Plateau) else _read_text(each) for each in stop)
+    return tuple(map(_read_rule, stop))
 
 
 def rule_from_json(stored: Mapping[str, Any]) -> Rule:
     """Read a rule of a study's row; a rule without a name is a threshold."""
+    if ":" in str(stored.get("name", "")):
+        return custom_rule_from_json(stored)
     return rebuild(stored, _KNOWN, noun="stop rule") if "name" in stored else Threshold(**stored)
+
+
+def _read_rule(given: Any) -> Rule:
+    if isinstance(given, Plateau):
+        return given
+    if isinstance(given, StopRule | type):
+        return custom_rule_of(given)
+    if isinstance(given, str) and IS_PATH.fullmatch(given):
+        return custom_rule_from_text(given)
+    return _read_text(given)
 
 
 def _read_text(text: Any) -> Rule:
@@ -99,7 +130,8 @@ def _read_text(text: Any) -> Rule:
     if match is None:
         raise InvalidSpec(
             f"The stop rule {text!r} is not a comparison; write for example 'loss>=3' or "
-            "'Plateau(metric=loss)'."
+            "'Plateau(metric=loss)'. A rule in your own code is an object of a class that derives "
+            "from studydb.StopRule, or a text such as 'my_rules:TooSlow(limit=3)'."
         )
     return _threshold(match["metric"], match["op"], match["bound"])
 
@@ -140,9 +172,14 @@ def rules_of_study(rules: Iterable[Rule]) -> list[Plateau]:
     return [rule for rule in rules if isinstance(rule, Plateau) and rule.top is not None]
 
 
+def custom_rules(rules: Iterable[Rule]) -> list[CustomRule]:
+    """Return the rules in the user's own code, in order."""
+    return [rule for rule in rules if isinstance(rule, CustomRule)]
+
+
 def rule_warning(rules: Iterable[Rule], result: Result, *, objective: Objective) -> str | None:
     """Warn that a result lacks a metric that a rule compares; None if it has all."""
-    named = (rule.metric for rule in rules)
+    named = (rule.metric for rule in rules if not isinstance(rule, CustomRule))
     missing = next((each for each in named if value_of(result, each, objective) is None), None)
     if missing is None:
         return None

@@ -75,7 +75,10 @@ _WORDS_BY_TRANSLATION = {
         "trialplateaustopper experimentplateaustopper early_stop earlystopping"
     ),
     "stop={metric: bound} of create_study, or 'metric>=bound'": (
-        "maximumiterationstopper stopper stop_criterion stopping_criterion"
+        "maximumiterationstopper stop_criterion stopping_criterion"
+    ),
+    "stop=[my_rules.TooSlow(limit=3)] of create_study, a subclass of studydb.StopRule": (
+        "stopper functionstopper combinedstopper"
     ),
     "not there yet; start a worker per GPU, as in CUDA_VISIBLE_DEVICES=0 studydb worker …": (
         "resources gpus resources_per_trial with_resources gpu cpus"

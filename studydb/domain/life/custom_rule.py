@@ -1,0 +1,223 @@
+"""A stop rule in the user's own code: its base class, what it reads, and how a study stores it."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
+
+from studydb.domain.canonical import canonical_json, plain
+from studydb.domain.errors import InvalidSpec
+from studydb.domain.metrics import STEP, Result
+from studydb.domain.objective import Objective
+from studydb.domain.specs.grammar import parse_call
+
+DEFAULT_READS = 20
+MOST_READS = 1_000
+"""How many of a trial's last results a rule may read."""
+
+MAX_OPTIONS_BYTES = 64 << 10
+LONGEST_WHY = 500
+"""How many bytes of the reason that a rule gives are kept."""
+
+_PATH = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
+IS_PATH = re.compile(rf"\s*(?P<module>{_PATH}):(?P<call>{_PATH}\s*(?:\(.*)?)", re.DOTALL)
+"""A text such as "my_rules:TooSlow(limit=3)"; no comparison looks like this."""
+
+
+@dataclass(frozen=True)
+class TrialView:
+    """
+    What a custom stop rule reads of a trial.
+
+    Attributes:
+        number: The trial's number within its study; the first is 0.
+        config: The trial's parameters and the study's constants.
+        metric: The study's metric; nested names are joined by "/".
+        mode: "min" or "max".
+        results: The trial's last results, oldest first, at most `reads`. Each is a dict of the
+            metrics, with the step as "training_iteration".
+    """
+
+    number: int
+    config: dict[str, Any]
+    metric: str
+    mode: str
+    results: list[dict[str, Any]]
+
+
+class StopRule:
+    """
+    The base of stop rules in your own code. A rule is a frozen dataclass in an importable module.
+
+    Attributes:
+        reads: How many of a trial's last results the rule reads, at most 1,000. It is read when a
+            study is created.
+    """
+
+    reads = DEFAULT_READS
+
+    def should_stop(self, trial: TrialView) -> bool | str:
+        """
+        Decide after each result of a trial, within a second, whether the trial ends.
+
+        Workers call this in a process of its own, with the trial's stored results. A result that a
+        later attempt of the trial has replaced is left out.
+
+        Returns:
+            False to go on; True, or the reason in words, to end the trial as RULE_STOPPED.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class CustomRule:
+    """
+    A stop rule in the user's code, as a study's row stores it.
+
+    The study also has a signed row with the same path and options, which workers run.
+
+    Attributes:
+        path: The import path "module:Class".
+        options: The arguments by name, as plain values.
+        reads: How many of a trial's last results the rule reads.
+    """
+
+    path: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    reads: int = DEFAULT_READS
+
+    @property
+    def needs_history(self) -> bool:
+        """Whether the rule compares a result with earlier results of the trial."""
+        return True
+
+    def hit(self, history: Sequence[Result], n_results: int = 1, *, objective: Objective) -> bool:  # noqa: ARG002  as of other rules
+        """Return False: the user's code runs elsewhere, and a batch carries its decision."""
+        return False
+
+    def may_hit(self, recent: Sequence[Result], *, objective: Objective) -> bool:  # noqa: ARG002  as of other rules
+        """Return True: only the user's code knows which results it stops a trial at."""
+        return True
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form that is stored in a row; `custom_rule_from_json` reads it."""
+        return {"name": self.path, "options": dict(self.options), "reads": self.reads}
+
+    def is_made_by(self, path: str, options: Mapping[str, Any] | None) -> bool:
+        """Whether the code at a path, with these options, is this rule."""
+        return (
+            options is not None
+            and path == self.path
+            and canonical_json(options) == canonical_json(self.options)
+        )
+
+    def __str__(self) -> str:
+        arguments = ", ".join(f"{name}={_text(value)}" for name, value in self.options.items())
+        return f"{self.path}({arguments})"
+
+
+def custom_rule_from_json(stored: Mapping[str, Any]) -> CustomRule:
+    """Read a custom rule of a study's row."""
+    return CustomRule(stored["name"], stored["options"], stored["reads"])
+
+
+def custom_rule_from_text(text: str) -> CustomRule:
+    """
+    Read a rule such as "my_rules:TooSlow(limit=3)"; nothing is imported.
+
+    Raises:
+        InvalidSpec: The text is not a call, or an option has no name or is no plain value.
+    """
+    match = IS_PATH.fullmatch(text)
+    assert match is not None, "the caller compares the text with IS_PATH"
+    call = parse_call(match["call"])
+    path = f"{match['module']}:{call.name}"
+    if call.args:
+        raise InvalidSpec(
+            f"An option of the stop rule {path} has no name; write for example "
+            f"'{path}(limit=3)' with the names that the class gives its options."
+        )
+    if call.holds_call:
+        raise InvalidSpec(f"An option of the stop rule {path} is itself a call; give plain values.")
+    return _rule(path, call.kwargs)
+
+
+def custom_rule_of(given: object) -> CustomRule:
+    """
+    Describe an object of a subclass of `StopRule`.
+
+    Raises:
+        InvalidSpec: The object is a class, not a dataclass, or defined where workers cannot import
+            it; or an option is no plain value.
+    """
+    kind = type(given)
+    name = kind.__qualname__
+    if isinstance(given, type) or not is_dataclass(given):
+        subject = f"The stop rule {given.__name__ if isinstance(given, type) else name}"
+        raise InvalidSpec(
+            f"{subject} is not an object of a dataclass. Write @dataclass(frozen=True) before its "
+            "class, and give an object, such as TooSlow(limit=3)."
+        )
+    if kind.__module__ == "__main__" or "<locals>" in name:
+        raise InvalidSpec(
+            f"The stop rule {name} is defined in {kind.__module__}, where workers cannot import "
+            "it. Move its class to the top level of a module, and import it from there."
+        )
+    options = {each.name: getattr(given, each.name) for each in fields(given) if each.init}
+    return _rule(f"{kind.__module__}:{name}", options)
+
+
+def _rule(path: str, options: Mapping[str, Any]) -> CustomRule:
+    subject = "The option {} of the stop rule " + path
+    known = {
+        name: plain(value, subject=subject.format(repr(name))) for name, value in options.items()
+    }
+    if len(canonical_json(known)) > MAX_OPTIONS_BYTES:
+        raise InvalidSpec(
+            f"The options of the stop rule {path} have more than {MAX_OPTIONS_BYTES >> 10} KiB. "
+            "Keep large data in a file, and give the rule the file's path."
+        )
+    return CustomRule(path, known)
+
+
+def _text(value: Any) -> str:
+    return canonical_json(value)
+
+
+def result_view(result: Result, metric: str) -> dict[str, Any]:
+    """Write a result as the dict that a custom rule reads."""
+    return {**result.metrics, metric: result.value, STEP: result.step}
+
+
+@dataclass(frozen=True, slots=True)
+class RuleFailure:
+    """
+    Why a custom rule has not decided on a result.
+
+    Attributes:
+        step: The step of the result.
+        why: Names the rule and the cause.
+        traceback: See `DecisionFailed`.
+    """
+
+    step: int
+    why: str
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleDecision:
+    """
+    What the custom rules of a study say about the results of a batch.
+
+    Attributes:
+        stops_at: The step of the first result at which a rule ends the trial; None for no result.
+        rule: The rule that ends the trial, as text.
+        why: The reason that the rule gives; "" if it gives none.
+        failure: The first failure of a rule; None if all have decided.
+    """
+
+    stops_at: int | None = None
+    rule: str = ""
+    why: str = ""
+    failure: RuleFailure | None = None

@@ -1,0 +1,52 @@
+"""
+Custom stop rules: what they read, and what follows from their decisions.
+
+The user's code runs outside of any transaction. Its decision comes with the batch, and takes effect
+in the transaction that stores the results, if the attempt still holds its trial.
+"""
+
+from studydb.db import Database, Txn
+from studydb.domain.life.decisions import DecidedBy
+from studydb.domain.life.event_kinds import Actor, EventKind
+from studydb.domain.metrics import Result
+from studydb.domain.records import Lease, Study
+from studydb.operations.flushing import Flushed
+from studydb.operations.guard import pause_after_rule
+from studydb.store import events, results
+
+
+def live_results(database: Database, *, lease: Lease, before: int, limit: int) -> list[Result]:
+    """
+    Read the last results of a trial below a step, oldest first, without superseded results.
+
+    Args:
+        before: The first step that the attempt reports. The attempt supersedes this step and later
+            ones of earlier attempts when it stores its first results.
+    """
+    found: list[Result] = []
+    with database.begin(write=False) as txn:
+        spans = results.spans(
+            txn, study_id=lease.study_id, trial_id=lease.trial_id, through=before - 1
+        )
+        for span in results.last_spans(txn, spans, limit=limit):
+            found.extend(map(results.read, results.page(txn, span, limit=limit)))
+    return found[-limit:]
+
+
+def carry_out(txn: Txn, study: Study, flushed: Flushed, *, lease: Lease) -> None:
+    """
+    Record which custom rule has ended a trial; pause the study if a rule did not decide.
+
+    This may lock the study's row.
+    """
+    ruled = flushed.ruled
+    if ruled is None:
+        return
+    last, verdict = flushed.stored[-1].step, flushed.verdict
+    is_by_rule = verdict is not None and verdict.by is DecidedBy.RULE
+    if is_by_rule and ruled.stops_at == last:
+        data = {"step": last, "rule": ruled.rule, "reason": ruled.why}
+        kind, actor = EventKind.RULE_MET, Actor.RULE
+        events.append(txn, study_id=study.id, lease=lease, kind=kind, actor=actor, data=data)
+    if ruled.failure is not None and ruled.failure.step <= last:
+        pause_after_rule(txn, study, lease=lease, failure=ruled.failure)

@@ -1,0 +1,103 @@
+"""The code of custom stop rules: describe it in a row; make the rule in a child, and ask it."""
+
+import json
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from studydb.domain.errors import TrainableError
+from studydb.domain.failures import bounded
+from studydb.domain.life.custom_rule import (
+    DEFAULT_READS,
+    LONGEST_WHY,
+    MOST_READS,
+    CustomRule,
+    TrialView,
+)
+from studydb.domain.records import Trainable, TrainableForm, TrainableKind, TrainableRole
+from studydb.trainables.describing import PYTHON_VERSION, check_path
+
+METHOD = "should_stop"
+
+
+def describe_rule(rule: CustomRule, *, workdir: Path) -> Trainable:
+    """
+    Describe the code of a rule, without a signature; a fresh interpreter must find its module.
+
+    Raises:
+        TrainableError: The module is not found from `workdir`, or its text does not hold the class.
+    """
+    check_path(rule.path, workdir)
+    return Trainable(
+        uuid=str(uuid.uuid4()),
+        kind=TrainableKind.IMPORT,
+        name=rule.path,
+        workdir=str(workdir),
+        python_version=PYTHON_VERSION,
+        source=json.dumps(rule.options).encode(),
+        form=TrainableForm.CLASS,
+        role=TrainableRole.RULE,
+    )
+
+
+def options_of(code: Trainable) -> dict[str, Any] | None:
+    """Read the options of a rule's code, which may be unsigned; None if they cannot be read."""
+    with suppress(ValueError, RecursionError):
+        options = json.loads(code.source or b"")
+        return options if isinstance(options, dict) else None
+    return None
+
+
+def make_rule(code: Trainable, loaded: Any) -> Any:
+    """
+    Make the object of a rule from its class; the class may raise anything.
+
+    Raises:
+        TrainableError: What was loaded is no class with `should_stop`, or its `reads` is no number.
+    """
+    if not isinstance(loaded, type) or not callable(getattr(loaded, METHOD, None)):
+        raise TrainableError(
+            f"{code.name} is not a class with a method {METHOD}(trial). Derive it from "
+            "studydb.StopRule."
+        )
+    rule = loaded(**(options_of(code) or {}))
+    reads = getattr(rule, "reads", DEFAULT_READS)
+    if isinstance(reads, bool) or not isinstance(reads, int) or not 1 <= reads <= MOST_READS:
+        raise TrainableError(
+            f"The reads of {code.name} is {reads!r}; it must be an integer from 1 to {MOST_READS}."
+        )
+    return rule
+
+
+def declared_reads(rule: Any) -> int:
+    """Return how many results a rule that `make_rule` has made reads."""
+    return int(getattr(rule, "reads", DEFAULT_READS))
+
+
+def ask_rule(rule: Any, arguments: Mapping[str, Any]) -> bool | str:
+    """
+    Ask a rule about the trial that a `TrialView` describes; the rule may raise anything.
+
+    Raises:
+        TrainableError: The answer is neither a bool nor a reason in words.
+    """
+    met = rule.should_stop(TrialView(**arguments))
+    if getattr(met, "ndim", None) == 0:  # a bool of numpy
+        met = met.item()
+    if isinstance(met, bool):
+        return met
+    if isinstance(met, str) and met.strip():
+        return bounded(met, LONGEST_WHY)
+    given = repr(met) if met is None or isinstance(met, str) else type(met).__name__
+    raise TrainableError(
+        f"{METHOD} returned {given}; return False to go on, True or a reason in words to end the "
+        "trial."
+    )
+
+
+def view_arguments(view: TrialView) -> dict[str, Any]:
+    """Turn a view into the plain data from which `ask_rule` makes it again."""
+    return {each.name: getattr(view, each.name) for each in fields(view)}

@@ -1,0 +1,231 @@
+"""The process that runs user code which decides: it is asked, replaced and killed in time."""
+
+import errno
+import os
+import signal
+import time
+
+import pytest
+from fleet.workers import TRAINABLES, eventually
+from harness.arrange import run_together
+from msgspec import msgpack
+
+from studydb.child.channel import Frame, FrameError
+from studydb.child.decider import read_from_decider
+from studydb.child.job import TrainableImport
+from studydb.domain.deciding import DECISION_S, DecisionFailed, NotAsked
+from studydb.domain.life.custom_rule import CustomRule, TrialView
+from studydb.processes import start_of
+from studydb.trainables.custom_rules import METHOD, describe_rule, view_arguments
+from studydb.worker import decider_client
+from studydb.worker.decider_client import Decider
+from studydb.worker.fork_server_client import ForkServer
+
+
+@pytest.fixture
+def decider(fork_server, pump, tmp_path):
+    """A function that makes the decider of rules in `stopping`, given as (name, options)."""
+    made = []
+
+    def make(*rules, **options):
+        imports = [imported(name, given, TRAINABLES) for name, given in rules]
+        made.append(
+            Decider(fork_server, pump, objects=imports, directory=tmp_path / "out", **options)
+        )
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def imported(name, options, folder):
+    code = describe_rule(CustomRule(f"stopping:{name}", options), workdir=folder)
+    return TrainableImport("uuid", code, signed=True, workdirs=(str(folder),))
+
+
+def arguments(*values):
+    results = [{"loss": value, "training_iteration": n} for n, value in enumerate(values, 1)]
+    return view_arguments(TrialView(0, {"x": 2**70}, "loss", "min", results))
+
+
+def ask(decider, *values, position=0, answer=bool | str):
+    return decider.decide(position, METHOD, arguments(*values), answer)
+
+
+def test_objects_are_made_once_and_asked_by_their_position(decider, tmp_path):
+    made = decider(("WithoutBase", {"step": 2}), ("TooSlow", {"limit": 1, "folder": str(tmp_path)}))
+
+    assert made.reads() == (20, 10)
+    assert ask(made, 0.5) is False
+    assert ask(made, 0.5, 0.4) is True
+    assert ask(made, 0.5, 0.6, position=1) == f"no improvement for 1 steps at {2**70}"
+    assert ask(made, 0.5, 0.4, position=1) is False
+
+
+def test_answer_of_another_type_is_refused(decider):
+    made = decider(("WithoutBase", {"step": 1}))
+
+    with pytest.raises(DecisionFailed, match="its answer cannot be read: Expected `str`"):
+        ask(made, 0.5, answer=str)
+
+
+def test_process_that_hangs_is_asked_once_more_and_killed_in_time(decider):
+    made = decider(("Broken", {"how": "hangs", "step": 1}))
+    made.reads()
+    began_s = time.monotonic()
+
+    with pytest.raises(DecisionFailed, match="it took more than 1 s"):
+        ask(made, 0.5)
+
+    assert 2 * DECISION_S <= time.monotonic() - began_s < 2 * DECISION_S + 10
+
+
+def test_process_that_was_suspended_is_replaced_without_a_failure(decider, tmp_path):
+    made = decider(("TooSlow", {"folder": str(tmp_path)}))
+    ask(made, 0.5)
+    pid = int((tmp_path / "asked").read_text().split()[0])
+    os.kill(pid, signal.SIGSTOP)
+
+    assert ask(made, 0.5) is False
+
+    assert len({line.split()[0] for line in (tmp_path / "asked").read_text().splitlines()}) == 2
+
+
+def test_interrupted_question_leaves_no_answer_for_the_next_question(decider, monkeypatch):
+    made = decider(("WithoutBase", {"step": 2}))
+    made.reads()
+    receive = made._receive
+
+    def interrupted(process, timeout_s):
+        monkeypatch.setattr(made, "_receive", receive)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(made, "_receive", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ask(made, 0.5, 0.4)
+
+    assert ask(made, 0.5) is False
+
+
+def test_nothing_is_imported_for_a_process_that_is_stopping(decider):
+    made = decider(("WithoutBase", {"step": 1}), is_stopping=lambda: True)
+
+    with pytest.raises(NotAsked):
+        ask(made, 0.5)
+
+
+def test_import_that_takes_too_long_fails(decider, monkeypatch):
+    monkeypatch.setattr(decider_client, "IMPORT_TIMEOUT_S", 0.0)
+    made = decider(("WithoutBase", {"step": 1}))
+
+    with pytest.raises(DecisionFailed, match="its import took more than 0 s"):
+        ask(made, 0.5)
+
+
+def test_threads_ask_in_turns(decider):
+    made = decider(("WithoutBase", {"step": 2}))
+
+    def asking(n):
+        return lambda: [ask(made, *[0.5] * (1 + n % 2)) for _ in range(20)]
+
+    assert run_together(map(asking, range(8))) == [[bool(n % 2)] * 20 for n in range(8)]
+
+
+def test_too_much_to_read_is_a_failure_and_the_next_question_is_answered(decider, monkeypatch):
+    made = decider(("WithoutBase", {"step": 2}))
+    made.reads()
+    monkeypatch.setattr("studydb.child.channel.MAX_PAYLOAD_BYTES", 1000)
+
+    with pytest.raises(DecisionFailed, match="what it reads is too large"):
+        ask(made, *[0.5] * 1000)
+
+    monkeypatch.undo()
+    assert ask(made, 0.5) is False
+
+
+def test_death_of_the_fork_server_costs_no_decision(pump, tmp_path):
+    server = ForkServer()
+    made = Decider(
+        server,
+        pump,
+        objects=[imported("WithoutBase", {"step": 2}, TRAINABLES)],
+        directory=tmp_path / "out",
+    )
+    ask(made, 0.5)
+    os.kill(server.pid, signal.SIGKILL)
+
+    assert ask(made, 0.5, 0.4) is True
+
+    made.close()
+    server.close()
+
+
+def test_first_question_is_asked_even_if_a_file_seems_to_have_changed(decider, tmp_path):
+    """A file from another clock may always seem newer than the process that has imported it."""
+    source = (TRAINABLES / "stopping.py").read_text()
+    path = tmp_path / "stopping.py"
+    path.write_text(source)
+    made = decider()
+    made._objects = (imported("WithoutBase", {"step": 2}, tmp_path),)
+    assert ask(made, 0.5) is False
+    first = made._process
+    path.write_text(source.replace(">= self._step", "< self._step"))
+
+    assert ask(made, 0.5) is True
+
+    assert made._process is not first
+    assert ask(made, 0.5) is True
+
+
+def test_what_user_code_prints_is_kept_on_disk(decider, tmp_path):
+    made = decider(("Plain", {}))
+
+    ask(made, 0.5)
+    made.close()
+
+    assert (tmp_path / "out" / "stdout").read_text() == "x" * 100_000 + "\n"
+
+
+def test_process_left_behind_by_a_trial_is_killed_although_a_decider_lives(decider, start):
+    """It has no number, as it was forked without exec: only the lack of other children tells."""
+    made = decider(("WithoutBase", {"step": 2}))
+    made.reads()
+
+    def leave(config):
+        if (pid := os.fork()) == 0:
+            os.setsid()
+            time.sleep(60)
+        return {"loss": 0.5, "pid": pid}
+
+    attempt = start(leave)
+    pid = attempt.receive().result.metrics["pid"]
+    attempt.finish()
+
+    eventually(lambda: start_of(pid) is None)
+    assert ask(made, 0.5, 0.4) is True
+    assert made._process.exit is None
+
+
+def test_host_that_cannot_start_a_process_is_the_cause_of_the_failure(decider, monkeypatch):
+    made = decider(("WithoutBase", {"step": 2}))
+
+    def refused(*_arguments, **_named):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(made._pump, "open", refused)
+
+    with pytest.raises(DecisionFailed, match="this host cannot start its process: Too many open"):
+        ask(made, 0.5)
+
+    monkeypatch.undo()
+    assert ask(made, 0.5) is False
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b"", b"\xff", b"\x91" * 100_000, msgpack.encode({"type": "decided", "id": 1}), b"\xc0"],
+)
+def test_frame_that_is_no_message_is_refused(header):
+    with pytest.raises(FrameError, match="The process that decides sent no message"):
+        read_from_decider(Frame(header))

@@ -1,0 +1,39 @@
+"""The example of docs/stop-rules.md runs as it is written."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from harness.documented_code import DOCS
+
+TRAIN = """
+def main(config):
+    for step in range(20):
+        yield {"loss": max(0.5, 1 - step / 4)}
+"""
+
+
+def block(language):
+    """The only block of code in a language on the page."""
+    page = (DOCS / "stop-rules.md").read_text()
+    (code,) = re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    return code
+
+
+def test_example_of_the_page_about_stop_rules_runs(sqlite_stage, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STUDYDB_STORAGE", sqlite_stage.storage)
+    (tmp_path / "my_rules.py").write_text(block("python"))
+    (tmp_path / "train.py").write_text(TRAIN)
+    words = shlex.split(block("sh").replace("\\\n", " "))[1:]
+    run_command = sqlite_stage.command
+
+    run_command(*words)
+    console = Path(sys.executable).parent / "studydb"
+    subprocess.run([console, "worker", "--study", "slow", "--max-trials", "1"], check=True)
+
+    shown = run_command("show", "slow", "0")
+    assert "step 6 met the rule my_rules:TooSlow(patience=3): no better than 0.5" in shown
+    assert "stop         loss>=3, my_rules:TooSlow(patience=3)" in run_command("show", "slow")
