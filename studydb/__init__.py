@@ -60,6 +60,9 @@ if TYPE_CHECKING:
     from studydb.lease.own_trial import OwnTrial as OwnTrial
     from studydb.schedulers import ASHA as ASHA
     from studydb.schedulers import FIFO as FIFO
+    from studydb.schedulers import HyperBand as HyperBand
+    from studydb.schedulers import MedianStopping as MedianStopping
+    from studydb.schedulers import OneEpoch as OneEpoch
     from studydb.searchers import GridSearch as GridSearch
     from studydb.searchers import RandomSearch as RandomSearch
     from studydb.study import Study as Study
@@ -118,7 +121,7 @@ _HOMES = {
     "studydb.domain.scheduling": ("Scheduler",),
     "studydb.domain.searching": ("Searcher",),
     "studydb.lease.own_trial": ("OwnTrial",),
-    "studydb.schedulers": ("ASHA", "FIFO"),
+    "studydb.schedulers": ("ASHA", "FIFO", "HyperBand", "MedianStopping", "OneEpoch"),
     "studydb.searchers": ("GridSearch", "OptunaSearch", "RandomSearch"),
     "studydb.study": ("Study", "create_study", "delete_study", "load_study"),
     "studydb.study.frozen_trial": ("FrozenTrial",),

@@ -65,7 +65,7 @@ def flush(txn: Txn, study: Study, *, lease: Lease, batch: Batch) -> Flushed | No
         None if the attempt no longer holds its trial.
     """
     locked = lock_rungs(txn, study, lease=lease, batch=batch)  # lock order: rungs before trials
-    view = LockedView(txn, locked, lease=lease, objective=study.objective)
+    view = LockedView(txn, locked, study, lease=lease)
     view.query()
     held = leases.hold(txn, lease=lease)  # also waits for the view's queries
     if held is None:
@@ -232,7 +232,7 @@ def _supersede(txn: Txn, study: Study, summary: Summary, *, lease: Lease, batch:
             attempts.begin_at(txn, lease=lease, step=first.step)
         return summary
     attempts.begin_at(txn, lease=lease, step=first.step)
-    if study.scheduler.reads_mean:
+    if study.scheduler.mean_from is not None:
         means.forget(txn, lease=lease, step=first.step)
     return results.summary(
         txn, study_id=study.id, trial_id=lease.trial_id, objective=study.objective

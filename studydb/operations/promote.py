@@ -99,7 +99,8 @@ def ask_scheduler(txn: Txn, study: Study) -> Asked:
     """Read the rungs in a snapshot, and ask the scheduler what a free worker does."""
     if not study.scheduler.resumes:
         return NOTHING
-    queues = promotions.read_queues(txn, study_id=study.id)
+    is_limited = study.limits.end_study
+    queues = promotions.read_queues(txn, study_id=study.id, is_limited=is_limited)
     work = study.scheduler.next_work(queues)
     if isinstance(work, Close) and not _can_close(queues, work):
         work = Idle.WAIT  # otherwise the study would have work for ever

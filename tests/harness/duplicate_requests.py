@@ -24,7 +24,6 @@ from harness.arrange import (
 )
 from harness.control_requests import ENDS_OF_ATTEMPTS, REQUESTS_OF_PEOPLE, Arranged, Call
 from harness.model_searcher import ModelSearch
-from harness.sketches import HyperBand, MedianStopping
 from studydb.db import Database
 from studydb.domain.failures import Failure
 from studydb.domain.life.decisions import RungKey
@@ -58,7 +57,7 @@ from studydb.operations.save import save
 from studydb.operations.set_limits import set_limits
 from studydb.operations.summing import after_end
 from studydb.processes import this_process
-from studydb.schedulers import ASHA
+from studydb.schedulers import ASHA, HyperBand, MedianStopping
 from studydb.store import checkpoints
 
 
@@ -292,7 +291,7 @@ def _reporting_at_a_new_rung(database: Database) -> Call:
 
 def _reporting_a_mean(database: Database) -> Call:
     """The report is judged by the trial's running mean, which a second attempt computes anew."""
-    study = _with_scheduler(database, MedianStopping(max_t=9, interval=2))
+    study = _with_scheduler(database, MedianStopping(interval=2))
     worker = SimulatedWorker(database, study)
     worker.take().report(0.5, 0.25)
     run = worker.take()

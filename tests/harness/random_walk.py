@@ -30,8 +30,8 @@ LEASES_S = (90.0, 9.0)
 
 ASHAS = [ASHA(max_t=9, reduction_factor=3), ASHA(max_t=8, grace_period=2, reduction_factor=2)]
 PROMOTIONS = [
-    ASHA(max_t=9, reduction_factor=3, type="promotion"),
-    ASHA(max_t=8, grace_period=2, reduction_factor=2, type="promotion"),
+    ASHA(max_t=9, reduction_factor=3, type="promotion", end_game=0),
+    ASHA(max_t=8, grace_period=2, reduction_factor=2, type="promotion", end_game=0),
 ]
 
 STUDIES: dict[str, list[Any]] = {

@@ -15,7 +15,6 @@ from harness.arrange import (
     states_of,
     trial_of,
 )
-from harness.sketches import HyperBand
 
 from studydb.analysis.explaining import explain_state
 from studydb.db import connect
@@ -32,6 +31,7 @@ from studydb.operations.promote import NextStep, promote
 from studydb.operations.reads import trial_details
 from studydb.operations.recover import recover
 from studydb.operations.study_progress import read_progress
+from studydb.schedulers import HyperBand
 from studydb.store import promotions, rungs
 
 FIRST = RungKey(0, 1)
@@ -90,6 +90,7 @@ def test_once_all_trials_of_a_bracket_wait_the_rung_closes_and_the_best_trial_is
     assert worker.claim().lease.number == 1
 
 
+@pytest.mark.row("E5")
 def test_rung_waits_for_a_running_trial_and_not_for_a_failed_trial(database):
     study = study_of(database, max_failures=0)
     worker = SimulatedWorker(database, study)

@@ -190,7 +190,7 @@ HOT = {
     "waits no more": (lambda txn: closings.leave(txn, trial=closings.GivenUp(5, 1, 1)), KEY),
     "rungs over": (lambda txn: closings.end_rungs(txn, rungs=[1, 2]), "rung_entry_waiting"),
     "best of a rung": (lambda txn: rungs.best(txn, rung=RUNG, n=9), "rung_entry_rank"),
-    "mean": (lambda txn: means.read(txn, lease=LEASE), KEY),
+    "mean": (lambda txn: means.read(txn, lease=LEASE, first=1), KEY),
     "best": (lambda txn: ranking.best(txn, study_id=1, limit=3), "trial_rank"),
     "trials --sort best": (best_listed, "trial_rank"),
     "fence": (lambda txn: leases.hold(txn, lease=LEASE), TRIAL_KEY),
