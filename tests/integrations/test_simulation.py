@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from harness.curve_reader import CURVES, recorded_curves
 from harness.documented_code import names_defined_in
-from harness.sketches import HyperBand
 
 import studydb
 from studydb.analysis.recorded_curves import RecordedCurves, read_curves
@@ -21,7 +20,7 @@ SCHEDULERS = {
     "FIFO": studydb.FIFO(),
     "stopping": studydb.ASHA(max_t=27, reduction_factor=3),
     "promotion": studydb.ASHA(max_t=27, reduction_factor=3, type="promotion"),
-    "HyperBand": HyperBand(max_t=27),
+    "HyperBand": studydb.HyperBand(max_t=27),
 }
 
 every_scheduler = pytest.mark.parametrize("scheduler", SCHEDULERS.values(), ids=SCHEDULERS)
