@@ -15,6 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from studydb.analysis.recorded_curves import RecordedCurves as RecordedCurves
+    from studydb.analysis.simulated import Simulation as Simulation
     from studydb.child.running_trial import RunningTrial
     from studydb.child.running_trial import checkpoint as checkpoint
     from studydb.child.running_trial import config as config
@@ -70,6 +72,7 @@ if TYPE_CHECKING:
     from studydb.study import delete_study as delete_study
     from studydb.study import load_study as load_study
     from studydb.study.frozen_trial import FrozenTrial as FrozenTrial
+    from studydb.study.simulation import simulate as simulate
     from studydb.trainables import Command as Command
     from studydb.trainables import Trainable as Trainable
     from studydb.trainables import with_parameters as with_parameters
@@ -78,6 +81,8 @@ if TYPE_CHECKING:
     Trial = RunningTrial
 
 _HOMES = {
+    "studydb.analysis.recorded_curves": ("RecordedCurves",),
+    "studydb.analysis.simulated": ("Simulation",),
     "studydb.child.running_trial": ("Trial", "checkpoint", "config", "report"),
     "studydb.domain.errors": (
         "BudgetSpent",
@@ -123,6 +128,7 @@ _HOMES = {
     "studydb.searchers": ("GridSearch", "OptunaSearch", "RandomSearch"),
     "studydb.study": ("Study", "create_study", "delete_study", "load_study"),
     "studydb.study.frozen_trial": ("FrozenTrial",),
+    "studydb.study.simulation": ("simulate",),
     "studydb.trainables": ("Command", "Trainable", "with_parameters"),
     "studydb.trainables.ray_classes": ("from_ray",),
 }

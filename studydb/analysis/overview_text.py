@@ -136,6 +136,8 @@ def next_commands(study: Study, overview: Overview) -> list[str]:
     """Choose the commands that a person probably needs next, without --storage."""
     name, row = shlex.quote(study.name), overview.row
     commands = [f"studydb trials {name} --state ERROR"] if row.error else []
+    if overview.progress.promotes and row.paused:
+        commands.append(f"studydb rungs {name}")  # at which the PAUSED trials wait
     match overview.progress.status:
         case Status.FINISHED:
             commands += [f"studydb best {name}"] if overview.best is not None else []

@@ -34,7 +34,7 @@ _PAUSED = (
     trial.c.paused_by == DecidedBy.SCHEDULER,
 )
 
-_better = (
+BETTER_THAN_CUT = (
     sa.select(rung_entry.c.score)
     .where(
         _ENTRIES,
@@ -109,7 +109,7 @@ _rungs = sa.select(
     rung.c.cut_trial_id,
     ANY_GIVEN_UP.label("any_given_up"),
     _any_waiting.where(rung.c.closed_at.is_not(None)).scalar_subquery().label("waiting_id"),
-    _better.label("better"),
+    BETTER_THAN_CUT.label("better"),
     _best_waiting(rung_entry.c.trial_id).label("best_id"),
     _best_waiting(rung_entry.c.score).label("best_score"),
 ).where(rung.c.study_id == _STUDY)

@@ -7,7 +7,7 @@ import shlex
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, Unpack
+from typing import Any, Unpack
 from uuid import uuid4
 
 from studydb.analysis.definition import differences
@@ -50,8 +50,6 @@ from studydb.study.storage import (
     write_patiently,
 )
 from studydb.trainables import WithParameters, signed_payload
-
-Made = TypeVar("Made")
 
 _STORED_NOTHING = (StudyExists, StorageDenied, StorageReadOnly, UsageError)
 """Errors of a creation after which no study was stored; after others the commit is unclear."""
@@ -110,10 +108,8 @@ def create_study(
     spec = StudySpec(
         objective=Objective.read(metric, mode),
         space=Space.read(space),
-        scheduler=_made("scheduler", scheduler, FIFO(), has="judge", like="ASHA(max_t=27)"),
-        searcher=_made(
-            "searcher", searcher, RandomSearch(), has="propose", like="RandomSearch(seed=0)"
-        ),
+        scheduler=checking.scheduler(scheduler),
+        searcher=checking.searcher(searcher),
         rules=read_rules(stop),
         checkpoints=checking.store_url(checkpoints),
         **_limits_of_losses(max_losses),
@@ -137,21 +133,6 @@ def _opened(
         record = _create(database, new, code, load_if_exists=load_if_exists)
         _warn_of_differences(record, new)
         return Study(database, record)
-
-
-def _made(name: str, given: Made | None, default: Made, *, has: str, like: str) -> Made:
-    """
-    Check a scheduler or searcher; None stands for the default.
-
-    Args:
-        has: A method that the object must have.
-        like: An example for the message.
-    """
-    if given is None:
-        return default
-    if isinstance(given, type) or not (hasattr(given, "to_json") and hasattr(given, has)):
-        raise InvalidSpec(f"{name} is {given!r}; give an object, such as studydb.{like}.")
-    return given
 
 
 def _limits_of_losses(asked: int | None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 from harness.arrange import LEASE_S, LOSS, new_study, process, token
 from harness.filled_study import ENTRIES, explain_postgresql, explain_sqlite, filled_study
 
-from studydb.domain.life.states import Origin, State
+from studydb.domain.life.states import Mode, Origin, State
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.quantile import Cut
 from studydb.domain.records import QUEUE_START, Batch, Claimant, Lease, Proposal
@@ -30,6 +30,7 @@ from studydb.store import (
     proposer,
     ranking,
     results,
+    rung_listing,
     rungs,
     single_statement,
     spending,
@@ -190,6 +191,14 @@ HOT = {
     ),
     "waits no more": (lambda txn: closings.leave(txn, trial=closings.GivenUp(5, 1, 1)), KEY),
     "rungs over": (lambda txn: closings.end_rungs(txn, rungs=[1, 2]), "rung_entry_waiting"),
+    "listed rungs": (
+        lambda txn: rung_listing.list_rungs(txn, study_id=1, mode=Mode.MIN, limit=9),
+        "rung_entry_rank",
+    ),
+    "judgements": (
+        lambda txn: rung_listing.judgements(txn, study_id=1, trial_id=5, mode=Mode.MIN),
+        "rung_entry_rank",
+    ),
     "best of a rung": (lambda txn: rungs.best(txn, rung=RUNG, n=9), "rung_entry_rank"),
     "mean": (lambda txn: means.read(txn, lease=LEASE, first=1), KEY),
     "best": (lambda txn: ranking.best(txn, study_id=1, limit=3), "trial_rank"),
