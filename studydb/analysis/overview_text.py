@@ -34,6 +34,7 @@ def ends_text(overview: Overview) -> str | None:
     counts = (
         (ends.completed, "completed"),
         (ends.stopped_early, "stopped early"),
+        (ends.given_up, "given up"),
         (ends.cancelled, "cancelled"),
     )
     text = ", ".join(f"{count} {how}" for count, how in counts if count)

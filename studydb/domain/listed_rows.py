@@ -137,6 +137,7 @@ class RecentEnds(NamedTuple):
     ended: int
     completed: int
     stopped_early: int
+    given_up: int
     cancelled: int
     began_at: datetime | None
     last_end_at: datetime | None

@@ -210,7 +210,7 @@ class ASHA(BaseScheduler):
         From `max_t` on there is none, unless there is an end game, which counts the trials there.
         """
         if step >= self.max_t:
-            return (RungKey(bracket, self.max_t),) if self.end_game else ()
+            return (RungKey(bracket, self.max_t),) if self._has_end_game else ()
         reached = [milestone for milestone in self.milestones(bracket) if milestone <= step]
         return (RungKey(bracket, reached[-1]),) if reached else ()
 
@@ -256,6 +256,10 @@ class ASHA(BaseScheduler):
             return None
         return rung.near[min(rung.near, key=lambda rank: abs(rank - most))]
 
+    @property
+    def _has_end_game(self) -> bool:
+        return bool(self.end_game and self._keys)
+
     @cached_property
     def _from_highest(self) -> tuple[RungKey, ...]:
         return tuple(sorted(self._keys, key=lambda key: (-key.step, key.bracket)))
@@ -264,11 +268,10 @@ class ASHA(BaseScheduler):
         """Resume a trial, or start a new one; in the end game no new ones."""
         if not self.resumes:
             return Idle.START_NEW
-        has_end_game = bool(self.end_game and self._keys)
-        if has_end_game and view.spent >= 1 - (self.end_game or 0):
+        if self._has_end_game and view.spent >= 1 - (self.end_game or 0):
             return next(self._best_first(view), Idle.WAIT)
         promoted = next(self._promotable(view), None)
-        if promoted is not None or not has_end_game or view.may_start:
+        if promoted is not None or not self._has_end_game or view.may_start:
             return promoted or Idle.START_NEW
         return next(self._affordable(view), Idle.WAIT)
 

@@ -72,6 +72,12 @@ class HyperBand(BaseScheduler):
                 f"HyperBand's reduction_factor is {self.reduction_factor}; it must be at least "
                 f"{SMALLEST_FACTOR}."
             )
+        if not any(self._halvings):
+            raise InvalidSpec(
+                f"HyperBand's max_t is {self.max_t} and its reduction_factor "
+                f"{self.reduction_factor}, so no bracket has a rung; give a max_t that is at least "
+                "the reduction_factor."
+            )
 
     @property
     def resumes(self) -> bool:

@@ -286,6 +286,14 @@ def _giving_up(database: Database) -> Call:
     return lambda over: give_up(over, study)
 
 
+def _reporting_at_max_t(database: Database) -> Call:
+    """The report completes the trial, and enters the rung by which the end game counts."""
+    study = new_study(database, scheduler=ASHA(max_t=2, type="promotion", end_game=0.5))
+    run = SimulatedWorker(database, study).take()
+    batch = run.batch(0.5, first=2)
+    return lambda over: report(over, study, lease=run.lease, batch=batch)
+
+
 def _reporting_at_a_new_rung(database: Database) -> Call:
     study = with_full_rung(database)
     return _reporting(database, values=(0.5,), study=study)
@@ -543,6 +551,7 @@ OPERATIONS: dict[str, Arranged] = {
     "close_a_rung": _closing_a_rung,
     "give_up": _giving_up,
     "report_at_a_new_rung": _reporting_at_a_new_rung,
+    "report_at_max_t": _reporting_at_max_t,
     "report_a_mean": _reporting_a_mean,
     "stop_a_waiting_trial": partial(_steering_a_waiting_trial, control.stop),
     "resume_a_waiting_trial": partial(_steering_a_waiting_trial, control.resume),

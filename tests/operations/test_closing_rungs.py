@@ -17,6 +17,7 @@ from harness.arrange import (
 )
 
 from studydb.analysis.explaining import explain_state
+from studydb.analysis.overview_text import ends_text
 from studydb.db import connect
 from studydb.domain.life.decisions import Action, DecidedBy, Decision, Entry, RungKey
 from studydb.domain.life.event_kinds import EventKind
@@ -27,6 +28,7 @@ from studydb.operations import control, summing
 from studydb.operations.close_rung import close_rung
 from studydb.operations.enqueue import enqueue
 from studydb.operations.give_up import give_up
+from studydb.operations.overview import read_overview
 from studydb.operations.promote import NextStep, promote
 from studydb.operations.reads import trial_details
 from studydb.operations.recover import recover
@@ -386,3 +388,12 @@ def test_study_is_not_finished_while_a_rung_can_close_or_trials_are_to_be_given_
 
     give_up(database, study)
     assert read_progress(database, study).status is Status.FINISHED
+
+
+def test_status_counts_the_trials_that_were_given_up(database, study, worker):
+    wait_at_the_rung(worker, 0.1, 0.5, 0.9)
+    assert step_of(database, study, worker) is NextStep.CLAIM
+    worker.claim().finish(0.1, 0.1, 0.1)
+    give_up(database, study)
+
+    assert ends_text(read_overview(database, study)) == "1 completed, 2 given up"

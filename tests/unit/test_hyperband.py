@@ -19,8 +19,7 @@ from studydb.schedulers import HyperBand, MedianStopping, OneEpoch
         (81, 3, (81, 34, 15, 8, 5)),
         (27, 3, (27, 12, 6, 4)),
         (16, 2, (16, 10, 7, 5, 5)),
-        (1, 3, (1,)),
-        (2, 3, (3, 2)[1:]),
+        (3, 3, (3, 2)),
     ],
 )
 def test_brackets_have_as_many_trials_as_in_ray_tune(max_t, reduction_factor, sizes):
@@ -79,6 +78,9 @@ def test_of_the_planned_trials_one_in_reduction_factor_goes_on():
         (lambda: HyperBand(9, 1.5), "reduction_factor is 1.5; it must be at least 2"),
         (lambda: HyperBand(9, math.inf), "reduction_factor is inf; it must be at least 2"),
         (lambda: HyperBand(9, math.nan), "reduction_factor is nan; it must be at least 2"),
+        (lambda: HyperBand(1), "max_t is 1 and its reduction_factor 3, so no bracket has a rung"),
+        (lambda: HyperBand(2), "no bracket has a rung; give a max_t that is at least the reduc"),
+        (lambda: HyperBand(9, 100.0), "max_t is 9 and its reduction_factor 100.0, so no bracket"),
         (lambda: HyperBand(2**63), "must fit into 64 bits"),
         (lambda: HyperBand(9.5), "must be an integer"),
         (lambda: OneEpoch(0, 5, 9), "i is 0 and max_t 9; it needs 1 <= i < max_t"),

@@ -5,11 +5,12 @@ from random import Random
 
 import numpy as np
 import pytest
-from harness.contract_executor import ContractExecutor
+from harness.contract_executor import ContractExecutor, MemoryTrial
 from harness.sketches import PBT
 
 from studydb.domain.life.decisions import Action, RungKey
 from studydb.domain.life.states import FINAL, Reason, State
+from studydb.domain.scheduling import Close, Idle
 from studydb.schedulers import ASHA, HyperBand, MedianStopping, OneEpoch
 
 SEEDS = range(12)
@@ -114,6 +115,18 @@ def test_hyperband_waits_for_no_trial_that_a_person_has_paused():
 
     assert RungKey(0, 1) in executor.closings
     assert [one.number for one in executor.trials if one.state not in FINAL] == [4]
+
+
+def test_free_worker_begins_the_next_bracket_while_a_bracket_waits_for_its_last_trial():
+    executor = ContractExecutor(HyperBand(max_t=9), num_trials=22, curve=finite)
+    executor.trials = [MemoryTrial(number, 0, State.RUNNING) for number in range(9)]
+    executor.next_draw = 9
+    for trial in executor.trials[:8]:
+        executor.tell(trial, 1, trial.number / 8)
+
+    assert executor.next_work() is Idle.START_NEW
+    executor.tell(executor.trials[8], 1, 1.0)
+    assert executor.next_work() == Close(RungKey(0, 1), keep=3)
 
 
 # --- median stopping
