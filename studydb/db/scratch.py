@@ -48,5 +48,5 @@ def _empty_file() -> bytes:
 
     with tempfile.TemporaryDirectory(prefix="studydb-") as folder:
         path = Path(folder) / "studydb.db"
-        migrate.make_embedded(f"sqlite:///{path}")
+        migrate.make_sqlite(f"sqlite:///{path}")
         return path.read_bytes()

@@ -1,6 +1,7 @@
 -- studydb/operations/recover.py recover_host: Recover the trials of processes that are dead on
 --   this host, without waiting for their leases. Imported by studydb/lease/acquire.py,
---   studydb/lease/loop.py, studydb/study/loading.py, studydb/worker/supervisor.py.
+--   studydb/lease/loop.py, studydb/study/loading.py, studydb/study/simulated_run.py,
+--   studydb/worker/supervisor.py.
 
 BEGIN;
 
