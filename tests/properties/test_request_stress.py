@@ -22,8 +22,11 @@ NIGHTLY = os.environ.get("STUDYDB_NIGHTLY") == "1"
 PROCESSES, SECONDS, KILL_EVERY_S = (16, 60.0, 2.0) if NIGHTLY else (4, 6.0, 2.0)
 
 SCHEDULERS = {
-    "stopping": studydb.ASHA(max_t=9, reduction_factor=3),
+    "stopping": studydb.ASHA(max_t=9, reduction_factor=3, brackets=2),
     "promotion": studydb.ASHA(max_t=9, reduction_factor=3, type="promotion"),
+    "hyperband": studydb.HyperBand(max_t=9),
+    "median": studydb.MedianStopping(),
+    "one epoch": studydb.OneEpoch(i=2, top_k=3, max_t=9),
 }
 """The schedulers under stress, by the name of their study."""
 
