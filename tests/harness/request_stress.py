@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
+from multiprocessing.synchronize import Barrier
 from random import Random
 from typing import Any
 
@@ -13,6 +14,9 @@ REFUSALS = (BudgetSpent, LeaseLost, NotAllowed, UnknownTrial)
 """What a request or a report may be answered because of what others have done meanwhile."""
 
 LONGEST_RUN = 9
+
+START_PATIENCE_S = 120.0
+"""How long a process waits for the others, which import studydb, on a busy host."""
 
 REQUESTS: dict[str, Callable[[studydb.Study, Random, list[int]], Any]] = {
     "pause": lambda study, _, numbers: study.pause(*numbers),
@@ -34,11 +38,13 @@ REQUESTS: dict[str, Callable[[studydb.Study, Random, list[int]], Any]] = {
 }
 
 
-def request_or_run(storage: str, name: str, place: int, until_s: float) -> None:
-    """Until a time of the host's clock, run trials if `place` is even, else make requests."""
+def request_or_run(storage: str, name: str, place: int, seconds: float, begin: Barrier) -> None:
+    """Once all processes are ready, run trials if `place` is even, else make requests."""
     rng = Random(place)
     with closing(studydb.load_study(name, storage=storage)) as study:
-        while time.time() < until_s:
+        begin.wait(START_PATIENCE_S)
+        until_s = time.monotonic() + seconds
+        while time.monotonic() < until_s:
             with suppress(*REFUSALS):  # any other error ends the process with exit code 1
                 (_run_a_trial if place % 2 == 0 else _request)(study, rng)
 

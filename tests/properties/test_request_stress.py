@@ -7,11 +7,10 @@ No call ends in an error that is no refusal, such as a deadlock, and the promise
 
 import multiprocessing
 import os
-import time
 from contextlib import closing
 
 import pytest
-from harness.request_stress import request_or_run
+from harness.request_stress import START_PATIENCE_S, request_or_run
 from harness.row_invariants import broken_promises
 
 import studydb
@@ -20,8 +19,6 @@ from studydb.operations.create import load
 
 NIGHTLY = os.environ.get("STUDYDB_NIGHTLY") == "1"
 PROCESSES, SECONDS = (16, 60.0) if NIGHTLY else (4, 4.0)
-START_S = 2.0 * PROCESSES / 4
-"""The time that the processes need to import studydb on two cores."""
 
 
 @pytest.mark.timeout(600)
@@ -38,16 +35,16 @@ def test_requests_and_trials_of_many_processes_end_in_no_error(storage_url):
         scheduler=studydb.ASHA(max_t=9, reduction_factor=3, type="promotion"),
         storage=storage_url,
     ).close()
-    until_s = time.time() + START_S + SECONDS
     context = multiprocessing.get_context("spawn")
+    begin = context.Barrier(PROCESSES)
     processes = [
-        context.Process(target=request_or_run, args=(storage_url, "stress", place, until_s))
+        context.Process(target=request_or_run, args=(storage_url, "stress", place, SECONDS, begin))
         for place in range(PROCESSES)
     ]
     for process in processes:
         process.start()
     for process in processes:
-        process.join(START_S + SECONDS + 120)
+        process.join(SECONDS + 2 * START_PATIENCE_S)
         if process.is_alive():
             process.kill()
             process.join()
