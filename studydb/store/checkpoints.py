@@ -70,7 +70,7 @@ _TO_DISCARD = Prepared(
         checkpoint.c.pins == 0,
         checkpoint.c.removed_at.is_(None),
     )
-    .order_by(checkpoint.c.id)
+    .order_by(checkpoint.c.id + 0)  # see BY_ID
     .with_for_update(key_share=True)
 )
 _DISCARD = Prepared(

@@ -234,15 +234,17 @@ def test_clone_of_a_clone_falls_back_to_the_source_of_its_parent(database, study
 
 @pytest.fixture
 def count_of_pins(monkeypatch):
-    """The ids of the checkpoints that a retry locks, and the answers that replace the lock's."""
-    locked, answers, count = [], [], pins_store.count
+    """The ids of the checkpoints that a retry locks, and statements that are sent before a lock."""
+    locked, before, count = [], [], pins_store.count
 
     def counted(txn, *, checkpoint_id):
         locked.append(checkpoint_id)
-        return answers.pop() if answers else count(txn, checkpoint_id=checkpoint_id)
+        if before:
+            txn.raw(before.pop())
+        return count(txn, checkpoint_id=checkpoint_id)
 
     monkeypatch.setattr(pins_store, "count", counted)
-    return locked, answers
+    return locked, before
 
 
 def test_checkpoints_are_locked_by_ascending_id_also_if_the_newest_was_removed(
@@ -271,8 +273,8 @@ def test_checkpoints_are_locked_by_ascending_id_also_if_the_newest_was_removed(
 def test_retry_begins_again_if_a_checkpoint_was_removed_before_it_was_locked(
     database, study, failed, count_of_pins
 ):
-    locked, answers = count_of_pins
-    answers.append(False)
+    locked, before = count_of_pins
+    before.append("UPDATE checkpoint SET removed_at = created_at")
 
     assert again(database, study, failed) == [1]
 

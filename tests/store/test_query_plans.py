@@ -15,6 +15,7 @@ from studydb.domain.quantile import Cut
 from studydb.domain.records import QUEUE_START, Batch, Claimant, Lease, Proposal
 from studydb.store import (
     attempts,
+    checkpoints,
     claims,
     clones,
     closings,
@@ -173,6 +174,7 @@ HOT = {
         "(?s)(?=.*trial_running)(?=.*trial_paused_by_study).*trial_backoff",
     ),
     "requests": (lambda txn: leases.requests(txn, leases=[LEASE], worker_id=1), TRIAL_KEY),
+    "discard": (lambda txn: checkpoints.discard(txn, trial_id=1), "ix_checkpoint_trial_id"),
     "suspect": (lambda txn: sweeps.suspect(txn, study_id=1), "trial_running"),
     "lost": (lambda txn: sweeps.lost(txn, study_id=1), "trial_running"),
     "of host": (lambda txn: sweeps.of_host(txn, study_id=1, process=process()), "trial_running"),
