@@ -1,7 +1,7 @@
 """Say in a sentence why a trial ended, or what it waits for."""
 
 from studydb.analysis.definition import rule_text
-from studydb.domain.life.decisions import DecidedBy
+from studydb.domain.life.decisions import Action, DecidedBy
 from studydb.domain.life.rules import first_hit
 from studydb.domain.life.states import Reason, State
 from studydb.domain.listed_rows import MOST_COUNTED, Judgement
@@ -14,9 +14,7 @@ from studydb.operations.reads import TrialDetails
 def explain_state(study: Study, details: TrialDetails) -> str | None:  # noqa: PLR0911  one line per reason
     """Explain why a trial ended or waits; None if its state and reason need no explanation."""
     if details.trial.paused_by == DecidedBy.SCHEDULER and details.judgements:
-        judged = details.judgements[-1]
-        waits = "the trial waits there until a free worker promotes it"
-        return f"{_reported(study, judged)}{_ranked(judged)}; {waits}"
+        return _explain_pause(study, details.judgements[-1])
     if details.trial.state in (State.PENDING, State.RUNNING):
         return _explain_promotion(study, details)
     match details.trial.reason:
@@ -38,7 +36,18 @@ def explain_state(study: Study, details: TrialDetails) -> str | None:  # noqa: P
     return None
 
 
-def _explain_judgement(study: Study, judged: Judgement) -> str:
+def _explain_pause(study: Study, judged: Judgement) -> str | None:
+    if study.scheduler.resumes:
+        reported = _reported(study, judged)
+        waits = "the trial waits there until a free worker promotes it"
+        return f"{reported}{_ranked(judged)}; {waits}"
+    why = _explain_judgement(study, judged)
+    return why and f"{why}; the trial is paused until a person resumes it"
+
+
+def _explain_judgement(study: Study, judged: Judgement) -> str | None:
+    if judged.action == Action.CONTINUE:  # the report that ended the trial entered no rung
+        return None
     reported = _reported(study, judged)
     if judged.cutoff is None:
         return f"{reported}, which counts as the worst value"

@@ -138,7 +138,12 @@ class HyperBand(BaseScheduler):
         return CONTINUE
 
     def next_work(self, view: QueueView) -> Work:
-        """Resume the best trial that goes on, from the highest step down; else close a rung."""
+        """
+        Resume the best trial that goes on, from the highest step down; else close a rung.
+
+        A rung closes after the rungs before it: these can close as soon as it can, and come first,
+        and then their trials that go on are resumed before the next rung closes.
+        """
         keys = view.rungs()
         for key in sorted(keys, key=lambda key: -key.step):
             best = view.best_waiting(key) if view.rung(key).is_closed else None
@@ -154,9 +159,6 @@ class HyperBand(BaseScheduler):
 
     def _can_close(self, key: RungKey, view: QueueView) -> bool:
         if view.rung(key).is_closed or (view.may_start and not self._is_filled(key.bracket, view)):
-            return False
-        before = [one for one in view.rungs() if one.bracket == key.bracket and one < key]
-        if any(not view.rung(one).is_closed or view.best_waiting(one) for one in before):
             return False
         return all(step >= key.step for step in view.underway(key.bracket))
 

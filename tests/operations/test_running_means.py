@@ -88,7 +88,7 @@ def test_mean_begins_at_the_end_of_the_grace_period_if_a_trial_trains_all_steps_
     run.report(8.0, 8.0, 1.0, 1.0, 1.0)
     run.finish(outcome=Reason.PREEMPTED)
 
-    worker.take().report(*[4.0] * 10)
+    worker.take().report(8.0, 8.0, *[4.0] * 8)
 
     assert means(database) == {5: 1.0, 10: 4.0}
 

@@ -1,13 +1,16 @@
 """Rules that compare ranks and medians decide in the database as a direct computation does."""
 
+import math
 from random import Random
 
 import numpy as np
 import pytest
-from harness.arrange import SimulatedWorker, new_study
+from harness.arrange import SimulatedWorker, new_request, new_study
 
+from studydb.analysis.explaining import explain_state
 from studydb.domain.life.states import Mode, Reason, State
-from studydb.operations.reads import list_trials
+from studydb.operations import control
+from studydb.operations.reads import list_trials, trial_details
 from studydb.schedulers import ASHA, MedianStopping
 
 VALUES = [k / 8 for k in range(-6, 7)]
@@ -70,3 +73,49 @@ def test_trial_is_stopped_or_paused_at_the_median_of_the_other_trials_means(
 
 def mode_sign(mode):
     return 1 if mode is Mode.MAX else -1
+
+
+def means_at_step_1(database, *values, scheduler):
+    """Let trials report a value each, and return the last of them."""
+    study = new_study(database, scheduler=scheduler, num_trials=None)
+    worker = SimulatedWorker(database, study)
+    for value in values:
+        run = worker.ask()
+        run.report(value)
+    return run
+
+
+def explanation(run):
+    study = run.worker.study
+    details = trial_details(run.worker.database, study, run.lease.number)
+    return explain_state(study, details)
+
+
+def test_trial_that_is_paused_at_the_median_waits_for_a_person_and_says_why(database):
+    scheduler = MedianStopping(hard_stop=False)
+    run = means_at_step_1(database, 0.5, 0.25, 1.0, 0.75, scheduler=scheduler)
+
+    run.finish(outcome=Reason.PREEMPTED)
+
+    assert explanation(run) == (
+        "loss (min) at rung 1 was 0.75, worse than the cutoff 0.5 of the earlier trials; "
+        "the trial is paused until a person resumes it"
+    )
+    assert run.worker.claim() is None
+    control.resume(database, run.worker.study, [run.lease.number], new_request())
+    assert run.worker.claim().lease.number == run.lease.number
+
+
+def test_trial_that_was_stopped_without_an_entry_is_not_explained_by_an_earlier_entry(database):
+    run = means_at_step_1(
+        database, 0.5, 0.25, 1.0, 0.5, scheduler=MedianStopping(interval=1, min_samples=3)
+    )
+    others = SimulatedWorker(database, run.worker.study)
+    for _ in range(3):
+        others.ask().report(0.0, 0.0)
+
+    assert run.report(math.inf).verdict is not None
+    run.finish(outcome=Reason.PREEMPTED)
+
+    assert run.trial().reason is Reason.EARLY_STOPPED
+    assert explanation(run) is None

@@ -166,6 +166,7 @@ HOT = {
         lambda txn: progress.read(txn, study_id=1),
         "(?s)(?=.*trial_paused_by_study)(?=.*trial_backoff).*trial_claim",
     ),
+    "limits": (lambda txn: spending.read(txn, study_id=1), KEY),
     "look": (lambda txn: claims.any_runnable(txn, study_id=1), "trial_claim"),
     "due": (
         lambda txn: sweeps.any_due(txn, study_id=1),

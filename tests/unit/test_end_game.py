@@ -5,7 +5,7 @@ from itertools import pairwise
 from random import Random
 
 import pytest
-from harness.contract_executor import ContractExecutor
+from harness.contract_executor import ContractExecutor, MemoryTrial
 
 from studydb.domain.life.decisions import RungKey
 from studydb.domain.life.states import FINAL, Reason, State
@@ -139,6 +139,25 @@ def test_end_game_of_a_number_of_trials_waits_for_the_trials_below_the_first_run
     assert executor.next_work() is Idle.WAIT
     executor.report(second)
     assert executor.next_work() == WaitingTrial(RungKey(0, 1), *_best(executor))
+
+
+def test_free_workers_that_come_together_resume_only_as_many_trials_as_fit():
+    scheduler = ASHA(3, 1, 3, type="promotion", end_game=0.25)
+    executor = ContractExecutor(scheduler, num_trials=9, curve=curve)
+    executor.trials = [MemoryTrial(number, 0, State.RUNNING) for number in range(9)]
+    for trial in executor.trials:
+        executor.tell(trial, 1, trial.number / 8)
+    executor.next_draw = 9
+
+    while executor._take():
+        for trial in executor.trials[:3]:  # those that are promoted
+            if trial.state is State.RUNNING:
+                executor.tell(trial, 3, 0.0)
+
+    # By promotion 9 + 3 * 2 = 15 steps, with the end game at most 20: two trials more.
+    running = [one.number for one in executor.trials if one.state is State.RUNNING]
+    assert running == [3, 4]
+    assert completed(executor) == 3
 
 
 def _best(executor):

@@ -52,7 +52,7 @@ def test_trial_is_compared_with_the_score_that_is_shown_as_its_cutoff():
 
 def test_rank_is_rounded_as_in_syne_tune():
     for n in range(2, 400):
-        for reduction_factor in (2, 3, 7, 1.7, 10):
+        for reduction_factor in (2, 3, 7, 1.7, 10, 49, 103):
             share = 1 / reduction_factor
             most = max(m for m in range(n) if not m / n > share)
 
