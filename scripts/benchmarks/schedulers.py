@@ -142,6 +142,8 @@ def _measure(
                 continue
             call = partial(_search, path, text, conditions["workers"], conditions["epochs"])
             found[name] = run(call, range(conditions["orders"]))
+            mean = statistics.fmean(each.best for each in found[name])
+            click.echo(f"{path.stem}: {name}: {mean:.4f}", err=True)
     return {name: _score(of, found.get(RANDOM)) for name, of in found.items()}
 
 
