@@ -4,7 +4,7 @@ import random
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -142,6 +142,8 @@ def _measure(
                 continue
             call = partial(_search, path, text, conditions["workers"], conditions["epochs"])
             found[name] = run(call, range(conditions["orders"]))
+            mean = statistics.fmean(each.best for each in found[name])
+            click.echo(f"{path.stem}: {name}: {mean:.4f}", err=True)
     return {name: _score(of, found.get(RANDOM)) for name, of in found.items()}
 
 
@@ -161,10 +163,15 @@ class _mapped:  # noqa: N801  used as a function
             self._pool.terminate()
 
 
+@cache
+def _curves(path: Path) -> studydb.RecordedCurves:
+    return studydb.RecordedCurves.load(path)
+
+
 def _search(path: Path, text: str, workers: int, epochs: int, seed: int) -> Found:
     scheduler = known.from_call(parse_call(text))
     simulated = studydb.simulate(
-        scheduler, None, path, workers=workers, seed=seed, max_steps=epochs, step_s=1.0
+        scheduler, None, _curves(path), workers=workers, seed=seed, max_steps=epochs, step_s=1.0
     )
     if simulated.best_value is None:
         raise click.ClickException(f"{text} trained no trial for {MAX_T} epochs: raise --epochs.")
