@@ -1,9 +1,8 @@
 """
 Write tests/data/scheduler_decisions.json: what Ray Tune's and Syne Tune's schedulers decide.
 
-The cases are those of tests/harness/oracle_cases.py. The script needs the extra `[oracle]`:
-
-    .venv/bin/python scripts/oracles/scheduler_decisions.py
+The cases are those of tests/harness/oracle_cases.py. tests/README.md says how to make
+an environment with the extra `[oracle]`, which the script needs.
 """
 
 import json

@@ -68,11 +68,11 @@ class ASHA(BaseScheduler):
 
     The end game of "promotion": once the last share `end_game` of a limit of the study is left
     (steps, cost or time), no new trials are made. Free workers resume the best of all waiting
-    trials, however it compares with the cutoff of its rung. In a study with only
-    `num_trials`, the end game begins when all trials are at a rung or above, and none is to be
-    promoted. Then waiting trials are resumed as long as the end game takes at most the share
-    `end_game` of all training, or no trial is on its way to `max_t`. The training by promotions is
-    taken as n / reduction_factor**k trials at rung k, with n trials at the first rung.
+    trials, however it compares with the cutoff of its rung. In a study with only `num_trials`, the
+    end game begins when all trials are at a rung or above, and none is to be promoted. Then waiting
+    trials are resumed as long as the end game takes at most the share `end_game` of all training,
+    or no trial is on its way to `max_t`. The training by promotions is taken as n /
+    reduction_factor**k trials at rung k, with n trials at the first rung.
 
     Attributes:
         max_t: The step that completes a trial ("R" in the paper).

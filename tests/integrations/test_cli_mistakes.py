@@ -34,7 +34,7 @@ INVALID = [
     ((*CREATE, "--scheduler", "ASHA(max_t="), "Cannot read 'ASHA(max_t='"),
     (
         (*CREATE, "--scheduler", "asha(max_t=3)"),
-        "no scheduler 'asha'; there are ASHA, FIFO, HyperBand, ",
+        "no scheduler 'asha'; there are ASHA, FIFO, HyperBand, MedianStopping, OneEpoch. Did",
     ),
     ((*CREATE, "--scheduler", "ASHA(max=3)"), "ASHA has no argument 'max'"),
     ((*CREATE, "--scheduler", "ASHA"), "Cannot make ASHA"),
