@@ -196,6 +196,33 @@ def test_closing_waits_for_a_report_at_the_rung(database, storage_url, study, wo
     assert rung_of(database, "closed_cutoff") == (0.1,)
 
 
+@pytest.mark.row("E5")
+def test_report_waits_only_for_reports_in_its_own_bracket(database, storage_url):
+    if not database.postgresql:
+        pytest.skip("SQLite has one writer at a time")
+    study = study_of(database, HyperBand(max_t=9), num_trials=10)
+    with closing(connect(storage_url)) as other:
+        worker = SimulatedWorker(other, study)
+        first, *_, last = (worker.ask() for _ in range(10))
+        assert (first.lease.bracket, last.lease.bracket) == (0, 1)
+        reporting = threading.Thread(target=first.report, args=(0.5,), daemon=True)
+        with database.begin() as txn:
+            rungs.create(txn, study_id=study.id, spec=study.scheduler.rung_spec(FIRST))
+        with database.begin() as txn:
+            rungs.lock(txn, study_id=study.id, key=FIRST)
+            answer = last.report(0.5, 0.4, 0.3)
+            reporting.start()
+            reporting.join(0.5)
+            assert reporting.is_alive()
+        reporting.join(30)
+
+    assert answer.verdict.action is Action.PAUSE
+    assert rows(database, "SELECT bracket, step, n_entries FROM rung ORDER BY id") == [
+        (0, 1, 1),
+        (1, 3, 1),
+    ]
+
+
 def record(txn, rung, run, value):
     """Let a trial wait at a locked rung."""
     (result,) = run.batch(value).results
