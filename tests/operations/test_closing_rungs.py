@@ -196,7 +196,6 @@ def test_closing_waits_for_a_report_at_the_rung(database, storage_url, study, wo
     assert rung_of(database, "closed_cutoff") == (0.1,)
 
 
-@pytest.mark.row("E5")
 def test_report_waits_only_for_reports_in_its_own_bracket(database, storage_url):
     if not database.postgresql:
         pytest.skip("SQLite has one writer at a time")
