@@ -168,10 +168,12 @@ class Decider:
         return self._process
 
     def _start(self) -> None:
+        if self._is_stopping():
+            raise NotAsked
         try:
             process, output = self._fork()
         except OSError as cause:
-            why = cause.strerror or str(cause)
+            why = (cause.strerror or str(cause)).rstrip(".")
             raise _Unanswered(f"this host cannot start its process: {why}") from cause
         self._process, self._output = process, output
         try:

@@ -115,6 +115,17 @@ def test_nothing_is_imported_for_a_process_that_is_stopping(decider):
         ask(made, 0.5)
 
 
+def test_no_process_is_started_for_a_worker_whose_fork_server_is_closed(pump, tmp_path):
+    """A slot that still ends its trial must not pause the study because of that."""
+    closed = ForkServer()
+    closed.close()
+    objects = [imported("WithoutBase", {"step": 1}, TRAINABLES)]
+    made = Decider(closed, pump, objects=objects, directory=tmp_path, is_stopping=lambda: True)
+
+    with pytest.raises(NotAsked):
+        ask(made, 0.5)
+
+
 def test_import_that_takes_too_long_fails(decider, monkeypatch):
     monkeypatch.setattr(decider_client, "IMPORT_TIMEOUT_S", 0.0)
     made = decider(("WithoutBase", {"step": 1}))

@@ -481,8 +481,37 @@ def test_own_loop_goes_on_when_a_rule_fails_and_waits_for_the_resumption(sqlite_
     ):
         study.ask(timeout=0.5)
     study.resume()
-    assert study.ask(timeout=10).number == 1
+    trial = study.ask(timeout=10)
+    assert trial.number == 1
+
+    assert trial.report({"loss": 0.5})
+    study.extend(num_trials=1)
+
+    with (
+        pytest.warns(UserWarning, match="has paused itself: on trial 1 at step 1"),
+        pytest.raises(TimeoutError),
+    ):
+        study.ask(timeout=0.5)
     study.close()
+
+
+def test_large_option_is_found_again_in_the_row_of_either_database(storage_url):
+    """PostgreSQL returns the double 1e30 as the integer 10**30, which is another number."""
+    study = studydb.create_study(
+        "large",
+        None,
+        space={"x": 0.5},
+        metric="loss",
+        mode="min",
+        num_trials=1,
+        stop="stopping:TooSlow(limit=1e30)",
+        storage=storage_url,
+        workdir=TRAINABLES,
+    )
+
+    (found,) = trusted_rules(study.record, load_keyring())
+
+    assert found.trainable.source == b'{"limit": 1e+30}'
 
 
 def test_clone_of_a_study_signs_its_rules_again(sqlite_stage):
