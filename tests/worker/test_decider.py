@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 import time
+from unittest.mock import Mock
 
 import pytest
 from fleet.workers import TRAINABLES, eventually
@@ -113,6 +114,26 @@ def test_nothing_is_imported_for_a_process_that_is_stopping(decider):
 
     with pytest.raises(NotAsked):
         ask(made, 0.5)
+
+
+def test_import_is_abandoned_when_the_answer_has_become_useless(decider):
+    made = decider(("WithoutBase", {"step": 1}))
+    moot = iter([False])  # before the process is started; the import then takes a while
+
+    with pytest.raises(NotAsked):
+        made.decide(0, METHOD, arguments(0.5), bool, is_moot=lambda: next(moot, True))
+
+    assert ask(made, 0.5) is True
+
+
+def test_turn_is_not_awaited_when_the_answer_has_become_useless(decider, monkeypatch):
+    made = decider(("WithoutBase", {"step": 1}))
+    held_by_another_thread = Mock(acquire=Mock(side_effect=[False]))
+
+    monkeypatch.setattr(made, "close", lambda: None)
+    monkeypatch.setattr(made, "_lock", held_by_another_thread)
+    with pytest.raises(NotAsked):
+        made.decide(0, METHOD, arguments(0.5), bool, is_moot=lambda: True)
 
 
 def test_no_process_is_started_for_a_worker_whose_fork_server_is_closed(pump, tmp_path):

@@ -227,6 +227,25 @@ def test_module_that_is_corrected_is_imported_again_after_the_resumption(sqlite_
     assert stage.trial().reason == "RULE_STOPPED"
 
 
+@pytest.mark.parametrize("numbers", [(), (0,)], ids=["study", "trial"])
+def test_stop_now_does_not_wait_for_the_import_of_a_rule(sqlite_stage, tmp_path, numbers):
+    stage, folder = sqlite_stage, tmp_path / "code"
+    folder.mkdir()
+    module = folder / "slow_rule.py"
+    source = "import studydb\nclass Rule(studydb.StopRule):\n    def should_stop(self, trial):\n"
+    module.write_text(f"{source}        return False\n")
+    (folder / "slow_train.py").write_text((TRAINABLES / "stopping.py").read_text())
+    study = stage.create("slow_train:waits_for_gates", stop="slow_rule:Rule()", workdir=str(folder))
+    began = tmp_path / "began"
+    module.write_text(f"import time\nopen({str(began)!r}, 'w')\ntime.sleep(100)\n")
+    stage.start()
+    eventually(began.exists)
+
+    study.stop(*numbers, now=True)
+
+    assert stage.await_state("TERMINATED").reason == "CANCELLED"
+
+
 def test_rule_finds_no_credentials_and_no_inherited_sockets(stage, monkeypatch):
     monkeypatch.setenv("STUDYDB_SIGNING_KEY", "ab" * 32)
     monkeypatch.setenv("PGPASSWORD", "secret")
