@@ -210,7 +210,7 @@ class Decider:
             raise
 
     def _fork(self) -> tuple[ChildProcess, AttemptOutput]:
-        output = self._pump.open(self._directory)
+        output = self._pump.open(self._directory, append=True)  # other workers write there, too
         try:
             process = self._forkserver.fork(
                 ChildKind.DECIDER,

@@ -155,6 +155,18 @@ def test_import_that_takes_too_long_fails(decider, monkeypatch):
         ask(made, 0.5)
 
 
+def test_output_of_earlier_processes_and_of_other_workers_is_kept(decider, tmp_path):
+    made = [decider(("Broken", {"how": how, "step": 1})) for how in ("raises", "returns_none")]
+
+    for each in made:
+        with pytest.raises(DecisionFailed):
+            ask(each, 0.5)
+
+    printed = (tmp_path / "out" / "stderr").read_text()
+    assert "KeyError: 'accuracy'" in printed
+    assert "should_stop returned None" in printed
+
+
 def test_threads_ask_in_turns(decider):
     made = decider(("WithoutBase", {"step": 2}))
 
