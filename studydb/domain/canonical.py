@@ -5,6 +5,7 @@ import json
 import math
 import sys
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 from studydb.domain.errors import InvalidSpec
@@ -109,8 +110,9 @@ def canonical_json(value: Any) -> str:
     """
     Write a plain value so that equal values give equal texts.
 
-    Keys are sorted, and there is no white space. A float without a fraction is written as an
-    integer, because a database may return 1e16 as an integer.
+    Keys are sorted, and there is no white space. A float without a fraction is written as the
+    integer of its shortest decimal digits, because PostgreSQL returns 1e30 as 10**30. (The double
+    itself is 1000000000000000019884624838656.)
 
     Raises:
         ValueError: The value contains NaN or an infinity (see `plain`).
@@ -120,7 +122,7 @@ def canonical_json(value: Any) -> str:
 
 def _integral(value: Any) -> Any:
     if isinstance(value, float) and value.is_integer():
-        return int(value)
+        return int(Decimal(repr(value)))
     if isinstance(value, Mapping):
         return {key: _integral(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -20,4 +20,4 @@ class DecisionFailed(Exception):
 
 
 class NotAsked(Exception):
-    """The user's code was not asked, because this process is stopping."""
+    """The user's code was not asked: this process is stopping, or the trial is to end anyway."""

@@ -9,7 +9,7 @@ from uuid import uuid4
 from studydb.db import Database
 from studydb.domain.errors import LeaseLost, NotAllowed
 from studydb.domain.failures import Failure, failure_of
-from studydb.domain.life.decisions import Answer, Verdict
+from studydb.domain.life.decisions import Action, Answer, Verdict
 from studydb.domain.life.ending import Ending
 from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.life.rules import rule_warning
@@ -88,7 +88,7 @@ class HeldAttempt:
         self._is_over = False
         self._next_store_error_s = 0.0
         self._is_rule_checked = False
-        self._rule_judge = RuleJudge.of(study, claim, ask_rule)
+        self._rule_judge = RuleJudge.of(study, claim, ask_rule, self._awaits_no_rule)
 
     @property
     def lease(self) -> Lease:
@@ -287,6 +287,10 @@ class HeldAttempt:
             )
 
         return self._rule_judge.judged(batch, read)
+
+    def _awaits_no_rule(self) -> bool:
+        """Whether the trial is lost or stopped, so that its end does not wait for a stop rule."""
+        return self.is_lost or (self.verdict is not None and self.verdict.action is Action.STOP)
 
     def _obey(self, answer: Answer) -> None:
         self.next_decision_step = answer.next_decision_step

@@ -62,7 +62,7 @@ class OwnLoop:
         self._at_close = at_close
         self.pid = os.getpid()
         self._study, self._lease_s, self._ask_rule = study, lease_s, ask_rule
-        self._is_rule_failure_shown = False
+        self._shown_rule_failure: str | None = None
         self._database, self._heartbeat_database = connect(storage), connect(storage, connections=1)
         try:
             self._worker_id = self._enter()
@@ -155,9 +155,9 @@ class OwnLoop:
         return False
 
     def _warn_of_rule(self, why: str) -> None:
-        """Warn once that a study waits for a person to correct a stop rule."""
-        if not self._is_rule_failure_shown:
-            self._is_rule_failure_shown = True
+        """Warn, once for each failure, that a study waits for a person to correct a stop rule."""
+        if why != self._shown_rule_failure:
+            self._shown_rule_failure = why
             warnings.warn(why, stacklevel=5)
 
     def _begin(self, claim: Claim) -> OwnTrial | None:

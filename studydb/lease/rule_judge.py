@@ -20,11 +20,12 @@ from studydb.domain.life.rules import custom_rules
 from studydb.domain.metrics import Result
 from studydb.domain.records import Batch, Claim, Study
 
-AskRule = Callable[[int, TrialView], bool | str]
+AskRule = Callable[[int, TrialView, Callable[[], bool]], bool | str]
 """
 Asks a rule of the user's code, given its position among the study's custom rules.
 
-It raises DecisionFailed or NotAsked, and takes a few seconds at most, besides the import.
+The function that it is given tells whether the answer has become useless, because the trial is to
+end. It raises DecisionFailed or NotAsked, and takes a few seconds at most, besides the import.
 """
 
 ReadResults = Callable[[int, int], list[Result]]
@@ -48,6 +49,7 @@ class RuleJudge:
         number: int,
         config: Mapping[str, Any],
         is_first: bool = True,
+        is_ending: Callable[[], bool] = lambda: False,
     ) -> None:
         """
         Prepare to ask the rules of a study, which has one or more.
@@ -55,15 +57,18 @@ class RuleJudge:
         Args:
             number, config: The trial's.
             is_first: Whether this is the trial's first attempt, so that no results are stored.
+            is_ending: Whether the trial is to end, so that no decision is awaited any more.
         """
-        self._rules, self._ask = custom_rules(study.rules), ask
+        self._rules, self._ask, self._is_ending = custom_rules(study.rules), ask, is_ending
         self._objective, self._number, self._config = study.objective, number, dict(config)
         self._most = max(rule.reads for rule in self._rules)
         self._stored: deque[Result] | None = deque(maxlen=self._most) if is_first else None
         self._judged: tuple[Batch, Batch] | None = None
 
     @classmethod
-    def of(cls, study: Study, claim: Claim, ask: AskRule | None) -> Self | None:
+    def of(
+        cls, study: Study, claim: Claim, ask: AskRule | None, is_ending: Callable[[], bool]
+    ) -> Self | None:
         """Make the rules of an attempt; None if the study has no custom rules."""
         if not custom_rules(study.rules):
             return None
@@ -73,7 +78,14 @@ class RuleJudge:
                 "cannot ask it. Run the study by `studydb worker`, study.run() or study.ask()."
             )
         number, is_first = claim.lease.number, claim.lease.attempt == 1
-        return cls(study, ask, number=number, config=claim.config, is_first=is_first)
+        return cls(
+            study,
+            ask,
+            number=number,
+            config=claim.config,
+            is_first=is_first,
+            is_ending=is_ending,
+        )
 
     def judged(self, batch: Batch, read: ReadResults) -> Batch:
         """
@@ -103,7 +115,7 @@ class RuleJudge:
             recent.append(result)
             for position, rule in enumerate(self._rules):
                 try:
-                    met = self._ask(position, self._view(rule, recent))
+                    met = self._ask(position, self._view(rule, recent), self._is_ending)
                 except NotAsked:
                     return _with(failure)
                 except DecisionFailed as error:

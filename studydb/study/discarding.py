@@ -31,7 +31,8 @@ def stop_and_discard(
     """
     Stop trials, wait until they have ended, and delete their checkpoints, except pinned ones.
 
-    After a crash, the same call does the rest.
+    A trial whose checkpoints cannot be deleted does not keep those of the others. After a crash or
+    an error, the same call does the rest.
 
     Args:
         ask: Sends a request of a person; see `Study._ask_once`.
@@ -48,10 +49,16 @@ def stop_and_discard(
         with suppress(NotAllowed):  # the trial has ended
             ask(control.stop, [number], now=now)
     deadline = time.monotonic() + LONGEST_WAIT_S
+    refusals: list[Exception] = []
     for number in numbers:
         while _state_of(database, study, number) not in FINAL and time.monotonic() < deadline:
             time.sleep(LOOK_S)
-        _discard(ask, database, study, number)
+        try:
+            _discard(ask, database, study, number)
+        except (NotAllowed, CheckpointError) as error:
+            refusals.append(error)
+    if refusals:
+        raise refusals[0]
 
 
 def _state_of(database: Database, study: Study, number: int) -> Any:

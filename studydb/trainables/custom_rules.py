@@ -16,6 +16,7 @@ from studydb.domain.life.custom_rule import (
     LONGEST_WHY,
     MOST_READS,
     CustomRule,
+    StopRule,
     TrialView,
 )
 from studydb.domain.records import Trainable, TrainableForm, TrainableKind, TrainableRole
@@ -58,12 +59,17 @@ def make_rule(code: Trainable, loaded: Any) -> Any:
     Make the object of a rule from its class; the class may raise anything.
 
     Raises:
-        TrainableError: What was loaded is no class with `should_stop`, or its `reads` is no number.
+        TrainableError: What was loaded is no class that defines `should_stop`, or its `reads` is no
+            number.
     """
     if not isinstance(loaded, type) or not callable(getattr(loaded, METHOD, None)):
         raise TrainableError(
             f"{code.name} is not a class with a method {METHOD}(trial). Derive it from "
             "studydb.StopRule."
+        )
+    if getattr(loaded, METHOD) is StopRule.should_stop:
+        raise TrainableError(
+            f"{code.name} does not define {METHOD}(trial), which decides when a trial ends."
         )
     rule = loaded(**(options_of(code) or {}))
     reads = getattr(rule, "reads", DEFAULT_READS)

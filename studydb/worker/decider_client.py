@@ -3,7 +3,8 @@
 import itertools
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ class Decider:
     Args:
         objects: The code of the objects that decide; `check_trusted` has accepted it.
         directory: The folder for the output of the process.
-        is_stopping: Whether this process is stopping; if so, an import is abandoned.
+        is_stopping: Whether this process is stopping; if so, no process is started or awaited.
     """
 
     def __init__(
@@ -91,12 +92,20 @@ class Decider:
         """
         with self._lock:
             try:
-                self._living()
+                self._living(self._is_stopping)
             except _Unanswered as cause:
                 raise DecisionFailed(f"{cause}.") from cause
             return self._reads
 
-    def decide(self, position: int, method: str, arguments: Mapping[str, Any], answer: Any) -> Any:
+    def decide(
+        self,
+        position: int,
+        method: str,
+        arguments: Mapping[str, Any],
+        answer: Any,
+        *,
+        is_moot: Callable[[], bool] = lambda: False,
+    ) -> Any:
         """
         Call a method of the object at a position, for `DECISION_S` at most.
 
@@ -106,16 +115,23 @@ class Decider:
         Args:
             arguments: Plain data, which JSON can hold.
             answer: The type of the answer, by which it is decoded.
+            is_moot: Whether the answer has become useless, so that neither the turn nor an import
+                is awaited.
 
         Raises:
             DecisionFailed: The code raised, answered by another type, died or took too long.
-            NotAsked: This process is stopping.
+            NotAsked: This process is stopping, or the answer has become useless.
         """
+
+        def gives_up() -> bool:
+            return is_moot() or self._is_stopping()
+
         unanswered: _Unanswered | None = None
-        with self._lock:
+        with self._turn(is_moot):
             for _ in range(_TRIES):
                 try:
-                    return self._ask(position, method, arguments, answer)
+                    question = Question(next(self._numbers), position, method)
+                    return self._ask(self._living(gives_up), question, arguments, answer)
                 except _Replaced:
                     self._end()
                 except _Unanswered as cause:
@@ -133,9 +149,20 @@ class Decider:
         with self._lock:
             self._end()
 
-    def _ask(self, position: int, method: str, arguments: Mapping[str, Any], answer: Any) -> Any:
-        process = self._living()
-        question = Question(next(self._numbers), position, method)
+    @contextmanager
+    def _turn(self, is_moot: Callable[[], bool]) -> Iterator[None]:
+        """Wait until no other thread asks."""
+        while not self._lock.acquire(timeout=_TICK_S):
+            if is_moot():
+                raise NotAsked
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def _ask(
+        self, process: ChildProcess, question: Question, arguments: Mapping[str, Any], answer: Any
+    ) -> Any:
         try:
             process.channel.send(write_question(question, arguments))
         except FrameError as cause:
@@ -159,29 +186,31 @@ class Decider:
         except Exception as cause:  # a decoder may raise anything for hostile bytes
             raise DecisionFailed(f"its answer cannot be read: {cause}.") from cause
 
-    def _living(self) -> ChildProcess:
+    def _living(self, gives_up: Callable[[], bool]) -> ChildProcess:
         if self._process is not None and self._process.exit is not None:
             self._end()
         if self._process is None:
-            self._start()
+            self._start(gives_up)
         assert self._process is not None
         return self._process
 
-    def _start(self) -> None:
+    def _start(self, gives_up: Callable[[], bool]) -> None:
+        if gives_up():
+            raise NotAsked
         try:
             process, output = self._fork()
         except OSError as cause:
-            why = cause.strerror or str(cause)
+            why = (cause.strerror or str(cause)).rstrip(".")
             raise _Unanswered(f"this host cannot start its process: {why}") from cause
         self._process, self._output = process, output
         try:
-            self._reads = self._await_ready(process)
+            self._reads = self._await_ready(process, gives_up)
         except BaseException:
             self._end()
             raise
 
     def _fork(self) -> tuple[ChildProcess, AttemptOutput]:
-        output = self._pump.open(self._directory)
+        output = self._pump.open(self._directory, append=True)  # other workers write there, too
         try:
             process = self._forkserver.fork(
                 ChildKind.DECIDER,
@@ -195,10 +224,10 @@ class Decider:
         output.release()
         return process, output
 
-    def _await_ready(self, process: ChildProcess) -> tuple[int, ...]:
+    def _await_ready(self, process: ChildProcess, gives_up: Callable[[], bool]) -> tuple[int, ...]:
         deadline_s = time.monotonic() + IMPORT_TIMEOUT_S
         while time.monotonic() < deadline_s:
-            if self._is_stopping():
+            if gives_up():
                 raise NotAsked
             match self._receive(process, _TICK_S):
                 case None:

@@ -73,9 +73,11 @@ def asking(decider: Decider, *, say: Callable[[str], None] = lambda _: None) -> 
     """
     said: set[str] = set()
 
-    def ask(position: int, view: TrialView) -> bool | str:
+    def ask(position: int, view: TrialView, is_moot: Callable[[], bool]) -> bool | str:
         try:
-            answer: bool | str = decider.decide(position, METHOD, view_arguments(view), bool | str)
+            answer: bool | str = decider.decide(
+                position, METHOD, view_arguments(view), bool | str, is_moot=is_moot
+            )
         except DecisionFailed as error:
             if (why := str(error)) not in said:
                 said.add(why)

@@ -84,6 +84,18 @@ def test_running_trial_keeps_its_checkpoints_until_it_has_ended(study, saved, mo
     assert (study.trial(0).reason, n_rows(study)) == ("CANCELLED", 0)
 
 
+def test_running_trial_does_not_keep_the_checkpoints_of_another(study, saved, monkeypatch):
+    monkeypatch.setattr(discarding, "LONGEST_WAIT_S", 0.0)
+    other = study.ask()
+    other.report({"loss": 0.5}, checkpoint={"step": 1})
+    other.finish()
+
+    with pytest.raises(NotAllowed, match="Trial 0 of 'own' is RUNNING"):
+        study.stop(0, 1, discard_checkpoints=True)
+
+    assert (study.trial(0).checkpoint is None, study.trial(1).checkpoint) == (False, None)
+
+
 @pytest.mark.parametrize("place", ["folder"], indirect=True)
 def test_bytes_that_could_not_be_deleted_are_deleted_by_the_next_call(
     study, saved, tmp_path, monkeypatch

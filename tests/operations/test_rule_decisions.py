@@ -238,7 +238,7 @@ class Asked:
         self.answers = {int(step.removeprefix("at_")): answer for step, answer in answers.items()}
         self.read = []
 
-    def __call__(self, position, view):
+    def __call__(self, position, view, _is_moot):
         steps = [each["training_iteration"] for each in view.results]
         self.read.append((position, view.number, steps))
         answer = self.answers.get(steps[-1], False)
@@ -298,7 +298,7 @@ def test_each_rule_reads_as_many_results_as_it_declares(database):
 def test_rule_that_failed_does_not_keep_another_from_stopping_the_trial(database):
     run = under(database, RULE, CustomRule("my_rules:Other")).take()
 
-    def ask(position, _view):
+    def ask(position, _view, _is_moot):
         if position == 0:
             raise DecisionFailed("why")
         return "by the other"

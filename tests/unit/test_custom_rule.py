@@ -137,7 +137,7 @@ def test_other_answer_is_refused(answer):
 
 @pytest.mark.parametrize("reads", [0, -1, 1001, "20", 2.5, True, None])
 def test_wrong_number_of_reads_is_refused(reads):
-    class Rule(StopRule):
+    class Rule(Slow):
         pass
 
     Rule.reads = reads
@@ -152,6 +152,11 @@ def test_wrong_number_of_reads_is_refused(reads):
 def test_what_is_no_rule_is_refused(loaded):
     with pytest.raises(TrainableError, match=r"is not a class with a method should_stop\(trial\)"):
         make_rule(code(), loaded)
+
+
+def test_rule_that_only_inherits_the_method_of_the_base_class_is_refused():
+    with pytest.raises(TrainableError, match=r"does not define should_stop\(trial\)"):
+        make_rule(code(), NoDataclass)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import math
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -403,6 +404,14 @@ def test_canonical_json_sorts_keys_and_writes_whole_floats_as_integers():
     assert canonical_json({"b": 1.0, "a": [True, None, -0.0, 1e16]}) == (
         '{"a":[true,null,0,10000000000000000],"b":1}'
     )
+
+
+@pytest.mark.parametrize("value", [1e16, 2.0**70, 1e30, -1e23, 1.7e308])
+def test_canonical_json_of_a_large_float_equals_that_of_the_integer_from_postgresql(value):
+    as_jsonb_returns_it = int(Decimal(json.dumps(value)))
+
+    assert canonical_json([value]) == canonical_json([as_jsonb_returns_it])
+    assert float(canonical_json(value)) == value
 
 
 def test_params_hash_ignores_key_order_and_the_type_of_whole_numbers():

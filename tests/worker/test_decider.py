@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 import time
+from unittest.mock import Mock
 
 import pytest
 from fleet.workers import TRAINABLES, eventually
@@ -115,12 +116,55 @@ def test_nothing_is_imported_for_a_process_that_is_stopping(decider):
         ask(made, 0.5)
 
 
+def test_import_is_abandoned_when_the_answer_has_become_useless(decider):
+    made = decider(("WithoutBase", {"step": 1}))
+    moot = iter([False])  # before the process is started; the import then takes a while
+
+    with pytest.raises(NotAsked):
+        made.decide(0, METHOD, arguments(0.5), bool, is_moot=lambda: next(moot, True))
+
+    assert ask(made, 0.5) is True
+
+
+def test_turn_is_not_awaited_when_the_answer_has_become_useless(decider, monkeypatch):
+    made = decider(("WithoutBase", {"step": 1}))
+    held_by_another_thread = Mock(acquire=Mock(side_effect=[False]))
+
+    monkeypatch.setattr(made, "close", lambda: None)
+    monkeypatch.setattr(made, "_lock", held_by_another_thread)
+    with pytest.raises(NotAsked):
+        made.decide(0, METHOD, arguments(0.5), bool, is_moot=lambda: True)
+
+
+def test_no_process_is_started_for_a_worker_whose_fork_server_is_closed(pump, tmp_path):
+    """A slot that still ends its trial must not pause the study because of that."""
+    closed = ForkServer()
+    closed.close()
+    objects = [imported("WithoutBase", {"step": 1}, TRAINABLES)]
+    made = Decider(closed, pump, objects=objects, directory=tmp_path, is_stopping=lambda: True)
+
+    with pytest.raises(NotAsked):
+        ask(made, 0.5)
+
+
 def test_import_that_takes_too_long_fails(decider, monkeypatch):
     monkeypatch.setattr(decider_client, "IMPORT_TIMEOUT_S", 0.0)
     made = decider(("WithoutBase", {"step": 1}))
 
     with pytest.raises(DecisionFailed, match="its import took more than 0 s"):
         ask(made, 0.5)
+
+
+def test_output_of_earlier_processes_and_of_other_workers_is_kept(decider, tmp_path):
+    made = [decider(("Broken", {"how": how, "step": 1})) for how in ("raises", "returns_none")]
+
+    for each in made:
+        with pytest.raises(DecisionFailed):
+            ask(each, 0.5)
+
+    printed = (tmp_path / "out" / "stderr").read_text()
+    assert "KeyError: 'accuracy'" in printed
+    assert "should_stop returned None" in printed
 
 
 def test_threads_ask_in_turns(decider):

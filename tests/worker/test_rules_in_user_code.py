@@ -227,6 +227,25 @@ def test_module_that_is_corrected_is_imported_again_after_the_resumption(sqlite_
     assert stage.trial().reason == "RULE_STOPPED"
 
 
+@pytest.mark.parametrize("numbers", [(), (0,)], ids=["study", "trial"])
+def test_stop_now_does_not_wait_for_the_import_of_a_rule(sqlite_stage, tmp_path, numbers):
+    stage, folder = sqlite_stage, tmp_path / "code"
+    folder.mkdir()
+    module = folder / "slow_rule.py"
+    source = "import studydb\nclass Rule(studydb.StopRule):\n    def should_stop(self, trial):\n"
+    module.write_text(f"{source}        return False\n")
+    (folder / "slow_train.py").write_text((TRAINABLES / "stopping.py").read_text())
+    study = stage.create("slow_train:waits_for_gates", stop="slow_rule:Rule()", workdir=str(folder))
+    began = tmp_path / "began"
+    module.write_text(f"import time\nopen({str(began)!r}, 'w')\ntime.sleep(100)\n")
+    stage.start()
+    eventually(began.exists)
+
+    study.stop(*numbers, now=True)
+
+    assert stage.await_state("TERMINATED").reason == "CANCELLED"
+
+
 def test_rule_finds_no_credentials_and_no_inherited_sockets(stage, monkeypatch):
     monkeypatch.setenv("STUDYDB_SIGNING_KEY", "ab" * 32)
     monkeypatch.setenv("PGPASSWORD", "secret")
@@ -481,8 +500,37 @@ def test_own_loop_goes_on_when_a_rule_fails_and_waits_for_the_resumption(sqlite_
     ):
         study.ask(timeout=0.5)
     study.resume()
-    assert study.ask(timeout=10).number == 1
+    trial = study.ask(timeout=10)
+    assert trial.number == 1
+
+    assert trial.report({"loss": 0.5})
+    study.extend(num_trials=1)
+
+    with (
+        pytest.warns(UserWarning, match="has paused itself: on trial 1 at step 1"),
+        pytest.raises(TimeoutError),
+    ):
+        study.ask(timeout=0.5)
     study.close()
+
+
+def test_large_option_is_found_again_in_the_row_of_either_database(storage_url):
+    """PostgreSQL returns the double 1e30 as the integer 10**30, which is another number."""
+    study = studydb.create_study(
+        "large",
+        None,
+        space={"x": 0.5},
+        metric="loss",
+        mode="min",
+        num_trials=1,
+        stop="stopping:TooSlow(limit=1e30)",
+        storage=storage_url,
+        workdir=TRAINABLES,
+    )
+
+    (found,) = trusted_rules(study.record, load_keyring())
+
+    assert found.trainable.source == b'{"limit": 1e+30}'
 
 
 def test_clone_of_a_study_signs_its_rules_again(sqlite_stage):
