@@ -163,6 +163,9 @@ class StorageProblem(NamedTuple):
 MOST_COUNTED = 10_000
 """A listing counts no more entries of a rung than these; a rung can have a million."""
 
+MOST_JUDGED = 100
+"""A trial is shown at its last rungs, no more than these; median stopping can have one per step."""
+
 
 class Judgement(NamedTuple):
     """
