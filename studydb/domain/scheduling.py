@@ -214,6 +214,10 @@ class Scheduler(Protocol):
         """Whether trials wait at rungs, so that free workers ask `next_work`."""
 
     @property
+    def needs_budget(self) -> bool:
+        """Whether no trial goes on in a study without `num_trials`, limits and last draw."""
+
+    @property
     def reads_best(self) -> int:
         """The most entries of a rung that `judge` reads by `StudyView.best`."""
 

@@ -27,9 +27,9 @@ class OneEpoch(BaseScheduler):
     The trials are chosen when no trial can reach step `i` any more: `num_trials` are made, or half
     of a limit of the study (steps, cost or time) is spent, and every trial has arrived or ended. If
     no trial waits there then, more trials are made as long as the study allows. A study without
-    `num_trials` and without limits never comes to its choice. Of equal trials, the first that
-    reported is chosen. NaN stops a trial. If the study is extended after the choice, a later trial
-    goes on if it is not worse than the worst trial that was chosen.
+    `num_trials` and without limits would never come to its choice, and is refused. Of equal trials,
+    the first that reported is chosen. NaN stops a trial. If the study is extended after the choice,
+    a later trial goes on if it is not worse than the worst trial that was chosen.
 
     Attributes:
         i: The step at which the trials are compared.
@@ -51,6 +51,10 @@ class OneEpoch(BaseScheduler):
 
     @property
     def resumes(self) -> bool:
+        return True
+
+    @property
+    def needs_budget(self) -> bool:
         return True
 
     def next_decision_step(self, bracket: int, step: int) -> int | None:  # noqa: ARG002
