@@ -83,8 +83,9 @@ class Close(NamedTuple):
     """
     A rung closes: the best `keep` of the trials that wait there may be resumed.
 
-    The other trials end as GIVEN_UP, later and 100 at a time. A rung closes only once. A negative
-    `keep` counts as 0. A `Close` of a rung without entries, or of a closed rung, counts as
+    A trial that a person has paused takes a place, too, and may be resumed once this person resumes
+    it. The other trials end as GIVEN_UP, later and 100 at a time. A rung closes only once. A
+    negative `keep` counts as 0. A `Close` of a rung without entries, or of a closed rung, counts as
     `Idle.WAIT`.
     """
 
