@@ -1,5 +1,7 @@
 """Say in a sentence why a trial ended, or what it waits for."""
 
+import math
+
 from studydb.analysis.definition import rule_text
 from studydb.domain.life.decisions import Action, DecidedBy
 from studydb.domain.life.rules import first_hit
@@ -48,8 +50,10 @@ def _explain_judgement(study: Study, judged: Judgement) -> str | None:
     if judged.action == Action.CONTINUE:  # the report that ended the trial entered no rung
         return None
     reported = _reported(study, judged)
-    if judged.cutoff is None:
+    if math.isnan(judged.value):
         return f"{reported}, which counts as the worst value"
+    if judged.cutoff is None:
+        return f"{reported}; the rung was closed, and had kept no trial"
     worse = f"worse than the cutoff {value_text(judged.cutoff)} of the earlier trials"
     return f"{reported}, {worse}{_ranked(judged)}"
 

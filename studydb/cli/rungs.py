@@ -28,9 +28,9 @@ def rungs(*, name: str, limit: int, form: str, storage: Storage) -> None:
     List the rungs of study NAME that trials have entered, by bracket and step.
 
     entries: trials that were judged there. ranked: those whose value is not NaN and that are not
-    invalidated. waiting: those that wait to be promoted. top: the share of the trials that may go
-    on. cutoff: the value that a trial must reach for this now. kept: the worst value that was kept
-    when the rung closed.
+    invalidated. waiting: those that wait to be promoted. cutoff: the value that separates the best
+    share `top` of the trials from the others now. ASHA and MedianStopping decide by it; HyperBand
+    and OneEpoch decide when a rung closes. kept: the worst value that was kept then.
     """
     from studydb.operations.reads import list_rungs
 

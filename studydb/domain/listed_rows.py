@@ -163,6 +163,9 @@ class StorageProblem(NamedTuple):
 MOST_COUNTED = 10_000
 """A listing counts no more entries of a rung than these; a rung can have a million."""
 
+MOST_JUDGED = 100
+"""A trial is shown at its last rungs, no more than these; median stopping can have one per step."""
+
 
 class Judgement(NamedTuple):
     """
@@ -197,7 +200,7 @@ class ListedRung(NamedTuple):
         entries: How many trials have entered it.
         ranked: How many of these have a rank: their value is not NaN, and they are valid.
         waiting: How many of these wait there to be promoted; at most 10,000 are counted.
-        top: The share of the trials that may go on.
+        top: The share of the trials that `cutoff` separates from the others.
         cutoff: The value that a trial must reach to be in that share.
         best: The best value.
         kept: The worst value that was kept when the rung closed; None if it is open or kept none.

@@ -83,8 +83,9 @@ class Close(NamedTuple):
     """
     A rung closes: the best `keep` of the trials that wait there may be resumed.
 
-    The other trials end as GIVEN_UP, later and 100 at a time. A rung closes only once. A negative
-    `keep` counts as 0. A `Close` of a rung without entries, or of a closed rung, counts as
+    A trial that a person has paused takes a place, too, and may be resumed once this person resumes
+    it. The other trials end as GIVEN_UP, later and 100 at a time. A rung closes only once. A
+    negative `keep` counts as 0. A `Close` of a rung without entries, or of a closed rung, counts as
     `Idle.WAIT`.
     """
 
@@ -212,6 +213,10 @@ class Scheduler(Protocol):
     @property
     def resumes(self) -> bool:
         """Whether trials wait at rungs, so that free workers ask `next_work`."""
+
+    @property
+    def needs_budget(self) -> bool:
+        """Whether no trial goes on in a study without `num_trials`, limits and last draw."""
 
     @property
     def reads_best(self) -> int:

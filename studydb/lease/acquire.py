@@ -169,6 +169,11 @@ class Acquirer:
         self._whole_scan_s = now_s
         return QUEUE_START
 
+    def look_anew(self) -> StudyProgress:
+        """Do the same as `look`, without what an earlier look has read."""
+        self._watch.forget()
+        return self.look()
+
     def look(self) -> StudyProgress:
         """
         Read the study's progress, in most cases by a single statement; call this to poll.

@@ -29,6 +29,7 @@ from studydb.lease.watch import PollInterval
 from studydb.operations.failing import describe_failure
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.register import leave, register
+from studydb.operations.study_progress import StudyProgress
 from studydb.operations.writing import write
 from studydb.processes import is_alive, this_process
 from studydb.version import __version__
@@ -149,10 +150,17 @@ class OwnLoop:
                 if not progress.keeps_workers:
                     raise StudyFailed(why)
                 self._warn_of_rule(why)
-            if progress.is_exhausted(n_held=len(self._heartbeat.held())):
+            if self._is_exhausted(progress):
                 return False
             _wait(poll_interval.next_s(), deadline)
         return False
+
+    def _is_exhausted(self, progress: StudyProgress) -> bool:
+        """Tell whether no trial can follow; what an earlier look has seen is read again first."""
+        n_held = len(self._heartbeat.held())
+        if not progress.is_exhausted(n_held):
+            return False
+        return not progress.promotes or self._acquirer.look_anew().is_exhausted(n_held)
 
     def _warn_of_rule(self, why: str) -> None:
         """Warn, once for each failure, that a study waits for a person to correct a stop rule."""

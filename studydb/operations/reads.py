@@ -49,7 +49,7 @@ class TrialDetails:
     Attributes:
         listed: The trial's rows of `v_attempt`, oldest first.
         attempts: Further columns of the same attempts, in the same order.
-        judgements: How the scheduler judged the trial at each rung.
+        judgements: How the scheduler judged the trial at its last 100 rungs, by step.
         clones: The numbers of the trials by which this trial was run again.
         notes: The newest notes on the trial, oldest first.
         last_result: None if the trial has reported nothing.

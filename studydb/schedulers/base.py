@@ -17,6 +17,10 @@ class BaseScheduler(Spec):
         return False
 
     @property
+    def needs_budget(self) -> bool:
+        return False
+
+    @property
     def reads_best(self) -> int:
         return 0
 

@@ -51,7 +51,8 @@ class HyperBand(BaseScheduler):
     more trials can be made, and every trial has arrived or ended. Then ceil(planned /
     reduction_factor) of the trials that arrived go on, whatever became of the others. Of equal
     trials, the first that arrived goes on. If the budget does not fill the bracket, the trials that
-    arrived count instead of the planned number. Meanwhile free workers begin the next bracket.
+    arrived count instead of the planned number; if none of them waits, the rung stays open for the
+    trials of an extended study. Meanwhile free workers begin the next bracket.
 
     NaN stops a trial. A trial that arrives at a closed rung goes on if it is not worse than the
     worst trial that went on.
@@ -164,7 +165,10 @@ class HyperBand(BaseScheduler):
         return view.next_draw >= self._end_of(bracket)
 
     def _can_close(self, key: RungKey, view: QueueView) -> bool:
-        if view.rung(key).is_closed or (view.may_start and not self._is_filled(key.bracket, view)):
+        if view.rung(key).is_closed:
+            return False
+        is_filled = self._is_filled(key.bracket, view)
+        if not is_filled and (view.may_start or view.best_waiting(key) is None):
             return False
         return all(step >= key.step for step in view.underway(key.bracket))
 

@@ -25,10 +25,11 @@ class OneEpoch(BaseScheduler):
     Train every trial to step `i`, then the best `top_k` trials to `max_t`, and end the others.
 
     The trials are chosen when no trial can reach step `i` any more: `num_trials` are made, or half
-    of a limit of the study (steps, cost or time) is spent, and every trial has arrived or ended. A
-    study without `num_trials` and without limits never comes to its choice. Of equal trials, the
-    first that reported is chosen. NaN stops a trial. If the study is extended after the choice, a
-    later trial goes on if it is not worse than the worst trial that was chosen.
+    of a limit of the study (steps, cost or time) is spent, and every trial has arrived or ended. If
+    no trial waits there then, more trials are made as long as the study allows. A study without
+    `num_trials` and without limits would never come to its choice, and is refused. Of equal trials,
+    the first that reported is chosen. NaN stops a trial. If the study is extended after the choice,
+    a later trial goes on if it is not worse than the worst trial that was chosen.
 
     Attributes:
         i: The step at which the trials are compared.
@@ -52,6 +53,10 @@ class OneEpoch(BaseScheduler):
     def resumes(self) -> bool:
         return True
 
+    @property
+    def needs_budget(self) -> bool:
+        return True
+
     def next_decision_step(self, bracket: int, step: int) -> int | None:  # noqa: ARG002
         return next((due for due in (self.i, self.max_t) if due > step), None)
 
@@ -73,12 +78,14 @@ class OneEpoch(BaseScheduler):
 
     def next_work(self, view: QueueView) -> Work:
         """Make trials; then choose the best of them; then resume these."""
-        rung = view.rung(self._rung)
-        if rung.is_closed and (best := view.best_waiting(self._rung)):
+        rung, best = view.rung(self._rung), view.best_waiting(self._rung)
+        if rung.is_closed and best is not None:
             return best
         if view.may_start and view.spent < HALF:
             return Idle.START_NEW
-        is_due = rung.n_entries > 0 and not rung.is_closed
-        if is_due and all(step >= self.i for step in view.underway(0)):
+        underway = view.underway(0)
+        if rung.is_closed or any(step < self.i for step in underway):
+            return Idle.WAIT
+        if best is not None:
             return Close(self._rung, self.top_k)
-        return Idle.WAIT
+        return Idle.START_NEW if view.may_start and not underway else Idle.WAIT

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from studydb.db import Prepared, Txn
 from studydb.db.decision_schema import rung, rung_entry
 from studydb.domain.life.states import Mode
-from studydb.domain.listed_rows import MOST_COUNTED, Judgement, ListedRung
+from studydb.domain.listed_rows import MOST_COUNTED, MOST_JUDGED, Judgement, ListedRung
 from studydb.domain.quantile import Cut, exact_cutoff
 from studydb.store.promotions import BETTER_THAN_CUT
 from studydb.store.rungs import NONE_KEPT
@@ -35,6 +35,14 @@ _N_BETTER = _counted(
     _other.c.score < rung_entry.c.score,
     of=_other,
 )
+_OF_TRIAL = (rung.c.study_id == _STUDY, rung_entry.c.trial_id == sa.bindparam("trial"))
+_last_rungs = (
+    sa.select(rung.c.id)
+    .join(rung_entry, rung_entry.c.rung_id == rung.c.id)
+    .where(*_OF_TRIAL)
+    .order_by(rung.c.step.desc())
+    .limit(MOST_JUDGED)
+)
 _JUDGEMENTS = Prepared(
     sa.select(
         rung.c.step.label("rung"),
@@ -48,7 +56,7 @@ _JUDGEMENTS = Prepared(
         rung_entry.c.promoted_at,
     )
     .join(rung, rung.c.id == rung_entry.c.rung_id)
-    .where(rung.c.study_id == _STUDY, rung_entry.c.trial_id == sa.bindparam("trial"))
+    .where(*_OF_TRIAL, rung.c.id.in_(_last_rungs))
     .order_by(rung.c.step)
 )
 
@@ -74,7 +82,7 @@ _LIST = Prepared(
 
 
 def judgements(txn: Txn, *, study_id: int, trial_id: int, mode: Mode) -> list[Judgement]:
-    """Read how a trial was judged at each rung, with cutoffs as values of the metric."""
+    """Read how a trial was judged at its last 100 rungs, with cutoffs as values of the metric."""
     found = [Judgement._make(row) for row in txn.all(_JUDGEMENTS, study=study_id, trial=trial_id)]
     return [one._replace(cutoff=_value(one.cutoff, mode)) for one in found]
 

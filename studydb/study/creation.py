@@ -169,12 +169,18 @@ def _new_study(
 
 def _check_end(spec: StudySpec, trainable: Trainable | None) -> None:
     """
-    Refuse a study that would run one configuration without end.
+    Refuse a study that would run one configuration, or never let a trial go on, without end.
 
     Without a trainable, an empty space is allowed: the user's program then chooses what it runs.
     """
     space = spec.space
     is_endless = spec.num_draws is None and spec.num_trials is None and not spec.limits.end_study
+    if is_endless and spec.scheduler.needs_budget:
+        raise InvalidSpec(
+            f"{type(spec.scheduler).__name__} lets no trial go on before num_trials are made or a "
+            "part of a limit is spent, and the study has neither. Give num_trials, or a limit such "
+            "as max_steps or time_limit_s."
+        )
     if space.parameters or not is_endless or (trainable is None and not space.constants):
         return
     held = f"only constants ({', '.join(space.constants)})" if space.constants else "nothing"

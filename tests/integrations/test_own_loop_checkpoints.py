@@ -476,3 +476,22 @@ def test_loop_without_checkpoints_needs_no_key_file(study, monkeypatch, tmp_path
         assert trial.report({"loss": 1.0})
 
     assert study.trial(0).reason == "COMPLETED"
+
+
+def test_ask_finds_a_trial_that_a_person_lets_wait_at_its_rung_again(create_study, storage_url):
+    study = create_study(
+        "resumed",
+        scheduler=studydb.OneEpoch(i=1, top_k=1, max_t=3),
+        num_trials=1,
+        storage=storage_url,
+    )
+    trial = study.ask()
+    trial.report({"loss": 0.1})
+    trial.finish()
+    study.pause(0)
+    assert study.ask() is None
+    study.resume(0)
+
+    again = study.ask()
+    again.finish()
+    assert again.number == 0

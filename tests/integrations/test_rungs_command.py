@@ -7,8 +7,10 @@ from harness import arrange
 
 from studydb.domain.life.states import Mode, Reason
 from studydb.lease.acquire import Acquirer
+from studydb.operations.control import pause, resume
 from studydb.operations.invalidate import invalidate
-from studydb.schedulers import ASHA, HyperBand
+from studydb.operations.promote import promote
+from studydb.schedulers import ASHA, HyperBand, MedianStopping
 
 PROMOTION = ASHA(max_t=9, reduction_factor=3, type="promotion", end_game=0)
 
@@ -110,3 +112,33 @@ def test_rank_of_a_trial_counts_the_strictly_better_ones(console, wait):
     ]
 
     assert ranks == [2, 1, 2, 4]
+
+
+def test_show_says_that_a_closed_rung_had_kept_no_trial(console, database):
+    study = arrange.new_study(database, name="digits", scheduler=HyperBand(4, 2), num_trials=6)
+    late = arrange.enqueued(database, study)  # bracket 0, like the first four draws
+    pause(database, study, [late], arrange.new_request())
+    worker = arrange.SimulatedWorker(database, study)
+    for value in (math.nan, math.nan, math.nan, math.nan):
+        run = worker.take()
+        run.report(value)
+        run.finish(outcome=Reason.PREEMPTED)
+    promote(database, study, worker.claimant())
+    resume(database, study, [late], arrange.new_request())
+    run = worker.take()
+    run.report(0.2)
+    run.finish(outcome=Reason.PREEMPTED)
+
+    pages = [console("show", "digits", str(number)).out for number in (late, 1)]
+
+    assert "loss (min) at rung 1 was 0.2; the rung was closed, and had kept no trial" in pages[0]
+    assert "loss (min) at rung 1 was NaN, which counts as the worst value" in pages[1]
+
+
+def test_show_lists_the_last_hundred_judgements_of_a_trial(console, wait):
+    _, worker = wait(scheduler=MedianStopping())
+    worker.take().report(*[0.5] * 102)
+
+    document = console("show", "digits", "0", "--format", "json").json
+
+    assert [one["rung"] for one in document["judged"]] == list(range(3, 103))

@@ -34,6 +34,22 @@ def test_own_loop_without_a_budget_may_lack_a_space_but_not_have_constants_alone
         studydb.create_study("constants", None, space={"lr": 1}, **options)
 
 
+def test_one_epoch_needs_a_budget_before_which_no_trial_goes_on(storage_url):
+    options = {"metric": "error", "mode": "min", "storage": storage_url}
+    options |= {"space": {"lr": studydb.choice([0.1, 0.2])}}
+    options |= {"scheduler": studydb.OneEpoch(i=1, top_k=1, max_t=9)}
+
+    with pytest.raises(InvalidSpec, match="OneEpoch lets no trial go on before num_trials"):
+        studydb.create_study("endless", None, **options)
+
+    for name, budget in {
+        "trials": {"num_trials": 3},
+        "limit": {"max_steps": 30},
+        "grid": {"searcher": studydb.GridSearch()},
+    }.items():
+        studydb.create_study(name, None, **budget, **options).close()
+
+
 def test_create_refuses_a_range_that_would_be_read_as_a_constant(console):
     refused = console(*CREATE, *TRAINABLE, "--param", "lr=1e-4..1", code=2)
 

@@ -1,5 +1,6 @@
 """A scheduler reads how much of a study's limits is spent; ASHA's end game depends on it."""
 
+import math
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -8,11 +9,12 @@ from harness.arrange import LEASE_S, Run, SimulatedWorker, new_request, new_stud
 from studydb.domain.life.states import Reason, State, Status
 from studydb.domain.limits import CostLimit
 from studydb.lease.acquire import Acquirer
+from studydb.operations.control import extend
 from studydb.operations.promote import ask_scheduler
 from studydb.operations.reads import list_trials
 from studydb.operations.set_limits import set_limits
 from studydb.operations.study_progress import read_progress
-from studydb.schedulers import ASHA, OneEpoch
+from studydb.schedulers import ASHA, HyperBand, OneEpoch
 from studydb.store import promotions
 
 PROMOTION = ASHA(max_t=9, reduction_factor=3, type="promotion", end_game=0.5)
@@ -171,3 +173,41 @@ def test_trials_at_max_t_are_counted_only_for_an_end_game(database):
         trainer.train_all()
         sql = f"SELECT step, n_entries FROM rung WHERE study_id = {trainer.study.id}"
         assert sorted(rows(database, sql)) == [(3, 2), (9, 2)][: 1 + (end_game > 0)]
+
+
+def fail_next(trainer, value=None):
+    """Let the next trial fail, perhaps after it has reported a value."""
+    run = Run(trainer.worker, trainer.acquirer.acquire())
+    if value is not None:
+        run.report(value)
+    run.finish(outcome=Reason.FAILED)
+
+
+def test_one_epoch_makes_more_trials_if_half_of_the_limit_is_spent_and_no_trial_waits(database):
+    start = datetime.now(UTC)
+    database.clock = lambda: start
+    trainer = Trainer(database, scheduler=OneEpoch(i=2, top_k=1, max_t=9), time_limit_s=100)
+    fail_next(trainer, 0.1)
+    database.clock = lambda: start + timedelta(seconds=60)
+
+    assert trainer.progress.status is Status.RUNNING
+    assert [trainer.train() for _ in range(3)] == [1, 1, None]
+
+    assert list_trials(database, trainer.study)[1].reason is Reason.COMPLETED
+    assert trainer.progress.status is Status.FINISHED
+
+
+@pytest.mark.parametrize("scheduler", [OneEpoch(i=1, top_k=1, max_t=9), HyperBand(9)])
+def test_extended_study_chooses_among_its_new_trials_if_no_earlier_trial_waits(database, scheduler):
+    trainer = Trainer(database, scheduler=scheduler, num_trials=1)
+    run = Run(trainer.worker, trainer.acquirer.acquire())
+    run.report(math.nan)
+    run.finish(outcome=Reason.PREEMPTED)
+    assert trainer.acquirer.acquire() is None
+    assert trainer.progress.status is Status.FINISHED
+    extend(database, trainer.study, new_request(), n_more=2)
+
+    trainer.train_all()
+
+    reasons = [one.reason for one in list_trials(database, trainer.study)]
+    assert reasons == [Reason.EARLY_STOPPED, Reason.COMPLETED, Reason.GIVEN_UP]

@@ -113,3 +113,17 @@ def test_bracket_that_the_budget_cannot_fill_keeps_a_share_of_the_trials_that_ar
     assert [keep for keep, _ in executor.closings.values()] == [2, 1]
     assert [one.reason for one in executor.trials].count(Reason.COMPLETED) == 1
     assert executor.trials[0].reason is Reason.COMPLETED
+
+
+def test_rung_at_which_no_trial_waits_stays_open_for_the_trials_of_an_extended_study():
+    executor = ContractExecutor(
+        HyperBand(9), num_trials=1, curve=lambda number, _: float(number) if number else math.nan
+    )
+    executor.run(workers=2)
+    executor.num_trials = 4
+
+    executor.run(workers=2)
+
+    reasons = [one.reason for one in executor.trials]
+    assert reasons.count(Reason.EARLY_STOPPED) == 1
+    assert executor.trials[1].reason is Reason.COMPLETED
