@@ -12,10 +12,11 @@ from studydb.domain.specs.building import build, rebuild
 from studydb.domain.specs.grammar import Call
 from studydb.schedulers.asha import ASHA
 from studydb.schedulers.fifo import FIFO
+from studydb.schedulers.user_scheduler import UserScheduler
 
 BY_NAME: dict[str, Callable[..., Scheduler]] = {"ASHA": ASHA, "FIFO": FIFO}
 
-__all__ = ["ASHA", "BY_NAME", "FIFO", "from_call", "read"]
+__all__ = ["ASHA", "BY_NAME", "FIFO", "UserScheduler", "from_call", "read"]
 
 
 def from_call(call: Call) -> Scheduler:
@@ -24,5 +25,7 @@ def from_call(call: Call) -> Scheduler:
 
 
 def read(spec: Mapping[str, Any]) -> Scheduler:
-    """Make the scheduler that a study's row holds; see `rebuild`."""
+    """Make the scheduler that a study's row holds; a name with ":" is a path to the user's code."""
+    if ":" in str(spec.get("name", "")):
+        return UserScheduler.from_json(spec)
     return rebuild(spec, BY_NAME, noun="scheduler")

@@ -5,15 +5,16 @@ To have a scheduler tested, add a line to SCHEDULERS; docs/schedulers.md says ho
 """
 
 import pytest
+from fleet.trainables.scheduling import BetterHalf, Cup
+from harness.asked_scheduler import asked
 from harness.row_invariants import broken_promises
 from harness.scheduled_study import ScheduledStudy
 from harness.sketches import HyperBand, MedianStopping
 
 from studydb.domain.life.decisions import DecidedBy
 from studydb.domain.life.states import Reason, State
-from studydb.domain.specs.building import rebuild
 from studydb.operations.reads import list_trials
-from studydb.schedulers import ASHA, BY_NAME, FIFO
+from studydb.schedulers import ASHA, FIFO, UserScheduler, read
 
 SCHEDULERS = {
     "FIFO": FIFO(),
@@ -24,11 +25,17 @@ SCHEDULERS = {
     "HyperBand": HyperBand(max_t=9),
     "HyperBand by halves": HyperBand(max_t=8, reduction_factor=2),
     "median stopping": MedianStopping(max_t=9),
+    "custom, by rungs that close": asked(Cup()),
+    "custom, with brackets": asked(Cup(brackets=3)),
+    "custom, by medians": asked(BetterHalf()),
     "median stopping with a grace period": MedianStopping(max_t=12, grace_period=3, interval=2),
 }
 """The schedulers under test, by name."""
 
-GIVES_UP = {"HyperBand", "HyperBand by halves"}
+GIVES_UP = {
+    *("HyperBand", "HyperBand by halves"),
+    *("custom, by rungs that close", "custom, with brackets"),
+}
 """Schedulers that leave no trial PAUSED."""
 
 ANY_ORDER = {"HyperBand", "HyperBand by halves"}
@@ -39,7 +46,8 @@ every_scheduler = pytest.mark.parametrize("name", SCHEDULERS)
 
 @pytest.fixture
 def scheduler(name, registered):
-    return registered(SCHEDULERS[name])
+    chosen = SCHEDULERS[name]
+    return chosen if isinstance(chosen, UserScheduler) else registered(chosen)
 
 
 @every_scheduler
@@ -100,7 +108,7 @@ def test_order_of_reports_does_not_change_how_trials_end(database, scheduler):
 
 @every_scheduler
 def test_scheduler_is_the_same_after_it_was_stored(scheduler):
-    assert rebuild(scheduler.to_json(), BY_NAME, noun="scheduler") == scheduler
+    assert read(scheduler.to_json()) == scheduler
 
 
 @every_scheduler

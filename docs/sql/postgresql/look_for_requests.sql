@@ -10,7 +10,8 @@ SELECT trial.token, trial.request, trial.invalidated_at, trial.verdict, trial.ve
     WHERE study.id = trial.study_id
 )) AS request_now, (
     SELECT CASE WHEN (study.paused_by = 'guard') THEN 'RUNNING' WHEN (study.paused_by = 'rule')
-        THEN 'RUNNING' WHEN (study.paused_by = 'limit') THEN 'SPENT' ELSE study.status END
+        THEN 'RUNNING' WHEN (study.paused_by = 'scheduler') THEN 'RUNNING' WHEN (study.paused_by
+        = 'limit') THEN 'SPENT' ELSE study.status END
     FROM study
     WHERE study.id = trial.study_id
 ) AS status
@@ -19,8 +20,8 @@ WHERE trial.id = ANY(:ids)
     AND trial.token = ANY(:tokens);
 -- Plan:
 --   Index Scan using trial_pkey on trial
---     Index Cond: (id = ANY ($4))
---     Filter: (token = ANY ($5))
+--     Index Cond: (id = ANY ($5))
+--     Filter: (token = ANY ($6))
 --     SubPlan 1
 --       ->  Index Scan using study_pkey on study
 --             Index Cond: (id = trial.study_id)
