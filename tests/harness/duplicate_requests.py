@@ -24,7 +24,7 @@ from harness.arrange import (
     results,
     token,
 )
-from harness.asked_scheduler import asked, sent
+from harness.asked_scheduler import asked
 from harness.control_requests import ENDS_OF_ATTEMPTS, REQUESTS_OF_PEOPLE, Arranged, Call
 from harness.model_searcher import ModelSearch
 from harness.sketches import HyperBand, MedianStopping
@@ -33,7 +33,7 @@ from studydb.domain.custom_scheduler import Question
 from studydb.domain.deciding import DecisionNeeded, Undecided
 from studydb.domain.failures import Failure
 from studydb.domain.life.custom_rule import CustomRule, RuleDecision, RuleFailure
-from studydb.domain.life.decisions import RungKey
+from studydb.domain.life.decisions import Decision, RungKey
 from studydb.domain.life.ending import FREE_EXITS, GIVEN_BACK, TRY_LATER
 from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import Origin, Reason, Status
@@ -238,25 +238,20 @@ def _reporting(
 
 
 def _reporting_to_a_custom_scheduler(
-    database: Database, *, undecided: bool = False, ends: bool = False
+    database: Database, *, answer: Decision | Undecided | None = None, ends: bool = False
 ) -> Call:
+    """The batch has the answer of the scheduler, which was asked before."""
     study = new_study(database, scheduler=asked(Cup()))
-    other = SimulatedWorker(database, study).take()
-    other.report(0.3, 0.3)
+    SimulatedWorker(database, study).take().report(0.3, 0.3)
     run = SimulatedWorker(database, study).take()
     batch = Batch(1, results(0.5, 0.4), before=run.summary)
-    if undecided:
-        needed = _needed(database, study, run.lease, batch)
-        batch = replace(batch, answers={needed: Undecided("it hangs")})
-
-    def call(over: Database) -> Any:
-        given: Any = {"lease": run.lease}
-        send = partial(finish, outcome=Reason.COMPLETED) if ends else report
-        return sent(study, lambda whole: send(over, study, batch=whole, **given), batch)
-
-    if undecided:
-        return lambda over: report(over, study, lease=run.lease, batch=batch)
-    return call
+    needed = _needed(database, study, run.lease, batch)
+    known: Any = answer or study.scheduler.ask(needed)  # type: ignore[attr-defined]
+    batch = replace(batch, answers={needed: known})
+    if ends:
+        given: Any = {"lease": run.lease, "outcome": Reason.PREEMPTED, "batch": batch}
+        return lambda over: finish(over, study, **given)
+    return lambda over: report(over, study, lease=run.lease, batch=batch)
 
 
 def _needed(database: Database, study: Study, lease: Lease, batch: Batch) -> Question:
@@ -603,7 +598,7 @@ OPERATIONS: dict[str, Arranged] = {
     ),
     "report_that_a_custom_scheduler_judges": _reporting_to_a_custom_scheduler,
     "report_whose_custom_scheduler_fails": partial(
-        _reporting_to_a_custom_scheduler, undecided=True
+        _reporting_to_a_custom_scheduler, answer=Undecided("it hangs")
     ),
     "finish_that_a_custom_scheduler_judges": partial(_reporting_to_a_custom_scheduler, ends=True),
     "report_that_completes_the_trial": partial(_reporting, done=True),
