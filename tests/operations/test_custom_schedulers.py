@@ -237,6 +237,24 @@ def test_process_that_stops_keeps_what_was_judged_and_drops_the_rest(database):
     held.close()
 
 
+def test_results_behind_one_that_was_not_judged_are_dropped(database):
+    """Results that came after the batch was taken must not leave a gap in the stored steps."""
+    worker = under(database)
+    run = worker.take()
+    held = HeldAttempt(database, failing(worker.study, NotAsked()), run.claimed)
+    first, second, third = run.batch(0.5, 0.4, 0.3).results
+    held.add(first)
+    held.add(second)
+    with pytest.raises(StorageBusy):
+        held.flush(patience_s=0.0)
+    held.add(third)
+
+    held.end(Reason.PREEMPTED)
+
+    assert run.trial().summary.last_step == 1
+    held.close()
+
+
 def test_process_that_cannot_ask_the_scheduler_refuses_the_trial(database):
     study = new_study(database, scheduler=described(StopWorse()))
     run = SimulatedWorker(database, study).take()
