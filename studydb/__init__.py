@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from studydb.child.running_trial import checkpoint as checkpoint
     from studydb.child.running_trial import config as config
     from studydb.child.running_trial import report as report
+    from studydb.domain.custom_scheduler import CustomScheduler as CustomScheduler
     from studydb.domain.errors import BudgetSpent as BudgetSpent
     from studydb.domain.errors import CheckpointError as CheckpointError
     from studydb.domain.errors import InvalidData as InvalidData
@@ -43,12 +44,18 @@ if TYPE_CHECKING:
     from studydb.domain.errors import UsageError as UsageError
     from studydb.domain.life.custom_rule import StopRule as StopRule
     from studydb.domain.life.custom_rule import TrialView as TrialView
+    from studydb.domain.life.decisions import Action as Action
+    from studydb.domain.life.decisions import Decision as Decision
+    from studydb.domain.life.decisions import Entry as Entry
+    from studydb.domain.life.decisions import RungKey as RungKey
     from studydb.domain.life.plateau import Plateau as Plateau
     from studydb.domain.life.retry_policy import Retry as Retry
     from studydb.domain.life.states import Reason as Reason
     from studydb.domain.life.states import State as State
     from studydb.domain.life.states import Status as Status
     from studydb.domain.records import Counts as Counts
+    from studydb.domain.scheduling import Close as Close
+    from studydb.domain.scheduling import Idle as Idle
     from studydb.domain.scheduling import Scheduler as Scheduler
     from studydb.domain.searching import Searcher as Searcher
     from studydb.domain.space.search_space import Space as Space
@@ -106,7 +113,9 @@ _HOMES = {
         "UnknownTrial",
         "UsageError",
     ),
+    "studydb.domain.custom_scheduler": ("CustomScheduler",),
     "studydb.domain.life.custom_rule": ("StopRule", "TrialView"),
+    "studydb.domain.life.decisions": ("Action", "Decision", "Entry", "RungKey"),
     "studydb.domain.life.plateau": ("Plateau",),
     "studydb.domain.life.retry_policy": ("Retry",),
     "studydb.domain.life.states": ("Reason", "State", "Status"),
@@ -121,7 +130,7 @@ _HOMES = {
         "randint",
         "uniform",
     ),
-    "studydb.domain.scheduling": ("Scheduler",),
+    "studydb.domain.scheduling": ("Close", "Idle", "Scheduler"),
     "studydb.domain.searching": ("Searcher",),
     "studydb.lease.own_trial": ("OwnTrial",),
     "studydb.schedulers": ("ASHA", "FIFO", "HyperBand", "MedianStopping", "OneEpoch"),

@@ -6,9 +6,11 @@ from typing import Any
 
 from studydb.domain.life.rules import Rule, Threshold
 from studydb.domain.records import Study, Trainable, TrainableKind
+from studydb.domain.scheduling import Scheduler
 from studydb.domain.space.domains import Domain
 from studydb.domain.space.search_space import Space
 from studydb.domain.study_spec import DEFAULTS, StudySpec
+from studydb.schedulers import UserScheduler
 
 LONGEST_LEAF = 200
 """How many characters of a distribution or constant are shown; the JSON output has all."""
@@ -36,6 +38,13 @@ def call_text(spec: Mapping[str, Any] | None) -> str | None:
         return None
     arguments = ", ".join(f"{name}={value!r}" for name, value in spec.items() if name != "name")
     return f"{spec['name']}({arguments})"
+
+
+def scheduler_text(scheduler: Scheduler) -> str:
+    """Write a scheduler as `--scheduler` reads it."""
+    if isinstance(scheduler, UserScheduler):
+        return str(scheduler)
+    return call_text(scheduler.to_json()) or ""
 
 
 def rule_text(rule: Rule) -> str:
@@ -98,7 +107,7 @@ def definition_page(study: Study, *, checkpoints: str) -> dict[str, str | None]:
         "study": study.name,
         "metric": str(study.objective),
         "trainable": trainable_text(study.trainable),
-        "scheduler": call_text(study.scheduler.to_json()),
+        "scheduler": scheduler_text(study.scheduler),
         "searcher": call_text(study.searcher.to_json() if study.searcher else None),
         "seed": str(study.seed),
         "stop": ", ".join(map(rule_text, study.rules)) or None,
@@ -150,7 +159,7 @@ def differences(found: StudySpec, asked: StudySpec, defaults: StudySpec) -> dict
 def _spec_text(spec: StudySpec, name: str) -> str:
     match name:
         case "scheduler":
-            return call_text(spec.scheduler.to_json()) or ""
+            return scheduler_text(spec.scheduler)
         case "searcher":
             return call_text(spec.searcher.to_json() if spec.searcher else None) or "none"
         case "stop":

@@ -33,17 +33,24 @@ from studydb.child.channel import Channel, Frame, FrameError
 from studydb.child.job import TrainableImport
 from studydb.child.staleness import Staleness
 from studydb.child.streams import flush_streams, prepare_streams
+from studydb.domain.custom_scheduler import JUDGE, NEXT_WORK
 from studydb.domain.failures import Failure, failure_of
 from studydb.domain.records import TrainableRole
 from studydb.processes import STOP_SIGNALS, name_process
-from studydb.trainables import custom_rules
+from studydb.trainables import custom_rules, custom_schedulers
 
 NAME = "studydb-decider"
 """The process name of a decider, as `ps` shows it."""
 
-_MAKERS = {TrainableRole.RULE: custom_rules.make_rule}
+_MAKERS = {
+    TrainableRole.RULE: custom_rules.make_rule,
+    TrainableRole.SCHEDULER: custom_schedulers.make_scheduler,
+}
 _METHODS: dict[str, Callable[[Any, Mapping[str, Any]], Any]] = {
-    custom_rules.METHOD: custom_rules.ask_rule
+    custom_rules.METHOD: custom_rules.ask_rule,
+    custom_schedulers.DECLARED: custom_schedulers.declared_plan,
+    JUDGE: custom_schedulers.ask_judge,
+    NEXT_WORK: custom_schedulers.ask_next_work,
 }
 
 
@@ -62,7 +69,7 @@ class Question(Struct, frozen=True, tag="question"):
 
 
 class Ready(Struct, frozen=True, tag="ready"):
-    """All objects are made; `reads` holds how much each of them reads."""
+    """All objects are made; `reads` holds how many results each stop rule reads."""
 
     reads: tuple[int, ...]
 
@@ -141,17 +148,19 @@ def main(channel: Channel) -> None:
 def _serve(channel: Channel) -> int:
     frame = channel.receive()
     assert frame is not None
-    objects, began_ns = [], time.time_ns()
+    objects, reads, began_ns = [], [], time.time_ns()
     for position, to_import in enumerate(_begin.decode(frame.header).objects):
         try:
-            objects.append(_made(to_import))
+            objects.append(made := _made(to_import))
+            is_rule = to_import.trainable.role == TrainableRole.RULE
+            reads.append(custom_rules.declared_reads(made) if is_rule else 0)
         except BaseException as cause:  # noqa: BLE001  the user's module may raise anything
             traceback.print_exc()
             flush_streams()
             _send(channel, Unready(position, failure_of(cause)))
             return 1
     staleness = Staleness(began_ns)
-    _send(channel, Ready(tuple(map(custom_rules.declared_reads, objects))))
+    _send(channel, Ready(tuple(reads)))
     is_first = True
     with suppress(EOFError):
         while (frame := channel.receive()) is not None:

@@ -16,11 +16,13 @@ from studydb.cli.options import Spec, Storage, storage_option, study_argument
 from studydb.cli.printing import print_next
 from studydb.domain.errors import InvalidSpec, UsageError
 from studydb.domain.life.ending import LOSSES_AT_STEP, MAX_LOSSES
+from studydb.domain.scheduling import Scheduler
 from studydb.domain.space.parameters import parse_parameters
 from studydb.domain.space.search_space import Space
 from studydb.domain.space.space_file import read_space_file
 from studydb.domain.specs.grammar import parse_call
 from studydb.domain.text.display import counted, visible
+from studydb.domain.user_code import IS_PATH
 from studydb.settings import KEY_FILE, SIGNING_KEY, key_file_path
 
 if TYPE_CHECKING:
@@ -55,7 +57,11 @@ if TYPE_CHECKING:
 @click.option(
     "--max-concurrent", type=int, metavar="N", help="How many trials all workers may run at a time."
 )
-@click.option("--scheduler", metavar="SPEC", help="As 'ASHA(max_t=27)'.  [default: FIFO]")
+@click.option(
+    "--scheduler",
+    metavar="SPEC",
+    help="As 'ASHA(max_t=27)', or your own, as 'my_rules:Heats(max_t=9)'.  [default: FIFO]",
+)
 @click.option(
     "--searcher", metavar="SPEC", help="As 'RandomSearch(seed=0)' or GridSearch.  [default: random]"
 )
@@ -175,7 +181,7 @@ def create(
         "metric": metric,
         "mode": mode,
         "num_trials": num_trials,
-        "scheduler": None if scheduler is None else schedulers.from_call(parse_call(scheduler)),
+        "scheduler": None if scheduler is None else _read_scheduler(scheduler),
         "searcher": None if searcher is None else searchers.from_call(parse_call(searcher)),
     }
     leaves = dict(read_space(param, space).leaves)
@@ -192,6 +198,12 @@ def create(
         **settings,
     ) as study:
         _print_created(study, storage)
+
+
+def _read_scheduler(text: str) -> Scheduler:
+    if IS_PATH.fullmatch(text):
+        return schedulers.UserScheduler.from_text(text)
+    return schedulers.from_call(parse_call(text))
 
 
 def _require(defined: Mapping[str, Any], *names: str) -> None:

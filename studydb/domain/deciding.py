@@ -1,5 +1,11 @@
 """Decisions of the user's own code: how long one may take, and why one is missing."""
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from studydb.domain.custom_scheduler import Question
+
 DECISION_S = 1.0
 """How long a decision may take; then the process that decides is killed."""
 
@@ -21,3 +27,33 @@ class DecisionFailed(Exception):
 
 class NotAsked(Exception):
     """The user's code was not asked: this process is stopping, or the trial is to end anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """
+    Why a scheduler in the user's code has not decided.
+
+    Attributes:
+        why: Names the scheduler and the cause.
+        traceback: See `DecisionFailed`.
+    """
+
+    why: str
+    traceback: str = ""
+
+
+class DecisionNeeded(Exception):
+    """
+    The user's code must be asked before the operation can go on; nothing was written.
+
+    Ask the code outside of the transaction, and call the operation again with the answer.
+
+    Attributes:
+        question: What the code is asked.
+        step: The step of the result that is judged; 0 if none is judged.
+    """
+
+    def __init__(self, question: "Question", *, step: int = 0) -> None:
+        super().__init__(f"A decision of the user's code is needed: {question.method}.")
+        self.question, self.step = question, step

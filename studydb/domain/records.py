@@ -7,8 +7,10 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from studydb.domain.custom_scheduler import Question
+from studydb.domain.deciding import Undecided
 from studydb.domain.life.custom_rule import RuleDecision
-from studydb.domain.life.decisions import Verdict
+from studydb.domain.life.decisions import Decision, Verdict
 from studydb.domain.life.states import Origin, Reason, State, Status
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.study_spec import StudySpec
@@ -108,6 +110,8 @@ class Batch:
             the restored checkpoint, or 0 without a checkpoint.
         before: The trial's summary before this batch; None if the attempt does not know it.
         ruled: What the study's custom stop rules say about the results; None to go on.
+        answers: The answers of the study's custom scheduler to questions about the results; None if
+            it was not asked.
     """
 
     flush_no: int
@@ -115,6 +119,7 @@ class Batch:
     after_step: int = 0
     before: Summary | None = None
     ruled: RuleDecision | None = None
+    answers: Mapping[Question, Decision | Undecided] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +241,7 @@ class Trainable:
     @property
     def noun(self) -> str:
         """The word for this code in errors."""
-        return "stop rule" if self.role == TrainableRole.RULE else "trainable"
+        return "stop rule" if self.role == TrainableRole.RULE else self.role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +256,7 @@ class NewStudy(StudySpec):
         trainable: What workers run, signed for this study; None if own loops run the trials.
         created_by: A person: user@host.
         rule_code: The code of the study's custom stop rules, signed for this study.
+        scheduler_code: The code of its custom scheduler, signed for this study; None without one.
     """
 
     uuid: str
@@ -259,6 +265,7 @@ class NewStudy(StudySpec):
     trainable: Trainable | None
     created_by: str
     rule_code: tuple[Trainable, ...] = ()
+    scheduler_code: Trainable | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,14 +6,17 @@ from time import monotonic
 from uuid import uuid4
 
 from studydb.db import Database
+from studydb.domain.life.states import Status
 from studydb.domain.records import DRAIN, QUEUE_START, Claim, Claimant, QueuePosition, Study
+from studydb.domain.scheduling import Idle
 from studydb.lease.proposing import Proposer, Step
 from studydb.lease.watch import PollInterval, Watch
 from studydb.operations.ask import ask
 from studydb.operations.claim import claim
-from studydb.operations.promote import NextStep, promote
+from studydb.operations.promote import Asked, NextStep, promote
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.study_progress import StudyProgress
+from studydb.operations.user_work import record_idle
 from studydb.processes import is_alive, this_process
 
 SWEEP_S = 15.0
@@ -55,6 +58,7 @@ class Acquirer:
         self._claims_first = True
         self._watch = Watch(database, study, worker_id=worker_id)
         self._sweeps = PollInterval(longest_s=SWEEP_S)
+        self._recorded: Asked | None = None
         self._last_position, self._whole_scan_s = QUEUE_START, -inf
 
     def _new_claimant(self) -> Claimant:
@@ -189,4 +193,12 @@ class Acquirer:
             self._sweeps.begin()
             progress = self._watch.read()
         self._is_idle = not progress.can_claim
+        if progress.asked.question is not None and progress.status is Status.FINISHED:
+            self._record_end(progress.asked)
         return progress
+
+    def _record_end(self, asked: Asked) -> None:
+        """Record once that a custom scheduler has no work left; see `record_idle`."""
+        if asked != self._recorded and isinstance(asked.work, Idle) and asked.question is not None:
+            record_idle(self._database, self._study, asked.question, asked.work)
+            self._recorded = asked

@@ -20,6 +20,7 @@ from studydb.lease.buffer import Buffer
 from studydb.lease.retries import PATIENCE_S, never, retry_until_answered
 from studydb.lease.room import UNLIMITED, Room
 from studydb.lease.rule_judge import AskRule, RuleJudge
+from studydb.lease.scheduler_judge import SchedulerJudge
 from studydb.operations.fail import fail
 from studydb.operations.finish import finish
 from studydb.operations.record_event import record_event
@@ -89,6 +90,7 @@ class HeldAttempt:
         self._next_store_error_s = 0.0
         self._is_rule_checked = False
         self._rule_judge = RuleJudge.of(study, claim, ask_rule, self._awaits_no_rule)
+        self._scheduler_judge = SchedulerJudge.of(study)
 
     @property
     def lease(self) -> Lease:
@@ -125,30 +127,40 @@ class HeldAttempt:
         self._is_rule_checked = warning is not None
         return warning
 
-    def flush(self, *, patience_s: float | None = None, batches: int | None = None) -> None:
+    def flush(
+        self,
+        *,
+        patience_s: float | None = None,
+        batches: int | None = None,
+        may_shorten: bool = False,
+    ) -> None:
         """
         Store the buffered results; they are durable when this call returns.
 
         Args:
             batches: How many batches to send at most; None for all (hundreds after an outage).
+            may_shorten: See `SchedulerJudge.send`.
         """
         with self._flushing:
             self._check_open()
             n_sent = 0
             while not self.is_lost and n_sent != batches and (batch := self.buffer.take()):
                 judged = self._judged(batch, patience_s)
-                answer = self._send(
-                    lambda judged=judged: report(  # type: ignore[misc]
-                        self._database, self._study, lease=self.lease, batch=judged
-                    ),
+                answer = self._send_batch(
+                    lambda sent: report(self._database, self._study, lease=self.lease, batch=sent),
+                    judged,
                     patience_s,
+                    may_shorten=may_shorten,
                 )
                 self.buffer.acknowledge(batch, answer)
                 if self._rule_judge is not None:
                     self._rule_judge.stored(batch)
+                if self._scheduler_judge is not None:
+                    self._scheduler_judge.stored()
                 self._obey(answer)
                 n_sent += 1
-                if self.refuses_results:
+                judge = self._scheduler_judge
+                if self.refuses_results or (judge is not None and judge.has_dropped):
                     self.buffer.drop()
             if self.is_lost:
                 raise LeaseLost(number=self.lease.number, attempt=self.lease.attempt)
@@ -204,26 +216,29 @@ class HeldAttempt:
     ) -> Ending | None:
         """End the attempt with its last flush; nothing can be written afterwards."""
         self.is_ending = True
+        may_shorten = outcome is not Reason.COMPLETED
         with self._flushing:
             if self._is_over:
                 self._check_open()
             while self._last is None and self.buffer.needs_flushes:
-                self.flush(patience_s=patience_s, batches=1)
+                self.flush(patience_s=patience_s, batches=1, may_shorten=may_shorten)
             last = self._last = self._last or self.buffer.take(even_empty=True)
             assert last is not None
             judged = self._judged(last, patience_s)
-            ending = self._send(
-                lambda: finish(
+            ending = self._send_batch(
+                lambda sent: finish(
                     self._database,
                     self._study,
                     lease=self.lease,
                     outcome=outcome,
-                    batch=judged,
+                    batch=sent,
                     tally=self.buffer.tally,
                     failure=failure,
                     process=process,
                 ),
+                judged,
                 patience_s,
+                may_shorten=may_shorten,
             )
             self._is_over = True
             return ending
@@ -291,6 +306,20 @@ class HeldAttempt:
     def _awaits_no_rule(self) -> bool:
         """Whether the trial is lost or stopped, so that its end does not wait for a stop rule."""
         return self.is_lost or (self.verdict is not None and self.verdict.action is Action.STOP)
+
+    def _send_batch(
+        self,
+        call: Callable[[Batch], Answered],
+        batch: Batch,
+        patience_s: float | None,
+        *,
+        may_shorten: bool = False,
+    ) -> Answered:
+        """Send a batch, and ask a custom scheduler what the transaction needs to be told."""
+        judge = self._scheduler_judge
+        if judge is None:
+            return self._send(lambda: call(batch), patience_s)
+        return self._send(lambda: judge.send(call, batch, may_shorten=may_shorten), patience_s)
 
     def _obey(self, answer: Answer) -> None:
         self.next_decision_step = answer.next_decision_step

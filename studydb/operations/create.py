@@ -24,7 +24,7 @@ def create(database: Database, new: NewStudy) -> Study:
             counters.create(txn, study_id=study_id)
             for spec in new.scheduler.rungs():
                 rungs.create(txn, study_id=study_id, spec=spec)
-            for code in (new.trainable, *new.rule_code):
+            for code in (new.trainable, *new.rule_code, new.scheduler_code):
                 if code is not None:
                     studies.insert_trainable(txn, study_id=study_id, what=code)
             events.append(txn, study_id=study_id, kind=EventKind.CREATED, actor=new.created_by)

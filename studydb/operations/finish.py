@@ -41,6 +41,7 @@ def finish(
 
     Raises:
         LeaseLost: The attempt no longer holds its trial.
+        DecisionNeeded: The study's custom scheduler must be asked first; nothing was stored.
     """
     if outcome is Reason.COMPLETED and study.max_concurrent is None:
         ending = _complete(database, study, lease, batch, tally=tally, process=process)

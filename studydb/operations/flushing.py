@@ -11,12 +11,21 @@ from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import NamedTuple
 
 from studydb.db import Txn
 from studydb.db.faults import is_of_missing_row
+from studydb.domain.deciding import DecisionNeeded, Undecided
 from studydb.domain.errors import LeaseLost
 from studydb.domain.life.custom_rule import RuleDecision
-from studydb.domain.life.decisions import TRIAL_IS_DONE, Action, DecidedBy, RungKey, Verdict
+from studydb.domain.life.decisions import (
+    TRIAL_IS_DONE,
+    Action,
+    DecidedBy,
+    Decision,
+    RungKey,
+    Verdict,
+)
 from studydb.domain.life.rules import first_hit, longest_history
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Result, Summary
@@ -42,6 +51,8 @@ class Flushed:
         verdict: The verdict on the stored results; None to continue.
         is_new: False if the batch was dropped, or stored before this flush.
         ruled: What the study's custom stop rules say about the stored results.
+        undecided: The first stored step that the study's custom scheduler did not judge, and why;
+            None if there is none.
     """
 
     held: Held
@@ -51,6 +62,7 @@ class Flushed:
     verdict: Verdict | None = None
     is_new: bool = True
     ruled: RuleDecision | None = None
+    undecided: tuple[int, Undecided] | None = None
 
 
 def unchanged(held: Held) -> Flushed:
@@ -67,6 +79,10 @@ def flush(txn: Txn, study: Study, *, lease: Lease, batch: Batch) -> Flushed | No
 
     Returns:
         None if the attempt no longer holds its trial.
+
+    Raises:
+        DecisionNeeded: The study's custom scheduler must be asked about a result. The caller must
+            not commit.
     """
     locked = lock_rungs(txn, study, lease=lease, batch=batch)  # lock order: rungs before trials
     view = LockedView(txn, locked, study, lease=lease)
@@ -169,7 +185,8 @@ def _judge_batch(
 
     due = due_results(study, lease, batch) if not held.is_invalidated else ()
     steps = {result.step for result in due}
-    stored, verdict = _judge(txn, study, view, summary, lease=lease, batch=batch, due=steps)
+    judged = _judge(txn, study, view, summary, lease=lease, batch=batch, due=steps)
+    stored = judged.stored
 
     view.store_mean()
     summary = summary.add(stored, study.objective)
@@ -177,7 +194,21 @@ def _judge_batch(
     if stored and stored[-1].time_total_s is not None:
         time_total_s = stored[-1].time_total_s
     ruled = batch.ruled if stored else None
-    return Flushed(held, stored, summary, time_total_s, verdict, ruled=ruled)
+    return Flushed(
+        held,
+        stored,
+        summary,
+        time_total_s,
+        judged.verdict,
+        ruled=ruled,
+        undecided=judged.undecided,
+    )
+
+
+class _Judged(NamedTuple):
+    stored: tuple[Result, ...]
+    verdict: Verdict | None
+    undecided: tuple[int, Undecided] | None
 
 
 def _judge(
@@ -189,8 +220,9 @@ def _judge(
     lease: Lease,
     batch: Batch,
     due: AbstractSet[int],
-) -> tuple[tuple[Result, ...], Verdict | None]:
+) -> _Judged:
     recent = _recent_results(txn, study, lease)
+    undecided = None
     for position, result in enumerate(batch.results, 1):
         recent.append(result)
         n_results = summary.n_results + position
@@ -201,10 +233,14 @@ def _judge(
             verdict = Verdict(Action.STOP, Reason.RULE_STOPPED, DecidedBy.RULE)
         elif result.step in due:
             view.move_to(summary, batch.results[:position])
-            verdict = _ask_scheduler(txn, study, view, lease=lease, result=result) or verdict
+            decision = _ask_scheduler(study, view, lease=lease, result=result, batch=batch)
+            if isinstance(decision, Undecided):
+                undecided = undecided or (result.step, decision)
+            else:
+                verdict = _enter(txn, view, decision, lease=lease, result=result) or verdict
         if verdict is not None:
-            return batch.results[:position], verdict
-    return batch.results, None
+            return _Judged(batch.results[:position], verdict, undecided)
+    return _Judged(batch.results, None, undecided)
 
 
 def _is_ruled(batch: Batch, result: Result) -> bool:
@@ -223,15 +259,34 @@ def _recent_results(txn: Txn, study: Study, lease: Lease) -> deque[Result]:
 
 
 def _ask_scheduler(
-    txn: Txn, study: Study, view: LockedView, *, lease: Lease, result: Result
-) -> Verdict | None:
+    study: Study, view: LockedView, *, lease: Lease, result: Result, batch: Batch
+) -> Decision | Undecided:
+    """
+    Judge a result that is due.
+
+    A scheduler in the user's code was asked before this transaction. Its answer counts only if the
+    question is the same now, with the rungs locked: other trials may have entered them meanwhile.
+    """
     oriented = study.objective.score(result.value)
     seed = trial_seed(study.seed, lease.number)
     is_nan = math.isnan(result.value)
     report = Report(result.step, oriented, is_nan, lease.bracket, lease.trial_id, seed)
-    decision = study.scheduler.judge(report, view)
-    if result.is_last:
-        decision = decision.for_done_trial()
+    try:
+        decision = study.scheduler.judge(report, view)
+    except DecisionNeeded as needed:
+        answer = (batch.answers or {}).get(needed.question)
+        if answer is None:
+            raise
+        if isinstance(answer, Undecided):
+            return answer
+        decision = answer
+    return decision.for_done_trial() if result.is_last else decision
+
+
+def _enter(
+    txn: Txn, view: LockedView, decision: Decision, *, lease: Lease, result: Result
+) -> Verdict | None:
+    """Record what a decision enters in a rung; return its verdict."""
     if decision.entry is not None:
         key = decision.entry.rung
         after = rungs.record(

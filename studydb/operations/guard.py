@@ -1,6 +1,7 @@
-"""Pause a study whose trials all fail alike, at its first failure, or if a stop rule fails."""
+"""Pause a study whose trials all fail alike, at its first failure, or if its code cannot decide."""
 
 from studydb.db import Txn
+from studydb.domain.deciding import Undecided
 from studydb.domain.failures import Failure
 from studydb.domain.life.alike_failures import MAX_ALIKE, fingerprint, pause_reason, short_text
 from studydb.domain.life.custom_rule import RuleFailure
@@ -57,6 +58,20 @@ def pause_after_rule(txn: Txn, study: Study, *, lease: Lease, failure: RuleFailu
     why = f"on trial {lease.number} at step {failure.step}, {failure.why}"
     data = {"reason": why, "traceback": failure.traceback}
     _pause(txn, study, DecidedBy.RULE, Actor.RULE, data, lease=lease)
+
+
+def pause_after_scheduler(
+    txn: Txn, study: Study, undecided: Undecided, *, lease: Lease | None = None, step: int = 0
+) -> None:
+    """
+    Pause the study because its custom scheduler did not decide; trials that run go on.
+
+    Args:
+        lease, step: The trial that the scheduler did not judge; None if it named no work.
+    """
+    where = "" if lease is None else f"on trial {lease.number} at step {step}, "
+    data = {"reason": where + undecided.why, "traceback": undecided.traceback}
+    _pause(txn, study, DecidedBy.SCHEDULER, Actor.SCHEDULER, data, lease=lease)
 
 
 def _pause(

@@ -5,12 +5,21 @@ from typing import NamedTuple
 
 from studydb.db import Database, Txn
 from studydb.db.faults import Duplicate
+from studydb.domain.custom_scheduler import Question
+from studydb.domain.deciding import DecisionFailed, DecisionNeeded, Undecided
 from studydb.domain.life.event_kinds import Actor, EventKind
 from studydb.domain.life.states import State, Status
 from studydb.domain.records import Claimant, Study
 from studydb.domain.scheduling import Close, Idle, QueueView, WaitingTrial, Work
 from studydb.operations.close_rung import close_rung
 from studydb.operations.give_up import give_up
+from studydb.operations.user_work import (
+    ask_user,
+    can_ask,
+    pause_undecided,
+    record_idle,
+    recorded_idle,
+)
 from studydb.store import claims, counters, events, promotions, studies
 
 TRIES = 8
@@ -21,14 +30,22 @@ MOST_CLOSED = 100
 
 
 class Asked(NamedTuple):
-    """A scheduler's answer, and whether closed rungs still have work for `give_up`."""
+    """
+    A scheduler's answer, and whether closed rungs still have work for `give_up`.
 
-    work: Work
+    Attributes:
+        work: None if the scheduler is the user's code, and this process cannot ask it, or it did
+            not decide. Then there may be work.
+        question: What the user's code is to be asked; None if nothing is to be asked.
+    """
+
+    work: Work | None
     is_left: bool
+    question: Question | None = None
 
     @property
     def is_something(self) -> bool:
-        """Whether a worker has something to do before it may make a new trial."""
+        """Whether a worker may have something to do before it may make a new trial."""
         return self.is_left or not isinstance(self.work, Idle)
 
 
@@ -83,8 +100,14 @@ def _search(database: Database, study: Study, claimant: Claimant) -> NextStep:
             case Close() as closing:
                 is_new = close_rung(database, study, closing)
                 n_closed, n_refused = n_closed + is_new, n_refused + (not is_new)
+            case Idle() if asked.is_left and asked.question is not None:
+                n_refused += 1  # the rungs have changed, so that `record_idle` needs a new answer
             case Idle() as idle:
+                if asked.question is not None:
+                    record_idle(database, study, asked.question, idle)
                 return NextStep(idle)
+            case None:
+                break
     return NextStep.WAIT
 
 
@@ -92,16 +115,44 @@ def _ask_scheduler(database: Database, study: Study) -> Asked:
     if not study.scheduler.resumes:
         return NOTHING
     with database.begin(write=False, snapshot=True) as txn:
-        return ask_scheduler(txn, study)
+        asked = ask_scheduler(txn, study)
+    try:
+        return answered(study, asked)
+    except DecisionFailed as error:
+        why = f"the scheduler {study.scheduler} has not named work: {error}"
+        pause_undecided(database, study, Undecided(why, error.traceback))
+        return asked
+
+
+def answered(study: Study, asked: Asked) -> Asked:
+    """
+    Complete an answer by asking the user's code, if it must be asked; no transaction may be open.
+
+    Raises:
+        DecisionFailed: The code has not decided.
+    """
+    if asked.question is None:
+        return asked
+    return asked._replace(work=ask_user(study, asked.question))
 
 
 def ask_scheduler(txn: Txn, study: Study) -> Asked:
-    """Read the rungs in a snapshot, and ask the scheduler what a free worker does."""
+    """
+    Read the rungs in a snapshot, and ask the scheduler what a free worker does.
+
+    A scheduler in the user's code is not asked while the transaction is open: `answered` does so
+    later. A process that cannot ask it gets its last recorded answer, if the rungs are the same.
+    """
     if not study.scheduler.resumes:
         return NOTHING
     is_limited = study.limits.end_study
     queues = promotions.read_queues(txn, study_id=study.id, is_limited=is_limited)
-    work = study.scheduler.next_work(queues)
+    try:
+        work = study.scheduler.next_work(queues)
+    except DecisionNeeded as needed:
+        if can_ask(study):
+            return Asked(None, queues.is_left, needed.question)
+        return Asked(recorded_idle(txn, study, needed.question), queues.is_left)
     if isinstance(work, Close) and not _can_close(queues, work):
         work = Idle.WAIT  # otherwise the study would have work for ever
     return Asked(work, queues.is_left)

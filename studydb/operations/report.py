@@ -20,6 +20,7 @@ def report(database: Database, study: Study, *, lease: Lease, batch: Batch) -> A
 
     Raises:
         LeaseLost: The attempt no longer holds its trial.
+        DecisionNeeded: The study's custom scheduler must be asked first; nothing was stored.
     """
     summary = summary_if_undecided(study, lease, batch)
     if summary is not None and batch.results:

@@ -1,5 +1,5 @@
 """
-Custom stop rules: what they read, and what follows from their decisions.
+Custom stop rules: what they read, and what follows from their decisions; failures of schedulers.
 
 The user's code runs outside of any transaction. Its decision comes with the batch, and takes effect
 in the transaction that stores the results, if the attempt still holds its trial.
@@ -11,7 +11,7 @@ from studydb.domain.life.event_kinds import Actor, EventKind
 from studydb.domain.metrics import Result
 from studydb.domain.records import Lease, Study
 from studydb.operations.flushing import Flushed
-from studydb.operations.guard import pause_after_rule
+from studydb.operations.guard import pause_after_rule, pause_after_scheduler
 from studydb.store import events, results
 
 
@@ -35,10 +35,13 @@ def live_results(database: Database, *, lease: Lease, before: int, limit: int) -
 
 def carry_out(txn: Txn, study: Study, flushed: Flushed, *, lease: Lease) -> None:
     """
-    Record which custom rule has ended a trial; pause the study if a rule did not decide.
+    Record which custom rule has ended a trial; pause the study if the user's code did not decide.
 
     This may lock the study's row.
     """
+    if flushed.undecided is not None:
+        step, undecided = flushed.undecided
+        pause_after_scheduler(txn, study, undecided, lease=lease, step=step)
     ruled = flushed.ruled
     if ruled is None:
         return

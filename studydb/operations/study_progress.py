@@ -1,12 +1,14 @@
 """Read a study's progress and whether a claim may succeed, without locks, for polling."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from studydb.db import Database, Txn
+from studydb.domain.deciding import DecisionFailed
 from studydb.domain.life.states import Status
 from studydb.domain.records import Counts, Study
 from studydb.domain.scheduling import Idle
-from studydb.operations.promote import NOTHING, Asked, ask_scheduler
+from studydb.operations.promote import NOTHING, Asked, answered, ask_scheduler
 from studydb.store import progress
 from studydb.store.progress import Signs
 
@@ -27,7 +29,8 @@ class StudyProgress:
         asked: What the scheduler has answered, if it promotes trials.
         pause_reason: Why the study has paused itself; None if it has not.
         keeps_workers: Whether workers wait for the study, which has paused itself because a stop
-            rule did not decide. They end after other such pauses, and if no work is left.
+            rule or the scheduler did not decide. They end after other such pauses, and if no work
+            is left.
         limit_reached: Which of its limits has stopped the study; None if none has.
         num_trials: The most trials of the study; None for no limit.
         is_resuming: Whether trials are still PAUSED because the study was paused.
@@ -116,7 +119,11 @@ def read_progress(database: Database, study: Study) -> StudyProgress:
     promotes = study.scheduler.resumes
     # Without a snapshot, two statements could miss a trial that is promoted between them.
     with database.begin(write=False, single=not promotes, snapshot=promotes) as txn:
-        return progress_in(txn, study)
+        seen, asked = progress.read(txn, study_id=study.id), ask_scheduler(txn, study)
+    if asked.question is not None:
+        with suppress(DecisionFailed):  # `promote` asks again, and pauses the study
+            asked = answered(study, asked)
+    return _progress(study, seen, asked)
 
 
 def read_signs(database: Database, study: Study, *, worker_id: int | None = None) -> Signs:
@@ -131,9 +138,11 @@ def read_signs(database: Database, study: Study, *, worker_id: int | None = None
 
 
 def progress_in(txn: Txn, study: Study) -> StudyProgress:
-    """Do the work of `read_progress` within a transaction."""
-    seen = progress.read(txn, study_id=study.id)
-    asked = ask_scheduler(txn, study)
+    """Do the work of `read_progress` within a transaction, without asking the user's code."""
+    return _progress(study, progress.read(txn, study_id=study.id), ask_scheduler(txn, study))
+
+
+def _progress(study: Study, seen: progress.Progress, asked: Asked) -> StudyProgress:
     budget, counts = seen.budget, seen.counts
     is_idle = counts.pending == counts.running == 0 and not (seen.is_resuming or asked.is_something)
     starts_new = asked.work is not Idle.WAIT

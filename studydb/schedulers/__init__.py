@@ -15,6 +15,7 @@ from studydb.schedulers.fifo import FIFO
 from studydb.schedulers.hyperband import HyperBand
 from studydb.schedulers.median_stopping import MedianStopping
 from studydb.schedulers.one_epoch import OneEpoch
+from studydb.schedulers.user_scheduler import UserScheduler
 
 BY_NAME: dict[str, Callable[..., Scheduler]] = {
     "ASHA": ASHA,
@@ -31,6 +32,7 @@ __all__ = [
     "HyperBand",
     "MedianStopping",
     "OneEpoch",
+    "UserScheduler",
     "from_call",
     "read",
 ]
@@ -42,5 +44,7 @@ def from_call(call: Call) -> Scheduler:
 
 
 def read(spec: Mapping[str, Any]) -> Scheduler:
-    """Make the scheduler that a study's row holds; see `rebuild`."""
+    """Make the scheduler that a study's row holds; a name with ":" is a path to the user's code."""
+    if ":" in str(spec.get("name", "")):
+        return UserScheduler.from_json(spec)
     return rebuild(spec, BY_NAME, noun="scheduler")

@@ -115,6 +115,13 @@ _RULE_MET = Prepared(
     .limit(1)
 )
 
+_SCHEDULER_IDLE = Prepared(
+    sa.select(_OF_PROBLEMS.c.data)
+    .where(_OF_PROBLEMS.c.kind == EventKind.SCHEDULER_IDLE)
+    .order_by(_OF_PROBLEMS.c.id.desc())
+    .limit(1)
+)
+
 _BY_TOKEN = Prepared(sa.select(event.c.data).where(event.c.token == sa.bindparam("by_token")))
 
 
@@ -224,6 +231,12 @@ def limit_reached(txn: Txn, *, study_id: int, until: datetime) -> str | None:
     """
     row = txn.first(_LIMIT_REACHED, study=study_id, until=until)
     return None if row is None else _texts(row.data).get("reason")
+
+
+def scheduler_idle(txn: Txn, *, study_id: int) -> dict[str, str]:
+    """Read the newest record that a custom scheduler has no work; {} if none is found."""
+    row = txn.first(_SCHEDULER_IDLE, study=study_id)
+    return {} if row is None else _texts(row.data)
 
 
 def rule_met(txn: Txn, *, study_id: int, trial_id: int) -> str | None:

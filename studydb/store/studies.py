@@ -18,8 +18,10 @@ from studydb.domain.life.rules import custom_rules, rule_from_json
 from studydb.domain.life.states import Mode, Status
 from studydb.domain.objective import Objective
 from studydb.domain.records import NewStudy, Study, Trainable, TrainableRole
+from studydb.domain.scheduling import Scheduler
 from studydb.domain.space.search_space import Space
 from studydb.domain.study_spec import DEFAULTS, read_settings
+from studydb.schedulers import UserScheduler
 from studydb.schedulers import read as read_scheduler
 from studydb.searchers import read as read_searcher
 from studydb.store.trials import STATUS_FOR_RUNNING_TRIALS
@@ -63,10 +65,13 @@ A person may replace the trainable at any time. Two statements could read one tr
 signatures of another.
 """
 
-_RULE_CODE = Prepared(
+_CODE = Prepared(
     sa.select(trainable, signature.c.key_id, signature.c.mac)
     .outerjoin(signature, signature.c.trainable_id == trainable.c.id)
-    .where(trainable.c.study_id == sa.bindparam("study"), trainable.c.role == TrainableRole.RULE)
+    .where(
+        trainable.c.study_id == sa.bindparam("study"),
+        trainable.c.role == sa.bindparam("of_role"),
+    )
     .order_by(trainable.c.id)
 )
 
@@ -189,7 +194,10 @@ _LOCKED_STATUS = Prepared(
 
 _NAMES = Prepared(sa.select(study.c.name).order_by(study.c.id))
 
-BY_ITSELF = (DecidedBy.GUARD, DecidedBy.FAIL_FAST, DecidedBy.RULE)
+UNDECIDED = (DecidedBy.RULE, DecidedBy.SCHEDULER)
+"""The values of `paused_by` of a study whose user's code did not decide."""
+
+BY_ITSELF = (DecidedBy.GUARD, DecidedBy.FAIL_FAST, *UNDECIDED)
 """The values of `paused_by` of a study that has paused itself."""
 
 DELETED = "The study was deleted meanwhile. `studydb studies` lists the studies that exist."
@@ -208,7 +216,7 @@ class Budget:
         is_spent: Whether `num_trials` or the searcher's `num_draws` is reached.
         next_draw: The draw of the next new trial.
         pause_reason: Why the study has paused itself; None if it has not.
-        keeps_workers: Whether the study has paused itself because a stop rule did not decide.
+        keeps_workers: Whether the study has paused itself because the user's code did not decide.
         limit_reached: Which of its limits has stopped the study; None if none has.
     """
 
@@ -321,6 +329,7 @@ def _read(txn: Txn, row: Row) -> Study:
     stored = row.settings or {}
     given = {name: stored[name] for name in _IN_JSON if stored.get(name) is not None}
     rules = tuple(map(rule_from_json, row.rules))
+    scheduler = read_scheduler(row.scheduler)
     return Study(
         id=row.id,
         uuid=row.uuid,
@@ -329,10 +338,11 @@ def _read(txn: Txn, row: Row) -> Study:
         seed=row.seed,
         space=Space.from_json(row.space),
         space_version=row.space_version,
-        scheduler=read_scheduler(row.scheduler),
+        scheduler=scheduler,
         searcher=read_searcher(row.searcher),
         rules=rules,
-        rule_code=_rule_code(txn, study_id=row.id) if custom_rules(rules) else (),
+        rule_code=_code_of(txn, row.id, TrainableRole.RULE) if custom_rules(rules) else (),
+        scheduler_code=_scheduler_code(txn, row.id, scheduler),
         checkpoints=row.checkpoints,
         former_checkpoints=_former(stored),
         trainable=find_trainable(txn, study_id=row.id),
@@ -350,9 +360,15 @@ def find_trainable(txn: Txn, *, study_id: int) -> Trainable | None:
     return _trainable_of(rows) if rows else None
 
 
-def _rule_code(txn: Txn, *, study_id: int) -> tuple[Trainable, ...]:
-    """Read the code of a study's custom stop rules, in their order, with its signatures."""
-    rows = txn.all(_RULE_CODE, study=study_id)
+def _scheduler_code(txn: Txn, study_id: int, scheduler: Scheduler) -> Trainable | None:
+    if not isinstance(scheduler, UserScheduler):
+        return None
+    return next(iter(_code_of(txn, study_id, TrainableRole.SCHEDULER)), None)
+
+
+def _code_of(txn: Txn, study_id: int, role: TrainableRole) -> tuple[Trainable, ...]:
+    """Read a study's code that decides, in the order of its creation, with its signatures."""
+    rows = txn.all(_CODE, study=study_id, of_role=role)
     return tuple(_trainable_of(list(of)) for _, of in groupby(rows, key=attrgetter("id")))
 
 
@@ -434,7 +450,7 @@ def budget_of(row: Row) -> Budget:
         next_draw=row.next_draw,
         num_trials=row.num_trials,
         pause_reason=row.pause_reason if row.paused_by in BY_ITSELF else None,
-        keeps_workers=row.paused_by == DecidedBy.RULE,
+        keeps_workers=row.paused_by in UNDECIDED,
         limit_reached=row.pause_reason if row.paused_by == DecidedBy.LIMIT else None,
     )
 

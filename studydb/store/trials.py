@@ -441,12 +441,13 @@ def verdict_binds(verdict: Verdict | None) -> dict[str, Any]:
 STATUS_FOR_RUNNING_TRIALS = sa.case(
     (study.c.paused_by == sa.literal_column(f"'{DecidedBy.GUARD}'", sa.Text), Status.RUNNING),
     (study.c.paused_by == sa.literal_column(f"'{DecidedBy.RULE}'", sa.Text), Status.RUNNING),
+    (study.c.paused_by == sa.literal_column(f"'{DecidedBy.SCHEDULER}'", sa.Text), Status.RUNNING),
     (study.c.paused_by == sa.literal_column(f"'{DecidedBy.LIMIT}'", sa.Text), Status.SPENT),
     else_=study.c.status,
 )
 """
-The status that RUNNING trials obey: RUNNING after a pause by the guard, or because a stop rule did
-not decide; SPENT after a limit.
+The status that RUNNING trials obey: RUNNING after a pause by the guard, or because a stop rule or
+the scheduler did not decide; SPENT after a limit.
 """
 
 

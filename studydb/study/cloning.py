@@ -27,7 +27,9 @@ def cloned(study: Record, new_name: str) -> NewStudy:
     trainable = study.trainable and _signed(study, study.trainable, uuid, load_keyring())
     own = {"uuid": uuid, "name": check_study_name(new_name), "created_by": whoami()}
     rules = tuple(_signed(study, each, uuid, load_keyring()) for each in study.rule_code)
-    return NewStudy(**(given | own | {"trainable": trainable, "rule_code": rules}))
+    scheduler = study.scheduler_code and _signed(study, study.scheduler_code, uuid, load_keyring())
+    code = {"trainable": trainable, "rule_code": rules, "scheduler_code": scheduler}
+    return NewStudy(**(given | own | code))
 
 
 def _signed(study: Record, old: Trainable, uuid: str, keyring: Keyring) -> Trainable:

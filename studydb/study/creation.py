@@ -7,11 +7,12 @@ import shlex
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, TypeGuard, Unpack
 from uuid import uuid4
 
 from studydb.analysis.definition import differences
 from studydb.db import Database
+from studydb.domain.custom_scheduler import CustomScheduler
 from studydb.domain.errors import (
     InvalidSpec,
     StorageDenied,
@@ -33,15 +34,16 @@ from studydb.domain.space.search_space import Space
 from studydb.domain.study_spec import DEFAULTS, MoreOptions, StudySpec, read_settings
 from studydb.domain.text.names import check_study_name
 from studydb.domain.text.other_tools import suggesting_keywords
+from studydb.domain.user_code import IS_PATH
 from studydb.operations.create import create, load, name_taken
 from studydb.operations.revise import revise
-from studydb.schedulers import FIFO
+from studydb.schedulers import FIFO, UserScheduler
 from studydb.searchers import RandomSearch
 from studydb.settings import load_keyring
 from studydb.study import checking
 from studydb.study.code import Code, described, remove_objects, signed
 from studydb.study.handle import Study
-from studydb.study.rule_checks import described_rules, signed_rules
+from studydb.study.rule_checks import described_rules, described_scheduler, signed_rules
 from studydb.study.storage import (
     closed_on_error,
     open_database,
@@ -65,7 +67,7 @@ def create_study(
     space: Mapping[str, Any] | None = None,
     num_trials: int | None = None,
     max_concurrent: int | None = None,
-    scheduler: Scheduler | None = None,
+    scheduler: Scheduler | CustomScheduler | str | None = None,
     searcher: Searcher | None = None,
     stop: StopRules | None = None,
     max_failures: int = 0,
@@ -86,6 +88,7 @@ def create_study(
         space: A nested dict of distributions and constants.
         num_trials: The limit of trials; None for no limit (but a grid ends after its last point).
         max_concurrent: How many trials may run at a time, over all workers.
+        scheduler: ASHA(max_t=27), your own `CustomScheduler`, or "my_rules:Heats(max_t=9)".
         stop: Rules such as ["loss>=3", "my_rules:TooSlow(limit=3)"]; {"loss": 3} means ["loss>=3"].
         max_failures: How many exceptions a trial survives; -1 for no limit.
         max_losses: How many deaths without an exception a trial survives between two checkpoints.
@@ -108,7 +111,7 @@ def create_study(
     spec = StudySpec(
         objective=Objective.read(metric, mode),
         space=Space.read(space),
-        scheduler=checking.scheduler(scheduler),
+        scheduler=_scheduler(scheduler),
         searcher=checking.searcher(searcher),
         rules=read_rules(stop),
         checkpoints=checking.store_url(checkpoints),
@@ -135,6 +138,19 @@ def _opened(
         return Study(database, record)
 
 
+def _scheduler(given: Scheduler | CustomScheduler | str | None) -> Scheduler:
+    if isinstance(given, str) and IS_PATH.fullmatch(given):
+        return UserScheduler.from_text(given)
+    if isinstance(given, CustomScheduler) or _is_custom_class(given):
+        return UserScheduler.of(given)
+    found: Any = given
+    return checking.scheduler(found)
+
+
+def _is_custom_class(given: object) -> TypeGuard[type[CustomScheduler]]:
+    return isinstance(given, type) and issubclass(given, CustomScheduler)
+
+
 def _limits_of_losses(asked: int | None) -> dict[str, Any]:
     """Read the limit of losses; the default also limits losses in a row at the same step."""
     if asked is None:
@@ -152,7 +168,8 @@ def _new_study(
     trainable = None if code is None else described(code, spec, workdir=place)
     _check_end(spec, trainable)
     rules, rule_code = described_rules(spec.rules, workdir=place)
-    spec = dataclasses.replace(spec, rules=rules)
+    scheduler, scheduler_code = described_scheduler(spec.scheduler, workdir=place)
+    spec = dataclasses.replace(spec, rules=rules, scheduler=scheduler)
     if spec.searcher is not None:
         spec.searcher.check(spec.space, [spec.objective])
     seed = None if spec.searcher is None else spec.searcher.seed
@@ -163,6 +180,7 @@ def _new_study(
         trainable=trainable,
         created_by=whoami(),
         rule_code=rule_code,
+        scheduler_code=scheduler_code,
         **{each.name: getattr(spec, each.name) for each in dataclasses.fields(spec)},
     )
 
@@ -216,6 +234,9 @@ def _created(database: Database, new: NewStudy, code: Code | None) -> Record:
             new = dataclasses.replace(new, trainable=_signed(new, code, new.uuid, store))
         if new.rule_code:
             new = dataclasses.replace(new, rule_code=signed_rules(new.rule_code, new.uuid))
+        if new.scheduler_code is not None:
+            (scheduler_code,) = signed_rules([new.scheduler_code], new.uuid)
+            new = dataclasses.replace(new, scheduler_code=scheduler_code)
         may_be_stored = True
         return write_patiently(database, lambda: create(database, new))
     except BaseException as error:

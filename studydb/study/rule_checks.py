@@ -1,21 +1,27 @@
-"""Check and sign the custom stop rules that a study is created with."""
+"""Check and sign the code that decides, with which a study is created."""
 
 import dataclasses
 import tempfile
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from studydb.child.job import TrainableImport
+from studydb.domain.custom_scheduler import SchedulerPlan
 from studydb.domain.deciding import DecisionFailed
 from studydb.domain.errors import TrainableError
 from studydb.domain.life.custom_rule import CustomRule
 from studydb.domain.life.rules import Rule
 from studydb.domain.records import Trainable
+from studydb.domain.scheduling import Scheduler
+from studydb.schedulers import UserScheduler
 from studydb.settings import load_keyring
 from studydb.trainables import sign
 from studydb.trainables.custom_rules import describe_rule
+from studydb.trainables.custom_schedulers import DECLARED, describe_scheduler
+from studydb.worker.decider_client import Decider
 from studydb.worker.rule_code import RuleProcess
 
 
@@ -46,23 +52,53 @@ def described_rules(
     return tuple(checked), tuple(found)
 
 
+def described_scheduler(
+    scheduler: Scheduler, *, workdir: Path
+) -> tuple[Scheduler, Trainable | None]:
+    """
+    Make a custom scheduler once, in a process like the worker's, and describe its code.
+
+    Args:
+        workdir: The directory that workers search for the code after their own.
+
+    Returns:
+        The scheduler, with what it declares; and the unsigned code, None if it is no custom one.
+
+    Raises:
+        TrainableError: The scheduler cannot be imported or made, or its plan is refused.
+    """
+    if not isinstance(scheduler, UserScheduler):
+        return scheduler, None
+    code = describe_scheduler(scheduler.path, scheduler.options, workdir=workdir)
+    with _asking(f"scheduler {scheduler}", code) as decider:
+        declared = decider.decide(0, DECLARED, {}, dict[str, Any])
+        return dataclasses.replace(scheduler, plan=SchedulerPlan.from_json(declared)), code
+
+
 def _declared_reads(rule: CustomRule, code: Trainable) -> int:
+    with _asking(f"stop rule {rule}", code) as decider:
+        (reads,) = decider.reads()
+        return reads
+
+
+@contextmanager
+def _asking(what: str, code: Trainable) -> Iterator[Decider]:
+    """Run one piece of code that decides; raise TrainableError if it fails."""
     to_import = TrainableImport(str(uuid4()), code, True, (code.workdir,))
     with (
         tempfile.TemporaryDirectory(prefix="studydb-", ignore_cleanup_errors=True) as folder,
         closing(RuleProcess([to_import], Path(folder))) as process,
     ):
         try:
-            (reads,) = process.decider.reads()
+            yield process.decider
         except DecisionFailed as error:
             why = str(error).rstrip(".")
             raise TrainableError(
-                f"The stop rule {rule} cannot be used: {why}. Correct it, and create the study."
+                f"The {what} cannot be used: {why}. Correct it, and create the study."
             ) from None
-    return reads
 
 
 def signed_rules(code: Sequence[Trainable], study_uuid: str) -> tuple[Trainable, ...]:
-    """Sign the code of rules for a study with the user's key."""
+    """Sign code that decides for a study with the user's key."""
     keyring = load_keyring()
     return tuple(sign(each, study_uuid, keyring) for each in code)

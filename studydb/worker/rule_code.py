@@ -1,21 +1,32 @@
-"""The code of a study's custom stop rules: which of it may run here, and how it is asked."""
+"""The code of a study that decides: which of it may run here, and how it is asked."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
 from studydb.child.job import TrainableImport
 from studydb.db import Database
+from studydb.domain.custom_scheduler import JUDGE, NEXT_WORK, Question
 from studydb.domain.deciding import DecisionFailed
 from studydb.domain.errors import NotAllowed
 from studydb.domain.life.custom_rule import CustomRule, TrialView
+from studydb.domain.life.decisions import Decision
 from studydb.domain.life.rules import custom_rules
 from studydb.domain.records import Study, Trainable
+from studydb.domain.scheduling import Work
 from studydb.lease.rule_judge import AskRule
+from studydb.schedulers import UserScheduler
 from studydb.settings import Keyring, load_keyring
 from studydb.trainables import Trust, check_trusted
 from studydb.trainables.custom_rules import METHOD, options_of, view_arguments
+from studydb.trainables.custom_schedulers import (
+    JudgeAnswer,
+    WorkAnswer,
+    read_decision,
+    read_work,
+)
 from studydb.worker.attempt_output import OutputPump
 from studydb.worker.decider_client import Decider
 from studydb.worker.fork_server_client import ForkServer
@@ -42,25 +53,43 @@ def trusted_rules(
         NotAllowed: The study names a rule without the code for it.
         Untrusted: See `check_trusted`.
     """
-    own = str((options and options.workdir) or Path.cwd())
-    allow_imports = options.allow_imports if options else ()
-    imports = []
-    for rule in custom_rules(study.rules):
-        code = _code_of(study, rule)
-        trust = check_trusted(code, study.uuid, keyring, allow_imports)
-        signed = trust is Trust.SIGNED
-        workdirs = (own, code.workdir) if signed else (own,)
-        imports.append(TrainableImport(study.uuid, code, signed, workdirs))
+    code = (_code_of(study, rule, study.rule_code) for rule in custom_rules(study.rules))
+    return [_trusted(study, each, keyring, options) for each in code]
+
+
+def trusted_code(
+    study: Study, keyring: Keyring, options: WorkerOptions | None = None
+) -> list[TrainableImport]:
+    """Do what `trusted_rules` does; a custom scheduler comes after the rules."""
+    imports = trusted_rules(study, keyring, options)
+    if isinstance(study.scheduler, UserScheduler):
+        known = [] if study.scheduler_code is None else [study.scheduler_code]
+        code = _code_of(study, study.scheduler, known)
+        imports.append(_trusted(study, code, keyring, options))
     return imports
 
 
-def _code_of(study: Study, rule: CustomRule) -> Trainable:
-    for code in study.rule_code:
-        if rule.is_made_by(code.name, options_of(code)):
+def _trusted(
+    study: Study, code: Trainable, keyring: Keyring, options: WorkerOptions | None
+) -> TrainableImport:
+    own = str((options and options.workdir) or Path.cwd())
+    allow_imports = options.allow_imports if options else ()
+    trust = check_trusted(code, study.uuid, keyring, allow_imports)
+    signed = trust is Trust.SIGNED
+    workdirs = (own, code.workdir) if signed else (own,)
+    return TrainableImport(study.uuid, code, signed, workdirs)
+
+
+def _code_of(
+    study: Study, described: CustomRule | UserScheduler, known: Iterable[Trainable]
+) -> Trainable:
+    for code in known:
+        if described.is_made_by(code.name, options_of(code)):
             return code
+    noun = "stop rule" if isinstance(described, CustomRule) else "scheduler"
     raise NotAllowed(
-        f"Study {study.name!r} has the stop rule {rule}, but not its code. studydb stores no such "
-        "study: find out who wrote to the database, and create the study again."
+        f"Study {study.name!r} has the {noun} {described}, but not its code. studydb stores no "
+        "such study: find out who wrote to the database, and create the study again."
     )
 
 
@@ -71,46 +100,83 @@ def asking(decider: Decider, *, say: Callable[[str], None] = lambda _: None) -> 
     Args:
         say: Prints why a rule has not decided; the same cause is printed once.
     """
-    said: set[str] = set()
+    saying = _Saying("a stop rule", say)
 
     def ask(position: int, view: TrialView, is_moot: Callable[[], bool]) -> bool | str:
-        try:
+        with saying:
             answer: bool | str = decider.decide(
                 position, METHOD, view_arguments(view), bool | str, is_moot=is_moot
             )
-        except DecisionFailed as error:
-            if (why := str(error)) not in said:
-                said.add(why)
-                say(f"a stop rule has not decided, so the study pauses itself: {why}")
-            raise
         return answer
 
     return ask
 
 
+def with_asked_scheduler(
+    study: Study, decider: Decider, *, say: Callable[[str], None] = lambda _: None
+) -> Study:
+    """
+    Return a study whose scheduler, if it is in the user's code, can be asked by this process.
+
+    Args:
+        decider: Has the code of `trusted_code`.
+        say: Prints why the scheduler has not decided; the same cause is printed once.
+    """
+    scheduler = study.scheduler
+    if not isinstance(scheduler, UserScheduler):
+        return study
+    position, plan = len(custom_rules(study.rules)), scheduler.plan
+    saying = _Saying("the scheduler", say)
+
+    def ask(question: Question) -> Decision | Work:
+        arguments = {"text": question.text}
+        with saying:
+            if question.method == JUDGE:
+                judged = decider.decide(position, JUDGE, arguments, JudgeAnswer)
+                return read_decision(question, judged, plan)
+            return read_work(question, decider.decide(position, NEXT_WORK, arguments, WorkAnswer))
+
+    return replace(study, scheduler=scheduler.asked_by(ask))
+
+
+class _Saying:
+    """Prints each cause of a decision that failed, once."""
+
+    def __init__(self, what: str, say: Callable[[str], None]) -> None:
+        self._what, self._say = what, say
+        self._said: set[str] = set()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, DecisionFailed) and (why := str(error)) not in self._said:
+            self._said.add(why)
+            self._say(f"{self._what} has not decided, so the study pauses itself: {why}")
+
+
 @contextmanager
-def rule_asker(
+def opened_decider(
     imports: list[TrainableImport],
     forkserver: ForkServer,
     pump: OutputPump,
     *,
     log_root: Path,
-    options: WorkerOptions,
     is_stopping: Callable[[], bool],
-) -> Iterator[AskRule | None]:
-    """Make the function by which a worker's slots ask the rules; None without custom rules."""
+) -> Iterator[Decider]:
+    """Make what a worker's slots ask; its process is started by the first question."""
     decider = Decider(
         forkserver, pump, objects=imports, directory=log_root / DIRECTORY, is_stopping=is_stopping
     )
     with closing(decider):
-        yield asking(decider, say=options.say) if imports else None
+        yield decider
 
 
 class RuleProcess:
     """
-    The process that custom stop rules run in, for a program that is no worker.
+    The process that the code that decides runs in, for a program that is no worker.
 
-    Its fork server is started when a rule is first asked.
+    Its fork server is started when the code is first asked.
     """
 
     def __init__(self, imports: list[TrainableImport], directory: Path) -> None:
@@ -125,14 +191,14 @@ class RuleProcess:
     @classmethod
     def of(cls, database: Database, study: Study) -> Self | None:
         """
-        Make the process of a study's rules; None if the study has no custom rules.
+        Make the process of a study's code that decides; None if the study has no such code.
 
         Raises:
             NotAllowed, Untrusted: See `trusted_rules`.
         """
-        if not custom_rules(study.rules):
+        imports = trusted_code(study, load_keyring())
+        if not imports:
             return None
-        imports = trusted_rules(study, load_keyring())
         return cls(imports, database.locations.log_root(study) / DIRECTORY)
 
     def close(self) -> None:

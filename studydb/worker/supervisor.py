@@ -45,7 +45,7 @@ from studydb.worker.fork_server_client import ForkServer
 from studydb.worker.host import host_error, is_host_fault
 from studydb.worker.interruption import Interruption
 from studydb.worker.notices import Notices
-from studydb.worker.rule_code import rule_asker, trusted_rules
+from studydb.worker.rule_code import asking, opened_decider, trusted_code, with_asked_scheduler
 from studydb.worker.slot import Slot, TrialLimit
 from studydb.worker.templates import Templates
 from studydb.worker.worker_options import WorkerOptions
@@ -139,7 +139,7 @@ def _work(
     log_root = database.locations.log_root(study)  # raises here if there is no home directory
     keyring = load_keyring()
     to_import = trusted_import(database, study, keyring, options)
-    rules = trusted_rules(study, keyring, options)
+    deciding = trusted_code(study, keyring, options)
     heartbeat_database = stack.enter_context(closing(_connect(options, interruption)))
 
     notices = Notices(study.name, options.say)
@@ -164,9 +164,10 @@ def _work(
         is_stopping=is_stopping,
     )
     stack.callback(templates.close)
-    ask_rule = rule_asker(
-        rules, forkserver, pump, log_root=log_root, options=options, is_stopping=is_stopping
+    decider = stack.enter_context(
+        opened_decider(deciding, forkserver, pump, log_root=log_root, is_stopping=is_stopping)
     )
+    study = with_asked_scheduler(study, decider, say=options.say)
     checkpoints = Checkpoints(database, study, keyring, retry=retry)
     current = partial(CurrentCode, database, keyring, options, to_import=to_import)
     equipment = Equipment(
@@ -182,7 +183,7 @@ def _work(
         interruption=interruption,
         notices=notices,
         room=Room(spill_bytes=options.spill_bytes, say=options.say),
-        ask_rule=stack.enter_context(ask_rule),
+        ask_rule=asking(decider, say=options.say) if study.rule_code else None,
         proposer=Proposer.of(database, study, worker_id=worker_id),
     )
     heartbeat.start()

@@ -5,14 +5,23 @@ To have a scheduler tested, add a line to SCHEDULERS; docs/schedulers.md says ho
 """
 
 import pytest
+from fleet.trainables.scheduling import BetterHalf, Cup
+from harness.asked_scheduler import asked
 from harness.row_invariants import broken_promises
 from harness.scheduled_study import ScheduledStudy
 
 from studydb.domain.life.decisions import DecidedBy
 from studydb.domain.life.states import Reason, State
-from studydb.domain.specs.building import rebuild
 from studydb.operations.reads import list_trials
-from studydb.schedulers import ASHA, BY_NAME, FIFO, HyperBand, MedianStopping, OneEpoch
+from studydb.schedulers import (
+    ASHA,
+    FIFO,
+    HyperBand,
+    MedianStopping,
+    OneEpoch,
+    UserScheduler,
+    read,
+)
 
 SCHEDULERS = {
     "FIFO": FIFO(),
@@ -29,10 +38,16 @@ SCHEDULERS = {
     "median stopping": MedianStopping(),
     "median stopping with a grace period": MedianStopping(grace_period=3, interval=2),
     "median stopping that pauses": MedianStopping(grace_period=2, hard_stop=False),
+    "custom, by rungs that close": asked(Cup()),
+    "custom, with brackets": asked(Cup(brackets=3)),
+    "custom, by medians": asked(BetterHalf()),
 }
 """The schedulers under test, by name."""
 
-GIVES_UP = {name for name in SCHEDULERS if name.startswith(("HyperBand", "one-epoch"))}
+GIVES_UP = {
+    *(name for name in SCHEDULERS if name.startswith(("HyperBand", "one-epoch"))),
+    *("custom, by rungs that close", "custom, with brackets"),
+}
 """Schedulers that leave no trial PAUSED."""
 
 LEAVES_PAUSED = {name for name, one in SCHEDULERS.items() if one.resumes} - GIVES_UP | {
@@ -48,7 +63,8 @@ every_scheduler = pytest.mark.parametrize("name", SCHEDULERS)
 
 @pytest.fixture
 def scheduler(name, registered):
-    return registered(SCHEDULERS[name])
+    chosen = SCHEDULERS[name]
+    return chosen if isinstance(chosen, UserScheduler) else registered(chosen)
 
 
 @every_scheduler
@@ -109,7 +125,7 @@ def test_order_of_reports_does_not_change_how_trials_end(database, scheduler):
 
 @every_scheduler
 def test_scheduler_is_the_same_after_it_was_stored(scheduler):
-    assert rebuild(scheduler.to_json(), BY_NAME, noun="scheduler") == scheduler
+    assert read(scheduler.to_json()) == scheduler
 
 
 @every_scheduler

@@ -5,10 +5,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
 
+from harness.asked_scheduler import sent
 from studydb.db import Database
 from studydb.db.metadata import METADATA
 from studydb.domain.errors import StorageTransient
@@ -86,7 +89,11 @@ def new_spec(**overrides: Any) -> NewStudy:
 
 
 def new_study(database: Database, **overrides: Any) -> Study:
-    return create(database, new_spec(**overrides))
+    spec = new_spec(**overrides)
+    study = create(database, spec)
+    if getattr(spec.scheduler, "ask", None):  # a custom scheduler that this process can ask
+        study = replace(study, scheduler=spec.scheduler)
+    return study
 
 
 def enqueued(database: Database, study: Study, **params: Any) -> int:
@@ -183,7 +190,10 @@ class Run:
         return Batch(self.flush_no + 1, rows, self.after_step, self.summary)
 
     def send(self, batch: Batch) -> Answer:
-        answer = report(self.worker.database, self.worker.study, lease=self.lease, batch=batch)
+        database, study = self.worker.database, self.worker.study
+        answer = sent(
+            study, lambda whole: report(database, study, lease=self.lease, batch=whole), batch
+        )
         self.flush_no, self.summary = batch.flush_no, answer.summary
         self.tally.add(batch.results)
         if batch.results:
@@ -200,14 +210,12 @@ class Run:
         done: bool = False,
         **more: Any,
     ) -> Ending | None:
-        return finish(
-            self.worker.database,
-            self.worker.study,
-            lease=self.lease,
-            outcome=outcome,
-            batch=self.batch(*values, done=done),
-            tally=self.tally,
-            **more,
+        study = self.worker.study
+        call = partial(finish, self.worker.database, study, lease=self.lease, outcome=outcome)
+        return sent(
+            study,
+            lambda whole: call(batch=whole, tally=self.tally, **more),
+            self.batch(*values, done=done),
         )
 
     def checkpoint(self, step: int | None = None) -> Checkpoint:

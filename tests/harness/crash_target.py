@@ -23,21 +23,28 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from fleet.trainables.scheduling import Cup
 
 from harness import arrange, duplicate_requests
 from harness.arrange import LEASE_S, RENEWAL_S, SimulatedWorker, enqueued, new_study
+from harness.asked_scheduler import described
 from harness.duplicate_requests import Arranged, Call, with_full_rung
 from harness.model_searcher import ModelSearch
 from harness.snapshot import BEGINNING
 from studydb.analysis.wide import trial_view
 from studydb.db import Database, connect
 from studydb.db.transaction_block import TransactionBlock
+from studydb.domain.custom_scheduler import work_question
+from studydb.domain.deciding import Undecided
+from studydb.domain.scheduling import Idle
 from studydb.operations import proposer
 from studydb.operations.checkpoints import delete_rows
 from studydb.operations.delete import delete, stop_for_deletion
 from studydb.operations.promote import promote
 from studydb.operations.recover import recover, recover_host
+from studydb.operations.user_work import pause_undecided, record_idle
 from studydb.operations.wide_views import drop_views, make_views
+from studydb.store import promotions
 
 POINTS = ("before", "after")
 
@@ -81,6 +88,19 @@ def _promoting_from_a_rung_that_closes(database: Database) -> Call:
     study = with_full_rung(database, 0.5, 0.1, 0.9)
     claimant = SimulatedWorker(database, study).claimant()
     return lambda over: promote(over, study, claimant)
+
+
+def _pausing_because_no_work_was_named(database: Database) -> Call:
+    study = new_study(database)
+    return lambda over: pause_undecided(over, study, Undecided("it hangs"))
+
+
+def _recording_that_a_scheduler_is_idle(database: Database) -> Call:
+    study = new_study(database, scheduler=described(Cup()))
+    with database.begin(write=False) as txn:
+        queues = promotions.read_queues(txn, study_id=study.id)
+        question = work_question(queues, [], 1)
+    return lambda over: record_idle(over, study, question, Idle.WAIT)
 
 
 def _deleting_rows(database: Database) -> Call:
@@ -137,6 +157,8 @@ OPERATIONS: dict[str, Arranged] = {
     "recover_host": _recovering_a_host,
     "promote_from_a_rung_that_closes": _promoting_from_a_rung_that_closes,
     "end_turn_of_dead": _ending_the_turn_of_a_dead_process,
+    "pause_undecided": _pausing_because_no_work_was_named,
+    "record_idle": _recording_that_a_scheduler_is_idle,
     "delete_rows": _deleting_rows,
     "close": _closing,
     "delete": _deleting,

@@ -21,7 +21,8 @@ RETURNING token, request, invalidated_at, verdict, verdict_reason, verdict_by,
     coalesce(request_now, (SELECT study.stopped_at_once FROM study WHERE id = study_id)) AS
     request_now, (
     SELECT CASE WHEN (study.paused_by = 'guard') THEN 'RUNNING' WHEN (study.paused_by = 'rule')
-        THEN 'RUNNING' WHEN (study.paused_by = 'limit') THEN 'SPENT' ELSE study.status END
+        THEN 'RUNNING' WHEN (study.paused_by = 'scheduler') THEN 'RUNNING' WHEN (study.paused_by
+        = 'limit') THEN 'SPENT' ELSE study.status END
     FROM study
     WHERE id = study_id
 ) AS status;

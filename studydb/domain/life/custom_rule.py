@@ -1,27 +1,21 @@
 """A stop rule in the user's own code: its base class, what it reads, and how a study stores it."""
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from studydb.domain.canonical import canonical_json, plain
-from studydb.domain.errors import InvalidSpec
 from studydb.domain.metrics import STEP, Result
 from studydb.domain.objective import Objective
-from studydb.domain.specs.grammar import parse_call
+from studydb.domain.user_code import code_text, described_object, described_text, is_same_code
+
+_NOUN = "stop rule"
 
 DEFAULT_READS = 20
 MOST_READS = 1_000
 """How many of a trial's last results a rule may read."""
 
-MAX_OPTIONS_BYTES = 64 << 10
 LONGEST_WHY = 500
 """How many bytes of the reason that a rule gives are kept."""
-
-_PATH = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
-IS_PATH = re.compile(rf"\s*(?P<module>{_PATH}):(?P<call>{_PATH}\s*(?:\(.*)?)", re.DOTALL)
-"""A text such as "my_rules:TooSlow(limit=3)"; no comparison looks like this."""
 
 
 @dataclass(frozen=True)
@@ -105,15 +99,10 @@ class CustomRule:
 
     def is_made_by(self, path: str, options: Mapping[str, Any] | None) -> bool:
         """Whether the code at a path, with these options, is this rule."""
-        return (
-            options is not None
-            and path == self.path
-            and canonical_json(options) == canonical_json(self.options)
-        )
+        return is_same_code(self.path, self.options, path, options)
 
     def __str__(self) -> str:
-        arguments = ", ".join(f"{name}={_text(value)}" for name, value in self.options.items())
-        return f"{self.path}({arguments})"
+        return code_text(self.path, self.options)
 
 
 def custom_rule_from_json(stored: Mapping[str, Any]) -> CustomRule:
@@ -126,20 +115,9 @@ def custom_rule_from_text(text: str) -> CustomRule:
     Read a rule such as "my_rules:TooSlow(limit=3)"; nothing is imported.
 
     Raises:
-        InvalidSpec: The text is not a call, or an option has no name or is no plain value.
+        InvalidSpec: See `described_text`.
     """
-    match = IS_PATH.fullmatch(text)
-    assert match is not None, "the caller compares the text with IS_PATH"
-    call = parse_call(match["call"])
-    path = f"{match['module']}:{call.name}"
-    if call.args:
-        raise InvalidSpec(
-            f"An option of the stop rule {path} has no name; write for example "
-            f"'{path}(limit=3)' with the names that the class gives its options."
-        )
-    if call.holds_call:
-        raise InvalidSpec(f"An option of the stop rule {path} is itself a call; give plain values.")
-    return _rule(path, call.kwargs)
+    return CustomRule(*described_text(text, noun=_NOUN))
 
 
 def custom_rule_of(given: object) -> CustomRule:
@@ -147,41 +125,9 @@ def custom_rule_of(given: object) -> CustomRule:
     Describe an object of a subclass of `StopRule`.
 
     Raises:
-        InvalidSpec: The object is a class, not a dataclass, or defined where workers cannot import
-            it; or an option is no plain value.
+        InvalidSpec: See `described_object`.
     """
-    kind = type(given)
-    name = kind.__qualname__
-    if isinstance(given, type) or not is_dataclass(given):
-        subject = f"The stop rule {given.__name__ if isinstance(given, type) else name}"
-        raise InvalidSpec(
-            f"{subject} is not an object of a dataclass. Write @dataclass(frozen=True) before its "
-            "class, and give an object, such as TooSlow(limit=3)."
-        )
-    if kind.__module__ == "__main__" or "<locals>" in name:
-        raise InvalidSpec(
-            f"The stop rule {name} is defined in {kind.__module__}, where workers cannot import "
-            "it. Move its class to the top level of a module, and import it from there."
-        )
-    options = {each.name: getattr(given, each.name) for each in fields(given) if each.init}
-    return _rule(f"{kind.__module__}:{name}", options)
-
-
-def _rule(path: str, options: Mapping[str, Any]) -> CustomRule:
-    subject = "The option {} of the stop rule " + path
-    known = {
-        name: plain(value, subject=subject.format(repr(name))) for name, value in options.items()
-    }
-    if len(canonical_json(known)) > MAX_OPTIONS_BYTES:
-        raise InvalidSpec(
-            f"The options of the stop rule {path} have more than {MAX_OPTIONS_BYTES >> 10} KiB. "
-            "Keep large data in a file, and give the rule the file's path."
-        )
-    return CustomRule(path, known)
-
-
-def _text(value: Any) -> str:
-    return canonical_json(value)
+    return CustomRule(*described_object(given, noun=_NOUN, example="TooSlow(limit=3)"))
 
 
 def result_view(result: Result, metric: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ class DecidedBy(StrEnum):
     """Who decided that an attempt ends, or who paused a trial or study."""
 
     SCHEDULER = "scheduler"
+    """It also pauses the study if its code, which is the user's, does not decide."""
     RULE = "rule"
     """A stop rule. It also pauses the study if its code, which is the user's, does not decide."""
     TRIAL = "trial"

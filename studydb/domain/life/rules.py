@@ -11,7 +11,6 @@ from typing import Any
 from studydb.domain.canonical import is_number
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.life.custom_rule import (
-    IS_PATH,
     CustomRule,
     StopRule,
     custom_rule_from_json,
@@ -26,6 +25,7 @@ from studydb.domain.specs.building import build, rebuild
 from studydb.domain.specs.grammar import parse_call
 from studydb.domain.specs.spec import Spec
 from studydb.domain.text.names import check_metric_name
+from studydb.domain.user_code import IS_PATH
 
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,

@@ -1,0 +1,107 @@
+"""Ask a custom scheduler between two sends of a batch, while no transaction is open."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Self, TypeVar
+
+from studydb.domain.custom_scheduler import AskScheduler, Question
+from studydb.domain.deciding import DecisionFailed, DecisionNeeded, NotAsked, Undecided
+from studydb.domain.errors import NotAllowed, StorageBusy
+from studydb.domain.life.decisions import Decision
+from studydb.domain.records import Batch, Study
+from studydb.schedulers import UserScheduler
+
+TRIES = 8
+"""
+How often the scheduler is asked about one result before the batch waits as during an outage.
+
+Each time but the first, another trial has entered the rung while the scheduler decided. So with n
+trials at a rung, one of them is stored in each round.
+"""
+
+Answered = TypeVar("Answered")
+
+
+class SchedulerJudge:
+    """
+    Sends the batches of one attempt, and asks the scheduler what their transactions need.
+
+    The transaction computes what the scheduler may read, with the rungs locked, and is rolled back
+    if the batch has no answer to exactly this question. So nothing is stored by a decision on a
+    rung that has changed, and no lock is held while the user's code runs.
+
+    Attributes:
+        has_dropped: Whether results were dropped, so that later ones must be dropped, too.
+    """
+
+    def __init__(self, name: str, ask: AskScheduler) -> None:
+        """
+        Prepare to ask a scheduler.
+
+        Args:
+            name: The scheduler as text, for causes.
+        """
+        self._name, self._ask, self.has_dropped = name, ask, False
+        self._answers: dict[Question, Decision | Undecided] = {}
+
+    @classmethod
+    def of(cls, study: Study) -> Self | None:
+        """Make what asks a study's scheduler; None if the scheduler is one of studydb."""
+        scheduler = study.scheduler
+        if not isinstance(scheduler, UserScheduler):
+            return None
+        if scheduler.ask is None:
+            raise NotAllowed(
+                f"Study {study.name!r} has a scheduler in the user's own code, and this process "
+                "cannot ask it. Run the study by `studydb worker`, study.run() or study.ask()."
+            )
+        return cls(str(scheduler), scheduler.ask)
+
+    def send(
+        self, call: Callable[[Batch], Answered], batch: Batch, *, may_shorten: bool = False
+    ) -> Answered:
+        """
+        Send a batch until its transaction has all the decisions that it needs.
+
+        Args:
+            may_shorten: Whether to drop the results from the first on that cannot be judged because
+                this process is stopping. The next attempt then trains these steps again.
+
+        Raises:
+            StorageBusy: The rung has changed `TRIES` times while the scheduler decided, or this
+                process is stopping; the batch may be sent again.
+        """
+        n_asked = Counter[int]()
+        while True:
+            try:
+                return call(replace(batch, answers=dict(self._answers)))
+            except DecisionNeeded as needed:
+                question, step = needed.question, needed.step
+            n_asked[step] += 1
+            if n_asked[step] > TRIES:
+                raise StorageBusy(
+                    f"The scheduler {self._name} has judged step {step} {TRIES} times, and each "
+                    "time another trial entered the rung before the decision was stored. The "
+                    "results are kept, and are sent again."
+                )
+            try:
+                self._answers[question] = self._answer(question)
+            except NotAsked:
+                if not may_shorten:
+                    raise StorageBusy(
+                        f"This process is stopping, so the scheduler {self._name} was not asked."
+                    ) from None
+                known = tuple(result for result in batch.results if result.step < step)
+                batch, self.has_dropped = replace(batch, results=known), True
+
+    def stored(self) -> None:
+        """Forget the answers: the batch that needed them is stored."""
+        self._answers.clear()
+
+    def _answer(self, question: Question) -> Decision | Undecided:
+        try:
+            return self._ask(question)  # type: ignore[return-value]  # it answers `JUDGE`
+        except DecisionFailed as error:
+            why = f"the scheduler {self._name} has not decided: {error}"
+            return Undecided(why, error.traceback)

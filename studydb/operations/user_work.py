@@ -1,0 +1,79 @@
+"""What follows from the answers of a custom scheduler that free workers have asked for work."""
+
+import hashlib
+import json
+
+from studydb.db import Database, Txn
+from studydb.domain.custom_scheduler import Question, WorkView
+from studydb.domain.deciding import NotAsked, Undecided
+from studydb.domain.life.event_kinds import Actor, EventKind
+from studydb.domain.records import Study
+from studydb.domain.scheduling import Idle, Work
+from studydb.operations.guard import pause_after_scheduler
+from studydb.schedulers import UserScheduler
+from studydb.store import events
+
+
+def can_ask(study: Study) -> bool:
+    """Whether this process can ask the study's custom scheduler."""
+    return isinstance(study.scheduler, UserScheduler) and study.scheduler.ask is not None
+
+
+def ask_user(study: Study, question: Question) -> Work | None:
+    """
+    Ask the user's code for work, while no transaction is open.
+
+    Returns:
+        None if this process is stopping.
+
+    Raises:
+        DecisionFailed: The code has not decided.
+    """
+    scheduler = study.scheduler
+    assert isinstance(scheduler, UserScheduler)
+    assert scheduler.ask is not None
+    try:
+        return scheduler.ask(question)  # type: ignore[return-value]  # it answers `NEXT_WORK`
+    except NotAsked:
+        return None
+
+
+def pause_undecided(database: Database, study: Study, undecided: Undecided) -> None:
+    """Pause a RUNNING study because its scheduler named no work; trials that run go on."""
+    with database.begin() as txn:
+        pause_after_scheduler(txn, study, undecided)
+
+
+def record_idle(database: Database, study: Study, question: Question, answer: Idle) -> None:
+    """
+    Record that the scheduler has no work left, if no trial is underway and none may be made.
+
+    `status` and `study.wait`, which do not run the user's code, then know that the study is
+    FINISHED. The record holds for these rungs only.
+    """
+    view = WorkView(json.loads(question.text))
+    if not view.is_idle or (answer is Idle.START_NEW and view.may_start):
+        return
+    with database.begin() as txn:
+        if recorded_idle(txn, study, question) is answer:
+            txn.abandon()
+            return
+        events.append(
+            txn,
+            study_id=study.id,
+            kind=EventKind.SCHEDULER_IDLE,
+            actor=Actor.SCHEDULER,
+            data={"answer": answer, "rungs": _digest(question)},
+        )
+
+
+def recorded_idle(txn: Txn, study: Study, question: Question) -> Idle | None:
+    """Find what the scheduler has answered to this question, if the study's last record has it."""
+    found = events.scheduler_idle(txn, study_id=study.id)
+    if found.get("rungs") != _digest(question):
+        return None
+    return Idle(found["answer"])
+
+
+def _digest(question: Question) -> str:
+    return hashlib.sha256(question.text.encode()).hexdigest()

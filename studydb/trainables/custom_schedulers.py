@@ -1,0 +1,238 @@
+"""The code of custom schedulers: describe it in a row; make the object in a child, and ask it."""
+
+import json
+import math
+import uuid
+from collections.abc import Mapping
+from operator import index
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from studydb.domain.custom_scheduler import (
+    JUDGE,
+    NEXT_WORK,
+    JudgeView,
+    Question,
+    SchedulerPlan,
+    WorkView,
+)
+from studydb.domain.deciding import DecisionFailed
+from studydb.domain.errors import InvalidSpec, TrainableError
+from studydb.domain.life.decisions import Action, Decision, Entry, RungKey
+from studydb.domain.life.states import Reason
+from studydb.domain.records import Trainable, TrainableForm, TrainableKind, TrainableRole
+from studydb.domain.scheduling import Close, Idle, WaitingTrial, Work
+from studydb.trainables.custom_rules import options_of
+from studydb.trainables.describing import PYTHON_VERSION, check_path
+
+DECLARED = "declared plan"
+"""The question for what an object declares; see `declared_plan`."""
+
+_REASONS = {
+    Action.CONTINUE: (None,),
+    Action.STOP: (Reason.EARLY_STOPPED, Reason.COMPLETED),
+    Action.PAUSE: (Reason.PAUSED,),
+}
+"""The reasons that fit an action; the first is taken if the user's code gives none."""
+
+
+def describe_scheduler(path: str, options: Mapping[str, Any], *, workdir: Path) -> Trainable:
+    """
+    Describe the code of a scheduler, without a signature; a fresh interpreter must find its module.
+
+    Raises:
+        TrainableError: The module is not found from `workdir`, or its text does not hold the class.
+    """
+    check_path(path, workdir)
+    return Trainable(
+        uuid=str(uuid.uuid4()),
+        kind=TrainableKind.IMPORT,
+        name=path,
+        workdir=str(workdir),
+        python_version=PYTHON_VERSION,
+        source=json.dumps(dict(options)).encode(),
+        form=TrainableForm.CLASS,
+        role=TrainableRole.SCHEDULER,
+    )
+
+
+def make_scheduler(code: Trainable, loaded: Any) -> Any:
+    """
+    Make the object of a scheduler from its class; the class may raise anything.
+
+    Raises:
+        TrainableError: What was loaded is no class with `judge`, or its plan is refused.
+    """
+    if not isinstance(loaded, type) or not callable(getattr(loaded, JUDGE, None)):
+        raise TrainableError(
+            f"{code.name} is not a class with a method {JUDGE}(report, view). Derive it from "
+            "studydb.CustomScheduler."
+        )
+    scheduler = loaded(**(options_of(code) or {}))
+    try:
+        plan = SchedulerPlan.of(scheduler)
+    except InvalidSpec as error:
+        raise TrainableError(f"{code.name} declares what no scheduler can do. {error}") from None
+    if plan.resumes and not callable(getattr(loaded, NEXT_WORK, None)):
+        raise TrainableError(
+            f"{code.name} sets resumes = True and has no method {NEXT_WORK}(view)."
+        )
+    return scheduler
+
+
+def declared_plan(scheduler: Any, _arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an object that `make_scheduler` has made declares."""
+    return SchedulerPlan.of(scheduler).to_json()
+
+
+def ask_judge(scheduler: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    Ask `judge` the text of a `Question`; the user's code may raise anything.
+
+    Raises:
+        TrainableError: The answer is no `Decision`.
+    """
+    view = JudgeView(json.loads(arguments["text"]))
+    decision = scheduler.judge(view.report, view)
+    if not isinstance(decision, Decision):
+        raise TrainableError(
+            f"{JUDGE} returned {_described(decision)}; return a studydb.Decision: Decision() to go "
+            "on, Decision(Action.STOP, …) or Decision(Action.PAUSE, …)."
+        )
+    entry = decision.entry
+    return {
+        "action": str(decision.action),
+        "reason": None if decision.reason is None else str(decision.reason),
+        "entry": entry
+        and {
+            "rung": tuple(map(index, entry.rung)),
+            "score": float(entry.score),
+            "waits": bool(entry.waits),
+        },
+        "cutoff": None if decision.cutoff is None else float(decision.cutoff),
+        "exploits": decision.exploit is not None,
+    }
+
+
+def ask_next_work(scheduler: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    Ask `next_work` the text of a `Question`; the user's code may raise anything.
+
+    Raises:
+        TrainableError: The answer is no trial that waits, no `Close` and no `Idle`.
+    """
+    work = scheduler.next_work(WorkView(json.loads(arguments["text"])))
+    match work:
+        case WaitingTrial():
+            return {"rung": tuple(map(index, work.rung)), "trial_id": index(work.trial_id)}
+        case Close():
+            return {"rung": tuple(map(index, work.rung)), "keep": index(work.keep)}
+        case Idle():
+            return {"idle": str(work)}
+    raise TrainableError(
+        f"{NEXT_WORK} returned {_described(work)}; return a trial of view.best_waiting(rung), "
+        "studydb.Close(rung, keep), studydb.Idle.START_NEW or studydb.Idle.WAIT."
+    )
+
+
+def _described(answer: Any) -> str:
+    return "None" if answer is None else type(answer).__name__
+
+
+class _EntryAnswer(Struct, frozen=True, forbid_unknown_fields=True):
+    rung: tuple[int, int]
+    score: float
+    waits: bool
+
+
+class JudgeAnswer(Struct, frozen=True, forbid_unknown_fields=True):
+    """The answer of `ask_judge`, which the worker decodes and does not trust."""
+
+    action: Action
+    reason: Reason | None
+    entry: _EntryAnswer | None
+    cutoff: float | None
+    exploits: bool
+
+
+class WorkAnswer(Struct, frozen=True, forbid_unknown_fields=True):
+    """The answer of `ask_next_work`, which the worker decodes and does not trust."""
+
+    rung: tuple[int, int] | None = None
+    trial_id: int | None = None
+    keep: int | None = None
+    idle: Idle | None = None
+
+
+def read_decision(question: Question, answer: JudgeAnswer, plan: SchedulerPlan) -> Decision:
+    """
+    Turn an answer into a decision that can be carried out.
+
+    Raises:
+        DecisionFailed: No scheduler can decide this; the message says why.
+    """
+    reasons = _REASONS.get(answer.action)
+    if reasons is None or answer.exploits:
+        raise DecisionFailed(f"{JUDGE} answered {answer.action}, which no operation carries out.")
+    if answer.reason not in (None, *reasons):
+        raise DecisionFailed(f"{JUDGE} answered {answer.action} with the reason {answer.reason}.")
+    key = JudgeView(json.loads(question.text)).key
+    entry = None if answer.entry is None else _read_entry(key, answer.entry)
+    waits = entry is not None and entry.waits
+    if (answer.action is Action.PAUSE) != waits:
+        raise DecisionFailed(
+            f"{JUDGE} answered {answer.action} with waits={waits}; a trial that pauses has an "
+            "entry with waits=True, and no other trial has one."
+        )
+    if waits and not plan.resumes:
+        raise DecisionFailed(f"{JUDGE} answered PAUSE; set resumes = True in its class.")
+    if answer.cutoff is not None and math.isnan(answer.cutoff):
+        raise DecisionFailed(f"{JUDGE} answered with the cutoff NaN.")
+    return Decision(answer.action, answer.reason or reasons[0], entry, answer.cutoff)
+
+
+def _read_entry(key: RungKey, entry: _EntryAnswer) -> Entry:
+    if entry.rung != key:
+        raise DecisionFailed(
+            f"{JUDGE} records in the rung {entry.rung}; the report is at {tuple(key)}."
+        )
+    if math.isnan(entry.score):
+        raise DecisionFailed(f"{JUDGE} records the score NaN; give math.inf for the worst.")
+    return Entry(key, entry.score, entry.waits)
+
+
+def read_work(question: Question, answer: WorkAnswer) -> Work:
+    """
+    Turn an answer into work that can be done.
+
+    Raises:
+        DecisionFailed: The answer names a rung that is not there, or a trial that does not wait.
+    """
+    view = WorkView(json.loads(question.text))
+    match answer:
+        case WorkAnswer(rung=None, trial_id=None, keep=None, idle=Idle() as idle):
+            return idle
+        case WorkAnswer(rung=(bracket, step), trial_id=int(), keep=None, idle=None):
+            waiting = view.best_waiting(RungKey(bracket, step))
+            if waiting is None or waiting.trial_id != answer.trial_id:
+                raise DecisionFailed(
+                    f"{NEXT_WORK} resumes a trial at the rung {(bracket, step)} that is not the "
+                    "best that waits there; return what view.best_waiting(rung) has returned."
+                )
+            return waiting
+        case WorkAnswer(rung=(bracket, step), trial_id=None, keep=int() as keep, idle=None):
+            return _read_close(view, Close(RungKey(bracket, step), keep))
+    raise DecisionFailed(f"{NEXT_WORK} gave an answer that is no work.")
+
+
+def _read_close(view: WorkView, closing: Close) -> Close | Idle:
+    if closing.keep < 0:
+        raise DecisionFailed(f"{NEXT_WORK} keeps {closing.keep} trials; give 0 or more.")
+    known = view.find(closing.rung)
+    if known is None:
+        raise DecisionFailed(
+            f"{NEXT_WORK} closes the rung {tuple(closing.rung)}, which it does not have."
+        )
+    return Idle.WAIT if known.is_closed or known.n_entries == 0 else closing

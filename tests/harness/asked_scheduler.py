@@ -1,0 +1,55 @@
+"""Custom schedulers that are asked in the process of the test."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import msgspec
+
+from studydb.domain.custom_scheduler import JUDGE, CustomScheduler, Question, SchedulerPlan
+from studydb.domain.life.decisions import Decision
+from studydb.domain.records import Batch, Study
+from studydb.domain.scheduling import Work
+from studydb.lease.scheduler_judge import SchedulerJudge
+from studydb.schedulers import UserScheduler
+from studydb.trainables.custom_schedulers import (
+    JudgeAnswer,
+    WorkAnswer,
+    ask_judge,
+    ask_next_work,
+    read_decision,
+    read_work,
+)
+
+Answered = TypeVar("Answered")
+
+
+def described(scheduler: CustomScheduler) -> UserScheduler:
+    """The scheduler of a study's row; an operation that needs an answer raises DecisionNeeded."""
+    made = UserScheduler.of(scheduler)
+    return replace(made, plan=SchedulerPlan.of(scheduler))
+
+
+def asked(scheduler: CustomScheduler) -> UserScheduler:
+    """The same, with the user's code asked in this process, by the same plain data."""
+    made = described(scheduler)
+
+    def ask(question: Question) -> Decision | Work:
+        arguments = json.loads(json.dumps({"text": question.text}))
+        if question.method == JUDGE:
+            judged = over_the_wire(ask_judge(scheduler, arguments), JudgeAnswer)
+            return read_decision(question, judged, made.plan)
+        return read_work(question, over_the_wire(ask_next_work(scheduler, arguments), WorkAnswer))
+
+    return made.asked_by(ask)
+
+
+def over_the_wire(answer: dict[str, Any], kind: type[Any]) -> Any:
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(answer), type=kind)
+
+
+def sent(study: Study, call: Callable[[Batch], Answered], batch: Batch) -> Answered:
+    """Send a batch as a worker does: ask the scheduler what the transaction needs."""
+    judge = SchedulerJudge.of(study)
+    return call(batch) if judge is None else judge.send(call, batch)

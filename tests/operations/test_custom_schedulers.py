@@ -1,0 +1,452 @@
+"""A decision of a scheduler in the user's code is stored only if the rung is as the code saw it."""
+
+import threading
+from dataclasses import dataclass, replace
+
+import pytest
+from harness.arrange import (
+    SimulatedWorker,
+    new_request,
+    new_study,
+    recover_after_expiry,
+    rows,
+    unchanged_rows,
+)
+from harness.asked_scheduler import asked, described
+
+import studydb
+from studydb.domain.deciding import DecisionFailed, DecisionNeeded, NotAsked
+from studydb.domain.errors import LeaseLost, NotAllowed, StorageBusy
+from studydb.domain.life.decisions import Action, Decision, Entry, RungKey
+from studydb.domain.life.states import Reason, State, Status
+from studydb.domain.scheduling import Close, Idle
+from studydb.lease import scheduler_judge
+from studydb.lease.acquire import Acquirer
+from studydb.lease.held import HeldAttempt
+from studydb.lease.scheduler_judge import SchedulerJudge
+from studydb.operations import control
+from studydb.operations.finish import finish
+from studydb.operations.promote import NextStep, promote
+from studydb.operations.report import report
+from studydb.operations.study_progress import read_progress
+
+RUNG = RungKey(0, 2)
+
+
+@dataclass(frozen=True)
+class StopWorse(studydb.CustomScheduler):
+    """Stop a trial that is worse than all entries before; tell `hook` before each answer."""
+
+    max_t: int = 9
+    milestones: tuple = (2, 4)
+    reads_best = 1
+
+    def judge(self, report, view):
+        Hook.call()
+        best = view.best(view.key, 1)
+        worse = bool(best) and report.score > best[0].score
+        return Decision(
+            Action.STOP if worse else Action.CONTINUE, entry=Entry(view.key, report.score)
+        )
+
+
+class Hook:
+    """What a test does while the user's code decides; once."""
+
+    act = None
+
+    @classmethod
+    def call(cls):
+        act, cls.act = cls.act, None
+        if act is not None:
+            act()
+
+
+def under(database, scheduler=None, **overrides):
+    made = asked(scheduler or StopWorse())
+    return SimulatedWorker(database, new_study(database, scheduler=made, **overrides))
+
+
+def entries(database, study):
+    return rows(
+        database,
+        "SELECT e.score, e.action FROM rung_entry e JOIN rung r ON r.id = e.rung_id "
+        f"WHERE r.study_id = {study.id} ORDER BY e.ordinal",
+    )
+
+
+def test_decision_on_a_rung_that_another_trial_has_entered_meanwhile_is_not_stored(database):
+    worker = under(database)
+    first, second = worker.take(), worker.take()
+    first.report(0.9)
+    second.report(0.9)
+    Hook.act = lambda: second.report(0.1)
+
+    answer = first.report(0.5)  # by the rung as it was at first, the trial would go on
+
+    assert answer.verdict.reason is Reason.EARLY_STOPPED
+    assert entries(database, worker.study) == [(0.1, "CONTINUE"), (0.5, "STOP")]
+
+
+def test_transaction_without_the_answer_stores_nothing(database):
+    study = new_study(database, scheduler=described(StopWorse()))
+    run = SimulatedWorker(database, study).take()
+    batch = run.batch(0.5, 0.4)
+
+    with unchanged_rows(database), pytest.raises(DecisionNeeded) as needed:
+        report(database, study, lease=run.lease, batch=batch)
+    with unchanged_rows(database), pytest.raises(DecisionNeeded):
+        finish(database, study, lease=run.lease, outcome=Reason.COMPLETED, batch=batch)
+
+    assert needed.value.step == 2
+
+
+def test_batch_with_several_due_results_asks_about_each_in_turn(database):
+    worker = under(database)
+    run = worker.take()
+
+    answer = run.report(0.5, 0.4, 0.3, 0.2)
+
+    assert answer.verdict is None
+    assert entries(database, worker.study) == [(0.4, "CONTINUE"), (0.2, "CONTINUE")]
+    other = worker.take()
+    assert other.report(0.9, 0.8, 0.7, 0.6).verdict.reason is Reason.EARLY_STOPPED
+    assert other.trial().summary.last_step == 2
+
+
+def test_batch_that_is_sent_again_gets_the_stored_answer_without_a_question(database):
+    worker = under(database)
+    run = worker.take()
+    batch = run.batch(0.5, 0.4)
+    answer = run.send(batch)
+    Hook.act = pytest.fail
+
+    with unchanged_rows(database):
+        assert run.send(batch) == answer
+
+    Hook.act = None
+
+
+def test_trial_that_was_judged_at_the_rung_before_is_not_judged_again(database, clock):
+    worker = under(database)
+    run = worker.take()
+    run.report(0.5, 0.4)
+    recover_after_expiry(clock, database, worker.study)
+    Hook.act = pytest.fail
+
+    assert worker.take().report(0.9, 0.9).verdict is None
+
+    Hook.act = None
+    assert entries(database, worker.study) == [(0.4, "CONTINUE")]
+
+
+def test_trial_completes_at_max_t_without_a_question(database):
+    worker = under(database, StopWorse(max_t=3, milestones=(2,)))
+    run = worker.take()
+    run.report(0.5, 0.4)
+    Hook.act = pytest.fail
+
+    assert run.report(0.3).verdict.reason is Reason.COMPLETED
+
+    Hook.act = None
+
+
+def test_attempt_that_has_lost_its_trial_asks_nothing(database, clock):
+    worker = under(database)
+    run = worker.take()
+    recover_after_expiry(clock, database, worker.study)
+    worker.take()
+    Hook.act = pytest.fail
+
+    with unchanged_rows(database), pytest.raises(LeaseLost):
+        run.report(0.5, 0.4)
+
+    Hook.act = None
+
+
+def failing(study, error):
+    def ask(_question):
+        raise error
+
+    return replace(study, scheduler=study.scheduler.asked_by(ask))
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_scheduler_that_does_not_decide_pauses_the_study_and_the_trial_goes_on(database, ends):
+    worker = under(database)
+    run = worker.take()
+    worker.study = failing(worker.study, DecisionFailed("it hangs", traceback="a trace"))
+
+    if ends:
+        assert run.finish(0.5, 0.4).reason is Reason.COMPLETED
+    else:
+        assert run.report(0.5, 0.4).verdict is None
+        assert run.report(0.3).verdict is None  # RUNNING trials do not obey this pause
+
+    progress = read_progress(database, worker.study)
+    assert progress.status is Status.PAUSED
+    assert progress.pause_reason.startswith(f"on trial {run.lease.number} at step 2, the scheduler")
+    assert progress.pause_reason.endswith("has not decided: it hangs")
+    assert progress.keeps_workers
+    assert entries(database, worker.study) == []
+    ((data,),) = rows(database, "SELECT data FROM event WHERE kind = 'study paused'")
+    assert "a trace" in str(data)
+    control.set_status(database, worker.study, Status.RUNNING, new_request())
+    assert read_progress(database, worker.study).pause_reason is None
+
+
+def test_rung_that_changes_each_time_gives_the_batch_back_unsent(database, monkeypatch):
+    monkeypatch.setattr(scheduler_judge, "TRIES", 3)
+    worker = under(database)
+    run = worker.take()
+    run.report(0.9)
+    n_asked = []
+
+    def ask(question):
+        n_asked.append(question)
+        SimulatedWorker(database, worker.study_as_it_was).take().report(0.9, 0.9)
+        return Decision(entry=Entry(RUNG, 0.5))
+
+    worker.study_as_it_was = worker.study
+    worker.study = replace(worker.study, scheduler=worker.study.scheduler.asked_by(ask))
+
+    with pytest.raises(StorageBusy, match="has judged step 2 3 times, and each time another trial"):
+        run.report(0.5)
+
+    assert len(n_asked) == 3
+    assert run.trial().summary.last_step == 1
+    worker.study = worker.study_as_it_was
+    assert run.report(0.5).verdict is None
+
+
+def test_process_that_stops_keeps_what_was_judged_and_drops_the_rest(database):
+    worker = under(database)
+    run = worker.take()
+    study = failing(worker.study, NotAsked())
+    held = HeldAttempt(database, study, run.claimed)
+    for result in run.batch(0.5, 0.4, 0.3).results:
+        held.add(result)
+
+    with pytest.raises(StorageBusy, match="This process is stopping, so the scheduler"):
+        held.flush(patience_s=0.0)
+    ending = held.end(Reason.PREEMPTED)
+
+    assert ending.state is State.PENDING
+    assert run.trial().summary.last_step == 1
+    assert entries(database, study) == []
+    held.close()
+
+
+def test_results_behind_one_that_was_not_judged_are_dropped(database):
+    """Results that came after the batch was taken must not leave a gap in the stored steps."""
+    worker = under(database)
+    run = worker.take()
+    held = HeldAttempt(database, failing(worker.study, NotAsked()), run.claimed)
+    first, second, third = run.batch(0.5, 0.4, 0.3).results
+    held.add(first)
+    held.add(second)
+    with pytest.raises(StorageBusy):
+        held.flush(patience_s=0.0)
+    held.add(third)
+
+    held.end(Reason.PREEMPTED)
+
+    assert run.trial().summary.last_step == 1
+    held.close()
+
+
+def test_process_that_cannot_ask_the_scheduler_refuses_the_trial(database):
+    study = new_study(database, scheduler=described(StopWorse()))
+    run = SimulatedWorker(database, study).take()
+
+    with pytest.raises(NotAllowed, match="has a scheduler in the user's own code"):
+        SchedulerJudge.of(study)
+    with pytest.raises(NotAllowed):
+        HeldAttempt(database, study, run.claimed)
+
+
+def test_trials_that_report_at_the_same_time_are_judged_by_the_rung_at_their_turn(database):
+    """All answers are given before one of them is stored; each is stored, and none twice."""
+    worker = under(database)
+    runs = [worker.take() for _ in range(4)]
+    for run in runs:
+        run.report(0.9)
+    together = threading.Barrier(4)
+    inner = worker.study.scheduler.ask
+    first = set()
+
+    def ask(question):
+        decision = inner(question)
+        if threading.get_ident() not in first:
+            first.add(threading.get_ident())
+            together.wait(20)
+        return decision
+
+    worker.study = replace(worker.study, scheduler=worker.study.scheduler.asked_by(ask))
+    if not database.postgresql:
+        together = threading.Barrier(1)
+    threads = [threading.Thread(target=runs[n].report, args=(0.5 + n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    found = entries(database, worker.study)
+    assert sorted(score for score, _ in found) == [0.5, 1.5, 2.5, 3.5]
+    best = float("inf")
+    for score, action in found:  # in the order in which they were stored
+        assert action == ("STOP" if score > best else "CONTINUE")
+        best = min(best, score)
+
+
+# --- what free workers do
+
+
+@dataclass(frozen=True)
+class Waiting(studydb.CustomScheduler):
+    """Pause each trial at step 2, and answer what the test wants."""
+
+    max_t: int = 9
+    milestones: tuple = (2,)
+    resumes = True
+
+    def judge(self, report, view):
+        return Decision(Action.PAUSE, entry=Entry(view.key, report.score, waits=True))
+
+    def next_work(self, view):
+        return Answers.work(view)
+
+
+class Answers:
+    work = staticmethod(lambda _view: Idle.START_NEW)
+
+
+@pytest.fixture
+def answers(monkeypatch):
+    return lambda work: monkeypatch.setattr(Answers, "work", staticmethod(work))
+
+
+def waiting(database, *values, **overrides):
+    worker = under(database, Waiting(), **{"num_trials": len(values)} | overrides)
+    for value in values:
+        run = worker.take()
+        run.report(value, value)
+        run.finish(outcome=Reason.PREEMPTED)
+    return worker
+
+
+def test_choice_that_another_worker_has_made_first_is_dropped_and_asked_again(database, answers):
+    worker = waiting(database, 0.5, 0.3, num_trials=3)
+    best = lambda view: view.best_waiting(RUNG) or Idle.WAIT  # noqa: E731
+
+    def slow(view):
+        answers(best)
+        assert promote(database, worker.study, worker.claimant()) is NextStep.CLAIM
+        return best(view)
+
+    answers(slow)
+
+    assert promote(database, worker.study, worker.claimant()) is NextStep.CLAIM
+    assert len(rows(database, "SELECT id FROM event WHERE kind = 'promoted'")) == 1
+
+
+def test_scheduler_that_names_no_work_pauses_the_study_once(database, answers):
+    worker = waiting(database, 0.5)
+    answers(lambda _view: None)
+    broken = failing(worker.study, DecisionFailed("it hangs"))
+
+    assert read_progress(database, broken).can_claim  # so that a worker asks, and pauses the study
+    assert promote(database, broken, worker.claimant()) is NextStep.WAIT
+    assert promote(database, broken, worker.claimant()) is NextStep.WAIT
+
+    progress = read_progress(database, broken)
+    assert progress.status is Status.PAUSED
+    assert "has not named work: it hangs" in progress.pause_reason
+    assert len(rows(database, "SELECT id FROM event WHERE kind = 'study paused'")) == 1
+
+
+def test_reader_that_cannot_ask_knows_the_end_from_the_record_until_a_rung_changes(
+    database, answers
+):
+    worker = waiting(database, 0.5, 0.3)
+    reader = replace(worker.study, scheduler=replace(worker.study.scheduler, ask=None))
+    answers(lambda _view: Idle.WAIT)
+    assert read_progress(database, reader).status is Status.RUNNING
+
+    acquirer = Acquirer(database, worker.study, worker_id=worker.id, lease_s=90.0)
+    assert acquirer.acquire() is None
+
+    assert read_progress(database, reader).status is Status.FINISHED
+    with unchanged_rows(database):
+        assert acquirer.look().status is Status.FINISHED
+    control.extend(database, worker.study, new_request(), n_more=1)
+    assert read_progress(database, reader).status is Status.RUNNING
+
+
+def test_worker_that_only_looks_records_the_end(database, answers):
+    worker = waiting(database, 0.5)
+    reader = replace(worker.study, scheduler=replace(worker.study.scheduler, ask=None))
+    answers(lambda _view: Idle.WAIT)
+
+    Acquirer(database, worker.study, worker_id=worker.id, lease_s=90.0).look()
+
+    assert read_progress(database, reader).status is Status.FINISHED
+
+
+def test_end_is_not_recorded_while_a_trial_is_underway_or_may_be_made(database, answers):
+    worker = waiting(database, 0.5, num_trials=2)
+    answers(lambda _view: Idle.START_NEW)
+    assert promote(database, worker.study, worker.claimant()) is NextStep.START_NEW
+    worker.take()
+    answers(lambda _view: Idle.WAIT)
+    assert promote(database, worker.study, worker.claimant()) is NextStep.WAIT
+
+    assert rows(database, "SELECT id FROM event WHERE kind = 'scheduler idle'") == []
+
+
+def test_custom_scheduler_closes_a_rung(database, answers):
+    worker = waiting(database, 0.5, 0.3, 0.4)
+
+    def work(view):
+        if not view.rung(RUNG).is_closed:
+            return Close(RUNG, 1)
+        return view.best_waiting(RUNG) or Idle.WAIT
+
+    answers(work)
+
+    assert promote(database, worker.study, worker.claimant()) is NextStep.CLAIM
+    run = worker.take()
+    assert run.lease.number == 1
+    run.finish()
+    assert promote(database, worker.study, worker.claimant()) is NextStep.WAIT
+    assert read_progress(database, worker.study).status is Status.FINISHED
+
+
+def test_answers_are_kept_until_the_batch_is_stored(database):
+    """A send whose reply was lost is repeated with the same answer, not with another question."""
+    worker = under(database)
+    run = worker.take()
+    asked_for = []
+    inner = worker.study.scheduler.ask
+
+    def ask(question):
+        asked_for.append(question)
+        return inner(question)
+
+    judge = SchedulerJudge("Cup()", ask)
+    calls = []
+
+    def call(batch):
+        answer = report(database, worker.study, lease=run.lease, batch=batch)
+        calls.append(answer)
+        if len(calls) == 1:
+            raise StorageBusy("the reply was lost")
+        return answer
+
+    batch = run.batch(0.5, 0.4)
+    with pytest.raises(StorageBusy):
+        judge.send(call, batch)
+    assert judge.send(call, batch) == calls[0]
+
+    assert len(asked_for) == 1
+    judge.stored()

@@ -1,0 +1,81 @@
+"""The example of docs/custom-schedulers.md runs as it is written, over kills."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from fleet.workers import eventually
+from harness.documented_code import DOCS
+
+import studydb
+from studydb.operations.reads import list_trials
+
+TRAIN = """
+import time
+
+def main(config, trial):
+    for step in range(trial.start_step + 1, 12):
+        trial.report({"loss": config["lr"] + 1 / step}, checkpoint={"step": step})
+        time.sleep(0.05)
+"""
+
+
+def block(language):
+    """The only block of code in a language on the page."""
+    page = (DOCS / "custom-schedulers.md").read_text()
+    (code,) = re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    return code
+
+
+def test_example_has_fewer_than_40_lines():
+    assert block("python").count("\n") < 40
+
+
+@pytest.mark.row("E12")
+def test_example_of_the_page_runs_over_kills_of_the_worker_and_of_the_process_that_decides(
+    stage, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STUDYDB_STORAGE", stage.storage)
+    (tmp_path / "my_rules.py").write_text(block("python"))
+    (tmp_path / "train.py").write_text(TRAIN)
+    stage.command(*shlex.split(block("sh").replace("\\\n", " "))[1:])
+    console = Path(sys.executable).parent / "studydb"
+    work = [console, "worker", "--study", "heats", "--lease", "2"]
+    study = studydb.load_study("heats", storage=stage.storage)
+
+    with subprocess.Popen(work) as worker:
+        decider = eventually(lambda: decider_of(worker.pid))
+        decider.kill()
+        decider.wait(10)
+        again = eventually(lambda: decider_of(worker.pid))
+        assert again != decider
+        eventually(lambda: any(row.summary.last_step == 2 for row in rows(study)))
+        worker.kill()
+    assert subprocess.run(work, check=True, timeout=120).returncode == 0
+
+    trials = sorted(rows(study), key=lambda row: row.params["lr"])
+    assert [(row.summary.last_step, row.reason) for row in trials] == [
+        (9, "COMPLETED"),
+        *[(2, "GIVEN_UP")] * 5,
+    ]
+    assert study.status == "FINISHED"
+    study.close()
+
+
+def rows(study):
+    return list_trials(study.database, study.record)
+
+
+def decider_of(pid):
+    for process in psutil.Process(pid).children(recursive=True):
+        try:
+            if process.name() == "studydb-decider":
+                return process
+        except psutil.NoSuchProcess:
+            continue
+    return None
