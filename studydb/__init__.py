@@ -15,6 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from studydb.analysis.recorded_curves import RecordedCurves as RecordedCurves
+    from studydb.analysis.simulated import Simulation as Simulation
     from studydb.child.running_trial import RunningTrial
     from studydb.child.running_trial import checkpoint as checkpoint
     from studydb.child.running_trial import config as config
@@ -67,6 +69,9 @@ if TYPE_CHECKING:
     from studydb.lease.own_trial import OwnTrial as OwnTrial
     from studydb.schedulers import ASHA as ASHA
     from studydb.schedulers import FIFO as FIFO
+    from studydb.schedulers import HyperBand as HyperBand
+    from studydb.schedulers import MedianStopping as MedianStopping
+    from studydb.schedulers import OneEpoch as OneEpoch
     from studydb.searchers import GridSearch as GridSearch
     from studydb.searchers import RandomSearch as RandomSearch
     from studydb.study import Study as Study
@@ -74,6 +79,7 @@ if TYPE_CHECKING:
     from studydb.study import delete_study as delete_study
     from studydb.study import load_study as load_study
     from studydb.study.frozen_trial import FrozenTrial as FrozenTrial
+    from studydb.study.simulation import simulate as simulate
     from studydb.trainables import Command as Command
     from studydb.trainables import Trainable as Trainable
     from studydb.trainables import with_parameters as with_parameters
@@ -82,6 +88,8 @@ if TYPE_CHECKING:
     Trial = RunningTrial
 
 _HOMES = {
+    "studydb.analysis.recorded_curves": ("RecordedCurves",),
+    "studydb.analysis.simulated": ("Simulation",),
     "studydb.child.running_trial": ("Trial", "checkpoint", "config", "report"),
     "studydb.domain.errors": (
         "BudgetSpent",
@@ -125,10 +133,11 @@ _HOMES = {
     "studydb.domain.scheduling": ("Close", "Idle", "Scheduler"),
     "studydb.domain.searching": ("Searcher",),
     "studydb.lease.own_trial": ("OwnTrial",),
-    "studydb.schedulers": ("ASHA", "FIFO"),
+    "studydb.schedulers": ("ASHA", "FIFO", "HyperBand", "MedianStopping", "OneEpoch"),
     "studydb.searchers": ("GridSearch", "OptunaSearch", "RandomSearch"),
     "studydb.study": ("Study", "create_study", "delete_study", "load_study"),
     "studydb.study.frozen_trial": ("FrozenTrial",),
+    "studydb.study.simulation": ("simulate",),
     "studydb.trainables": ("Command", "Trainable", "with_parameters"),
     "studydb.trainables.ray_classes": ("from_ray",),
 }

@@ -11,10 +11,11 @@ from benchmarks.growth import growth
 from benchmarks.idle import idle
 from benchmarks.long import long
 from benchmarks.loops import loops
-from benchmarks.orders import orders
 from benchmarks.real import real
 from benchmarks.report import report
 from benchmarks.reuse import reuse
+from benchmarks.schedulers import schedulers
+from benchmarks.simulate import simulate
 from benchmarks.start import start
 from benchmarks.trial import trial
 from benchmarks.worker import worker
@@ -32,6 +33,6 @@ def bench() -> None:
 
 for command in (
     *(trial, claim, ask, report, decide, growth, burden),
-    *(frames, worker, loops, idle, start, reuse, real, long, orders),
+    *(frames, worker, loops, idle, start, reuse, real, long, schedulers, simulate),
 ):
     bench.add_command(command)

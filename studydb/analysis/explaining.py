@@ -1,10 +1,10 @@
 """Say in a sentence why a trial ended, or what it waits for."""
 
 from studydb.analysis.definition import rule_text
-from studydb.domain.life.decisions import DecidedBy
+from studydb.domain.life.decisions import Action, DecidedBy
 from studydb.domain.life.rules import first_hit
-from studydb.domain.life.states import Reason
-from studydb.domain.listed_rows import Judgement
+from studydb.domain.life.states import Reason, State
+from studydb.domain.listed_rows import MOST_COUNTED, Judgement
 from studydb.domain.metrics import Result
 from studydb.domain.records import Study, TrialRow
 from studydb.domain.text.display import counted, duration_text, value_text
@@ -14,11 +14,13 @@ from studydb.operations.reads import TrialDetails
 def explain_state(study: Study, details: TrialDetails) -> str | None:  # noqa: PLR0911  one line per reason
     """Explain why a trial ended or waits; None if its state and reason need no explanation."""
     if details.trial.paused_by == DecidedBy.SCHEDULER and details.judgements:
-        reported = _reported(study, details.judgements[-1])
-        return f"{reported}; the trial waits there until a free worker promotes it"
+        return _explain_pause(study, details.judgements[-1])
+    if details.trial.state in (State.PENDING, State.RUNNING):
+        return _explain_promotion(study, details)
     match details.trial.reason:
         case Reason.GIVEN_UP if details.judgements:
-            return f"{_reported(study, details.judgements[-1])}; the rung kept better trials"
+            judged = details.judgements[-1]
+            return f"{_reported(study, judged)}{_ranked(judged)}; the rung kept better trials"
         case Reason.EARLY_STOPPED if details.judgements:
             return _explain_judgement(study, details.judgements[-1])
         case Reason.RULE_STOPPED if details.last_result is not None:
@@ -34,15 +36,45 @@ def explain_state(study: Study, details: TrialDetails) -> str | None:  # noqa: P
     return None
 
 
-def _explain_judgement(study: Study, judged: Judgement) -> str:
+def _explain_pause(study: Study, judged: Judgement) -> str | None:
+    if study.scheduler.resumes:
+        reported = f"{_reported(study, judged)}{_ranked(judged)}"
+        return f"{reported}; the trial waits there until a free worker promotes it"
+    why = _explain_judgement(study, judged)
+    return why and f"{why}; the trial is paused until a person resumes it"
+
+
+def _explain_judgement(study: Study, judged: Judgement) -> str | None:
+    if judged.action == Action.CONTINUE:  # the report that ended the trial entered no rung
+        return None
     reported = _reported(study, judged)
     if judged.cutoff is None:
         return f"{reported}, which counts as the worst value"
-    return f"{reported}, worse than the cutoff {value_text(judged.cutoff)} of the earlier trials"
+    worse = f"worse than the cutoff {value_text(judged.cutoff)} of the earlier trials"
+    return f"{reported}, {worse}{_ranked(judged)}"
+
+
+def _explain_promotion(study: Study, details: TrialDetails) -> str | None:
+    """Say from which rung a trial that goes on was promoted; None if it was not promoted."""
+    promoted = [one for one in details.judgements if one.promoted_at is not None]
+    if not promoted:
+        return None
+    judged = promoted[-1]
+    return f"{_reported(study, judged)}{_ranked(judged)}; the scheduler has promoted the trial"
 
 
 def _reported(study: Study, judged: Judgement) -> str:
-    return f"{study.objective} at rung {judged.rung} was {value_text(judged.value)}"
+    bracket = f" of bracket {judged.bracket}" if judged.bracket else ""
+    return f"{study.objective} at rung {judged.rung}{bracket} was {value_text(judged.value)}"
+
+
+def _ranked(judged: Judgement) -> str:
+    """Return the trial's rank at the rung as it is now; nothing without a rank."""
+    if judged.rank is None:
+        return ""
+    if judged.rank > MOST_COUNTED:
+        return f", with more than {MOST_COUNTED:,} better trials there now"
+    return f", rank {judged.rank} of {judged.n_ranked} there now"
 
 
 def _explain_rule(study: Study, last: Result, rule_met: str | None) -> str | None:

@@ -34,6 +34,7 @@ def ends_text(overview: Overview) -> str | None:
     counts = (
         (ends.completed, "completed"),
         (ends.stopped_early, "stopped early"),
+        (ends.given_up, "given up"),
         (ends.cancelled, "cancelled"),
     )
     text = ", ".join(f"{count} {how}" for count, how in counts if count)
@@ -136,6 +137,8 @@ def next_commands(study: Study, overview: Overview) -> list[str]:
     """Choose the commands that a person probably needs next, without --storage."""
     name, row = shlex.quote(study.name), overview.row
     commands = [f"studydb trials {name} --state ERROR"] if row.error else []
+    if overview.progress.promotes and row.paused:
+        commands.append(f"studydb rungs {name}")  # at which the PAUSED trials wait
     match overview.progress.status:
         case Status.FINISHED:
             commands += [f"studydb best {name}"] if overview.best is not None else []

@@ -27,8 +27,9 @@ from typing import Any
 
 from msgspec import Raw, Struct, msgpack
 
+from studydb.artifacts.checkpoint_records import Count
 from studydb.child import run
-from studydb.child.channel import Channel, Frame, decode
+from studydb.child.channel import Channel, Frame, FrameError
 from studydb.child.job import TrainableImport
 from studydb.child.staleness import Staleness
 from studydb.child.streams import flush_streams, prepare_streams
@@ -76,7 +77,7 @@ class Ready(Struct, frozen=True, tag="ready"):
 class Unready(Struct, frozen=True, tag="unready"):
     """The object at a position cannot be made, so the process ends."""
 
-    position: int
+    position: Count
     failure: Failure
 
 
@@ -119,8 +120,17 @@ def write_question(question: Question, arguments: Mapping[str, Any]) -> Frame:
 
 
 def read_from_decider(frame: Frame) -> FromDecider:
-    """Decode a message of a decider, or raise FrameError."""
-    return decode(_answers, frame, sender="process that decides")
+    """
+    Decode a message of a decider.
+
+    Raises:
+        FrameError: The frame is not a message of a decider.
+    """
+    try:
+        return _answers.decode(frame.header)
+    except Exception as cause:  # a decoder may raise anything for hostile bytes
+        why = f"{type(cause).__name__}: {cause}"
+        raise FrameError(f"The process that decides sent no message: {why}.") from cause
 
 
 def main(channel: Channel) -> None:

@@ -13,7 +13,8 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from studydb.child import decider, run, template
+from studydb.child import run, template
+from studydb.child.channel import Channel
 from studydb.child.forking import ChildKind, ForkingServer
 
 
@@ -31,12 +32,18 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         begin={
             ChildKind.ATTEMPT: run.main,
             ChildKind.TEMPLATE: template.main,
-            ChildKind.DECIDER: decider.main,
+            ChildKind.DECIDER: _decide,
         },
     )
     gc.collect()
     gc.freeze()  # without this, a garbage collection in a child would copy every shared page
     server.serve()
+
+
+def _decide(channel: Channel) -> None:
+    from studydb.child import decider  # noqa: PLC0415  most studies have none
+
+    decider.main(channel)
 
 
 if __name__ == "__main__":

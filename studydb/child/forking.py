@@ -3,7 +3,8 @@ Fork children on request, for the fork server and for templates.
 
 A request is a number and a kind, with three descriptors: the child's channel, stdout, stderr. The
 replies are frames: `Forked`, `Refused` or `Outdated`, and `Exited` once a child and its process
-group have ended. When the parent dies, all descendants of this process are killed.
+group have ended. When the parent of the forking process dies, all descendants of the forking
+process are killed.
 """
 
 import errno
@@ -41,11 +42,11 @@ CHILD_ID_VARIABLE = "STUDYDB_CHILD"
 
 SERVER_ID_VARIABLE = "STUDYDB_FORK_SERVER"
 """
-The environment variable that holds the fork server's random word. All descendants of the server
+The environment variable that holds the fork server's random id. All descendants of the server
 inherit the variable, so the worker can find them after the server has died.
 """
 
-_STRAYS_EVERY_S = 0.5
+_ORPHAN_CHECK_EVERY_S = 0.5
 _LAST_WAIT_S = 1.5
 _POLL_S = 0.005
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -128,6 +129,7 @@ class ForkingServer:
         self._outdated = outdated
         self._at_end = at_end
         self._children: dict[int, int] = {}  # request numbers by pid
+        self._deciders: set[int] = set()  # the request numbers of deciders
         self._strays_due_s: float | None = None
         self._wakeup, alarm = socket.socketpair()
         self._wakeup.setblocking(False)
@@ -190,6 +192,8 @@ class ForkingServer:
             return Outdated(number, reason)
         pid = self._fork(number, kind, descriptors)
         self._children[pid] = number
+        if kind is ChildKind.DECIDER:
+            self._deciders.add(number)
         # `start_of` returns None for a child that has already ended; 0 means an unknown start.
         return Forked(number, pid, start_of(pid) or 0)
 
@@ -247,7 +251,8 @@ class ForkingServer:
             number = self._children.pop(pid, None)
             if number is None:  # an adopted orphan
                 continue
-            self._strays_due_s = self._strays_due_s or time.monotonic() + _STRAYS_EVERY_S
+            self._deciders.discard(number)
+            self._strays_due_s = self._strays_due_s or time.monotonic() + _ORPHAN_CHECK_EVERY_S
             self._reply(Exited(number, status) if status >= 0 else Exited(number, signal=-status))
 
     def _kill_strays(self) -> None:
@@ -256,7 +261,7 @@ class ForkingServer:
 
         This process adopts orphans. The environment of an orphan contains the request number of the
         child that left it. An orphan that was forked without exec has no number; it is killed when
-        no child is left.
+        no child is left but deciders, which live as long as their worker.
         """
         if self._strays_due_s is None or time.monotonic() < self._strays_due_s:
             return
@@ -264,9 +269,9 @@ class ForkingServer:
         live = set(self._children.values())
         for pid in strays:
             owner = _owner_of(pid)
-            if not live or (owner is not None and owner not in live):
+            if not live - self._deciders or (owner is not None and owner not in live):
                 kill_group(pid)
-        self._strays_due_s = time.monotonic() + _STRAYS_EVERY_S if strays else None
+        self._strays_due_s = time.monotonic() + _ORPHAN_CHECK_EVERY_S if strays else None
 
     def _end(self) -> NoReturn:
         deadline_s = time.monotonic() + _LAST_WAIT_S

@@ -19,6 +19,7 @@ COMMANDS = {
     "show": ("show", "Show a study's definition, or a trial and why it ended."),
     "results": ("trials", "List one trial's results, step by step."),
     "best": ("trials", "Show a study's best trial."),
+    "rungs": ("rungs", "List the rungs at which trials are compared."),
     "export-checkpoint": ("export_checkpoint", "Copy a trial's checkpoint to a folder."),
     "workers": ("workers", "List the workers."),
     "drain": ("drain", "End a worker; its trials go to other workers."),

@@ -40,7 +40,7 @@ def resume(*, name: str, words: Sequence[str], storage: Storage) -> None:
     Resume paused trials of NAME; without TRIAL the whole study.
 
     With K=V, later attempts of these trials get other values of parameters: resume NAME 3 lr=0.01.
-    The trials must be PAUSED or PENDING.
+    Such trials must be PAUSED or PENDING.
     """
     params = [word for word in words if "=" in word]
     trials = [TrialWord().convert(word, None, None) for word in words if "=" not in word]
@@ -55,16 +55,30 @@ def resume(*, name: str, words: Sequence[str], storage: Storage) -> None:
 @study_argument
 @trials_argument
 @click.option("--now", is_flag=True, help="Kill running trials, without the worker's --grace.")
+@click.option(
+    "--discard-checkpoints",
+    "discards",
+    is_flag=True,
+    help="Wait until the trials have ended, and delete their checkpoints.",
+)
 @storage_option
-def stop(*, name: str, trials: Sequence[int | str], now: bool, storage: Storage) -> None:
+def stop(
+    *, name: str, trials: Sequence[int | str], now: bool, discards: bool, storage: Storage
+) -> None:
     """
     End trials of NAME as CANCELLED; without TRIAL stop the whole study.
 
     A running trial gets the request within seconds. If the trial has not ended after the worker's
     --grace, the worker kills it. A stopped study keeps its PENDING trials and can be resumed.
+
+    With --discard-checkpoints TRIALs may have ended already. A checkpoint from which a clone goes
+    on is kept.
     """
     with opened_study(storage, name) as study:
-        study.stop(*trials, now=now)
+        study.stop(*trials, now=now, discard_checkpoints=discards)
+    if discards:
+        click.echo(f"{subject(name, trials)}: ended, and the checkpoints are deleted.")
+        return
     how = "are killed" if now else "save and end, or are killed"
     click.echo(f"{subject(name, trials)}: stopped; running trials {how}.")
 
@@ -73,7 +87,10 @@ def stop(*, name: str, trials: Sequence[int | str], now: bool, storage: Storage)
 @study_argument
 @click.argument("params", metavar="K=V...", type=Spec(), nargs=-1)
 @click.option(
-    "--name", "label", metavar="TRIAL", help="A name for the trial; commands take it, too."
+    "--name",
+    "label",
+    metavar="TRIAL",
+    help="A name for the trial. Commands accept it like the number.",
 )
 @click.option("--tag", "tags", multiple=True, type=Spec(), metavar="TAG", help="A tag. Repeatable.")
 @storage_option

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from studydb.domain.space.search_space import Space
 
 
-_RARE = ("name", "tags", "parent", "invalidated_at", "changed")
+_LEFT_OUT_IF_EMPTY = ("name", "tags", "parent", "invalidated_at", "changed")
 
 
 def plain(value: Any) -> Any:
@@ -24,7 +24,8 @@ def plain(value: Any) -> Any:
     Convert a value of any type to a value that JSON can hold.
 
     NaN and ±Inf become the texts "NaN", "Infinity" and "-Infinity", as in the database; a time
-    becomes ISO 8601, bytes become hexadecimal digits, and every other value becomes its text.
+    becomes ISO 8601, and bytes become hexadecimal digits. Mappings and lists are converted item by
+    item, and a Decimal becomes a number. A value of any other type becomes its text.
     """
     if value is None or isinstance(value, bool | int):
         return value
@@ -74,7 +75,7 @@ def table_cell(value: Any, *, brief: bool = False) -> str:
     Write a value for a table, on one line.
 
     Args:
-        brief: Round doubles to six digits.
+        brief: Round doubles to six significant digits.
     """
     if isinstance(value, datetime):
         return _aware(value).isoformat(" ", "seconds").replace("+00:00", "Z")
@@ -102,7 +103,7 @@ def used_columns(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> l
     return [
         column
         for column in columns
-        if column not in _RARE or any(row[column] not in (None, "") for row in rows)
+        if column not in _LEFT_OUT_IF_EMPTY or any(row[column] not in (None, "") for row in rows)
     ]
 
 

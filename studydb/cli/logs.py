@@ -105,7 +105,7 @@ def _open_file(path: Path) -> BinaryIO:
     """
     Open a regular file.
 
-    A link is refused, because it may lead to any file; a pipe, because it may never end.
+    A link is refused, because it may lead to any file. A pipe is refused, because it may never end.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

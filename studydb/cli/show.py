@@ -44,6 +44,8 @@ ATTEMPT_COLUMNS = (
     "error_message",
 )
 
+DIGEST_CHARACTERS = 12
+
 
 @click.command()
 @study_argument
@@ -74,8 +76,11 @@ def show(*, name: str, trial: int | str | None, form: str, storage: Storage) -> 
         print_rows(ListedAttempt._fields, details.listed, form=form)
         return
     _print_trial(record, details, why)
-    attempts = [[getattr(row, column) for column in ATTEMPT_COLUMNS] for row in details.listed]
-    _print_part("attempts", ATTEMPT_COLUMNS, attempts)
+    attempts = [
+        [*(getattr(row, column) for column in ATTEMPT_COLUMNS), _code_text(full.provenance)]
+        for row, full in zip(details.listed, details.attempts, strict=True)
+    ]
+    _print_part("attempts", (*ATTEMPT_COLUMNS, "code"), attempts)
     _print_part("judged", Judgement._fields, details.judgements)
     _print_part("notes", ListedNote._fields, details.notes)
     if details.attempts and (traceback := details.attempts[-1].traceback):
@@ -106,7 +111,12 @@ def _document(study: "Study", details: "TrialDetails") -> dict[str, Any]:
         "config": details.trial.config,
         "changed": details.trial.changed,
         "attempts": [
-            {**row._asdict(), "traceback": full.traceback, "config": full.config}
+            {
+                **row._asdict(),
+                "traceback": full.traceback,
+                "config": full.config,
+                "provenance": full.provenance,
+            }
             for row, full in zip(details.listed, details.attempts, strict=True)
         ],
         "judged": [judgement._asdict() for judgement in details.judgements],
@@ -165,6 +175,14 @@ def _print_trial(study: "Study", details: "TrialDetails", why: str | None) -> No
         }
         | fields
     )
+
+
+def _code_text(provenance: Any) -> str | None:
+    """Describe the code of an attempt by its name and the beginning of its digest."""
+    if not isinstance(provenance, dict):  # None, or any JSON that a worker's role has stored
+        return None
+    name, sha256 = provenance.get("name"), str(provenance.get("sha256") or "")
+    return " ".join(filter(None, (str(name or ""), sha256[:DIGEST_CHARACTERS]))) or None
 
 
 def _print_part(title: str, columns: tuple[str, ...], rows: Sequence[Sequence[Any]]) -> None:

@@ -79,7 +79,7 @@ def _document(overview: "Overview") -> dict[str, Any]:
         "live": [
             {name: getattr(row, name) for name in UNFINISHED_COLUMNS} for row in overview.unfinished
         ],
-        "troubles": [problem._asdict() for problem in overview.problems],
+        "problems": [problem._asdict() for problem in overview.problems],
         "pause_reason": overview.progress.pause_reason,
         "limit_reached": overview.progress.limit_reached,
         "limits": overview.limits,

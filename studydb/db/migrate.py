@@ -2,10 +2,10 @@
 Make and change the schema by Alembic's migrations.
 
 The migrations are in the installed package, or in the checkout's folder `alembic`. Several
-processes may upgrade at the same time. Each reads the version without a lock. If the version is
-old, the process takes a lock, reads the version again, and upgrades. On SQLite the lock is BEGIN
-IMMEDIATE. On PostgreSQL it is a session-level advisory lock; a process that has waited 20 s for the
-lock goes on without it (see `_lock_database`).
+processes may call `upgrade` at the same time; one of them migrates. Each reads the version without
+a lock. If the version is old, the process takes a lock, reads the version again, and upgrades. On
+SQLite the lock is BEGIN IMMEDIATE. On PostgreSQL it is a session-level advisory lock; a process
+that has waited 20 s for the lock goes on without it (see `_lock_database`).
 """
 
 import random
@@ -32,21 +32,22 @@ from studydb.db.urls import check_file
 from studydb.domain.errors import StorageBusy, StorageDenied, StorageError, UsageError
 from studydb.domain.roles import Role
 
-CREATE_WAIT_S = 60.0
-TURN_TIMEOUT_S = 20.0
+SQLITE_BUSY_TIMEOUT_S = 60.0
+ADVISORY_LOCK_TIMEOUT_S = 20.0
 
 TABLE_LOCK_S = (0.5, 60.0)
 """
-A try to lock all tables is given up after these times: the first try, and the longest later try.
+How long a try to lock all tables may last: the first try, and at most each later try.
 
 The first time is shorter than PostgreSQL's `deadlock_timeout` of 1 s, so that the server ends no
-worker's transaction. Later tries are longer, because the server cancels an autovacuum after 1 s.
+worker's transaction. An autovacuum may hold the lock of a table; the server cancels it only after
+the migration has waited for 1 s, so later tries are longer. They may end a worker's transaction.
 """
 
 TABLE_LOCK_RETRY_S = (0.1, 0.5)
 """The shortest and longest wait before the next try. Workers go on during the wait."""
 
-_in_this_process = threading.Lock()
+_process_lock = threading.Lock()
 
 
 def upgrade(storage: str) -> str:
@@ -71,7 +72,7 @@ def upgrade(storage: str) -> str:
         return before or ""
 
 
-def make_embedded(storage: str) -> None:
+def make_sqlite(storage: str) -> None:
     """Make an SQLite database and its tables if they are missing; do nothing on PostgreSQL."""
     with _unchecked(storage) as database:
         is_complete = database.postgresql or (database.path.exists() and current_version(database))
@@ -120,7 +121,7 @@ def _make_file(path: Path) -> None:
     check_file(path)
     try:
         with closing(
-            sqlite3.connect(path, timeout=CREATE_WAIT_S, isolation_level=None)
+            sqlite3.connect(path, timeout=SQLITE_BUSY_TIMEOUT_S, isolation_level=None)
         ) as connection:
             connection.execute("PRAGMA journal_mode=WAL")
     except sqlite3.Error as error:
@@ -129,7 +130,7 @@ def _make_file(path: Path) -> None:
 
 @contextmanager
 def _migrating(database: Database) -> Iterator[sa.Connection]:
-    with _in_this_process:
+    with _process_lock:
         try:
             database.longest_silence = for_ever
             locked = _locked_postgresql if database.postgresql else _locked_sqlite
@@ -223,7 +224,7 @@ def _lock_database(connection: sa.Connection) -> bool:
     Returns:
         Whether the lock was free within 20 s.
     """
-    connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(TURN_TIMEOUT_S * 1000)}")
+    connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(ADVISORY_LOCK_TIMEOUT_S * 1000)}")
     try:
         connection.exec_driver_sql(f"SELECT pg_advisory_lock({revisions.ADVISORY_LOCK})")
     except sa.exc.OperationalError as error:
@@ -245,7 +246,7 @@ def _locked_sqlite(engine: sa.Engine) -> Iterator[sa.Connection]:
     sa.event.listen(engine, "begin", begin_immediate)
     with engine.connect() as connection:
         driver: Any = connection.connection.driver_connection
-        driver.execute(f"PRAGMA busy_timeout={int(CREATE_WAIT_S * 1000)}")
+        driver.execute(f"PRAGMA busy_timeout={int(SQLITE_BUSY_TIMEOUT_S * 1000)}")
         # To rebuild a table, Alembic drops the table while rows of other tables refer to it.
         driver.execute("PRAGMA foreign_keys=OFF")
         with connection.begin():

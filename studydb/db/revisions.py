@@ -1,8 +1,8 @@
 """The schema's revisions. `check_schema` compares them with a database without loading Alembic."""
 
-HEAD = "0011"
+HEAD = "0012"
 TABLE = "studydb_version"
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0007", "0008", "0009", "0010", "0011")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0007", "0008", "0009", "0010", "0011", "0012")
 """Every known revision in order. A database with another revision is newer than this studydb."""
 
 ADVISORY_LOCK = 0x73747564_79646201

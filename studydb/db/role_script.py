@@ -54,7 +54,7 @@ WORKER_UPDATES = {
         *("start_step", "live_through", "flush_no", "ended_at", "reason"),
         *("verdict", "verdict_reason", "verdict_by"),
         *("error_type", "error_message", "traceback", "log_dir", "log_tail"),
-        *("start", "start_s", "pid", "devices", "exit_code", "signal", "cost"),
+        *("start", "start_s", "provenance", "pid", "devices", "exit_code", "signal", "cost"),
     ),
     "checkpoint": ("data", "corrupt_at", "removed_at", "pins"),
     "worker": ("seen_at", "ended_at"),

@@ -161,17 +161,17 @@ class TransactionBlock:
 
     def _could_roll_back(self) -> bool:
         try:
-            with suppress(Exception):  # `_undo` raises the first error
+            with suppress(Exception):  # the caller raises the first error
                 self._leave_pipeline()
             self._roll_back()
-        except Exception:  # noqa: BLE001  `_undo` raises the first error
+        except Exception:  # noqa: BLE001  the caller raises the first error
             return False
         return True
 
     def _roll_back(self) -> None:
         self._observe("ROLLBACK")
         if self._database.postgresql:
-            self._cursor.connection.rollback()  # the driver drops its prepared statements
+            self._cursor.connection.rollback()  # the driver then forgets its prepared statements
         elif self._cursor.connection.in_transaction:
             self._cursor.execute("ROLLBACK")
 

@@ -140,6 +140,17 @@ class Limits:
         )
         return next(texts, None)
 
+    def share(self, spent: Spending, *, age_s: float) -> float:
+        """
+        Return the largest share, 0 to 1, of a limit of the study that is used; 0 without limits.
+
+        Args:
+            age_s: Seconds since the study's first worker has started.
+        """
+        uses = self._uses(spent, age_s)
+        shares = (used / limit for _, used, limit in uses if limit is not None)
+        return min(1.0, max(shares, default=0.0))
+
     def described(self, spent: Spending, *, age_s: float) -> list[str]:
         """Describe what each limit of the study allows and what is used, as "50.2 of 80 usd"."""
         return [

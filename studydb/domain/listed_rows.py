@@ -137,6 +137,7 @@ class RecentEnds(NamedTuple):
     ended: int
     completed: int
     stopped_early: int
+    given_up: int
     cancelled: int
     began_at: datetime | None
     last_end_at: datetime | None
@@ -159,6 +160,10 @@ class StorageProblem(NamedTuple):
     data: Any
 
 
+MOST_COUNTED = 10_000
+"""A listing counts no more entries of a rung than these; a rung can have a million."""
+
+
 class Judgement(NamedTuple):
     """
     How a scheduler judged a trial at one rung.
@@ -167,6 +172,10 @@ class Judgement(NamedTuple):
         rung: The step of the rung.
         step, value: The judged result's step, and its value of the study's metric.
         cutoff: The value that the result had to reach; None if the rung had no cutoff.
+        rank: The rank of the entry among those at the rung now; 1 is the best. None if the value is
+            NaN or the trial is invalidated. At most 10,001.
+        n_ranked: The number of entries at the rung that have a rank.
+        promoted_at: When the trial was promoted from the rung.
     """
 
     rung: int
@@ -174,6 +183,36 @@ class Judgement(NamedTuple):
     value: float
     cutoff: float | None
     action: str
+    bracket: int = 0
+    rank: int | None = None
+    n_ranked: int = 0
+    promoted_at: datetime | None = None
+
+
+class ListedRung(NamedTuple):
+    """
+    A rung as it is now.
+
+    Attributes:
+        entries: How many trials have entered it.
+        ranked: How many of these have a rank: their value is not NaN, and they are valid.
+        waiting: How many of these wait there to be promoted; at most 10,000 are counted.
+        top: The share of the trials that may go on.
+        cutoff: The value that a trial must reach to be in that share.
+        best: The best value.
+        kept: The worst value that was kept when the rung closed; None if it is open or kept none.
+    """
+
+    bracket: int
+    step: int
+    entries: int
+    ranked: int
+    waiting: int
+    top: float
+    cutoff: float | None
+    best: float | None
+    kept: float | None
+    closed_at: datetime | None
 
 
 class ListedNote(NamedTuple):
@@ -199,3 +238,4 @@ class AttemptDetails(NamedTuple):
     traceback: str | None
     log_dir: str | None
     log_tail: str | None
+    provenance: Mapping[str, str] | None

@@ -277,7 +277,9 @@ class Summary:
                 best_value is None
                 or best_score is None
                 or score < best_score
-                or (math.isnan(best_value) and not math.isnan(result.value))  # +Inf beats NaN
+                or (
+                    math.isnan(best_value) and not math.isnan(result.value)
+                )  # both scores are +Inf; a number beats NaN
             ):
                 best_value, best_step, best_score = result.value, result.step, score
         return Summary(

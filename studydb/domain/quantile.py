@@ -53,6 +53,18 @@ def cutoff(cut: Cut, better: Position | None, quantile: float) -> float | None:
     return -_lerp(lower, upper, gamma)
 
 
+def near(cut: Cut, *, worse: Position | None, better: Position | None) -> dict[int, float]:
+    """
+    Return the scores of the cut's entry and of its neighbours, by rank; rank 0 is the best entry.
+
+    Args:
+        worse, better: The neighbours of the cut's entry; None at the ends.
+    """
+    place = cut.n - 1 - cut.rank
+    found = {place - 1: better, place: cut.entry, place + 1: worse}
+    return {rank: entry[0] for rank, entry in found.items() if entry is not None}
+
+
 def exact_cutoff(cut: Cut, better: float | None, quantile: float) -> float | None:
     """
     Interpolate the quantile as `cutoff` does, but without its effects of rounding.

@@ -463,12 +463,14 @@ class AttemptProcess:
         start: None if no process was started.
         start_s: Seconds from the claim to the first line of the user's function; None if the
             function was not called.
+        code: What the process ran; see `studydb.trainables.provenance`.
     """
 
     log_dir: str
     log_tail: str
     start: Start | None = None
     start_s: float | None = None
+    code: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

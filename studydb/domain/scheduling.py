@@ -7,7 +7,7 @@ better in both modes, and NaN is +Inf. `docs/schedulers.md` says how to write a 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
@@ -43,6 +43,8 @@ class RungView:
         n_entries: The number of entries, with NaN.
         is_closed: Whether a `Close` has been carried out.
         closed_cutoff: The worst score that was kept when the rung closed; None if none was kept.
+        near: The scores of the entry at the quantile and of the entries beside it, by their ranks
+            among the entries that are not NaN; rank 0 is the best. Only `judge` sees them.
     """
 
     n: int
@@ -51,6 +53,7 @@ class RungView:
     n_entries: int = 0
     is_closed: bool = False
     closed_cutoff: float | None = None
+    near: Mapping[int, float] = field(default_factory=dict)
 
 
 class Ranked(NamedTuple):
@@ -122,7 +125,11 @@ class StudyView(Protocol):
         """
 
     def mean(self) -> float:
-        """Return the score of the mean of the reporting trial's values, this report included."""
+        """
+        Return the score of the mean of the reporting trial's values, this report included.
+
+        Values before the step `Scheduler.mean_from` do not count.
+        """
 
     def best_score(self) -> float:
         """Return the best score of the reporting trial, this report included."""
@@ -138,6 +145,15 @@ class QueueView(Protocol):
     @property
     def may_start(self) -> bool:
         """Whether `num_trials` and the searcher allow a new trial, whatever the study's status."""
+
+    @property
+    def spent(self) -> float:
+        """
+        The share, 0 to 1, of the study's limits that is spent.
+
+        The limits are `max_steps`, `cost_limit`, `total_time_limit_s` and `time_limit_s`; of
+        several, the one with the largest share counts. 0 without such limits.
+        """
 
     def rungs(self) -> Sequence[RungKey]:
         """
@@ -202,8 +218,8 @@ class Scheduler(Protocol):
         """The most entries of a rung that `judge` reads by `StudyView.best`."""
 
     @property
-    def reads_mean(self) -> bool:
-        """Whether `judge` reads `StudyView.mean`."""
+    def mean_from(self) -> int | None:
+        """The first step that counts in `StudyView.mean`; None if `judge` does not read it."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form for the study's row; `schedulers.read` reads it."""

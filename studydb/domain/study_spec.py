@@ -98,11 +98,12 @@ class StudySpec:
     @property
     def counts_flushes(self) -> bool:
         """Whether each flush adds to sums that limits are compared with."""
-        counted = (
-            *(self.cost_limit, self.max_steps),
-            *(self.total_time_limit_s, self.trial_time_limit_s),
+        return (
+            self.cost_limit is not None
+            or self.max_steps is not None
+            or self.total_time_limit_s is not None
+            or self.trial_time_limit_s is not None
         )
-        return counted != (None, None, None, None)
 
     @property
     def stops_by_rule(self) -> bool:

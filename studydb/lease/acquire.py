@@ -1,11 +1,13 @@
 """Get the next trial: claim a PENDING trial or make a new trial; look whether a try may succeed."""
 
+from collections.abc import Callable
+from math import inf
 from time import monotonic
 from uuid import uuid4
 
 from studydb.db import Database
 from studydb.domain.life.states import Status
-from studydb.domain.records import QUEUE_START, Claim, Claimant, QueuePosition, Study
+from studydb.domain.records import DRAIN, QUEUE_START, Claim, Claimant, QueuePosition, Study
 from studydb.domain.scheduling import Idle
 from studydb.lease.proposing import Proposer, Step
 from studydb.lease.watch import PollInterval, Watch
@@ -45,18 +47,19 @@ class Acquirer:
         worker_id: int,
         lease_s: float,
         proposer: Proposer | None = None,
+        clock_s: Callable[[], float] = monotonic,
     ) -> None:
         """Prepare to acquire; the threads of a worker share one `proposer`."""
         self._database, self._study = database, study
         self._proposer = proposer or Proposer.of(database, study, worker_id=worker_id)
-        self._worker_id, self._lease_s = worker_id, lease_s
+        self._worker_id, self._lease_s, self._clock_s = worker_id, lease_s, clock_s
         self._claimant = self._new_claimant()
         self._again = self._is_idle = False
         self._claims_first = True
-        self._watch = Watch(database, study)
+        self._watch = Watch(database, study, worker_id=worker_id)
         self._sweeps = PollInterval(longest_s=SWEEP_S)
         self._recorded: Asked | None = None
-        self._last_position, self._whole_scan_s = QUEUE_START, -RESUME_SCAN_S
+        self._last_position, self._whole_scan_s = QUEUE_START, -inf
 
     def _new_claimant(self) -> Claimant:
         return Claimant(self._worker_id, uuid4().hex, self._lease_s)
@@ -92,6 +95,11 @@ class Acquirer:
         if self._proposer is None or not self._proposer.is_waiting:
             return None
         return self._proposer.poll_wait_s()
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether the last look has seen that a person drains this worker."""
+        return self._watch.request == DRAIN
 
     @property
     def is_unanswered(self) -> bool:
@@ -159,7 +167,7 @@ class Acquirer:
         )
 
     def _after_position(self) -> QueuePosition:
-        now_s = monotonic()
+        now_s = self._clock_s()
         if now_s - self._whole_scan_s < RESUME_SCAN_S:
             return self._last_position
         self._whole_scan_s = now_s

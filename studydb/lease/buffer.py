@@ -46,7 +46,7 @@ class Buffer:
         self._sent: Batch | None = None
         self._sent_bytes = 0
         self._flush_no = 0
-        self._watch = RuleWatch(study.rules, study.objective)
+        self._watch = RuleWatch(study.rules, study.objective) if study.rules else None
         self._after_step = claim.checkpoint.step if claim.checkpoint else 0
         self._next_decision_step = claim.next_decision_step
         is_first = claim.lease.attempt == 1
@@ -63,7 +63,8 @@ class Buffer:
                 self._oldest_s = self._clock_s()
             self._waiting.add(result)
             self.last_step = self.rises_from = result.step
-            due, may_hit = self._next_decision_step, self._watch.may_hit(result)
+            due, watch = self._next_decision_step, self._watch
+            may_hit = watch is not None and watch.may_hit(result)
             return (
                 (due is not None and result.step >= due)
                 or self._waiting.n_waiting >= FLUSH_ROWS

@@ -5,7 +5,7 @@ The process that trains writes the bytes: a worker's child, or the own loop. The
 the lease signs the row after a save, and verifies the signature before a restore.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -152,22 +152,45 @@ class Checkpoints:
         )
 
     def _discard(self, held: HeldAttempt, replaced: list[Checkpoint], stores: Stores) -> None:
-        """Delete the bytes before the rows: after a crash, rows still name the remaining bytes."""
-        removed = [
-            old
-            for old in replaced
-            if not self._belongs_to_trial(held, old) or _delete(old.url, stores)
-        ]
-        if removed:
-            with suppress(StorageTransient):
-                delete_rows(self._database, removed=removed)
+        with suppress(StorageTransient):
+            delete_removed(
+                self._database, self._study, replaced, trial_uuid=held.claim.uuid, stores=stores
+            )
 
-    def _belongs_to_trial(self, held: HeldAttempt, checkpoint: Checkpoint) -> bool:
-        """Whether a row's URL names bytes of this trial; if not, only the row is deleted."""
-        if checkpoint.url == INLINE:
-            return True
-        parts = parts_of(checkpoint.url)
-        return parts is not None and parts[:2] == (self._study.uuid, held.claim.uuid)
+
+def delete_removed(
+    database: Database,
+    study: Study,
+    removed: Sequence[Checkpoint],
+    *,
+    trial_uuid: str,
+    stores: Stores,
+) -> list[Checkpoint]:
+    """
+    Delete the bytes of a trial's removed checkpoints, then their rows.
+
+    After a crash, rows still name the remaining bytes.
+
+    Returns:
+        The checkpoints whose bytes could not be deleted, because their store fails.
+    """
+    left = [
+        old
+        for old in removed
+        if _belongs_to_trial(old, study, trial_uuid) and not _delete(old.url, stores)
+    ]
+    gone = [old for old in removed if old not in left]
+    if gone:
+        delete_rows(database, removed=gone)
+    return left
+
+
+def _belongs_to_trial(checkpoint: Checkpoint, study: Study, trial_uuid: str) -> bool:
+    """Whether a row's URL names bytes of this trial; if not, only the row is deleted."""
+    if checkpoint.url == INLINE:
+        return True
+    parts = parts_of(checkpoint.url)
+    return parts is not None and parts[:2] == (study.uuid, trial_uuid)
 
 
 def _delete(url: str, stores: Stores) -> bool:

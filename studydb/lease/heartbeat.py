@@ -35,8 +35,8 @@ class Heartbeat:
     Renews leases once per period (2/9 of a lease, or less); tells attempts their verdicts.
 
     A period is 20 s by default. Between two renewals, the heartbeat looks every 3 to 4 s, by a
-    single statement, whether a person has requested something of a trial that is held, or of its
-    study. If so, it renews at once, and the renewal carries out the request.
+    single statement, whether a person has requested something of a trial that is held, of its
+    study, or of this process. If so, it renews at once, and the renewal carries out the request.
 
     While the database is away, a renewal is tried every second.
 
@@ -132,7 +132,9 @@ class Heartbeat:
 
     def _is_requested(self) -> bool:
         leases = [attempt.lease for attempt in self.held() if not attempt.refuses_results]
-        return bool(leases) and is_requested(self._database, held=leases)
+        return bool(leases) and is_requested(
+            self._database, held=leases, worker_id=self._worker_id, known=self.request
+        )
 
 
 def _jittered(wait_s: float) -> float:

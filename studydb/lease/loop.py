@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from queue import SimpleQueue
 from uuid import uuid4
 
@@ -119,7 +120,7 @@ class OwnLoop:
         """Get the next trial (see `Study.ask`); None if a person has drained this process."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         poll_interval = PollInterval()
-        while self._heartbeat.request != DRAIN:
+        while not self._is_drained:
             claim = self._acquire(deadline)
             if claim is not None:
                 trial = self._begin(claim)
@@ -132,9 +133,13 @@ class OwnLoop:
                 return None
         return None
 
+    @property
+    def _is_drained(self) -> bool:
+        return self._heartbeat.request == DRAIN or self._acquirer.is_drained
+
     def _await_work(self, deadline: float | None, poll_interval: PollInterval) -> bool:
         """Wait until a trial may be claimed; return False if this process gets no more trials."""
-        while self._heartbeat.request != DRAIN:
+        while not self._is_drained:
             progress = retry_until(deadline, self._acquirer.look)
             if progress.can_claim:
                 return True
@@ -168,9 +173,7 @@ class OwnLoop:
             return OwnTrial(
                 held,
                 metric=self._study.objective.metric,
-                find_directory=partial(
-                    self._database.locations.trial_directory, self._study, held.lease
-                ),
+                find_directory=partial(self._directory_of, held),
                 checkpoints=OwnCheckpoints(self._database, self._study, held),
                 forget=self._heartbeat.discard,
                 dropped=self._dropped,
@@ -181,6 +184,9 @@ class OwnLoop:
         except BaseException:
             give_back(held, self._heartbeat.discard)
             raise
+
+    def _directory_of(self, held: HeldAttempt) -> Path:
+        return self._database.locations.trial_directory(self._study, held.lease)
 
     def _acquire(self, deadline: float | None) -> Claim | None:
         with self._acquiring:  # all threads share a token that names one claim

@@ -56,10 +56,15 @@ class Watch:
     Most reads are a single short statement, `read_signs`. The progress is read only if the signs
     have changed, and now and then, because the signs do not show all: trials can be promoted after
     a report elsewhere. An answer of a scheduler takes a statement that reads all open rungs.
+
+    Attributes:
+        request: What a person requests of the worker, as the last read saw it: `DRAIN` or None.
     """
 
-    def __init__(self, database: Database, study: Study) -> None:
-        self._database, self._study = database, study
+    def __init__(self, database: Database, study: Study, *, worker_id: int | None = None) -> None:
+        """Watch for a process; `worker_id` is None if the process is no worker."""
+        self._database, self._study, self._worker_id = database, study, worker_id
+        self.request: str | None = None
         longest_s = PROMOTION_S if study.scheduler.resumes else RENEWED_S
         self._renewal = PollInterval(longest_s=longest_s)
         self._last: StudyProgress | None = None
@@ -81,7 +86,8 @@ class Watch:
         Raises:
             UnknownStudy: The study was deleted.
         """
-        signs, last = read_signs(self._database, self._study), self._last
+        seen = read_signs(self._database, self._study, worker_id=self._worker_id)
+        signs, last, self.request = seen.of_study, self._last, seen.request
         if last is None or signs != self._signs or self._renewal.is_over:
             last = self._last = read_progress(self._database, self._study)
             self._signs = signs

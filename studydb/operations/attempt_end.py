@@ -13,8 +13,8 @@ from studydb.domain.life.ending import (
     TrialFacts,
     decide_ending,
     final_verdict,
-    final_verdict_of_completed,
     requested_verdict,
+    verdict_of_completed,
 )
 from studydb.domain.life.event_kinds import Actor, EventKind
 from studydb.domain.life.states import FINAL, Reason, State, Status
@@ -81,8 +81,9 @@ def end_attempt(
         pins.lock(txn, trial_id=lease.trial_id)  # lock order: checkpoints before the study
     charged = _charge(txn, study, flushed, lease=lease, actor=actor)
     known = flushed.verdict or held.verdict
-    requested = _requested(txn, study, held, charged)
-    verdict = _verdict(known, requested, charged.time_verdict(lease.trial_id), outcome)
+    if outcome is not Reason.COMPLETED:
+        known = charged.within_time(lease.trial_id, known)
+    verdict = _verdict(known, _requested(txn, study, held, charged), outcome)
     outcome, facts = _weigh(
         txn, study, held, verdict, lease=lease, outcome=outcome, failure=failure
     )
@@ -113,7 +114,7 @@ def end_attempt(
         failure=failure,
         process=process,
     )
-    if outcome in (Reason.FAILED, Reason.LOST, Reason.TIMED_OUT):
+    if outcome in (Reason.FAILED, Reason.LOST):
         _record_outcome(txn, lease, outcome, failure, actor)
     if outcome is Reason.FAILED or ending.state is State.ERROR:
         pause_after_failure(txn, study, lease=lease, outcome=outcome, failure=failure)
@@ -176,14 +177,11 @@ def _sum_up(
     return summing.in_transaction(txn, study, trial_id=lease.trial_id, n_results=n_results)
 
 
-def _verdict(
-    known: Verdict | None, requested: Verdict | None, timed_out: Verdict | None, outcome: Reason
-) -> Verdict | None:
+def _verdict(known: Verdict | None, requested: Verdict | None, outcome: Reason) -> Verdict | None:
     """Return the verdict that the end of the attempt carries out."""
     if outcome is Reason.COMPLETED:
-        return final_verdict_of_completed(known, requested)
-    is_final = known is not None and known.refuses_results
-    return final_verdict(known if is_final else timed_out or known, requested)
+        return verdict_of_completed(known, requested)
+    return final_verdict(known, requested)
 
 
 def _requested(txn: Txn, study: Study, held: Held, charged: Charge) -> Verdict | None:

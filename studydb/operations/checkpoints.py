@@ -63,6 +63,16 @@ def previous(txn: Txn, checkpoint: Checkpoint) -> Checkpoint | None:
     return older or checkpoints.source(txn, trial_id=checkpoint.trial_id)
 
 
+def newest_of(txn: Txn, *, checkpoint_id: int) -> Checkpoint | None:
+    """Return a checkpoint, or the newest before it if it was removed."""
+    found = checkpoints.find(txn, checkpoint_id=checkpoint_id)
+    if found is None:
+        return None
+    return checkpoints.before(
+        txn, trial_id=found.trial_id, checkpoint_id=checkpoint_id + 1
+    ) or checkpoints.source(txn, trial_id=found.trial_id)
+
+
 def _move_pin(txn: Txn, lease: Lease, *, to: Checkpoint | None) -> Checkpoint | None:
     """Pin the checkpoint from which a clone begins instead of a corrupt one; return it."""
     to_id = None if to is None else to.id

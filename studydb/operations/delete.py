@@ -46,7 +46,7 @@ def delete(database: Database, study: Study) -> None:
 def _delete_rest(database: Database, study: Study) -> bool:
     """Delete the study if it has no trial; a lock keeps other processes from adding trials."""
     with database.begin() as txn:
-        studies.lock(txn, study_id=study.id)  # the lock order: the study before its counters
+        deletion.lock_study(txn, study_id=study.id)
         if deletion.has_trials(txn, study_id=study.id):
             txn.abandon()
             return False

@@ -39,7 +39,7 @@ def find_worker(database: Database, text: str) -> Worker:
 
 def drain(database: Database, worker: Worker, request: Request) -> None:
     """
-    Ask a worker to end; the worker reads the request at its next renewal.
+    Ask a worker to end; the worker reads the request within 4 s, by its looks for work or requests.
 
     Raises:
         NotAllowed: The worker has ended, or its process is dead.

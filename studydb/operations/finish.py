@@ -32,7 +32,8 @@ def finish(
 
     Args:
         outcome: COMPLETED; FAILED (the user's code raised); LOST (the process died); PREEMPTED
-            (given back; counts as no failure and no loss); TIMED_OUT.
+            (given back; counts as no failure and no loss). A trial whose time is out is given back;
+            the verdict TIMED_OUT ends it.
         tally: The tally of the trial's results before this batch, if this attempt knows them all.
 
     Returns:

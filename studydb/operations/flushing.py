@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from studydb.db import Txn
+from studydb.db.faults import is_of_missing_row
 from studydb.domain.deciding import DecisionNeeded, Undecided
 from studydb.domain.errors import LeaseLost
 from studydb.domain.life.custom_rule import RuleDecision
@@ -84,7 +85,7 @@ def flush(txn: Txn, study: Study, *, lease: Lease, batch: Batch) -> Flushed | No
             not commit.
     """
     locked = lock_rungs(txn, study, lease=lease, batch=batch)  # lock order: rungs before trials
-    view = LockedView(txn, locked, lease=lease, objective=study.objective)
+    view = LockedView(txn, locked, study, lease=lease)
     view.query()
     held = leases.hold(txn, lease=lease)  # also waits for the view's queries
     if held is None:
@@ -153,16 +154,26 @@ def _hits(study: Study, batch: Batch) -> bool:
 
 
 def lock_rungs(txn: Txn, study: Study, *, lease: Lease, batch: Batch) -> dict[RungKey, Rung]:
-    """Lock every rung that a batch may enter, in ascending order. The trial is locked later."""
+    """
+    Lock every rung that a batch may enter, in ascending order. The trial is locked later.
+
+    Raises:
+        LeaseLost: The study was deleted, so that no rung can be made.
+    """
     keys = {
         key
         for result in due_results(study, lease, batch)
         for key in study.scheduler.locks(lease.bracket, result.step)
     }
-    return {
-        key: rungs.lock_or_create(txn, study_id=study.id, spec=study.scheduler.rung_spec(key))
-        for key in sorted(keys)
-    }
+    try:
+        return {
+            key: rungs.lock_or_create(txn, study_id=study.id, spec=study.scheduler.rung_spec(key))
+            for key in sorted(keys)
+        }
+    except Exception as error:
+        if is_of_missing_row(error):
+            raise lost(lease) from error
+        raise
 
 
 def _judge_batch(
@@ -300,7 +311,7 @@ def _supersede(txn: Txn, study: Study, summary: Summary, *, lease: Lease, batch:
             attempts.begin_at(txn, lease=lease, step=first.step)
         return summary
     attempts.begin_at(txn, lease=lease, step=first.step)
-    if study.scheduler.reads_mean:
+    if study.scheduler.mean_from is not None:
         means.forget(txn, lease=lease, step=first.step)
     return results.summary(
         txn, study_id=study.id, trial_id=lease.trial_id, objective=study.objective

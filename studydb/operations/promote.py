@@ -145,7 +145,8 @@ def ask_scheduler(txn: Txn, study: Study) -> Asked:
     """
     if not study.scheduler.resumes:
         return NOTHING
-    queues = promotions.read_queues(txn, study_id=study.id)
+    is_limited = study.limits.end_study
+    queues = promotions.read_queues(txn, study_id=study.id, is_limited=is_limited)
     try:
         work = study.scheduler.next_work(queues)
     except DecisionNeeded as needed:

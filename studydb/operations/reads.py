@@ -15,6 +15,7 @@ from studydb.domain.listed_rows import (
     Judgement,
     ListedAttempt,
     ListedNote,
+    ListedRung,
     ListedStudy,
     ListedTrial,
 )
@@ -28,7 +29,7 @@ from studydb.store import (
     notes,
     ranking,
     results,
-    rungs,
+    rung_listing,
     trials,
     view_rows,
 )
@@ -158,7 +159,7 @@ def trial_details(database: Database, study: Study, number: int) -> TrialDetails
             trial=trial,
             listed=view_rows.attempts(txn, name=study.name, number=number),
             attempts=attempts.of_trial(txn, trial_id=trial.id),
-            judgements=rungs.judgements(
+            judgements=rung_listing.judgements(
                 txn, study_id=study.id, trial_id=trial.id, mode=study.objective.mode
             ),
             clones=[
@@ -168,6 +169,14 @@ def trial_details(database: Database, study: Study, number: int) -> TrialDetails
             last_result=results.last(txn, trial_spans(txn, study, trial)),
             limit_reached=_limit_reached(txn, study, trial),
             rule_met=_rule_met(txn, study, trial),
+        )
+
+
+def list_rungs(database: Database, study: Study, *, limit: int) -> list[ListedRung]:
+    """Read the study's last rungs that have entries, ordered by bracket and step."""
+    with database.begin(write=False, single=True) as txn:
+        return rung_listing.list_rungs(
+            txn, study_id=study.id, mode=study.objective.mode, limit=limit
         )
 
 

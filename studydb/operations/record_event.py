@@ -1,15 +1,17 @@
 """Record an event of an attempt, or a failure of a study's model."""
 
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from studydb.db import Database
-from studydb.db.faults import Duplicate
+from studydb.db.faults import Duplicate, is_of_missing_row
+from studydb.domain.errors import StudydbError, UnknownStudy
 from studydb.domain.life.event_kinds import Actor, EventKind
 from studydb.domain.records import Lease, Study
 from studydb.operations.flushing import lost
 from studydb.store import events, leases
+from studydb.store.studies import DELETED
 
 
 def record_event(
@@ -27,9 +29,9 @@ def record_event(
         token: A random text for this event only; a duplicate request stores nothing.
 
     Raises:
-        LeaseLost: The attempt no longer holds its trial.
+        LeaseLost: The attempt no longer holds its trial, or the study was deleted.
     """
-    with suppress(Duplicate), database.begin() as txn:
+    with _raising_if_deleted(lost(lease)), suppress(Duplicate), database.begin() as txn:
         events.append(
             txn,
             study_id=lease.study_id,
@@ -47,8 +49,14 @@ def record_event(
 def record_model_failure(
     database: Database, study: Study, *, worker_id: int, error: str, token: str
 ) -> None:
-    """Append an event that `status` shows as a problem; a duplicate request stores nothing."""
-    with suppress(Duplicate), database.begin() as txn:
+    """
+    Append an event that `status` shows as a problem; a duplicate request stores nothing.
+
+    Raises:
+        UnknownStudy: The study was deleted.
+    """
+    gone = UnknownStudy(DELETED)
+    with _raising_if_deleted(gone), suppress(Duplicate), database.begin() as txn:
         events.append(
             txn,
             study_id=study.id,
@@ -58,3 +66,14 @@ def record_model_failure(
             data={"error": error},
             token=token,
         )
+
+
+@contextmanager
+def _raising_if_deleted(error: StudydbError) -> Iterator[None]:
+    """Raise `error` if a FOREIGN KEY refuses the event: the study was deleted."""
+    try:
+        yield
+    except Exception as refusal:
+        if is_of_missing_row(refusal):
+            raise error from refusal
+        raise

@@ -47,7 +47,7 @@ def renew(database: Database, study: Study, *, worker_id: int, held: Sequence[Le
             requested = requested_verdict(row.request, status)
             verdict = effective_verdict(row.verdict, requested)
             if verdict is None or not verdict.refuses_results:
-                verdict = charged.time_verdict(lease.trial_id) or verdict
+                verdict = charged.within_time(lease.trial_id, verdict)
             if verdict != row.verdict:
                 leases.set_verdict(txn, lease=lease, verdict=verdict)
             is_stop = verdict is not None and verdict.action is Action.STOP
@@ -60,11 +60,20 @@ def renew(database: Database, study: Study, *, worker_id: int, held: Sequence[Le
     return Renewal(verdicts, request)
 
 
-def is_requested(database: Database, *, held: Sequence[Lease]) -> bool:
-    """Tell, by a single statement without locks, whether a renewal would change a verdict."""
+def is_requested(
+    database: Database, *, held: Sequence[Lease], worker_id: int, known: str | None = None
+) -> bool:
+    """
+    Tell, by a single statement without locks, whether a renewal would tell something new.
+
+    Args:
+        held: One lease or more.
+        known: The request to the worker that the last renewal has returned.
+    """
     with database.begin(write=False, single=True) as txn:
-        rows = leases.requests(txn, leases=held)
-    return any(row.request_now or row.verdict != _verdict(row) for row in rows)
+        rows, request = leases.requests(txn, leases=held, worker_id=worker_id)
+    is_new = bool(rows) and request != known
+    return is_new or any(row.request_now or row.verdict != _verdict(row) for row in rows)
 
 
 def _verdict(row: RequestedTrial) -> Verdict | None:

@@ -45,8 +45,8 @@ def report(database: Database, study: Study, *, lease: Lease, batch: Batch) -> A
             results=flushed.stored,
             are_valid=not held.is_invalidated,
         )
-        spent = charged.verdict(lease.trial_id)
-        verdict = flushed.verdict or spent or requested_verdict(held.request, held.status)
+        decided = charged.verdict(lease.trial_id, flushed.verdict)
+        verdict = decided or requested_verdict(held.request, held.status)
         flush_no = batch.flush_no if batch.results else held.flush_no  # counts no empty batch
         leases.record(
             txn,

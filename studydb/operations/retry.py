@@ -17,9 +17,9 @@ from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.life.selections import Selection
 from studydb.domain.life.states import FINAL, State
 from studydb.domain.records import Request, Study, TrialRow
-from studydb.operations.checkpoints import previous
+from studydb.operations.checkpoints import newest_of
 from studydb.operations.rung_locks import lock_with_rungs, try_until_locked
-from studydb.store import checkpoints, clones, counters, events, pins, rung_ranks, studies
+from studydb.store import clones, counters, events, pins, rung_ranks, studies
 
 MOST = 100
 """The most trials that one transaction clones."""
@@ -91,7 +91,7 @@ class _Cloning:
     skips_cloned: bool
 
     def run(self, database: Database) -> list[int] | None:
-        """Clone the trials; return None if their rungs must be locked again."""
+        """Clone the trials; return None if their rungs or checkpoints must be locked again."""
         study, request = self.study, self.request
         with database.begin() as txn:
             locked = lock_with_rungs(txn, study, self.numbers)
@@ -102,6 +102,9 @@ class _Cloning:
 
             parents = [trial for trial in locked[0] if self._is_chosen(txn, trial)]
             sources = self._pin_sources(txn, parents)
+            if sources is None:
+                txn.abandon()
+                return None
             ids = [trial.id for trial in parents]
 
             rung_ranks.unrank(txn, rungs=locked[1], trial_ids=ids)
@@ -143,18 +146,27 @@ class _Cloning:
             )
         return True
 
-    def _pin_sources(self, txn: Txn, parents: Sequence[TrialRow]) -> dict[int, int]:
-        """Count a pin of each parent's newest checkpoint; return the checkpoints by parent."""
+    def _pin_sources(self, txn: Txn, parents: Sequence[TrialRow]) -> dict[int, int] | None:
+        """
+        Count a pin of the newest checkpoint that each parent still has.
+
+        All checkpoints are chosen before the first is locked, so that they are locked by ascending
+        id.
+
+        Returns:
+            The checkpoints by parent; None if a checkpoint was removed before it was locked.
+        """
         if self.from_scratch:
             return {}
-        saved = [trial for trial in parents if trial.checkpoint_id is not None]
-        sources = {}
-        for trial in sorted(saved, key=lambda one: one.checkpoint_id or 0):
-            found = checkpoints.find(txn, checkpoint_id=trial.checkpoint_id or 0)
-            while found is not None and not pins.count(txn, checkpoint_id=found.id or 0):
-                found = previous(txn, found)
-            if found is not None and found.id is not None:
-                sources[trial.id] = found.id
+        newest = {
+            trial.id: newest_of(txn, checkpoint_id=trial.checkpoint_id)
+            for trial in parents
+            if trial.checkpoint_id is not None
+        }
+        sources = {trial_id: one.id for trial_id, one in newest.items() if one and one.id}
+        for checkpoint_id in sorted(sources.values()):
+            if not pins.count(txn, checkpoint_id=checkpoint_id):
+                return None
         return sources
 
     def _insert(self, txn: Txn, parent: TrialRow, number: int, source: int | None) -> None:

@@ -39,19 +39,20 @@ def lock_with_rungs(
 
 def try_until_locked(transact: Callable[[], Result | None]) -> Result:
     """
-    Run a transaction again until no trial enters another rung meanwhile.
+    Run a transaction again until it has locked all rows that it needs.
 
     Args:
-        transact: The transaction; it returns None if `lock_with_rungs` does.
+        transact: The transaction; it returns None if `lock_with_rungs` does, or if a checkpoint
+            was removed before it was locked.
 
     Raises:
-        StorageBusy: Trials have entered other rungs in each of 100 tries.
+        StorageBusy: The rows have changed in each of 100 tries.
     """
     for _ in range(TRIES):
         result = transact()
         if result is not None:
             return result
     raise StorageBusy(
-        f"The trials have entered other rungs during each of {TRIES} tries to lock them. Run the "
-        "same command again."
+        f"The trials have entered other rungs, or have lost checkpoints, during each of {TRIES} "
+        "tries to lock them. Run the same command again."
     )

@@ -44,13 +44,24 @@ class Charge:
     is_spent: bool = False
     timed_out: frozenset[int] = frozenset()
 
-    def verdict(self, trial_id: int) -> Verdict | None:
-        """Return the verdict on a trial that has flushed; None if no limit is reached."""
-        return self.time_verdict(trial_id) or (_SPENT if self.is_spent else None)
+    def verdict(self, trial_id: int, known: Verdict | None) -> Verdict | None:
+        """Return the verdict on a trial that has flushed; see `within_time` for `known`."""
+        known = self.within_time(trial_id, known)
+        return known or (_SPENT if self.is_spent else None)
 
-    def time_verdict(self, trial_id: int) -> Verdict | None:
-        """Return the verdict on a trial that has run for too long; None on other trials."""
-        return _TIMED_OUT if trial_id in self.timed_out else None
+    def within_time(self, trial_id: int, known: Verdict | None) -> Verdict | None:
+        """
+        Return the verdict on a trial that may have run for too long.
+
+        Args:
+            known: The verdict of a scheduler, a rule or the trial, or a request of people. The end
+                of the time replaces a pause, after which the trial would only run out of time
+                again. It does not replace a stop that refuses results, which came before it.
+        """
+        if trial_id not in self.timed_out:
+            return known
+        is_ended = known is not None and known.action is Action.STOP and known.refuses_results
+        return known if is_ended else _TIMED_OUT
 
     def store(self, txn: Txn, study: Study, *, key: int | str) -> None:
         """Add the spending to a counter shard; call this last. For `key` see `counters.move`."""

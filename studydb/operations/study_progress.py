@@ -2,7 +2,6 @@
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from studydb.db import Database, Txn
 from studydb.domain.deciding import DecisionFailed
@@ -11,6 +10,7 @@ from studydb.domain.records import Counts, Study
 from studydb.domain.scheduling import Idle
 from studydb.operations.promote import NOTHING, Asked, answered, ask_scheduler
 from studydb.store import progress
+from studydb.store.progress import Signs
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +126,15 @@ def read_progress(database: Database, study: Study) -> StudyProgress:
     return _progress(study, seen, asked)
 
 
-def read_signs(database: Database, study: Study) -> tuple[Any, ...]:
-    """Read, in a single statement, what shows whether a study's progress may have changed."""
+def read_signs(database: Database, study: Study, *, worker_id: int | None = None) -> Signs:
+    """
+    Read, in a single statement, what shows whether a study's progress may have changed.
+
+    Args:
+        worker_id: The worker whose `request` is read; None if no worker looks.
+    """
     with database.begin(write=False, single=True) as txn:
-        return progress.signs(txn, study_id=study.id)
+        return progress.signs(txn, study_id=study.id, worker_id=worker_id)
 
 
 def progress_in(txn: Txn, study: Study) -> StudyProgress:

@@ -19,7 +19,7 @@ class Health(StrEnum):
 
     Attributes:
         DRAINING: The worker was asked to end and has not ended yet.
-        SILENT: The worker has not renewed its leases for longer than a lease lasts.
+        SILENT: The worker has sent no heartbeat for longer than a lease lasts.
         DEAD: The worker's process ran on this host and does not run any more.
     """
 
@@ -39,7 +39,7 @@ class WorkerList:
 
     @property
     def n_alive(self) -> int:
-        """The number of workers that are alive, draining workers included."""
+        """How many of the listed workers are alive; draining workers count."""
         return sum(health in (Health.ALIVE, Health.DRAINING) for _, health in self.workers)
 
 

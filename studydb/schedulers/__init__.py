@@ -12,11 +12,30 @@ from studydb.domain.specs.building import build, rebuild
 from studydb.domain.specs.grammar import Call
 from studydb.schedulers.asha import ASHA
 from studydb.schedulers.fifo import FIFO
+from studydb.schedulers.hyperband import HyperBand
+from studydb.schedulers.median_stopping import MedianStopping
+from studydb.schedulers.one_epoch import OneEpoch
 from studydb.schedulers.user_scheduler import UserScheduler
 
-BY_NAME: dict[str, Callable[..., Scheduler]] = {"ASHA": ASHA, "FIFO": FIFO}
+BY_NAME: dict[str, Callable[..., Scheduler]] = {
+    "ASHA": ASHA,
+    "FIFO": FIFO,
+    "HyperBand": HyperBand,
+    "MedianStopping": MedianStopping,
+    "OneEpoch": OneEpoch,
+}
 
-__all__ = ["ASHA", "BY_NAME", "FIFO", "UserScheduler", "from_call", "read"]
+__all__ = [
+    "ASHA",
+    "BY_NAME",
+    "FIFO",
+    "HyperBand",
+    "MedianStopping",
+    "OneEpoch",
+    "UserScheduler",
+    "from_call",
+    "read",
+]
 
 
 def from_call(call: Call) -> Scheduler:

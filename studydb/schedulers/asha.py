@@ -3,25 +3,30 @@ Asynchronous successive halving, by stopping or by promotion.
 
 Sources: Li et al., "A System for Massively Parallel Hyperparameter Tuning" (MLSys 2020). Stopping
 follows Ray Tune's `AsyncHyperBandScheduler`: a report at a rung is compared with a percentile of
-the scores recorded there before it, and then recorded there, too. Promotion follows Syne Tune
-0.13's `PromotionRungSystem`: every trial pauses at its rung, and a free worker resumes the best
-paused trial whose score is not worse than the quantile of all scores there.
+the scores recorded there before it, and then recorded there, too. The rule "syne_tune" follows the
+`AsynchronousSuccessiveHalving` of Syne Tune 0.16: the trial's rank among all scores there, its own
+included, decides. Promotion follows Syne Tune 0.13's `PromotionRungSystem`: every trial pauses at
+its rung, and a free worker resumes the best paused trial whose score is not worse than the quantile
+of all scores there.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from itertools import pairwise
+from typing import Any, ClassVar, NamedTuple
 
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.life.decisions import CONTINUE, Action, Decision, Entry, RungKey
 from studydb.domain.life.states import Reason
+from studydb.domain.metrics import STEPS_END
 from studydb.domain.scheduling import (
     Idle,
     QueueView,
     Report,
     RungSpec,
+    RungView,
     StudyView,
     WaitingTrial,
     Work,
@@ -30,6 +35,10 @@ from studydb.domain.seeds import unit_number
 from studydb.schedulers.base import BaseScheduler
 
 STOPPING, PROMOTION = "stopping", "promotion"
+RAY, SYNE_TUNE = "ray", "syne_tune"
+
+END_GAME = 0.2
+"""The share of the budget that the end game takes, if no other is given."""
 
 FEWEST_ENTRIES = 2
 """At a rung with fewer entries no trial is promoted."""
@@ -43,8 +52,11 @@ class ASHA(BaseScheduler):
     Bracket `s` has a rung at each step `grace_period * reduction_factor ** k` below `max_t`, with
     k >= s. A rung's cutoff is the percentile (1 - 1/reduction_factor) * 100 of its negated scores.
 
-    "stopping": a trial that is strictly worse than the cutoff of the scores before it is stopped.
-    The first trial at a rung continues. NaN stops a trial; in Ray Tune the trial continues.
+    "stopping": by the rule "ray", a trial that is strictly worse than the cutoff of the scores
+    before it is stopped. By the rule "syne_tune", a trial is stopped if more than n /
+    reduction_factor scores are strictly better, with n the number of scores, its own included. The
+    first trial at a rung continues. NaN stops a trial and does not count; in Ray Tune the trial
+    continues, and in Syne Tune NaN has no defined rank.
 
     "promotion": a trial pauses at each rung. A free worker looks at the best waiting trial of each
     rung, of all brackets, from the highest step down. It resumes the first that is not worse than
@@ -54,6 +66,14 @@ class ASHA(BaseScheduler):
     stops a trial. Syne Tune draws a bracket, and looks only at this bracket. At the last rung Syne
     Tune promotes the share (last milestone / max_t), which can differ from 1/reduction_factor.
 
+    The end game of "promotion": once the last share `end_game` of a limit of the study is left
+    (steps, cost or time), no new trials are made. Free workers resume the best of all waiting
+    trials, however it compares with the cutoff of its rung. In a study with only `num_trials`, the
+    end game begins when all trials are at a rung or above, and none is to be promoted. Then waiting
+    trials are resumed as long as the end game takes at most the share `end_game` of all training,
+    or no trial is on its way to `max_t`. The training by promotions is taken as n /
+    reduction_factor**k trials at rung k, with n trials at the first rung.
+
     Attributes:
         max_t: The step that completes a trial ("R" in the paper).
         grace_period: The first rung's step ("r" in the paper); no trial stops before it.
@@ -61,8 +81,12 @@ class ASHA(BaseScheduler):
         brackets: The number of brackets. A new trial's bracket is random; as in Ray Tune, each
             bracket is e times as likely as the next, which has one rung less.
         type: "stopping" or "promotion".
+        rule: By which rule trials are stopped, "ray" or "syne_tune".
+        end_game: The share of the budget that resumes the best paused trials, from 0 (no end game)
+            to less than 1; by default 0.2 for "promotion". Only "promotion" has an end game.
     """
 
+    absent: ClassVar[Mapping[str, Any]] = {"end_game": 0.0}  # studies made before it existed
     is_bounded: ClassVar[bool] = False  # existing studies have max_t=10**30 for "no end"
 
     max_t: int
@@ -70,6 +94,8 @@ class ASHA(BaseScheduler):
     reduction_factor: float = 4
     brackets: int = 1
     type: str = STOPPING
+    rule: str = RAY
+    end_game: float | None = None
 
     def _check(self) -> None:
         if not 1 <= self.grace_period <= self.max_t:
@@ -89,6 +115,31 @@ class ASHA(BaseScheduler):
             raise InvalidSpec(
                 f"ASHA's brackets are {self.brackets}; with its max_t, grace_period and "
                 f"reduction_factor there are 1 to {self._most_brackets}."
+            )
+        self._check_rule()
+        self._check_end_game()
+
+    def _check_rule(self) -> None:
+        if self.rule not in (RAY, SYNE_TUNE):
+            raise InvalidSpec(f"ASHA's rule is {self.rule!r}; it must be {RAY!r} or {SYNE_TUNE!r}.")
+        if self.rule != RAY and self.type != STOPPING:
+            raise InvalidSpec(
+                f"ASHA's rule is {self.rule!r} and its type {self.type!r}; the rule is for the "
+                f"type {STOPPING!r}."
+            )
+
+    def _check_end_game(self) -> None:
+        can_end = self.type == PROMOTION and self.max_t < STEPS_END
+        if self.end_game is None:
+            object.__setattr__(self, "end_game", END_GAME if can_end else 0.0)
+        elif not 0 <= self.end_game < 1:
+            raise InvalidSpec(
+                f"ASHA's end_game is {self.end_game}; it must be at least 0 and less than 1."
+            )
+        elif self.end_game and not can_end:
+            raise InvalidSpec(
+                f"ASHA's end_game is {self.end_game}; it needs the type {PROMOTION!r} and a max_t "
+                "that trials can reach. Leave it out."
             )
 
     @property
@@ -116,8 +167,8 @@ class ASHA(BaseScheduler):
         return (1 - 1 / self.reduction_factor) * 100 / 100
 
     def to_json(self) -> dict[str, Any]:
-        """Leave out defaults of `brackets` and `type`, so that an older studydb reads the row."""
-        later = {"brackets": 1, "type": STOPPING}
+        """Leave out what an older studydb does not know, if it is as it was there."""
+        later = {"brackets": 1, "type": STOPPING, "rule": RAY, **self.absent}
         return {k: v for k, v in super().to_json().items() if later.get(k) != v}
 
     @property
@@ -153,9 +204,15 @@ class ASHA(BaseScheduler):
         return next((milestone for milestone in due if milestone > step), None)
 
     def locks(self, bracket: int, step: int) -> Sequence[RungKey]:
-        """Return the rung of the last milestone up to `step`; none from `max_t` on."""
+        """
+        Return the rung of the last milestone up to `step`.
+
+        From `max_t` on there is none, unless there is an end game, which counts the trials there.
+        """
+        if step >= self.max_t:
+            return (RungKey(bracket, self.max_t),) if self._has_end_game else ()
         reached = [milestone for milestone in self.milestones(bracket) if milestone <= step]
-        return (RungKey(bracket, reached[-1]),) if reached and step < self.max_t else ()
+        return (RungKey(bracket, reached[-1]),) if reached else ()
 
     def judge(self, report: Report, view: StudyView) -> Decision:
         """
@@ -165,38 +222,115 @@ class ASHA(BaseScheduler):
             report: Its `score` is lower for better values, and +Inf for NaN.
             view: The rung before this report.
         """
+        locked = [(key, view.rung(key)) for key in self.locks(report.bracket, report.step)]
+        entered = [(key, rung) for key, rung in locked if not rung.entered]
         if report.step >= self.max_t:
-            return Decision(Action.STOP, Reason.COMPLETED)
-        for key in self.locks(report.bracket, report.step):
-            rung = view.rung(key)
-            if not rung.entered:
-                return self._judge_at(key, report, rung.cutoff)
-        return CONTINUE
+            entry = Entry(entered[0][0], report.score) if entered else None
+            return Decision(Action.STOP, Reason.COMPLETED, entry)
+        return self._judge_at(*entered[0], report) if entered else CONTINUE
 
-    def _judge_at(self, key: RungKey, report: Report, cutoff: float | None) -> Decision:
+    def _judge_at(self, key: RungKey, rung: RungView, report: Report) -> Decision:
         if self.type == PROMOTION:
             if report.is_nan:
                 return Decision(Action.STOP, Reason.EARLY_STOPPED, Entry(key, report.score))
             return Decision(Action.PAUSE, Reason.PAUSED, Entry(key, report.score, waits=True))
         entry = Entry(key, report.score)
+        cutoff = rung.cutoff if self.rule == RAY else self._worst_that_continues(rung)
         worse = cutoff is not None and report.score > cutoff
         if report.is_nan or worse:
             return Decision(Action.STOP, Reason.EARLY_STOPPED, entry, cutoff)
         return Decision(entry=entry, cutoff=cutoff)
+
+    def _worst_that_continues(self, rung: RungView) -> float | None:
+        """
+        Return the worst score with which a trial continues by Syne Tune's rule; None for any score.
+
+        Syne Tune stops a trial if m / n > 1 / reduction_factor, with m strictly better scores among
+        n with its own. So it stops if the score at the rank `most`, counted from 0, is better.
+        """
+        n, share = rung.n + 1, 1 / self.reduction_factor
+        most = math.floor(n * share) + 1
+        while most / n > share:  # as Syne Tune rounds
+            most -= 1
+        if most >= rung.n:
+            return None
+        return rung.near[min(rung.near, key=lambda rank: abs(rank - most))]
+
+    @property
+    def _has_end_game(self) -> bool:
+        return bool(self.end_game and self._keys)
 
     @cached_property
     def _from_highest(self) -> tuple[RungKey, ...]:
         return tuple(sorted(self._keys, key=lambda key: (-key.step, key.bracket)))
 
     def next_work(self, view: QueueView) -> Work:
+        """Resume a trial, or start a new one; in the end game no new ones."""
         if not self.resumes:
             return Idle.START_NEW
-        return next(self._promotable(view), Idle.START_NEW)
+        if self._has_end_game and view.spent >= 1 - (self.end_game or 0):
+            return next(self._best_first(view), Idle.WAIT)
+        promoted = next(self._promotable(view), None)
+        if promoted is not None or not self._has_end_game or view.may_start:
+            return promoted or Idle.START_NEW
+        return next(self._affordable(view), Idle.WAIT)
 
     def _promotable(self, view: QueueView) -> Iterator[WaitingTrial]:
-        for key in self._from_highest:
-            rung, best = view.rung(key), view.best_waiting(key)
-            if best is None or rung.cutoff is None or rung.n < FEWEST_ENTRIES:
-                continue
-            if best.score <= rung.cutoff and best.score < math.inf:
+        for best in self._waiting(view):
+            rung = view.rung(best.rung)
+            if rung.cutoff is not None and rung.n >= FEWEST_ENTRIES and best.score <= rung.cutoff:
                 yield best
+
+    def _waiting(self, view: QueueView) -> Iterator[WaitingTrial]:
+        """Yield the best waiting trial of each rung, from the highest step down."""
+        for key in self._from_highest:
+            best = view.best_waiting(key)
+            if best is not None and best.score < math.inf:
+                yield best
+
+    def _best_first(self, view: QueueView) -> Iterator[WaitingTrial]:
+        """Yield the best waiting trial of each rung, the best score first."""
+        yield from sorted(self._waiting(view), key=lambda best: best.score)
+
+    def _affordable(self, view: QueueView) -> Iterator[WaitingTrial]:
+        """Yield waiting trials whose training to `max_t` the end game of `num_trials` allows."""
+        training = [self._training(bracket, view) for bracket in range(self.brackets)]
+        if any(one.is_beginning for one in training):
+            return
+        most = sum(one.by_promotion for one in training) / (1 - (self.end_game or 0))
+        steps, n_last = sum(one.steps for one in training), sum(one.n_last for one in training)
+        for best in self._best_first(view):
+            if n_last == 0 or steps + self.max_t - best.rung.step <= most:
+                yield best
+
+    def _training(self, bracket: int, view: QueueView) -> "_Training":
+        due = (*self.milestones(bracket), self.max_t)
+        reached = [view.rung(RungKey(bracket, step)).n_entries for step in due]
+        lengths = [step - before for before, step in pairwise((0, *due))]
+        by_promotion = sum(
+            reached[0] / self.reduction_factor**k * length for k, length in enumerate(lengths)
+        )
+        underway = view.underway(bracket)
+        on_way = [step for step in underway if step >= due[0]]
+        left = sum(self.max_t - max(one for one in due if one <= step) for step in on_way)
+        steps = sum(n * length for n, length in zip(reached, lengths, strict=True)) + left
+        is_beginning = len(due) > 1 and len(on_way) < len(underway)
+        return _Training(by_promotion, steps, reached[-1] + len(on_way), is_beginning)
+
+
+class _Training(NamedTuple):
+    """
+    The steps that the trials of a bracket have trained, as its rungs tell.
+
+    Attributes:
+        by_promotion: The steps that promotions alone would take.
+        steps: The steps up to each rung that was reached, and those that trials above the first
+            rung still train if they go on to `max_t`.
+        n_last: How many trials have reached `max_t`, or are above the first rung and run.
+        is_beginning: Whether a trial is still below the first rung.
+    """
+
+    by_promotion: float
+    steps: int
+    n_last: int
+    is_beginning: bool

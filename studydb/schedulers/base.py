@@ -21,8 +21,8 @@ class BaseScheduler(Spec):
         return 0
 
     @property
-    def reads_mean(self) -> bool:
-        return False
+    def mean_from(self) -> int | None:
+        return None
 
     @property
     def quantile(self) -> float:

@@ -77,8 +77,8 @@ class UserScheduler:
         return self.plan.reads_best
 
     @property
-    def reads_mean(self) -> bool:
-        return self.plan.reads_mean
+    def mean_from(self) -> int | None:
+        return 1 if self.plan.reads_mean else None
 
     def rungs(self) -> Sequence[RungSpec]:
         return [self.rung_spec(key) for key in self._keys()]
@@ -118,7 +118,7 @@ class UserScheduler:
         for key in self.locks(report.bracket, report.step):
             if not view.rung(key).entered:
                 question = judge_question(
-                    report, key, view, reads_best=self.reads_best, reads_mean=self.reads_mean
+                    report, key, view, reads_best=self.reads_best, reads_mean=self.plan.reads_mean
                 )
                 raise DecisionNeeded(question, step=report.step)
         return CONTINUE

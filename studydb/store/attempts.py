@@ -68,7 +68,10 @@ _SUPERSEDE = Prepared(
 )
 
 _ENDED = ("flush_no", "reason", "verdict", "verdict_reason", "verdict_by")
-_DETAILS = ("error_type", "error_message", "traceback", "log_dir", "log_tail", "start", "start_s")
+_DETAILS = (
+    *("error_type", "error_message", "traceback"),
+    *("log_dir", "log_tail", "start", "start_s", "provenance"),
+)
 END = (
     sa.update(attempt)
     .where(*_THIS, attempt.c.ended_at.is_(None))
@@ -234,6 +237,7 @@ def end_binds(
         "to_log_tail": process and process.log_tail,
         "to_start": process and process.start,
         "to_start_s": process and process.start_s,
+        "to_provenance": process and process.code,
     }
 
 

@@ -63,6 +63,33 @@ _EXPIRE = Prepared(
     .returning(*_COLUMNS)
 )
 
+_TO_DISCARD = Prepared(
+    sa.select(checkpoint.c.id)
+    .where(
+        checkpoint.c.trial_id == sa.bindparam("trial"),
+        checkpoint.c.pins == 0,
+        checkpoint.c.removed_at.is_(None),
+    )
+    .order_by(checkpoint.c.id + 0)  # see BY_ID
+    .with_for_update(key_share=True)
+)
+_DISCARD = Prepared(
+    sa.update(checkpoint)
+    .where(is_listed(checkpoint.c.id, "ids"))
+    .values(removed_at=now(), data=None)
+)
+_kept = checkpoint.alias("kept")
+_newest_kept = (
+    sa.select(sa.func.max(_kept.c.id))
+    .where(_kept.c.trial_id == trial.c.id, _kept.c.removed_at.is_(None))
+    .scalar_subquery()
+)
+_RESTORE_KEPT = Prepared(
+    sa.update(trial)
+    .where(trial.c.id == sa.bindparam("trial"), is_listed(trial.c.checkpoint_id, "ids"))
+    .values(checkpoint_id=_newest_kept)
+)
+
 _EXPIRED = Prepared(
     sa.select(*_COLUMNS)
     .where(
@@ -144,6 +171,17 @@ def expire(txn: Txn, *, trial_id: int, newest: int) -> list[Checkpoint]:
         The expired checkpoints, whose bytes may be deleted after the commit.
     """
     return [read(row) for row in txn.all(_EXPIRE, trial=trial_id, newest=newest)]
+
+
+def discard(txn: Txn, *, trial_id: int) -> None:
+    """
+    Mark all checkpoints of a locked trial that has ended as removed, except pinned ones.
+
+    The rows are locked first, by ascending id: a retry of a clone may pin one of them meanwhile.
+    """
+    ids = [row.id for row in txn.all(_TO_DISCARD, trial=trial_id)]
+    txn.run(_DISCARD, ids=ids)
+    txn.run(_RESTORE_KEPT, trial=trial_id, ids=ids)
 
 
 def expired(txn: Txn, *, trial_id: int) -> list[Checkpoint]:

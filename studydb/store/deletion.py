@@ -15,7 +15,13 @@ _of_study = (
     .order_by(tables.trial.c.number)
 )
 _ANY = Prepared(_of_study.limit(1))
-_SOME = Prepared(_of_study.limit(sa.bindparam("limit", type_=sa.Integer)))
+_SOME = Prepared(_of_study.limit(sa.bindparam("limit", type_=sa.Integer)).with_for_update())
+"""Locks the trials that it selects, by ascending number, which is also the order of their ids."""
+
+_LOCK_STUDY = Prepared(
+    sa.select(tables.study.c.id).where(tables.study.c.id == sa.bindparam("study")).with_for_update()
+)
+"""The lock also waits for transactions that have inserted rows which refer to the study."""
 
 _RESULTS = Prepared(
     sa.delete(tables.result).where(
@@ -91,13 +97,23 @@ _REST = (
 )
 
 
+def lock_study(txn: Txn, *, study_id: int) -> None:
+    """Keep other transactions from adding any row to a study, until this transaction ends."""
+    txn.all(_LOCK_STUDY, study=study_id)
+
+
 def has_trials(txn: Txn, *, study_id: int) -> bool:
     """Tell whether a study has a trial."""
     return txn.first(_ANY, study=study_id) is not None
 
 
 def some_trials(txn: Txn, *, study_id: int) -> None:
-    """Delete up to `TRIALS_PER_TRANSACTION` trials with their attempts, results and checkpoints."""
+    """
+    Delete up to `TRIALS_PER_TRANSACTION` trials with their attempts, results and checkpoints.
+
+    The trials are locked first. Otherwise an attempt that still lives could store a result, or a
+    retry could pin a checkpoint, after the statement that deletes such rows.
+    """
     ids = [row.id for row in txn.all(_SOME, study=study_id, limit=TRIALS_PER_TRANSACTION)]
     for statement in (_RESULTS, _TAGS):
         txn.run(statement, study=study_id, ids=ids)

@@ -20,7 +20,7 @@ from studydb.domain.life.ending import INVALIDATE, Ending
 from studydb.domain.life.states import State, Status
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.records import Lease
-from studydb.store import results
+from studydb.store import results, workers
 from studydb.store.trials import (
     SUMMARY,
     is_stopped_at_once,
@@ -157,7 +157,9 @@ RENEW = Prepared(
     .returning(*_REQUESTED)
 )
 
-_REQUESTS = Prepared(sa.select(*_REQUESTED).where(*_OF_LEASES))
+_REQUESTS = Prepared(
+    sa.select(*_REQUESTED, workers.REQUEST.label("worker_request")).where(*_OF_LEASES)
+)
 
 _SET_VERDICT = Prepared(
     sa.update(trial)
@@ -321,20 +323,31 @@ def renew(txn: Txn, *, leases: Sequence[Lease]) -> list[RequestedTrial]:
     Returns:
         The leases whose attempts still hold their trials.
     """
-    return _requested(txn, RENEW, leases)
+    return _requested(txn.all(RENEW, **_lease_binds(leases)))
 
 
-def requests(txn: Txn, *, leases: Sequence[Lease]) -> list[RequestedTrial]:
-    """Read what people request of trials, without a lock; leases that were lost are left out."""
-    return _requested(txn, _REQUESTS, leases)
+def requests(
+    txn: Txn, *, leases: Sequence[Lease], worker_id: int
+) -> tuple[list[RequestedTrial], str | None]:
+    """
+    Read what people request of trials and of their worker, without a lock.
+
+    Returns:
+        The trials, without those of lost leases; and the request to the worker, which is None if
+        all leases are lost.
+    """
+    rows = txn.all(_REQUESTS, worker=worker_id, **_lease_binds(leases))
+    return _requested(rows), rows[0].worker_request if rows else None
 
 
-def _requested(txn: Txn, statement: Prepared, leases: Sequence[Lease]) -> list[RequestedTrial]:
-    rows = txn.all(
-        statement,
-        ids=[lease.trial_id for lease in leases],
-        tokens=[lease.token for lease in leases],
-    )
+def _lease_binds(leases: Sequence[Lease]) -> dict[str, Any]:
+    return {
+        "ids": [lease.trial_id for lease in leases],
+        "tokens": [lease.token for lease in leases],
+    }
+
+
+def _requested(rows: Sequence[Any]) -> list[RequestedTrial]:
     return [
         RequestedTrial(
             row.token, verdict_of(row), _request_of(row), Status(row.status), bool(row.request_now)

@@ -6,6 +6,7 @@ added one by one in the order of steps: the sum does not depend on how results a
 batches.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -55,7 +56,7 @@ class RunningMean:
     The sum of a trial's first values.
 
     Attributes:
-        step: The last step whose value is in `total`.
+        step: The last step whose value is in `total`, or the step before the first that counts.
         is_stored: Whether the trial has a row.
     """
 
@@ -66,8 +67,8 @@ class RunningMean:
 
     @property
     def value(self) -> float:
-        """The mean."""
-        return self.total / self.n
+        """The mean; NaN without values."""
+        return self.total / self.n if self.n else math.nan
 
     def add(self, results: Iterable[Result]) -> "RunningMean":
         """Add the results of later steps; results that are in the sum already are skipped."""
@@ -78,12 +79,12 @@ class RunningMean:
         return replace(self, step=step, n=n, total=total)
 
 
-def read(txn: Txn, *, lease: Lease) -> RunningMean:
-    """Read the running mean of a trial's stored live results."""
+def read(txn: Txn, *, lease: Lease, first: int) -> RunningMean:
+    """Read the running mean of a trial's stored live results from step `first` on."""
     row = txn.first(_READ, trial=lease.trial_id)
-    known = RunningMean()
+    known = RunningMean(first - 1)
     if row is not None:
-        known = RunningMean(row.step, row.n_results, row.total, is_stored=True)
+        known = RunningMean(max(first - 1, row.step), row.n_results, row.total, is_stored=True)
     since = txn.all(_SINCE, study=lease.study_id, trial=lease.trial_id, after=known.step)
     return known.add(Result(row.step, row.value, {}) for row in since)
 

@@ -64,6 +64,7 @@ _RECENT_ENDS = Prepared(
         sa.func.count(_NEWEST.c.ended_at),
         _count_of(Reason.COMPLETED),
         _count_of(Reason.EARLY_STOPPED, Reason.RULE_STOPPED),
+        _count_of(Reason.GIVEN_UP),
         _count_of(Reason.CANCELLED),
         sa.func.min(_NEWEST.c.started_at),
         sa.func.max(_NEWEST.c.ended_at),

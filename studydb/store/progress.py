@@ -9,7 +9,7 @@ from studydb.db import Prepared, Txn
 from studydb.db.schema import PAUSED_BY_STUDY, in_state, study, trial
 from studydb.domain.life.states import State
 from studydb.domain.records import Counts
-from studydb.store import counters, studies, sweeps
+from studydb.store import counters, studies, sweeps, workers
 from studydb.store.claims import ANY_RUNNABLE
 from studydb.store.studies import Budget
 
@@ -30,6 +30,7 @@ _SIGNS = Prepared(
         _HAS_RUNNABLE.label("has_runnable"),
         sweeps.HAS_WAITED.label("has_waited"),
         _running.scalar_subquery().is_not(None).label("has_running"),
+        workers.REQUEST.label("request"),
     ).where(studies.THIS)
 )
 
@@ -82,7 +83,21 @@ def read(txn: Txn, *, study_id: int) -> Progress:
     )
 
 
-def signs(txn: Txn, *, study_id: int) -> tuple[Any, ...]:
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """
+    What a look reads.
+
+    Attributes:
+        of_study: What shows whether the study's progress may have changed, if it is compared.
+        request: What a person requests of the worker that looks.
+    """
+
+    of_study: tuple[Any, ...]
+    request: str | None
+
+
+def signs(txn: Txn, *, study_id: int, worker_id: int | None) -> Signs:
     """
     Read what shows whether a study's progress may have changed; the caller compares two reads.
 
@@ -94,4 +109,5 @@ def signs(txn: Txn, *, study_id: int) -> tuple[Any, ...]:
     Raises:
         UnknownStudy: The study was deleted.
     """
-    return tuple(studies.existing(txn.first(_SIGNS, study=study_id)))
+    *of_study, request = studies.existing(txn.first(_SIGNS, study=study_id, worker=worker_id))
+    return Signs(tuple(of_study), request)

@@ -18,9 +18,10 @@ from studydb.db.dialect import now
 from studydb.db.schema import PAUSED_BY_STUDY, in_state, is_still, study, trial
 from studydb.domain.life.decisions import DecidedBy, RungKey
 from studydb.domain.life.states import State, Status
+from studydb.domain.limits import Spending
 from studydb.domain.quantile import Cut, exact_cutoff
 from studydb.domain.scheduling import RungView, WaitingTrial
-from studydb.store import studies
+from studydb.store import counters, spending, studies
 from studydb.store.claims import NOTHING_WAITS
 from studydb.store.rungs import NONE_KEPT
 from studydb.store.studies import HAS_ROOM, Budget
@@ -33,7 +34,7 @@ _PAUSED = (
     trial.c.paused_by == DecidedBy.SCHEDULER,
 )
 
-_better = (
+BETTER_THAN_CUT = (
     sa.select(rung_entry.c.score)
     .where(
         _ENTRIES,
@@ -108,7 +109,7 @@ _rungs = sa.select(
     rung.c.cut_trial_id,
     ANY_GIVEN_UP.label("any_given_up"),
     _any_waiting.where(rung.c.closed_at.is_not(None)).scalar_subquery().label("waiting_id"),
-    _better.label("better"),
+    BETTER_THAN_CUT.label("better"),
     _best_waiting(rung_entry.c.trial_id).label("best_id"),
     _best_waiting(rung_entry.c.score).label("best_score"),
 ).where(rung.c.study_id == _STUDY)
@@ -184,16 +185,17 @@ class Queues:
     """
     Implements `QueueView`: the rungs of a study, and the best trial that waits at each rung.
 
-    The budget and the trials that are underway are read when the scheduler asks for them, in the
-    same snapshot.
+    The budget, the spending and the trials that are underway are read when the scheduler asks for
+    them, in the same snapshot.
 
     Attributes:
         is_left: Whether closed rungs still have work for `give_up`.
     """
 
-    def __init__(self, txn: Txn, study_id: int) -> None:
+    def __init__(self, txn: Txn, study_id: int, *, is_limited: bool) -> None:
         self._txn, self._study_id = txn, study_id
         self._budget: Budget | None = None
+        self._spent: float | None = None if is_limited else 0.0
         self._underway: dict[int, list[int]] | None = None
         rows = txn.all(_QUEUES, study=study_id)
         self._rows = {RungKey(row.bracket, row.step): row for row in rows}
@@ -213,6 +215,16 @@ class Queues:
     @property
     def may_start(self) -> bool:
         return not self._read_budget().is_spent
+
+    @property
+    def spent(self) -> float:
+        if self._spent is None:
+            limited = spending.read(self._txn, study_id=self._study_id)
+            spent = Spending()
+            if limited.limits.count_spending:
+                spent = counters.spent(self._txn, study_id=self._study_id)
+            self._spent = limited.limits.share(spent, age_s=limited.age_s)
+        return self._spent
 
     def rungs(self) -> Sequence[RungKey]:
         """Return the rungs that have entries and are not over, in ascending order."""
@@ -261,9 +273,14 @@ def _is_left(row: Any) -> bool:
     return row.closed_at is not None and (row.any_given_up or row.waiting_id is None)
 
 
-def read_queues(txn: Txn, *, study_id: int) -> Queues:
-    """Read a study's rungs with the trials that wait, in one statement and without locks."""
-    return Queues(txn, study_id)
+def read_queues(txn: Txn, *, study_id: int, is_limited: bool = False) -> Queues:
+    """
+    Read a study's rungs with the trials that wait, in one statement and without locks.
+
+    Args:
+        is_limited: Whether the study ends at one of its limits.
+    """
+    return Queues(txn, study_id, is_limited=is_limited)
 
 
 def promote(txn: Txn, *, study_id: int, chosen: WaitingTrial) -> bool:

@@ -58,10 +58,10 @@ class NextDraw(NamedTuple):
 
 _QUEUE = 0x73747564
 
-TURN_TIMEOUT_S = 2.0
+ADVISORY_LOCK_TIMEOUT_S = 2.0
 """The longest wait of an ask in the queue: any login that may connect can hold the queue's lock."""
 
-RESEND_TIMEOUT_S = TURN_TIMEOUT_S + 1.0
+RESEND_TIMEOUT_S = ADVISORY_LOCK_TIMEOUT_S + 1.0
 """The longest wait of a duplicate request for earlier asks, which leave the queue before then."""
 
 
@@ -84,7 +84,7 @@ def _turn(timeout_s: float) -> sa.ColumnElement[bool]:
     return sa.select(in_order).scalar_subquery()
 
 
-_TURN = _turn(TURN_TIMEOUT_S)
+_TURN = _turn(ADVISORY_LOCK_TIMEOUT_S)
 """
 Asks queue for an advisory lock before they lock the study's row. At each change of a row all
 transactions that wait for the row wake, read it and wait again: 300 workers made 260 trials/s
@@ -212,7 +212,7 @@ def ask(
     Raises:
         Duplicate: The same ask was already stored (its reply was lost).
         DuplicateParams: The proposal is to be unique, and a trial has its params.
-        LockTimeout: The turn did not come within `TURN_TIMEOUT_S`.
+        LockTimeout: The turn did not come within `ADVISORY_LOCK_TIMEOUT_S`.
     """
     row = txn.chain(
         _ASK[if_nothing_waits, queue and txn.features.concurrent_writers],

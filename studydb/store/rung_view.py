@@ -5,9 +5,8 @@ from collections.abc import Callable, Sequence
 from studydb.db import Txn
 from studydb.domain.life.decisions import RungKey
 from studydb.domain.metrics import Result, Summary
-from studydb.domain.objective import Objective
-from studydb.domain.quantile import cutoff
-from studydb.domain.records import Lease
+from studydb.domain.quantile import cutoff, near
+from studydb.domain.records import Lease, Study
 from studydb.domain.scheduling import Ranked, RungView
 from studydb.store import means, rungs
 from studydb.store.means import RunningMean
@@ -23,9 +22,10 @@ class LockedView:
     """
 
     def __init__(
-        self, txn: Txn, locked: dict[RungKey, Rung], *, lease: Lease, objective: Objective
+        self, txn: Txn, locked: dict[RungKey, Rung], study: Study, *, lease: Lease
     ) -> None:
-        self.locked, self._txn, self._lease, self._objective = locked, txn, lease, objective
+        self.locked, self._txn, self._lease = locked, txn, lease
+        self._objective, self._mean_from = study.objective, study.scheduler.mean_from or 0
         self._sent: dict[RungKey, Callable[[], Neighbours]] = {}
         self._beside: dict[RungKey, Neighbours] = {}
         self._summary, self._new = Summary(), ()  # type: tuple[Summary, Sequence[Result]]
@@ -61,6 +61,7 @@ class LockedView:
             n_entries=rung.n_entries,
             is_closed=rung.is_closed,
             closed_cutoff=rung.closed_cutoff,
+            near=near(rung.cut, worse=beside.worse, better=beside.better),
         )
 
     def best(self, key: RungKey, n: int) -> Sequence[Ranked]:
@@ -68,9 +69,9 @@ class LockedView:
         return rungs.best(self._txn, rung=self.locked[key], n=n)
 
     def mean(self) -> float:
-        """Return the score of the mean of the trial's live values, this report included."""
+        """Return the score of the mean of the trial's live values from `mean_from` on."""
         if self._mean is None:
-            self._mean = means.read(self._txn, lease=self._lease)
+            self._mean = means.read(self._txn, lease=self._lease, first=self._mean_from)
         self._mean = self._mean.add(self._new)
         return self._objective.score(self._mean.value)
 

@@ -19,8 +19,6 @@ from studydb.db.decision_schema import rung, rung_entry
 from studydb.db.dialect import now
 from studydb.db.schema import checkpoint, trial
 from studydb.domain.life.decisions import Action, Entry, RungKey
-from studydb.domain.life.states import Mode
-from studydb.domain.listed_rows import Judgement
 from studydb.domain.metrics import Result
 from studydb.domain.quantile import Cut, Position, insert
 from studydb.domain.records import Lease
@@ -127,19 +125,6 @@ _BEST = Prepared(
     .where(*_RANKED)
     .order_by(*ENTRY)
     .limit(sa.bindparam("most"))
-)
-
-_JUDGEMENTS = Prepared(
-    sa.select(
-        rung.c.step.label("rung"),
-        rung_entry.c.step,
-        rung_entry.c.value,
-        rung_entry.c.cutoff,
-        rung_entry.c.action,
-    )
-    .join(rung, rung.c.id == rung_entry.c.rung_id)
-    .where(rung.c.study_id == sa.bindparam("study"), rung_entry.c.trial_id == sa.bindparam("trial"))
-    .order_by(rung.c.step)
 )
 
 
@@ -286,11 +271,3 @@ def best(txn: Txn, *, rung: Rung, n: int) -> list[Ranked]:
         Ranked(row.trial_id, row.score, row.checkpoint_id, row.config or row.params)
         for row in txn.all(_BEST, rung=rung.id, most=n)
     ]
-
-
-def judgements(txn: Txn, *, study_id: int, trial_id: int, mode: Mode) -> list[Judgement]:
-    """Read how a trial was judged at each rung, with cutoffs as values of the metric."""
-    found = [Judgement._make(row) for row in txn.all(_JUDGEMENTS, study=study_id, trial=trial_id)]
-    if mode is Mode.MIN:
-        return found
-    return [one if one.cutoff is None else one._replace(cutoff=0.0 - one.cutoff) for one in found]

@@ -60,13 +60,16 @@ NEW = {name: sa.bindparam(name) for name in _GIVEN} | {
 }
 
 _other = trial.alias("other")
-_is_first_with_its_params = ~sa.exists().where(
+_no_unique_trial_has_its_params = ~sa.exists().where(
     _other.c.study_id == sa.bindparam("study_id"),
     _other.c.params_hash == sa.bindparam("params_hash"),
     _other.c.is_unique,
 )
 _IS_UNIQUE = sa.case(
-    (sa.and_(sa.bindparam("wants_unique", type_=sa.Boolean), _is_first_with_its_params), sa.true())
+    (
+        sa.and_(sa.bindparam("wants_unique", type_=sa.Boolean), _no_unique_trial_has_its_params),
+        sa.true(),
+    )
 )
 
 _INSERT_PENDING = Prepared(

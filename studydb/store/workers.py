@@ -36,6 +36,13 @@ _SET_REQUEST = Prepared(
     .values(request=sa.bindparam("to_request"))
     .returning(worker.c.id)
 )
+REQUEST = (
+    sa.select(worker.c.request)
+    .where(worker.c.id == sa.bindparam("worker", type_=worker.c.id.type))
+    .scalar_subquery()
+)
+"""What a person requests of a worker; NULL also for a process that is no worker."""
+
 _WITH_UUID_PREFIX = Prepared(
     sa.select(worker)
     .where(worker.c.uuid.startswith(sa.bindparam("prefix")))
@@ -89,7 +96,7 @@ def end(txn: Txn, *, worker_id: int) -> None:
 
 
 def set_request(txn: Txn, *, worker_id: int, request: str) -> bool:
-    """Store a request, which a worker reads at its next renewal; False if the worker has ended."""
+    """Store a request, which a worker reads by its looks; False if the worker has ended."""
     return txn.count(_SET_REQUEST, worker=worker_id, to_request=request) > 0
 
 

@@ -1,13 +1,58 @@
 """Checks of the users' arguments."""
 
+import math
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard, TypeVar
 
 from studydb.artifacts import INLINE, open_store
+from studydb.domain.canonical import is_number
+from studydb.domain.custom_scheduler import CustomScheduler
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.life.selections import Selection
+from studydb.domain.scheduling import Scheduler
+from studydb.domain.searching import Searcher
+from studydb.domain.user_code import IS_PATH
+from studydb.schedulers import FIFO, UserScheduler
+from studydb.searchers import RandomSearch
 from studydb.settings import expanded
+
+Made = TypeVar("Made")
+
+
+def scheduler(given: Scheduler | CustomScheduler | str | None) -> Scheduler:
+    """Check the argument `scheduler`; None stands for `FIFO`. The user's code is only described."""
+    if isinstance(given, str) and IS_PATH.fullmatch(given):
+        return UserScheduler.from_text(given)
+    if isinstance(given, CustomScheduler) or _is_custom_class(given):
+        return UserScheduler.of(given)
+    found: Any = given
+    made: Scheduler = _made("scheduler", found, FIFO(), has="judge", like="ASHA(max_t=27)")
+    return made
+
+
+def _is_custom_class(given: object) -> TypeGuard[type[CustomScheduler]]:
+    return isinstance(given, type) and issubclass(given, CustomScheduler)
+
+
+def searcher(given: Searcher | None) -> Searcher:
+    """Check the argument `searcher`; None stands for `RandomSearch`."""
+    return _made("searcher", given, RandomSearch(), has="propose", like="RandomSearch(seed=0)")
+
+
+def _made(name: str, given: Made | None, default: Made, *, has: str, like: str) -> Made:
+    """
+    Check a scheduler or searcher; None stands for the default.
+
+    Args:
+        has: A method that the object must have.
+        like: An example for the message.
+    """
+    if given is None:
+        return default
+    if isinstance(given, type) or not (hasattr(given, "to_json") and hasattr(given, has)):
+        raise InvalidSpec(f"{name} is {given!r}; give an object, such as studydb.{like}.")
+    return given
 
 
 def seconds_or_none(name: str, value: Any) -> float | None:
@@ -21,6 +66,18 @@ def seconds_or_none(name: str, value: Any) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidSpec(f"{name} is {value!r}; it must be a number of seconds.")
+    return float(value)
+
+
+def seconds(name: str, value: Any) -> float:
+    """
+    Read a number of seconds.
+
+    Raises:
+        InvalidSpec: The value is not a number of 0 or more.
+    """
+    if not is_number(value) or not 0 <= value < math.inf:
+        raise InvalidSpec(f"{name} is {value!r}; it must be a number of seconds, 0 or more.")
     return float(value)
 
 

@@ -7,7 +7,7 @@ import shlex
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeGuard, TypeVar, Unpack
+from typing import Any, Unpack
 from uuid import uuid4
 
 from studydb.analysis.definition import differences
@@ -34,10 +34,9 @@ from studydb.domain.space.search_space import Space
 from studydb.domain.study_spec import DEFAULTS, MoreOptions, StudySpec, read_settings
 from studydb.domain.text.names import check_study_name
 from studydb.domain.text.other_tools import suggesting_keywords
-from studydb.domain.user_code import IS_PATH
 from studydb.operations.create import create, load, name_taken
 from studydb.operations.revise import revise
-from studydb.schedulers import FIFO, UserScheduler
+from studydb.schedulers import FIFO
 from studydb.searchers import RandomSearch
 from studydb.settings import load_keyring
 from studydb.study import checking
@@ -52,8 +51,6 @@ from studydb.study.storage import (
     write_patiently,
 )
 from studydb.trainables import WithParameters, signed_payload
-
-Made = TypeVar("Made")
 
 _STORED_NOTHING = (StudyExists, StorageDenied, StorageReadOnly, UsageError)
 """Errors of a creation after which no study was stored; after others the commit is unclear."""
@@ -113,8 +110,8 @@ def create_study(
     spec = StudySpec(
         objective=Objective.read(metric, mode),
         space=Space.read(space),
-        scheduler=_scheduler(scheduler),
-        searcher=_searcher(searcher),
+        scheduler=checking.scheduler(scheduler),
+        searcher=checking.searcher(searcher),
         rules=read_rules(stop),
         checkpoints=checking.store_url(checkpoints),
         **_limits_of_losses(max_losses),
@@ -138,39 +135,6 @@ def _opened(
         record = _create(database, new, code, load_if_exists=load_if_exists)
         _warn_of_differences(record, new)
         return Study(database, record)
-
-
-def _made(name: str, given: Made | None, default: Made, *, has: str, like: str) -> Made:
-    """
-    Check a scheduler or searcher; None stands for the default.
-
-    Args:
-        has: A method that the object must have.
-        like: An example for the message.
-    """
-    if given is None:
-        return default
-    if isinstance(given, type) or not (hasattr(given, "to_json") and hasattr(given, has)):
-        raise InvalidSpec(f"{name} is {given!r}; give an object, such as studydb.{like}.")
-    return given
-
-
-def _searcher(given: Searcher | None) -> Searcher:
-    return _made("searcher", given, RandomSearch(), has="propose", like="RandomSearch(seed=0)")
-
-
-def _scheduler(given: Scheduler | CustomScheduler | str | None) -> Scheduler:
-    if isinstance(given, str) and IS_PATH.fullmatch(given):
-        return UserScheduler.from_text(given)
-    if isinstance(given, CustomScheduler) or _is_custom_class(given):
-        return UserScheduler.of(given)
-    found: Any = given
-    made: Scheduler = _made("scheduler", found, FIFO(), has="judge", like="ASHA(max_t=27)")
-    return made
-
-
-def _is_custom_class(given: object) -> TypeGuard[type[CustomScheduler]]:
-    return isinstance(given, type) and issubclass(given, CustomScheduler)
 
 
 def _limits_of_losses(asked: int | None) -> dict[str, Any]:

@@ -37,6 +37,7 @@ from studydb.settings import load_keyring
 from studydb.study import checking
 from studydb.study.cloning import cloned
 from studydb.study.code import Code, described, signed
+from studydb.study.discarding import stop_and_discard
 from studydb.study.frozen_trial import FrozenTrial
 from studydb.study.loops import open_loop
 from studydb.study.running import full_url, run
@@ -240,7 +241,9 @@ class Study:
         self._control(control.resume, Status.RUNNING, numbers, **options)
 
     @suggesting_keywords
-    def stop(self, *numbers: int | str, now: bool = False) -> None:
+    def stop(
+        self, *numbers: int | str, now: bool = False, discard_checkpoints: bool = False
+    ) -> None:
         """
         End these trials (numbers or names) as CANCELLED; without them, stop the study.
 
@@ -250,11 +253,26 @@ class Study:
         Args:
             now: Kill RUNNING trials as soon as their worker learns of the request, without a
                 grace: they save no last checkpoint. Results that were reported are kept.
+            discard_checkpoints: Wait up to a minute until the trials have ended, then delete their
+                checkpoints, except those from which a clone goes on. Trials that have ended are
+                allowed; after an error, the same call does the rest.
 
         Raises:
             UnknownTrial: A trial does not exist; nothing was changed.
-            NotAllowed: A trial has ended; nothing was changed.
+            NotAllowed: A trial has ended; nothing was changed. With `discard_checkpoints`: a trial
+                still runs after a minute; its checkpoints are kept.
+            UsageError: `discard_checkpoints` without trials.
+            CheckpointError: The bytes of discarded checkpoints cannot be deleted on this host.
         """
+        if discard_checkpoints:
+            if not numbers:
+                raise UsageError(
+                    "Name the trials whose checkpoints are to be deleted; a stopped study keeps "
+                    "its checkpoints, because it can be resumed."
+                )
+            chosen = [self.number_of(each) for each in numbers]
+            stop_and_discard(self._ask_once, self.database, self.record, chosen, now=now)
+            return
         options = {"now": True} if now else {}
         self._control(control.stop, Status.STOPPED, numbers, **options)
 

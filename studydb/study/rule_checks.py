@@ -18,7 +18,8 @@ from studydb.domain.records import Trainable
 from studydb.domain.scheduling import Scheduler
 from studydb.schedulers import UserScheduler
 from studydb.settings import load_keyring
-from studydb.trainables import describe_rule, sign
+from studydb.trainables import sign
+from studydb.trainables.custom_rules import describe_rule
 from studydb.trainables.custom_schedulers import DECLARED, describe_scheduler
 from studydb.worker.decider_client import Decider
 from studydb.worker.rule_code import RuleProcess

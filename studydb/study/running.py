@@ -12,7 +12,7 @@ from studydb.domain.errors import NoResults, StorageTransient, StudydbError, Stu
 from studydb.domain.life.states import State, Status
 from studydb.domain.records import Counts
 from studydb.domain.records import Study as Record
-from studydb.domain.text.display import counted
+from studydb.domain.text.display import counted, visible
 from studydb.operations import reads
 from studydb.operations.failing import describe_failure, last_error
 from studydb.operations.overview import storage_problems
@@ -131,8 +131,11 @@ class _Watch:
         is_paused = progress.status is Status.PAUSED and not progress.is_done
         if is_paused and not self._was_paused:
             name = shlex.quote(self._study.name)
+            why = "is paused"
+            if progress.pause_reason is not None:
+                why = f"has paused itself: {visible(progress.pause_reason)}"
             self._display.show_message(
-                f"Study {self._study.name!r} is paused: the workers wait for "
+                f"Study {self._study.name!r} {why}; the workers wait for "
                 f"`studydb resume {name}` or study.resume()."
             )
         self._was_paused = is_paused

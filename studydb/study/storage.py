@@ -36,7 +36,7 @@ def open_database(storage: str | os.PathLike[str] | None, *, make: bool) -> Data
     if make:
         from studydb.db import migrate  # noqa: PLC0415  imports Alembic
 
-        migrate.make_embedded(url)
+        migrate.make_sqlite(url)
     return connect(url)
 
 

@@ -6,9 +6,9 @@ from studydb.trainables.classes import ClassRun, NotReset, Trainable, can_reset
 from studydb.trainables.command import Command
 from studydb.trainables.command_run import CommandFailed, GivenBack, ProcessLost
 from studydb.trainables.config_use import ignores_config
-from studydb.trainables.custom_rules import describe_rule
 from studydb.trainables.describing import describe, describe_with_parameters
 from studydb.trainables.finding import check_python, load
+from studydb.trainables.provenance import provenance
 from studydb.trainables.trust import Trust, check_trusted, sign, signed_payload
 
 __all__ = [
@@ -28,10 +28,10 @@ __all__ = [
     "check_signature",
     "check_trusted",
     "describe",
-    "describe_rule",
     "describe_with_parameters",
     "ignores_config",
     "load",
+    "provenance",
     "returned_metrics",
     "sign",
     "signed_payload",

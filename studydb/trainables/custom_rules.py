@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from studydb.domain.canonical import canonical_json
 from studydb.domain.errors import TrainableError
 from studydb.domain.failures import bounded
 from studydb.domain.life.custom_rule import (
@@ -47,6 +48,7 @@ def options_of(code: Trainable) -> dict[str, Any] | None:
     """Read the options of a rule's code, which may be unsigned; None if they cannot be read."""
     with suppress(ValueError, RecursionError):
         options = json.loads(code.source or b"")
+        canonical_json(options)  # refuses NaN
         return options if isinstance(options, dict) else None
     return None
 

@@ -43,6 +43,7 @@ from studydb.domain.metrics import DONE, STEP, Result, read_report
 from studydb.domain.records import AttemptProcess, Start, TrainableKind
 from studydb.lease.held import HeldAttempt
 from studydb.processes import SIGNAL_SPREAD_S, STOP_SIGNALS
+from studydb.trainables import provenance
 from studydb.worker.attempt_output import AttemptOutput
 from studydb.worker.children import ChildProcess
 from studydb.worker.equipment import Equipment
@@ -119,6 +120,7 @@ class Attempt:
         self.last_value: float | None = None
         self._start: Start | None = None
         self._start_s: float | None = None
+        self._provenance: dict[str, str] | None = None
 
     def run(self) -> Outcome:
         """
@@ -154,6 +156,7 @@ class Attempt:
             except OSError as error:
                 return self._give_up(host_error("start the process of a trial", error))
             child, self._start, self._start_s = started.child, started.start, None
+            self._provenance = provenance(self._code.trainable, self._code.workdirs)
             self._template = started.template
             try:
                 self._serve(child)
@@ -483,10 +486,10 @@ class Attempt:
         if end is End.GIVEN_BACK and not is_command:
             raise FrameError("The trial's process claims to be a command, but it is none.")
         if end in (End.UNPREPARED, End.NOT_REUSED) and progress.began:
-            raise FrameError("The trial's process claims that it never began, but it has reported.")
+            raise FrameError("The trial's process claims that it never began, but it has begun.")
         if end is End.NOT_REUSED and self._start is not Start.REUSED:
             raise FrameError(
-                "The trial's process claims that it ran another trial, but it did not."
+                "The trial's process claims that it ran an earlier trial, but it is a new process."
             )
 
     def _release(self, started: Started, output: AttemptOutput) -> None:
@@ -498,7 +501,7 @@ class Attempt:
             return
         if ended is not None:
             if ended.kept:
-                child.channel.close()  # the child then cleans up
+                child.channel.close()  # the child reads the end of the stream, cleans up and exits
             child.wait(self._processes.left_s())
             if ended.not_kept is not None:
                 self._equipment.record_not_kept(ended.not_kept)
@@ -511,7 +514,7 @@ class Attempt:
         is_orderly = ended.end in (End.COMPLETED, End.STOPPED) and ended.failure is None
         is_reusable = self._code.trainable.kind != TrainableKind.COMMAND
         is_allowed = self._equipment.options.warm_starts and is_reusable
-        # If the worker is stopping, the slot ends the process after it has stored the trial's end.
+        # A stopping worker keeps the process, too; its slot ends it once the trial's end is stored.
         return ended.kept and is_orderly and is_allowed and not self._held.is_lost
 
     def _was_asked_to_stop(self) -> bool:
@@ -526,7 +529,9 @@ class Attempt:
 
     def _record_process(self, output: AttemptOutput, directory: Path) -> None:
         tail = output.tail().decode(errors="replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
-        self.process = AttemptProcess(str(directory), tail, self._start, self._start_s)
+        self.process = AttemptProcess(
+            str(directory), tail, self._start, self._start_s, self._provenance
+        )
 
 
 def _receive(channel: Channel) -> Frame | None:

@@ -20,7 +20,7 @@ _LARGEST_PIPE_BYTES = 1 << 20
 
 
 class _Stream:
-    """A pipe and the two files for its bytes: `stdout`, and `stdout.1` with the older bytes."""
+    """A pipe and its files: `stdout`, and `stdout.1` with older bytes; or `stderr` likewise."""
 
     def __init__(self, path: Path, limit_bytes: int, tail: bytearray, *, append: bool) -> None:
         self.reader, self.writer = os.pipe()

@@ -156,7 +156,7 @@ class Decider:
     def _decoded(self, value: msgspec.Raw, answer: Any) -> Any:
         try:
             return msgpack.decode(value, type=answer)
-        except msgspec.MsgspecError as cause:
+        except Exception as cause:  # a decoder may raise anything for hostile bytes
             raise DecisionFailed(f"its answer cannot be read: {cause}.") from cause
 
     def _living(self) -> ChildProcess:
@@ -168,6 +168,19 @@ class Decider:
         return self._process
 
     def _start(self) -> None:
+        try:
+            process, output = self._fork()
+        except OSError as cause:
+            why = cause.strerror or str(cause)
+            raise _Unanswered(f"this host cannot start its process: {why}") from cause
+        self._process, self._output = process, output
+        try:
+            self._reads = self._await_ready(process)
+        except BaseException:
+            self._end()
+            raise
+
+    def _fork(self) -> tuple[ChildProcess, AttemptOutput]:
         output = self._pump.open(self._directory)
         try:
             process = self._forkserver.fork(
@@ -176,17 +189,11 @@ class Decider:
                 stdout=output.stdout,
                 stderr=output.stderr,
             )
-        except OSError as cause:
-            output.finish()
-            why = cause.strerror or str(cause)
-            raise _Unanswered(f"this host cannot start its process: {why}") from cause
-        output.release()
-        self._process, self._output = process, output
-        try:
-            self._reads = self._await_ready(process)
         except BaseException:
-            self._end()
+            output.finish()
             raise
+        output.release()
+        return process, output
 
     def _await_ready(self, process: ChildProcess) -> tuple[int, ...]:
         deadline_s = time.monotonic() + IMPORT_TIMEOUT_S
@@ -198,8 +205,9 @@ class Decider:
                     continue
                 case Ready(reads=reads) if len(reads) == len(self._objects):
                     return reads
-                case Unready(failure=failure):
-                    raise _failed("it cannot be made: ", failure)
+                case Unready(position=position, failure=failure) if position < len(self._objects):
+                    name = self._objects[position].trainable.name
+                    raise _failed(f"{name} cannot be made: ", failure)
             raise DecisionFailed("its process has not begun as it should.")
         raise DecisionFailed(f"its import took more than {IMPORT_TIMEOUT_S:g} s.")
 

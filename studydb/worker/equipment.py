@@ -1,6 +1,6 @@
 """What the slots of one worker share."""
 
-import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,8 +44,12 @@ class Equipment:
     warnings: dict[str, object] = field(default_factory=dict)
     """The kinds of warnings that this worker has printed; a kind is printed only once."""
     first_trials: FirstTrials = field(default_factory=FirstTrials)
-    turn: threading.Lock = field(default_factory=threading.Lock)
-    """Held by the idle slot that looks for work, so that the worker polls only once."""
+
+    @property
+    def grace_left_s(self) -> float:
+        """The seconds until the grace of a worker that is stopping is over; 0 afterwards."""
+        since_s = self.interruption.since_s or time.monotonic()
+        return max(0.0, since_s + self.options.grace_s - time.monotonic())
 
     def log_dir(self, lease: Lease) -> Path:
         return self.database.locations.log_dir(self.study, lease)

@@ -17,6 +17,8 @@ class Interruption:
         urgent_since_s: When the first signal or error came, by the monotonic clock; None without
             a signal or error. A drain and `stop_claiming` are not urgent and set no time.
         since_s: When the worker began to stop, by the monotonic clock; None while it is not.
+        turn: Acquired by the idle slot that looks for work, so that the worker polls only once.
+            When the worker is to claim no more, each slot that waits for its turn gets it at once.
     """
 
     def __init__(self) -> None:
@@ -27,6 +29,7 @@ class Interruption:
         self.urgent_since_s: float | None = None
         self.since_s: float | None = None
         self.is_drained = False
+        self.turn = threading.Semaphore()
 
     @property
     def is_stopping(self) -> bool:
@@ -50,7 +53,7 @@ class Interruption:
             why: The message of the error.
         """
         self.gave_up = self.gave_up or why
-        self._claiming_ended.set()
+        self._end_claiming()
 
     def give_up(self, why: str) -> None:
         self.gave_up = self.gave_up or why
@@ -61,9 +64,14 @@ class Interruption:
         self._stop()
 
     def _stop(self) -> None:
-        self._claiming_ended.set()
+        self._end_claiming()
         self.since_s = self.since_s or time.monotonic()
         self._stopping.set()
+
+    def _end_claiming(self) -> None:
+        if self.may_claim:
+            self._claiming_ended.set()
+            self.turn.release()  # the slot that gets this turn gives it to the next
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until the worker is stopping; return False after the timeout."""

@@ -18,6 +18,7 @@ from studydb.domain.records import Claim
 from studydb.domain.text.display import best_text, value_text
 from studydb.lease.acquire import Acquirer
 from studydb.lease.held import HeldAttempt, refusal
+from studydb.lease.retries import retry_until_answered
 from studydb.lease.watch import LONGEST_WAIT_S, PollInterval
 from studydb.operations.reads import best_trials
 from studydb.operations.study_progress import read_progress
@@ -116,15 +117,21 @@ class Slot(threading.Thread):
 
     def _acquire(self) -> Claim | None:
         """
-        Send a claim until it is answered or the worker is to claim no more.
+        Send a claim until it is answered, or until the grace of a stopping worker is over.
 
         A claim without an answer may hold a trial that nobody runs. So it keeps its place in the
-        worker's `--max-trials` until it is answered.
+        worker's `--max-trials` until it is answered. A worker that is to claim no more sends the
+        claim again, too, and gives the trial back: otherwise the trial would count as lost.
         """
         claim = self._answer_of(self._acquirer.acquire)
         while self._acquirer.is_unanswered and self._equipment.interruption.may_claim:
             self._wait()
             claim = self._answer_of(self._acquirer.acquire)
+        if self._acquirer.is_unanswered:
+            with suppress(StorageTransient):  # the lease expires, and a sweep recovers the trial
+                return retry_until_answered(
+                    self._acquirer.acquire, patience_s=self._equipment.grace_left_s
+                )
         return claim
 
     def _await_work(self) -> bool:
@@ -139,7 +146,7 @@ class Slot(threading.Thread):
             self._wait()  # another process was faster; without this wait both would try on and on
         if (sight := self._look()) is not Sight.NOTHING:
             return sight is Sight.WORK
-        turn = self._equipment.turn
+        turn = self._equipment.interruption.turn
         has_waited = not turn.acquire(blocking=False)
         if has_waited and not self._await_turn():
             return True
@@ -157,7 +164,7 @@ class Slot(threading.Thread):
     def _await_turn(self) -> bool:
         """Wait until no other slot looks; return False if the worker is to claim no more."""
         while self._equipment.interruption.may_claim:
-            if self._equipment.turn.acquire(timeout=LONGEST_WAIT_S):
+            if self._equipment.interruption.turn.acquire(timeout=LONGEST_WAIT_S):
                 self._away_since_s = None  # the slot before has tried the database since then
                 return True
             self._drop_idle()
@@ -175,6 +182,8 @@ class Slot(threading.Thread):
     def _look(self) -> Sight:
         """Look at the study, and print why there is no work."""
         progress = self._answer_of(self._acquirer.look)
+        if self._acquirer.is_drained:
+            self._equipment.interruption.drain()
         if progress is None:
             return Sight.NOTHING
         if progress.is_done and not self._equipment.options.wait:
@@ -219,7 +228,7 @@ class Slot(threading.Thread):
         attempt = Attempt(equipment, held, self._processes)
         is_stored = False
         try:
-            self._end(held, attempt, _misfit(claim) or attempt.run())
+            self._end(held, attempt, _outcome_of_misfit(claim) or self._too_late() or attempt.run())
             is_stored = True
         except LeaseLost as error:
             equipment.options.say(str(error))
@@ -239,6 +248,10 @@ class Slot(threading.Thread):
             if not is_stored:
                 self._processes.close()
 
+    def _too_late(self) -> Outcome | None:
+        """Give back a trial whose claim was answered when the worker was to claim no more."""
+        return None if self._equipment.interruption.may_claim else Outcome(Reason.PREEMPTED)
+
     def _end(self, held: HeldAttempt, attempt: Attempt, outcome: Outcome) -> None:
         ending = held.end(outcome.reason, failure=outcome.failure, process=attempt.process)
         self._equipment.notices.answered()
@@ -252,9 +265,9 @@ class Slot(threading.Thread):
         with suppress(StorageTransient):
             if read_progress(equipment.database, equipment.study).n_successes:
                 equipment.interruption.give_up(
-                    f"The first {FAILED_LIMIT} trials of this worker have all failed, while trials "
-                    f"of study {equipment.study.name!r} have completed elsewhere: this host or its "
-                    "environment may be the cause. `studydb show "
+                    f"The first {FAILED_LIMIT} trials of this worker have all failed, while other "
+                    f"trials of study {equipment.study.name!r} ended without an error: this host "
+                    "or its environment may be the cause. `studydb show "
                     f"{shlex.quote(equipment.study.name)} {number}` shows the last failure."
                 )
 
@@ -296,7 +309,7 @@ class Slot(threading.Thread):
         return text
 
 
-def _misfit(claim: Claim) -> Outcome | None:
+def _outcome_of_misfit(claim: Claim) -> Outcome | None:
     failure = refusal(claim)
     return None if failure is None else Outcome(Reason.FAILED, failure)
 

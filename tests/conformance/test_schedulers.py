@@ -9,36 +9,54 @@ from fleet.trainables.scheduling import BetterHalf, Cup
 from harness.asked_scheduler import asked
 from harness.row_invariants import broken_promises
 from harness.scheduled_study import ScheduledStudy
-from harness.sketches import HyperBand, MedianStopping
 
 from studydb.domain.life.decisions import DecidedBy
 from studydb.domain.life.states import Reason, State
 from studydb.operations.reads import list_trials
-from studydb.schedulers import ASHA, FIFO, UserScheduler, read
+from studydb.schedulers import (
+    ASHA,
+    FIFO,
+    HyperBand,
+    MedianStopping,
+    OneEpoch,
+    UserScheduler,
+    read,
+)
 
 SCHEDULERS = {
     "FIFO": FIFO(),
     "ASHA": ASHA(max_t=9, reduction_factor=3),
     "ASHA with brackets": ASHA(max_t=8, reduction_factor=2, brackets=2),
-    "ASHA by promotion": ASHA(max_t=9, reduction_factor=3, type="promotion"),
+    "ASHA by Syne Tune's rule": ASHA(max_t=9, reduction_factor=2, rule="syne_tune"),
+    "ASHA by promotion": ASHA(max_t=9, reduction_factor=3, type="promotion", end_game=0),
+    "ASHA by promotion with an end game": ASHA(9, 1, 3, type="promotion", end_game=0.5),
     "ASHA by promotion with brackets": ASHA(8, 1, 2, brackets=3, type="promotion"),
     "HyperBand": HyperBand(max_t=9),
     "HyperBand by halves": HyperBand(max_t=8, reduction_factor=2),
-    "median stopping": MedianStopping(max_t=9),
+    "HyperBand of a max_t that is no power": HyperBand(max_t=11, reduction_factor=2.5),
+    "one-epoch": OneEpoch(i=2, top_k=3, max_t=9),
     "custom, by rungs that close": asked(Cup()),
-    "custom, with brackets": asked(Cup(brackets=3)),
+    "custom, by rungs that close, with brackets": asked(Cup(brackets=3)),
     "custom, by medians": asked(BetterHalf()),
-    "median stopping with a grace period": MedianStopping(max_t=12, grace_period=3, interval=2),
+    "median stopping": MedianStopping(),
+    "median stopping with a grace period": MedianStopping(grace_period=3, interval=2),
+    "median stopping that pauses": MedianStopping(grace_period=2, hard_stop=False),
 }
 """The schedulers under test, by name."""
 
 GIVES_UP = {
-    *("HyperBand", "HyperBand by halves"),
-    *("custom, by rungs that close", "custom, with brackets"),
+    name
+    for name in SCHEDULERS
+    if name.startswith(("HyperBand", "one-epoch", "custom, by rungs that close"))
 }
 """Schedulers that leave no trial PAUSED."""
 
-ANY_ORDER = {"HyperBand", "HyperBand by halves"}
+LEAVES_PAUSED = {name for name, one in SCHEDULERS.items() if one.resumes} - GIVES_UP | {
+    "median stopping that pauses"
+}
+"""Schedulers that may leave trials PAUSED."""
+
+ANY_ORDER = GIVES_UP
 """Schedulers that end each trial for the same reason in any order of reports."""
 
 every_scheduler = pytest.mark.parametrize("name", SCHEDULERS)
@@ -60,9 +78,9 @@ def test_study_is_finished_after_any_mishaps(database, name, scheduler, seed):
 
     assert broken_promises(database, running.study) == {}
     assert running.results_after_a_decision() == []
-    left = [by for _, by in running.paused()]
-    assert scheduler.resumes or DecidedBy.SCHEDULER not in left
-    assert name not in GIVES_UP or set(left) <= {DecidedBy.PERSON}
+    left = {by for _, by in running.paused()}
+    assert name in LEAVES_PAUSED or DecidedBy.SCHEDULER not in left
+    assert name not in GIVES_UP or left <= {DecidedBy.PERSON}
 
 
 @every_scheduler
@@ -74,7 +92,7 @@ def test_workers_that_run_at_the_same_time_finish_a_study(database, storage_url,
 
     assert broken_promises(database, running.study) == {}
     assert running.results_after_a_decision() == []
-    assert not running.paused() or (scheduler.resumes and name not in GIVES_UP)
+    assert not running.paused() or name in LEAVES_PAUSED
 
 
 @every_scheduler
@@ -86,7 +104,7 @@ def test_study_without_mishaps_ends_every_trial_or_leaves_it_at_a_rung(database,
     ended = {one.reason for one in list_trials(database, running.study)}
     assert ended <= {Reason.COMPLETED, Reason.EARLY_STOPPED, Reason.GIVEN_UP, None}
     assert Reason.COMPLETED in ended
-    assert not running.paused() or (scheduler.resumes and name not in GIVES_UP)
+    assert not running.paused() or name in LEAVES_PAUSED
 
 
 def distinct(number, step):

@@ -11,6 +11,7 @@ from typing import Any
 
 from harness.arrange import new_checkpoint, new_request, process, register_worker, results, token
 from harness.model import Model
+from harness.model_clones import discard as model_discard
 from harness.model_rows import ModelAttempt
 from studydb.db import Database
 from studydb.domain.errors import StudydbError
@@ -24,6 +25,8 @@ from studydb.operations import control
 from studydb.operations.ask import ask
 from studydb.operations.checkpoints import delete_rows, mark_corrupt
 from studydb.operations.claim import claim
+from studydb.operations.discard import discard
+from studydb.operations.drain import drain, find_worker
 from studydb.operations.enqueue import enqueue
 from studydb.operations.finish import finish
 from studydb.operations.invalidate import invalidate
@@ -391,6 +394,23 @@ class ActionFactory:
             lambda database: control.extend(database, self.study, request, n_more=by),
             lambda model: model.extend(request, by=by),
         )
+
+    def drain(self, worker: RegisteredWorker) -> StudyAction:
+        request = new_request()
+        return StudyAction(
+            "drain",
+            lambda database: drain(database, find_worker(database, worker.uuid), request),
+            lambda model: model.drain(worker.uuid, request),
+        )
+
+    def discard(self, number: int) -> StudyAction:
+        request = new_request()
+
+        def act(database: Database) -> list[str]:
+            removed = discard(database, self.study, number, request)
+            return sorted(one.uuid for one in removed)
+
+        return StudyAction("discard", act, lambda model: model_discard(model, number, request))
 
     def set_limits(self, limits: dict[str, Any]) -> StudyAction:
         request = new_request()

@@ -359,7 +359,7 @@ def moment(text: str) -> datetime:
 
 
 def trial_in(database: Database, study: Study, state: State) -> TrialRow:
-    """A new trial that operations have brought to a state."""
+    """Make a trial, and bring it to a state by operations."""
     number = enqueued(database, study)
     if state is State.PAUSED:
         pause(database, study, [number], new_request())
@@ -376,7 +376,7 @@ def trial_in(database: Database, study: Study, state: State) -> TrialRow:
 
 
 def live_results(database: Database, study: Study, number: int) -> list[Result]:
-    """The results of a trial that no later attempt has superseded, in the order of steps."""
+    """The live results of a trial, in the order of steps."""
     with database.begin(write=False) as txn:
         trial_id = trial_of(database, study, number).id
         spans = store.spans(txn, study_id=study.id, trial_id=trial_id)

@@ -11,6 +11,7 @@ from random import Random
 
 from studydb.domain.life.decisions import Action, Decision, RungKey
 from studydb.domain.life.states import FINAL, Reason, State
+from studydb.domain.quantile import Cut, cutoff, exact_cutoff, near
 from studydb.domain.scheduling import (
     ENQUEUED_DRAWS,
     Close,
@@ -53,7 +54,10 @@ class MemoryEntry:
     ranked: bool
     waiting: bool
     step: int
-    values: tuple[float, ...]
+    values: dict[int, float]
+
+    def values_from(self, first: int) -> list[float]:
+        return [value for step, value in self.values.items() if step >= first]
 
 
 @dataclass
@@ -73,11 +77,27 @@ class MemoryRung:
         return not self.closed or (self.cut is not None and self.place(entry) <= self.cut)
 
     def view(self, trial: int | None = None) -> RungView:
-        scores = [one.score for one in self.entries if one.ranked]
-        cutoff = _percentile(sorted(scores), 1 - self.quantile) if scores else None
-        entered = any(one.trial == trial for one in self.entries)
-        closed_cutoff = None if self.cut is None else self.cut[0]
-        return RungView(len(scores), cutoff, entered, len(self.entries), self.closed, closed_cutoff)
+        """Return the rung as the reporting trial sees it, or as free workers see it if None."""
+        ranked = sorted([(one.score, one.trial) for one in self.entries if one.ranked])[::-1]
+        n, cut = len(ranked), Cut()
+        if ranked:
+            rank = math.floor((n - 1) * self.quantile)
+            cut = Cut(n, rank, ranked[rank])
+        better = ranked[cut.rank + 1] if cut.rank + 1 < n else None
+        worse = ranked[cut.rank - 1] if cut.rank > 0 else None
+        if trial is None:
+            limit = exact_cutoff(cut, None if better is None else better[0], self.quantile)
+        else:
+            limit = cutoff(cut, better, self.quantile)
+        return RungView(
+            n=n,
+            cutoff=limit,
+            entered=any(one.trial == trial for one in self.entries),
+            n_entries=len(self.entries),
+            is_closed=self.closed,
+            closed_cutoff=None if self.cut is None else self.cut[0],
+            near={} if trial is None else near(cut, worse=worse, better=better),
+        )
 
 
 class ContractExecutor:
@@ -87,12 +107,22 @@ class ContractExecutor:
     Attributes:
         decisions: The scheduler's decisions by trial and step, in their order.
         closings: For each closed rung: how many trials to keep, and the trials that waited.
+        steps: How many results all trials have reported.
     """
 
     def __init__(
-        self, scheduler: Scheduler, *, num_trials: int, curve: Curve, seed: int = 0
+        self,
+        scheduler: Scheduler,
+        *,
+        num_trials: float,
+        curve: Curve,
+        seed: int = 0,
+        longest: int | None = None,
+        max_steps: float = math.inf,
     ) -> None:
+        """Prepare to run; a trial that no scheduler ends completes at the step `longest`."""
         self.scheduler, self.num_trials, self.curve = scheduler, num_trials, curve
+        self.longest, self.max_steps, self.steps = longest, max_steps, 0
         self.rng, self.next_draw = Random(seed), 0
         self.trials: list[MemoryTrial] = []
         self.rungs_by_key: dict[RungKey, MemoryRung] = {}
@@ -107,6 +137,10 @@ class ContractExecutor:
     @property
     def may_start(self) -> bool:
         return len(self.trials) < self.num_trials
+
+    @property
+    def spent(self) -> float:
+        return min(1.0, self.steps / self.max_steps)
 
     def rungs(self) -> Sequence[RungKey]:
         live = (
@@ -133,14 +167,17 @@ class ContractExecutor:
         ]
 
     def mean(self) -> float:
-        assert self.scheduler.reads_mean
+        first = self.scheduler.mean_from
+        assert first is not None
         assert self.reporting is not None
-        values = list(self.reporting.values.values())
-        return sum(values) / len(values)
+        values = [value for step, value in self.reporting.values.items() if step >= first]
+        mean = sum(values) / len(values)
+        return math.inf if math.isnan(mean) else mean
 
     def best_score(self) -> float:
         assert self.reporting is not None
-        return min(self.reporting.values.values())
+        known = [value for value in self.reporting.values.values() if not math.isnan(value)]
+        return min(known, default=math.inf)
 
     def best_waiting(self, key: RungKey) -> WaitingTrial | None:
         rung = self.rungs_by_key.get(key)
@@ -167,6 +204,8 @@ class ContractExecutor:
     def run(self, *, workers: int = 3, mishaps: float = 0.0) -> None:
         """Run until no worker has anything to do; `mishaps` is the probability of a disturbance."""
         for _ in range(MOST_TURNS):
+            if self.steps >= self.max_steps:
+                return
             running = [one for one in self.trials if one.state is State.RUNNING]
             if self.rng.random() < mishaps:
                 self._disturb()
@@ -217,11 +256,17 @@ class ContractExecutor:
 
     def report(self, trial: MemoryTrial) -> None:
         """Report a trial's next step, or skip a step (one time in four); judge a due report."""
+        step = trial.step + self.rng.choice([1, 1, 1, 2])
+        self.tell(trial, step, self.curve(trial.number, step))
+
+    def tell(self, trial: MemoryTrial, step: int, score: float) -> None:
+        """Store a report of a trial, and judge it if it is due."""
         due = self.scheduler.next_decision_step(trial.bracket, trial.step)
-        trial.step += self.rng.choice([1, 1, 1, 2])
-        score = self.curve(trial.number, trial.step)
-        trial.values[trial.step] = score
+        trial.step, trial.values[step] = step, score
+        self.steps += 1
         if due is None or trial.step < due:
+            if self.longest is not None and trial.step >= self.longest:
+                self._end(trial, Reason.COMPLETED)
             return
         decision = self._judge(trial, score)
         self.decisions.append((trial.number, trial.step, decision))
@@ -232,6 +277,8 @@ class ContractExecutor:
             trial.state = State.PAUSED
         elif decision.exploit is not None:
             trial.config = dict(decision.exploit.config)
+        elif self.longest is not None and trial.step >= self.longest:
+            self._end(trial, Reason.COMPLETED)
 
     def _judge(self, trial: MemoryTrial, score: float) -> Decision:
         self._locked = self.scheduler.locks(trial.bracket, trial.step)
@@ -254,7 +301,7 @@ class ContractExecutor:
                     not is_nan,
                     entry.waits,
                     trial.step,
-                    tuple(trial.values.values()),
+                    dict(trial.values),
                 )
             )
         return decision
@@ -309,12 +356,6 @@ class ContractExecutor:
     def _waits(self, number: int) -> bool:
         entries = (one for rung in self.rungs_by_key.values() for one in rung.entries)
         return any(one.waiting and one.trial == number for one in entries)
-
-
-def _percentile(ordered: Sequence[float], quantile: float) -> float:
-    place = (len(ordered) - 1) * quantile
-    lower, upper = ordered[math.floor(place)], ordered[math.ceil(place)]
-    return lower if lower == upper else lower + (upper - lower) * (place % 1)
 
 
 def _fields(spec: object) -> tuple[RungKey, float]:

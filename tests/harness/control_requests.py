@@ -11,6 +11,7 @@ from studydb.domain.records import Study
 from studydb.operations import control
 from studydb.operations.annotate import note, tag
 from studydb.operations.checkpoints import mark_corrupt
+from studydb.operations.discard import discard
 from studydb.operations.finish import finish
 from studydb.operations.invalidate import invalidate
 from studydb.operations.retry import retry
@@ -112,6 +113,11 @@ def _stopping_the_study_now(database: Database) -> Call:
     return lambda over: control.set_status(over, study, Status.STOPPED, request, now=True)
 
 
+def _discarding(database: Database) -> Call:
+    study, request = _with_failed_trials(database), new_request()
+    return lambda over: discard(over, study, 0, request)
+
+
 ENDS_OF_ATTEMPTS: dict[str, Arranged] = {
     "finish_a_clone": _finishing_a_clone,
     "end_an_invalidated_trial": _ending_an_invalidated_trial,
@@ -126,6 +132,7 @@ REQUESTS_OF_PEOPLE: dict[str, Arranged] = {
     "mark_a_source_corrupt": _marking_a_source_corrupt,
     "invalidate": _invalidating,
     "reinstate": partial(_invalidating, undo=True),
+    "discard": _discarding,
     "note": _noting,
     "tag": _tagging,
 }

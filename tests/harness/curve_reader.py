@@ -16,8 +16,7 @@ DIVERGES_AT = 3
 
 def recorded_curves() -> list[list[float]]:
     """For each of 150 configurations, the validation error after each epoch."""
-    curves: list[list[float]] = json.loads(CURVES.read_text())["error"]
-    return curves
+    return [list(curve["values"]) for curve in json.loads(CURVES.read_text())["curves"]]
 
 
 def read_curves() -> list[list[float]]:

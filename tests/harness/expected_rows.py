@@ -178,7 +178,4 @@ def _rung(model: Model, entries: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _worker(worker: Any) -> dict[str, Any]:
-    expected = {
-        name: getattr(worker, name) for name in ("uuid", "pid", "lease_s", "seen_at", "ended_at")
-    }
-    return expected | {"request": None}
+    return asdict(worker)

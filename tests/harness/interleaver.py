@@ -193,7 +193,7 @@ def catch_up() -> None:
 @contextmanager
 def step_by_step() -> Iterator[None]:
     """
-    Let `catch_up` wait for the statements in the pipeline of its thread.
+    Within this block, `catch_up` waits until the server has executed the calling thread's statements.
 
     Otherwise the server might execute these statements after a later statement of another client.
     """

@@ -49,9 +49,8 @@ class Model:
         self.spending = ModelSpending(spec)
         self.limit: str | None = None  # why a limit has stopped the study
         self.events: list[dict[str, Any]] = []
-        self.picks: dict[
-            str, int | None
-        ] = {}  # by a claim's token: the number of the only trial that the claim may take
+        # By a claim's token: the number of the only trial that the claim may take.
+        self.picks: dict[str, int | None] = {}
         self._record_event("created", spec.created_by)
 
     # --- workers
@@ -109,8 +108,7 @@ class Model:
         if trial.refuses_results or flush_no <= trial.flush_no:
             return trial.verdict, due
         decided, stored = self._store(trial, attempt, after, results)
-        limit = self._charge(trial, stored)
-        trial.verdict = decided or limit or self._asked(trial)
+        trial.verdict = self._charge(trial, stored, decided) or self._asked(trial)
         trial.flush_no = flush_no if results else trial.flush_no
         self._renew(trial)
         return trial.verdict, due
@@ -192,6 +190,11 @@ class Model:
         known = self.workers[worker]
         if known.ended_at is None:
             known.seen_at = known.ended_at = self.now
+
+    def drain(self, worker: str, request: Request) -> None:
+        if not self._recorded(request.token):
+            self.workers[worker].drain()
+            self._record_event("drained", request.actor, token=request.token)
 
     # --- sweeps
 
@@ -462,13 +465,16 @@ class Model:
                 return verdict, results[:position]
         return None, results
 
-    def _charge(self, trial: ModelTrial, stored: Sequence[Result]) -> Verdict | None:
-        """Count what a flush adds; the verdict on its trial if a limit is reached."""
+    def _charge(
+        self, trial: ModelTrial, stored: Sequence[Result], decided: Verdict | None = None
+    ) -> Verdict | None:
+        """Count what a flush adds; the verdict on its trial, if one is decided or at a limit."""
         self.spending.add([trial], stored, self.now)
         self._stop_if_spent()
-        if self.spending.is_timed_out(trial):
+        is_open = decided is None or decided.action is Action.PAUSE
+        if is_open and self.spending.is_timed_out(trial):
             return TIMED_OUT
-        return SPENT if self.limit else None
+        return decided or (SPENT if self.limit else None)
 
     def _stop_if_spent(self) -> None:
         reached = self.spending.reached()
@@ -502,7 +508,7 @@ class Model:
             self.judge.leave_rungs(trial.number)
         trial.ready_at = self.now + ending.delay_s if ending.delay_s else None
         trial.request = trial.verdict = trial.suspect_at = None
-        if outcome in (Reason.FAILED, Reason.LOST, Reason.TIMED_OUT):
+        if outcome in (Reason.FAILED, Reason.LOST):
             cause = {"type": failure.type, "message": failure.message} if failure else None
             self._record_event(outcome.lower(), actor, attempt=attempt, data=cause)
         return ending
@@ -512,7 +518,8 @@ class Model:
     ) -> Verdict | None:
         known, asked = decided or trial.verdict, self._asked(trial)
         is_judged = known is not None and known.by in FINAL_DECIDERS
-        if not is_judged and outcome is not Reason.COMPLETED and self.spending.is_timed_out(trial):
+        is_stopped = is_judged and known.action is Action.STOP
+        if not is_stopped and outcome is not Reason.COMPLETED and self.spending.is_timed_out(trial):
             known, is_judged = TIMED_OUT, True
         ends_as = known if is_judged else asked
         if is_judged and known.action is Action.PAUSE and asked is not None:
@@ -531,7 +538,7 @@ class Model:
         if verdict is not None and outcome is not Reason.COMPLETED:
             why = outcome if failed_or_lost else verdict.reason
             return Ending(State.PAUSED, None, why, *spent, paused_by=verdict.by)
-        if outcome in (Reason.COMPLETED, Reason.TIMED_OUT):
+        if outcome is Reason.COMPLETED:
             return Ending(State.TERMINATED, outcome, outcome, *spent)
         if outcome is Reason.PREEMPTED:
             return Ending(State.PENDING, None, outcome, *spent, delay_s=waits_s)

@@ -2,7 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from harness.model_rows import ModelCheckpoint, ModelTrial
+from harness.model_rows import ENDED, ModelCheckpoint, ModelTrial
+from studydb.domain.errors import NotAllowed, UnknownTrial
+from studydb.domain.records import Request
 
 if TYPE_CHECKING:
     from harness.model import Model
@@ -40,6 +42,27 @@ def release(trial: ModelTrial) -> None:
     if trial.pinned is not None:
         trial.pinned.pins -= 1
         trial.pinned = None
+
+
+def discard(model: "Model", number: int, request: Request) -> list[str]:
+    """Remove the checkpoints of an ended trial that no clone needs; name all that are removed."""
+    mine = [one for one in model.checkpoints if one.number == number]
+    if not model._recorded(request.token):
+        if number >= len(model.trials):
+            raise UnknownTrial
+        trial = model.trials[number]
+        if trial.state not in ENDED:
+            raise NotAllowed
+        for one in mine:
+            if not one.pins and not one.removed:
+                one.removed, one.data = True, False
+        if trial.checkpoint in mine and trial.checkpoint.removed:
+            kept = [one for one in mine if not one.removed]
+            trial.checkpoint = kept[-1] if kept else None
+        data = {"numbers": [number]}
+        kind = "checkpoints discarded"
+        model._record_event(kind, request.actor, token=request.token, data=data)
+    return sorted(one.uuid for one in mine if one.removed and not one.corrupt)
 
 
 def _before(model: "Model", known: ModelCheckpoint) -> ModelCheckpoint | None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from studydb.domain.errors import NotAllowed
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.states import Reason, State
 
@@ -18,6 +19,12 @@ class ModelWorker:
     lease_s: float
     seen_at: float
     ended_at: float | None = None
+    request: str | None = None
+
+    def drain(self) -> None:
+        if self.ended_at is not None:
+            raise NotAllowed
+        self.request = "DRAIN"
 
 
 @dataclass

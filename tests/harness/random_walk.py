@@ -30,8 +30,8 @@ LEASES_S = (90.0, 9.0)
 
 ASHAS = [ASHA(max_t=9, reduction_factor=3), ASHA(max_t=8, grace_period=2, reduction_factor=2)]
 PROMOTIONS = [
-    ASHA(max_t=9, reduction_factor=3, type="promotion"),
-    ASHA(max_t=8, grace_period=2, reduction_factor=2, type="promotion"),
+    ASHA(max_t=9, reduction_factor=3, type="promotion", end_game=0),
+    ASHA(max_t=8, grace_period=2, reduction_factor=2, type="promotion", end_game=0),
 ]
 
 STUDIES: dict[str, list[Any]] = {
@@ -56,7 +56,7 @@ LIMITS: list[dict[str, Any]] = [
     {"max_steps": 40, "total_time_limit_s": 500.3},
 ]
 VALUES = [0.5, 0.1, 0.25, 0.25, 0.75, 0.9, 0.3, 0.4, -0.0, math.nan, math.inf, -math.inf]
-ENDS = [Reason.COMPLETED, Reason.FAILED, Reason.LOST, Reason.TIMED_OUT, Reason.PREEMPTED]
+ENDS = [Reason.COMPLETED, Reason.FAILED, Reason.LOST, Reason.PREEMPTED]
 
 WEIGHTS = {
     "take_a_trial": 6,
@@ -70,7 +70,7 @@ WEIGHTS = {
     "save": 3,
     "finish": 2,
     "give_back": 3,
-    "give_back_in_a_row": 0.5,
+    "give_back_in_a_row": 1,
     "carry_out_verdicts": 2,
     "mark_corrupt": 1,
     "record_event": 1,
@@ -88,7 +88,7 @@ WEIGHTS = {
     "delete_removed": 1,
     "enqueue": 2,
     "extend": 1,
-    "pause": 0.8,
+    "pause": 1,
     "stop": 0.8,
     "resume": 1,
     "resume_changed": 1.5,
@@ -97,6 +97,7 @@ WEIGHTS = {
     "reinstate": 0.7,
     "pause_or_stop_the_study": 0.7,
     "resume_the_study": 1,
+    "drain": 0.5,
     "send_again": 4,
 }
 """The weight of each step. A step is a method of this name, or the action that `_name` returns."""
@@ -301,7 +302,11 @@ class RandomWalk:
     def _recover_host(self, _: Random) -> StudyAction:
         return self.factory.recover_host(self.dead)
 
-    def _delete_removed(self, _: Random) -> StudyAction:
+    def _delete_removed(self, rng: Random) -> StudyAction:
+        """Delete the rows of removed checkpoints, or discard the checkpoints of an ended trial."""
+        ended = [trial.number for trial in self.model.trials if trial.state in FINAL]
+        if rng.random() < 0.4:
+            return self.factory.discard(rng.choice(ended or [0]))
         return self.factory.delete_removed()
 
     # --- people
@@ -348,6 +353,9 @@ class RandomWalk:
 
     def _resume_the_study(self, _: Random) -> StudyAction:
         return self.factory.set_status(Status.RUNNING)
+
+    def _drain(self, rng: Random) -> StudyAction:
+        return self.factory.drain(rng.choice(self.workers))
 
     def _raise_the_limits(self, rng: Random) -> StudyAction | None:
         """Double some limit of the study that is a number; a cost limit is a pair."""

@@ -1,8 +1,15 @@
-"""Processes that run trials in own loops, and people who request at random, all at the same time."""
+"""
+Processes that run trials in own loops, and people who request at random, all at the same time.
 
+`Stress` starts the processes, and kills and replaces those that run trials.
+"""
+
+import multiprocessing
 import time
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
+from multiprocessing.synchronize import Event, Semaphore
 from random import Random
 from typing import Any
 
@@ -13,6 +20,9 @@ REFUSALS = (BudgetSpent, LeaseLost, NotAllowed, UnknownTrial)
 """What a request or a report may be answered because of what others have done meanwhile."""
 
 LONGEST_RUN = 9
+
+JOIN_S = 120.0
+"""The time that a process has for its last request after the end of the stress."""
 
 REQUESTS: dict[str, Callable[[studydb.Study, Random, list[int]], Any]] = {
     "pause": lambda study, _, numbers: study.pause(*numbers),
@@ -34,13 +44,73 @@ REQUESTS: dict[str, Callable[[studydb.Study, Random, list[int]], Any]] = {
 }
 
 
-def request_or_run(storage: str, name: str, place: int, until_s: float) -> None:
-    """Until a time of the host's clock, run trials if `place` is even, else make requests."""
-    rng = Random(place)
-    with closing(studydb.load_study(name, storage=storage)) as study:
-        while time.time() < until_s:
+@dataclass(frozen=True)
+class _Shared:
+    """What all processes get: each releases `begun` once, and ends when `over` is set."""
+
+    storage: str
+    names: Sequence[str]
+    begun: Semaphore
+    over: Event
+
+
+class Stress:
+    """
+    Half of the processes run trials of the studies; the others make requests of people.
+
+    Attributes:
+        n_killed: How many processes that ran trials were killed.
+    """
+
+    def __init__(self, storage: str, names: Sequence[str], *, processes: int) -> None:
+        self._places = range(processes)
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["harness.request_stress"])
+        begun, over = self._context.Semaphore(0), self._context.Event()
+        self._shared = _Shared(storage, names, begun, over)
+        self.n_killed = 0
+
+    def run(self, *, seconds: float, kill_every_s: float) -> list[int | None]:
+        """Run the processes; return their exit codes, without those of killed processes."""
+        running = {place: self._start(place, place) for place in self._places}
+        for _ in running:
+            assert self._shared.begun.acquire(timeout=JOIN_S)
+        runners = self._places[::2]
+        end_s = time.monotonic() + seconds
+        while time.monotonic() + kill_every_s < end_s:
+            time.sleep(kill_every_s)
+            place = runners[self.n_killed % len(runners)]
+            running[place].kill()
+            running[place].join()
+            self.n_killed += 1
+            running[place] = self._start(place, len(self._places) + self.n_killed)
+        self._shared.over.set()
+        for process in running.values():
+            process.join(JOIN_S)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        return [process.exitcode for process in running.values()]
+
+    def _start(self, place: int, seed: int) -> Any:
+        act = _run_a_trial if place % 2 == 0 else _request
+        process = self._context.Process(target=_repeat, args=(act, seed, self._shared))
+        process.start()
+        return process
+
+
+def _repeat(act: Callable[[studydb.Study, Random], None], seed: int, shared: _Shared) -> None:
+    """Act on one study after another."""
+    rng = Random(seed)
+    with ExitStack() as stack:
+        studies = [
+            stack.enter_context(closing(studydb.load_study(name, storage=shared.storage)))
+            for name in shared.names
+        ]
+        shared.begun.release()
+        while not shared.over.is_set():
             with suppress(*REFUSALS):  # any other error ends the process with exit code 1
-                (_run_a_trial if place % 2 == 0 else _request)(study, rng)
+                act(rng.choice(studies), rng)
 
 
 def _request(study: studydb.Study, rng: Random) -> None:

@@ -137,18 +137,19 @@ def broken_promises(database: Database, study: Study) -> dict[str, list[Any]]:
     return found
 
 
-CHANGED_BY_INVALIDATION = ("invalidated_at", "rank_score")
+CHANGED_LATER = ("invalidated_at", "rank_score", "checkpoint_id")
 
 
 def ended_rows(database: Database, study: Study) -> dict[int, Any]:
     """
     The columns of each ended trial that never change, by the trial's number.
 
-    The trial may be invalidated later, and the invalidation may be undone.
+    The trial may be invalidated later, the invalidation may be undone, and its checkpoints may be
+    discarded.
     """
     sql = f"SELECT * FROM trial WHERE study_id = {study.id} AND state IN ('TERMINATED', 'ERROR')"
     with database.begin(write=False) as txn:
         names, rows = txn.raw(sql)
     number = names.index("number")
-    kept = [place for place, name in enumerate(names) if name not in CHANGED_BY_INVALIDATION]
+    kept = [place for place, name in enumerate(names) if name not in CHANGED_LATER]
     return {row[number]: tuple(str(row[place]) for place in kept) for row in rows}

@@ -5,12 +5,14 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import redirect_stdout
+from datetime import UTC, datetime
 from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import grimp
+import sqlalchemy as sa
 
 from harness import duplicate_requests, postgres
 from harness.arrange import SimulatedWorker, new_study, process
@@ -19,14 +21,22 @@ from harness.filled_study import filled_study, generic_plan
 from harness.sent_statements import Sender, Sent, path_of, recorded
 from harness.sql_layout import WIDTH, layout
 from studydb.cli import console
-from studydb.db import Database
+from studydb.db import Database, Prepared
 from studydb.db.metadata import METADATA
+from studydb.db.schema import trial
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.renew import is_requested
 from studydb.operations.study_progress import read_progress, read_signs
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "sql"
+
+_long_ago = sa.bindparam("long_ago", type_=trial.c.suspect_at.type)
+_LOSE = Prepared(
+    sa.update(trial)
+    .where(trial.c.id == sa.bindparam("lost"))
+    .values(lease_expires_at=_long_ago, suspect_at=_long_ago)
+)
 
 
 def _looking(database: Database) -> Call:
@@ -36,12 +46,15 @@ def _looking(database: Database) -> Call:
 
 def _looking_for_requests(database: Database) -> Call:
     run = SimulatedWorker(database, new_study(database)).take()
-    return lambda over: is_requested(over, held=[run.lease])
+    return lambda over: is_requested(over, held=[run.lease], worker_id=run.worker.id)
 
 
 def _sweeping(database: Database) -> Call:
+    """A sweep that finds a lost trial, whatever the clock shows."""
     study = new_study(database)
-    SimulatedWorker(database, study, lease_s=1e-6).take()
+    run = SimulatedWorker(database, study).take()
+    with database.begin() as txn:
+        txn.run(_LOSE, lost=run.lease.trial_id, long_ago=datetime(2000, 1, 1, tzinfo=UTC))
     return lambda over: recover(over, study)
 
 

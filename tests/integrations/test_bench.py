@@ -159,17 +159,26 @@ def test_idle_benchmark_measures_what_idle_workers_notice_and_what_they_cost(pos
     assert measured["real worker"]["enqueue to first line, median, s"] <= 3
 
 
-def test_orders_benchmark_finds_better_trials_by_asha_than_at_random_and_wastes_no_epoch():
-    ran = run("orders", "--orders", "5", "--json")
+def test_asha_finds_better_trials_than_random_search_and_no_epoch_is_trained_beyond_a_decision():
+    ran = run("schedulers", "--orders", "5", "--json")
 
     assert ran.returncode == 0, ran.stderr
-    measured = json.loads(ran.stdout)
-    random_search, stopping, promotion = measured["mean_best_error"].values()
-    assert max(stopping, promotion) < 0.9 * random_search
-    assert list(measured["wasted_epochs"].values()) == [0, 0, 0]
-    assert min(measured["mean_trials"].values()) >= 10
-    compared = measured["differences"]["ASHA, promotion - ASHA, stopping"]
-    assert compared["mean"] == pytest.approx(promotion - stopping)
+    for scores in json.loads(ran.stdout)["tasks"].values():
+        random_search = scores.pop("random search")
+        for name in ("ASHA, stopping", "ASHA, promotion"):
+            assert scores[name]["mean"] < 0.95 * random_search["mean"]
+            assert scores[name]["less"] == pytest.approx(
+                random_search["mean"] - scores[name]["mean"]
+            )
+        assert {one["n_beyond"] for one in scores.values()} == {0}
+        assert min(one["n_trials"] for one in scores.values()) > random_search["n_trials"]
+
+
+def test_simulation_makes_hundreds_of_reports_a_second():
+    ran = run("simulate", "--rounds", "1", "--trials", "60", "--json")
+
+    assert ran.returncode == 0, ran.stderr
+    assert min(json.loads(ran.stdout)["reports_per_s"].values()) > 200
 
 
 def test_study_written_by_the_benchmarks_satisfies_the_invariants_of_a_real_study(postgres_url):

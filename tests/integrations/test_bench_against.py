@@ -95,7 +95,7 @@ def test_slower_working_tree_is_reported_with_exit_code_1(checkout):
     assert "slower" in ran.stdout
 
 
-def test_working_tree_can_be_compared_with_the_commit_after_a_column_was_renamed(
+def test_working_tree_with_a_renamed_column_can_be_compared_with_its_commit(
     checkout, postgres_server
 ):
     for path in checkout.rglob("*.py"):
@@ -127,7 +127,7 @@ def test_error_for_an_unknown_commit_names_the_commit(checkout):
     ],
     ids=["slower", "within 5 %", "noise", "faster"],
 )
-def test_difference_below_5_per_cent_or_within_the_noise_is_not_called_slower(new, old, is_slower):
+def test_only_a_difference_above_5_per_cent_and_the_noise_is_called_slower(new, old, is_slower):
     comparison = Comparison(1, "studydb", new, old)
 
     low, high = comparison.interval()

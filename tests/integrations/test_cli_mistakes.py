@@ -32,7 +32,10 @@ INVALID = [
     ((*CREATE, "--param", "lr=__import__('os')"), "There is no distribution '__import__'"),
     ((*CREATE, "--space", "none.json"), "Cannot read 'none.json': No such file or directory"),
     ((*CREATE, "--scheduler", "ASHA(max_t="), "Cannot read 'ASHA(max_t='"),
-    ((*CREATE, "--scheduler", "asha(max_t=3)"), "no scheduler 'asha'; there are ASHA, FIFO. Did"),
+    (
+        (*CREATE, "--scheduler", "asha(max_t=3)"),
+        "no scheduler 'asha'; there are ASHA, FIFO, HyperBand, MedianStopping, OneEpoch. Did",
+    ),
     ((*CREATE, "--scheduler", "ASHA(max=3)"), "ASHA has no argument 'max'"),
     ((*CREATE, "--scheduler", "ASHA"), "Cannot make ASHA"),
     ((*CREATE, "--scheduler", "ASHA(max_t=0)"), "it needs 1 <= grace_period <= max_t"),

@@ -192,8 +192,10 @@ def test_show_says_why_a_scheduler_stopped_a_trial(console, database):
 
     assert "TERMINATED: EARLY_STOPPED" in page.out
     assert "loss (max) at rung 1 was 0.25, worse than the cutoff 0.5 of the earlier" in page.out
+    assert "of the earlier trials, rank 2 of 2 there now" in page.out
     judged = {"rung": 1, "step": 1, "value": 0.25, "cutoff": 0.5, "action": "STOP"}
-    assert document["judged"] == [judged]
+    ranked = {"bracket": 0, "rank": 2, "n_ranked": 2, "promoted_at": None}
+    assert document["judged"] == [judged | ranked]
 
 
 def test_show_says_at_which_rung_a_trial_waits_for_its_promotion(console, database):
@@ -206,7 +208,8 @@ def test_show_says_at_which_rung_a_trial_waits_for_its_promotion(console, databa
     page = console("show", "digits", "0")
 
     assert "PAUSED" in page.out
-    assert "at rung 1 was 0.5; the trial waits there until a free worker promotes it" in page.out
+    waits = "rank 1 of 1 there now; the trial waits there until a free worker promotes it"
+    assert f"at rung 1 was 0.5, {waits}" in page.out
 
 
 def test_show_says_which_rule_stopped_a_trial(console, database):
@@ -238,6 +241,29 @@ def test_show_prints_the_error_of_a_failed_trial(console, database):
     assert document["attempts"][0]["error_type"] == "ValueError"
     assert logs.out == "the end\n"
     assert "all of it is in /nowhere/at/all, which cannot be read on this host" in logs.err
+
+
+def test_show_prints_the_code_that_each_attempt_ran(console, database):
+    study = arrange.new_study(database, name="digits", max_failures=1)
+    worker, code = arrange.SimulatedWorker(database, study), {"name": "mod:f", "sha256": "ab" * 32}
+    worker.take().finish(outcome=Reason.FAILED, process=AttemptProcess("/nowhere", "", code=code))
+    arrange.change(database, "UPDATE trial SET ready_at = created_at, ready = (1 = 1)")
+    worker.claim().finish()
+
+    page = console("show", "digits", "0")
+    attempts = console("show", "digits", "0", "--format", "json").json["attempts"]
+
+    assert "mod:f abababababab\n" in page.out
+    assert [one["provenance"] for one in attempts] == [code, None]
+
+
+@pytest.mark.parametrize("provenance", ['[1, {"a": 2}]', '"text"', '{"name": 7, "sha256": [1]}'])
+def test_show_prints_an_attempt_whose_code_is_any_json(console, database, provenance):
+    study = arrange.new_study(database, name="digits")
+    arrange.SimulatedWorker(database, study).take().finish(0.5)
+    arrange.change(database, f"UPDATE attempt SET provenance = '{provenance}'")
+
+    assert "COMPLETED" in console("show", "digits", "0").out
 
 
 @pytest.mark.row("B14")

@@ -81,7 +81,7 @@ def test_results_frame_equals_v_result(database, study):
     assert len(frame) == len(rows) == 11
     for seen, row in zip(frame.to_dict("records"), rows, strict=True):
         metrics = row.pop("metrics")
-        assert same(metrics["loss"] or row["value"], row["value"])  # jsonb stores -0.0 as 0
+        assert same(metrics["loss"] or row["value"], row["value"])  # jsonb loses the sign of -0.0
         metrics["metric/value"] = metrics.pop("value", None)
         others = {name: metrics.get(name) for name in ("acc", "big", "deep", "flag", "text")}
         for name, value in (row | others | {"loss": row["value"]}).items():
@@ -105,7 +105,7 @@ def test_trials_frame_has_the_columns_of_the_csv_and_the_best_values_of_the_view
         assert same(frame.best_value[number], None if best is None else float(best))
 
 
-def test_columns_have_the_narrowest_type_that_keeps_every_value(database, study):
+def test_columns_of_frames_have_the_narrowest_type_that_keeps_every_value(database, study):
     trials = trials_dataframe(database, study).dtypes
     results = results_dataframe(database, study).dtypes
 
@@ -138,7 +138,7 @@ def test_columns_have_the_narrowest_type_that_keeps_every_value(database, study)
         ([[1, 2], [3, 4]], "object"),
     ],
 )
-def test_column_has_the_narrowest_type_for_its_values(values, dtype):
+def test_type_of_a_column_follows_its_values(values, dtype):
     column, paged = Values(), Values(n_missing=0)
 
     if values:

@@ -103,7 +103,7 @@ def test_status_lists_checkpoints_that_could_not_be_stored_or_read(console, data
     )
     assert problems[1].endswith("trial 0: checkpoint corrupt: inline:, step 1")
     document = console("status", "digits", "--format", "json").json
-    assert [each["times"] for each in document["troubles"]] == [2, 1]
+    assert [each["times"] for each in document["problems"]] == [2, 1]
 
 
 def test_workers_command_prints_a_short_id_for_drain_and_the_whole_id_in_json(

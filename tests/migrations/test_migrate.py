@@ -309,15 +309,15 @@ def test_sqlite_file_is_made_in_wal_mode(empty_sqlite_url):
     database.close()
 
 
-def test_make_embedded_makes_a_missing_sqlite_file_and_changes_no_existing_database(
+def test_make_sqlite_makes_a_missing_sqlite_file_and_changes_no_existing_database(
     empty_sqlite_url, postgres_url
 ):
-    migrate.make_embedded(empty_sqlite_url)
+    migrate.make_sqlite(empty_sqlite_url)
     database = connect(empty_sqlite_url)
     study = fill(database)
 
-    migrate.make_embedded(empty_sqlite_url)
-    migrate.make_embedded(postgres_url)
+    migrate.make_sqlite(empty_sqlite_url)
+    migrate.make_sqlite(postgres_url)
 
     assert len(list_trials(database, study)) == 3
     database.close()
@@ -375,7 +375,7 @@ def test_roles_keep_their_rights_across_upgrade_and_downgrade(postgres_url):
 
         migrate.upgrade(postgres_url)
         columns = ("attempt.start", "attempt.start_s", "study.status", "study.pause_reason")
-        columns += ("study.best_values", "study.started_at")
+        columns += ("study.best_values", "study.started_at", "attempt.provenance")
         may_update = [
             connection.execute(
                 "SELECT has_column_privilege(%s, %s, %s, 'UPDATE')", (role, *column.split("."))

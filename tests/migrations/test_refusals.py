@@ -199,7 +199,7 @@ def test_local_file_system_is_accepted(tmp_path, kind):
     urls.refuse_network_file_system(tmp_path / "study.db", kind_of=lambda _: kind)
 
 
-@pytest.mark.parametrize("use", [connect, migrate.upgrade, migrate.make_embedded])
+@pytest.mark.parametrize("use", [connect, migrate.upgrade, migrate.make_sqlite])
 def test_no_file_is_made_on_a_network_file_system(tmp_path, monkeypatch, use):
     monkeypatch.setattr(urls.refuse_network_file_system, "__defaults__", (lambda _: "nfs4",))
 

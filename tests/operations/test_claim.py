@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from math import inf
 from threading import Event
+from unittest.mock import Mock
 
 import pytest
 from harness import postgres
@@ -26,7 +27,6 @@ from studydb.db.transaction_block import TransactionBlock
 from studydb.domain.life.states import Reason
 from studydb.domain.records import QueuePosition
 from studydb.domain.space.search_space import Space, uniform
-from studydb.lease import acquire
 from studydb.lease.acquire import Acquirer
 from studydb.operations.ask import ask
 from studydb.operations.claim import claim
@@ -257,16 +257,17 @@ def test_idle_worker_polls_without_writing(database):
 
 
 def test_released_trial_is_found_by_the_next_scan_from_the_start_of_the_queue(
-    database, study, worker, monkeypatch
+    database, study, worker
 ):
     for _ in range(5):
         enqueued(database, study)
-    acquirer = Acquirer(database, study, worker_id=worker.id, lease_s=LEASE_S)
+    clock_s = Mock(return_value=0.0)
+    acquirer = Acquirer(database, study, worker_id=worker.id, lease_s=LEASE_S, clock_s=clock_s)
     first = worker.claim()
 
     numbers = []
     for now_s in (0.0, 1.9, 2.1, 2.2):  # every 2 s a claim scans the queue from its start
-        monkeypatch.setattr(acquire, "monotonic", lambda now_s=now_s: now_s)
+        clock_s.return_value = now_s
         numbers.append(acquirer.acquire().lease.number)
         if now_s == 0.0:
             first.finish(outcome=Reason.PREEMPTED)  # trial 0 is the first of the queue again

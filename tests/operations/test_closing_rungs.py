@@ -15,9 +15,9 @@ from harness.arrange import (
     states_of,
     trial_of,
 )
-from harness.sketches import HyperBand
 
 from studydb.analysis.explaining import explain_state
+from studydb.analysis.overview_text import ends_text
 from studydb.db import connect
 from studydb.domain.life.decisions import Action, DecidedBy, Decision, Entry, RungKey
 from studydb.domain.life.event_kinds import EventKind
@@ -28,10 +28,12 @@ from studydb.operations import control, summing
 from studydb.operations.close_rung import close_rung
 from studydb.operations.enqueue import enqueue
 from studydb.operations.give_up import give_up
+from studydb.operations.overview import read_overview
 from studydb.operations.promote import NextStep, promote
 from studydb.operations.reads import trial_details
 from studydb.operations.recover import recover
 from studydb.operations.study_progress import read_progress
+from studydb.schedulers import HyperBand
 from studydb.store import promotions, rungs
 
 FIRST = RungKey(0, 1)
@@ -90,6 +92,7 @@ def test_once_all_trials_of_a_bracket_wait_the_rung_closes_and_the_best_trial_is
     assert worker.claim().lease.number == 1
 
 
+@pytest.mark.row("E5")
 def test_rung_waits_for_a_running_trial_and_not_for_a_failed_trial(database):
     study = study_of(database, max_failures=0)
     worker = SimulatedWorker(database, study)
@@ -191,6 +194,32 @@ def test_closing_waits_for_a_report_at_the_rung(database, storage_url, study, wo
         thread.join(30)
 
     assert rung_of(database, "closed_cutoff") == (0.1,)
+
+
+def test_report_waits_only_for_reports_in_its_own_bracket(database, storage_url):
+    if not database.postgresql:
+        pytest.skip("SQLite has one writer at a time")
+    study = study_of(database, HyperBand(max_t=9), num_trials=10)
+    with closing(connect(storage_url)) as other:
+        worker = SimulatedWorker(other, study)
+        first, *_, last = (worker.ask() for _ in range(10))
+        assert (first.lease.bracket, last.lease.bracket) == (0, 1)
+        reporting = threading.Thread(target=first.report, args=(0.5,), daemon=True)
+        with database.begin() as txn:
+            rungs.create(txn, study_id=study.id, spec=study.scheduler.rung_spec(FIRST))
+        with database.begin() as txn:
+            rungs.lock(txn, study_id=study.id, key=FIRST)
+            answer = last.report(0.5, 0.4, 0.3)
+            reporting.start()
+            reporting.join(0.5)
+            assert reporting.is_alive()
+        reporting.join(30)
+
+    assert answer.verdict.action is Action.PAUSE
+    assert rows(database, "SELECT bracket, step, n_entries FROM rung ORDER BY id") == [
+        (0, 1, 1),
+        (1, 3, 1),
+    ]
 
 
 def record(txn, rung, run, value):
@@ -304,7 +333,7 @@ def test_explanation_names_the_value_at_the_rung_if_the_trial_was_given_up(datab
 
     why = explain_state(study, trial_details(database, study, 2))
 
-    assert why == "loss (min) at rung 1 was 0.3; the rung kept better trials"
+    assert why == "loss (min) at rung 1 was 0.3, rank 3 of 3 there now; the rung kept better trials"
 
 
 def test_rung_is_over_only_when_no_trial_waits(database, study, worker):
@@ -385,3 +414,12 @@ def test_study_is_not_finished_while_a_rung_can_close_or_trials_are_to_be_given_
 
     give_up(database, study)
     assert read_progress(database, study).status is Status.FINISHED
+
+
+def test_status_counts_the_trials_that_were_given_up(database, study, worker):
+    wait_at_the_rung(worker, 0.1, 0.5, 0.9)
+    assert step_of(database, study, worker) is NextStep.CLAIM
+    worker.claim().finish(0.1, 0.1, 0.1)
+    give_up(database, study)
+
+    assert ends_text(read_overview(database, study)) == "1 completed, 2 given up"

@@ -367,7 +367,7 @@ def test_later_request_to_the_study_withdraws_a_stop_without_the_grace(
 
     verdict = renewed(run)
     assert (verdict.by, verdict.at_once) == (DecidedBy.STUDY, False)
-    assert not is_requested(database, held=[run.lease])
+    assert not is_requested(database, held=[run.lease], worker_id=run.worker.id)
 
 
 def test_resumed_study_leaves_a_stop_of_one_trial_without_its_grace(database, study, run):

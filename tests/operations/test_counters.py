@@ -24,7 +24,7 @@ from studydb.operations.study_progress import read_progress
 
 REFUSALS = (BudgetSpent, LeaseLost, NotAllowed, UnknownTrial)
 
-OUTCOMES = (Reason.COMPLETED, Reason.FAILED, Reason.LOST, Reason.PREEMPTED, Reason.TIMED_OUT)
+OUTCOMES = (Reason.COMPLETED, Reason.FAILED, Reason.LOST, Reason.PREEMPTED)
 
 
 def rows_by_state(database):

@@ -69,8 +69,8 @@ def test_asks_skip_the_queue_of_asks_after_one_ask_has_timed_out_in_it(database,
         rest = [worker.ask().lease.number for _ in range(19)]
 
     assert [first, *rest] == list(range(20))
-    assert proposals.TURN_TIMEOUT_S <= waited_s < 4 * proposals.TURN_TIMEOUT_S
-    assert monotonic() - begun_s < proposals.TURN_TIMEOUT_S  # later asks skip the queue
+    assert proposals.ADVISORY_LOCK_TIMEOUT_S <= waited_s < 4 * proposals.ADVISORY_LOCK_TIMEOUT_S
+    assert monotonic() - begun_s < proposals.ADVISORY_LOCK_TIMEOUT_S  # later asks skip the queue
 
 
 def test_claim_that_finds_a_trial_does_not_wait_in_the_queue_of_asks(
@@ -82,7 +82,7 @@ def test_claim_that_finds_a_trial_does_not_wait_in_the_queue_of_asks(
         begun_s = monotonic()
         assert worker.claim() is not None
 
-    assert monotonic() - begun_s < proposals.TURN_TIMEOUT_S
+    assert monotonic() - begun_s < proposals.ADVISORY_LOCK_TIMEOUT_S
 
 
 @pytest.mark.parametrize("max_concurrent", [None, 5])
@@ -150,7 +150,7 @@ def test_resent_claim_without_a_trial_waits_in_the_queue_of_asks_but_not_forever
 def test_upgrade_succeeds_while_a_stranger_holds_the_advisory_lock_of_upgrades(
     empty_postgres_url, postgres_url, stranger, monkeypatch
 ):
-    monkeypatch.setattr(migrate, "TURN_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(migrate, "ADVISORY_LOCK_TIMEOUT_S", 0.2)
     names = map(postgres.database_in, (postgres_url, empty_postgres_url))
     rival = stranger.replace(*names)
 
@@ -161,7 +161,7 @@ def test_upgrade_succeeds_while_a_stranger_holds_the_advisory_lock_of_upgrades(
 
 
 def test_upgrades_of_existing_tables_wait_for_each_other(postgres_url, stranger, monkeypatch):
-    monkeypatch.setattr(migrate, "TURN_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(migrate, "ADVISORY_LOCK_TIMEOUT_S", 0.2)
     migrate.downgrade(postgres_url, "0001")
     other = postgres.connect(postgres_url)
 

@@ -268,7 +268,7 @@ def test_undo_withdraws_a_stop_without_the_grace(database, study):
     undo(database, study, run.lease.number)
 
     assert renew(run) is None
-    assert not is_requested(database, held=[run.lease])
+    assert not is_requested(database, held=[run.lease], worker_id=run.worker.id)
     control.set_status(database, study, Status.STOPPED, new_request())
     assert not renew(run).at_once
 

@@ -32,6 +32,7 @@ from studydb.operations.overview import read_overview
 from studydb.operations.reads import trial_details
 from studydb.operations.set_limits import set_limits
 from studydb.operations.study_progress import read_progress
+from studydb.schedulers import ASHA
 
 SPENT = Verdict(Action.STOP, Reason.BUDGET_SPENT, DecidedBy.LIMIT)
 SPENT_BY_STUDY = Verdict(Action.STOP, Reason.BUDGET_SPENT, DecidedBy.STUDY)
@@ -295,6 +296,37 @@ def test_trial_without_time_left_is_not_run_again(database, clock, outcome):
     ending = run.finish(outcome=outcome, failure=Failure("Error", "x"))
 
     assert (ending.state, ending.reason) == (State.TERMINATED, Reason.TIMED_OUT)
+
+
+@pytest.mark.parametrize("time_ends", ["before the flush", "after the flush"])
+def test_trial_without_time_left_ends_although_its_scheduler_pauses_it(database, clock, time_ends):
+    promotion = ASHA(max_t=9, reduction_factor=3, type="promotion")
+    worker = limited(database, trial_time_limit_s=60.0, scheduler=promotion)
+    run = worker.take()
+    clock.advance(61 if time_ends == "before the flush" else 0)
+    answer = run.report(0.5)
+    clock.advance(61)
+
+    ending = run.finish(outcome=Reason.PREEMPTED)
+
+    paused = Verdict(Action.PAUSE, Reason.PAUSED, DecidedBy.SCHEDULER)
+    assert answer.verdict == (TIMED_OUT if time_ends == "before the flush" else paused)
+    assert (ending.state, ending.reason) == (State.TERMINATED, Reason.TIMED_OUT)
+    assert worker.take().lease.number == 1  # the trial does not wait at the rung any more
+
+
+def test_scheduler_that_stops_a_trial_without_time_left_is_the_reason_of_its_end(database, clock):
+    stopping = ASHA(max_t=9, reduction_factor=3)
+    worker = limited(database, trial_time_limit_s=60.0, scheduler=stopping)
+    for _ in range(3):
+        worker.take().report(0.1)
+    run = worker.take()
+    clock.advance(61)
+
+    assert run.report(0.9).verdict.reason is Reason.EARLY_STOPPED
+    ending = run.finish(outcome=Reason.PREEMPTED)
+
+    assert (ending.state, ending.reason) == (State.TERMINATED, Reason.EARLY_STOPPED)
 
 
 def test_lost_trial_without_time_left_is_not_run_again(database, clock):

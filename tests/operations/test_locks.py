@@ -3,6 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from urllib.parse import quote
 
 import psycopg
@@ -13,6 +14,8 @@ from harness.arrange import (
     LEASE_S,
     RENEWAL_S,
     SimulatedWorker,
+    change,
+    dump,
     enqueued,
     new_request,
     new_study,
@@ -27,12 +30,13 @@ from studydb.domain.life.decisions import RungKey
 from studydb.domain.life.states import Reason, State, Status
 from studydb.operations import control, flushing
 from studydb.operations.delete import delete
+from studydb.operations.discard import discard
 from studydb.operations.flushing import lock_rungs
 from studydb.operations.recover import recover
 from studydb.operations.renew import renew
 from studydb.operations.retry import retry
 from studydb.schedulers import ASHA
-from studydb.store import attempts, leases, rungs, studies
+from studydb.store import attempts, deletion, leases, pins, rungs, studies
 
 
 @pytest.fixture
@@ -184,17 +188,97 @@ def test_deletion_locks_the_study_before_its_counters(database, study, postgres_
 
 
 def test_trial_that_is_enqueued_during_a_deletion_is_deleted_too(database, monkeypatch):
-    study, lock, late = new_study(database), studies.lock, iter([enqueued])
+    study, lock, late = new_study(database), deletion.lock_study, iter([enqueued])
 
     def lock_late(txn, **which):
         for enqueue in late:  # only at the first call; after it the iterator is empty
             enqueue(database, study)
         lock(txn, **which)
 
-    monkeypatch.setattr(studies, "lock", lock_late)
+    monkeypatch.setattr(deletion, "lock_study", lock_late)
     delete(database, study)
 
     assert rows(database, "SELECT (SELECT count(*) FROM study), count(*) FROM trial") == [(0, 0)]
+
+
+def delete_during(database, url, study, call, *, at):
+    """Delete a study while a call is held at a function, and has a lock that the deletion needs."""
+    with held_at(*at) as (there, go), ThreadPoolExecutor(2) as pool:
+        called = pool.submit(call)
+        assert there.wait(PATIENCE_S)
+        deleted = pool.submit(delete, database, study)
+        assert is_waiting_for_a_lock(url)
+        go.set()
+        called.result(PATIENCE_S)
+        deleted.result(PATIENCE_S)
+    assert not any(dump(database).values())
+
+
+def test_deletion_waits_for_a_retry_and_deletes_its_pins(database, postgres_url):
+    run = new_run(database)
+    run.report(0.5)
+    run.save()
+    run.finish(outcome=Reason.FAILED)
+    study = run.worker.study
+
+    again = partial(retry, database, study, [0], new_request())
+
+    delete_during(database, postgres_url, study, again, at=(pins, "insert"))
+
+
+def test_checkpoint_that_a_retry_of_a_clone_pins_is_not_discarded(database, postgres_url):
+    run = new_run(database)
+    run.report(0.5)
+    run.save()
+    run.finish(outcome=Reason.FAILED)
+    study = run.worker.study
+    retry(database, study, [0], new_request())
+    run.worker.claim().finish(outcome=Reason.FAILED)
+
+    again = partial(retry, database, study, [1], new_request())
+    with held_at(pins, "insert") as (there, go), ThreadPoolExecutor(2) as pool:
+        cloned = pool.submit(again)
+        assert there.wait(PATIENCE_S)
+        removed = pool.submit(discard, database, study, 0, new_request())
+        assert is_waiting_for_a_lock(postgres_url)
+        go.set()
+        cloned.result(PATIENCE_S)
+        assert removed.result(PATIENCE_S) == []
+
+    assert run.worker.claim().claimed.checkpoint.step == 1
+
+
+def test_deletion_waits_for_a_worker_that_registers_and_deletes_its_row(database, postgres_url):
+    study = new_study(database)
+
+    registering = partial(SimulatedWorker, database, study)
+
+    delete_during(database, postgres_url, study, registering, at=(studies, "start"))
+
+
+def test_result_that_is_stored_during_a_deletion_is_deleted_too(database, postgres_url):
+    run = new_run(database, max_steps=100)
+    change(database, "UPDATE trial SET lease_expires_at = '2000-01-01', suspect_at = '2000-01-01'")
+    some_trials, reports = deletion.some_trials, []
+
+    def while_the_attempt_reports(txn, **which):
+        """Delete the trial, whose lease had expired, when its attempt has begun to report."""
+        if not reports:
+            reports.append(pool.submit(run.report, 0.5))
+            assert there.wait(PATIENCE_S)
+            pool.submit(lambda: is_waiting_for_a_lock(postgres_url) and go.set())
+        some_trials(txn, **which)
+
+    with (
+        held_at(leases, "record") as (there, go),
+        ThreadPoolExecutor(3) as pool,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(deletion, "some_trials", while_the_attempt_reports)
+        delete(database, run.worker.study)
+        reports[0].result(PATIENCE_S)
+
+    assert not any(dump(database).values())
 
 
 def test_resumption_waits_for_the_end_of_a_paused_attempt_and_wakes_its_trial(

@@ -19,6 +19,7 @@ from studydb.lease import watch
 from studydb.lease.acquire import Acquirer
 from studydb.operations import control
 from studydb.operations.renew import is_requested
+from studydb.processes import this_process
 from studydb.schedulers import ASHA
 
 PROMOTION = ASHA(max_t=9, reduction_factor=3, type="promotion")
@@ -197,7 +198,7 @@ def test_request_about_a_held_trial_is_seen_until_a_renewal_has_carried_it_out(d
     run, other = worker.ask(), worker.ask()
 
     def seen():
-        return is_requested(database, held=[run.lease, other.lease])
+        return is_requested(database, held=[run.lease, other.lease], worker_id=worker.id)
 
     found = [seen()]
     for request in (
@@ -214,6 +215,27 @@ def test_request_about_a_held_trial_is_seen_until_a_renewal_has_carried_it_out(d
     assert found == [False] + 4 * [True, False]
 
 
+def test_drain_is_seen_by_the_next_look_of_an_idle_worker_and_of_a_worker_that_runs_trials(
+    database, study
+):
+    idle = IdleProcess(database, study)
+    busy = SimulatedWorker(database, new_study(database), of=this_process())
+    run = busy.take()
+
+    def seen(known=None):
+        held = [run.lease]
+        return is_requested(database, held=held, worker_id=busy.id, known=known)
+
+    before = (idle.acquirer.is_drained, seen())
+    change(database, "UPDATE worker SET request = 'DRAIN'")
+    idle.look()
+
+    assert before == (False, False)
+    assert idle.acquirer.is_drained
+    assert seen()
+    assert not seen(known=busy.renew(run).request)
+
+
 def test_request_about_a_lost_trial_is_no_request_to_the_process_that_lost_it(database):
     study = new_study(database)
     worker = SimulatedWorker(database, study)
@@ -223,4 +245,4 @@ def test_request_about_a_lost_trial_is_no_request_to_the_process_that_lost_it(da
 
     control.stop(database, study, [run.lease.number], new_request())
 
-    assert not is_requested(database, held=[run.lease])
+    assert not is_requested(database, held=[run.lease], worker_id=run.worker.id)

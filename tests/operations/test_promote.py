@@ -33,7 +33,7 @@ from studydb.store import progress, promotions
 
 CASES = json.loads((Path(__file__).parents[1] / "data" / "syne_tune_promotion.json").read_text())
 
-PROMOTION = ASHA(max_t=9, reduction_factor=3, type="promotion")
+PROMOTION = ASHA(max_t=9, reduction_factor=3, type="promotion", end_game=0)
 
 
 def promotes(database, study, claimant):
@@ -78,7 +78,7 @@ def waiting(database):
 def test_database_promotes_the_trials_that_syne_tune_promoted(database, case):
     study = study_of(
         database,
-        scheduler=ASHA(**case["options"], type="promotion"),
+        scheduler=ASHA(**case["options"], type="promotion", end_game=0),
         objective=Objective("loss", case["mode"]),
         num_trials=None,
     )

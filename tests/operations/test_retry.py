@@ -26,6 +26,7 @@ from studydb.operations.retry import retry, selected
 from studydb.operations.study_progress import read_progress
 from studydb.schedulers import ASHA
 from studydb.store import checkpoints, rungs
+from studydb.store import pins as pins_store
 
 
 @pytest.fixture
@@ -229,6 +230,56 @@ def test_clone_of_a_clone_falls_back_to_the_source_of_its_parent(database, study
     older = mark_corrupt(database, lease=run.lease, checkpoint=run.claimed.checkpoint)
 
     assert (older.step, pins(database)) == (2, [(2, 1)])
+
+
+@pytest.fixture
+def count_of_pins(monkeypatch):
+    """The ids of the checkpoints that a retry locks, and statements that are sent before a lock."""
+    locked, before, count = [], [], pins_store.count
+
+    def counted(txn, *, checkpoint_id):
+        locked.append(checkpoint_id)
+        if before:
+            txn.raw(before.pop())
+        return count(txn, checkpoint_id=checkpoint_id)
+
+    monkeypatch.setattr(pins_store, "count", counted)
+    return locked, before
+
+
+def test_checkpoints_are_locked_by_ascending_id_also_if_the_newest_was_removed(
+    database, study, count_of_pins
+):
+    worker = SimulatedWorker(database, study)
+    first, second = worker.take(), worker.take()
+    for run in (first, second, first):  # checkpoints 1, 2 and 3
+        run.report(0.9)
+        run.save()
+    for run in (first, second):
+        run.finish(outcome=Reason.FAILED)
+    again(database, study, 0)
+    clone = worker.claim()
+    mark_corrupt(database, lease=clone.lease, checkpoint=clone.claimed.checkpoint)
+    clone.finish(outcome=Reason.FAILED)
+    locked, _ = count_of_pins
+    locked.clear()
+
+    again(database, study, 0, 1)
+
+    assert locked == sorted(locked)
+    assert sorted(pins(database)) == [(1, 1), (1, 1)]
+
+
+def test_retry_begins_again_if_a_checkpoint_was_removed_before_it_was_locked(
+    database, study, failed, count_of_pins
+):
+    locked, before = count_of_pins
+    before.append("UPDATE checkpoint SET removed_at = created_at")
+
+    assert again(database, study, failed) == [1]
+
+    assert len(locked) == 2
+    assert pins(database) == [(2, 1)]
 
 
 def test_clone_of_a_clone_whose_checkpoint_is_corrupt_already_begins_from_its_source(

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 from harness.arrange import SimulatedWorker, new_study, rows, run_together
-from harness.sketches import MedianStopping
 
 from studydb.db import connect
 from studydb.domain.life.states import Mode, Reason
+from studydb.schedulers import MedianStopping
 from studydb.store import means as means_in_store
 
 
-def study_of(database, interval=1, max_t=20, **options):
-    scheduler = MedianStopping(max_t=max_t, interval=interval)
+def study_of(database, interval=1, grace_period=1, **options):
+    scheduler = MedianStopping(interval=interval, grace_period=grace_period)
     return replace(new_study(database, **options), scheduler=scheduler)
 
 
@@ -60,13 +60,37 @@ def test_mean_counts_each_step_once_if_a_trial_trains_steps_again(database, batc
     assert means(database) == {4: 0.5, 8: (0.5 * 2 + 6.0) / 8}
 
 
-def test_mean_of_a_maximised_metric_is_negated_and_a_nan_makes_it_the_worst(database):
+def test_mean_of_a_maximised_metric_is_negated_and_a_mean_that_is_not_finite_is_not_recorded(
+    database,
+):
     study = study_of(database, mode=Mode.MAX)
     run = SimulatedWorker(database, study).take()
 
-    run.report(0.5, 0.25, math.nan)
+    run.report(0.5, 0.25, math.nan, 0.5)
 
-    assert means(database) == {1: -0.5, 2: -0.375, 3: math.inf}
+    assert means(database) == {1: -0.5, 2: -0.375}
+
+
+@pytest.mark.parametrize("batches", [(6,), (1, 1, 4), (2, 4)])
+def test_mean_begins_at_the_end_of_the_grace_period(database, batches):
+    run = SimulatedWorker(database, study_of(database, grace_period=3)).take()
+
+    values = [8.0, 4.0, 1.0, 2.0, 0.75, 0.25]
+    for size in batches:
+        run.report(*(values.pop(0) for _ in range(size)))
+
+    assert means(database) == {3: 1.0, 4: 1.5, 5: 1.25, 6: 1.0}
+
+
+def test_mean_begins_at_the_end_of_the_grace_period_if_a_trial_trains_all_steps_again(database):
+    worker = SimulatedWorker(database, study_of(database, grace_period=3, interval=5))
+    run = worker.take()
+    run.report(8.0, 8.0, 1.0, 1.0, 1.0)
+    run.finish(outcome=Reason.PREEMPTED)
+
+    worker.take().report(8.0, 8.0, *[4.0] * 8)
+
+    assert means(database) == {5: 1.0, 10: 4.0}
 
 
 def test_cost_of_a_mean_does_not_grow_with_the_trial(database, monkeypatch):
@@ -77,7 +101,7 @@ def test_cost_of_a_mean_does_not_grow_with_the_trial(database, monkeypatch):
         return make(*values)
 
     monkeypatch.setattr(means_in_store, "Result", counted)
-    run = SimulatedWorker(database, study_of(database, max_t=10**9, interval=500)).take()
+    run = SimulatedWorker(database, study_of(database, interval=500)).take()
     for _ in range(3):
         run.report(*[0.5] * 499)
         run.report(0.5)

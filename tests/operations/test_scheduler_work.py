@@ -14,7 +14,6 @@ from harness.arrange import (
     states_of,
     trial_of,
 )
-from harness.sketches import HyperBand
 
 from studydb.db import connect
 from studydb.domain.life.decisions import CONTINUE, Action, Decision, Entry, RungKey
@@ -28,6 +27,7 @@ from studydb.operations.give_up import give_up
 from studydb.operations.promote import NextStep, promote
 from studydb.operations.recover import recover
 from studydb.operations.study_progress import read_progress
+from studydb.schedulers import HyperBand
 from studydb.schedulers.base import BaseScheduler
 from studydb.store import closings, promotions
 

@@ -129,7 +129,10 @@ def test_sweep_that_finds_nothing_is_a_single_statement(database, study):
 def test_look_for_requests_about_many_trials_is_a_single_statement(database, worker):
     leases = [worker.ask().lease for _ in range(4)]
 
-    assert counted(database, lambda: is_requested(database, held=leases)) == single(database)
+    def look():
+        return is_requested(database, held=leases, worker_id=worker.id)
+
+    assert counted(database, look) == single(database)
 
 
 @pytest.mark.parametrize("scheduler", [FIFO(), PROMOTION], ids=["fifo", "promotion"])

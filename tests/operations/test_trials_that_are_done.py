@@ -92,7 +92,7 @@ def test_lost_attempt_whose_report_said_done_leaves_a_completed_trial(
 
 def test_attempt_whose_report_said_done_completes_its_trial_however_it_ends(database, study):
     worker = SimulatedWorker(database, study)
-    for outcome in (Reason.FAILED, Reason.LOST, Reason.PREEMPTED, Reason.TIMED_OUT):
+    for outcome in (Reason.FAILED, Reason.LOST, Reason.PREEMPTED):
         flushed, unflushed = worker.ask(), worker.ask()
         flushed.report(0.5, done=True)
 

@@ -18,7 +18,6 @@ from harness.actions import outcome_of
 from harness.arrange import SimulatedWorker, new_request, new_study, rows
 from harness.interleaver import Interleaver, step_by_step
 from harness.row_invariants import broken_promises
-from harness.sketches import HyperBand
 
 from studydb.db import connect
 from studydb.domain.life.decisions import RungKey
@@ -30,6 +29,7 @@ from studydb.operations.finish import finish
 from studydb.operations.give_up import give_up
 from studydb.operations.promote import promote
 from studydb.operations.report import report
+from studydb.schedulers import HyperBand
 
 SCHEDULES = int(os.environ.get("STUDYDB_SCHEDULES", "2"))
 """The number of schedules in which each pair of calls runs."""

@@ -13,146 +13,23 @@ from contextlib import closing
 from functools import partial
 from itertools import permutations
 from random import Random
-from typing import NamedTuple
 
 import pytest
 from harness import postgres
 from harness.actions import outcome_of
 from harness.expected_rows import expected_rows
 from harness.interleaver import Interleaver
-from harness.random_walk import ASHAS, PROMOTIONS, RandomWalk
+from harness.matrix_cells import ACTORS, REQUESTS, STATES, prepared
 from harness.row_invariants import broken_promises, ended_rows
 from harness.serial_orders import explaining_order, unordered
 from harness.snapshot import take_snapshot
 
 from studydb.db import connect
 from studydb.domain.life.decisions import Action, DecidedBy
-from studydb.domain.life.states import FINAL, Reason, State, Status
+from studydb.domain.life.states import FINAL, State
+from studydb.domain.records import DRAIN
 from studydb.operations.reads import existing_trial
 from studydb.operations.renew import renew
-from studydb.schedulers import FIFO
-
-
-class Subject(NamedTuple):
-    """The trial of a cell, and the newest attempt at it, which may have ended."""
-
-    walk: RandomWalk
-    attempt: object
-
-    @property
-    def number(self):
-        return self.attempt.lease.number
-
-    @property
-    def factory(self):
-        return self.walk.factory
-
-    def do(self, action):
-        self.walk.do(action)
-
-    def end(self, outcome):
-        self.do(self.factory.finish(self.attempt, [], outcome))
-
-    def is_asked_to(self, kind):
-        self.do(self.factory.steer(kind, [self.number]))
-
-    def renews(self):
-        self.do(self.factory.renew(self.attempt.worker))
-
-
-def running(subject):
-    pass
-
-
-def pending(subject):
-    subject.end(Reason.PREEMPTED)
-
-
-def told_to_stop(subject):
-    subject.is_asked_to("stopped")
-    subject.renews()
-
-
-def told_to_pause(subject):
-    subject.is_asked_to("paused")
-    subject.renews()
-
-
-def asked_to_stop(subject):
-    subject.is_asked_to("stopped")
-
-
-def lost(subject):
-    subject.walk.make_suspect(subject.attempt.worker.lease_s)
-
-
-def paused(subject):
-    subject.is_asked_to("paused")
-    subject.end(Reason.PREEMPTED)
-
-
-def paused_with_its_study(subject):
-    subject.do(subject.factory.set_status(Status.PAUSED))
-    subject.end(Reason.PREEMPTED)
-
-
-def stopped_by_the_scheduler(subject):
-    subject.do(subject.factory.report(subject.attempt, [0.5] * 9))
-
-
-def waiting_at_a_rung(subject):
-    subject.end(Reason.PREEMPTED)
-
-
-def completed(subject):
-    subject.end(Reason.COMPLETED)
-
-
-def failed(subject):
-    subject.end(Reason.FAILED)
-
-
-def invalidated(subject):
-    subject.end(Reason.COMPLETED)
-    subject.do(subject.factory.invalidate([subject.number], undo=False))
-
-
-STATES = [
-    *(running, pending, told_to_stop, told_to_pause, asked_to_stop, lost, paused),
-    *(paused_with_its_study, stopped_by_the_scheduler, waiting_at_a_rung, completed, failed),
-    invalidated,
-]
-SCHEDULERS = {stopped_by_the_scheduler: ASHAS[0], waiting_at_a_rung: PROMOTIONS[0]}
-
-REQUESTS = {
-    "pause": lambda one: one.factory.steer("paused", [one.number]),
-    "resume": lambda one: one.factory.steer("resumed", [one.number]),
-    "resume changed": lambda one: one.factory.resume_changed([one.number], lr=0.3),
-    "stop": lambda one: one.factory.steer("stopped", [one.number]),
-    "retry": lambda one: one.factory.retry([one.number], from_scratch=False),
-    "invalidate": lambda one: one.factory.invalidate([one.number], undo=False),
-    "undo": lambda one: one.factory.invalidate([one.number], undo=True),
-    "enqueue": lambda one: one.factory.enqueue(),
-    "extend": lambda one: one.factory.extend(by=1),
-    "set limits": lambda one: one.factory.set_limits({"max_steps": 1_000_001}),
-    "pause the study": lambda one: one.factory.set_status(Status.PAUSED),
-    "stop the study": lambda one: one.factory.set_status(Status.STOPPED),
-    "resume the study": lambda one: one.factory.set_status(Status.RUNNING),
-}
-
-ACTORS = {
-    "claim": lambda one: one.factory.claim(one.walk.workers[0]),
-    "ask": lambda one: one.factory.ask(one.walk.workers[0]),
-    "promote": lambda one: one.factory.promote(one.walk.workers[0]),
-    "report": lambda one: one.factory.report(one.attempt, [0.4]),
-    "save": lambda one: one.factory.save(one.attempt),
-    "complete": lambda one: one.factory.finish(one.attempt, [0.4], Reason.COMPLETED),
-    "fail": lambda one: one.factory.finish(one.attempt, [], Reason.FAILED),
-    "release": lambda one: one.factory.finish(one.attempt, [], Reason.PREEMPTED),
-    "give back": lambda one: one.factory.give_back(one.attempt, [], later=True),
-    "renew": lambda one: one.factory.renew(one.attempt.worker),
-    "recover": lambda one: one.factory.recover(),
-}
 
 ALL = os.environ.get("STUDYDB_NIGHTLY") == "1"
 SHARE = 4
@@ -234,27 +111,6 @@ def do_in_turn(database, subject, order):
     return answers
 
 
-def prepared(database, rng, request, state):
-    """A study with some other trials, and one trial in the state."""
-    limits = {"max_steps": 1_000_000} if request == "set limits" else {}
-    walk = RandomWalk(
-        database,
-        rng,
-        scheduler=SCHEDULERS.get(state, FIFO()),
-        rules=(),
-        num_trials=6,
-        max_concurrent=rng.choice([None, 3]),
-        max_failures=0,
-        max_losses=10,
-        **limits,
-    )
-    for _ in range(2):
-        walk.take_a_trial(rng)
-    subject = Subject(walk, walk.factory.attempts[-1])
-    state(subject)
-    return subject
-
-
 def check_the_last_word(database, subject, request, message):
     """A trial obeys the request, or its attempt learns of it at the next renewal."""
     with database.begin(write=False) as txn:
@@ -265,6 +121,10 @@ def check_the_last_word(database, subject, request, message):
         assert trial.state in {*FINAL, State.RUNNING, State.PAUSED}, message
     if request.startswith("resume") and request != "resume the study":
         assert trial.paused_by != DecidedBy.PERSON, message
+    if request == "drain":
+        worker_id = subject.attempt.worker.id
+        answer = renew(database, subject.walk.study, worker_id=worker_id, held=[])
+        assert answer.request == DRAIN, message
     if trial.state is State.RUNNING:
         check_the_verdict(database, subject, request, trial, message)
 

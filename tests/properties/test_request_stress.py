@@ -1,17 +1,17 @@
 """
 Processes run trials while others make every request of a person, as fast as they can.
 
-No call ends in an error that is no refusal, such as a deadlock, and the promises of
-`harness.row_invariants` hold afterwards. `STUDYDB_NIGHTLY=1`: 16 processes for 60 s.
+Those that run trials are killed now and then. No call ends in an error that is no refusal, such as
+a deadlock, and the promises of `harness.row_invariants` hold afterwards. `STUDYDB_NIGHTLY=1`: 16
+processes for 60 s.
 """
 
-import multiprocessing
 import os
-import time
+from collections import Counter
 from contextlib import closing
 
 import pytest
-from harness.request_stress import request_or_run
+from harness.request_stress import Stress
 from harness.row_invariants import broken_promises
 
 import studydb
@@ -19,46 +19,52 @@ from studydb.db import connect
 from studydb.operations.create import load
 
 NIGHTLY = os.environ.get("STUDYDB_NIGHTLY") == "1"
-PROCESSES, SECONDS = (16, 60.0) if NIGHTLY else (4, 4.0)
-START_S = 2.0 * PROCESSES / 4
-"""The time that the processes need to import studydb on two cores."""
+PROCESSES, SECONDS, KILL_EVERY_S = (16, 60.0, 2.0) if NIGHTLY else (4, 6.0, 2.0)
+
+SCHEDULERS = {
+    "stopping": studydb.ASHA(max_t=9, reduction_factor=3, brackets=2),
+    "promotion": studydb.ASHA(max_t=9, reduction_factor=3, type="promotion"),
+    "hyperband": studydb.HyperBand(max_t=9),
+    "median": studydb.MedianStopping(),
+    "one epoch": studydb.OneEpoch(i=2, top_k=3, max_t=9),
+}
+"""The schedulers under stress, by the name of their study."""
 
 
 @pytest.mark.timeout(600)
-def test_requests_and_trials_of_many_processes_end_in_no_error(storage_url):
-    studydb.create_study(
-        "stress",
-        None,
-        space={"lr": studydb.uniform(0, 1)},
-        metric="loss",
-        mode="min",
-        num_trials=20,
-        max_failures=1,
-        max_steps=10**6,
-        scheduler=studydb.ASHA(max_t=9, reduction_factor=3, type="promotion"),
-        storage=storage_url,
-    ).close()
-    until_s = time.time() + START_S + SECONDS
-    context = multiprocessing.get_context("spawn")
-    processes = [
-        context.Process(target=request_or_run, args=(storage_url, "stress", place, until_s))
-        for place in range(PROCESSES)
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(START_S + SECONDS + 120)
-        if process.is_alive():
-            process.kill()
-            process.join()
+def test_requests_and_killed_trials_of_many_processes_end_in_no_error(storage_url):
+    for name, scheduler in SCHEDULERS.items():
+        studydb.create_study(
+            name,
+            None,
+            space={"lr": studydb.uniform(0, 1)},
+            metric="loss",
+            mode="min",
+            num_trials=20,
+            max_failures=1,
+            max_steps=10**6,
+            scheduler=scheduler,
+            storage=storage_url,
+        ).close()
+    stress = Stress(storage_url, list(SCHEDULERS), processes=PROCESSES)
 
-    assert [process.exitcode for process in processes] == [0] * PROCESSES
+    exit_codes = stress.run(seconds=SECONDS, kill_every_s=KILL_EVERY_S)
+
+    assert exit_codes == [0] * PROCESSES
+    assert stress.n_killed > 0
+    kinds: Counter[str] = Counter()
     with closing(connect(storage_url)) as database:
-        study = load(database, "stress")
-        assert broken_promises(database, study) == {}
-        with database.begin(write=False) as txn:
-            kinds = txn.raw(
-                f"SELECT kind, count(*) FROM event WHERE study_id = {study.id} GROUP BY kind"
-            )[1]
-    print(dict(kinds))  # noqa: T201  for pytest -rP
+        for name in SCHEDULERS:
+            study = load(database, name)
+            assert broken_promises(database, study) == {}
+            with database.begin(write=False) as txn:
+                kinds.update(
+                    dict(
+                        txn.raw(
+                            "SELECT kind, count(*) FROM event "
+                            f"WHERE study_id = {study.id} GROUP BY kind"
+                        )[1]
+                    )
+                )
+    print(dict(kinds), stress.n_killed, "killed")  # noqa: T201  for pytest -rP
     assert len(kinds) > 8

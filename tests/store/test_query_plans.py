@@ -9,12 +9,13 @@ import pytest
 from harness.arrange import LEASE_S, LOSS, new_study, process, token
 from harness.filled_study import ENTRIES, explain_postgresql, explain_sqlite, filled_study
 
-from studydb.domain.life.states import Origin, State
+from studydb.domain.life.states import Mode, Origin, State
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.quantile import Cut
 from studydb.domain.records import QUEUE_START, Batch, Claimant, Lease, Proposal
 from studydb.store import (
     attempts,
+    checkpoints,
     claims,
     clones,
     closings,
@@ -30,6 +31,7 @@ from studydb.store import (
     proposer,
     ranking,
     results,
+    rung_listing,
     rungs,
     single_statement,
     spending,
@@ -158,19 +160,21 @@ HOT = {
         "trial_claim",
     ),
     "signs": (
-        lambda txn: progress.signs(txn, study_id=1),
+        lambda txn: progress.signs(txn, study_id=1, worker_id=1),
         "(?s)(?=.*trial_running)(?=.*trial_backoff).*trial_claim",
     ),
     "progress": (
         lambda txn: progress.read(txn, study_id=1),
         "(?s)(?=.*trial_paused_by_study)(?=.*trial_backoff).*trial_claim",
     ),
+    "limits": (lambda txn: spending.read(txn, study_id=1), KEY),
     "look": (lambda txn: claims.any_runnable(txn, study_id=1), "trial_claim"),
     "due": (
         lambda txn: sweeps.any_due(txn, study_id=1),
         "(?s)(?=.*trial_running)(?=.*trial_paused_by_study).*trial_backoff",
     ),
-    "requests": (lambda txn: leases.requests(txn, leases=[LEASE]), TRIAL_KEY),
+    "requests": (lambda txn: leases.requests(txn, leases=[LEASE], worker_id=1), TRIAL_KEY),
+    "discard": (lambda txn: checkpoints.discard(txn, trial_id=1), "ix_checkpoint_trial_id"),
     "suspect": (lambda txn: sweeps.suspect(txn, study_id=1), "trial_running"),
     "lost": (lambda txn: sweeps.lost(txn, study_id=1), "trial_running"),
     "of host": (lambda txn: sweeps.of_host(txn, study_id=1, process=process()), "trial_running"),
@@ -189,8 +193,16 @@ HOT = {
     ),
     "waits no more": (lambda txn: closings.leave(txn, trial=closings.GivenUp(5, 1, 1)), KEY),
     "rungs over": (lambda txn: closings.end_rungs(txn, rungs=[1, 2]), "rung_entry_waiting"),
+    "listed rungs": (
+        lambda txn: rung_listing.list_rungs(txn, study_id=1, mode=Mode.MIN, limit=9),
+        "rung_entry_rank",
+    ),
+    "judgements": (
+        lambda txn: rung_listing.judgements(txn, study_id=1, trial_id=5, mode=Mode.MIN),
+        "rung_entry_rank",
+    ),
     "best of a rung": (lambda txn: rungs.best(txn, rung=RUNG, n=9), "rung_entry_rank"),
-    "mean": (lambda txn: means.read(txn, lease=LEASE), KEY),
+    "mean": (lambda txn: means.read(txn, lease=LEASE, first=1), KEY),
     "best": (lambda txn: ranking.best(txn, study_id=1, limit=3), "trial_rank"),
     "trials --sort best": (best_listed, "trial_rank"),
     "fence": (lambda txn: leases.hold(txn, lease=LEASE), TRIAL_KEY),

@@ -12,7 +12,15 @@ from studydb.domain.life.decisions import CONTINUE, Action, Decision, Entry, Run
 from studydb.domain.life.states import Reason
 from studydb.domain.scheduling import Idle, Report, RungView, WaitingTrial
 from studydb.domain.specs.grammar import parse_call
-from studydb.schedulers import ASHA, FIFO, from_call, read
+from studydb.schedulers import (
+    ASHA,
+    FIFO,
+    HyperBand,
+    MedianStopping,
+    OneEpoch,
+    from_call,
+    read,
+)
 
 STOP, EARLY = Action.STOP, Reason.EARLY_STOPPED
 RUNG = RungKey(0, 1)
@@ -129,7 +137,7 @@ PAUSED = Reason.PAUSED
 
 def promoted(waiting, *, n=3, cutoff=0.5, **options):
     """Return the promoted trial's id; `waiting` maps rungs to the best (trial id, score)."""
-    scheduler = ASHA(max_t=27, reduction_factor=3, type="promotion", **options)
+    scheduler = ASHA(max_t=27, reduction_factor=3, type="promotion", end_game=0, **options)
     view = View(
         {key: RungView(n, cutoff) for key in map(attrgetter("key"), scheduler.rungs())},
         {RungKey(*key): WaitingTrial(RungKey(*key), *one) for key, one in waiting.items()},
@@ -143,7 +151,11 @@ def test_trial_pauses_at_its_rung_whatever_its_score():
         entry = Entry(RungKey(0, 1), score, waits=True)
         paused = Decision(Action.PAUSE, PAUSED, entry)
         assert judge(1, score, cutoff=0.5, type="promotion") == paused
-    assert judge(9, 1.0, type="promotion") == Decision(STOP, Reason.COMPLETED)
+    completed = Decision(STOP, Reason.COMPLETED)
+    assert judge(9, 1.0, type="promotion", end_game=0) == completed
+    counted = Decision(STOP, Reason.COMPLETED, Entry(RungKey(0, 9), 1.0))
+    assert judge(9, 1.0, type="promotion") == counted
+    assert judge(9, 1.0, type="promotion", entered=True) == completed
 
 
 def test_resumed_trial_continues_if_it_reports_at_the_rung_again():
@@ -250,6 +262,13 @@ def test_quantile_is_rounded_as_in_numpy(reduction_factor):
         ({"max_t": 9, "brackets": 0}, "brackets are 0; .* there are 1 to 3"),
         ({"max_t": 9, "brackets": 4}, "brackets are 4; .* there are 1 to 3"),
         ({"max_t": 9, "brackets": 1.5}, "brackets of ASHA is 1.5; it must be an integer"),
+        ({"max_t": 9, "rule": "optuna"}, "rule is 'optuna'; it must be 'ray' or 'syne_tune'"),
+        ({"max_t": 9, "rule": "syne_tune", "type": "promotion"}, "the rule is for the type 'stop"),
+        ({"max_t": 9, "end_game": 0.5}, "end_game is 0.5; it needs the type 'promotion'"),
+        ({"max_t": 9, "end_game": 1, "type": "promotion"}, "at least 0 and less than 1"),
+        ({"max_t": 9, "end_game": -0.1, "type": "promotion"}, "at least 0 and less than 1"),
+        ({"max_t": 9, "end_game": math.nan, "type": "promotion"}, "at least 0 and less than 1"),
+        ({"max_t": 2**62, "end_game": 0.5, "type": "promotion"}, "a max_t that trials can reach"),
     ],
 )
 def test_asha_options_out_of_range_are_refused(options, why):
@@ -257,9 +276,42 @@ def test_asha_options_out_of_range_are_refused(options, why):
         ASHA(**options)
 
 
-@pytest.mark.parametrize("scheduler", [ASHA(max_t=27, reduction_factor=1.5), ASHA(max_t=9), FIFO()])
+@pytest.mark.parametrize(
+    "scheduler",
+    [
+        ASHA(max_t=27, reduction_factor=1.5),
+        ASHA(max_t=9),
+        ASHA(max_t=9, rule="syne_tune"),
+        ASHA(max_t=9, type="promotion"),
+        ASHA(max_t=9, type="promotion", end_game=0),
+        ASHA(max_t=10**30, type="promotion"),
+        FIFO(),
+        HyperBand(max_t=81, reduction_factor=2.5),
+        MedianStopping(hard_stop=False),
+        OneEpoch(1, 5, 27),
+    ],
+    ids=repr,
+)
 def test_scheduler_round_trips_as_json(scheduler):
     assert read(scheduler.to_json()) == scheduler
+
+
+def test_row_of_an_older_study_has_rays_rule_and_no_end_game():
+    row = {"name": "ASHA", "max_t": 9, "grace_period": 1, "reduction_factor": 3}
+
+    stopping, promotion = read(row), read(row | {"type": "promotion"})
+
+    assert (stopping.rule, stopping.end_game) == ("ray", 0)
+    assert (promotion.rule, promotion.end_game) == ("ray", 0)
+    assert stopping.to_json() == row
+    assert promotion.to_json() == row | {"type": "promotion"}
+
+
+def test_end_game_takes_a_fifth_of_the_budget_unless_another_share_is_given():
+    assert ASHA(max_t=9, type="promotion").end_game == 0.2
+    assert ASHA(max_t=9, type="promotion").to_json()["end_game"] == 0.2
+    assert ASHA(max_t=9).end_game == 0
+    assert ASHA(max_t=2**62, type="promotion").end_game == 0
 
 
 def test_unknown_scheduler_or_option_is_refused_with_a_suggestion():

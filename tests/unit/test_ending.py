@@ -26,7 +26,7 @@ BY_STUDY = Verdict(Action.STOP, Reason.CANCELLED, DecidedBy.STUDY)
 PAUSE_BY_PERSON = Verdict(Action.PAUSE, Reason.PAUSED, DecidedBy.PERSON)
 PAUSE_BY_STUDY = Verdict(Action.PAUSE, Reason.PAUSED, DecidedBy.STUDY)
 
-OUTCOMES = (Reason.COMPLETED, Reason.FAILED, Reason.LOST, Reason.PREEMPTED, Reason.TIMED_OUT)
+OUTCOMES = (Reason.COMPLETED, Reason.FAILED, Reason.LOST, Reason.PREEMPTED)
 
 
 def end(outcome, *, verdict=None, failures=0, losses=0, max_failures=0, max_losses=10):
@@ -39,7 +39,6 @@ def end(outcome, *, verdict=None, failures=0, losses=0, max_failures=0, max_loss
     ("outcome", "state", "reason"),
     [
         (Reason.COMPLETED, State.TERMINATED, Reason.COMPLETED),
-        (Reason.TIMED_OUT, State.TERMINATED, Reason.TIMED_OUT),
         (Reason.FAILED, State.ERROR, Reason.FAILED),
         (Reason.LOST, State.PENDING, None),
         (Reason.PREEMPTED, State.PENDING, None),

@@ -55,7 +55,7 @@ class Study:
 
 @pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
 def test_free_worker_gets_the_trial_that_syne_tune_chose(case):
-    scheduler = ASHA(**case["options"], type="promotion")
+    scheduler = ASHA(**case["options"], type="promotion", end_game=0)
     study, n_trials, sign = Study(scheduler), 0, 1 if case["mode"] == "min" else -1
 
     for trial, *reported in case["events"]:

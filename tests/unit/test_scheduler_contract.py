@@ -5,12 +5,13 @@ from random import Random
 
 import numpy as np
 import pytest
-from harness.contract_executor import ContractExecutor
-from harness.sketches import PBT, HyperBand, MedianStopping
+from harness.contract_executor import ContractExecutor, MemoryTrial
+from harness.sketches import PBT
 
 from studydb.domain.life.decisions import Action, RungKey
 from studydb.domain.life.states import FINAL, Reason, State
-from studydb.schedulers import ASHA
+from studydb.domain.scheduling import Close, Idle
+from studydb.schedulers import ASHA, HyperBand, MedianStopping, OneEpoch
 
 SEEDS = range(12)
 
@@ -40,16 +41,20 @@ def ended(executor):
     "scheduler",
     [
         ASHA(max_t=9, reduction_factor=3),
+        ASHA(max_t=9, reduction_factor=3, rule="syne_tune"),
         ASHA(max_t=9, reduction_factor=3, type="promotion", brackets=2),
         HyperBand(max_t=9),
         HyperBand(max_t=8, reduction_factor=2),
-        MedianStopping(max_t=9),
+        HyperBand(max_t=11, reduction_factor=2.5),
+        OneEpoch(i=2, top_k=3, max_t=9),
+        MedianStopping(),
+        MedianStopping(grace_period=3, interval=2),
         PBT(interval=2, generations=5),
     ],
     ids=repr,
 )
 def test_study_with_any_mishaps_comes_to_an_end(scheduler, seed):
-    executor = ContractExecutor(scheduler, num_trials=40, curve=curve, seed=seed)
+    executor = ContractExecutor(scheduler, num_trials=40, curve=curve, seed=seed, longest=15)
 
     executor.run(workers=4, mishaps=0.2)
 
@@ -62,6 +67,7 @@ def test_study_with_any_mishaps_comes_to_an_end(scheduler, seed):
 # --- synchronous HyperBand
 
 
+@pytest.mark.row("E5")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_hyperband_keeps_the_planned_share_of_the_trials_that_arrived(seed):
     scheduler = HyperBand(max_t=9)
@@ -111,26 +117,101 @@ def test_hyperband_waits_for_no_trial_that_a_person_has_paused():
     assert [one.number for one in executor.trials if one.state not in FINAL] == [4]
 
 
+def test_free_worker_begins_the_next_bracket_while_a_bracket_waits_for_its_last_trial():
+    executor = ContractExecutor(HyperBand(max_t=9), num_trials=22, curve=finite)
+    executor.trials = [MemoryTrial(number, 0, State.RUNNING) for number in range(9)]
+    executor.next_draw = 9
+    for trial in executor.trials[:8]:
+        executor.tell(trial, 1, trial.number / 8)
+
+    assert executor.next_work() is Idle.START_NEW
+    executor.tell(executor.trials[8], 1, 1.0)
+    assert executor.next_work() == Close(RungKey(0, 1), keep=3)
+
+
 # --- median stopping
 
 
+@pytest.mark.row("E7")
+@pytest.mark.parametrize("hard_stop", [True, False])
 @pytest.mark.parametrize("interval", [1, 2])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_trial_is_stopped_exactly_if_its_best_is_worse_than_the_median_of_earlier_means(
-    seed, interval
+def test_trial_ends_or_pauses_exactly_if_its_best_is_worse_than_the_median_of_earlier_means(
+    seed, interval, hard_stop
 ):
-    scheduler = MedianStopping(max_t=12, grace_period=2, interval=interval)
-    executor = ContractExecutor(scheduler, num_trials=30, curve=finite, seed=seed)
+    scheduler = MedianStopping(grace_period=2, interval=interval, hard_stop=hard_stop)
+    executor = ContractExecutor(scheduler, num_trials=30, curve=finite, seed=seed, longest=12)
 
     executor.run(workers=4, mishaps=0.1)
 
-    stopped = {(n, step) for n, step, one in executor.decisions if one.action is Action.STOP}
-    assert any(reason is Reason.EARLY_STOPPED for reason in ended(executor))
+    action = Action.STOP if hard_stop else Action.PAUSE
+    left = {(n, step) for n, step, one in executor.decisions if one.action is action}
+    assert left
     for key, rung in executor.rungs_by_key.items():
         for place, entry in enumerate(rung.entries):
-            means = [np.mean(one.values) for one in rung.entries[:place]]
-            expected = len(means) >= 3 and min(entry.values) > np.median(means)
-            assert ((entry.trial, entry.step) in stopped) == expected, (key, place)
+            means = [np.mean(one.values_from(2)) for one in rung.entries[:place]]
+            expected = len(means) >= 3 and min(entry.values.values()) > np.median(means)
+            assert ((entry.trial, entry.step) in left) == expected, (key, place)
+    if hard_stop:
+        assert Reason.EARLY_STOPPED in ended(executor)
+
+
+def test_means_that_are_not_finite_do_not_count_and_nan_stops_no_trial_with_a_good_best_value():
+    values = {4: math.nan, 6: math.inf}
+    executor = ContractExecutor(
+        MedianStopping(min_samples=1),
+        num_trials=12,
+        curve=lambda number, step: values.get(step, 0.0) if number == 5 else number + step,
+        longest=8,
+    )
+
+    executor.run(workers=4)
+
+    entries = [one for rung in executor.rungs_by_key.values() for one in rung.entries]
+    assert all(math.isfinite(one.score) for one in entries)
+    assert max(key.step for key, rung in executor.rungs_by_key.items() if rung.entries) == 8
+    assert executor.trials[5].reason is Reason.COMPLETED
+
+
+# --- one-epoch
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_one_epoch_trains_the_best_trials_of_those_that_arrived_to_the_end(seed):
+    scheduler = OneEpoch(i=2, top_k=4, max_t=9)
+    executor = ContractExecutor(scheduler, num_trials=30, curve=finite, seed=seed)
+
+    executor.run(workers=5)
+
+    ((keep, waited),) = executor.closings.values()
+    assert (keep, len(waited)) == (4, 30)
+    best = sorted(executor.rungs_by_key[RungKey(0, 2)].entries, key=lambda one: one.score)[:4]
+    completed = [one.number for one in executor.trials if one.reason is Reason.COMPLETED]
+    assert completed == sorted(one.trial for one in best)
+    assert ended(executor).count(Reason.GIVEN_UP) == 26
+
+
+def test_one_epoch_chooses_when_half_of_the_limit_is_spent():
+    executor = ContractExecutor(
+        OneEpoch(i=1, top_k=2, max_t=9), num_trials=math.inf, curve=finite, max_steps=60
+    )
+
+    executor.run(workers=3)
+
+    assert 28 <= len(executor.trials) <= 33
+    assert ended(executor).count(Reason.COMPLETED) == 2
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_one_epoch_chooses_among_those_that_arrived_whatever_becomes_of_the_others(seed):
+    executor = ContractExecutor(
+        OneEpoch(i=2, top_k=3, max_t=9), num_trials=25, curve=curve, seed=seed
+    )
+
+    executor.run(workers=4, mishaps=0.2)
+
+    assert set(executor.closings) == {RungKey(0, 2)}
+    assert all(one.by_person for one in executor.trials if one.state not in FINAL)
 
 
 # --- PBT

@@ -96,7 +96,7 @@ def test_report_that_meets_a_rule_waits_for_the_decision(start):
 
 
 @pytest.mark.parametrize("verdict", [None, STOP, TRIAL_IS_DONE])
-def test_report_that_says_done_ends_the_trial_whatever_the_answer_says(start, verdict):
+def test_report_that_says_done_ends_the_trial_whatever_the_verdict_is(start, verdict):
     def train(config):
         try:
             studydb.report({"loss": 1.0, "done": True}, checkpoint={"a": 1})

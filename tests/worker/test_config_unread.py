@@ -23,7 +23,7 @@ def test_worker_warns_once_that_a_trainable_never_reads_its_config(stage, slots)
     (event,) = stage.events("config not read")
     assert event["error"].startswith(UNREAD)
     assert f"config not read: {UNREAD}" in stage.command("status", "staged")
-    (trouble,) = json.loads(stage.command("status", "staged", "--format=json"))["troubles"]
+    (trouble,) = json.loads(stage.command("status", "staged", "--format=json"))["problems"]
     assert trouble["kind"] == "config not read"
     assert "argv ['studydb worker']" in stage.command("logs", "staged", "0")
 

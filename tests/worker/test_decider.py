@@ -1,18 +1,22 @@
 """The process that runs user code which decides: it is asked, replaced and killed in time."""
 
+import errno
 import os
 import signal
 import time
 
 import pytest
-from fleet.workers import TRAINABLES
+from fleet.workers import TRAINABLES, eventually
 from harness.arrange import run_together
+from msgspec import msgpack
 
+from studydb.child.channel import Frame, FrameError
+from studydb.child.decider import read_from_decider
 from studydb.child.job import TrainableImport
 from studydb.domain.deciding import DECISION_S, DecisionFailed, NotAsked
 from studydb.domain.life.custom_rule import CustomRule, TrialView
-from studydb.trainables import describe_rule
-from studydb.trainables.custom_rules import METHOD, view_arguments
+from studydb.processes import start_of
+from studydb.trainables.custom_rules import METHOD, describe_rule, view_arguments
 from studydb.worker import decider_client
 from studydb.worker.decider_client import Decider
 from studydb.worker.fork_server_client import ForkServer
@@ -181,3 +185,47 @@ def test_what_user_code_prints_is_kept_on_disk(decider, tmp_path):
     made.close()
 
     assert (tmp_path / "out" / "stdout").read_text() == "x" * 100_000 + "\n"
+
+
+def test_process_left_behind_by_a_trial_is_killed_although_a_decider_lives(decider, start):
+    """It has no number, as it was forked without exec: only the lack of other children tells."""
+    made = decider(("WithoutBase", {"step": 2}))
+    made.reads()
+
+    def leave(config):
+        if (pid := os.fork()) == 0:
+            os.setsid()
+            time.sleep(60)
+        return {"loss": 0.5, "pid": pid}
+
+    attempt = start(leave)
+    pid = attempt.receive().result.metrics["pid"]
+    attempt.finish()
+
+    eventually(lambda: start_of(pid) is None)
+    assert ask(made, 0.5, 0.4) is True
+    assert made._process.exit is None
+
+
+def test_host_that_cannot_start_a_process_is_the_cause_of_the_failure(decider, monkeypatch):
+    made = decider(("WithoutBase", {"step": 2}))
+
+    def refused(*_arguments, **_named):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(made._pump, "open", refused)
+
+    with pytest.raises(DecisionFailed, match="this host cannot start its process: Too many open"):
+        ask(made, 0.5)
+
+    monkeypatch.undo()
+    assert ask(made, 0.5) is False
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b"", b"\xff", b"\x91" * 100_000, msgpack.encode({"type": "decided", "id": 1}), b"\xc0"],
+)
+def test_frame_that_is_no_message_is_refused(header):
+    with pytest.raises(FrameError, match="The process that decides sent no message"):
+        read_from_decider(Frame(header))

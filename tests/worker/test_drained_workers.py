@@ -1,5 +1,8 @@
 """Drain a worker while it runs trials, while it waits, and after it has ended."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from fleet.workers import eventually
 from harness import arrange
@@ -12,6 +15,9 @@ from studydb.operations.drain import drain, find_worker
 from studydb.processes import this_process
 
 PERSON = "ada@laptop"
+
+END_S = 3.0
+"""The time in which a drained worker ends the processes of its trials, on a busy host."""
 
 
 def drain_worker(database, text):
@@ -38,6 +44,36 @@ def test_drained_worker_releases_its_trials_and_exits_with_0(stage):
         assert [one.reason for one in stage.attempts(number)] == ["PREEMPTED"]
     actors = "SELECT actor FROM event WHERE kind = 'drained' AND worker_id IS NOT NULL"
     assert arrange.rows(stage.study.database, actors) == [(PERSON,)]
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_worker_with_a_long_lease_hears_of_a_drain_within_5_s(sqlite_stage, busy):
+    study = sqlite_stage.create("obedient:unhurried", num_trials=1)
+    if not busy:
+        study.pause()
+    worker = sqlite_stage.start(lease=900)
+    if busy:
+        sqlite_stage.await_result()
+    eventually(lambda: busy or "is paused" in worker.output())
+
+    drain_worker(study.database, worker_uuid(study.database))
+    asked_s = time.monotonic()
+
+    assert worker.exit_code() == 0
+    assert time.monotonic() - asked_s < 5.0 + END_S
+
+
+def test_drained_own_loop_that_waits_hears_of_the_drain_by_its_next_look(storage_url):
+    study = studydb.create_study("mine", None, metric="loss", mode="min", storage=storage_url)
+    study.pause()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(study.ask, timeout=30.0)
+        eventually(lambda: arrange.rows(study.database, "SELECT 1 FROM worker"))
+
+        drain_worker(study.database, worker_uuid(study.database))
+
+        assert asked.result(5.0) is None
+    study.close()
 
 
 def test_drain_ends_only_the_named_worker(sqlite_stage):

@@ -34,7 +34,7 @@ from studydb.worker.fork_server_client import ForkServer
 
 ROOT = Path(__file__).parents[2]
 
-MOST_MODULES = 83
+MOST_MODULES = 84
 """How many modules of studydb the fork server may import; a worker's first start waits for them."""
 
 
@@ -83,7 +83,7 @@ def server():
 
 def test_child_has_its_own_descriptors_session_directory_and_arguments(start, server):
     def inspect(config):
-        # `iterdir` also lists a descriptor that it has closed since; `is_symlink` drops it.
+        # `iterdir` also lists the descriptor that it reads with; that one is closed by now.
         descriptors = [path for path in list(Path("/proc/self/fd").iterdir()) if path.is_symlink()]
         facts = {
             "descriptors": {path.name: str(path.readlink()) for path in descriptors},
@@ -102,8 +102,8 @@ def test_child_has_its_own_descriptors_session_directory_and_arguments(start, se
 
     facts = json.loads((attempt.workdir / "facts.json").read_text())
     kinds = {fd: path.partition(":")[0] for fd, path in facts.pop("descriptors").items()}
-    job = next(fd for fd in kinds if int(fd) > 2)
-    assert kinds == {"0": "/dev/null", "1": "pipe", "2": "pipe", job: "socket"}
+    channel = next(fd for fd in kinds if int(fd) > 2)
+    assert kinds == {"0": "/dev/null", "1": "pipe", "2": "pipe", channel: "socket"}
     assert facts == {
         "directory": str(attempt.workdir),
         "arguments": ["studydb worker"],

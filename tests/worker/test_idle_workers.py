@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from fleet.workers import eventually
 from harness.arrange import enqueued
-from harness.supervised_slot import GOOD, Supervised
+from harness.supervised_slot import GOOD, GRACE_S, Supervised
 
 import studydb
 from studydb.domain.errors import StorageTransient
@@ -137,6 +137,103 @@ def test_claim_without_an_answer_keeps_its_place_in_max_trials(database, tmp_pat
     assert (trial.state, trial.attempt) == ("TERMINATED", 1)
 
 
+def idle_slots(supervised, folder, *, n):
+    """Start the slots of a worker that finds no trial; return its interruption and the slots."""
+    interruption = Interruption()
+    templates = Templates(
+        None,
+        supervised._pump,
+        directory=folder / "templates",
+        enabled=False,
+        say=print,
+        is_stopping=lambda: False,
+    )
+    equipment = supervised._equipment(templates, interruption, {"wait": True})
+    slots = [Slot(equipment, TrialLimit(None), number=n) for n in range(n)]
+
+    for slot in slots:
+        slot.start()
+    return interruption, slots
+
+
+@pytest.mark.parametrize("stops", [Interruption.drain, lambda one: one.give_up("no disk")])
+def test_trial_of_a_claim_that_is_answered_after_the_worker_was_stopped_is_given_back(
+    database, tmp_path, monkeypatch, stops
+):
+    supervised = Supervised(database, tmp_path, num_trials=1)
+    interruption, acquire, lost = Interruption(), Acquirer._acquire, []
+
+    def losing_replies_while_the_worker_is_stopped(acquirer, **given):
+        claimed = acquire(acquirer, **given)
+        if len(lost) < 2:
+            lost.append(claimed)
+            stops(interruption)
+            raise StorageTransient("The connection was lost.")
+        return claimed
+
+    monkeypatch.setattr(Acquirer, "_acquire", losing_replies_while_the_worker_is_stopped)
+
+    supervised.run(GOOD, interruption=interruption)
+    supervised.close()
+
+    (trial,) = list_trials(database, supervised.study)
+    assert (trial.state, trial.attempt, trial.losses) == ("PENDING", 1, 0)
+    assert trial.summary.n_results == 0  # no process was started
+
+
+def test_claim_without_an_answer_keeps_a_stopping_worker_for_its_grace_at_most(
+    database, tmp_path, monkeypatch
+):
+    supervised = Supervised(database, tmp_path, num_trials=1)
+    interruption = Interruption()
+
+    def without_an_answer(acquirer, **_):
+        interruption.drain()
+        raise StorageTransient("The connection was lost.")
+
+    monkeypatch.setattr(Acquirer, "_acquire", without_an_answer)
+    began_s = time.monotonic()
+
+    supervised.run(GOOD, interruption=interruption)
+    supervised.close()
+
+    assert time.monotonic() - began_s < 3 * GRACE_S
+    assert interruption.gave_up is None
+
+
+def test_idle_slots_end_at_once_when_their_worker_stops_although_a_slot_still_looks(
+    database, tmp_path, monkeypatch
+):
+    looks, answered = Counter(), threading.Event()
+
+    def slow_look(acquirer):
+        looks[threading.current_thread().name] += 1
+        if looks.total() > 3:
+            answered.wait(30)
+        return look(acquirer)
+
+    look = Acquirer.look
+    monkeypatch.setattr(Acquirer, "look", slow_look)
+    supervised = Supervised(database, tmp_path, num_trials=None, searcher=None)
+    interruption, slots = idle_slots(supervised, tmp_path, n=3)
+    eventually(lambda: looks.total() > 3)
+    time.sleep(0.2)  # the other slots begin to wait for their turn
+
+    began_s = time.monotonic()
+    interruption.drain()
+    waiting = [slot for slot in slots if looks[slot.name] == 1]
+    for slot in waiting:
+        slot.join(10)
+    took_s = time.monotonic() - began_s
+    answered.set()
+    for slot in slots:
+        slot.join(10)
+    supervised.close()
+
+    assert len(waiting) == 2
+    assert took_s < 0.5
+
+
 def test_only_one_of_the_idle_slots_of_a_worker_looks_at_the_study(database, tmp_path, monkeypatch):
     looks = Counter()
     look = Acquirer.look
@@ -147,20 +244,7 @@ def test_only_one_of_the_idle_slots_of_a_worker_looks_at_the_study(database, tmp
 
     monkeypatch.setattr(Acquirer, "look", counted_look)
     supervised = Supervised(database, tmp_path, num_trials=None, searcher=None)
-    interruption = Interruption()
-    templates = Templates(
-        None,
-        supervised._pump,
-        directory=tmp_path / "templates",
-        enabled=False,
-        say=print,
-        is_stopping=lambda: False,
-    )
-    equipment = supervised._equipment(templates, interruption, {"wait": True})
-    slots = [Slot(equipment, TrialLimit(None), number=n) for n in range(4)]
-
-    for slot in slots:
-        slot.start()
+    interruption, slots = idle_slots(supervised, tmp_path, n=4)
     eventually(lambda: max(looks.values(), default=0) >= 5 and len(looks) == 4)
     seen = sorted(looks.values())
     interruption.drain()

@@ -1,5 +1,9 @@
 """Limits, retries and plateaus with real workers, some of which are killed in the middle."""
 
+import os
+import time
+from datetime import datetime
+
 import pytest
 from fleet.workers import eventually
 from harness.arrange import rows
@@ -13,28 +17,84 @@ def n_results(stage):
     return rows(stage.study.database, "SELECT count(*) FROM result")[0][0]
 
 
+NIGHTLY = os.environ.get("STUDYDB_NIGHTLY") == "1"
+LIMITS = {
+    "cost_limit": ("usd", 1500 if NIGHTLY else 80),
+    "max_steps": 1500 if NIGHTLY else 80,
+    "total_time_limit_s": 120.0 if NIGHTLY else 8.0,
+    "time_limit_s": 30.0 if NIGHTLY else 4.0,
+}
+KILLS = 8 if NIGHTLY else 1
+
+
+def amount(limit):
+    return limit[1] if isinstance(limit, tuple) else limit
+
+
+def spent(stage, name):
+    """What the study's trials have spent of a limit; for `time_limit_s`, the age of the study."""
+    if name == "time_limit_s":
+        (started_at,), (stopped_at,) = (
+            rows(stage.study.database, sql)[0]
+            for sql in ("SELECT started_at FROM study", STOPPED_AT)
+        )
+        return seconds_between(started_at, stopped_at)
+    column = {"cost_limit": "cost", "max_steps": "steps", "total_time_limit_s": "time_s"}[name]
+    return rows(stage.study.database, f"SELECT sum({column}) FROM counter")[0][0]
+
+
+STOPPED_AT = "SELECT at FROM event WHERE kind = 'study stopped'"
+AFTER_THE_STOP = f"""
+    SELECT trial_id, count(DISTINCT reported_at) FROM result WHERE reported_at > ({STOPPED_AT})
+    GROUP BY trial_id
+"""
+
+
+def seconds_between(first, second):
+    if isinstance(first, str):
+        first, second = map(datetime.fromisoformat, (first, second))
+    return (second - first).total_seconds()
+
+
 @pytest.mark.row("A14")
-def test_cost_is_exceeded_by_at_most_one_flush_per_running_trial_under_kills(stage):
-    limit = 80
-    study = stage.create("spending:paid", num_trials=None, cost_limit=("usd", limit))
-    workers = [stage.start(slots=SLOTS) for _ in range(2)]
-    eventually(lambda: n_results(stage) > limit - 2 * SLOTS)
-    workers[0].end()
-    replacement = stage.start(slots=SLOTS)
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", LIMITS)
+def test_limit_is_exceeded_by_at_most_one_flush_per_running_trial_under_kills(stage, name):
+    limit = amount(LIMITS[name])
+    study = stage.create("spending:paid", num_trials=None, **{name: LIMITS[name]})
+    slots = 1 if NIGHTLY else SLOTS
+    workers = [stage.start(slots=slots) for _ in range(2 * SLOTS // slots)]
+    eventually(lambda: n_results(stage) > 2 * SLOTS)
+    for number in range(KILLS):
+        if NIGHTLY:
+            time.sleep(1.5)
+        workers.pop(number % len(workers)).end()
+        workers.append(stage.start(slots=slots))
 
-    codes = [each.exit_code(60.0) for each in (workers[1], replacement)]
+    codes = [each.exit_code(120.0) for each in workers]
 
-    print(f"the limit of {limit} was exceeded by {n_results(stage) - limit}")  # noqa: T201  for -rP
-    cost, steps = rows(study.database, "SELECT sum(cost), sum(steps) FROM counter")[0]
-    reasons = {trial.reason for trial in study.trials}
-    assert codes == [0, 0]
-    assert "the study has stopped itself: its cost_limit is reached" in replacement.output()
+    used, late = spent(stage, name), dict(rows(study.database, AFTER_THE_STOP))
+    print(  # noqa: T201  for pytest -rP
+        f"{name}: {used} of {limit}; {KILLS} kills; {len(late)} trials flushed after the stop, "
+        f"at most {max(late.values(), default=0)} times"
+    )
+    assert codes == [0] * len(workers)
     assert study.status == "STOPPED"
-    assert study.progress.limit_reached.startswith("cost_limit is reached")
-    assert limit <= cost <= limit + 2 * SLOTS
-    assert cost == n_results(stage)
-    assert steps == cost
-    assert reasons == {"BUDGET_SPENT"}
+    assert study.progress.limit_reached.startswith(f"{name} is reached")
+    assert f"the study has stopped itself: its {name} is reached" in workers[-1].output()
+    # A trial that was recovered just before the stop is still PENDING.
+    ends = {(trial.state, trial.reason) for trial in study.trials} - {("PENDING", None)}
+    assert ends == {("TERMINATED", "BUDGET_SPENT")}
+    assert set(late.values()) <= {1}
+    assert len(late) <= 2 * SLOTS
+    assert limit <= used <= limit + 2 * SLOTS * (1.0 if name in STEPS else LONGEST_FLUSH_S)
+
+
+STEPS = ("cost_limit", "max_steps")
+"""The limits to which each flush of these trials adds 1."""
+
+LONGEST_FLUSH_S = 1.0
+"""More than the time between two flushes of a trial, and of its renewals."""
 
 
 def test_study_that_reached_its_limit_goes_on_after_set_and_resume(sqlite_stage):

@@ -1,5 +1,6 @@
 """`study.set(trainable=…)` while a worker runs: later attempts run the new code, and only these."""
 
+import hashlib
 import textwrap
 import uuid
 from dataclasses import replace
@@ -70,6 +71,10 @@ def test_running_attempt_keeps_its_code_and_the_next_one_is_forked_from_the_new(
     assert "the study was given other code; trials now run new:train" in worker.output()
     (event,) = stage.events("revised")
     assert (event["former_name"], event["name"]) == ("old:train", "new:train")
+    for number, name in enumerate(("old", "new")):
+        (ran,) = stage.attempts(number)
+        digest = hashlib.sha256((modules / f"{name}.py").read_bytes()).hexdigest()
+        assert (ran.provenance["name"], ran.provenance["sha256"]) == (f"{name}:train", digest)
 
 
 def test_worker_goes_from_a_command_to_a_function_and_back(sqlite_stage, modules):

@@ -214,7 +214,10 @@ def test_module_that_is_corrected_is_imported_again_after_the_resumption(sqlite_
     module.write_text("raise ImportError('half of an edit')\n")
     stage.open_gate(1)
     eventually(lambda: study.status == "PAUSED")
-    assert "it cannot be made: ImportError: half of an edit" in study.progress.pause_reason
+    assert (
+        "edited_rule:Rule cannot be made: ImportError: half of an edit"
+        in study.progress.pause_reason
+    )
 
     module.write_text(f"{source}        return 'corrected'\n")
     study.resume()

@@ -318,8 +318,8 @@ SELECT coalesce(CAST(:now AS timestamptz), clock_timestamp()) AS now;
 SELECT count(*) AS count_1, count(anon_1.ended_at) AS count_2, count(CASE WHEN (anon_1.reason =
     'COMPLETED') THEN 1 END) AS count_3, count(CASE WHEN (anon_1.reason = 'EARLY_STOPPED' OR
     anon_1.reason = 'RULE_STOPPED') THEN 1 END) AS count_4, count(CASE WHEN (anon_1.reason =
-    'CANCELLED') THEN 1 END) AS count_5, min(anon_1.started_at) AS min_1, max(anon_1.ended_at)
-    AS max_1
+    'GIVEN_UP') THEN 1 END) AS count_5, count(CASE WHEN (anon_1.reason = 'CANCELLED') THEN 1
+    END) AS count_6, min(anon_1.started_at) AS min_1, max(anon_1.ended_at) AS max_1
 FROM (
     SELECT trial.reason AS reason, trial.started_at AS started_at, trial.ended_at AS ended_at
     FROM trial
@@ -331,7 +331,7 @@ FROM (
 --   Aggregate
 --     ->  Limit
 --           ->  Index Scan Backward using trial_study_id_number_key on trial
---                 Index Cond: (study_id = $8)
+--                 Index Cond: (study_id = $10)
 
 -- studydb/store/events.py problems: Read the newest event of each kind of problem, newest
 --   first.

@@ -69,7 +69,8 @@ closed AS (
         log_dir=:to_log_dir,
         log_tail=:to_log_tail,
         start=:to_start,
-        start_s=:to_start_s
+        start_s=:to_start_s,
+        provenance=:to_provenance
     WHERE attempt.trial_id = :trial
         AND attempt.attempt = :no
         AND attempt.ended_at IS NULL
@@ -113,7 +114,7 @@ FROM main;
 --             ->  Result
 --                   One-Time Filter: (InitPlan 5).col1
 --                   ->  Index Scan using attempt_pkey on attempt
---                         Index Cond: ((trial_id = $12) AND (attempt = $35))
+--                         Index Cond: ((trial_id = $12) AND (attempt = $36))
 --                         Filter: (ended_at IS NULL)
 --     CTE counted
 --       ->  Update on counter
@@ -122,4 +123,4 @@ FROM main;
 --             ->  Result
 --                   One-Time Filter: (InitPlan 7).col1
 --                   ->  Index Scan using counter_pkey on counter
---                         Index Cond: ((study_id = $41) AND (shard = $42))
+--                         Index Cond: ((study_id = $42) AND (shard = $43))

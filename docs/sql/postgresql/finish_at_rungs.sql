@@ -216,14 +216,15 @@ SET flush_no=:to_flush_no,
     log_dir=:to_log_dir,
     log_tail=:to_log_tail,
     start=:to_start,
-    start_s=:to_start_s
+    start_s=:to_start_s,
+    provenance=:to_provenance
 WHERE attempt.trial_id = :trial
     AND attempt.attempt = :no
     AND attempt.ended_at IS NULL;
 -- Plan:
 --   Update on attempt
 --     ->  Index Scan using attempt_pkey on attempt
---           Index Cond: ((trial_id = $14) AND (attempt = $15))
+--           Index Cond: ((trial_id = $15) AND (attempt = $16))
 --           Filter: (ended_at IS NULL)
 
 -- studydb/store/counters.py move: Count `n` trials that move between states. The shard is the

@@ -29,7 +29,8 @@ SELECT study.status, study.paused_by, study.status = 'RUNNING' AND (study.num_tr
     WHERE trial.study_id = :study
         AND trial.state = 'RUNNING'
     LIMIT 1
-) IS NOT NULL AS has_running
+) IS NOT NULL AS has_running, (SELECT worker.request FROM worker WHERE worker.id = :worker) AS
+    request
 FROM study
 WHERE study.id = :study;
 -- Plan:
@@ -47,6 +48,9 @@ WHERE study.id = :study;
 --       ->  Limit
 --             ->  Index Scan using trial_running on trial trial_2
 --                   Index Cond: (study_id = $2)
+--     InitPlan 4
+--       ->  Index Scan using worker_pkey on worker
+--             Index Cond: (id = $7)
 
 -- studydb/operations/study_progress.py read_progress: Read a study's budget and counts, and
 --   whether a trial can be claimed.

@@ -1,8 +1,9 @@
 -- studydb/operations/renew.py is_requested: Tell, by a single statement without locks, whether
---   a renewal would change a verdict. Imported by studydb/lease/heartbeat.py.
+--   a renewal would tell something new. Imported by studydb/lease/heartbeat.py,
+--   studydb/study/simulated_worker.py.
 
--- studydb/store/leases.py requests: Read what people request of trials, without a lock; leases
---   that were lost are left out.
+-- studydb/store/leases.py requests: Read what people request of trials and of their worker,
+--   without a lock.
 SELECT trial.token, trial.request, trial.invalidated_at, trial.verdict, trial.verdict_reason,
     trial.verdict_by, coalesce(trial.request_now, (
     SELECT study.stopped_at_once
@@ -14,14 +15,17 @@ SELECT trial.token, trial.request, trial.invalidated_at, trial.verdict, trial.ve
         = 'limit') THEN 'SPENT' ELSE study.status END
     FROM study
     WHERE study.id = trial.study_id
-) AS status
+) AS status, (SELECT worker.request FROM worker WHERE worker.id = :worker) AS worker_request
 FROM trial
 WHERE trial.id = ANY(:ids)
     AND trial.token = ANY(:tokens);
 -- Plan:
 --   Index Scan using trial_pkey on trial
---     Index Cond: (id = ANY ($5))
---     Filter: (token = ANY ($6))
+--     Index Cond: (id = ANY ($6))
+--     Filter: (token = ANY ($7))
+--     InitPlan 3
+--       ->  Index Scan using worker_pkey on worker
+--             Index Cond: (id = $5)
 --     SubPlan 1
 --       ->  Index Scan using study_pkey on study
 --             Index Cond: (id = trial.study_id)

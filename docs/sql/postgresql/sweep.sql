@@ -1,6 +1,7 @@
 -- studydb/operations/recover.py recover: Wake trials whose back-off is over, mark expired
 --   leases, and recover lost trials. Imported by studydb/lease/acquire.py,
---   studydb/lease/loop.py, studydb/study/loading.py, studydb/worker/supervisor.py.
+--   studydb/lease/loop.py, studydb/study/loading.py, studydb/study/simulated_run.py,
+--   studydb/worker/supervisor.py.
 
 -- studydb/store/sweeps.py any_due: Tell, without a lock, whether `wake`, `suspect`, `unpause`
 --   or `lost` may find a trial.
@@ -279,14 +280,15 @@ SET flush_no=:to_flush_no,
     log_dir=:to_log_dir,
     log_tail=:to_log_tail,
     start=:to_start,
-    start_s=:to_start_s
+    start_s=:to_start_s,
+    provenance=:to_provenance
 WHERE attempt.trial_id = :trial
     AND attempt.attempt = :no
     AND attempt.ended_at IS NULL;
 -- Plan:
 --   Update on attempt
 --     ->  Index Scan using attempt_pkey on attempt
---           Index Cond: ((trial_id = $14) AND (attempt = $15))
+--           Index Cond: ((trial_id = $15) AND (attempt = $16))
 --           Filter: (ended_at IS NULL)
 
 -- studydb/store/events.py append: Append one event.

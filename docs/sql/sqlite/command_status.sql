@@ -216,8 +216,8 @@ OFFSET 0;
 SELECT count(*) AS count_1, count(anon_1.ended_at) AS count_2, count(CASE WHEN (anon_1.reason =
     'COMPLETED') THEN 1 END) AS count_3, count(CASE WHEN (anon_1.reason = 'EARLY_STOPPED' OR
     anon_1.reason = 'RULE_STOPPED') THEN 1 END) AS count_4, count(CASE WHEN (anon_1.reason =
-    'CANCELLED') THEN 1 END) AS count_5, min(anon_1.started_at) AS min_1, max(anon_1.ended_at)
-    AS max_1
+    'GIVEN_UP') THEN 1 END) AS count_5, count(CASE WHEN (anon_1.reason = 'CANCELLED') THEN 1
+    END) AS count_6, min(anon_1.started_at) AS min_1, max(anon_1.ended_at) AS max_1
 FROM (
     SELECT trial.reason AS reason, trial.started_at AS started_at, trial.ended_at AS ended_at
     FROM trial

@@ -153,7 +153,8 @@ SET flush_no=:to_flush_no,
     log_dir=:to_log_dir,
     log_tail=:to_log_tail,
     start=:to_start,
-    start_s=:to_start_s
+    start_s=:to_start_s,
+    provenance=:to_provenance
 WHERE attempt.trial_id = :trial
     AND attempt.attempt = :no
     AND attempt.ended_at IS NULL;

@@ -34,7 +34,8 @@ SELECT study.status, study.paused_by, study.status = 'RUNNING' AND (study.num_tr
         AND trial.state = 'RUNNING'
     LIMIT 1
     OFFSET 0
-) IS NOT NULL AS has_running
+) IS NOT NULL AS has_running, (SELECT worker.request FROM worker WHERE worker.id = :worker) AS
+    request
 FROM study
 WHERE study.id = :study;
 

@@ -1,10 +1,11 @@
 -- studydb/operations/renew.py is_requested: Tell, by a single statement without locks, whether
---   a renewal would change a verdict. Imported by studydb/lease/heartbeat.py.
+--   a renewal would tell something new. Imported by studydb/lease/heartbeat.py,
+--   studydb/study/simulated_worker.py.
 
 BEGIN;
 
--- studydb/store/leases.py requests: Read what people request of trials, without a lock; leases
---   that were lost are left out.
+-- studydb/store/leases.py requests: Read what people request of trials and of their worker,
+--   without a lock.
 SELECT trial.token, trial.request, trial.invalidated_at, trial.verdict, trial.verdict_reason,
     trial.verdict_by, coalesce(trial.request_now, (
     SELECT study.stopped_at_once
@@ -16,7 +17,7 @@ SELECT trial.token, trial.request, trial.invalidated_at, trial.verdict, trial.ve
         = 'limit') THEN 'SPENT' ELSE study.status END
     FROM study
     WHERE study.id = trial.study_id
-) AS status
+) AS status, (SELECT worker.request FROM worker WHERE worker.id = :worker) AS worker_request
 FROM trial
 WHERE trial.id IN (SELECT value FROM json_each(:ids))
     AND trial.token IN (SELECT value FROM json_each(:tokens));

@@ -1,5 +1,6 @@
 -- studydb/operations/renew.py renew: Renew leases; store the limits that are reached, and
---   people's requests, as verdicts. Imported by studydb/lease/heartbeat.py.
+--   people's requests, as verdicts. Imported by studydb/lease/heartbeat.py,
+--   studydb/study/simulated_worker.py.
 
 BEGIN;
 

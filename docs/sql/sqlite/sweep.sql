@@ -1,6 +1,7 @@
 -- studydb/operations/recover.py recover: Wake trials whose back-off is over, mark expired
 --   leases, and recover lost trials. Imported by studydb/lease/acquire.py,
---   studydb/lease/loop.py, studydb/study/loading.py, studydb/worker/supervisor.py.
+--   studydb/lease/loop.py, studydb/study/loading.py, studydb/study/simulated_run.py,
+--   studydb/worker/supervisor.py.
 
 BEGIN;
 
@@ -186,7 +187,8 @@ SET flush_no=:to_flush_no,
     log_dir=:to_log_dir,
     log_tail=:to_log_tail,
     start=:to_start,
-    start_s=:to_start_s
+    start_s=:to_start_s,
+    provenance=:to_provenance
 WHERE attempt.trial_id = :trial
     AND attempt.attempt = :no
     AND attempt.ended_at IS NULL;

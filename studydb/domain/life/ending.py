@@ -89,7 +89,7 @@ class Ending:
 
 
 def requested_verdict(request: str | None, status: Status) -> Verdict | None:
-    """Return the verdict that people request, by the trial's request or the study's status."""
+    """Return the verdict that the trial's request, or else the study's status, asks for."""
     return (
         _VERDICTS_OF_STOPS.get(request)
         or _VERDICTS_OF_STATUS.get(status)
@@ -112,7 +112,7 @@ _PAUSED_WITH_STUDY = Verdict(Action.PAUSE, Reason.PAUSED, DecidedBy.STUDY)
 
 def effective_verdict(verdict: Verdict | None, requested: Verdict | None) -> Verdict | None:
     """
-    Return the verdict on a running attempt: one that refuses results, else what people request.
+    Return the stored verdict if it refuses results, else the requested verdict.
 
     A stored verdict that came from a request does not count: the request can have been changed or
     withdrawn since then, and the last request wins.
@@ -124,8 +124,9 @@ def final_verdict(verdict: Verdict | None, requested: Verdict | None) -> Verdict
     """
     Return the verdict that an attempt's end carries out.
 
-    Unlike in `effective_verdict`, a request replaces a scheduler's exploit or pause, because the
-    end of the attempt deletes the request. A study's pause does not replace a scheduler's pause.
+    Unlike in `effective_verdict`, a request replaces a scheduler's exploit or pause. The end of the
+    attempt deletes the request, so a request that is not carried out now would be lost. A study's
+    pause does not replace a scheduler's pause.
     """
     effective = effective_verdict(verdict, requested)
     if effective is None or effective.action is Action.STOP or requested is None:
@@ -138,15 +139,13 @@ def final_verdict(verdict: Verdict | None, requested: Verdict | None) -> Verdict
     return requested if replaces else effective
 
 
-def final_verdict_of_completed(
-    verdict: Verdict | None, requested: Verdict | None
-) -> Verdict | None:
-    """Return the stored verdict; None if a later request replaces it (see `final_verdict`)."""
+def verdict_of_completed(verdict: Verdict | None, requested: Verdict | None) -> Verdict | None:
+    """Return the stored verdict if the end of a completed attempt carries it out, else None."""
     return verdict if final_verdict(verdict, requested) == verdict else None
 
 
 def retry_delay_s(count: int) -> float:
-    """Return the back-off after the `count`-th failure: 1, 2, 4, … 300 s."""
+    """Return the back-off after the `count`-th counted failure or loss: 1, 2, 4, … 300 s."""
     doublings = min(count - 1, 9)  # 2**9 s is over the longest delay; 2.0**1024 would overflow
     return min(2.0**doublings, LONGEST_DELAY_S) if count > 0 else 0.0
 
@@ -155,11 +154,11 @@ def decide_ending(outcome: Reason, facts: TrialFacts, limits: Limits) -> Ending:
     """
     Decide the state of a trial whose attempt has ended.
 
-    A stored STOP is always carried out. A stored PAUSE is not carried out if the attempt completed.
-    A stored EXPLOIT is not carried out if the attempt failed or was lost.
+    A STOP in `facts.verdict` is always carried out. A PAUSE is not carried out if the attempt
+    completed, and an EXPLOIT is not carried out if the attempt failed or was lost.
 
     Args:
-        outcome: COMPLETED, FAILED, LOST, PREEMPTED or TIMED_OUT.
+        outcome: COMPLETED, FAILED, LOST or PREEMPTED.
     """
     is_counted = facts.counting is not Counting.UNCOUNTED
     failures = facts.failures + (outcome is Reason.FAILED and is_counted)

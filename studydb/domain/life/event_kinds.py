@@ -7,7 +7,7 @@ class EventKind(StrEnum):
     """
     What happened to a trial, a worker or a study.
 
-    FAILED, LOST and TIMED_OUT are ends of attempts. PAUSED to REINSTATED are people's requests for
+    FAILED and LOST are ends of attempts. PAUSED to REINSTATED are people's requests for
     trials. The kinds that begin with STUDY are changes of the study's status.
     """
 
@@ -24,6 +24,7 @@ class EventKind(StrEnum):
     RETRIED = "retried"
     INVALIDATED = "invalidated"
     REINSTATED = "reinstated"
+    CHECKPOINTS_DISCARDED = "checkpoints discarded"
     NOTED = "noted"
     TAGGED = "tagged"
     STUDY_RUNNING = "study running"
@@ -34,7 +35,6 @@ class EventKind(StrEnum):
     DRAINED = "drained"
     FAILED = "failed"
     LOST = "lost"
-    TIMED_OUT = "timed_out"
     CHECKPOINT_FAILED = "checkpoint failed"
     CHECKPOINT_CORRUPT = "checkpoint corrupt"
     CONFIG_NOT_READ = "config not read"

@@ -203,8 +203,6 @@ class RuleWatch:
 
     def may_hit(self, result: Result) -> bool:
         """Whether the next result of the attempt may hit a rule."""
-        if not self._rules:
-            return False
         self._recent.append(result)
         recent = tuple(self._recent)
         return any(rule.may_hit(recent, objective=self._objective) for rule in self._rules)

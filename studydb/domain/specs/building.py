@@ -61,4 +61,6 @@ def rebuild(
     options = dict(spec)
     if key not in options:
         raise InvalidSpec(f"The {noun} {options!r} has no name; there are {', '.join(known)}.")
-    return build(Call(str(options.pop(key)), kwargs=options), known, noun=noun)
+    name = str(options.pop(key))
+    absent = getattr(known.get(name), "absent", {})
+    return build(Call(name, kwargs={**absent, **options}), known, noun=noun)

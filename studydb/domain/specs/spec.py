@@ -1,5 +1,6 @@
 """The base of all specs: schedulers, searchers, stop rules and distributions."""
 
+from collections.abc import Mapping
 from dataclasses import fields
 from types import NoneType, UnionType
 from typing import Any, ClassVar, get_args
@@ -24,11 +25,13 @@ class Spec:
         kind: The spec's name in calls and in JSON; by default the class's name.
         kind_key: The key of this name in JSON.
         is_bounded: Whether integers must fit into a column of 64 bits.
+        absent: For options that a row may lack: their values then, if not the defaults.
     """
 
     kind: ClassVar[str]
     kind_key: ClassVar[str] = "name"
     is_bounded: ClassVar[bool] = True
+    absent: ClassVar[Mapping[str, Any]] = {}
 
     def __init_subclass__(cls) -> None:
         if "kind" not in vars(cls):

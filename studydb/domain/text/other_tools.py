@@ -28,11 +28,12 @@ _WORDS_BY_TRANSLATION = {
         "gridsampler basicvariantgenerator concurrencylimiter"
     ),
     # schedulers
-    "scheduler=ASHA(max_t=…) or FIFO(); there is no other yet": (
-        "pbt populationbasedtraining pb2 hyperband hyperbandscheduler hyperbandpruner "
-        "medianstopping medianstoppingrule medianpruner pruner pruners oneepoch "
-        "percentilepruner pbtreplay"
+    "scheduler=ASHA(max_t=…), HyperBand(max_t=…), MedianStopping(), OneEpoch(i, top_k, max_t) or "
+    "FIFO(); there is no other yet": (
+        "pbt populationbasedtraining pb2 pruner pruners percentilepruner pbtreplay"
     ),
+    "HyperBand(max_t=27, reduction_factor=3)": "hyperbandscheduler hyperbandpruner",
+    "MedianStopping(grace_period=1, min_samples=3)": "medianstoppingrule medianpruner",
     "ASHA(max_t=27, grace_period=1, reduction_factor=4)": (
         "ashascheduler asynchyperbandscheduler successivehalvingpruner"
     ),

@@ -1,0 +1,282 @@
+"""
+Recorded learning curves: the values that trials of a finished study have reported, step by step.
+
+A file of curves is JSON:
+
+    {"metric": "error", "mode": "min", "space": {…}, "curves": [
+        {"params": {"lr": 0.1}, "values": [0.9, 0.5], "steps": [1, 2], "step_s": 0.3}, …]}
+
+All keys but `curves` and `values` may be missing. `space` is the study's space as its row holds it.
+An entry's params may also be called `config`, and its values may have the metric's name.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import Any, Self
+
+from studydb.db import Database
+from studydb.domain.canonical import is_number
+from studydb.domain.errors import InvalidSpec, NotAllowed
+from studydb.domain.life.states import Mode, Reason
+from studydb.domain.listed_rows import ListedTrial
+from studydb.domain.objective import Objective
+from studydb.domain.records import Study
+from studydb.domain.space.search_space import Space
+from studydb.operations.pages import result_pages, trial_pages
+
+WHOLE = frozenset({Reason.COMPLETED, Reason.RULE_STOPPED})
+"""A trial that ended for one of these reasons was trained to its end, so its curve is whole."""
+
+_VALUES, _PARAMS = "values", ("params", "config")
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """
+    The values of one configuration.
+
+    Attributes:
+        values: The study's metric after each step; NaN and infinities are allowed.
+        steps: The `training_iteration` of each value, ascending.
+        params: The configuration; empty if unknown.
+        step_s: How many seconds a step took, on average; None if unknown.
+    """
+
+    values: tuple[float, ...]
+    steps: tuple[int, ...]
+    params: Mapping[str, Any] = field(default_factory=dict)
+    step_s: float | None = None
+
+    @classmethod
+    def read(
+        cls,
+        values: Iterable[Any],
+        *,
+        steps: Iterable[int] | None = None,
+        params: Mapping[str, Any] | None = None,
+        step_s: float | None = None,
+        subject: str = "The curve",
+    ) -> Self:
+        """
+        Check a curve.
+
+        Raises:
+            InvalidSpec: A value or `step_s` is no number, or the steps do not fit the values.
+        """
+        numbers = tuple(values)
+        if not numbers or not all(map(is_number, numbers)):
+            raise InvalidSpec(
+                f"{subject} is {shown(numbers)}; give at least one value, all numbers."
+            )
+        at = tuple(range(1, len(numbers) + 1)) if steps is None else tuple(steps)
+        rises = all(before < after for before, after in pairwise((0, *at)))
+        if len(at) != len(numbers) or not rises:
+            raise InvalidSpec(
+                f"{subject} has {len(numbers)} values and the steps {shown(at)}; give a step for "
+                "each value, ascending from 1."
+            )
+        if step_s is not None and not (is_number(step_s) and 0 <= step_s < math.inf):
+            raise InvalidSpec(f"{subject} has step_s={step_s!r}; give the seconds of a step.")
+        return cls(tuple(map(float, numbers)), at, dict(params or {}), step_s)
+
+    @property
+    def last_value(self) -> float:
+        """The value after the whole training."""
+        return self.values[-1]
+
+
+def shown(numbers: Sequence[Any]) -> str:
+    """Return the first few of some numbers, for a message."""
+    return f"[{', '.join(map(repr, numbers[:5]))}{', …' if len(numbers) > 5 else ''}]"  # noqa: PLR2004
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCurves:
+    """
+    The curves of one task.
+
+    Attributes:
+        objective: The metric and the mode.
+        curves: One for each configuration; at least one.
+        space: The space from which the configurations come; None if unknown.
+        n_left_out: The number of the study's trials that were not trained to their end.
+    """
+
+    objective: Objective
+    curves: tuple[Curve, ...]
+    space: Space | None = None
+    n_left_out: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.curves:
+            raise InvalidSpec(
+                "There are no curves. Give a list of lists of values, a file, or a study of which "
+                "at least one trial was trained to its end."
+            )
+
+    @property
+    def best_value(self) -> float:
+        """The best value that a configuration has after its whole training; NaN is never best."""
+        return min((each.last_value for each in self.curves), key=self.objective.score)
+
+    @classmethod
+    def of_study(cls, database: Database, study: Study) -> Self:
+        """
+        Read the curves of the trials that were trained to their end.
+
+        Trials that a scheduler stopped, that failed, or that are invalidated are left out: what
+        they would have reported later is unknown.
+
+        Raises:
+            NotAllowed: No trial was trained to its end.
+        """
+        trials = [trial for page in trial_pages(database, study) for trial in page]
+        whole = {one.number: one for one in trials if one.reason in WHOLE and one.last_step}
+        if not whole:
+            raise NotAllowed(
+                f"Study {study.name!r} has no trial that was trained to its end, so there are no "
+                "curves to simulate with. Run it without a scheduler that stops trials."
+            )
+        rows = (row for page in result_pages(database, study) for row in page)
+        curves = []
+        for number, of_trial in groupby(rows, key=lambda row: row.number):
+            if number in whole:
+                results = [(row.step, row.value) for row in of_trial]
+                curves.append(_of_results(results, whole[number]))
+        return cls(study.objective, tuple(curves), study.space, len(trials) - len(curves))
+
+    @classmethod
+    def load(cls, path: str | Path, *, metric: str | None = None, mode: str | None = None) -> Self:
+        """
+        Read a file of curves; its form is in this module's docstring.
+
+        Args:
+            metric: The metric, if the file does not name it.
+            mode: "min" or "max", if the file does not say so; "min" if neither does.
+
+        Raises:
+            InvalidSpec: The file cannot be read, or has another form.
+        """
+        try:
+            found = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise InvalidSpec(f"Cannot read the curves in {str(path)!r}: {error}.") from None
+        if not isinstance(found, dict) or not isinstance(found.get("curves"), list):
+            raise InvalidSpec(
+                f"{str(path)!r} has no list `curves`; give a file such as "
+                '{"metric": "error", "mode": "min", "curves": [{"values": [0.9, 0.5]}]}.'
+            )
+        name = found.get("metric", metric) or _only_list(found["curves"]) or _VALUES
+        space = found.get("space")
+        return cls(
+            Objective.read(name, found.get("mode", mode or Mode.MIN)),
+            tuple(_of_entry(one, name, number) for number, one in enumerate(found["curves"])),
+            None if space is None else Space.from_json(space),
+        )
+
+    def to_json(self, *, digits: int = 17) -> dict[str, Any]:
+        """
+        Return the form of the file.
+
+        Args:
+            digits: How many significant digits of each float to keep; 17 keep it exactly.
+        """
+        entries = [_entry(curve, digits) for curve in self.curves]
+        space = {} if self.space is None else {"space": self.space.to_json()}
+        objective = {"metric": self.objective.metric, "mode": str(self.objective.mode)}
+        return {**objective, **space, "curves": entries}
+
+
+def read_curves(
+    curves: Any, *, metric: str | None = None, mode: str | None = None
+) -> RecordedCurves:
+    """
+    Read curves from a file, or from a collection in memory.
+
+    Args:
+        curves: A path; a list of lists of values; a list of dicts with `values`, and perhaps
+            `params`, `steps` and `step_s`; or a dict whose keys are params, each a tuple of pairs
+            such as (("lr", 0.1), ("width", 64)), and whose values are lists of values.
+
+    Raises:
+        InvalidSpec: The curves have none of these forms.
+    """
+    if isinstance(curves, RecordedCurves):
+        return curves
+    if isinstance(curves, str | Path):
+        return RecordedCurves.load(curves, metric=metric, mode=mode)
+    name = metric or _VALUES
+    objective = Objective.read(name, mode or Mode.MIN)
+    if isinstance(curves, Mapping):
+        entries: list[Any] = [
+            {"params": dict(params), _VALUES: values} for params, values in curves.items()
+        ]
+    elif isinstance(curves, Iterable):
+        entries = list(curves)
+    else:
+        raise InvalidSpec(
+            f"The curves are {curves!r}; give a study, the path of a JSON file, or a list with a "
+            "list of values for each configuration."
+        )
+    return RecordedCurves(
+        objective, tuple(_of_entry(one, name, number) for number, one in enumerate(entries))
+    )
+
+
+def _of_results(results: Sequence[tuple[int, float]], trial: ListedTrial) -> Curve:
+    steps, values = zip(*results, strict=True)
+    step_s = None if trial.duration_s is None else trial.duration_s / len(results)
+    return Curve.read(values, steps=steps, params=trial.params, step_s=step_s)
+
+
+def _of_entry(entry: Any, metric: str, number: int) -> Curve:
+    subject = f"Curve {number}"
+    if not isinstance(entry, Mapping):
+        if isinstance(entry, str) or not isinstance(entry, Iterable):
+            raise InvalidSpec(
+                f"{subject} is {entry!r}; give a list of values, or a dict of `values`."
+            )
+        return Curve.read(entry, subject=subject)
+    values = entry.get(_VALUES, entry.get(metric))
+    if values is None:
+        raise InvalidSpec(f"{subject} has neither {_VALUES!r} nor {metric!r}: {sorted(entry)}.")
+    params = next((entry[name] for name in _PARAMS if name in entry), None)
+    return Curve.read(
+        values,
+        steps=entry.get("steps"),
+        params=params,
+        step_s=entry.get("step_s"),
+        subject=subject,
+    )
+
+
+def _only_list(entries: Sequence[Any]) -> str | None:
+    """Return the name of the only list in the first entry, which then is the metric."""
+    first = entries[0] if entries and isinstance(entries[0], dict) else {}
+    names = [name for name, value in first.items() if isinstance(value, list)]
+    return names[0] if len(names) == 1 else None
+
+
+def _entry(curve: Curve, digits: int) -> dict[str, Any]:
+    entry: dict[str, Any] = {}
+    if curve.params:
+        entry["params"] = _rounded(curve.params, digits)
+    entry[_VALUES] = _rounded(curve.values, digits)
+    if curve.steps != tuple(range(1, len(curve.steps) + 1)):
+        entry["steps"] = list(curve.steps)
+    if curve.step_s is not None:
+        entry["step_s"] = _rounded(curve.step_s, digits)
+    return entry
+
+
+def _rounded(value: Any, digits: int) -> Any:
+    """Round the floats in params or in a list to some significant digits."""
+    if isinstance(value, Mapping):
+        return {name: _rounded(one, digits) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(one, digits) for one in value]
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value

@@ -1,0 +1,161 @@
+"""The outcome of a simulation: what a scheduler made of recorded curves."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from studydb.analysis.columns import Floats, Integers, Texts
+from studydb.analysis.frames import ExpandedColumn, FrameBuilder
+from studydb.domain.objective import Objective
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+STUDY = "simulation"
+"""The name of the simulated study."""
+
+
+class SimulatedTrial(NamedTuple):
+    """
+    A trial of a simulation.
+
+    Attributes:
+        curve: The index of its curve among the recorded curves.
+        params: The params of its curve by path; those of the searcher if there is one.
+        n_steps: How many steps it has trained, with steps that were trained again.
+        last_step: The `training_iteration` of its last result; None without a result.
+        value: Its last value.
+        began_s, ended_s: When its first attempt began and its last attempt ended, in simulated
+            seconds since the start.
+    """
+
+    number: int
+    curve: int
+    params: Mapping[str, Any]
+    state: str
+    reason: str | None
+    bracket: int
+    n_steps: int
+    last_step: int | None
+    value: float | None
+    began_s: float
+    ended_s: float
+
+
+class Completion(NamedTuple):
+    """
+    A trial has been trained to its end.
+
+    Attributes:
+        time_s: When, in simulated seconds since the start.
+        n_steps: How many steps all trials had trained by then.
+        value: The trial's last value.
+        best_value: The best value of the trials that were trained to their end by then.
+        regret: How much worse `best_value` is than the best value of all recorded curves.
+    """
+
+    time_s: float
+    n_steps: int
+    number: int
+    value: float
+    best_value: float
+    regret: float
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """
+    What a scheduler and a searcher have found in recorded curves.
+
+    A trial is fully trained if it has COMPLETED: it has trained to its curve's end, or the
+    scheduler has ended it because it had trained enough.
+
+    Attributes:
+        objective: The metric and the mode.
+        status: The study's status at the end: FINISHED, or STOPPED at a limit. RUNNING means that
+            the study was not done, but its workers found nothing more to do.
+        trials: The trials, by number.
+        completions: When trials were fully trained, in order of time.
+        n_steps: How many steps (epochs) were trained in all.
+        n_again: How many of these were trained again, because the trial had no checkpoint of them.
+        n_beyond: How many of these were trained after the decision to stop or pause their trial.
+            studydb makes this 0; it is counted from the rows.
+        n_judged: How many reports were entered in rungs.
+        n_kills: How many workers were killed.
+        duration_s: The simulated seconds from the start to the last report.
+        optimum: The best value that a recorded curve has at its end.
+    """
+
+    objective: Objective
+    status: str
+    trials: tuple[SimulatedTrial, ...]
+    completions: tuple[Completion, ...]
+    n_steps: int
+    n_again: int
+    n_beyond: int
+    n_judged: int
+    n_kills: int
+    duration_s: float
+    optimum: float
+
+    @property
+    def best_value(self) -> float | None:
+        """The best last value of the fully trained trials; None if no trial was fully trained."""
+        return self.completions[-1].best_value if self.completions else None
+
+    @property
+    def regret(self) -> float | None:
+        """How much worse `best_value` is than `optimum`; None if no trial was fully trained."""
+        return self.completions[-1].regret if self.completions else None
+
+    def regret_at(self, time_s: float) -> float | None:
+        """Return the regret at a simulated time; None before a trial was fully trained."""
+        past = [one.regret for one in self.completions if one.time_s <= time_s]
+        return past[-1] if past else None
+
+    def trials_dataframe(self) -> "pd.DataFrame":
+        """Return a row per trial: `SimulatedTrial`, with a column per parameter."""
+        paths = dict.fromkeys(path for trial in self.trials for path in trial.params)
+        frame = FrameBuilder(
+            STUDY,
+            {
+                "number": Integers(),
+                "curve": Integers(),
+                "params": ExpandedColumn("param", [*paths]),
+                "state": Texts(),
+                "reason": Texts(),
+                "bracket": Integers(),
+                "n_steps": Integers(),
+                "last_step": Integers(optional=True),
+                "value": Floats(),
+                "began_s": Floats(),
+                "ended_s": Floats(),
+            },
+        )
+        frame.extend(self.trials)
+        return frame.finish()
+
+    def completions_dataframe(self) -> "pd.DataFrame":
+        """Return a row per `Completion`; its column `regret` falls with the simulated time."""
+        frame = FrameBuilder(
+            STUDY,
+            {
+                "time_s": Floats(),
+                "n_steps": Integers(),
+                "number": Integers(),
+                "value": Floats(),
+                "best_value": Floats(),
+                "regret": Floats(),
+            },
+        )
+        frame.extend(self.completions)
+        return frame.finish()
+
+    def __repr__(self) -> str:
+        best = "nothing fully trained"
+        if self.best_value is not None:
+            best = f"best {self.objective} {self.best_value:.6g}"
+        return (
+            f"<simulation: {best}; {len(self.trials)} trials, {self.n_steps} steps, "
+            f"{self.duration_s:.6g} s, {self.status}>"
+        )

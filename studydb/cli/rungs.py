@@ -1,0 +1,46 @@
+"""`rungs`: list the rungs at which a scheduler compares trials."""
+
+import shlex
+
+import click
+
+from studydb.cli.opening import opened_study
+from studydb.cli.options import (
+    POSITIVE,
+    Storage,
+    format_option,
+    storage_option,
+    study_argument,
+)
+from studydb.cli.printing import print_next, print_rows
+from studydb.domain.listed_rows import ListedRung
+
+SPARE_COLUMNS = ("ranked", "top")
+
+
+@click.command()
+@study_argument
+@click.option("--limit", type=POSITIVE, default=100, metavar="N", help="List the last N only.")
+@format_option
+@storage_option
+def rungs(*, name: str, limit: int, form: str, storage: Storage) -> None:
+    """
+    List the rungs of study NAME that trials have entered, by bracket and step.
+
+    entries: trials that were judged there. ranked: those whose value is not NaN and that are not
+    invalidated. waiting: those that wait to be promoted. top: the share of the trials that may go
+    on. cutoff: the value that a trial must reach for this now. kept: the worst value that was kept
+    when the rung closed.
+    """
+    from studydb.operations.reads import list_rungs
+
+    with opened_study(storage, name) as study:
+        rows = list_rungs(study.database, study.record, limit=limit)
+        suffix = storage.command_suffix(study.storage)
+    columns: tuple[str, ...] = ListedRung._fields
+    if form == "table":  # at most 80 columns wide
+        columns = tuple(column for column in columns if column != "closed_at")
+    shown = [[getattr(row, column) for column in columns] for row in rows]
+    print_rows(columns, shown, form=form, noun="rungs", spare=SPARE_COLUMNS)
+    if form == "table" and rows:
+        print_next(f"studydb trials {shlex.quote(name)} --sort best{suffix}")

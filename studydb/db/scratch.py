@@ -1,0 +1,52 @@
+"""A database for a computation that ends with this process: an SQLite file, at memory speed."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import cache
+from pathlib import Path
+
+from studydb.db.connecting import connect
+from studydb.db.database import Database
+
+_PRAGMAS = (
+    "synchronous=OFF",
+    "locking_mode=EXCLUSIVE",
+    "journal_mode=MEMORY",
+    "temp_store=MEMORY",
+    "cache_size=-65536",
+)
+"""
+No wait for the disk, no lock per transaction, the journal and up to 64 MiB of pages in memory. Only
+one connection may be open.
+"""
+
+
+@contextmanager
+def scratch_database() -> Iterator[Database]:
+    """
+    Yield a database with studydb's tables in a temporary file, which is removed at the end.
+
+    The database has one connection, does not wait for the disk, and can be used by this process
+    only. Statements and transactions are those of every SQLite database.
+    """
+    with tempfile.TemporaryDirectory(prefix="studydb-") as folder:
+        path = Path(folder) / "studydb.db"
+        path.write_bytes(_empty_file())
+        with closing(connect(f"sqlite:///{path}", connections=1)) as database:
+            cursor = database.connections.take()
+            for pragma in _PRAGMAS:
+                cursor.execute(f"PRAGMA {pragma}").fetchone()
+            database.connections.give_back(cursor)
+            yield database
+
+
+@cache
+def _empty_file() -> bytes:
+    """Return the bytes of a database without studies; migrations take longer than a simulation."""
+    from studydb.db import migrate  # noqa: PLC0415  imports Alembic
+
+    with tempfile.TemporaryDirectory(prefix="studydb-") as folder:
+        path = Path(folder) / "studydb.db"
+        migrate.make_sqlite(f"sqlite:///{path}")
+        return path.read_bytes()

@@ -1,0 +1,47 @@
+"""Mark the checkpoints of an ended trial as removed, so that their bytes can be deleted."""
+
+from contextlib import suppress
+
+from studydb.db import Database
+from studydb.db.faults import Duplicate
+from studydb.domain.errors import NotAllowed
+from studydb.domain.life.event_kinds import EventKind
+from studydb.domain.life.states import FINAL
+from studydb.domain.records import Checkpoint, Request, Study
+from studydb.operations.reads import existing_trial
+from studydb.store import checkpoints, events
+
+
+def discard(database: Database, study: Study, number: int, request: Request) -> list[Checkpoint]:
+    """
+    Mark all checkpoints of an ended trial as removed, except pinned and corrupt ones.
+
+    No attempt restores a removed checkpoint. A pinned checkpoint is that from which a clone goes
+    on; the row of a corrupt one stays as evidence.
+
+    Returns:
+        The removed checkpoints whose rows are still there, also those of earlier requests. The
+        caller deletes their bytes, then their rows (`delete_rows`).
+
+    Raises:
+        UnknownTrial: No such trial.
+        NotAllowed: The trial has not ended; nothing was changed.
+    """
+    with suppress(Duplicate), database.begin() as txn:
+        events.append_request(
+            txn,
+            study_id=study.id,
+            kind=EventKind.CHECKPOINTS_DISCARDED,
+            request=request,
+            data={"numbers": [number]},
+        )
+        trial = existing_trial(txn, study, number, lock=True)  # a retry locks it, too
+        if trial.state not in FINAL:
+            raise NotAllowed(
+                f"Trial {number} of {study.name!r} is {trial.state}, so its checkpoints are kept. "
+                "Repeat the command when the trial has ended."
+            )
+        checkpoints.discard(txn, trial_id=trial.id)
+    with database.begin(write=False) as txn:
+        trial = existing_trial(txn, study, number)
+        return checkpoints.expired(txn, trial_id=trial.id)

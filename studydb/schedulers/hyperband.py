@@ -1,0 +1,199 @@
+"""
+Synchronous HyperBand: a rung waits for all trials of its bracket, then the best of them go on.
+
+Source: Li et al., "Hyperband" (JMLR 2018). The numbers of brackets and of their trials are those of
+Ray Tune's `HyperBandScheduler`. As in the paper, the bracket with the most trials comes first; in
+Ray Tune it comes last.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+from studydb.domain.errors import InvalidSpec
+from studydb.domain.life.decisions import CONTINUE, Action, Decision, Entry, RungKey
+from studydb.domain.life.states import Reason
+from studydb.domain.scheduling import (
+    ENQUEUED_DRAWS,
+    Close,
+    Idle,
+    QueueView,
+    Report,
+    StudyView,
+    Work,
+)
+from studydb.schedulers.base import BaseScheduler
+
+_ROUNDING = 1e-12
+"""The relative error of a product of floats that is meant to be an integer."""
+
+SMALLEST_FACTOR = 2
+"""With a smaller factor two rungs of a bracket could be at the same step."""
+
+
+@dataclass(frozen=True)
+class HyperBand(BaseScheduler):
+    """
+    Compare all trials of a bracket at each rung, and train one of `reduction_factor` further.
+
+    A band has the brackets s = S, S - 1, … 0, with S = log(max_t) to the base `reduction_factor`,
+    rounded. Bracket s begins with ceil((S + 1) / (s + 1) * reduction_factor**s) trials. It has a
+    rung at each step max_t / reduction_factor**k, rounded down, for k from s down to 1; a bracket
+    whose first rung would be at step 0 is left out. When all brackets of a band are filled, the
+    next band begins, and bracket numbers go on.
+
+    A trial's bracket follows from its draw, when the trial is made. Enqueued trial N is an
+    additional trial of the bracket of draw N. A trial pauses at each rung. The rung closes when no
+    other trial of its bracket can reach it any more: all draws of the bracket have been made, or no
+    more trials can be made, and every trial has arrived or ended. Then ceil(planned /
+    reduction_factor) of the trials that arrived go on, whatever became of the others. Of equal
+    trials, the first that arrived goes on. If the budget does not fill the bracket, the trials that
+    arrived count instead of the planned number. Meanwhile free workers begin the next bracket.
+
+    NaN stops a trial. A trial that arrives at a closed rung goes on if it is not worse than the
+    worst trial that went on.
+
+    Attributes:
+        max_t: The step that completes a trial ("R" in the paper).
+        reduction_factor: One of this many trials at a rung goes on ("eta" in the paper).
+    """
+
+    max_t: int
+    reduction_factor: float = 3
+
+    def _check(self) -> None:
+        if self.max_t < 1:
+            raise InvalidSpec(f"HyperBand's max_t is {self.max_t}; it must be at least 1.")
+        if not SMALLEST_FACTOR <= self.reduction_factor < math.inf:
+            raise InvalidSpec(
+                f"HyperBand's reduction_factor is {self.reduction_factor}; it must be at least "
+                f"{SMALLEST_FACTOR}."
+            )
+        if not any(self._halvings):
+            raise InvalidSpec(
+                f"HyperBand's max_t is {self.max_t} and its reduction_factor "
+                f"{self.reduction_factor}, so no bracket has a rung; give a max_t that is at least "
+                "the reduction_factor."
+            )
+
+    @property
+    def resumes(self) -> bool:
+        return True
+
+    @cached_property
+    def _halvings(self) -> tuple[int, ...]:
+        """How many rungs each bracket of a band has ("s" in the paper)."""
+        most = round(math.log(self.max_t) / math.log(self.reduction_factor))
+        return tuple(s for s in range(most, -1, -1) if self._milestone(s) >= 1)
+
+    def _milestone(self, k: int) -> int:
+        return math.floor(self.max_t / self.reduction_factor**k * (1 + _ROUNDING))
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """How many trials begin in each bracket of a band."""
+        n_brackets = round(math.log(self.max_t) / math.log(self.reduction_factor)) + 1
+        exact = (n_brackets / (s + 1) * self.reduction_factor**s for s in self._halvings)
+        return tuple(math.ceil(n * (1 - _ROUNDING)) for n in exact)
+
+    @property
+    def band_size(self) -> int:
+        """How many trials fill all brackets once; a good `num_trials` is a multiple of it."""
+        return sum(self.sizes)
+
+    @cached_property
+    def _ends(self) -> tuple[int, ...]:
+        return tuple(accumulate(self.sizes))
+
+    def bracket_of(self, *, seed: int, draw: int) -> int:  # noqa: ARG002
+        """Return the bracket that the draw fills; each band has the numbers after the last."""
+        place = draw if draw < ENQUEUED_DRAWS else draw - ENQUEUED_DRAWS
+        band, place = divmod(place, self.band_size)
+        return band * len(self.sizes) + bisect_right(self._ends, place)
+
+    def _end_of(self, bracket: int) -> int:
+        """The first draw after those of a bracket."""
+        band, kind = divmod(bracket, len(self.sizes))
+        return band * self.band_size + self._ends[kind]
+
+    def milestones(self, bracket: int) -> tuple[int, ...]:
+        """Return the steps of a bracket's rungs, ascending, all below `max_t`."""
+        halvings = self._halvings[bracket % len(self._halvings)]
+        return tuple(self._milestone(k) for k in range(halvings, 0, -1))
+
+    def next_decision_step(self, bracket: int, step: int) -> int | None:
+        """Return the first milestone after `step`, else `max_t`; None from `max_t` on."""
+        due = (*self.milestones(bracket), self.max_t)
+        return next((milestone for milestone in due if milestone > step), None)
+
+    def locks(self, bracket: int, step: int) -> Sequence[RungKey]:
+        """Return the rung of the last milestone up to `step`; none from `max_t` on."""
+        reached = [milestone for milestone in self.milestones(bracket) if milestone <= step]
+        return (RungKey(bracket, reached[-1]),) if reached and step < self.max_t else ()
+
+    def judge(self, report: Report, view: StudyView) -> Decision:
+        """Pause a trial at its rung, or complete it at `max_t`."""
+        if report.step >= self.max_t:
+            return Decision(Action.STOP, Reason.COMPLETED)
+        for key in self.locks(report.bracket, report.step):
+            if not view.rung(key).entered:
+                return wait_at(key, report, view)
+        return CONTINUE
+
+    def next_work(self, view: QueueView) -> Work:
+        """
+        Resume the best trial that goes on, from the highest step down; else close a rung.
+
+        A rung closes after the rungs before it: these can close as soon as it can, and come first,
+        and then their trials that go on are resumed before the next rung closes.
+        """
+        keys = view.rungs()
+        for key in sorted(keys, key=lambda key: -key.step):
+            best = view.best_waiting(key) if view.rung(key).is_closed else None
+            if best is not None:
+                return best
+        for key in keys:
+            if self._can_close(key, view):
+                return Close(key, self._keep(key, view))
+        return Idle.START_NEW if view.may_start else Idle.WAIT
+
+    def _is_filled(self, bracket: int, view: QueueView) -> bool:
+        return view.next_draw >= self._end_of(bracket)
+
+    def _can_close(self, key: RungKey, view: QueueView) -> bool:
+        if view.rung(key).is_closed or (view.may_start and not self._is_filled(key.bracket, view)):
+            return False
+        return all(step >= key.step for step in view.underway(key.bracket))
+
+    def _keep(self, key: RungKey, view: QueueView) -> int:
+        planned = self.planned(key)
+        if not self._is_filled(key.bracket, view):
+            planned = min(planned, view.rung(key).n_entries)
+        return math.ceil(planned / self.reduction_factor)
+
+    def planned(self, key: RungKey) -> int:
+        """Return how many trials of a filled bracket reach a rung if none ends earlier."""
+        n = self.sizes[key.bracket % len(self.sizes)]
+        for _ in range(self.milestones(key.bracket).index(key.step)):
+            n = math.ceil(n / self.reduction_factor)
+        return n
+
+
+def wait_at(key: RungKey, report: Report, view: StudyView) -> Decision:
+    """
+    Pause a trial at a rung that closes later.
+
+    NaN stops the trial. If the rung is closed, the trial goes on if it is not worse than the worst
+    trial that was kept, and is stopped otherwise.
+    """
+    rung, entry = view.rung(key), Entry(key, report.score)
+    worst = rung.closed_cutoff
+    is_worse = worst is None or report.score > worst
+    if report.is_nan or (rung.is_closed and is_worse):
+        return Decision(Action.STOP, Reason.EARLY_STOPPED, entry, worst)
+    if rung.is_closed:
+        return Decision(entry=entry, cutoff=worst)
+    return Decision(Action.PAUSE, Reason.PAUSED, Entry(key, report.score, waits=True))

@@ -1,0 +1,94 @@
+"""
+The median stopping rule.
+
+Source: Golovin et al., "Google Vizier" (KDD 2017), in the form of Ray Tune's `MedianStoppingRule`:
+the best value of a trial is compared with the median of the other trials' running means.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from studydb.domain.errors import InvalidSpec
+from studydb.domain.life.decisions import CONTINUE, Action, Decision, Entry, RungKey
+from studydb.domain.life.states import Reason
+from studydb.domain.scheduling import Report, RungView, StudyView
+from studydb.schedulers.base import BaseScheduler
+
+
+@dataclass(frozen=True)
+class MedianStopping(BaseScheduler):
+    """
+    Stop a trial whose best value is worse than the median of the other trials' running means.
+
+    A running mean is the mean of a trial's values from step `grace_period` to the judged step. It
+    is compared with the means of the trials that were at this step before. Means that are not
+    finite do not count. A trial ends when its function returns or by a stop rule.
+
+    A trial is judged at the multiples of `interval` from `grace_period` on. Each judgement costs a
+    transaction with a few statements, and steps between are not judged.
+
+    Attributes:
+        grace_period: The first step that may be judged.
+        min_samples: The fewest means of other trials with which a trial is compared.
+        interval: The number of steps between two judgements.
+        hard_stop: Whether the trial ends. If not, it is paused, and stays PAUSED until a person
+            resumes it; then it is judged again at the next multiple of `interval`. In Ray Tune it
+            is resumed when all other trials have ended, and is not judged again.
+    """
+
+    grace_period: int = 1
+    min_samples: int = 3
+    interval: int = 1
+    hard_stop: bool = True
+
+    def _check(self) -> None:
+        for name in ("grace_period", "min_samples", "interval"):
+            if getattr(self, name) < 1:
+                raise InvalidSpec(
+                    f"MedianStopping's {name} is {getattr(self, name)}; it must be at least 1."
+                )
+
+    @property
+    def mean_from(self) -> int | None:
+        return self.grace_period
+
+    def next_decision_step(self, bracket: int, step: int) -> int | None:  # noqa: ARG002
+        """Return the first multiple of `interval` after `step` that is not in the grace period."""
+        due = max(self.grace_period, step + 1)
+        return -(-due // self.interval) * self.interval
+
+    def locks(self, bracket: int, step: int) -> Sequence[RungKey]:
+        """Return the rung of the last multiple of `interval` up to `step`."""
+        milestone = step // self.interval * self.interval
+        return (RungKey(bracket, milestone),) if milestone >= self.grace_period else ()
+
+    def judge(self, report: Report, view: StudyView) -> Decision:
+        """
+        Compare the trial's best score with the median of the means that were recorded before.
+
+        Args:
+            report: Its `score` is lower for better values; the mean and the best score include it.
+            view: The rung before this report.
+        """
+        for key in self.locks(report.bracket, report.step):
+            rung = view.rung(key)
+            if not rung.entered:
+                return self._judge_at(key, rung, view)
+        return CONTINUE
+
+    def _judge_at(self, key: RungKey, rung: RungView, view: StudyView) -> Decision:
+        mean = view.mean()
+        entry = Entry(key, mean) if math.isfinite(mean) else None
+        median = _median(rung) if rung.n >= self.min_samples else None
+        if median is None or view.best_score() <= median:
+            return Decision(entry=entry, cutoff=median)
+        if self.hard_stop:
+            return Decision(Action.STOP, Reason.EARLY_STOPPED, entry, median)
+        return Decision(Action.PAUSE, Reason.PAUSED, entry, median)
+
+
+def _median(rung: RungView) -> float:
+    """Return the median as numpy computes it, to the last digit."""
+    better, worse = rung.near[(rung.n - 1) // 2], rung.near[rung.n // 2]
+    return better if better == worse else (better + worse) / 2

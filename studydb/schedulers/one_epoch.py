@@ -1,0 +1,84 @@
+"""
+One-epoch: train all trials for a few steps, then only the best of them to the end.
+
+Source: Egele et al., "The Unreasonable Effectiveness of Early Discarding After One Epoch in Neural
+Network Hyperparameter Optimization" (Neurocomputing 2024, arXiv 2404.04111).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from studydb.domain.errors import InvalidSpec
+from studydb.domain.life.decisions import CONTINUE, Action, Decision, RungKey
+from studydb.domain.life.states import Reason
+from studydb.domain.scheduling import Close, Idle, QueueView, Report, StudyView, Work
+from studydb.schedulers.base import BaseScheduler
+from studydb.schedulers.hyperband import wait_at
+
+HALF = 0.5
+"""The share of the study's limits after which no more trials are made."""
+
+
+@dataclass(frozen=True)
+class OneEpoch(BaseScheduler):
+    """
+    Train every trial to step `i`, then the best `top_k` trials to `max_t`, and end the others.
+
+    The trials are chosen when no trial can reach step `i` any more: `num_trials` are made, or half
+    of a limit of the study (steps, cost or time) is spent, and every trial has arrived or ended. A
+    study without `num_trials` and without limits never comes to its choice. Of equal trials, the
+    first that reported is chosen. NaN stops a trial. If the study is extended after the choice, a
+    later trial goes on if it is not worse than the worst trial that was chosen.
+
+    Attributes:
+        i: The step at which the trials are compared.
+        top_k: How many trials train on.
+        max_t: The step that completes a trial.
+    """
+
+    i: int
+    top_k: int
+    max_t: int
+
+    def _check(self) -> None:
+        if not 1 <= self.i < self.max_t:
+            raise InvalidSpec(
+                f"OneEpoch's i is {self.i} and max_t {self.max_t}; it needs 1 <= i < max_t."
+            )
+        if self.top_k < 1:
+            raise InvalidSpec(f"OneEpoch's top_k is {self.top_k}; it must be at least 1.")
+
+    @property
+    def resumes(self) -> bool:
+        return True
+
+    def next_decision_step(self, bracket: int, step: int) -> int | None:  # noqa: ARG002
+        return next((due for due in (self.i, self.max_t) if due > step), None)
+
+    @property
+    def _rung(self) -> RungKey:
+        return RungKey(0, self.i)
+
+    def locks(self, bracket: int, step: int) -> Sequence[RungKey]:  # noqa: ARG002
+        return (self._rung,) if self.i <= step < self.max_t else ()
+
+    def judge(self, report: Report, view: StudyView) -> Decision:
+        """Pause a trial at step `i`, or complete it at `max_t`."""
+        if report.step >= self.max_t:
+            return Decision(Action.STOP, Reason.COMPLETED)
+        for key in self.locks(report.bracket, report.step):
+            if not view.rung(key).entered:
+                return wait_at(key, report, view)
+        return CONTINUE
+
+    def next_work(self, view: QueueView) -> Work:
+        """Make trials; then choose the best of them; then resume these."""
+        rung = view.rung(self._rung)
+        if rung.is_closed and (best := view.best_waiting(self._rung)):
+            return best
+        if view.may_start and view.spent < HALF:
+            return Idle.START_NEW
+        is_due = rung.n_entries > 0 and not rung.is_closed
+        if is_due and all(step >= self.i for step in view.underway(0)):
+            return Close(self._rung, self.top_k)
+        return Idle.WAIT

@@ -1,0 +1,77 @@
+"""Stop trials and delete their checkpoints."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from studydb.db import Database
+from studydb.domain.errors import CheckpointError, NotAllowed
+from studydb.domain.life.states import FINAL
+from studydb.domain.records import Study
+from studydb.lease.checkpoint_rows import delete_removed
+from studydb.operations import control
+from studydb.operations.discard import discard
+from studydb.operations.reads import find_trial
+from studydb.operations.refresh import refreshed
+from studydb.study.storage import read_patiently, write_patiently
+
+Ask = Callable[..., Any]
+
+LONGEST_WAIT_S = 60.0
+"""How long a call waits until the trials that it has stopped have ended."""
+
+LOOK_S = 0.25
+
+
+def stop_and_discard(
+    ask: Ask, database: Database, study: Study, numbers: Sequence[int], *, now: bool
+) -> None:
+    """
+    Stop trials, wait until they have ended, and delete their checkpoints, except pinned ones.
+
+    After a crash, the same call does the rest.
+
+    Args:
+        ask: Sends a request of a person; see `Study._ask_once`.
+        now: See `control.stop`.
+
+    Raises:
+        UnknownTrial: A trial does not exist; nothing was changed.
+        NotAllowed: A trial still runs after a minute; its checkpoints are kept.
+        CheckpointError: A store cannot delete the bytes of checkpoints. No attempt restores them.
+    """
+    for number in numbers:
+        _state_of(database, study, number)  # raises UnknownTrial before a trial is stopped
+    for number in numbers:
+        with suppress(NotAllowed):  # the trial has ended
+            ask(control.stop, [number], now=now)
+    deadline = time.monotonic() + LONGEST_WAIT_S
+    for number in numbers:
+        while _state_of(database, study, number) not in FINAL and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+        _discard(ask, database, study, number)
+
+
+def _state_of(database: Database, study: Study, number: int) -> Any:
+    return read_patiently(lambda: find_trial(database, study, number)).state
+
+
+def _discard(ask: Ask, database: Database, study: Study, number: int) -> None:
+    removed = ask(discard, number)
+    current = read_patiently(lambda: refreshed(database, study))
+    delete = partial(
+        delete_removed,
+        database,
+        study,
+        removed,
+        trial_uuid=read_patiently(lambda: find_trial(database, study, number)).uuid,
+        stores=database.locations.checkpoint_stores(current),
+    )
+    if left := write_patiently(database, delete):
+        raise CheckpointError(
+            f"Trial {number} of {study.name!r} has ended, and its checkpoints are not restored any "
+            f"more. The bytes of {len(left)} of them are still in {left[0].url!r}, because the "
+            "store fails. Repeat the command on a host that can write there."
+        )

@@ -1,0 +1,49 @@
+"""Describe the code that an attempt runs, for the attempt's row."""
+
+import hashlib
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from studydb.domain.records import Trainable, TrainableKind
+
+
+def provenance(trainable: Trainable, workdirs: Sequence[str]) -> dict[str, str]:
+    """
+    Describe a trainable by its kind, name and UUID, and by a SHA-256 if there is one.
+
+    `studydb set NAME trainable=…` gives a trainable another UUID. The SHA-256 is that of the source
+    which the study keeps, or of the file of a module in a working directory. It does not cover
+    what this file imports.
+
+    Args:
+        workdirs: The working directories that are searched for the module, in this order.
+    """
+    described = {"kind": trainable.kind, "name": trainable.name, "uuid": trainable.uuid}
+    sha256 = (
+        _of_module(trainable.name, workdirs)
+        if trainable.kind == TrainableKind.IMPORT
+        else hashlib.sha256(trainable.source or b"").hexdigest()
+    )
+    return described if sha256 is None else described | {"sha256": sha256}
+
+
+def _of_module(name: str, workdirs: Sequence[str]) -> str | None:
+    """Return the digest of the file of `module:function`; None if it is in no such directory."""
+    parts = name.partition(":")[0].split(".")
+    for workdir in workdirs:
+        module = Path(workdir, *parts)
+        for file in (module / "__init__.py", module.with_name(f"{module.name}.py")):
+            try:
+                found = file.stat()
+                return _of_file(file, found.st_mtime_ns, found.st_size)
+            except (OSError, ValueError):  # ValueError: a NUL in the name
+                continue
+    return None
+
+
+@lru_cache(maxsize=8)
+def _of_file(file: Path, _mtime_ns: int, _size_bytes: int) -> str:
+    """Return the digest of a file; it is read again only after it was changed."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()

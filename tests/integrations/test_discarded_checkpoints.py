@@ -1,0 +1,116 @@
+"""`stop --discard-checkpoints`: rows first, then bytes, then rows; a second call does the rest."""
+
+from pathlib import Path
+
+import pytest
+from harness.arrange import rows
+
+import studydb
+from studydb.artifacts import DirectoryStore
+from studydb.domain.errors import CheckpointError, NotAllowed, UnknownTrial, UsageError
+from studydb.study import discarding
+
+
+@pytest.fixture(params=["folder", "inline"])
+def place(request, tmp_path):
+    return "inline:" if request.param == "inline" else str(tmp_path / "store")
+
+
+@pytest.fixture
+def study(create_study, storage_url, place):
+    space = {"lr": studydb.uniform(0, 1)}
+    return create_study("own", space=space, num_trials=3, storage=storage_url, checkpoints=place)
+
+
+@pytest.fixture
+def saved(study):
+    """A trial that runs and has two checkpoints."""
+    trial = study.ask()
+    for step in (1, 2):
+        trial.report({"loss": 1 / step}, checkpoint={"step": step})
+    return trial
+
+
+def n_rows(study):
+    return rows(study.database, "SELECT count(*) FROM checkpoint")[0][0]
+
+
+def files(folder):
+    return [path for path in Path(folder).rglob("*") if path.is_file()]
+
+
+def test_command_stops_the_trial_and_deletes_its_checkpoints(console, study, saved, tmp_path):
+    study.pause(saved.number)
+    saved.flush()
+    saved.finish()
+    kept = study.ask()
+    kept.report({"loss": 0.5}, checkpoint={"step": 1})
+    kept.finish()
+    before = len(files(tmp_path / "store"))
+
+    said = console("stop", "own", str(saved.number), "--discard-checkpoints").lines
+
+    assert said == ["Trial 0 of 'own': ended, and the checkpoints are deleted."]
+    assert study.trial(0).checkpoint is None
+    assert (n_rows(study), study.trial(1).checkpoint is None) == (1, False)
+    assert len(files(tmp_path / "store")) in (0, before - 2)
+    console("stop", "own", "0", "--discard-checkpoints")  # what is done already is no error
+
+
+def test_checkpoint_from_which_a_clone_goes_on_is_kept(study, saved):
+    saved.fail("lost its way")
+    study.retry(0)
+
+    study.stop(0, discard_checkpoints=True)
+
+    clone = study.ask()
+    assert clone.checkpoint.to_dict() == {"step": 2}
+    clone.finish()
+    study.stop(0, discard_checkpoints=True)
+    assert n_rows(study) == 0
+
+
+def test_running_trial_keeps_its_checkpoints_until_it_has_ended(study, saved, monkeypatch):
+    monkeypatch.setattr(discarding, "LONGEST_WAIT_S", 0.3)
+
+    with pytest.raises(NotAllowed, match="is RUNNING, so its checkpoints are kept"):
+        study.stop(0, discard_checkpoints=True)
+    assert n_rows(study) == 2
+    assert saved.report({"loss": 0.1}, checkpoint={"step": 3}) is False
+    saved.finish()
+
+    study.stop(0, discard_checkpoints=True)
+
+    assert (study.trial(0).reason, n_rows(study)) == ("CANCELLED", 0)
+
+
+@pytest.mark.parametrize("place", ["folder"], indirect=True)
+def test_bytes_that_could_not_be_deleted_are_deleted_by_the_next_call(
+    study, saved, tmp_path, monkeypatch
+):
+    saved.fail("lost its way")
+    delete = DirectoryStore.delete
+
+    def fails(store, url):
+        raise CheckpointError("The disk is read-only.")
+
+    monkeypatch.setattr(DirectoryStore, "delete", fails)
+    with pytest.raises(CheckpointError, match="bytes of 2 of them are still in"):
+        study.stop(0, discard_checkpoints=True)
+    study.retry(0)
+    assert study.ask().checkpoint is None
+    monkeypatch.setattr(DirectoryStore, "delete", delete)
+
+    study.stop(0, discard_checkpoints=True)
+
+    assert (n_rows(study), files(tmp_path / "store")) == (0, [])
+
+
+def test_whole_study_and_unknown_trials_are_refused_before_a_trial_is_stopped(study, saved):
+    with pytest.raises(UsageError, match="Name the trials"):
+        study.stop(discard_checkpoints=True)
+    with pytest.raises(UnknownTrial):
+        study.stop(0, 7, discard_checkpoints=True)
+
+    assert saved.report({"loss": 0.1}) is True
+    assert study.status == "RUNNING"

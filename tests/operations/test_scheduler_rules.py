@@ -1,0 +1,121 @@
+"""Rules that compare ranks and medians decide in the database as a direct computation does."""
+
+import math
+from random import Random
+
+import numpy as np
+import pytest
+from harness.arrange import SimulatedWorker, new_request, new_study
+
+from studydb.analysis.explaining import explain_state
+from studydb.domain.life.states import Mode, Reason, State
+from studydb.operations import control
+from studydb.operations.reads import list_trials, trial_details
+from studydb.schedulers import ASHA, MedianStopping
+
+VALUES = [k / 8 for k in range(-6, 7)]
+
+
+@pytest.mark.row("E3")
+@pytest.mark.parametrize("reduction_factor", [1.5, 2, 3, 4])
+@pytest.mark.parametrize("mode", Mode)
+def test_trial_is_stopped_by_its_rank_as_in_syne_tune(database, mode, reduction_factor):
+    scheduler = ASHA(max_t=9, reduction_factor=reduction_factor, rule="syne_tune")
+    study = new_study(database, scheduler=scheduler, mode=mode, num_trials=None)
+    worker, rng, scores = SimulatedWorker(database, study), Random(1), []
+
+    for _ in range(60):
+        run, value = worker.ask(), rng.choice(VALUES)
+        verdict = run.report(value).verdict
+
+        scores.append(value if mode is Mode.MIN else -value)
+        rank = np.searchsorted(np.sort(scores), scores[-1]) / len(scores)
+        assert (verdict is not None) == (rank > 1 / reduction_factor)
+
+
+@pytest.mark.row("E7")
+@pytest.mark.parametrize("hard_stop", [True, False])
+@pytest.mark.parametrize("mode", Mode)
+def test_trial_is_stopped_or_paused_at_the_median_of_the_other_trials_means(
+    database, mode, hard_stop
+):
+    scheduler = MedianStopping(grace_period=2, interval=2, min_samples=4, hard_stop=hard_stop)
+    study = new_study(database, scheduler=scheduler, mode=mode, num_trials=None)
+    worker, rng, means = SimulatedWorker(database, study), Random(2), {2: [], 4: [], 6: []}
+    left = 0
+
+    for _ in range(30):
+        run, values, verdict = worker.ask(), [], None
+        while len(values) < 6 and verdict is None:
+            values.append(rng.choice(VALUES))
+            verdict = run.report(values[-1]).verdict
+            others, best = (
+                means.get(len(values)),
+                max(values, key=lambda one: mode_sign(mode) * one),
+            )
+            if others is None:
+                assert verdict is None
+                continue
+            expected = len(others) >= 4 and (
+                mode_sign(mode) * best < mode_sign(mode) * np.median(others)
+            )
+            assert (verdict is not None) == expected
+            others.append(np.mean(values[1:]))
+        left += verdict is not None
+        run.finish(outcome=Reason.PREEMPTED if verdict else Reason.COMPLETED)
+
+    assert left > 3
+    state = State.TERMINATED if hard_stop else State.PAUSED
+    reasons = [one.state for one in list_trials(database, study)]
+    assert reasons.count(State.TERMINATED) == (30 if hard_stop else 30 - left)
+    assert reasons.count(state) == (30 if hard_stop else left)
+
+
+def mode_sign(mode):
+    return 1 if mode is Mode.MAX else -1
+
+
+def means_at_step_1(database, *values, scheduler):
+    """Let trials report a value each, and return the last of them."""
+    study = new_study(database, scheduler=scheduler, num_trials=None)
+    worker = SimulatedWorker(database, study)
+    for value in values:
+        run = worker.ask()
+        run.report(value)
+    return run
+
+
+def explanation(run):
+    study = run.worker.study
+    details = trial_details(run.worker.database, study, run.lease.number)
+    return explain_state(study, details)
+
+
+def test_trial_that_is_paused_at_the_median_waits_for_a_person_and_says_why(database):
+    scheduler = MedianStopping(hard_stop=False)
+    run = means_at_step_1(database, 0.5, 0.25, 1.0, 0.75, scheduler=scheduler)
+
+    run.finish(outcome=Reason.PREEMPTED)
+
+    assert explanation(run) == (
+        "loss (min) at rung 1 was 0.75, worse than the cutoff 0.5 of the earlier trials; "
+        "the trial is paused until a person resumes it"
+    )
+    assert run.worker.claim() is None
+    control.resume(database, run.worker.study, [run.lease.number], new_request())
+    assert run.worker.claim().lease.number == run.lease.number
+
+
+def test_trial_that_was_stopped_without_an_entry_is_not_explained_by_an_earlier_entry(database):
+    run = means_at_step_1(
+        database, 0.5, 0.25, 1.0, 0.5, scheduler=MedianStopping(interval=1, min_samples=3)
+    )
+    others = SimulatedWorker(database, run.worker.study)
+    for _ in range(3):
+        others.ask().report(0.0, 0.0)
+
+    assert run.report(math.inf).verdict is not None
+    run.finish(outcome=Reason.PREEMPTED)
+
+    assert run.trial().reason is Reason.EARLY_STOPPED
+    assert explanation(run) is None

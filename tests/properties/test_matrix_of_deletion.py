@@ -1,0 +1,197 @@
+"""
+The deletion of a study, beside every other request and every operation of a worker.
+
+The trial of the study is in each state of the matrix of requests. On PostgreSQL the two run at the
+same moment, statement by statement; on SQLite, one after the other in both orders. If trials run,
+the deletion is refused, and succeeds once they have ended. In the end no row of the study is left
+in any table, and attempts that still live can store nothing. A quarter of the cells run;
+`STUDYDB_NIGHTLY=1` runs all.
+"""
+
+import os
+from contextlib import closing
+from functools import partial
+from itertools import permutations
+from random import Random
+from uuid import uuid4
+
+import pytest
+from harness import postgres
+from harness.actions import outcome_of
+from harness.arrange import delete_all_rows, dump, new_request, process, rows, token
+from harness.interleaver import Interleaver
+from harness.matrix_cells import ACTORS, REQUESTS, STATES, prepared
+from harness.row_invariants import broken_promises
+
+from studydb.db import connect
+from studydb.domain.errors import BudgetSpent, LeaseLost, NotAllowed, UnknownStudy, UnknownTrial
+from studydb.domain.life.states import Reason
+from studydb.domain.records import Trainable, TrainableKind
+from studydb.domain.roles import Role
+from studydb.operations import annotate
+from studydb.operations.delete import delete
+from studydb.operations.register import register
+from studydb.operations.relocate import relocate
+from studydb.operations.rename import rename
+from studydb.operations.revise import revise
+from studydb.operations.writing import write
+
+REFUSALS = (BudgetSpent, LeaseLost, NotAllowed, UnknownStudy, UnknownTrial)
+GONE = (LeaseLost, UnknownStudy)
+"""What an attempt of a deleted study is answered."""
+
+
+def of_study(operation, *arguments, **options):
+    """Make the call of a request that concerns the study, not its trial."""
+
+    def make(subject):
+        return lambda database: operation(
+            database, subject.walk.study, *arguments, new_request(), **options
+        )
+
+    return make
+
+
+def tag(subject):
+    numbers = [subject.number]
+    return lambda database: annotate.tag(
+        database, subject.walk.study, numbers, new_request(), add=["good"]
+    )
+
+
+def note(subject):
+    given = {"text": "seen", "number": subject.number}
+    return lambda database: annotate.note(database, subject.walk.study, new_request(), **given)
+
+
+def worker_starts(subject):
+    given = {"uuid": token(), "process": process(77), "slots": 1, "lease_s": 9.0, "version": "0"}
+    return lambda database: register(database, subject.walk.study, **given)
+
+
+def code(subject):
+    made = Trainable(
+        str(uuid4()),
+        TrainableKind.IMPORT,
+        "other:train",
+        "/nowhere",
+        "3.11",
+        signatures={"key": "mac"},
+    )
+    return lambda database: revise(database, subject.walk.study, made, new_request())
+
+
+def acting(make):
+    return lambda subject: make(subject).act
+
+
+OTHERS = {
+    **{name: acting(make) for name, make in (REQUESTS | ACTORS).items()},
+    "tag": tag,
+    "note": note,
+    "note on the study": of_study(annotate.note, text="seen"),
+    "rename": of_study(rename, "another name"),
+    "relocate": of_study(relocate, "/elsewhere"),
+    "replace the code": code,
+    "register a worker": worker_starts,
+    "delete": lambda subject: partial(delete, study=subject.walk.study),
+}
+
+ALL = os.environ.get("STUDYDB_NIGHTLY") == "1"
+SHARE = 4
+
+
+def others_beside(state):
+    """Yield by name what runs beside the deletion, with the trial in the state."""
+    for place, (name, make) in enumerate(OTHERS.items(), STATES.index(state)):
+        if ALL or place % SHARE == 0:
+            yield name, make
+
+
+@pytest.fixture(scope="module")
+def stage(postgres_server, postgres_template):
+    with (
+        postgres.temporary_database(postgres_server, template=postgres_template) as url,
+        closing(connect(url)) as database,
+        closing(Interleaver(url)) as interleaver,
+    ):
+        yield database, interleaver
+
+
+@pytest.fixture
+def sqlite_database(sqlite_url):
+    with closing(connect(sqlite_url)) as database:
+        yield database
+
+
+def asked_by_a_person(call):
+    """A call as the public handle makes it, which knows the error of a study that is gone."""
+    return lambda database: write(database, lambda: call(database), role=Role.OWNER)
+
+
+def cell(database, name, make, state):
+    rng = Random(f"delete {state.__name__} {name}")
+    delete_all_rows(database)  # of a cell that has failed
+    subject = prepared(database, rng, name, state)
+    deletion = partial(delete, study=subject.walk.study)
+    return subject, [asked_by_a_person(deletion), asked_by_a_person(make(subject))], rng
+
+
+def ends(database, subject):
+    """End the attempts that the deletion has not deleted, as their workers would."""
+    for attempt in subject.factory.attempts:
+        finish = subject.factory.finish(attempt, [], Reason.PREEMPTED)
+        outcome_of(partial(finish.act, database))
+
+
+def check_deleted(database, subject, answer, message):
+    """The study is gone, at the latest when its attempts have ended; no write brings rows back."""
+    study = subject.walk.study
+    assert answer in (None, NotAllowed, UnknownStudy), message
+    if answer is NotAllowed:
+        assert broken_promises(database, study) == {}, message
+        ends(database, subject)
+        delete(database, study)
+
+    left = {table: found for table, found in dump(database).items() if found}
+    assert left == {}, message
+    assert rows(database, "SELECT draw FROM proposal") == [], message
+    for attempt in subject.factory.attempts:
+        factory = subject.factory
+        for late in (
+            factory.report(attempt, [0.4]),
+            factory.save(attempt),
+            factory.record_event(attempt),
+            factory.finish(attempt, [0.3], Reason.COMPLETED),
+        ):
+            assert outcome_of(partial(late.act, database)) in GONE, f"{late.name} {message}"
+    assert not any(dump(database).values()), message
+
+
+@pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
+def test_deletion_beside_an_operation_leaves_no_row(stage, state):
+    database, interleaver = stage
+    for name, make in others_beside(state):
+        subject, calls, rng = cell(database, name, make, state)
+
+        result = interleaver.run(calls, rng, clock=subject.walk.clock)
+
+        message = f"beside {name}: {result}"
+        assert result.faults == [], message
+        assert_is_an_answer(result.answers[1], message)
+        check_deleted(database, subject, result.answers[0], message)
+
+
+@pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
+def test_deletion_before_and_after_an_operation_leaves_no_row(sqlite_database, state):
+    for name, make in others_beside(state):
+        for order in permutations([0, 1]):
+            subject, calls, _ = cell(sqlite_database, name, make, state)
+            answers = {place: outcome_of(partial(calls[place], sqlite_database)) for place in order}
+
+            assert_is_an_answer(answers[1], f"{order} {name}")
+            check_deleted(sqlite_database, subject, answers[0], f"{order} {name}")
+
+
+def assert_is_an_answer(answer, message):
+    assert not isinstance(answer, type) or issubclass(answer, REFUSALS), message
