@@ -3,24 +3,36 @@
 import math
 import os
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from studydb.artifacts import INLINE, open_store
 from studydb.domain.canonical import is_number
+from studydb.domain.custom_scheduler import CustomScheduler
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.life.selections import Selection
 from studydb.domain.scheduling import Scheduler
 from studydb.domain.searching import Searcher
-from studydb.schedulers import FIFO
+from studydb.domain.user_code import IS_PATH
+from studydb.schedulers import FIFO, UserScheduler
 from studydb.searchers import RandomSearch
 from studydb.settings import expanded
 
 Made = TypeVar("Made")
 
 
-def scheduler(given: Scheduler | None) -> Scheduler:
-    """Check the argument `scheduler`; None stands for `FIFO`."""
-    return _made("scheduler", given, FIFO(), has="judge", like="ASHA(max_t=27)")
+def scheduler(given: Scheduler | CustomScheduler | str | None) -> Scheduler:
+    """Check the argument `scheduler`; None stands for `FIFO`. The user's code is only described."""
+    if isinstance(given, str) and IS_PATH.fullmatch(given):
+        return UserScheduler.from_text(given)
+    if isinstance(given, CustomScheduler) or _is_custom_class(given):
+        return UserScheduler.of(given)
+    found: Any = given
+    made: Scheduler = _made("scheduler", found, FIFO(), has="judge", like="ASHA(max_t=27)")
+    return made
+
+
+def _is_custom_class(given: object) -> TypeGuard[type[CustomScheduler]]:
+    return isinstance(given, type) and issubclass(given, CustomScheduler)
 
 
 def searcher(given: Searcher | None) -> Searcher:

@@ -7,7 +7,7 @@ import shlex
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeGuard, Unpack
+from typing import Any, Unpack
 from uuid import uuid4
 
 from studydb.analysis.definition import differences
@@ -34,10 +34,9 @@ from studydb.domain.space.search_space import Space
 from studydb.domain.study_spec import DEFAULTS, MoreOptions, StudySpec, read_settings
 from studydb.domain.text.names import check_study_name
 from studydb.domain.text.other_tools import suggesting_keywords
-from studydb.domain.user_code import IS_PATH
 from studydb.operations.create import create, load, name_taken
 from studydb.operations.revise import revise
-from studydb.schedulers import FIFO, UserScheduler
+from studydb.schedulers import FIFO
 from studydb.searchers import RandomSearch
 from studydb.settings import load_keyring
 from studydb.study import checking
@@ -111,7 +110,7 @@ def create_study(
     spec = StudySpec(
         objective=Objective.read(metric, mode),
         space=Space.read(space),
-        scheduler=_scheduler(scheduler),
+        scheduler=checking.scheduler(scheduler),
         searcher=checking.searcher(searcher),
         rules=read_rules(stop),
         checkpoints=checking.store_url(checkpoints),
@@ -136,19 +135,6 @@ def _opened(
         record = _create(database, new, code, load_if_exists=load_if_exists)
         _warn_of_differences(record, new)
         return Study(database, record)
-
-
-def _scheduler(given: Scheduler | CustomScheduler | str | None) -> Scheduler:
-    if isinstance(given, str) and IS_PATH.fullmatch(given):
-        return UserScheduler.from_text(given)
-    if isinstance(given, CustomScheduler) or _is_custom_class(given):
-        return UserScheduler.of(given)
-    found: Any = given
-    return checking.scheduler(found)
-
-
-def _is_custom_class(given: object) -> TypeGuard[type[CustomScheduler]]:
-    return isinstance(given, type) and issubclass(given, CustomScheduler)
 
 
 def _limits_of_losses(asked: int | None) -> dict[str, Any]:

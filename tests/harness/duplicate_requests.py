@@ -11,8 +11,7 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from fleet.trainables.scheduling import Cup
-
+from harness import custom_scheduler_requests
 from harness.arrange import (
     SimulatedWorker,
     change,
@@ -24,20 +23,17 @@ from harness.arrange import (
     results,
     token,
 )
-from harness.asked_scheduler import asked
 from harness.control_requests import ENDS_OF_ATTEMPTS, REQUESTS_OF_PEOPLE, Arranged, Call
 from harness.model_searcher import ModelSearch
 from studydb.db import Database
-from studydb.domain.custom_scheduler import Question
-from studydb.domain.deciding import DecisionNeeded, Undecided
 from studydb.domain.failures import Failure
 from studydb.domain.life.custom_rule import CustomRule, RuleDecision, RuleFailure
-from studydb.domain.life.decisions import Decision, RungKey
+from studydb.domain.life.decisions import RungKey
 from studydb.domain.life.ending import FREE_EXITS, GIVEN_BACK, TRY_LATER
 from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import Origin, Reason, Status
 from studydb.domain.limits import CostLimit
-from studydb.domain.records import Batch, Lease, Study, Trainable, TrainableKind
+from studydb.domain.records import Batch, Study, Trainable, TrainableKind
 from studydb.domain.scheduling import Close, Scheduler
 from studydb.operations import control, proposer
 from studydb.operations.ask import ask
@@ -234,31 +230,6 @@ def _reporting(
     run = SimulatedWorker(database, study).take()
     batch = Batch(1, results(*values, done=done), before=run.summary, ruled=ruled)
     return lambda over: report(over, study, lease=run.lease, batch=batch)
-
-
-def _reporting_to_a_custom_scheduler(
-    database: Database, *, answer: Decision | Undecided | None = None, ends: bool = False
-) -> Call:
-    """The batch has the answer of the scheduler, which was asked before."""
-    study = new_study(database, scheduler=asked(Cup()))
-    SimulatedWorker(database, study).take().report(0.3, 0.3)
-    run = SimulatedWorker(database, study).take()
-    batch = Batch(1, results(0.5, 0.4), before=run.summary)
-    needed = _needed(database, study, run.lease, batch)
-    known: Any = answer or study.scheduler.ask(needed)  # type: ignore[attr-defined]
-    batch = replace(batch, answers={needed: known})
-    if ends:
-        given: Any = {"lease": run.lease, "outcome": Reason.PREEMPTED, "batch": batch}
-        return lambda over: finish(over, study, **given)
-    return lambda over: report(over, study, lease=run.lease, batch=batch)
-
-
-def _needed(database: Database, study: Study, lease: Lease, batch: Batch) -> Question:
-    try:
-        report(database, study, lease=lease, batch=batch)
-    except DecisionNeeded as needed:
-        return needed.question
-    raise AssertionError("no decision is needed")
 
 
 def _reporting_at_a_rung(database: Database) -> Call:
@@ -529,6 +500,7 @@ def _ending_the_draws(database: Database) -> Call:
 
 
 FINISHES: dict[str, Arranged] = {
+    **custom_scheduler_requests.FINISHES,
     "finish": _finishing,
     "finish_in_a_single_statement": partial(_finishing, with_tally=True),
     "finish_of_a_trial_that_is_done": partial(_finishing, with_tally=True, done=True),
@@ -604,11 +576,7 @@ OPERATIONS: dict[str, Arranged] = {
     "report_whose_custom_rule_fails": partial(
         _reporting, rules=(CUSTOM,), ruled=RuleDecision(failure=RuleFailure(2, "it hangs"))
     ),
-    "report_that_a_custom_scheduler_judges": _reporting_to_a_custom_scheduler,
-    "report_whose_custom_scheduler_fails": partial(
-        _reporting_to_a_custom_scheduler, answer=Undecided("it hangs")
-    ),
-    "finish_that_a_custom_scheduler_judges": partial(_reporting_to_a_custom_scheduler, ends=True),
+    **custom_scheduler_requests.REPORTS,
     "report_that_completes_the_trial": partial(_reporting, done=True),
     "report_that_completes_the_trial_at_a_rung": partial(
         _reporting_at_a_rung_of_waiting_trials, done=True

@@ -1,0 +1,56 @@
+"""Batches with the answers of a custom scheduler, arranged so that they can be sent again."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from fleet.trainables.scheduling import Cup
+
+from harness.arrange import SimulatedWorker, new_study, results
+from harness.asked_scheduler import asked
+from harness.control_requests import Arranged, Call
+from studydb.db import Database
+from studydb.domain.custom_scheduler import Question
+from studydb.domain.deciding import DecisionNeeded, Undecided
+from studydb.domain.life.decisions import Decision
+from studydb.domain.life.states import Reason
+from studydb.domain.records import Batch, Lease, Study
+from studydb.operations.finish import finish
+from studydb.operations.report import report
+
+
+def _reporting_to_a_custom_scheduler(
+    database: Database, *, answer: Decision | Undecided | None = None, ends: bool = False
+) -> Call:
+    """The batch has the answer of the scheduler, which was asked before."""
+    study = new_study(database, scheduler=asked(Cup()))
+    SimulatedWorker(database, study).take().report(0.3, 0.3)
+    run = SimulatedWorker(database, study).take()
+    batch = Batch(1, results(0.5, 0.4), before=run.summary)
+    needed = _needed(database, study, run.lease, batch)
+    known: Any = answer or study.scheduler.ask(needed)  # type: ignore[attr-defined]
+    batch = replace(batch, answers={needed: known})
+    if ends:
+        given: Any = {"lease": run.lease, "outcome": Reason.PREEMPTED, "batch": batch}
+        return lambda over: finish(over, study, **given)
+    return lambda over: report(over, study, lease=run.lease, batch=batch)
+
+
+def _needed(database: Database, study: Study, lease: Lease, batch: Batch) -> Question:
+    try:
+        report(database, study, lease=lease, batch=batch)
+    except DecisionNeeded as needed:
+        return needed.question
+    raise AssertionError("no decision is needed")
+
+
+REPORTS: dict[str, Arranged] = {
+    "report_that_a_custom_scheduler_judges": _reporting_to_a_custom_scheduler,
+    "report_whose_custom_scheduler_fails": partial(
+        _reporting_to_a_custom_scheduler, answer=Undecided("it hangs")
+    ),
+}
+
+FINISHES: dict[str, Arranged] = {
+    "finish_that_a_custom_scheduler_judges": partial(_reporting_to_a_custom_scheduler, ends=True),
+}
