@@ -5,16 +5,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from studydb.domain.custom_scheduler import Question
-from studydb.domain.deciding import Undecided
 from studydb.domain.life.custom_rule import RuleDecision
 from studydb.domain.life.decisions import Decision, Verdict
 from studydb.domain.life.states import Origin, Reason, State, Status
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.study_spec import StudySpec
 from studydb.domain.text.display import shortened
+
+if TYPE_CHECKING:
+    from studydb.domain.custom_scheduler import Question
+    from studydb.domain.deciding import Undecided
 
 LONGEST_PARAMS = 100
 """The limit for the params in the `repr` of a trial, in characters."""
@@ -119,7 +121,7 @@ class Batch:
     after_step: int = 0
     before: Summary | None = None
     ruled: RuleDecision | None = None
-    answers: Mapping[Question, Decision | Undecided] | None = None
+    answers: "Mapping[Question, Decision | Undecided] | None" = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,8 +98,8 @@ def test_trial_that_is_paused_at_the_median_waits_for_a_person_and_says_why(data
     run.finish(outcome=Reason.PREEMPTED)
 
     assert explanation(run) == (
-        "loss (min) at rung 1 was 0.75, worse than the cutoff 0.5 of the earlier trials; "
-        "the trial is paused until a person resumes it"
+        "loss (min) at rung 1 was 0.75, worse than the cutoff 0.5 of the earlier trials, "
+        "rank 3 of 4 there now; the trial is paused until a person resumes it"
     )
     assert run.worker.claim() is None
     control.resume(database, run.worker.study, [run.lease.number], new_request())
