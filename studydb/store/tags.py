@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from studydb.db import Prepared, Txn
-from studydb.db.dialect import is_listed, json_list
+from studydb.db.dialect import is_listed, texts_of
 from studydb.db.schema import tag, trial
 from studydb.db.types import Texts
 
@@ -15,12 +15,11 @@ from studydb.db.types import Texts
 _study_id = sa.literal_column("trial.study_id", sa.BigInteger)
 _trial_id = sa.literal_column("trial.id", sa.BigInteger)
 
-OF_TRIAL = (
-    sa.select(json_list(tag.c.key))
-    .where(tag.c.study_id == _study_id, tag.c.trial_id == _trial_id)
-    .scalar_subquery()
-    .label("tags")
-)
+OF_TRIAL = texts_of(
+    sa.select(tag.c.key.label("text")).where(
+        tag.c.study_id == _study_id, tag.c.trial_id == _trial_id
+    )
+).label("tags")
 """The tags of a trial's row, as an expression of the statement that reads or changes the row."""
 
 NONE = sa.literal_column("NULL", Texts()).label("tags")

@@ -42,8 +42,8 @@ main AS (
         AND EXISTS (SELECT FROM entered)
     RETURNING trial.id, trial.uuid, trial.number, trial.priority, trial.bracket, trial.attempt,
         trial.name, trial.params, trial.config, trial.draw, trial.checkpoint_id,
-        trial.time_total_s, (
-        SELECT jsonb_agg(tag.key)
+        trial.time_total_s, ARRAY(
+        SELECT tag.key AS text
         FROM tag
         WHERE tag.study_id = trial.study_id
             AND tag.trial_id = trial.id
@@ -111,9 +111,8 @@ WHERE set_config('synchronous_commit', 'off', true) = 'off';
 --                         Index Cond: (id = (InitPlan 6).col1)
 --                         Filter: (state = ($9)::text)
 --             SubPlan 5
---               ->  Aggregate
---                     ->  Index Only Scan using tag_key on tag
---                           Index Cond: ((study_id = trial_1.study_id) AND (trial_id = trial_1.id))
+--               ->  Index Only Scan using tag_key on tag
+--                     Index Cond: ((study_id = trial_1.study_id) AND (trial_id = trial_1.id))
 --     CTE begun
 --       ->  Insert on attempt
 --             ->  Subquery Scan on "*SELECT*"

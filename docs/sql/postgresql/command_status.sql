@@ -156,8 +156,8 @@ SELECT trial.id, trial.uuid, trial.study_id, trial.number, trial.name, trial.sta
     trial.invalidated_at, trial.created_at, trial.started_at, trial.ended_at, trial.config,
     trial.source_checkpoint_id, trial.generation, trial.replicate_of, trial.is_unique,
     trial.feasible, trial.cost, trial.running_s, trial.running_until, trial.changed,
-    trial.request_now, (
-    SELECT jsonb_agg(tag.key)
+    trial.request_now, ARRAY(
+    SELECT tag.key AS text
     FROM tag
     WHERE tag.study_id = trial.study_id
         AND tag.trial_id = trial.id
@@ -178,9 +178,8 @@ LIMIT :limit;
 --           Index Cond: (study_id = $1)
 --           Filter: (state <> ($2)::text)
 --           SubPlan 1
---             ->  Aggregate
---                   ->  Index Only Scan using tag_key on tag
---                         Index Cond: ((study_id = trial.study_id) AND (trial_id = trial.id))
+--             ->  Index Only Scan using tag_key on tag
+--                   Index Cond: ((study_id = trial.study_id) AND (trial_id = trial.id))
 --           SubPlan 2
 --             ->  Index Scan using trial_pkey on trial parent
 --                   Index Cond: (id = trial.parent_id)
@@ -198,8 +197,8 @@ SELECT trial.id, trial.uuid, trial.study_id, trial.number, trial.name, trial.sta
     trial.invalidated_at, trial.created_at, trial.started_at, trial.ended_at, trial.config,
     trial.source_checkpoint_id, trial.generation, trial.replicate_of, trial.is_unique,
     trial.feasible, trial.cost, trial.running_s, trial.running_until, trial.changed,
-    trial.request_now, (
-    SELECT jsonb_agg(tag.key)
+    trial.request_now, ARRAY(
+    SELECT tag.key AS text
     FROM tag
     WHERE tag.study_id = trial.study_id
         AND tag.trial_id = trial.id
@@ -225,9 +224,8 @@ LIMIT :limit;
 --                       Index Cond: (study_id = $1)
 --                       Filter: ((best_value IS NOT NULL) AND (invalidated_at IS NULL) AND (best_value <> $2))
 --           SubPlan 1
---             ->  Aggregate
---                   ->  Index Only Scan using tag_key on tag
---                         Index Cond: ((study_id = trial.study_id) AND (trial_id = trial.id))
+--             ->  Index Only Scan using tag_key on tag
+--                   Index Cond: ((study_id = trial.study_id) AND (trial_id = trial.id))
 --           SubPlan 2
 --             ->  Index Scan using trial_pkey on trial parent
 --                   Index Cond: (id = trial.parent_id)

@@ -41,10 +41,13 @@ WHERE trial.id = :runnable_id
     AND true
 RETURNING id, uuid, number, priority, bracket, attempt, name, params, config, draw,
     checkpoint_id, time_total_s, (
-    SELECT json_group_array(tag."key")
-    FROM tag
-    WHERE study_id = trial.study_id
-        AND trial_id = trial.id
+    SELECT json_group_array(text)
+    FROM (
+        SELECT tag."key" AS text
+        FROM tag
+        WHERE study_id = trial.study_id
+            AND trial_id = trial.id
+    )
 ) AS tags;
 
 -- studydb/store/single_statement.py claim

@@ -111,10 +111,13 @@ SELECT trial.id, trial.uuid, trial.study_id, trial.number, trial.name, trial.sta
     trial.source_checkpoint_id, trial.generation, trial.replicate_of, trial.is_unique,
     trial.feasible, trial.cost, trial.running_s, trial.running_until, trial.changed,
     trial.request_now, (
-    SELECT json_group_array(tag."key")
-    FROM tag
-    WHERE tag.study_id = trial.study_id
-        AND tag.trial_id = trial.id
+    SELECT json_group_array(text)
+    FROM (
+        SELECT tag."key" AS text
+        FROM tag
+        WHERE tag.study_id = trial.study_id
+            AND tag.trial_id = trial.id
+    )
 ) AS tags, (
     SELECT parent.number
     FROM trial AS parent
@@ -142,10 +145,13 @@ SELECT trial.id, trial.uuid, trial.study_id, trial.number, trial.name, trial.sta
     trial.source_checkpoint_id, trial.generation, trial.replicate_of, trial.is_unique,
     trial.feasible, trial.cost, trial.running_s, trial.running_until, trial.changed,
     trial.request_now, (
-    SELECT json_group_array(tag."key")
-    FROM tag
-    WHERE tag.study_id = trial.study_id
-        AND tag.trial_id = trial.id
+    SELECT json_group_array(text)
+    FROM (
+        SELECT tag."key" AS text
+        FROM tag
+        WHERE tag.study_id = trial.study_id
+            AND tag.trial_id = trial.id
+    )
 ) AS tags, (
     SELECT parent.number
     FROM trial AS parent
