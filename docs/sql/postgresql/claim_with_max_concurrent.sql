@@ -52,15 +52,14 @@ main AS (
 begun AS (
     INSERT INTO attempt (trial_id, attempt, study_id, token, worker_id, config, restored_id,
         start_step, live_through, flush_no, started_at)
-    SELECT (SELECT main.id FROM main), (SELECT main.attempt FROM main) AS main_1, :study_id,
-        :token, :worker_id, CASE WHEN jsonb_typeof((SELECT main.config FROM main)) = 'object'
-        THEN (SELECT main.config FROM main) ELSE '{}' END, (SELECT main.checkpoint_id FROM main)
+    SELECT main.id, main.attempt AS main_1, :study_id, :token, :worker_id, CASE WHEN
+        jsonb_typeof(main.config) = 'object' THEN main.config ELSE '{}' END, main.checkpoint_id
         AS main_2, coalesce((
         SELECT checkpoint.step
         FROM checkpoint
-        WHERE checkpoint.id = (SELECT main.checkpoint_id FROM main)
+        WHERE checkpoint.id = main.checkpoint_id
     ), 0) + 1, 4611686018427387904, 0, coalesce(CAST(:now AS timestamptz), clock_timestamp())
-    WHERE EXISTS (SELECT FROM main)
+    FROM main
 ),
 counted AS (
     UPDATE counter
@@ -116,30 +115,15 @@ WHERE set_config('synchronous_commit', 'off', true) = 'off';
 --     CTE begun
 --       ->  Insert on attempt
 --             ->  Subquery Scan on "*SELECT*"
---                   ->  Result
---                         One-Time Filter: (InitPlan 16).col1
---                         InitPlan 9
---                           ->  CTE Scan on main main_1
---                         InitPlan 10
---                           ->  CTE Scan on main main_2
---                         InitPlan 11
---                           ->  CTE Scan on main main_3
---                         InitPlan 12
---                           ->  CTE Scan on main main_4
---                         InitPlan 13
---                           ->  CTE Scan on main main_5
---                         InitPlan 15
+--                   ->  CTE Scan on main main_1
+--                         SubPlan 9
 --                           ->  Index Scan using checkpoint_pkey on checkpoint
---                                 Index Cond: (id = (InitPlan 14).col1)
---                                 InitPlan 14
---                                   ->  CTE Scan on main main_6
---                         InitPlan 16
---                           ->  CTE Scan on main main_7
+--                                 Index Cond: (id = main_1.checkpoint_id)
 --     CTE counted
 --       ->  Update on counter
---             InitPlan 18
---               ->  CTE Scan on main main_8
+--             InitPlan 11
+--               ->  CTE Scan on main main_2
 --             ->  Result
---                   One-Time Filter: (InitPlan 18).col1
+--                   One-Time Filter: (InitPlan 11).col1
 --                   ->  Index Scan using counter_pkey on counter
 --                         Index Cond: ((study_id = $1) AND (shard = $18))
