@@ -42,12 +42,7 @@ main AS (
         AND EXISTS (SELECT FROM entered)
     RETURNING trial.id, trial.uuid, trial.number, trial.priority, trial.bracket, trial.attempt,
         trial.name, trial.params, trial.config, trial.draw, trial.checkpoint_id,
-        trial.time_total_s, ARRAY(
-        SELECT tag.key AS text
-        FROM tag
-        WHERE tag.study_id = trial.study_id
-            AND tag.trial_id = trial.id
-    ) AS tags
+        trial.time_total_s, trial.has_tags
 ),
 begun AS (
     INSERT INTO attempt (trial_id, attempt, study_id, token, worker_id, config, restored_id,
@@ -100,30 +95,27 @@ WHERE set_config('synchronous_commit', 'off', true) = 'off';
 --                         Filter: ((max_concurrent IS NULL) OR (n_running < max_concurrent))
 --     CTE main
 --       ->  Update on trial trial_1
---             InitPlan 6
+--             InitPlan 5
 --               ->  CTE Scan on runnable runnable_1
---             InitPlan 7
+--             InitPlan 6
 --               ->  CTE Scan on entered
 --             ->  Result
---                   One-Time Filter: (InitPlan 7).col1
+--                   One-Time Filter: (InitPlan 6).col1
 --                   ->  Index Scan using trial_pkey on trial trial_1
---                         Index Cond: (id = (InitPlan 6).col1)
+--                         Index Cond: (id = (InitPlan 5).col1)
 --                         Filter: (state = ($9)::text)
---             SubPlan 5
---               ->  Index Only Scan using tag_key on tag
---                     Index Cond: ((study_id = trial_1.study_id) AND (trial_id = trial_1.id))
 --     CTE begun
 --       ->  Insert on attempt
 --             ->  Subquery Scan on "*SELECT*"
 --                   ->  CTE Scan on main main_1
---                         SubPlan 9
+--                         SubPlan 8
 --                           ->  Index Scan using checkpoint_pkey on checkpoint
 --                                 Index Cond: (id = main_1.checkpoint_id)
 --     CTE counted
 --       ->  Update on counter
---             InitPlan 11
+--             InitPlan 10
 --               ->  CTE Scan on main main_2
 --             ->  Result
---                   One-Time Filter: (InitPlan 11).col1
+--                   One-Time Filter: (InitPlan 10).col1
 --                   ->  Index Scan using counter_pkey on counter
 --                         Index Cond: ((study_id = $1) AND (shard = $18))
