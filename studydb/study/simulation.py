@@ -187,10 +187,15 @@ def _created(database: Database, new: NewStudy) -> Record:
     return replace(study, scheduler=new.scheduler, searcher=new.searcher)
 
 
-def _in_random_order(recorded: RecordedCurves, seed: int) -> Callable[[Claim], int]:
+def order(recorded: RecordedCurves, seed: int) -> list[int]:
+    """Return the index of the curve of each trial, by number, in a simulation without searcher."""
     n_curves = len(recorded.curves)
-    order = random.Random(seed).sample(range(n_curves), n_curves)  # noqa: S311  no secret
-    return lambda claim: order[claim.lease.number]
+    return random.Random(seed).sample(range(n_curves), n_curves)  # noqa: S311  no secret
+
+
+def _in_random_order(recorded: RecordedCurves, seed: int) -> Callable[[Claim], int]:
+    curves = order(recorded, seed)
+    return lambda claim: curves[claim.lease.number]
 
 
 def _nearest(space: Space, recorded: RecordedCurves) -> Callable[[Claim], int]:
