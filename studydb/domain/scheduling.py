@@ -219,6 +219,10 @@ class Scheduler(Protocol):
         """Whether no trial goes on in a study without `num_trials`, limits and last draw."""
 
     @property
+    def closes_rungs(self) -> bool:
+        """Whether trials go on when their rung closes, so that its cutoff decides nothing."""
+
+    @property
     def reads_best(self) -> int:
         """The most entries of a rung that `judge` reads by `StudyView.best`."""
 

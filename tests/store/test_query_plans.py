@@ -194,12 +194,20 @@ HOT = {
     "waits no more": (lambda txn: closings.leave(txn, trial=closings.GivenUp(5, 1, 1)), KEY),
     "rungs over": (lambda txn: closings.end_rungs(txn, rungs=[1, 2]), "rung_entry_waiting"),
     "listed rungs": (
-        lambda txn: rung_listing.list_rungs(txn, study_id=1, mode=Mode.MIN, limit=9),
+        lambda txn: rung_listing.list_rungs(
+            txn, study_id=1, mode=Mode.MIN, limit=9, has_cutoffs=True
+        ),
         "rung_entry_rank",
     ),
     "judgements": (
-        lambda txn: rung_listing.judgements(txn, study_id=1, trial_id=5, mode=Mode.MIN),
+        lambda txn: rung_listing.judgements(txn, study_id=1, trial_id=5, mode=Mode.MIN, reasons={}),
         "rung_entry_rank",
+    ),
+    "last decisions": (
+        lambda txn: rung_listing.last_decisions(
+            txn, study_id=1, mode=Mode.MIN, limit=5, reasons={}
+        ),
+        TRIAL_NUMBER,
     ),
     "best of a rung": (lambda txn: rungs.best(txn, rung=RUNG, n=9), "rung_entry_rank"),
     "mean": (lambda txn: means.read(txn, lease=LEASE, first=1), KEY),
