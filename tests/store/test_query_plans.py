@@ -78,7 +78,6 @@ WITHOUT_SORT = (
     "newest ends",
     "fence",
     "promotion",
-    "cut",
     "best of a rung",
     "later trials",
     "mean time of trials",
@@ -320,6 +319,14 @@ def test_plan_made_for_empty_tables_uses_the_index_that_large_tables_need(databa
     plan = plans(database, HOT[name][0])
 
     assert is_good(name, plan), plan
+
+
+def test_last_trial_that_a_closing_rung_keeps_is_found_without_a_sort(database, study):
+    last_kept, *_ = plans(database, HOT["cut"][0])
+
+    assert "rung_entry_waiting" in last_kept
+    assert re.search(TRIAL_KEY, last_kept)
+    assert not re.search(SORT, last_kept), last_kept
 
 
 @pytest.mark.parametrize("state", [None, State.TERMINATED])
