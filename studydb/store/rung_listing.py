@@ -186,8 +186,10 @@ def _is_decided(row: Any) -> bool:
     if row.rung_id is None:
         return False
     if row.ended_at is not None:
-        return row.reason in (Reason.EARLY_STOPPED, Reason.GIVEN_UP)
-    return row.paused_by == DecidedBy.SCHEDULER or row.promoted_at is not None
+        return bool(row.reason in (Reason.EARLY_STOPPED, Reason.GIVEN_UP))
+    if row.state == State.PAUSED:
+        return bool(row.paused_by == DecidedBy.SCHEDULER)
+    return bool(row.promoted_at is not None)
 
 
 def _decided_at(row: Any) -> tuple[datetime, int]:

@@ -10,10 +10,12 @@ from harness.asked_scheduler import asked
 from studydb import Action, CustomScheduler, Decision, Entry
 from studydb.domain.life.decisions import RungKey
 from studydb.domain.life.states import Mode, Reason
+from studydb.domain.records import Batch
 from studydb.domain.scheduling import Close
 from studydb.lease.acquire import Acquirer
 from studydb.operations.close_rung import close_rung
 from studydb.operations.control import pause, resume
+from studydb.operations.finish import finish
 from studydb.operations.give_up import give_up
 from studydb.operations.invalidate import invalidate
 from studydb.operations.promote import promote
@@ -142,6 +144,24 @@ def test_status_says_in_words_what_the_scheduler_has_decided_last(console, datab
     assert max(map(len, page.lines[at : at + 9])) <= 80
     assert decisions[1]["why"] == why(console, 3)
     assert (decisions[1]["rung"], decisions[1]["rank"], decisions[1]["n_ranked"]) == (1, 4, 4)
+
+
+def test_status_does_not_explain_trials_that_a_person_has_paused(console, database, wait):
+    study, worker = wait(0.5, 0.25, 0.75, 0.8)
+    run = Acquirer(database, study, worker_id=worker.id, lease_s=arrange.LEASE_S).acquire()
+    pause(database, study, [0, 1], arrange.new_request())
+    finish(
+        database,
+        study,
+        lease=run.lease,
+        outcome=Reason.PREEMPTED,
+        batch=Batch(1, (), 1, None),
+        tally=None,
+    )
+
+    decisions = console("status", "digits", "--format", "json").json["decisions"]
+
+    assert [one["number"] for one in decisions] == [3, 2]
 
 
 def test_status_says_why_trials_were_stopped(console, database):
