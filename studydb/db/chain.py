@@ -19,6 +19,7 @@ from studydb.db.statement import BulkInsert, Compiled, compile_for
 
 MAIN = "main"
 _IF_MAIN = "EXISTS (SELECT FROM main)"
+_FROM_MAIN = "FROM main"
 _ROW = "SELECT * FROM main"
 LAZILY = "set_config('synchronous_commit', 'off', true) = 'off'"
 """A condition that is always true; as a side effect the COMMIT does not wait for the disk."""
@@ -36,7 +37,9 @@ class _Of(sa.ColumnElement[Any]):
 
 
 @compiles(_Of, "postgresql")
-def _of_postgresql(element: _Of, *_: Any, **_kw: Any) -> str:
+def _of_postgresql(element: _Of, compiler: SQLCompiler, **_kw: Any) -> str:
+    if element.name == MAIN and isinstance(compiler.statement, sa.Insert):
+        return f"{MAIN}.{element.column.key}"  # the chain appends FROM main
     return f"(SELECT {element.name}.{element.column.key} FROM {element.name})"  # noqa: S608  the names are constants
 
 
@@ -83,10 +86,10 @@ class Chain:
     """
     A main statement that returns at most one row, and links that run only if there is a row.
 
-    A link is an UPDATE … WHERE without RETURNING, an INSERT … SELECT without WHERE, or a
-    `BulkInsert`. The chain appends a condition to the link's SQL, so that the link does nothing
-    without a row. Links lock nothing before the main statement has returned its row. PostgreSQL
-    chooses the order of links. A bind has the same value in all statements of the chain.
+    A link is an UPDATE … WHERE without RETURNING, an INSERT … SELECT without FROM, or a
+    `BulkInsert`. The chain appends a condition or FROM main to the link's SQL, so that the link
+    does nothing without a row. Links lock nothing before the main statement has returned its row.
+    PostgreSQL chooses the order of links. A bind has the same value in all statements of the chain.
 
     The statements of `before` run in their order before the main statement; each returns at most
     one row. On PostgreSQL the order comes from `of` and `found`: each statement must refer to the
@@ -143,7 +146,7 @@ class Chain:
     def _join(self, dialect: Dialect, *, durable: bool, one_row: bool) -> Compiled:
         parts = dict(self._compile(dialect, one_row=one_row))
         for name, link in self.then.items():
-            gated = f"{parts[name].sql} {_joint(link)} {_IF_MAIN}"
+            gated = f"{parts[name].sql} {_gate(link, one_row=one_row)}"
             parts[name] = replace(parts[name], sql=gated)
         ctes = ",\n".join(f"{name} AS ({part.sql})" for name, part in parts.items())
         row = _ROW if durable else _ROW_LAZILY
@@ -157,8 +160,12 @@ class Chain:
         )
 
 
-def _joint(link: Link) -> str:
-    return "AND" if isinstance(link, sa.Update) else "WHERE"
+def _gate(link: Link, *, one_row: bool) -> str:
+    if isinstance(link, sa.Update):
+        return f"AND {_IF_MAIN}"
+    if isinstance(link, sa.Insert) or one_row:
+        return _FROM_MAIN  # one scan of `main`; a subquery for each column made a claim 5 % slower
+    return f"WHERE {_IF_MAIN}"
 
 
 def _merged(mappings: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

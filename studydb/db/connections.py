@@ -69,6 +69,8 @@ class Connections:
     def forget(self) -> None:
         """Drop all connections without closing them: after a fork they belong to the parent."""
         self._free: list[Cursor | None] = [None] * self._limit  # None: a place without a connection
+        self._n_closed = 0  # calls of `close`
+        self._in_use: dict[Cursor, int] = {}  # each with `_n_closed` when it was taken
         self._lock = threading.Lock()
         self._given_back = threading.Condition(self._lock)
         self._n_waiting = 0
@@ -83,14 +85,16 @@ class Connections:
         with self._lock:
             if not self._free:
                 self._wait()
-            cursor = self._free.pop()
-        if cursor is not None:
-            return cursor
-        try:
-            return self._open()
-        except BaseException:
-            self.give_back(None)
-            raise
+            cursor, n_closed = self._free.pop(), self._n_closed
+        if cursor is None:
+            try:
+                cursor = self._open()
+            except BaseException:
+                with self._lock:
+                    self._put_back(None)
+                raise
+        self._in_use[cursor] = n_closed
+        return cursor
 
     def _wait(self) -> None:
         self._n_waiting += 1
@@ -103,24 +107,36 @@ class Connections:
         finally:
             self._n_waiting -= 1
 
-    def give_back(self, cursor: Cursor | None) -> None:
-        """Put back a cursor whose transaction has ended, or None in place of a closed cursor."""
+    def give_back(self, cursor: Cursor) -> None:
+        """Put back a cursor whose transaction has ended; close it if the pool was closed since."""
         with self._lock:
-            self._free.append(cursor)
-            if self._n_waiting:  # this check is cheaper than notify(), and threads rarely wait
-                self._given_back.notify()
+            is_current = self._in_use.get(cursor) == self._n_closed
+            if is_current:
+                del self._in_use[cursor]
+                self._put_back(cursor)
+        if not is_current:
+            self.discard(cursor)
 
     def discard(self, cursor: Cursor) -> None:
         """Close a cursor's connection, which may be broken, and free its place in the pool."""
+        if self._in_use.pop(cursor, None) is None:
+            return  # taken before a fork: it belongs to the parent
         try:
             _hang_up(cursor)
         finally:
-            self.give_back(None)
+            with self._lock:
+                self._put_back(None)
+
+    def _put_back(self, cursor: Cursor | None) -> None:
+        self._free.append(cursor)
+        if self._n_waiting:  # this check is cheaper than notify(), and threads rarely wait
+            self._given_back.notify()
 
     def close(self) -> None:
-        """Close the connections that are not in use."""
+        """Close all connections; one that is in use is closed when it is given back."""
         with self._lock:
             free, self._free = self._free, [None] * len(self._free)
+            self._n_closed += 1
         for cursor in free:
             if cursor is not None:
                 _hang_up(cursor)

@@ -179,5 +179,5 @@ class Database:
         )
 
     def close(self) -> None:
-        """Close the connections that are not in use."""
+        """Close all connections; one that is in use is closed at the end of its transaction."""
         self.connections.close()

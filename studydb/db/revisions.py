@@ -1,8 +1,21 @@
 """The schema's revisions. `check_schema` compares them with a database without loading Alembic."""
 
-HEAD = "0012"
+HEAD = "0013"
 TABLE = "studydb_version"
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0007", "0008", "0009", "0010", "0011", "0012")
+REVISIONS = (
+    "0001",
+    "0002",
+    "0003",
+    "0004",
+    "0005",
+    "0007",
+    "0008",
+    "0009",
+    "0010",
+    "0011",
+    "0012",
+    "0013",
+)
 """Every known revision in order. A database with another revision is newer than this studydb."""
 
 ADVISORY_LOCK = 0x73747564_79646201

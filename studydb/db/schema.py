@@ -190,6 +190,7 @@ trial = table_with_id(
     sa.Column("running_until", UtcDateTime),
     sa.Column("changed", Json),
     sa.Column("request_now", sa.Boolean),
+    sa.Column("has_tags", sa.Boolean),
     sa.UniqueConstraint("study_id", "number"),
     sa.UniqueConstraint("study_id", "draw"),
     partial_index(
@@ -236,9 +237,10 @@ earlier version made has no `config` until it is claimed. `changed` holds, by pa
 `config` that a person has changed. `is_unique` says that no other trial with `is_unique` may have
 the same params. `parent_id` is the trial of which this trial is a clone, and `source_checkpoint_id`
 the parent's checkpoint from which the clone began; `checkpoint_id` is the checkpoint that the next
-attempt restores, and may be a checkpoint of another trial. `request_now` says that a request to
-stop is carried out without the worker's grace. `running_s` is the running time of all attempts up
-to `running_until`; both are written only if the study limits this time.
+attempt restores, and may be a checkpoint of another trial. `has_tags` is true if the trial has tags
+or has had tags; a claim of another trial reads none. `request_now` says that a request to stop is
+carried out without the worker's grace. `running_s` is the running time of all attempts up to
+`running_until`; both are written only if the study limits this time.
 Not used yet: `generation`, the number of intervals that a member of a population has run;
 `replicate_of`, the trial that this trial repeats; `feasible`, whether the trial keeps the study's
 constraints; `cost`.

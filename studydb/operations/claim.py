@@ -24,6 +24,7 @@ from studydb.store import (
     proposals,
     single_statement,
     studies,
+    tags,
 )
 from studydb.store.claims import LeasedTrial
 
@@ -74,11 +75,23 @@ def _claim(
         row = single_statement.claim(txn, claimant, study=study, after_position=after_position)
     if row is None:
         return None
-    newest = None
-    if row.checkpoint_id is not None:
-        with database.begin(write=False) as txn:
-            newest = checkpoints.find(txn, checkpoint_id=row.checkpoint_id)
-    return claim_from_row(study, row, claimant, newest=newest)
+    if row.checkpoint_id is None and not row.has_tags:
+        return claim_from_row(study, row, claimant)
+    with database.begin(write=False) as txn:
+        return _claim_with_more(txn, study, row, claimant, checkpoint_id=row.checkpoint_id)
+
+
+def _claim_with_more(
+    txn: Txn, study: Study, row: LeasedTrial, claimant: Claimant, *, checkpoint_id: int | None
+) -> Claim:
+    """Build the `Claim` of a trial that has tags, or a checkpoint to restore."""
+    return claim_from_row(
+        study,
+        row,
+        claimant,
+        newest=checkpoints.find(txn, checkpoint_id=checkpoint_id) if checkpoint_id else None,
+        own_tags=tags.of_trial(txn, trial_id=row.id) if row.has_tags else (),
+    )
 
 
 def _add_configs(database: Database, study: Study) -> bool:
@@ -115,13 +128,19 @@ def _wait_for_earlier_send(database: Database, study: Study, claimant: Claimant)
 
 
 def claim_from_row(
-    study: Study, row: LeasedTrial, claimant: Claimant, *, newest: Checkpoint | None = None
+    study: Study,
+    row: LeasedTrial,
+    claimant: Claimant,
+    *,
+    newest: Checkpoint | None = None,
+    own_tags: tuple[str, ...] = (),
 ) -> Claim:
     """
     Build the `Claim` from the row of a leased trial.
 
     Args:
         newest: The checkpoint that the attempt restores.
+        own_tags: The trial's tags.
     """
     config, misfit = study.space.check_row(row.params, row.config)
     return Claim(
@@ -147,7 +166,7 @@ def claim_from_row(
         queue_position=QueuePosition(row.priority, row.number),
         misfit=misfit,
         name=row.name,
-        tags=row.tags,
+        tags=own_tags,
     )
 
 
@@ -162,9 +181,6 @@ def _read_earlier_send(txn: Txn, study: Study, claimant: Claimant) -> Claim | No
     made = attempts.by_token(txn, token=claimant.token)
     if made is None or made.ended_at is not None:
         return None
-    row = claims.leased(txn, trial_id=made.trial_id)
-    newest = (
-        None if made.restored_id is None else checkpoints.find(txn, checkpoint_id=made.restored_id)
-    )
+    row = claims.leased(txn, trial_id=made.trial_id)._replace(config=made.config)
     holder = replace(claimant, worker_id=made.worker_id or 0)
-    return claim_from_row(study, row._replace(config=made.config), holder, newest=newest)
+    return _claim_with_more(txn, study, row, holder, checkpoint_id=made.restored_id)

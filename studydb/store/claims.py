@@ -11,7 +11,6 @@ from studydb.db.dialect import after, now
 from studydb.db.schema import BY_ID, in_state, is_still, trial
 from studydb.domain.life.states import State, Status
 from studydb.domain.records import Claimant, QueuePosition
-from studydb.store import tags
 from studydb.store.trials import NEW, status_of_study
 
 _STUDY = trial.c.study_id == sa.bindparam("study")
@@ -40,11 +39,10 @@ class LeasedTrial(NamedTuple):
     draw: int | None
     checkpoint_id: int | None
     time_total_s: float | None
-    tags: tuple[str, ...]
+    has_tags: bool | None
 
 
-_IN_ROW = tuple(trial.c[name] for name in LeasedTrial._fields if name in trial.c)
-_LEASED = (*_IN_ROW, tags.OF_TRIAL)
+_LEASED = tuple(trial.c[name] for name in LeasedTrial._fields)
 
 _AFTER_POSITION = sa.tuple_(
     sa.bindparam("after_priority", type_=sa.Integer),
@@ -105,7 +103,7 @@ def inserting_running(
         for name, value in (_BEGINS_RUNNING | known).items()
     }
     selected = sa.select(*row.values()).where(*conditions)
-    return sa.insert(trial).from_select([*row], selected).returning(*_IN_ROW, tags.NONE)
+    return sa.insert(trial).from_select([*row], selected).returning(*_LEASED)
 
 
 NOTHING_WAITS = ~sa.exists().where(

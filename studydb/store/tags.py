@@ -1,14 +1,13 @@
 """Tags of trials: texts by which people group trials; each is a row, so that SQL can search it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import is_listed, texts_of
-from studydb.db.schema import tag, trial
-from studydb.db.types import Texts
+from studydb.db.schema import BY_ID, tag, trial
 
 # Names with their table, because in RETURNING SQLAlchemy writes SQLite's columns without it; then
 # `study_id` would mean that of `tag`.
@@ -22,8 +21,7 @@ OF_TRIAL = texts_of(
 ).label("tags")
 """The tags of a trial's row, as an expression of the statement that reads or changes the row."""
 
-NONE = sa.literal_column("NULL", Texts()).label("tags")
-"""Stands for `OF_TRIAL` where a new trial cannot have tags."""
+_OF_TRIAL = Prepared(sa.select(OF_TRIAL).where(trial.c.id == sa.bindparam("trial")))
 
 _INSERT = Prepared(
     sa.insert(tag).values(
@@ -34,10 +32,25 @@ _INSERT = Prepared(
 )
 
 
-def insert(txn: Txn, *, study_id: int, trial_id: int, tags: Iterable[str]) -> None:
+_IS_NOT_MARKED = (is_listed(trial.c.id, "ids"), trial.c.has_tags.is_(None))
+_LOCK_UNMARKED = Prepared(
+    sa.select(trial.c.id).where(*_IS_NOT_MARKED).order_by(BY_ID).with_for_update(key_share=True)
+)
+_MARK = Prepared(sa.update(trial).where(*_IS_NOT_MARKED).values(has_tags=True))
+
+
+def insert(txn: Txn, *, study_id: int, trial_id: int, tags: Sequence[str]) -> None:
     """Give a new trial its tags; the caller has locked the study's row."""
     for key in tags:
         txn.run(_INSERT, study_id=study_id, trial_id=trial_id, key=key)
+    if tags:
+        txn.run(_MARK, ids=[trial_id])
+
+
+def of_trial(txn: Txn, *, trial_id: int) -> tuple[str, ...]:
+    """Read the tags of a trial."""
+    tags: tuple[str, ...] = txn.all(_OF_TRIAL, trial=trial_id)[0].tags
+    return tags
 
 
 _ADD = Prepared(
@@ -61,7 +74,10 @@ _MOST = Prepared(sa.select(sa.func.coalesce(sa.func.max(_counted.c.n), 0).label(
 
 def add(txn: Txn, *, study_id: int, trial_ids: Sequence[int], tag: str) -> None:
     """Add a tag to trials; trials that have it keep it."""
-    txn.run(_ADD, study=study_id, ids=list(trial_ids), new_key=tag)
+    ids = list(trial_ids)
+    if txn.all(_LOCK_UNMARKED, ids=ids):
+        txn.run(_MARK, ids=ids)
+    txn.run(_ADD, study=study_id, ids=ids, new_key=tag)
 
 
 def remove(txn: Txn, *, study_id: int, trial_ids: Sequence[int], tags: Sequence[str]) -> None:

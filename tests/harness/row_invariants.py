@@ -109,6 +109,10 @@ PROMISES = {
         SELECT c.uuid, c.pins FROM checkpoint c WHERE c.study_id = {study} AND
             c.pins <> (SELECT count(*) FROM pin p WHERE p.checkpoint_id = c.id)
     """,
+    "a trial that has tags is marked": """
+        SELECT t.number FROM trial t JOIN tag g ON g.trial_id = t.id
+        WHERE t.study_id = {study} AND t.has_tags IS NOT true
+    """,
     "a trial has at most one clone that has not ended": """
         SELECT t.parent_id FROM trial t WHERE t.study_id = {study} AND t.ended_at IS NULL
             AND t.parent_id IS NOT NULL GROUP BY t.parent_id HAVING count(*) > 1

@@ -148,6 +148,7 @@ def test_names_and_tags_outlast_a_downgrade_and_an_upgrade(storage_url, database
     (trial,) = list_trials(database, study)
     assert (trial.name, trial.tags) == ("base line", ("a", "old"))
     assert rows(database, "SELECT name FROM v_trial") == [("base line",)]
+    assert SimulatedWorker(database, study).claim().claimed.tags == ("a", "old")
 
 
 def test_upgrade_stores_when_the_first_worker_of_each_study_has_started(storage_url, database):

@@ -28,9 +28,11 @@ from studydb.domain.life.states import Reason
 from studydb.domain.records import QueuePosition
 from studydb.domain.space.search_space import Space, uniform
 from studydb.lease.acquire import Acquirer
+from studydb.operations.annotate import tag
 from studydb.operations.ask import ask
 from studydb.operations.claim import claim
 from studydb.operations.control import extend
+from studydb.operations.enqueue import enqueue
 from studydb.store import attempts, counters, proposals, studies
 
 # --- races
@@ -239,6 +241,22 @@ def test_claim_scans_the_queue_after_the_given_position_and_then_from_the_start(
     numbers = [claimed_after(database, study, 1) for _ in range(4)]
 
     assert numbers == [2, 0, 1, None]
+
+
+def test_claim_and_duplicate_claim_have_the_tags_that_the_trial_has_then(database):
+    study = new_study(database, num_trials=3)
+    for name in ("plain", "given", "added later"):
+        tags = ["a"] if name == "given" else []
+        enqueue(database, study, {}, new_request(), name=name, tags=tags)
+    tag(database, study, [1, 2], new_request(), add=["z", "b"])
+    tag(database, study, [1], new_request(), remove=["z"])
+    worker = SimulatedWorker(database, study)
+
+    tokens = [token() for _ in range(3)]
+    claimed = [worker.claim(one).claimed for one in tokens]
+
+    assert [one.tags for one in claimed] == [(), ("a", "b"), ("b", "z")]
+    assert [worker.claim(one).claimed for one in tokens] == claimed
 
 
 def test_idle_worker_polls_without_writing(database):

@@ -68,6 +68,7 @@ def test_clone_has_the_params_and_tags_of_its_parent_and_begins_from_its_newest_
     assert (clone.name, clone.tags) == (None, ("a", "old"))
     run = SimulatedWorker(database, study).claim()
     assert (run.lease.number, run.lease.attempt, run.claimed.checkpoint.step) == (1, 1, 2)
+    assert run.claimed.tags == ("a", "old")
     assert run.claimed.checkpoint.trial_uuid == before.uuid
     run.finish(0.6)
     assert trial_of(database, study, 1).best_value == 0.6

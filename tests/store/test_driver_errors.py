@@ -381,6 +381,32 @@ def test_block_takes_no_connection_of_another_block_when_entered_again(only_conn
         assert txn.raw("SELECT * FROM mine")[1] == []
 
 
+@pytest.mark.parametrize("error", [None, RuntimeError])
+def test_connection_in_use_at_close_is_closed_at_the_end_of_its_block(only_connection, error):
+    with suppress(RuntimeError), only_connection.begin() as txn:
+        used = txn._cursor.connection
+        only_connection.close()
+        txn.raw("SELECT 1")
+        if error:
+            raise error
+
+    with pytest.raises((psycopg.OperationalError, sqlite3.ProgrammingError)):
+        used.cursor().execute("SELECT 1")
+    assert rows(only_connection, "SELECT 1") == [(1,)]  # over a new connection
+
+
+def test_forked_process_does_not_close_the_connection_of_its_parents_block(only_connection):
+    with only_connection.begin() as txn:
+        txn.raw("SELECT 1")
+        pid = os.fork()
+        if pid == 0:
+            only_connection.connections.discard(txn._cursor)
+            os._exit(0)
+        os.waitpid(pid, 0)
+
+        assert txn.raw("SELECT 1")[1] == [(1,)]
+
+
 def test_forked_process_does_not_use_connections_of_its_parent(database):
     study = new_study(database)
 

@@ -45,16 +45,15 @@ main AS (
         AND proposal.draw = (SELECT drawn.draw FROM drawn)
     RETURNING trial.id, trial.uuid, trial.number, trial.priority, trial.bracket, trial.attempt,
         trial.name, trial.params, trial.config, trial.draw, trial.checkpoint_id,
-        trial.time_total_s, NULL AS tags
+        trial.time_total_s, trial.has_tags
 ),
 begun AS (
     INSERT INTO attempt (trial_id, attempt, study_id, token, worker_id, config, restored_id,
         start_step, live_through, flush_no, started_at)
-    SELECT (SELECT main.id FROM main), :attempt, :study_id, :token, :worker_id, CASE WHEN
-        jsonb_typeof((SELECT main.config FROM main)) = 'object' THEN (SELECT main.config FROM
-        main) ELSE '{}' END, :restored_id, :start_step, 4611686018427387904, 0,
-        coalesce(CAST(:now AS timestamptz), clock_timestamp())
-    WHERE EXISTS (SELECT FROM main)
+    SELECT main.id, :attempt, :study_id, :token, :worker_id, CASE WHEN jsonb_typeof(main.config)
+        = 'object' THEN main.config ELSE '{}' END, :restored_id, :start_step,
+        4611686018427387904, 0, coalesce(CAST(:now AS timestamptz), clock_timestamp())
+    FROM main
 ),
 counted AS (
     UPDATE counter
@@ -95,22 +94,13 @@ WHERE set_config('synchronous_commit', 'off', true) = 'off';
 --     CTE begun
 --       ->  Insert on attempt
 --             ->  Subquery Scan on "*SELECT*_1"
---                   ->  Result
---                         One-Time Filter: (InitPlan 10).col1
---                         InitPlan 7
---                           ->  CTE Scan on main main_1
---                         InitPlan 8
---                           ->  CTE Scan on main main_2
---                         InitPlan 9
---                           ->  CTE Scan on main main_3
---                         InitPlan 10
---                           ->  CTE Scan on main main_4
+--                   ->  CTE Scan on main main_1
 --     CTE counted
 --       ->  Update on counter
---             InitPlan 12
---               ->  CTE Scan on main main_5
+--             InitPlan 8
+--               ->  CTE Scan on main main_2
 --             ->  Result
---                   One-Time Filter: (InitPlan 12).col1
+--                   One-Time Filter: (InitPlan 8).col1
 --                   ->  Index Scan using counter_pkey on counter
 --                         Index Cond: ((study_id = $1) AND (shard = $21))
 
@@ -271,16 +261,15 @@ main AS (
         AND proposal.draw = (SELECT drawn.draw FROM drawn)
     RETURNING trial.id, trial.uuid, trial.number, trial.priority, trial.bracket, trial.attempt,
         trial.name, trial.params, trial.config, trial.draw, trial.checkpoint_id,
-        trial.time_total_s, NULL AS tags
+        trial.time_total_s, trial.has_tags
 ),
 begun AS (
     INSERT INTO attempt (trial_id, attempt, study_id, token, worker_id, config, restored_id,
         start_step, live_through, flush_no, started_at)
-    SELECT (SELECT main.id FROM main), :attempt, :study_id, :token, :worker_id, CASE WHEN
-        jsonb_typeof((SELECT main.config FROM main)) = 'object' THEN (SELECT main.config FROM
-        main) ELSE '{}' END, :restored_id, :start_step, 4611686018427387904, 0,
-        coalesce(CAST(:now AS timestamptz), clock_timestamp())
-    WHERE EXISTS (SELECT FROM main)
+    SELECT main.id, :attempt, :study_id, :token, :worker_id, CASE WHEN jsonb_typeof(main.config)
+        = 'object' THEN main.config ELSE '{}' END, :restored_id, :start_step,
+        4611686018427387904, 0, coalesce(CAST(:now AS timestamptz), clock_timestamp())
+    FROM main
 ),
 counted AS (
     UPDATE counter
@@ -321,22 +310,13 @@ WHERE set_config('synchronous_commit', 'off', true) = 'off';
 --     CTE begun
 --       ->  Insert on attempt
 --             ->  Subquery Scan on "*SELECT*_1"
---                   ->  Result
---                         One-Time Filter: (InitPlan 10).col1
---                         InitPlan 7
---                           ->  CTE Scan on main main_1
---                         InitPlan 8
---                           ->  CTE Scan on main main_2
---                         InitPlan 9
---                           ->  CTE Scan on main main_3
---                         InitPlan 10
---                           ->  CTE Scan on main main_4
+--                   ->  CTE Scan on main main_1
 --     CTE counted
 --       ->  Update on counter
---             InitPlan 12
---               ->  CTE Scan on main main_5
+--             InitPlan 8
+--               ->  CTE Scan on main main_2
 --             ->  Result
---                   One-Time Filter: (InitPlan 12).col1
+--                   One-Time Filter: (InitPlan 8).col1
 --                   ->  Index Scan using counter_pkey on counter
 --                         Index Cond: ((study_id = $1) AND (shard = $21))
 

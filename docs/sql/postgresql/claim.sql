@@ -34,25 +34,19 @@ main AS (
         AND (SELECT runnable.has_config FROM runnable)
     RETURNING trial.id, trial.uuid, trial.number, trial.priority, trial.bracket, trial.attempt,
         trial.name, trial.params, trial.config, trial.draw, trial.checkpoint_id,
-        trial.time_total_s, ARRAY(
-        SELECT tag.key AS text
-        FROM tag
-        WHERE tag.study_id = trial.study_id
-            AND tag.trial_id = trial.id
-    ) AS tags
+        trial.time_total_s, trial.has_tags
 ),
 begun AS (
     INSERT INTO attempt (trial_id, attempt, study_id, token, worker_id, config, restored_id,
         start_step, live_through, flush_no, started_at)
-    SELECT (SELECT main.id FROM main), (SELECT main.attempt FROM main) AS main_1, :study_id,
-        :token, :worker_id, CASE WHEN jsonb_typeof((SELECT main.config FROM main)) = 'object'
-        THEN (SELECT main.config FROM main) ELSE '{}' END, (SELECT main.checkpoint_id FROM main)
+    SELECT main.id, main.attempt AS main_1, :study_id, :token, :worker_id, CASE WHEN
+        jsonb_typeof(main.config) = 'object' THEN main.config ELSE '{}' END, main.checkpoint_id
         AS main_2, coalesce((
         SELECT checkpoint.step
         FROM checkpoint
-        WHERE checkpoint.id = (SELECT main.checkpoint_id FROM main)
+        WHERE checkpoint.id = main.checkpoint_id
     ), 0) + 1, 4611686018427387904, 0, coalesce(CAST(:now AS timestamptz), clock_timestamp())
-    WHERE EXISTS (SELECT FROM main)
+    FROM main
 ),
 counted AS (
     UPDATE counter
@@ -84,45 +78,27 @@ WHERE set_config('synchronous_commit', 'off', true) = 'off';
 --                               Filter: (ready AND (state = 'PENDING'::text))
 --     CTE main
 --       ->  Update on trial trial_1
---             InitPlan 4
+--             InitPlan 3
 --               ->  CTE Scan on runnable
---             InitPlan 5
+--             InitPlan 4
 --               ->  CTE Scan on runnable runnable_1
 --             ->  Result
---                   One-Time Filter: (InitPlan 5).col1
+--                   One-Time Filter: (InitPlan 4).col1
 --                   ->  Index Scan using trial_pkey on trial trial_1
---                         Index Cond: (id = (InitPlan 4).col1)
+--                         Index Cond: (id = (InitPlan 3).col1)
 --                         Filter: (state = ($9)::text)
---             SubPlan 3
---               ->  Index Only Scan using tag_key on tag
---                     Index Cond: ((study_id = trial_1.study_id) AND (trial_id = trial_1.id))
 --     CTE begun
 --       ->  Insert on attempt
 --             ->  Subquery Scan on "*SELECT*"
---                   ->  Result
---                         One-Time Filter: (InitPlan 14).col1
---                         InitPlan 7
---                           ->  CTE Scan on main main_1
---                         InitPlan 8
---                           ->  CTE Scan on main main_2
---                         InitPlan 9
---                           ->  CTE Scan on main main_3
---                         InitPlan 10
---                           ->  CTE Scan on main main_4
---                         InitPlan 11
---                           ->  CTE Scan on main main_5
---                         InitPlan 13
+--                   ->  CTE Scan on main main_1
+--                         SubPlan 6
 --                           ->  Index Scan using checkpoint_pkey on checkpoint
---                                 Index Cond: (id = (InitPlan 12).col1)
---                                 InitPlan 12
---                                   ->  CTE Scan on main main_6
---                         InitPlan 14
---                           ->  CTE Scan on main main_7
+--                                 Index Cond: (id = main_1.checkpoint_id)
 --     CTE counted
 --       ->  Update on counter
---             InitPlan 16
---               ->  CTE Scan on main main_8
+--             InitPlan 8
+--               ->  CTE Scan on main main_2
 --             ->  Result
---                   One-Time Filter: (InitPlan 16).col1
+--                   One-Time Filter: (InitPlan 8).col1
 --                   ->  Index Scan using counter_pkey on counter
 --                         Index Cond: ((study_id = $1) AND (shard = $18))

@@ -103,9 +103,8 @@ entered AS (
     INSERT INTO rung_entry (trial_id, attempt, step, value, score, ranked, ordinal, action,
         cutoff, waiting, rung_id, recorded_at)
     SELECT :trial_id, :attempt, :step, :value, :score, :ranked, :ordinal, :action, :cutoff,
-        :waiting, (SELECT main.id FROM main), coalesce(CAST(:now AS timestamptz),
-        clock_timestamp())
-    WHERE EXISTS (SELECT FROM main)
+        :waiting, main.id, coalesce(CAST(:now AS timestamptz), clock_timestamp())
+    FROM main
 )
 SELECT *
 FROM main;
@@ -118,12 +117,7 @@ FROM main;
 --     CTE entered
 --       ->  Insert on rung_entry
 --             ->  Subquery Scan on "*SELECT*"
---                   ->  Result
---                         One-Time Filter: (InitPlan 3).col1
---                         InitPlan 2
---                           ->  CTE Scan on main main_1
---                         InitPlan 3
---                           ->  CTE Scan on main main_2
+--                   ->  CTE Scan on main main_1
 
 -- studydb/store/results.py append: Insert results of a trial; the caller has locked the trial
 --   through the fence.

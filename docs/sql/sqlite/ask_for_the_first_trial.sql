@@ -123,7 +123,7 @@ FROM proposal
 WHERE proposal.study_id = :study
     AND proposal.draw = :drawn_draw
 RETURNING id, uuid, number, priority, bracket, attempt, name, params, config, draw,
-    checkpoint_id, time_total_s, NULL AS tags;
+    checkpoint_id, time_total_s, has_tags;
 
 -- studydb/store/proposals.py ask
 INSERT INTO attempt (trial_id, attempt, study_id, token, worker_id, config, restored_id,

@@ -32,15 +32,7 @@ WHERE trial.id = :runnable_id
     AND trial.state = 'PENDING'
     AND :runnable_has_config = 1
 RETURNING id, uuid, number, priority, bracket, attempt, name, params, config, draw,
-    checkpoint_id, time_total_s, (
-    SELECT json_group_array(text)
-    FROM (
-        SELECT tag."key" AS text
-        FROM tag
-        WHERE study_id = trial.study_id
-            AND trial_id = trial.id
-    )
-) AS tags;
+    checkpoint_id, time_total_s, has_tags;
 
 -- studydb/store/single_statement.py claim
 INSERT INTO attempt (trial_id, attempt, study_id, token, worker_id, config, restored_id,

@@ -110,7 +110,7 @@ SELECT trial.id, trial.uuid, trial.study_id, trial.number, trial.name, trial.sta
     trial.invalidated_at, trial.created_at, trial.started_at, trial.ended_at, trial.config,
     trial.source_checkpoint_id, trial.generation, trial.replicate_of, trial.is_unique,
     trial.feasible, trial.cost, trial.running_s, trial.running_until, trial.changed,
-    trial.request_now, (
+    trial.request_now, trial.has_tags, (
     SELECT json_group_array(text)
     FROM (
         SELECT tag."key" AS text
@@ -144,7 +144,7 @@ SELECT trial.id, trial.uuid, trial.study_id, trial.number, trial.name, trial.sta
     trial.invalidated_at, trial.created_at, trial.started_at, trial.ended_at, trial.config,
     trial.source_checkpoint_id, trial.generation, trial.replicate_of, trial.is_unique,
     trial.feasible, trial.cost, trial.running_s, trial.running_until, trial.changed,
-    trial.request_now, (
+    trial.request_now, trial.has_tags, (
     SELECT json_group_array(text)
     FROM (
         SELECT tag."key" AS text
