@@ -124,6 +124,17 @@ def pids_with_environment(entry: bytes) -> list[int]:
     return [pid for pid in _pids() if entry in environment_of(pid)]
 
 
+def values_in_environments(name: str) -> list[tuple[int, str]]:
+    """The pids of processes that started with this variable, and its values; none without /proc."""
+    start = f"{name}=".encode()
+    return [
+        (pid, entry.removeprefix(start).decode(errors="replace"))
+        for pid in _pids()
+        for entry in environment_of(pid)
+        if entry.startswith(start)
+    ]
+
+
 def _pids() -> list[int]:
     if not _has_proc():
         return []

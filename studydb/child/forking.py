@@ -42,8 +42,9 @@ CHILD_ID_VARIABLE = "STUDYDB_CHILD"
 
 SERVER_ID_VARIABLE = "STUDYDB_FORK_SERVER"
 """
-The environment variable that holds the fork server's random id. All descendants of the server
-inherit the variable, so the worker can find them after the server has died.
+The environment variable that holds the fork server's random id and the identity of its worker. All
+descendants of the server inherit the variable. The worker finds them by it after the server has
+died, and the next worker on the host after both have died.
 """
 
 _ORPHAN_CHECK_EVERY_S = 0.5

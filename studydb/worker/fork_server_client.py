@@ -14,7 +14,15 @@ import studydb
 from studydb.child.channel import Frame
 from studydb.child.forking import SERVER_ID_VARIABLE, ChildKind
 from studydb.child.job import Job, write_job
-from studydb.processes import kill_group, pids_with_environment
+from studydb.domain.records import Process
+from studydb.processes import (
+    is_alive,
+    is_local,
+    kill_group,
+    pids_with_environment,
+    this_process,
+    values_in_environments,
+)
 from studydb.settings import scrubbed_environment
 from studydb.worker.children import ChildProcess, Forker, ForkerDied
 from studydb.worker.cores import thread_limits
@@ -44,7 +52,7 @@ _TICK_S = 0.01
 class _Server:
     def __init__(self, slots: int, ignored_signal: int) -> None:
         ours, theirs = socket.socketpair()
-        server_id = uuid4().hex
+        server_id = _new_id()
         self._marked = f"{SERVER_ID_VARIABLE}={server_id}".encode()
         with theirs:
             self._popen = subprocess.Popen(
@@ -93,6 +101,32 @@ class _Server:
         self.forker.join()
 
 
+def _new_id() -> str:
+    worker = this_process()
+    identity = (worker.boot_id, worker.pid_namespace, worker.pid, worker.started)
+    return " ".join(map(str, (uuid4().hex, *identity)))
+
+
+def _kill_descendants_of_dead_workers() -> None:
+    """
+    Kill what is left of workers of this host that were killed together with their fork servers.
+
+    Either of the two kills all descendants when the other dies. If both are killed at once, a
+    descendant in a process group of its own lives on.
+    """
+    for pid, server_id in values_in_environments(SERVER_ID_VARIABLE):
+        worker = _worker_of(server_id)
+        if worker is not None and is_local(worker) and not is_alive(worker):
+            kill_group(pid)
+
+
+def _worker_of(server_id: str) -> Process | None:
+    match server_id.split(" "):
+        case [_, boot_id, namespace, pid, started] if pid.isdecimal() and started.isdecimal():
+            return Process("", boot_id, namespace, int(pid), int(started))
+    return None
+
+
 class ForkServer:
     """
     Starts children in milliseconds; threads may share the object.
@@ -121,6 +155,7 @@ class ForkServer:
 
         Call this from the main thread: the server ends with the thread that started the server.
         """
+        _kill_descendants_of_dead_workers()
         self._living()
 
     def spawn(self, job: Job, *, stdout: int, stderr: int) -> ChildProcess:

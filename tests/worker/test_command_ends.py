@@ -3,6 +3,7 @@
 import signal
 import time
 
+import psutil
 import pytest
 from fleet.departures import lives
 from fleet.workers import eventually
@@ -112,6 +113,25 @@ def test_command_dies_with_its_runner_although_nothing_else_is_left_to_kill_it(
     worker.kill()
 
     eventually(lambda: not lives(command), 2.0)
+
+
+def test_next_worker_kills_what_a_killed_worker_with_a_killed_fork_server_has_left(
+    stage, script, create
+):
+    create(script("setsid sleep 300 & studydb report error=1; sleep 300"), num_trials=2)
+    living, worker = stage.start(), stage.start()
+    eventually(lambda: living.commands() and worker.commands())
+    stage.await_result(1)
+    of_living = [each.pid for each in living.processes()]
+    worker.send(signal.SIGSTOP)  # so that it does not see its fork server die
+    worker.fork_server().kill()
+    worker.kill()
+    eventually(lambda: {process.name() for process in worker.processes()} == {"sleep"})
+
+    stage.start()
+
+    eventually(lambda: not worker.processes(), 5.0)
+    assert all(psutil.pid_exists(pid) for pid in of_living)
 
 
 def test_command_that_ignores_sigterm_is_killed_after_the_grace(stage, script, create):
