@@ -50,7 +50,7 @@ BETTER_THAN_CUT = (
 
 
 _place = sa.tuple_(rung_entry.c.score, rung_entry.c.ordinal)
-_IS_KEPT = _place <= sa.tuple_(
+IS_KEPT = _place <= sa.tuple_(
     sa.func.coalesce(rung.c.closed_cutoff, sa.bindparam("worst", math.inf, sa.Double)),
     sa.func.coalesce(rung.c.closed_ordinal, sa.bindparam("last", 2**62, sa.BigInteger)),
 )
@@ -87,7 +87,7 @@ def _best_waiting(column: sa.Column[Any]) -> sa.ScalarSelect[Any]:
     return (
         sa.select(column)
         .join(trial, trial.c.id == rung_entry.c.trial_id)
-        .where(_ENTRIES, rung_entry.c.waiting, _IS_KEPT, *_PAUSED)
+        .where(_ENTRIES, rung_entry.c.waiting, IS_KEPT, *_PAUSED)
         .order_by(rung_entry.c.score, rung_entry.c.ordinal)
         .limit(1)
         .correlate(rung)

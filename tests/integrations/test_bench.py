@@ -174,6 +174,18 @@ def test_asha_finds_better_trials_than_random_search_and_no_epoch_is_trained_bey
         assert min(one["n_trials"] for one in scores.values()) > random_search["n_trials"]
 
 
+def test_real_workers_train_nothing_after_a_decision_although_some_are_killed():
+    chosen = ("--only", "ASHA, stopping", "--only", "HyperBand")
+    ran = run("schedulers", "--orders", "2", "--kills", "2", *chosen, "--json")
+
+    assert ran.returncode == 0, ran.stderr
+    for scores in json.loads(ran.stdout)["tasks"].values():
+        assert scores.keys() == {"ASHA, stopping", "HyperBand"}
+        for score in scores.values():
+            assert (score["n_kills"], score["n_beyond"]) == (4, 0)
+            assert score["mean"] < 0.07
+
+
 def test_simulation_makes_hundreds_of_reports_a_second():
     ran = run("simulate", "--rounds", "1", "--trials", "60", "--json")
 

@@ -60,6 +60,7 @@ NOT_OF_WORKERS = {
     ("rung_ranks", "_RANK"),
     ("rung_ranks", "_MOVE_CUT"),
     ("tags", "_INSERT"),
+    ("tags", "_MARK"),
     ("tags", "_ADD"),
     ("tags", "_REMOVE"),
 }

@@ -114,6 +114,30 @@ def test_batch_with_several_due_results_asks_about_each_in_turn(database):
     assert other.trial().summary.last_step == 2
 
 
+@dataclass(frozen=True)
+class Talkative(StopWorse):
+    """Say why, whatever the decision is."""
+
+    def judge(self, report, view):
+        return replace(super().judge(report, view), why=f"step {report.step}")
+
+
+def test_words_of_a_decision_to_stop_are_recorded_once_and_those_to_go_on_are_not(database):
+    worker = under(database, Talkative())
+    first, second = worker.take(), worker.take()
+    first.report(0.5, 0.4)
+    batch = second.batch(0.9, 0.8)
+
+    for _ in range(2):
+        assert second.send(batch).verdict.reason is Reason.EARLY_STOPPED
+
+    said = rows(database, "SELECT trial_id, data FROM event WHERE kind = 'judged'")
+    assert [row[0] for row in said] == [second.lease.trial_id]
+    assert "step 2" in str(said[0][1])
+    assert first.report(0.3, 0.2, 0.1, done=True).verdict.reason is Reason.COMPLETED
+    assert len(rows(database, "SELECT id FROM event WHERE kind = 'judged'")) == 1
+
+
 def test_batch_that_is_sent_again_gets_the_stored_answer_without_a_question(database):
     worker = under(database)
     run = worker.take()

@@ -78,7 +78,6 @@ WITHOUT_SORT = (
     "newest ends",
     "fence",
     "promotion",
-    "cut",
     "best of a rung",
     "later trials",
     "mean time of trials",
@@ -194,12 +193,20 @@ HOT = {
     "waits no more": (lambda txn: closings.leave(txn, trial=closings.GivenUp(5, 1, 1)), KEY),
     "rungs over": (lambda txn: closings.end_rungs(txn, rungs=[1, 2]), "rung_entry_waiting"),
     "listed rungs": (
-        lambda txn: rung_listing.list_rungs(txn, study_id=1, mode=Mode.MIN, limit=9),
+        lambda txn: rung_listing.list_rungs(
+            txn, study_id=1, mode=Mode.MIN, limit=9, has_cutoffs=True
+        ),
         "rung_entry_rank",
     ),
     "judgements": (
-        lambda txn: rung_listing.judgements(txn, study_id=1, trial_id=5, mode=Mode.MIN),
+        lambda txn: rung_listing.judgements(txn, study_id=1, trial_id=5, mode=Mode.MIN, reasons={}),
         "rung_entry_rank",
+    ),
+    "last decisions": (
+        lambda txn: rung_listing.last_decisions(
+            txn, study_id=1, mode=Mode.MIN, limit=5, reasons={}
+        ),
+        TRIAL_NUMBER,
     ),
     "best of a rung": (lambda txn: rungs.best(txn, rung=RUNG, n=9), "rung_entry_rank"),
     "mean": (lambda txn: means.read(txn, lease=LEASE, first=1), KEY),
@@ -312,6 +319,14 @@ def test_plan_made_for_empty_tables_uses_the_index_that_large_tables_need(databa
     plan = plans(database, HOT[name][0])
 
     assert is_good(name, plan), plan
+
+
+def test_last_trial_that_a_closing_rung_keeps_is_found_without_a_sort(database, study):
+    last_kept, *_ = plans(database, HOT["cut"][0])
+
+    assert "rung_entry_waiting" in last_kept
+    assert re.search(TRIAL_KEY, last_kept)
+    assert not re.search(SORT, last_kept), last_kept
 
 
 @pytest.mark.parametrize("state", [None, State.TERMINATED])
