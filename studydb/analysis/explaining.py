@@ -55,7 +55,7 @@ def explain_decision(study: Study, decision: LastDecision) -> str | None:
         return why and f"{why}; the trial is paused until a person resumes it"
     said = f"{_reported(study, judged)}{_ranked(judged)}{_said(study, judged)}"
     if decision.reason is Reason.GIVEN_UP:
-        return f"{said}; the rung kept better trials"
+        return f"{said}; the rung closed without keeping this trial"
     if decision.state is State.PAUSED:
         return f"{said}; {_awaited(study, judged)}"
     return f"{said}; the scheduler has promoted the trial"
@@ -82,7 +82,7 @@ def _awaited(study: Study, judged: Judgement) -> str:
     if judged.kept:
         return "the rung has kept the trial, and a free worker resumes it"
     if judged.kept is False:
-        return "the rung kept better trials, and a free worker ends this one"
+        return "the rung closed without keeping this trial, and a free worker ends it"
     if study.scheduler.closes_rungs:
         return "the trial waits there until the rung closes and keeps the best trials"
     if isinstance(study.scheduler, UserScheduler):

@@ -54,7 +54,6 @@ NOT_OF_WORKERS = {
     ("checkpoints", "_RESTORE_KEPT"),
     ("studies", "_NUMBER_CLONES"),
     ("clones", "_INSERT"),
-    ("tags", "_MARK"),
     ("clones", "_COPY_TAGS"),
     ("rung_ranks", "_UNRANK"),
     ("rung_ranks", "_RANK"),

@@ -119,9 +119,13 @@ def test_show_says_what_a_trial_waits_for_at_a_rung_that_closes(console, databas
     close_rung(database, study, Close(RungKey(0, 1), keep=2))
 
     assert "the rung has kept the trial, and a free worker resumes" in why(console, 1)
-    assert "the rung kept better trials, and a free worker ends this one" in why(console, 2)
+    assert "the rung closed without keeping this trial, and a free worker ends it" in why(
+        console, 2
+    )
     give_up(database, study)
-    assert why(console, 2).endswith("rank 3 of 4 there now; the rung kept better trials")
+    assert why(console, 2).endswith(
+        "rank 3 of 4 there now; the rung closed without keeping this trial"
+    )
 
 
 def why(console, number):

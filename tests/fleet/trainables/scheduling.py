@@ -13,7 +13,11 @@ from studydb import Action, Close, Decision, Entry, Idle, Reason, RungKey
 
 @dataclass(frozen=True)
 class Cup(studydb.CustomScheduler):
-    """All trials pause at each rung; when none is underway to it, the better half goes on."""
+    """
+    Trials pause at each rung until no running trial has yet to reach it; the better half goes on.
+
+    A trial that comes later goes on unless it is worse than the last that was kept.
+    """
 
     max_t: int = 9
     milestones: tuple = (2, 4)
