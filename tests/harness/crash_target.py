@@ -28,8 +28,9 @@ from fleet.trainables.scheduling import Cup
 from harness import arrange, duplicate_requests
 from harness.arrange import LEASE_S, RENEWAL_S, SimulatedWorker, enqueued, new_study
 from harness.asked_scheduler import described
-from harness.duplicate_requests import Arranged, Call, with_full_rung
+from harness.control_requests import Arranged, Call
 from harness.model_searcher import ModelSearch
+from harness.rung_requests import with_full_rung
 from harness.snapshot import BEGINNING
 from studydb.analysis.wide import trial_view
 from studydb.db import Database, connect
