@@ -88,12 +88,19 @@ def new_spec(**overrides: Any) -> NewStudy:
     return NewStudy(**(given | overrides))
 
 
+def can_ask(spec: NewStudy | Study) -> bool:
+    """Whether the scheduler is a custom one that this process can ask."""
+    return getattr(spec.scheduler, "ask", None) is not None
+
+
 def new_study(database: Database, **overrides: Any) -> Study:
-    spec = new_spec(**overrides)
+    return created(database, new_spec(**overrides))
+
+
+def created(database: Database, spec: NewStudy) -> Study:
+    """Create a study; if this process can ask its custom scheduler, calls for the study can, too."""
     study = create(database, spec)
-    if getattr(spec.scheduler, "ask", None):  # a custom scheduler that this process can ask
-        study = replace(study, scheduler=spec.scheduler)
-    return study
+    return replace(study, scheduler=spec.scheduler) if can_ask(spec) else study
 
 
 def enqueued(database: Database, study: Study, **params: Any) -> int:

@@ -10,7 +10,7 @@ from fleet.trainables.scheduling import BetterHalf, Cup
 
 from harness.actions import outcome_of
 from harness.arrange import LEASE_S, RENEWAL_S, Run, SimulatedWorker, new_request, new_study, rows
-from harness.asked_scheduler import asked, sent
+from harness.asked_scheduler import Meanwhile, asked, sent
 from studydb.db import Database
 from studydb.domain.life.decisions import Answer
 from studydb.domain.life.ending import Ending
@@ -160,9 +160,12 @@ class AtRung:
             return lambda over: invalidate(over, self.study, numbers, request, **why)  # type: ignore[arg-type]
         return lambda over: getattr(control, what)(over, self.study, numbers, request)
 
-    def with_scheduler_asked_by(self, ask: Any) -> None:
-        """Let another function ask the user's code in all later calls."""
-        self.study = replace(self.study, scheduler=self.study.scheduler.asked_by(ask))  # type: ignore[attr-defined]
+    def meanwhile(self) -> Meanwhile:
+        """Let the user's code be asked, in all later calls, by what this returns."""
+        scheduler: Any = self.study.scheduler
+        asks = Meanwhile(scheduler.ask)
+        self.study = replace(self.study, scheduler=scheduler.asked_by(asks))
+        return asks
 
     def rows(self) -> tuple[Any, ...]:
         """Let free workers do what the scheduler wants; read what is decided."""
