@@ -6,6 +6,7 @@ happens, to the best or the worst of them, and workers run the study to its end.
 """
 
 import math
+from contextlib import suppress
 
 import pytest
 from harness.arrange import new_request, rows
@@ -13,6 +14,7 @@ from harness.row_invariants import broken_promises
 from harness.scheduled_study import ScheduledStudy
 from harness.scheduler_calls import DECIDED, SCHEDULERS
 
+from studydb.domain.errors import NotAllowed
 from studydb.domain.life.states import FINAL, Reason, State
 from studydb.operations import control
 from studydb.operations.enqueue import enqueue
@@ -49,14 +51,20 @@ class AtFirstRung:
         for _ in range(4):
             assert self.running._acquire()
         self.runs = list(self.running.held)
-        self.batches = {}
+        self.batches, self.answers = {}, {}
 
     def report(self, *numbers, value=None, first=1):
         for number in numbers or range(4):
             run = self.runs[number]
             value_now = falling(number, first) if value is None else value
             self.batches[number] = run.batch(value_now, first=first)
-            run.send(self.batches[number])
+            self.answers[number] = run.send(self.batches[number])
+
+    def obey(self):
+        """End the attempts that have a verdict."""
+        for number, answer in self.answers.items():
+            if answer.verdict is not None:
+                self.running._end(self.runs[number], Reason.PREEMPTED)
 
     def run_to_the_end(self):
         self.running.run(slots=4)
@@ -116,9 +124,13 @@ def test_trial_that_fails_at_a_rung_holds_up_no_other(at_rung, number):
 
 
 @pytest.mark.parametrize("number", [AtFirstRung.BEST, AtFirstRung.WORST])
-def test_trial_that_a_person_stops_at_a_rung_ends_and_is_never_promoted(at_rung, number):
+@pytest.mark.parametrize("waits", [False, True], ids=["before it pauses", "while it waits"])
+def test_trial_that_a_person_stops_at_a_rung_ends_and_is_never_promoted(at_rung, number, waits):
     at_rung.report()
-    at_rung.ask(control.stop, [number])
+    if waits:
+        at_rung.obey()
+    with suppress(NotAllowed):  # the scheduler has stopped it before
+        at_rung.ask(control.stop, [number])
 
     at_rung.run_to_the_end()
 
@@ -146,8 +158,11 @@ def test_trial_that_a_person_pauses_at_a_rung_waits_for_this_person(at_rung, num
 
 
 @pytest.mark.parametrize("number", [AtFirstRung.BEST, AtFirstRung.WORST])
-def test_invalidated_trial_leaves_the_rung(at_rung, number):
+@pytest.mark.parametrize("waits", [False, True], ids=["before it pauses", "while it waits"])
+def test_invalidated_trial_leaves_the_rung(at_rung, number, waits):
     at_rung.report()
+    if waits:
+        at_rung.obey()
     at_rung.ask(invalidate, [number], reason="wrong labels")
 
     at_rung.run_to_the_end()

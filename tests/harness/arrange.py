@@ -178,11 +178,17 @@ class SimulatedWorker:
 
 
 class Run:
-    """An attempt of a simulated worker; it numbers its flushes and counts its steps."""
+    """
+    An attempt of a simulated worker; it numbers its flushes and counts its steps.
+
+    Attributes:
+        last: The batch that was sent last.
+    """
 
     def __init__(self, worker: SimulatedWorker, claimed: Claim) -> None:
         self.worker, self.claimed = worker, claimed
         self.flush_no = 0
+        self.last: Batch | None = None
         self.after_step = claimed.checkpoint.step if claimed.checkpoint else 0
         self.summary = Summary() if claimed.lease.attempt == 1 else None
         self.tally = Tally(worker.study.objective.metric)
@@ -201,7 +207,7 @@ class Run:
         answer = sent(
             study, lambda whole: report(database, study, lease=self.lease, batch=whole), batch
         )
-        self.flush_no, self.summary = batch.flush_no, answer.summary
+        self.flush_no, self.summary, self.last = batch.flush_no, answer.summary, batch
         self.tally.add(batch.results)
         if batch.results:
             self.after_step = batch.results[-1].step

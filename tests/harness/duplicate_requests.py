@@ -402,6 +402,7 @@ def _ending_the_draws(database: Database) -> Call:
 
 FINISHES: dict[str, Arranged] = {
     **custom_scheduler_requests.FINISHES,
+    **rung_requests.FINISHES,
     "finish": _finishing,
     "finish_in_a_single_statement": partial(_finishing, with_tally=True),
     "finish_of_a_trial_that_is_done": partial(_finishing, with_tally=True, done=True),

@@ -10,14 +10,16 @@ from harness.control_requests import Arranged, Call
 from studydb.db import Database
 from studydb.domain.life.decisions import RungKey
 from studydb.domain.life.states import Reason
-from studydb.domain.records import Study
+from studydb.domain.records import Claimant, Study
 from studydb.domain.scheduling import Close, Scheduler
 from studydb.operations import control
 from studydb.operations.close_rung import close_rung
+from studydb.operations.finish import finish
 from studydb.operations.give_up import give_up
-from studydb.operations.promote import promote
+from studydb.operations.invalidate import invalidate
+from studydb.operations.promote import NextStep, promote
 from studydb.operations.report import report
-from studydb.schedulers import ASHA, HyperBand, MedianStopping
+from studydb.schedulers import ASHA, HyperBand, MedianStopping, OneEpoch
 
 
 def _reporting(database: Database, study: Study, *values: float, done: bool = False) -> Call:
@@ -117,6 +119,87 @@ def _steering_a_waiting_trial(operation: Callable[..., None], database: Database
     return lambda over: operation(over, study, [0], request)
 
 
+def _reporting_by_rank(database: Database) -> Call:
+    scheduler = ASHA(max_t=9, reduction_factor=2, rule="syne_tune")
+    study = new_study(database, scheduler=scheduler)
+    for value in (0.1, 0.2):
+        SimulatedWorker(database, study).take().report(value)
+    return _reporting(database, study, 0.5)
+
+
+def _reporting_a_mean_that_pauses(database: Database) -> Call:
+    study = new_study(database, scheduler=MedianStopping(min_samples=1, hard_stop=False))
+    SimulatedWorker(database, study).take().report(0.25)
+    return _reporting(database, study, 0.5, 0.75)
+
+
+def _reporting_at_two_rungs(database: Database) -> Call:
+    """The report enters two rungs, of which the second is new."""
+    study = new_study(database, scheduler=ASHA(max_t=9, reduction_factor=3))
+    SimulatedWorker(database, study).take().report(0.9)
+    return _reporting(database, study, 0.5, 0.4, 0.3)
+
+
+def _with_closed_rung(database: Database) -> Study:
+    """A study of OneEpoch that has chosen one of its two trials, and was extended."""
+    study = new_study(database, scheduler=OneEpoch(i=1, top_k=1, max_t=9), num_trials=2)
+    worker = SimulatedWorker(database, study)
+    for value in (0.1, 0.5):
+        run = worker.take()
+        run.report(value)
+        run.finish(outcome=Reason.PREEMPTED)
+    close_rung(database, study, Close(RungKey(0, 1), keep=1))
+    control.extend(database, study, new_request(), n_more=1)
+    return study
+
+
+def _reporting_at_a_closed_rung(database: Database) -> Call:
+    return _reporting(database, _with_closed_rung(database), 0.3)
+
+
+def promoting_to_the_end_of_a_rung(study: Study, claimant: Claimant) -> Call:
+    """The call promotes a trial, and then ends the rung if no trial waits there any more."""
+
+    def call(over: Database) -> NextStep:
+        step = promote(over, study, claimant)
+        give_up(over, study)
+        return step
+
+    return call
+
+
+def promoting_the_chosen_trial(database: Database) -> Call:
+    """The call gives a trial up, promotes the other, and ends the rung."""
+    study = _with_closed_rung(database)
+    return promoting_to_the_end_of_a_rung(study, SimulatedWorker(database, study).claimant())
+
+
+def _promoting_in_the_end_game(database: Database) -> Call:
+    """All trials wait at the first rung, and none is to be promoted by the rule of the rungs."""
+    scheduler = ASHA(max_t=9, reduction_factor=3, type="promotion", end_game=0.5)
+    study = new_study(database, scheduler=scheduler, num_trials=1)
+    worker = SimulatedWorker(database, study)
+    run = worker.take()
+    run.report(0.5)
+    run.finish(outcome=Reason.PREEMPTED)
+    claimant = worker.claimant()
+    return lambda over: promote(over, study, claimant)
+
+
+def _invalidating_a_waiting_trial(database: Database) -> Call:
+    study, request = _with_waiting_trials(database), new_request()
+    return lambda over: invalidate(over, study, [0], request, reason="wrong labels")
+
+
+def _finishing_at_a_rung_of_waiting_trials(database: Database) -> Call:
+    """The attempt ends with results that pause its trial at the rung."""
+    study = _with_waiting_trials(database)
+    run = SimulatedWorker(database, study).ask()
+    assert run is not None
+    given: Any = {"lease": run.lease, "outcome": Reason.PREEMPTED, "batch": run.batch(0.3)}
+    return lambda over: finish(over, study, **given)
+
+
 REPORTS: dict[str, Arranged] = {
     "report_at_a_rung": _reporting_at_a_rung,
     "report_that_pauses_at_a_rung": _reporting_at_a_rung_of_waiting_trials,
@@ -126,10 +209,20 @@ REPORTS: dict[str, Arranged] = {
     "report_at_a_new_rung": _reporting_at_a_new_rung,
     "report_at_max_t": _reporting_at_max_t,
     "report_a_mean": _reporting_a_mean,
+    "report_by_rank": _reporting_by_rank,
+    "report_a_mean_that_pauses": _reporting_a_mean_that_pauses,
+    "report_at_two_rungs": _reporting_at_two_rungs,
+    "report_at_a_closed_rung": _reporting_at_a_closed_rung,
+}
+
+FINISHES: dict[str, Arranged] = {
+    "finish_that_pauses_at_a_rung": _finishing_at_a_rung_of_waiting_trials,
 }
 
 OPERATIONS: dict[str, Arranged] = {
     "promote": _promoting,
+    "promote_in_the_end_game": _promoting_in_the_end_game,
+    "invalidate_a_waiting_trial": _invalidating_a_waiting_trial,
     "close_a_rung": _closing_a_rung,
     "give_up": _giving_up,
     "stop_a_waiting_trial": partial(_steering_a_waiting_trial, control.stop),

@@ -17,6 +17,7 @@ from harness.row_invariants import broken_promises
 from harness.scheduler_calls import JUDGED, OTHERS, SCHEDULERS, AtRung, in_order, told
 
 from studydb.db import connect
+from studydb.store import rung_ranks
 
 SCHEDULES = int(os.environ.get("STUDYDB_SCHEDULES", "1"))
 """The number of schedules in which each group of calls runs."""
@@ -60,3 +61,23 @@ def test_calls_at_a_rung_have_the_effect_of_a_serial_order(stage, name, calls):
         assert result.faults == [], result
         assert broken_promises(database, situation.study) == {}, result
         assert ([told(answer) for answer in result.answers], situation.rows()) in serial, result
+
+
+def test_trial_that_enters_a_rung_while_it_is_invalidated_does_not_rank_there(stage, monkeypatch):
+    """The report comes after the invalidation has locked the trial's rungs, before the trial."""
+    database, interleaver = stage
+    situation = AtRung(database, "stopping")
+    report, invalidate = situation.call("report"), situation.call("invalidate")
+    lock, other = rung_ranks.lock, interleaver.databases[0]
+    other.clock = situation.clock
+
+    def lock_and_report(txn, **given):
+        monkeypatch.undo()
+        locked = lock(txn, **given)
+        report(other)
+        return locked
+
+    monkeypatch.setattr(rung_ranks, "lock", lock_and_report)
+    invalidate(database)
+
+    assert broken_promises(database, situation.study) == {}
