@@ -192,10 +192,11 @@ def read_decision(question: Question, answer: JudgeAnswer, plan: SchedulerPlan) 
         )
     if waits and not plan.resumes:
         raise DecisionFailed(f"{JUDGE} answered PAUSE; set resumes = True in its class.")
-    if answer.cutoff is not None and math.isnan(answer.cutoff):
-        raise DecisionFailed(f"{JUDGE} answered with the cutoff NaN.")
+    cutoff = answer.cutoff  # a rung whose scores are infinite has the cutoff NaN
+    if cutoff is not None and math.isnan(cutoff):
+        cutoff = None
     why = bounded(answer.why, LONGEST_WHY) if answer.why else None
-    return Decision(answer.action, answer.reason or reasons[0], entry, answer.cutoff, why=why)
+    return Decision(answer.action, answer.reason or reasons[0], entry, cutoff, why=why)
 
 
 def _read_entry(key: RungKey, entry: _EntryAnswer) -> Entry:

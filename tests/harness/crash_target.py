@@ -28,8 +28,14 @@ from fleet.trainables.scheduling import Cup
 from harness import arrange, duplicate_requests
 from harness.arrange import LEASE_S, RENEWAL_S, SimulatedWorker, enqueued, new_study
 from harness.asked_scheduler import described
-from harness.duplicate_requests import Arranged, Call, with_full_rung
+from harness.control_requests import Arranged, Call
+from harness.custom_scheduler_requests import promoting_by_a_custom_scheduler
 from harness.model_searcher import ModelSearch
+from harness.rung_requests import (
+    promoting_the_chosen_trial,
+    promoting_to_the_end_of_a_rung,
+    with_full_rung,
+)
 from harness.snapshot import BEGINNING
 from studydb.analysis.wide import trial_view
 from studydb.db import Database, connect
@@ -40,7 +46,6 @@ from studydb.domain.scheduling import Idle
 from studydb.operations import proposer
 from studydb.operations.checkpoints import delete_rows
 from studydb.operations.delete import delete, stop_for_deletion
-from studydb.operations.promote import promote
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.user_work import pause_undecided, record_idle
 from studydb.operations.wide_views import drop_views, make_views
@@ -80,14 +85,9 @@ def _recovering_a_host(database: Database) -> Call:
 
 
 def _promoting_from_a_rung_that_closes(database: Database) -> Call:
-    """
-    The call closes the rung, gives trials up, and promotes a trial.
-
-    A second call ends the rung, at which no trial waits any more.
-    """
+    """The call closes the rung, gives trials up, promotes a trial, and ends the rung."""
     study = with_full_rung(database, 0.5, 0.1, 0.9)
-    claimant = SimulatedWorker(database, study).claimant()
-    return lambda over: promote(over, study, claimant)
+    return promoting_to_the_end_of_a_rung(study, SimulatedWorker(database, study).claimant())
 
 
 def _pausing_because_no_work_was_named(database: Database) -> Call:
@@ -156,6 +156,8 @@ OPERATIONS: dict[str, Arranged] = {
     "recover": _recovering,
     "recover_host": _recovering_a_host,
     "promote_from_a_rung_that_closes": _promoting_from_a_rung_that_closes,
+    "promote_the_chosen_trial": promoting_the_chosen_trial,
+    "promote_by_a_custom_scheduler": promoting_by_a_custom_scheduler,
     "end_turn_of_dead": _ending_the_turn_of_a_dead_process,
     "pause_undecided": _pausing_because_no_work_was_named,
     "record_idle": _recording_that_a_scheduler_is_idle,

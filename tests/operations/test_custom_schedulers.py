@@ -4,6 +4,7 @@ import threading
 from dataclasses import dataclass, replace
 
 import pytest
+from fleet.trainables.scheduling import Cup
 from harness.arrange import (
     SimulatedWorker,
     new_request,
@@ -25,6 +26,7 @@ from studydb.lease.acquire import Acquirer
 from studydb.lease.held import HeldAttempt
 from studydb.lease.scheduler_judge import SchedulerJudge
 from studydb.operations import control
+from studydb.operations.close_rung import close_rung
 from studydb.operations.finish import finish
 from studydb.operations.promote import NextStep, promote
 from studydb.operations.report import report
@@ -405,6 +407,21 @@ def test_reader_that_cannot_ask_knows_the_end_from_the_record_until_a_rung_chang
         assert acquirer.look().status is Status.FINISHED
     control.extend(database, worker.study, new_request(), n_more=1)
     assert read_progress(database, reader).status is Status.RUNNING
+
+
+def test_end_is_known_although_the_last_search_for_work_has_given_trials_up(database):
+    """The scheduler is asked once more: the trials that were given up have left their rung."""
+    worker = under(database, Cup(milestones=(2,)), num_trials=2)
+    for value in (0.5, 0.3):
+        run = worker.take()
+        run.report(value, value)
+        run.finish(outcome=Reason.PREEMPTED)
+    reader = replace(worker.study, scheduler=replace(worker.study.scheduler, ask=None))
+    close_rung(database, worker.study, Close(RUNG, 0))
+
+    assert promote(database, worker.study, worker.claimant()) is NextStep.WAIT
+
+    assert read_progress(database, reader).status is Status.FINISHED
 
 
 def test_worker_that_only_looks_records_the_end(database, answers):
