@@ -56,15 +56,39 @@ _IS_KEPT = _place <= sa.tuple_(
 )
 """True if the trial of an entry may be resumed: the rung is open, or has kept the trial."""
 
+_IS_NOT_KEPT = _place > sa.tuple_(rung.c.closed_cutoff, rung.c.closed_ordinal)
+"""True if a closed rung has not kept the trial of an entry; NULL at an open rung."""
+
+_IS_PAUSED = (
+    sa.select(sa.and_(*_PAUSED))
+    .where(trial.c.id == rung_entry.c.trial_id)
+    .correlate(rung_entry)
+    .scalar_subquery()
+)
+"""
+True if the trial of an entry is PAUSED by the scheduler. PostgreSQL would plan a join from the
+trials, and then read all entries of the rung to find one.
+"""
+
 IS_GIVEN_UP = (
     rung_entry.c.waiting,
-    _place > sa.tuple_(rung.c.closed_cutoff, rung.c.closed_ordinal),  # NULL at an open rung
+    _IS_NOT_KEPT,
     *_PAUSED,
 )
 """All true if a PAUSED trial waits at a closed rung and was not kept."""
 
+_IN_ORDER = (rung_entry.c.score, rung_entry.c.ordinal)
+"""
+The order of the index of waiting entries. PostgreSQL would read a query without an order, but with
+a LIMIT, by the key of the rung, and thus all entries of the rung if none of them fits.
+"""
+
 _any_waiting = (
-    sa.select(rung_entry.c.trial_id).where(_ENTRIES, rung_entry.c.waiting).limit(1).correlate(rung)
+    sa.select(rung_entry.c.trial_id)
+    .where(_ENTRIES, rung_entry.c.waiting)
+    .order_by(*_IN_ORDER)
+    .limit(1)
+    .correlate(rung)
 )
 """LIMIT instead of EXISTS: PostgreSQL would plan EXISTS as a hash of all waiting entries."""
 
@@ -73,8 +97,8 @@ NONE_WAITS = _any_waiting.scalar_subquery().is_(None)
 
 ANY_GIVEN_UP = (
     sa.select(rung_entry.c.trial_id)
-    .join(trial, trial.c.id == rung_entry.c.trial_id)
-    .where(_ENTRIES, *IS_GIVEN_UP)
+    .where(_ENTRIES, rung.c.closed_at.is_not(None), rung_entry.c.waiting, _IS_NOT_KEPT, _IS_PAUSED)
+    .order_by(*_IN_ORDER)
     .limit(1)
     .correlate(rung)
     .scalar_subquery()
@@ -86,9 +110,8 @@ ANY_GIVEN_UP = (
 def _best_waiting(column: sa.Column[Any]) -> sa.ScalarSelect[Any]:
     return (
         sa.select(column)
-        .join(trial, trial.c.id == rung_entry.c.trial_id)
-        .where(_ENTRIES, rung_entry.c.waiting, _IS_KEPT, *_PAUSED)
-        .order_by(rung_entry.c.score, rung_entry.c.ordinal)
+        .where(_ENTRIES, rung_entry.c.waiting, _IS_KEPT, _IS_PAUSED)
+        .order_by(*_IN_ORDER)
         .limit(1)
         .correlate(rung)
         .scalar_subquery()

@@ -450,7 +450,6 @@ def test_worker_promotes_again_if_another_worker_claims_the_promoted_trial(datab
     assert acquirer.acquire().lease.number == 1
 
 
-@pytest.mark.row("A3", "A7")
 def test_acquirer_claims_an_enqueued_trial_before_the_next_promotion(database):
     study = study_of(database, num_trials=9)
     worker = SimulatedWorker(database, study)
@@ -493,6 +492,7 @@ def test_claim_that_is_sent_again_comes_before_a_promotion(database):
     assert trial_of(database, study, 1).state is State.PAUSED
 
 
+@pytest.mark.row("A3", "A7")
 def test_acquirer_claims_pending_trials_then_promotes_then_makes_new_trials(database):
     study = study_of(database, num_trials=5)
     worker = SimulatedWorker(database, study)

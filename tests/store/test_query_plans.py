@@ -327,6 +327,23 @@ def test_enqueued_trials_are_not_read_to_tell_a_scheduler_which_trials_are_under
     assert n_read == 1 + 3
 
 
+@pytest.mark.parametrize("read", [promotions.read_queues, closings.lock_closed])
+def test_waiting_trials_are_read_by_their_index_and_not_by_the_key_of_their_rung(
+    database, study, read
+):
+    true = "true" if database.postgresql else "1"
+    with database.begin() as txn:
+        # All entries of the key fit, and the key has the order of the table, unlike the scores.
+        txn.raw(f"UPDATE rung_entry SET waiting = {true}, score = (ordinal * 7919) % 3001")
+        txn.raw("ANALYZE")
+
+    (plan,) = plans(database, partial(read, study_id=study.id))
+
+    of_entries = r"rung_entry_pkey|sqlite_autoindex_rung_entry|trial_pkey on trial\b.*\n.*Merge"
+    assert "rung_entry_waiting" in plan
+    assert not re.search(of_entries, plan), plan
+
+
 def test_limits_are_read_from_the_row_of_the_study_alone(database, study):
     (plan,) = plans(database, partial(spending.read, study_id=study.id, lock=True))
 
