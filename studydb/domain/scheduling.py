@@ -136,6 +136,15 @@ class StudyView(Protocol):
         """Return the best score of the reporting trial, this report included."""
 
 
+class TrialCanBeClaimed(Exception):
+    """
+    A free worker has a trial to claim, so the scheduler need not name work.
+
+    Thousands of trials may be enqueued. So they are not listed for a scheduler that a worker asks
+    only after it has found nothing to claim.
+    """
+
+
 class QueueView(Protocol):
     """The rungs at which trials wait, as a snapshot without locks."""
 
@@ -182,6 +191,10 @@ class QueueView(Protocol):
         Return the last steps of the trials of a bracket that train, or that a worker may claim.
 
         A trial that a person has paused does not count, so nothing waits for this person.
+
+        Raises:
+            TrialCanBeClaimed: A worker may claim a trial now. Do not catch it: the worker claims
+                the trial, and the scheduler is asked again when there is nothing to claim.
         """
 
 

@@ -17,7 +17,7 @@ from studydb.db.decision_schema import rung, rung_entry
 from studydb.db.dialect import is_listed, now
 from studydb.db.schema import trial
 from studydb.domain.life.decisions import Action, DecidedBy
-from studydb.store.promotions import ANY_GIVEN_UP, IS_GIVEN_UP, NONE_WAITS
+from studydb.store.promotions import ANY_GIVEN_UP, IN_ORDER, IS_GIVEN_UP, NONE_WAITS
 from studydb.store.rungs import NONE_KEPT, Rung
 
 MOST = 100
@@ -28,8 +28,6 @@ MOST_KEPT = 2**62
 
 _STUDY = sa.bindparam("study", type_=sa.BigInteger)
 _WAITING = (rung_entry.c.rung_id == sa.bindparam("rung"), rung_entry.c.waiting)
-
-_PLACE = (rung_entry.c.score, rung_entry.c.ordinal)
 
 _BY_PERSON = (
     sa.select(
@@ -49,16 +47,16 @@ A join would be planned as a hash of all trials.
 """
 
 _LAST_KEPT = Prepared(
-    sa.select(*_PLACE)
+    sa.select(*IN_ORDER)
     .where(*_WAITING, _BY_PERSON == 0)
-    .order_by(*_PLACE)
+    .order_by(*IN_ORDER)
     .limit(1)
     .offset(sa.bindparam("n_before", type_=sa.BigInteger))
 )
 _ALL_KEPT = Prepared(
-    sa.select(*_PLACE)
+    sa.select(*IN_ORDER)
     .where(*_WAITING)
-    .order_by(_BY_PERSON, *_PLACE)
+    .order_by(_BY_PERSON, *IN_ORDER)
     .limit(sa.bindparam("keep", type_=sa.BigInteger))
 )
 _CLOSE = Prepared(

@@ -106,6 +106,19 @@ def test_rung_waits_for_a_running_trial_and_not_for_a_failed_trial(database):
     assert worker.claim().lease.number == 1
 
 
+def test_trial_that_can_be_claimed_is_claimed_before_a_rung_closes(database, study, worker):
+    wait_at_the_rung(worker, 0.5, 0.1)
+    enqueue(database, study, {}, new_request())
+
+    assert step_of(database, study, worker) is NextStep.CLAIM
+    assert rung_of(database, "closed_at") == (None,)
+    assert read_progress(database, study).status is Status.RUNNING
+    worker.claim().finish(0.2, outcome=Reason.FAILED)
+
+    assert step_of(database, study, worker) is NextStep.CLAIM
+    assert rung_of(database, "closed_at") != (None,)
+
+
 @pytest.mark.parametrize("end", ["stop", "pause"])
 def test_rung_does_not_wait_for_a_trial_that_a_person_has_stopped_or_paused(
     database, study, worker, end

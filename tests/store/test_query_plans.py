@@ -9,10 +9,12 @@ import pytest
 from harness.arrange import LEASE_S, LOSS, new_study, process, token
 from harness.filled_study import ENTRIES, explain_postgresql, explain_sqlite, filled_study
 
+from studydb.db import Txn
 from studydb.domain.life.states import Mode, Origin, State
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.quantile import Cut
 from studydb.domain.records import QUEUE_START, Batch, Claimant, Lease, Proposal
+from studydb.domain.scheduling import TrialCanBeClaimed
 from studydb.store import (
     attempts,
     checkpoints,
@@ -184,7 +186,10 @@ HOT = {
         "rung_entry_rank",
     ),
     "promotion": (lambda txn: promotions.read_queues(txn, study_id=1), "rung_entry_waiting"),
-    "underway": (lambda txn: promotions.read_queues(txn, study_id=1).underway(0), "trial_running"),
+    "underway": (
+        lambda txn: promotions.underway(txn, study_id=1),
+        "(?s)(?=.*trial_running)(?=.*trial_paused_by_study).*trial_backoff",
+    ),
     "cut": (lambda txn: closings.close(txn, rung=RUNG, keep=9), "rung_entry_waiting"),
     "given up": (
         lambda txn: closings.lock_given_up(txn, study_id=1, rungs=[1, 2]),
@@ -303,6 +308,47 @@ def test_every_frequent_statement_uses_its_index(database, study):
     found = {name: plans(database, call) for name, (call, _) in HOT.items()}
 
     assert {name: plan for name, plan in found.items() if not is_good(name, plan)} == {}
+
+
+def test_enqueued_trials_are_not_read_to_tell_a_scheduler_which_trials_are_underway(
+    database, study, monkeypatch
+):
+    n_read = 0
+
+    def counted(txn, *given, **binds):
+        nonlocal n_read
+        found = read(txn, *given, **binds)
+        n_read += len(found)
+        return found
+
+    with database.begin(write=False) as txn:
+        view = promotions.read_queues(txn, study_id=study.id)
+        read = Txn.all
+        monkeypatch.setattr(Txn, "all", counted)
+
+        with pytest.raises(TrialCanBeClaimed):
+            view.underway(0)
+        running = promotions.underway(txn, study_id=study.id)
+
+    assert running == {0: [0, 0, 0]}
+    assert n_read == 1 + 3
+
+
+@pytest.mark.parametrize("read", [promotions.read_queues, closings.lock_closed])
+def test_waiting_trials_are_read_by_their_index_and_not_by_the_key_of_their_rung(
+    database, study, read
+):
+    true = "true" if database.postgresql else "1"
+    with database.begin() as txn:
+        # All entries of the key fit, and the key has the order of the table, unlike the scores.
+        txn.raw(f"UPDATE rung_entry SET waiting = {true}, score = (ordinal * 7919) % 3001")
+        txn.raw("ANALYZE")
+
+    (plan,) = plans(database, partial(read, study_id=study.id))
+
+    of_entries = r"rung_entry_pkey|sqlite_autoindex_rung_entry|trial_pkey on trial\b.*\n.*Merge"
+    assert "rung_entry_waiting" in plan
+    assert not re.search(of_entries, plan), plan
 
 
 def test_limits_are_read_from_the_row_of_the_study_alone(database, study):
