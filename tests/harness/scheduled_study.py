@@ -136,7 +136,9 @@ class ScheduledStudy:
 
     def _acquire(self) -> bool:
         place = self.rng.randrange(len(self.workers))
-        claimed = self.send(self.acquirers[place].acquire)
+        acquirer = self.acquirers[place]
+        acquirer._watch.forget()  # else the time decides whether an idle worker looks again
+        claimed = self.send(acquirer.acquire)
         if claimed is None:
             return False
         self.held.append(Run(self.workers[place], claimed))
