@@ -532,6 +532,7 @@ def test_large_option_is_found_again_in_the_row_of_either_database(storage_url):
     )
 
     (found,) = trusted_rules(study.record, load_keyring())
+    study.close()
 
     assert found.trainable.source == b'{"limit": 1e+30}'
 
