@@ -19,6 +19,7 @@ class _Quiet(WSGIRequestHandler):
 class S3Server:
     """
     Attributes:
+        bucket: The bucket of the present test.
         fail_every: Fail each request whose number is divisible by this; 0 for none.
         requests: The method and path of each request that was answered.
     """
@@ -31,6 +32,12 @@ class S3Server:
         self.fail_every = 0
         self.requests = []
         self.start()
+        self.reset()
+
+    def reset(self):
+        """Begin with an empty bucket, without faults."""
+        self.fail_every = 0
+        self.requests.clear()
         self.bucket = f"bucket-{uuid.uuid4()}"
         self.client().create_bucket(Bucket=self.bucket)
 

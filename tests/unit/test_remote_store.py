@@ -8,7 +8,6 @@ import threading
 import uuid
 
 import pytest
-from harness.s3_server import S3Server
 
 from studydb.artifacts import DirectoryStore, Place, digest_of, open_store, remote, remote_faults
 from studydb.artifacts.store_urls import RemoteStore
@@ -21,25 +20,10 @@ def place(step=3, attempt=1, study=STUDY):
     return Place(study, TRIAL, attempt, step, str(uuid.uuid4()))
 
 
-@pytest.fixture(scope="module")
-def shared_server():
-    server = S3Server()
-    yield server
-    server.stop()
-
-
 @pytest.fixture
-def server(shared_server, monkeypatch):
-    s3fs = pytest.importorskip("s3fs")
-    for name, value in shared_server.environment.items():
-        monkeypatch.setenv(name, value)
+def server(s3_server, monkeypatch):
     monkeypatch.setattr(remote_faults, "FIRST_WAIT_S", 0.01)
-    shared_server.bucket = f"bucket-{uuid.uuid4()}"
-    shared_server.client().create_bucket(Bucket=shared_server.bucket)
-    shared_server.requests.clear()
-    s3fs.S3FileSystem.clear_instance_cache()
-    yield shared_server
-    shared_server.fail_every = 0
+    return s3_server
 
 
 @pytest.fixture(params=["s3", "memory"])
@@ -281,6 +265,7 @@ def test_save_waits_for_a_server_that_goes_away_for_a_while(s3, server):
 
 
 def test_server_that_stays_away_fails_the_save_and_the_restore(s3, server, monkeypatch):
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     stored = s3.put_bytes(place(), b"connected")
     monkeypatch.setattr(remote, "WRITE_PATIENCE_S", 0.5)
     monkeypatch.setattr(remote, "READ_PATIENCE_S", 0.5)
