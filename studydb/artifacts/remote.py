@@ -183,6 +183,14 @@ class RemoteStore:
         with self._removing(url):
             self._remove(self._locate(url))
 
+    def delete_unfinished(self, url: str) -> None:
+        with self._removing(url):
+            path = self._locate(url)
+            self._remove(path)
+            self._abort_uploads(path)
+            if self._scheme.renames:
+                self._remove_one(_temporary(path))
+
     def delete_study(self, study_uuid: str) -> None:
         name = check_uuid(study_uuid, noun="study")
         with self._removing(f"{self.url}/{name}"):

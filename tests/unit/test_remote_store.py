@@ -414,3 +414,33 @@ def test_memory_of_a_round_trip_does_not_grow_with_the_directory(s3, tmp_path):
 
     assert int(done.stdout) < 120
     assert (tmp_path / "copy" / "w").stat().st_size == 300 << 20
+
+
+def test_multipart_upload_of_a_dead_process_is_removed_with_its_object(s3, server):
+    where, other = place(), place()
+    for one in (where, other):
+        key = f"prefix/{'/'.join(one.parts)}"
+        server.client().create_multipart_upload(Bucket=server.bucket, Key=key)
+        server.client().create_multipart_upload(Bucket=server.bucket, Key=f"{key}/files/0")
+
+    s3.delete_unfinished(f"{s3.url}/{'/'.join(where.parts)}")
+
+    kept = f"prefix/{'/'.join(other.parts)}"
+    assert server.unfinished() == [kept, f"{kept}/files/0"]
+
+
+def test_error_that_may_pass_is_tried_again_and_another_is_not(monkeypatch):
+    monkeypatch.setattr(remote_faults, "FIRST_WAIT_S", 0.01)
+    errors = [TimeoutError(), ConnectionError(), OSError()]
+
+    def failing():
+        if errors:
+            raise errors.pop()
+        return "done"
+
+    assert remote_faults.retry_transient(failing, patience_s=60.0) == "done"
+    for final in (FileNotFoundError(), PermissionError(), OSError(28, "full"), CheckpointError()):
+        errors = [TimeoutError(), final]
+        with pytest.raises(type(final)):
+            remote_faults.retry_transient(failing, patience_s=60.0)
+        assert len(errors) == 1
