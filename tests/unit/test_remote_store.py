@@ -444,3 +444,15 @@ def test_error_that_may_pass_is_tried_again_and_another_is_not(monkeypatch):
         with pytest.raises(type(final)):
             remote_faults.retry_transient(failing, patience_s=60.0)
         assert len(errors) == 1
+
+
+def test_delete_fails_if_the_directory_on_the_other_host_is_missing(monkeypatch):
+    scheme = remote.Scheme("sftp", "", options=(), renames=True)
+    monkeypatch.setitem(remote.SCHEMES, "memory", scheme)
+    store = open_store(f"memory://{uuid.uuid4()}/prefix")
+    url = f"{store.url}/{'/'.join(place().parts)}"
+
+    with pytest.raises(CheckpointError, match="cannot be removed"):
+        store.delete(url)
+    store._files.makedirs(store._root)
+    store.delete(url)
