@@ -4,7 +4,7 @@ from studydb.db import Database, Txn
 from studydb.db.faults import Duplicate
 from studydb.domain.records import Checkpoint, Lease
 from studydb.operations.flushing import lost
-from studydb.store import checkpoints, leases
+from studydb.store import checkpoints, leases, uploads
 
 
 def save(
@@ -17,7 +17,7 @@ def save(
     all earlier checkpoints' steps, the trial's losses are set to 0.
 
     Args:
-        data: The bytes of an inline checkpoint.
+        data: The bytes of an inline checkpoint; None for one that `begin_upload` has recorded.
 
     Returns:
         Expired checkpoints, whose bytes may now be deleted.
@@ -32,6 +32,8 @@ def save(
                 return _saved_before(txn, lease, checkpoint)
 
             row_id = checkpoints.insert(txn, lease=lease, what=checkpoint, data=data)
+            if data is None:
+                uploads.end(txn, uuid=checkpoint.uuid)
             advanced = checkpoint.step > held.checkpoint_step
             checkpoints.set_to_restore(
                 txn,

@@ -20,7 +20,7 @@ from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from fleet.trainables.scheduling import Cup
@@ -47,6 +47,7 @@ from studydb.operations import proposer
 from studydb.operations.checkpoints import delete_rows
 from studydb.operations.delete import delete, stop_for_deletion
 from studydb.operations.recover import recover, recover_host
+from studydb.operations.uploads import abandoned_uploads, begin_upload, delete_upload
 from studydb.operations.user_work import pause_undecided, record_idle
 from studydb.operations.wide_views import drop_views, make_views
 from studydb.store import promotions
@@ -109,6 +110,15 @@ def _deleting_rows(database: Database) -> Call:
     return lambda over: delete_rows(over, removed=removed)
 
 
+def _deleting_an_upload(database: Database) -> Call:
+    study = new_study(database)
+    run = SimulatedWorker(database, study).take()
+    begin_upload(database, lease=run.lease, uuid=str(uuid4()), url="file:///store/x")
+    run.finish(0.5)
+    (left,) = abandoned_uploads(database, study)
+    return lambda over: delete_upload(over, upload_id=left.id)
+
+
 def _closing(database: Database) -> Call:
     study = new_study(database)
     return lambda over: stop_for_deletion(over, study)
@@ -162,6 +172,7 @@ OPERATIONS: dict[str, Arranged] = {
     "pause_undecided": _pausing_because_no_work_was_named,
     "record_idle": _recording_that_a_scheduler_is_idle,
     "delete_rows": _deleting_rows,
+    "delete_upload": _deleting_an_upload,
     "close": _closing,
     "delete": _deleting,
     "make_views": _making_views,

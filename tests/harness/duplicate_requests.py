@@ -25,6 +25,7 @@ from harness.arrange import (
 )
 from harness.control_requests import ENDS_OF_ATTEMPTS, REQUESTS_OF_PEOPLE, Arranged, Call
 from harness.model_searcher import ModelSearch
+from harness.upload_requests import UPLOADS
 from studydb.db import Database
 from studydb.domain.failures import Failure
 from studydb.domain.life.custom_rule import CustomRule, RuleDecision, RuleFailure
@@ -474,6 +475,7 @@ OPERATIONS: dict[str, Arranged] = {
     "report_in_a_second_attempt": _reporting_in_a_second_attempt,
     **FINISHES,
     "save": _saving,
+    **UPLOADS,
     "mark_corrupt": _marking_corrupt,
     "record_event": _recording_an_event,
     "record_model_failure": _recording_a_model_failure,

@@ -39,6 +39,7 @@ from studydb.store import (
     spending,
     sweeps,
     trials,
+    uploads,
     view_rows,
 )
 
@@ -154,6 +155,10 @@ HOT = {
     "notes on a trial": (
         lambda txn: notes.newest(txn, study_id=1, trial_id=1, limit=9),
         "note_trial",
+    ),
+    "abandoned uploads": (
+        lambda txn: uploads.abandoned(txn, study_id=1),
+        "ix_upload_study_id",
     ),
     "pins of a trial": (lambda txn: pins.release(txn, trial_ids=[1]), "pin_trial"),
     "trials without config": (
