@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -124,15 +124,16 @@ def pids_with_environment(entry: bytes) -> list[int]:
     return [pid for pid in _pids() if entry in environment_of(pid)]
 
 
-def values_in_environments(name: str) -> list[tuple[int, str]]:
-    """The pids of processes that started with this variable, and its values; none without /proc."""
-    start = f"{name}=".encode()
-    return [
-        (pid, entry.removeprefix(start).decode(errors="replace"))
-        for pid in _pids()
-        for entry in environment_of(pid)
-        if entry.startswith(start)
-    ]
+def environments_with(name: str) -> list[tuple[int, dict[str, str]]]:
+    """The pids and environments of processes that started with a variable; none without /proc."""
+    found = [(pid, dict(_variables_of(pid))) for pid in _pids()]
+    return [(pid, environment) for pid, environment in found if name in environment]
+
+
+def _variables_of(pid: int) -> Iterator[tuple[str, str]]:
+    for entry in environment_of(pid):
+        name, _, value = entry.decode(errors="replace").partition("=")
+        yield name, value
 
 
 def _pids() -> list[int]:

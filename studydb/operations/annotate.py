@@ -65,6 +65,8 @@ def tag(
         for number in wanted if len(ids) < len(wanted) else ():
             existing_trial(txn, study, number)  # raises UnknownTrial for the missing one
 
+        if add:
+            tags.mark(txn, trial_ids=ids)  # first, because trials are locked before their tags
         tags.remove(txn, study_id=study.id, trial_ids=ids, tags=remove)
         for key in add:
             tags.add(txn, study_id=study.id, trial_ids=ids, tag=key)

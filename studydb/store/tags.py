@@ -72,12 +72,16 @@ _counted = (
 _MOST = Prepared(sa.select(sa.func.coalesce(sa.func.max(_counted.c.n), 0).label("n")))
 
 
-def add(txn: Txn, *, study_id: int, trial_ids: Sequence[int], tag: str) -> None:
-    """Add a tag to trials; trials that have it keep it."""
+def mark(txn: Txn, *, trial_ids: Sequence[int]) -> None:
+    """Mark trials that get tags. This locks the trials that were not marked."""
     ids = list(trial_ids)
     if txn.all(_LOCK_UNMARKED, ids=ids):
         txn.run(_MARK, ids=ids)
-    txn.run(_ADD, study=study_id, ids=ids, new_key=tag)
+
+
+def add(txn: Txn, *, study_id: int, trial_ids: Sequence[int], tag: str) -> None:
+    """Add a tag to trials that are marked; trials that have it keep it."""
+    txn.run(_ADD, study=study_id, ids=list(trial_ids), new_key=tag)
 
 
 def remove(txn: Txn, *, study_id: int, trial_ids: Sequence[int], tags: Sequence[str]) -> None:

@@ -16,12 +16,12 @@ from studydb.child.forking import SERVER_ID_VARIABLE, ChildKind
 from studydb.child.job import Job, write_job
 from studydb.domain.records import Process
 from studydb.processes import (
+    environments_with,
     is_alive,
     is_local,
     kill_group,
     pids_with_environment,
     this_process,
-    values_in_environments,
 )
 from studydb.settings import scrubbed_environment
 from studydb.worker.children import ChildProcess, Forker, ForkerDied
@@ -47,6 +47,9 @@ _START = (
 _COMMAND = (sys.executable, "-P", "-c", _START, str(Path(studydb.__file__).parents[1]))
 _CLOSE_TIMEOUT_S = 2.0
 _TICK_S = 0.01
+
+_BATCH_JOB = "SLURM_JOB_ID"
+"""The variable that Slurm sets anew in each job. A job has all other variables of its submitter."""
 
 
 class _Server:
@@ -102,8 +105,8 @@ class _Server:
 
 
 def _new_id() -> str:
-    worker = this_process()
-    identity = (worker.boot_id, worker.pid_namespace, worker.pid, worker.started)
+    worker, batch_job = this_process(), os.environ.get(_BATCH_JOB, "")
+    identity = (worker.boot_id, worker.pid_namespace, worker.pid, worker.started, batch_job)
     return " ".join(map(str, (uuid4().hex, *identity)))
 
 
@@ -113,18 +116,26 @@ def _kill_descendants_of_dead_workers() -> None:
 
     Either of the two kills all descendants when the other dies. If both are killed at once, a
     descendant in a process group of its own lives on.
+
+    A batch job has the variables of the trial that submitted it, but goes on after this trial's
+    worker. It is known by its other job ID. Where there is none, this process may be in such a job
+    itself; so processes with the variable's value of this process are left alone.
     """
-    for pid, server_id in values_in_environments(SERVER_ID_VARIABLE):
-        worker = _worker_of(server_id)
-        if worker is not None and is_local(worker) and not is_alive(worker):
+    found = environments_with(SERVER_ID_VARIABLE)
+    own_id = dict(found).get(os.getpid(), {}).get(SERVER_ID_VARIABLE)
+    for pid, environment in found:
+        server_id = environment[SERVER_ID_VARIABLE]
+        if server_id != own_id and _is_left(server_id, environment.get(_BATCH_JOB)):
             kill_group(pid)
 
 
-def _worker_of(server_id: str) -> Process | None:
+def _is_left(server_id: str, batch_job: str | None) -> bool:
+    """Tell whether the worker in a fork server's id is dead, and ran in this batch job, if any."""
     match server_id.split(" "):
-        case [_, boot_id, namespace, pid, started] if pid.isdecimal() and started.isdecimal():
-            return Process("", boot_id, namespace, int(pid), int(started))
-    return None
+        case [_, boot, namespace, pid, started, job] if pid.isdecimal() and started.isdecimal():
+            worker = Process("", boot, namespace, int(pid), int(started))
+            return (batch_job or job) == job and is_local(worker) and not is_alive(worker)
+    return False
 
 
 class ForkServer:

@@ -29,6 +29,7 @@ from studydb.domain.errors import StorageBusy
 from studydb.domain.life.decisions import RungKey
 from studydb.domain.life.states import Reason, State, Status
 from studydb.operations import control, flushing
+from studydb.operations.annotate import tag
 from studydb.operations.delete import delete
 from studydb.operations.discard import discard
 from studydb.operations.flushing import lock_rungs
@@ -85,6 +86,14 @@ def stopping_two(database):
     for _ in range(2):
         enqueued(database, study)
     return lambda: control.stop(database, study, [1, 0], new_request())
+
+
+def tagging_two(database):
+    study = new_study(database)
+    for _ in range(2):
+        enqueued(database, study)
+    tag(database, study, [0], new_request(), add=["a"])
+    return lambda: tag(database, study, [0, 1], new_request(), add=["b"], remove=["a"])
 
 
 def renewing_two(database):
@@ -164,6 +173,7 @@ ORDER = [
     (enqueueing, "study", ["counter WHERE shard = 0"]),
     (stopping_two, "trial WHERE number = 0", ["trial WHERE number = 1", "counter WHERE shard = 0"]),
     (stopping_two, "trial WHERE number = 1", ["counter WHERE shard = 0"]),
+    (tagging_two, "trial WHERE number = 1", ["tag"]),
     (renewing_two, "trial WHERE number = 0", ["trial WHERE number = 1"]),
 ]
 

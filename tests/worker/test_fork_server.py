@@ -20,6 +20,7 @@ import pytest
 from fleet.workers import eventually
 
 import studydb
+from studydb.child.forking import SERVER_ID_VARIABLE
 from studydb.child.messages import End, Ended, Reported
 from studydb.processes import (
     is_alive,
@@ -29,6 +30,7 @@ from studydb.processes import (
     start_of,
     this_process,
 )
+from studydb.worker import fork_server_client
 from studydb.worker.attempt_output import OutputPump
 from studydb.worker.fork_server_client import ForkServer
 
@@ -517,3 +519,40 @@ def test_close_of_the_output_pump_writes_what_is_in_the_pipes(tmp_path):
 
     assert (tmp_path / "stderr").read_bytes() == b"last words"
     output.finish()
+
+
+def of_dead_worker(batch_job=""):
+    """Make the value of a fork server's variable whose worker is dead: its pid was reused."""
+    me = this_process()
+    return f"id {me.boot_id} {me.pid_namespace} {me.pid} {me.started - 1} {batch_job}"
+
+
+def test_worker_in_the_environment_of_a_dead_workers_trial_does_not_kill_itself(
+    server, monkeypatch
+):
+    inherited = {SERVER_ID_VARIABLE: of_dead_worker()}
+    found, killed = [(pid, inherited) for pid in (os.getpid(), os.getppid())], []
+    # In its real environment, a process would also be killed by the workers of other tests.
+    monkeypatch.setattr(fork_server_client, "environments_with", lambda _: found)
+    monkeypatch.setattr(fork_server_client, "kill_group", killed.append)
+
+    server.start()
+
+    assert killed == []
+
+
+def test_worker_does_not_kill_the_batch_job_that_a_dead_workers_trial_has_submitted(server):
+    started = {}
+    for job in ("1", "2", None):
+        given = os.environ | {SERVER_ID_VARIABLE: of_dead_worker(batch_job="1")}
+        given |= {} if job is None else {"SLURM_JOB_ID": job}
+        started[job] = subprocess.Popen(["sleep", "60"], env=given, start_new_session=True)
+    try:
+        server.start()
+
+        assert started["1"].wait(5.0) == started[None].wait(5.0) == -signal.SIGKILL
+        assert started["2"].poll() is None
+    finally:
+        for each in started.values():
+            each.kill()
+            each.wait()
