@@ -20,6 +20,7 @@ COMMANDS = {
     "results": ("trials", "List one trial's results, step by step."),
     "best": ("trials", "Show a study's best trial."),
     "rungs": ("rungs", "List the rungs at which trials are compared."),
+    "checkpoints": ("checkpoints", "List the checkpoints of a study or a trial."),
     "export-checkpoint": ("export_checkpoint", "Copy a trial's checkpoint to a folder."),
     "workers": ("workers", "List the workers."),
     "drain": ("drain", "End a worker; its trials go to other workers."),

@@ -14,8 +14,8 @@ from studydb.domain.records import Checkpoint, Lease
 _FIELDS = tuple(
     field.name for field in fields(Checkpoint) if field.name not in ("id", "trial_uuid")
 )
-_COLUMNS = (checkpoint.c.id, *(checkpoint.c[name] for name in _FIELDS))
-_OF_TRIAL = sa.select(*_COLUMNS, trial.c.uuid.label("trial_uuid")).join(
+COLUMNS = (checkpoint.c.id, *(checkpoint.c[name] for name in _FIELDS))
+OF_TRIAL = sa.select(*COLUMNS, trial.c.uuid.label("trial_uuid")).join(
     trial, trial.c.id == checkpoint.c.trial_id
 )
 
@@ -60,7 +60,7 @@ _EXPIRE = Prepared(
         checkpoint.c.removed_at.is_(None),
     )
     .values(removed_at=now(), data=None)
-    .returning(*_COLUMNS)
+    .returning(*COLUMNS)
 )
 
 _TO_DISCARD = Prepared(
@@ -91,7 +91,7 @@ _RESTORE_KEPT = Prepared(
 )
 
 _EXPIRED = Prepared(
-    sa.select(*_COLUMNS)
+    sa.select(*COLUMNS)
     .where(
         checkpoint.c.trial_id == sa.bindparam("trial"),
         checkpoint.c.removed_at.is_not(None),
@@ -100,8 +100,8 @@ _EXPIRED = Prepared(
     .order_by(checkpoint.c.id)
 )
 
-_FIND = Prepared(_OF_TRIAL.where(checkpoint.c.id == sa.bindparam("checkpoint")))
-_BY_UUID = Prepared(sa.select(*_COLUMNS).where(checkpoint.c.uuid == sa.bindparam("by_uuid")))
+_FIND = Prepared(OF_TRIAL.where(checkpoint.c.id == sa.bindparam("checkpoint")))
+_BY_UUID = Prepared(sa.select(*COLUMNS).where(checkpoint.c.uuid == sa.bindparam("by_uuid")))
 _DATA = Prepared(sa.select(checkpoint.c.data).where(checkpoint.c.id == sa.bindparam("checkpoint")))
 
 _CORRUPT = Prepared(
@@ -112,7 +112,7 @@ _CORRUPT = Prepared(
 )
 
 _SOURCE = Prepared(
-    _OF_TRIAL.where(
+    OF_TRIAL.where(
         checkpoint.c.id
         == sa.select(_clone.c.source_checkpoint_id)
         .where(_clone.c.id == sa.bindparam("trial"))
@@ -127,7 +127,7 @@ _SET_SOURCE = Prepared(
 )
 
 _BEFORE = Prepared(
-    _OF_TRIAL.where(
+    OF_TRIAL.where(
         checkpoint.c.trial_id == sa.bindparam("trial"),
         checkpoint.c.id < sa.bindparam("checkpoint"),
         checkpoint.c.removed_at.is_(None),

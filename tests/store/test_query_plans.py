@@ -15,6 +15,7 @@ from studydb.domain.quantile import Cut
 from studydb.domain.records import QUEUE_START, Batch, Claimant, Lease, Proposal
 from studydb.store import (
     attempts,
+    checkpoint_listing,
     checkpoints,
     claims,
     clones,
@@ -175,6 +176,18 @@ HOT = {
     ),
     "requests": (lambda txn: leases.requests(txn, leases=[LEASE], worker_id=1), TRIAL_KEY),
     "discard": (lambda txn: checkpoints.discard(txn, trial_id=1), "ix_checkpoint_trial_id"),
+    "checkpoints of a trial": (
+        lambda txn: checkpoint_listing.of_trial(txn, trial_id=1),
+        "ix_checkpoint_trial_id",
+    ),
+    "checkpoints of a study": (
+        lambda txn: checkpoint_listing.list_checkpoints(txn, trial_ids=[1, 2]),
+        "ix_checkpoint_trial_id",
+    ),
+    "sizes of checkpoints": (
+        lambda txn: checkpoint_listing.sizes(txn, trial_ids=[1, 2]),
+        "ix_checkpoint_trial_id",
+    ),
     "suspect": (lambda txn: sweeps.suspect(txn, study_id=1), "trial_running"),
     "lost": (lambda txn: sweeps.lost(txn, study_id=1), "trial_running"),
     "of host": (lambda txn: sweeps.of_host(txn, study_id=1, process=process()), "trial_running"),
