@@ -22,6 +22,8 @@ COMMANDS = {
     "rungs": ("rungs", "List the rungs at which trials are compared."),
     "checkpoints": ("checkpoints", "List the checkpoints of a study or a trial."),
     "export-checkpoint": ("export_checkpoint", "Copy a trial's checkpoint to a folder."),
+    "pin": ("pin", "Keep a checkpoint until the pin is removed."),
+    "gc": ("gc", "Delete what removed checkpoints have left."),
     "workers": ("workers", "List the workers."),
     "drain": ("drain", "End a worker; its trials go to other workers."),
     "logs": ("logs", "Print what a trial has printed."),

@@ -1,6 +1,7 @@
 """List the kept checkpoints of a trial or a study, each with the metric's value at its step."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -77,6 +78,22 @@ _NEWEST_TRIALS = Prepared(
     .order_by(trial.c.number.desc())
     .limit(sa.bindparam("limit", type_=sa.Integer))
 )
+_TRIALS_AFTER = Prepared(
+    sa.select(trial.c.id, trial.c.number)
+    .where(
+        trial.c.study_id == sa.bindparam("study"),
+        trial.c.number > sa.bindparam("after_number", type_=sa.BigInteger),
+    )
+    .order_by(trial.c.number)
+    .limit(sa.bindparam("limit", type_=sa.Integer))
+)
+
+
+class NumberedTrial(NamedTuple):
+    """A trial's id and number."""
+
+    id: int
+    number: int
 
 
 def of_trial(txn: Txn, *, trial_id: int) -> list[KeptCheckpoint]:
@@ -89,6 +106,12 @@ def find(txn: Txn, *, checkpoint_id: int) -> KeptCheckpoint | None:
     """Find one checkpoint, removed or not."""
     row = txn.first(_FIND, checkpoint=checkpoint_id)
     return None if row is None else KeptCheckpoint(checkpoints.read(row), row.value)
+
+
+def trials_after(txn: Txn, *, study_id: int, after_number: int, limit: int) -> list[NumberedTrial]:
+    """Read the ids and numbers of a study's trials after a number, ascending."""
+    found = txn.all(_TRIALS_AFTER, study=study_id, after_number=after_number, limit=limit)
+    return [NumberedTrial(row.id, row.number) for row in found]
 
 
 def newest_trials(txn: Txn, *, study_id: int, limit: int) -> list[int]:

@@ -63,6 +63,17 @@ _EXPIRE = Prepared(
     .returning(*COLUMNS)
 )
 
+_EXPIRE_LISTED = Prepared(
+    sa.update(checkpoint)
+    .where(
+        is_listed(checkpoint.c.id, "ids"),
+        checkpoint.c.pins == 0,
+        checkpoint.c.removed_at.is_(None),
+    )
+    .values(removed_at=now(), data=None)
+    .returning(*COLUMNS)
+)
+
 _TO_DISCARD = Prepared(
     sa.select(checkpoint.c.id)
     .where(
@@ -100,6 +111,14 @@ _EXPIRED = Prepared(
     .order_by(checkpoint.c.id)
 )
 
+_REMOVED = Prepared(
+    OF_TRIAL.where(
+        is_listed(checkpoint.c.trial_id, "trials"),
+        checkpoint.c.removed_at.is_not(None),
+        checkpoint.c.corrupt_at.is_(None),
+        checkpoint.c.pins == 0,
+    ).order_by(checkpoint.c.trial_id, checkpoint.c.id + 0)
+)
 _FIND = Prepared(OF_TRIAL.where(checkpoint.c.id == sa.bindparam("checkpoint")))
 _BY_UUID = Prepared(sa.select(*COLUMNS).where(checkpoint.c.uuid == sa.bindparam("by_uuid")))
 _DATA = Prepared(sa.select(checkpoint.c.data).where(checkpoint.c.id == sa.bindparam("checkpoint")))
@@ -173,6 +192,16 @@ def expire(txn: Txn, *, trial_id: int, newest: int) -> list[Checkpoint]:
     return [read(row) for row in txn.all(_EXPIRE, trial=trial_id, newest=newest)]
 
 
+def expire_listed(txn: Txn, *, ids: Sequence[int]) -> list[Checkpoint]:
+    """
+    Mark checkpoints of a held trial as expired, except pinned ones; see `expire`.
+
+    Only transactions that lock the trial lock several of its checkpoints, so the order is free.
+    """
+    found = [read(row) for row in txn.all(_EXPIRE_LISTED, ids=list(ids))]
+    return sorted(found, key=lambda one: one.id or 0)
+
+
 def discard(txn: Txn, *, trial_id: int) -> None:
     """
     Mark all checkpoints of a locked trial that has ended as removed, except pinned ones.
@@ -187,6 +216,11 @@ def discard(txn: Txn, *, trial_id: int) -> None:
 def expired(txn: Txn, *, trial_id: int) -> list[Checkpoint]:
     """Read the expired checkpoints of a trial, except corrupt checkpoints."""
     return [read(row) for row in txn.all(_EXPIRED, trial=trial_id)]
+
+
+def removed(txn: Txn, *, trial_ids: Sequence[int]) -> list[Checkpoint]:
+    """Read the removed checkpoints of trials whose bytes may still be there, by trial."""
+    return [read(row) for row in txn.all(_REMOVED, trials=list(trial_ids))]
 
 
 def find(txn: Txn, *, checkpoint_id: int) -> Checkpoint | None:

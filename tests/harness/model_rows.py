@@ -39,6 +39,7 @@ class ModelCheckpoint:
     corrupt: bool = False
     data: bool = True
     pins: int = 0
+    is_wanted: bool = False  # a person has pinned it
 
 
 @dataclass

@@ -156,6 +156,15 @@ HOT = {
         "note_trial",
     ),
     "pins of a trial": (lambda txn: pins.release(txn, trial_ids=[1]), "pin_trial"),
+    "pins of people": (lambda txn: pins.of_people(txn, trial_id=1), "ix_checkpoint_trial_id"),
+    "pins to remove": (
+        lambda txn: pins.remove(txn, checkpoint_ids=[1, 2]),
+        "ix_pin_checkpoint_id",
+    ),
+    "removed checkpoints": (
+        lambda txn: checkpoints.removed(txn, trial_ids=[1, 2]),
+        "ix_checkpoint_trial_id",
+    ),
     "trials without config": (
         lambda txn: claims.without_config(txn, study_id=1, limit=9),
         "trial_claim",
