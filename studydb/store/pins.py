@@ -54,7 +54,11 @@ _OF_PEOPLE = Prepared(
     sa.select(checkpoint.c.id, checkpoint.c.step)
     .where(
         checkpoint.c.trial_id == sa.bindparam("trial"),
-        sa.exists().where(pin.c.checkpoint_id == checkpoint.c.id, pin.c.reason == PERSON),
+        checkpoint.c.pins > 0,
+        sa.select(sa.func.count())
+        .where(pin.c.checkpoint_id == checkpoint.c.id, pin.c.reason == PERSON)
+        .scalar_subquery()
+        > 0,
     )
     .order_by(checkpoint.c.id + 0)
 )
