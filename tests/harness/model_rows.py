@@ -39,7 +39,7 @@ class ModelCheckpoint:
     corrupt: bool = False
     data: bool = True
     pins: int = 0
-    is_wanted: bool = False  # a person has pinned it
+    is_wanted = False  # whether a person has pinned it; no column, so no field
 
 
 @dataclass
