@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,6 +100,27 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     migrate.upgrade(f"sqlite:///{path}")
     assert not path.with_name("studydb.db-wal").exists()  # copies would lack the rows in the WAL
     return path
+
+
+@pytest.fixture(scope="session")
+def shared_s3_server() -> Iterator[Any]:
+    from harness.s3_server import S3Server  # noqa: PLC0415  it takes a second to import
+
+    server = S3Server()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def s3_server(shared_s3_server: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """An S3 server with an empty bucket, to which this process and its workers have access."""
+    from s3fs import S3FileSystem  # noqa: PLC0415  as above
+
+    for name, value in shared_s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    S3FileSystem.clear_instance_cache()
+    shared_s3_server.reset()
+    return shared_s3_server
 
 
 @pytest.fixture

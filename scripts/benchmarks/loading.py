@@ -29,6 +29,9 @@ MILESTONE = 5
 
 SCHEDULER = studydb.ASHA(max_t=REPORTS, grace_period=MILESTONE, reduction_factor=3)
 
+VALUES = (0.2, 1.2)
+"""The best and the worst value at the rung."""
+
 TRIALS_PER_BLOCK = 5_000
 TOKEN_BITS = 128
 AT = "2026-01-01 00:00:00+00"

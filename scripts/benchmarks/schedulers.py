@@ -3,7 +3,7 @@
 import random
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -13,14 +13,18 @@ import click
 from rich.table import Table
 
 import studydb
-from benchmarks import options, output
+from benchmarks import killed_workers, options, output
+from benchmarks.found import Found
 from studydb import schedulers as known
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.specs.grammar import parse_call
+from studydb.study import simulation
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "schedulers.md"
 BEGIN, END = "<!-- scripts/bench schedulers --write -->", "<!-- end of the tables -->"
+BEGIN_KILLED = "<!-- scripts/bench schedulers --kills 5 --orders 8 --write -->"
+END_KILLED = "<!-- end of the tables with kills -->"
 
 MAX_T = 27
 
@@ -46,16 +50,27 @@ SCHEDULERS = {
 }
 """The schedulers by name, as on the command line."""
 
+WITH_KILLS = (
+    *("random search", "ASHA, stopping", "ASHA, promotion, end game 0.4"),
+    *("HyperBand", "median stopping", "one-epoch"),
+)
+"""The schedulers that real workers run, which takes ten seconds a search."""
+
 RANDOM = "random search"
 RESAMPLES = 2000
 
 
 @click.command()
 @click.option("--orders", type=click.IntRange(2), default=200, help="Random orders of the curves.")
-@click.option("--workers", type=click.IntRange(1), default=4, help="Simulated workers.")
+@click.option("--workers", type=click.IntRange(1), default=4, help="Workers that train.")
 @click.option("--epochs", type=click.IntRange(MAX_T), default=270, help="Epochs of each search.")
 @click.option("--processes", type=click.IntRange(1), default=1, help="Processes that simulate.")
-@click.option("--only", multiple=True, help="A scheduler's name; may be repeated. Default: all.")
+@click.option(
+    "--kills",
+    type=click.IntRange(0, 50),
+    help="Train by real worker processes, and SIGKILL so many of them in each search.",
+)
+@click.option("--only", multiple=True, help="A scheduler's name; may be repeated.")
 @click.option("--write", is_flag=True, help="Write the tables into docs/schedulers.md.")
 @options.as_json
 def schedulers(
@@ -64,6 +79,7 @@ def schedulers(
     workers: int,
     epochs: int,
     processes: int,
+    kills: int | None,
     only: tuple[str, ...],
     write: bool,
     as_json: bool,
@@ -74,37 +90,26 @@ def schedulers(
     `studydb.simulate` runs each scheduler on the curves of two tasks. All schedulers get the curves
     in the same random orders; an epoch takes one unit of simulated time. Only trials that were
     trained for 27 epochs count. No epoch may be trained after the decision to end its trial.
+
+    With --kills, real worker processes on SQLite replay the curves, and some of them are killed.
     """
     conditions = {"orders": orders, "workers": workers, "epochs": epochs}
-    chosen = {name: text for name, text in SCHEDULERS.items() if not only or name in only}
+    if kills is not None:
+        conditions["kills"] = kills
+    only = only or (tuple(SCHEDULERS) if kills is None else WITH_KILLS)
+    chosen = {name: text for name, text in SCHEDULERS.items() if name in only}
     measured = {
         task: _measure(path, chosen, conditions, processes=processes)
         for task, path in TASKS.items()
     }
     if write:
-        _write(_markdown(measured, conditions))
+        begin, end = (BEGIN, END) if kills is None else (BEGIN_KILLED, END_KILLED)
+        _write(_markdown(measured, conditions), begin=begin, end=end)
     if as_json:
         output.show_json({"conditions": conditions, "tasks": _as_json(measured)})
         return
     tables = [_table(task, of_task) for task, of_task in measured.items()]
     output.show_tables(*tables, note="Intervals of 95 % by bootstrap.", conditions=conditions)
-
-
-@dataclass(frozen=True)
-class Found:
-    """
-    The outcome of one search.
-
-    Attributes:
-        best: The least error of the trials that were trained for `MAX_T` epochs.
-        n_beyond: The epochs that were trained after a decision.
-    """
-
-    best: float
-    n_trials: int
-    n_complete: int
-    n_epochs: int
-    n_beyond: int
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,7 @@ class Score:
     Attributes:
         less: How much less the error is than by random search, with the same orders; None without.
         interval, interval_of_less: 95 % of the means of bootstrap samples of orders.
+        simulated: The mean of simulated workers with the same orders; None if these are simulated.
     """
 
     mean: float
@@ -124,6 +130,8 @@ class Score:
     n_trials: float
     n_complete: float
     n_beyond: int
+    n_kills: int
+    simulated: float | None
 
 
 Scores = Mapping[str, Score]
@@ -140,7 +148,7 @@ def _measure(
             except InvalidSpec as error:
                 click.echo(f"{name} is left out: {error}", err=True)
                 continue
-            call = partial(_search, path, text, conditions["workers"], conditions["epochs"])
+            call = partial(_search, path, text, conditions)
             found[name] = run(call, range(conditions["orders"]))
             mean = statistics.fmean(each.best for each in found[name])
             click.echo(f"{path.stem}: {name}: {mean:.4f}", err=True)
@@ -168,13 +176,21 @@ def _curves(path: Path) -> studydb.RecordedCurves:
     return studydb.RecordedCurves.load(path)
 
 
-def _search(path: Path, text: str, workers: int, epochs: int, seed: int) -> Found:
-    scheduler = known.from_call(parse_call(text))
+def _search(path: Path, text: str, conditions: Mapping[str, int], seed: int) -> Found:
+    """Search by simulated workers, or by real ones if some are to be killed."""
+    scheduler, recorded = known.from_call(parse_call(text)), _curves(path)
+    workers, epochs = conditions["workers"], conditions["epochs"]
     simulated = studydb.simulate(
-        scheduler, None, _curves(path), workers=workers, seed=seed, max_steps=epochs, step_s=1.0
+        scheduler, None, recorded, workers=workers, seed=seed, max_steps=epochs, step_s=1.0
     )
     if simulated.best_value is None:
         raise click.ClickException(f"{text} trained no trial for {MAX_T} epochs: raise --epochs.")
+    if "kills" in conditions:
+        curves = [recorded.curves[index].values for index in simulation.order(recorded, seed)]
+        found = killed_workers.search(
+            curves, scheduler, workers=workers, epochs=epochs, seed=seed, kills=conditions["kills"]
+        )
+        return replace(found, simulated=simulated.best_value)
     return Found(
         simulated.best_value,
         len(simulated.trials),
@@ -186,6 +202,7 @@ def _search(path: Path, text: str, workers: int, epochs: int, seed: int) -> Foun
 
 def _score(found: Sequence[Found], by_random: Sequence[Found] | None) -> Score:
     best = [each.best for each in found]
+    simulated = [each.simulated for each in found if each.simulated is not None]
     less = by_random and [a.best - b.best for a, b in zip(by_random, found, strict=True)]
     return Score(
         mean=statistics.fmean(best),
@@ -195,6 +212,8 @@ def _score(found: Sequence[Found], by_random: Sequence[Found] | None) -> Score:
         n_trials=statistics.fmean(each.n_trials for each in found),
         n_complete=statistics.fmean(each.n_complete for each in found),
         n_beyond=sum(each.n_beyond for each in found),
+        n_kills=sum(each.n_kills for each in found),
+        simulated=statistics.fmean(simulated) if simulated else None,
     )
 
 
@@ -208,9 +227,16 @@ def _interval(values: Sequence[float]) -> tuple[float, float]:
 # --- what is printed
 
 HEADINGS = ("", "mean best error", "less than at random", "trials", "whole", "beyond")
+SIMULATED = "simulated"
+
+
+def _headings(scores: Scores) -> tuple[str, ...]:
+    by_real_workers = any(score.simulated is not None for score in scores.values())
+    return (*HEADINGS, SIMULATED) if by_real_workers else HEADINGS
 
 
 def _cells(scores: Scores) -> Iterator[tuple[str, ...]]:
+    """Yield a row of cells for each scheduler, under `_headings`."""
     for name, score in scores.items():
         less = ""
         if score.less is not None and score.interval_of_less is not None and name != RANDOM:
@@ -222,6 +248,7 @@ def _cells(scores: Scores) -> Iterator[tuple[str, ...]]:
             f"{score.n_trials:.0f}",
             f"{score.n_complete:.1f}",
             str(score.n_beyond),
+            *([] if score.simulated is None else [f"{score.simulated:.4f}"]),
         )
 
 
@@ -230,7 +257,7 @@ def _width(interval: tuple[float, float]) -> str:
 
 
 def _table(task: str, scores: Scores) -> Table:
-    table = output.table(*HEADINGS, title=task)
+    table = output.table(*_headings(scores), title=task)
     for cells in _cells(scores):
         table.add_row(*cells)
     return table
@@ -244,22 +271,27 @@ def _as_json(measured: Mapping[str, Scores]) -> dict[str, Any]:
 
 
 def _markdown(measured: Mapping[str, Scores], conditions: Mapping[str, int]) -> str:
+    kind, killed = "simulated workers", ""
+    if "kills" in conditions:
+        n_kills = sum(score.n_kills for scores in measured.values() for score in scores.values())
+        kind, killed = "worker processes", f"{n_kills} workers killed by SIGKILL, "
     described = (
-        f"{conditions['workers']} simulated workers, {conditions['epochs']} epochs, "
+        f"{conditions['workers']} {kind}, {conditions['epochs']} epochs, {killed}"
         f"{conditions['orders']} orders of the curves, intervals of 95 % by bootstrap."
     )
     parts = [described]
     for task, scores in measured.items():
         rows = [f"| {' | '.join(cells)} |" for cells in _cells(scores)]
-        head = f"| {task} | {' | '.join(HEADINGS[1:])} |"
-        parts.append("\n".join([head, "|---|---|---|---|---|---|", *rows]))
+        headings = _headings(scores)
+        head = f"| {task} | {' | '.join(headings[1:])} |"
+        parts.append("\n".join([head, "|---" * len(headings) + "|", *rows]))
     return "\n\n".join(parts)
 
 
-def _write(tables: str) -> None:
+def _write(tables: str, *, begin: str, end: str) -> None:
     page = PAGE.read_text(encoding="utf-8")
-    before, _, rest = page.partition(BEGIN)
-    _, found, after = rest.partition(END)
+    before, _, rest = page.partition(begin)
+    _, found, after = rest.partition(end)
     if not found:
-        raise click.ClickException(f"{PAGE} has no lines {BEGIN!r} and {END!r}.")
-    PAGE.write_text(f"{before}{BEGIN}\n\n{tables}\n\n{END}{after}", encoding="utf-8")
+        raise click.ClickException(f"{PAGE} has no lines {begin!r} and {end!r}.")
+    PAGE.write_text(f"{before}{begin}\n\n{tables}\n\n{end}{after}", encoding="utf-8")

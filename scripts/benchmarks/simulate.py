@@ -18,6 +18,7 @@ SCHEDULERS: Mapping[str, Scheduler] = {
     "ASHA, stopping": studydb.ASHA(max_t=MAX_T, reduction_factor=3),
     "ASHA, stopping, half judged": studydb.ASHA(max_t=MAX_T, reduction_factor=2.4),
     "ASHA, promotion": studydb.ASHA(max_t=MAX_T, reduction_factor=3, type="promotion"),
+    "ASHA, promotion, half judged": studydb.ASHA(max_t=MAX_T, reduction_factor=2, type="promotion"),
 }
 
 

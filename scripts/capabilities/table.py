@@ -62,10 +62,8 @@ def _row(line: str) -> Row:
     id_, behaviour, subject, tests = cells
     if not _ID.fullmatch(id_):
         raise ValueError(f"{id_!r} is no id; an id is a letter and a number, such as A1.")
-    if not 0 < len(behaviour) < LONGEST_BEHAVIOUR:
-        raise ValueError(
-            f"The behaviour of {id_} must have 1 to {LONGEST_BEHAVIOUR - 1} characters."
-        )
+    if not 0 < len(behaviour) <= LONGEST_BEHAVIOUR:
+        raise ValueError(f"The behaviour of {id_} must have 1 to {LONGEST_BEHAVIOUR} characters.")
     if subject not in SUBJECTS:
         raise ValueError(f"{id_} has the subject {subject!r}; write one of {', '.join(SUBJECTS)}.")
     return Row(id_, behaviour, subject, _tests(id_, tests))

@@ -6,25 +6,19 @@ from studydb.analysis.definition import rule_text
 from studydb.domain.life.decisions import Action, DecidedBy
 from studydb.domain.life.rules import first_hit
 from studydb.domain.life.states import Reason, State
-from studydb.domain.listed_rows import MOST_COUNTED, Judgement
+from studydb.domain.listed_rows import MOST_COUNTED, Judgement, LastDecision
 from studydb.domain.metrics import Result
 from studydb.domain.records import Study, TrialRow
 from studydb.domain.text.display import counted, duration_text, value_text
 from studydb.operations.reads import TrialDetails
+from studydb.schedulers import UserScheduler
 
 
 def explain_state(study: Study, details: TrialDetails) -> str | None:  # noqa: PLR0911  one line per reason
     """Explain why a trial ended or waits; None if its state and reason need no explanation."""
-    if details.trial.paused_by == DecidedBy.SCHEDULER and details.judgements:
-        return _explain_pause(study, details.judgements[-1])
-    if details.trial.state in (State.PENDING, State.RUNNING):
-        return _explain_promotion(study, details)
+    if decision := _last_decision(details):
+        return explain_decision(study, decision)
     match details.trial.reason:
-        case Reason.GIVEN_UP if details.judgements:
-            judged = details.judgements[-1]
-            return f"{_reported(study, judged)}{_ranked(judged)}; the rung kept better trials"
-        case Reason.EARLY_STOPPED if details.judgements:
-            return _explain_judgement(study, details.judgements[-1])
         case Reason.RULE_STOPPED if details.last_result is not None:
             return _explain_rule(study, details.last_result, details.rule_met)
         case Reason.TIMED_OUT:
@@ -38,33 +32,67 @@ def explain_state(study: Study, details: TrialDetails) -> str | None:  # noqa: P
     return None
 
 
-def _explain_pause(study: Study, judged: Judgement) -> str | None:
-    if study.scheduler.resumes:
-        reported = f"{_reported(study, judged)}{_ranked(judged)}"
-        return f"{reported}; the trial waits there until a free worker promotes it"
-    why = _explain_judgement(study, judged)
-    return why and f"{why}; the trial is paused until a person resumes it"
+def _last_decision(details: TrialDetails) -> LastDecision | None:
+    """Find the scheduler's decision by which a trial is in its state; None if there is none."""
+    trial, judged = details.trial, details.judgements
+    if trial.state in (State.PENDING, State.RUNNING):
+        judged = [one for one in judged if one.promoted_at is not None]
+    elif not (
+        trial.reason in (Reason.EARLY_STOPPED, Reason.GIVEN_UP)
+        or trial.paused_by == DecidedBy.SCHEDULER
+    ):
+        return None
+    return LastDecision(trial.number, trial.state, trial.reason, judged[-1]) if judged else None
 
 
-def _explain_judgement(study: Study, judged: Judgement) -> str | None:
+def explain_decision(study: Study, decision: LastDecision) -> str | None:
+    """Explain why the scheduler has stopped, paused, promoted or given up a trial."""
+    judged = decision.judged
+    if decision.reason is Reason.EARLY_STOPPED:
+        return _explain_stop(study, judged)
+    if decision.state is State.PAUSED and not study.scheduler.resumes:
+        why = _explain_stop(study, judged)
+        return why and f"{why}; the trial is paused until a person resumes it"
+    said = f"{_reported(study, judged)}{_ranked(judged)}{_said(study, judged)}"
+    if decision.reason is Reason.GIVEN_UP:
+        return f"{said}; the rung closed without keeping this trial"
+    if decision.state is State.PAUSED:
+        return f"{said}; {_awaited(study, judged)}"
+    return f"{said}; the scheduler has promoted the trial"
+
+
+def _explain_stop(study: Study, judged: Judgement) -> str | None:
     if judged.action == Action.CONTINUE:  # the report that ended the trial entered no rung
         return None
     reported = _reported(study, judged)
+    if judged.why is not None:
+        return f"{reported}{_ranked(judged)}{_said(study, judged)}"
     if math.isnan(judged.value):
         return f"{reported}, which counts as the worst value"
-    if judged.cutoff is None:
-        return f"{reported}; the rung was closed, and had kept no trial"
-    worse = f"worse than the cutoff {value_text(judged.cutoff)} of the earlier trials"
-    return f"{reported}, {worse}{_ranked(judged)}"
+    if judged.cutoff is not None:
+        worse = f"worse than the cutoff {value_text(judged.cutoff)} of the earlier trials"
+        return f"{reported}, {worse}{_ranked(judged)}"
+    if isinstance(study.scheduler, UserScheduler):
+        return f"{reported}{_ranked(judged)}; the scheduler {study.scheduler} has stopped the trial"
+    return f"{reported}; the rung was closed, and had kept no trial"
 
 
-def _explain_promotion(study: Study, details: TrialDetails) -> str | None:
-    """Say from which rung a trial that goes on was promoted; None if it was not promoted."""
-    promoted = [one for one in details.judgements if one.promoted_at is not None]
-    if not promoted:
-        return None
-    judged = promoted[-1]
-    return f"{_reported(study, judged)}{_ranked(judged)}; the scheduler has promoted the trial"
+def _awaited(study: Study, judged: Judgement) -> str:
+    """Say what a trial waits for at its rung."""
+    if judged.kept:
+        return "the rung has kept the trial, and a free worker resumes it"
+    if judged.kept is False:
+        return "the rung closed without keeping this trial, and a free worker ends it"
+    if study.scheduler.closes_rungs:
+        return "the trial waits there until the rung closes and keeps the best trials"
+    if isinstance(study.scheduler, UserScheduler):
+        return "the trial waits there until the scheduler promotes it or closes the rung"
+    return "the trial waits there until a free worker promotes it"
+
+
+def _said(study: Study, judged: Judgement) -> str:
+    """Quote the user's scheduler."""
+    return "" if judged.why is None else f"; {study.scheduler}: {judged.why.rstrip('.')}"
 
 
 def _reported(study: Study, judged: Judgement) -> str:

@@ -1,9 +1,11 @@
 """The overview of a study as text: counts, pace, workers, problems, and the next commands."""
 
 import shlex
+import textwrap
 from collections import Counter
 from datetime import datetime
 
+from studydb.analysis.explaining import explain_decision
 from studydb.domain.life.states import State, Status
 from studydb.domain.limits import LIMITS
 from studydb.domain.listed_rows import ListedStudy, RecentEnds, StorageProblem
@@ -11,6 +13,9 @@ from studydb.domain.records import Study
 from studydb.domain.text.display import best_text, duration_text, size_text, visible
 from studydb.operations.overview import Overview
 from studydb.operations.workers import Health, WorkerList
+
+LINE_WIDTH = 80
+"""The most columns of a line of prose."""
 
 _TENTHS_BELOW_S = 10
 """Shorter times are shown with tenths, because "0 s" beside a rate looks wrong."""
@@ -117,6 +122,16 @@ def checkpoints_text(overview: Overview) -> str | None:
     ]
     hosts = ", ".join([*by_host[:MOST_HOSTS], *(["…"] if len(by_host) > MOST_HOSTS else [])])
     return f"{sum(each.n for each in sizes)} ({total}): {hosts}{_which(overview)}"
+
+
+def decision_lines(study: Study, overview: Overview) -> list[str]:
+    """Say why the scheduler has stopped, paused, promoted or given up its last trials."""
+    lines: list[str] = []
+    for decision in overview.decisions:
+        if why := explain_decision(study, decision):
+            text = f"trial {decision.number}, {decision.reason or decision.state}: {visible(why)}"
+            lines += textwrap.wrap(text, LINE_WIDTH, initial_indent="  ", subsequent_indent="    ")
+    return lines
 
 
 def failure_lines(study: Study, overview: Overview) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import cloudpickle
 
-from studydb.artifacts.checkpoint_records import Restore, Saved
+from studydb.artifacts.checkpoint_records import Restore, Saved, Upload
 from studydb.artifacts.inline import (
     INLINE,
     INLINE_LIMIT_BYTES,
@@ -108,13 +108,30 @@ class Saver:
         self._study_uuid, self._trial_uuid, self._attempt = study_uuid, trial_uuid, attempt
         self._inline_limit_bytes = inline_limit_bytes
 
-    def save(self, prepared: bytes | Path, *, step: int) -> Saved:
+    def begin(self, *, step: int) -> Upload | None:
+        """
+        Name the object of the next checkpoint; None if it will be in the database.
+
+        The caller has the upload recorded before it calls `save`, so that the bytes can be found
+        and deleted if this process dies.
+
+        Raises:
+            CheckpointError: A UUID of the study or trial is damaged.
+        """
+        if self._store is None:
+            return None
+        name = str(uuid.uuid4())
+        parts = self._place(step, name).parts
+        return Upload(name, "/".join((self._store.url.rstrip("/"), *parts)))
+
+    def save(self, prepared: bytes | Path, *, step: int, upload: Upload | None) -> Saved:
         """
         Store a prepared checkpoint.
 
         Args:
             prepared: What `prepare` returned.
             step: The last step that the checkpoint contains.
+            upload: What `begin` returned.
 
         Returns:
             The checkpoint's record; it contains the bytes if they are stored inline.
@@ -122,17 +139,20 @@ class Saver:
         Raises:
             CheckpointError: The store fails or refuses the size; training can continue.
         """
-        name = str(uuid.uuid4())
         kind = CheckpointKind.DICT if isinstance(prepared, bytes) else CheckpointKind.DIRECTORY
-        if self._store is None:
+        if self._store is None or upload is None:
             data = self._packed(prepared)
+            name = str(uuid.uuid4())
             return Saved(name, kind, INLINE, digest_of(data), len(data), step, data)
-        place = Place(self._study_uuid, self._trial_uuid, self._attempt, step, name)
+        place = self._place(step, upload.uuid)
         if isinstance(prepared, bytes):
             stored = self._store.put_bytes(place, prepared)
         else:
             stored = self._store.put_directory(place, prepared)
-        return Saved(name, kind, stored.url, stored.digest, stored.size_bytes, step)
+        return Saved(upload.uuid, kind, stored.url, stored.digest, stored.size_bytes, step)
+
+    def _place(self, step: int, name: str) -> Place:
+        return Place(self._study_uuid, self._trial_uuid, self._attempt, step, name)
 
     def _packed(self, prepared: bytes | Path) -> bytes:
         if isinstance(prepared, Path):

@@ -14,6 +14,18 @@ _Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 _Uuid = Annotated[str, Meta(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")]
 
 
+class Upload(Struct, frozen=True):
+    """
+    A checkpoint that is about to be written to a store outside the database.
+
+    Attributes:
+        url: The URL that the object will have.
+    """
+
+    uuid: _Uuid
+    url: _Url
+
+
 class Saved(Struct, frozen=True):
     """
     The record of a checkpoint whose bytes are stored, or are in `data`.

@@ -73,6 +73,12 @@ class DirectoryStore:
             with suppress(OSError):
                 emptied.rmdir()
 
+    def delete_unfinished(self, url: str) -> None:
+        path = self._locate(url)
+        for temporary in path.parent.glob(f".{path.name}.*"):
+            _discard(temporary)
+        self.delete(url)
+
     def delete_study(self, study_uuid: str) -> None:
         self._remove(self.root / check_uuid(study_uuid, noun="study"))
 

@@ -109,6 +109,9 @@ class Store(Protocol):
     def delete(self, url: str) -> None:
         """Remove an object if it exists."""
 
+    def delete_unfinished(self, url: str) -> None:
+        """Remove an object, and what an upload that was cut off has left of it."""
+
     def delete_study(self, study_uuid: str) -> None:
         """Remove all objects of a study."""
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from studydb.artifacts.directory import DirectoryStore
+from studydb.artifacts.remote import SCHEMES, RemoteStore
 from studydb.artifacts.store import Store
 from studydb.domain.errors import UsageError
 
@@ -13,17 +14,19 @@ def open_store(url: str) -> Store:
     Open the store that a URL names.
 
     Args:
-        url: A path, or "file:///path".
+        url: A path, "file:///path", or the URL of a remote store such as "s3://bucket/prefix".
 
     Raises:
-        UsageError: studydb has no store for such a URL.
+        UsageError: studydb has no store for such a URL, or the URL contains a password.
     """
     parsed = urlsplit(url)
     if parsed.scheme == "file" and parsed.netloc in ("", "localhost") and parsed.path:
         return DirectoryStore(Path(unquote(parsed.path)))
     if "://" not in url and url and not url.startswith("file:"):
         return DirectoryStore(Path(url))
+    if parsed.scheme in SCHEMES and "://" in url:
+        return RemoteStore(url)
     raise UsageError(
-        f"Checkpoints cannot go to {url!r}. Give a directory that all workers see, "
-        "as a path or as file:///path."
+        f"Checkpoints cannot go to {url!r}. Give a directory that all workers see, as a path or as "
+        "file:///path, or the URL of a store: s3://, gs://, abfs:// or sftp://."
     )

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -120,23 +120,31 @@ def copy(tree: Tree, target: Path, *, durable: bool) -> tuple[str, int]:
     target.mkdir()
     for name in tree.directories:
         (target / name).mkdir()
-    manifest = hashlib.sha256()
+    digests: list[tuple[str, bytes]] = []
     size_bytes = 0
     for file in tree.files:
         digest, length = _copy_file(file.path, target / file.name, durable=durable)
-        manifest.update(frame(os.fsencode(file.name), digest))
+        digests.append((file.name, digest))
         size_bytes += length
     if durable:
         for name in ("", *tree.directories):
             sync_directory(target / name)
-    return manifest.hexdigest(), size_bytes
+    return digest_of_files(digests), size_bytes
+
+
+def digest_of_files(digests: Iterable[tuple[str, bytes]]) -> str:
+    """Return the digest of a directory from the names and SHA-256 of its files, in their order."""
+    whole = hashlib.sha256()
+    for name, digest in digests:
+        whole.update(frame(os.fsencode(name), digest))
+    return whole.hexdigest()
 
 
 def _copy_file(source: Path, target: Path, *, durable: bool) -> tuple[bytes, int]:
     content = hashlib.sha256()
     length = 0
     with target.open("xb") as writer:
-        for chunk in _chunks(source):
+        for chunk in chunks_of(source):
             content.update(chunk)
             writer.write(chunk)
             length += len(chunk)
@@ -146,7 +154,13 @@ def _copy_file(source: Path, target: Path, *, durable: bool) -> tuple[bytes, int
     return content.digest(), length
 
 
-def _chunks(source: Path) -> Iterator[bytes]:
+def chunks_of(source: Path) -> Iterator[bytes]:
+    """
+    Read a file in chunks of 1 MiB.
+
+    Raises:
+        CheckpointError: The file cannot be read.
+    """
     try:
         with source.open("rb") as reader:
             while chunk := reader.read(_CHUNK_BYTES):

@@ -6,6 +6,7 @@ child → worker                                       worker → child
 began    the user's function starts now              answer   to a flush, or a report with an id
 report   a result, a checkpoint's record, or both    stop     a new verdict, or its withdrawal
 flush    asks to store all earlier reports           lost     the lease is lost
+upload   asks to record that an upload begins
 end      how the code ended (the last message)       next     run another attempt, on a new channel
 ```
 The child waits for the answer to a report with an id. The worker sends the answer once the result
@@ -19,7 +20,7 @@ from enum import StrEnum
 from msgspec import Struct, msgpack, structs
 
 from studydb.artifacts import INLINE, digest_of
-from studydb.artifacts.checkpoint_records import Count, Saved
+from studydb.artifacts.checkpoint_records import Count, Saved, Upload
 from studydb.child.channel import Frame, FrameError, decode
 from studydb.domain.failures import MESSAGE_BYTES, Failure, bounded, bounded_failure
 from studydb.domain.life.decisions import Verdict
@@ -76,6 +77,13 @@ class FlushAsked(Struct, frozen=True, tag="flush"):
     id: Count
 
 
+class UploadAsked(Struct, frozen=True, tag="upload"):
+    """The child waits until the row of an upload is stored; then it writes the bytes."""
+
+    id: Count
+    upload: Upload
+
+
 class Ended(Struct, frozen=True, tag="end"):
     """The user's code has ended. Its process ends next, or waits for another attempt."""
 
@@ -92,7 +100,7 @@ class Ended(Struct, frozen=True, tag="end"):
 
 
 class Answered(Struct, frozen=True, tag="answer"):
-    """All reports up to the report or flush with this id are stored, unless `lost` is True."""
+    """All messages up to that with this id are stored, unless `lost` is True."""
 
     id: int
     verdict: Verdict | None = None
@@ -114,7 +122,7 @@ class NextAttempt(Struct, frozen=True, tag="next"):
     """The process runs another attempt: with this message come its channel, stdout and stderr."""
 
 
-FromChild = Reported | FlushAsked | Ended | Began
+FromChild = Reported | FlushAsked | UploadAsked | Ended | Began
 FromSupervisor = Answered | StopNotice | LostNotice | NextAttempt
 
 _encode = msgpack.Encoder().encode

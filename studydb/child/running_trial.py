@@ -15,7 +15,7 @@ from studydb.artifacts.checkpoint_files import CheckpointLike, Restored, Saver, 
 from studydb.artifacts.checkpoint_records import Saved
 from studydb.child.channel import Channel, FrameError
 from studydb.child.job import Job
-from studydb.child.messages import End, FlushAsked, Reported
+from studydb.child.messages import End, FlushAsked, Reported, UploadAsked
 from studydb.child.supervisor_connection import SupervisorConnection
 from studydb.domain.errors import (
     CheckpointError,
@@ -271,7 +271,12 @@ class RunningTrial:
             return None, None
         prepared = prepare(checkpoint)
         try:
-            return self._saver.save(prepared, step=step), None
+            upload = self._saver.begin(step=step)
+            if upload is not None:
+                self._supervisor.ask(UploadAsked(self._supervisor.next_id(), upload))
+                if self._supervisor.lost:
+                    return None, None  # nobody would delete the bytes
+            return self._saver.save(prepared, step=step, upload=upload), None
         except CheckpointError as failure:
             return None, str(failure)
 

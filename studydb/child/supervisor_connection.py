@@ -8,6 +8,7 @@ from studydb.child.messages import (
     LostNotice,
     Reported,
     StopNotice,
+    UploadAsked,
     read_from_supervisor,
     write,
 )
@@ -34,7 +35,7 @@ class SupervisorConnection:
         self._channel = channel
         self._asked = 0
 
-    def send(self, message: Reported | FlushAsked) -> None:
+    def send(self, message: Reported | FlushAsked | UploadAsked) -> None:
         """Send a message without waiting for an answer."""
         try:
             self._channel.send(write(message))
@@ -46,7 +47,7 @@ class SupervisorConnection:
         self._asked += 1
         return self._asked
 
-    def ask(self, message: Reported | FlushAsked) -> None:
+    def ask(self, message: Reported | FlushAsked | UploadAsked) -> None:
         """Send a message with an id, and wait without limit for its answer."""
         self.send(message)
         while True:

@@ -99,7 +99,7 @@ def trial_fields(row: ListedTrial, space: "Space") -> dict[str, Any]:
 
 
 def used_columns(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Leave out the columns of what few trials have, if no trial of a table has it."""
+    """Return a table's columns without the optional ones, such as tags, that no row has."""
     return [
         column
         for column in columns
@@ -118,7 +118,7 @@ def assignments(values: Mapping[str, Any]) -> str:
 
 
 def value_text(value: Any) -> str:
-    """Write a value in the grammar of specs; quote a text only if the grammar needs it."""
+    """Write a value in the grammar of specs; quote a text that needs it or has invisible parts."""
     written = plain(value)
     if not isinstance(written, str):
         return json.dumps(written)

@@ -29,8 +29,9 @@ def rungs(*, name: str, limit: int, form: str, storage: Storage) -> None:
 
     entries: trials that were judged there. ranked: those whose value is not NaN and that are not
     invalidated. waiting: those that wait to be promoted. cutoff: the value that separates the best
-    share `top` of the trials from the others now. ASHA and MedianStopping decide by it; HyperBand
-    and OneEpoch decide when a rung closes. kept: the worst value that was kept then.
+    share `top` of the trials from the others now, by which ASHA and MedianStopping decide.
+    HyperBand and OneEpoch have no cutoff: they decide when a rung closes. kept: the worst value
+    that was kept then.
     """
     from studydb.operations.reads import list_rungs
 

@@ -81,7 +81,9 @@ def show(*, name: str, trial: int | str | None, form: str, storage: Storage) -> 
         for row, full in zip(details.listed, details.attempts, strict=True)
     ]
     _print_part("attempts", (*ATTEMPT_COLUMNS, "code"), attempts)
-    _print_part("judged", Judgement._fields, details.judgements)
+    columns = tuple(column for column in Judgement._fields if column != "why")
+    judged = [[getattr(row, column) for column in columns] for row in details.judgements]
+    _print_part("judged", columns, judged)
     _print_part("notes", ListedNote._fields, details.notes)
     if details.attempts and (traceback := details.attempts[-1].traceback):
         lines = traceback.rstrip().expandtabs().splitlines()

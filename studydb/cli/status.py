@@ -65,12 +65,14 @@ def status(*, name: str | None, form: str, storage: Storage) -> None:
     if form == "csv":
         print_rows(ListedStudy._fields, [overview.row], form=form)
     elif form == "json":
-        print_json(_document(overview))
+        print_json(_document(record, overview))
     else:
         _print_page(record, overview, shown_storage=study.storage, suffix=suffix)
 
 
-def _document(overview: "Overview") -> dict[str, Any]:
+def _document(study: "Study", overview: "Overview") -> dict[str, Any]:
+    from studydb.analysis.explaining import explain_decision
+
     best, error = overview.best, overview.last_error
     return {
         **overview.row._asdict(),
@@ -78,6 +80,16 @@ def _document(overview: "Overview") -> dict[str, Any]:
         "workers_alive": overview.workers.n_alive,
         "live": [
             {name: getattr(row, name) for name in UNFINISHED_COLUMNS} for row in overview.unfinished
+        ],
+        "decisions": [
+            one.judged._asdict()
+            | {
+                "number": one.number,
+                "state": one.state,
+                "reason": one.reason,
+                "why": explain_decision(study, one),
+            }
+            for one in overview.decisions
         ],
         "problems": [problem._asdict() for problem in overview.problems],
         "pause_reason": overview.progress.pause_reason,
@@ -111,6 +123,8 @@ def _print_page(study: "Study", overview: "Overview", *, shown_storage: str, suf
         }
     )
     _print_unfinished(study, overview, text.counts_by_state(row))
+    if lines := text.decision_lines(study, overview):
+        click.echo("\nLast decisions of the scheduler:\n" + "\n".join(lines))
     if lines := text.failure_lines(study, overview):
         click.echo("\n" + "\n".join(lines))
     if overview.problems:

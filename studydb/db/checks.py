@@ -41,22 +41,22 @@ def add_checks(table: sa.Table, **checks: str) -> None:
 
 
 def _make_domain(table: sa.Table, columns: list[str], checks: dict[str, str]) -> None:
-    facts, sound = table.info["type"], table.info["domain"]
-    kinds = ", ".join(f"{name} {_kind(table.c[name])}" for name in columns)
+    row_type, domain = table.info["type"], table.info["domain"]
+    columns_sql = ", ".join(f"{name} {_sql_type(table.c[name])}" for name in columns)
     values = {name: f"(VALUE).{name}" for name in columns}
     conditions = " ".join(
         f"CONSTRAINT {table.name}_{name}_check CHECK ({text.format(**values)})"
         for name, text in checks.items()
     )
     for moment, statement in (
-        ("before_create", f"CREATE TYPE {facts} AS ({kinds})"),
-        ("before_create", f"CREATE DOMAIN {sound} AS {facts} {conditions}"),
-        ("after_drop", f"DROP DOMAIN {sound}"),
-        ("after_drop", f"DROP TYPE {facts}"),
+        ("before_create", f"CREATE TYPE {row_type} AS ({columns_sql})"),
+        ("before_create", f"CREATE DOMAIN {domain} AS {row_type} {conditions}"),
+        ("after_drop", f"DROP DOMAIN {domain}"),
+        ("after_drop", f"DROP TYPE {row_type}"),
     ):
         ddl = sa.DDL(statement)  # type: ignore[no-untyped-call]
         sa.event.listen(table, moment, ddl.execute_if(dialect="postgresql"))
 
 
-def _kind(column: sa.Column[object]) -> str:
+def _sql_type(column: sa.Column[object]) -> str:
     return column.type.compile(postgresql.dialect())  # type: ignore[no-untyped-call]

@@ -369,8 +369,8 @@ upload = table_with_id(
     required("started_at", UtcDateTime),
 )
 """
-Not used yet: the uuid of a checkpoint whose bytes may exist, although its row does not. It is to be
-inserted before the first byte is written, and deleted with the INSERT of the row.
+The uuid of a checkpoint whose bytes may exist in a store, although its row does not. It is inserted
+before the first byte is written, and deleted with the INSERT of the checkpoint's row.
 """
 
 add_checks(upload, uuid=UUID)

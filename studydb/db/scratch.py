@@ -43,7 +43,11 @@ def scratch_database() -> Iterator[Database]:
 
 @cache
 def _empty_file() -> bytes:
-    """Return the bytes of a database without studies; migrations take longer than a simulation."""
+    """
+    Return the bytes of a database without studies.
+
+    They are kept, because the migrations that make them take longer than a simulation.
+    """
     from studydb.db import migrate  # noqa: PLC0415  imports Alembic
 
     with tempfile.TemporaryDirectory(prefix="studydb-") as folder:

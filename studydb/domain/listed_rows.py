@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from studydb.domain.life.states import Reason, State
+
 Tags = tuple[str, ...]
 
 
@@ -179,6 +181,9 @@ class Judgement(NamedTuple):
             NaN or the trial is invalidated. At most 10,001.
         n_ranked: The number of entries at the rung that have a rank.
         promoted_at: When the trial was promoted from the rung.
+        kept: Whether the rung has kept the trial when it closed; None if the rung is open, or if
+            the trial has not waited there.
+        why: What a scheduler in the user's code said; None if it said nothing.
     """
 
     rung: int
@@ -190,6 +195,22 @@ class Judgement(NamedTuple):
     rank: int | None = None
     n_ranked: int = 0
     promoted_at: datetime | None = None
+    kept: bool | None = None
+    why: str | None = None
+
+
+class LastDecision(NamedTuple):
+    """
+    A trial that its scheduler has stopped, paused, promoted or given up.
+
+    Attributes:
+        judged: How the trial was judged at its last rung.
+    """
+
+    number: int
+    state: State
+    reason: Reason | None
+    judged: Judgement
 
 
 class ListedRung(NamedTuple):
@@ -200,8 +221,9 @@ class ListedRung(NamedTuple):
         entries: How many trials have entered it.
         ranked: How many of these have a rank: their value is not NaN, and they are valid.
         waiting: How many of these wait there to be promoted; at most 10,000 are counted.
-        top: The share of the trials that `cutoff` separates from the others.
-        cutoff: The value that a trial must reach to be in that share.
+        top: The share of the trials that `cutoff` separates from the others; None if trials go on
+            when the rung closes.
+        cutoff: The value that a trial must reach to be in that share; None if `top` is.
         best: The best value.
         kept: The worst value that was kept when the rung closed; None if it is open or kept none.
     """
@@ -211,7 +233,7 @@ class ListedRung(NamedTuple):
     entries: int
     ranked: int
     waiting: int
-    top: float
+    top: float | None
     cutoff: float | None
     best: float | None
     kept: float | None

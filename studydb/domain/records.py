@@ -194,6 +194,24 @@ class KeptCheckpoint(NamedTuple):
     value: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class AbandonedUpload:
+    """
+    An upload whose attempt has ended without the checkpoint's row: its bytes can be deleted.
+
+    Attributes:
+        id: The id of the upload's row.
+        uuid: The UUID that the checkpoint would have.
+        url: Where the bytes are, if they exist.
+    """
+
+    id: int
+    uuid: str
+    trial_uuid: str
+    attempt: int
+    url: str
+
+
 class TrainableKind(StrEnum):
     """How a worker finds a trainable."""
 

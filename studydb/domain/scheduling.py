@@ -83,10 +83,10 @@ class Close(NamedTuple):
     """
     A rung closes: the best `keep` of the trials that wait there may be resumed.
 
-    A trial that a person has paused takes a place, too, and may be resumed once this person resumes
-    it. The other trials end as GIVEN_UP, later and 100 at a time. A rung closes only once. A
-    negative `keep` counts as 0. A `Close` of a rung without entries, or of a closed rung, counts as
-    `Idle.WAIT`.
+    A trial that a person has paused takes a place only if fewer others wait. Once the person
+    resumes it, it goes on if it is not worse than the worst that was kept. The other trials end as
+    GIVEN_UP, later and 100 at a time. A rung closes only once. A negative `keep` counts as 0. A
+    `Close` of a rung without entries, or of a closed rung, counts as `Idle.WAIT`.
     """
 
     rung: RungKey
@@ -136,6 +136,15 @@ class StudyView(Protocol):
         """Return the best score of the reporting trial, this report included."""
 
 
+class TrialCanBeClaimed(Exception):
+    """
+    A free worker has a trial to claim, so the scheduler need not name work.
+
+    Thousands of trials may be enqueued. So they are not listed for a scheduler that a worker asks
+    only after it has found nothing to claim.
+    """
+
+
 class QueueView(Protocol):
     """The rungs at which trials wait, as a snapshot without locks."""
 
@@ -182,6 +191,10 @@ class QueueView(Protocol):
         Return the last steps of the trials of a bracket that train, or that a worker may claim.
 
         A trial that a person has paused does not count, so nothing waits for this person.
+
+        Raises:
+            TrialCanBeClaimed: A worker may claim a trial now. Do not catch it: the worker claims
+                the trial, and the scheduler is asked again when there is nothing to claim.
         """
 
 
@@ -217,6 +230,10 @@ class Scheduler(Protocol):
     @property
     def needs_budget(self) -> bool:
         """Whether no trial goes on in a study without `num_trials`, limits and last draw."""
+
+    @property
+    def closes_rungs(self) -> bool:
+        """Whether trials go on when their rung closes, so that its cutoff decides nothing."""
 
     @property
     def reads_best(self) -> int:

@@ -120,20 +120,22 @@ class Acquirer:
         """
         Try claim and ask; begin with the operation that returned the previous trial.
 
-        If trials wait at rungs, the order is: claim, do what the scheduler wants, ask.
+        If trials wait at rungs, a worker does what the scheduler wants before it asks. An earlier
+        send of the token may have claimed a trial that it had promoted; then the claim comes first.
         """
+        claims_first = self._claims_first or (again and self._resumes)
+        claimed = self._claim(again=again) if claims_first else None
         step = NextStep.START_NEW
-        if not (self._claims_first or self._resumes):
+        if claimed is None and self._resumes:
+            step = self._promote(again=again)
+        if step is NextStep.START_NEW and not claims_first:
             asked = self._ask(again=again, if_nothing_waits=True)
             if asked is not None:
                 return asked
-        claimed = self._claim(again=again)
-        if claimed is None and self._resumes:
-            step = self._promote(again=again)
-            if step is NextStep.CLAIM:
-                claimed = self._claim(again=again)
+        if claimed is None and (step is NextStep.CLAIM or not claims_first):
+            claimed = self._claim(again=again, is_promoted=step is NextStep.CLAIM)
         if claimed is not None:
-            self._claims_first, self._last_position = True, claimed.queue_position
+            self._remember(claimed)
             return claimed
         if step is not NextStep.START_NEW:
             self._end_wait()
@@ -144,13 +146,20 @@ class Acquirer:
             self._claims_first = False
         return asked
 
-    def _claim(self, *, again: bool) -> Claim | None:
+    def _remember(self, claimed: Claim) -> None:
+        """Choose with which operation the next search begins, and where in the queue."""
+        self._last_position = claimed.queue_position
+        # A trial that begins was enqueued; one that has run before was promoted, as a rule.
+        self._claims_first = not self._resumes or claimed.lease.attempt == 1
+
+    def _claim(self, *, again: bool, is_promoted: bool = False) -> Claim | None:
+        # A promoted trial has an old number, so a scan behind the last claimed trial misses it.
         return claim(
             self._database,
             self._study,
             self._claimant,
             again=again,
-            after_position=self._after_position(),
+            after_position=QUEUE_START if is_promoted else self._after_position(),
         )
 
     def _promote(self, *, again: bool) -> NextStep:

@@ -28,6 +28,7 @@ from studydb.operations.record_event import record_event
 from studydb.operations.report import report
 from studydb.operations.ruling import live_results
 from studydb.operations.save import save
+from studydb.operations.uploads import begin_upload
 
 Answered = TypeVar("Answered")
 
@@ -165,6 +166,11 @@ class HeldAttempt:
                     self.buffer.drop()
             if self.is_lost:
                 raise LeaseLost(number=self.lease.number, attempt=self.lease.attempt)
+
+    def begin_upload(self, uuid: str, url: str) -> None:
+        """Record that the bytes of a checkpoint will be written to a store; see `save`."""
+        self._check_open()
+        self._send(lambda: begin_upload(self._database, lease=self.lease, uuid=uuid, url=url), None)
 
     def save(
         self, checkpoint: Checkpoint, data: bytes | None = None, keep: Keep | None = None

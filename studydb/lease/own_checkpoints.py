@@ -9,7 +9,7 @@ from pathlib import Path
 
 from studydb.artifacts import INLINE, Stores
 from studydb.artifacts.checkpoint_files import CheckpointLike, Restored, Saver, fetch, prepare
-from studydb.artifacts.checkpoint_records import Restore, Saved
+from studydb.artifacts.checkpoint_records import Restore, Saved, Upload
 from studydb.db import Database
 from studydb.domain.errors import CheckpointError, HostError
 from studydb.domain.failures import MESSAGE_BYTES, bounded
@@ -80,20 +80,24 @@ class OwnCheckpoints:
         self._opened()
         return prepare(checkpoint)
 
-    def store(self, prepared: bytes | Path, *, step: int) -> Saved:
+    def begin(self, *, step: int) -> Upload | None:
+        """Record that an upload begins, if the store is outside the database; see `store`."""
+        upload = self._saver().begin(step=step)
+        if upload is not None:
+            self._held.begin_upload(upload.uuid, upload.url)
+        return upload
+
+    def store(self, prepared: bytes | Path, *, step: int, upload: Upload | None) -> Saved:
         """
         Store the bytes of a prepared checkpoint.
+
+        Args:
+            upload: What `begin` returned.
 
         Raises:
             CheckpointError: The store fails or refuses the size; training can continue.
         """
-        saver = Saver(
-            self._stores.current,
-            study_uuid=self._study.uuid,
-            trial_uuid=self._held.claim.uuid,
-            attempt=self._held.lease.attempt,
-        )
-        return saver.save(prepared, step=step)
+        return self._saver().save(prepared, step=step, upload=upload)
 
     def record(self, saved: Saved) -> None:
         """Flush the results, then record a checkpoint. For errors see `Checkpoints.record`."""
@@ -120,6 +124,14 @@ class OwnCheckpoints:
         """Remove the copy of a restored directory."""
         if self._copy is not None:
             self._copy()
+
+    def _saver(self) -> Saver:
+        return Saver(
+            self._stores.current,
+            study_uuid=self._study.uuid,
+            trial_uuid=self._held.claim.uuid,
+            attempt=self._held.lease.attempt,
+        )
 
     def _opened(self) -> Checkpoints:
         if self._rows is None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from studydb.artifacts.checkpoint_files import CheckpointLike
 from studydb.db.faults import is_of_values
@@ -21,6 +21,8 @@ from studydb.domain.metrics import Result, read_report
 from studydb.domain.text.other_tools import missing_attribute, suggesting_keywords
 from studydb.lease.held import HeldAttempt
 from studydb.lease.own_checkpoints import OwnCheckpoints
+
+Answered = TypeVar("Answered")
 
 LAST_PATIENCE_S = 5.0
 """The patience of the call that ends an abandoned trial, or a trial whose values were refused."""
@@ -157,7 +159,8 @@ class OwnTrial:
     def _save(self, prepared: bytes | Path, step: int) -> None:
         """Flush the results and save a checkpoint; if the store fails, record its error."""
         try:
-            saved = self._checkpoints.store(prepared, step=step)
+            upload = self._guarded(lambda: self._checkpoints.begin(step=step))
+            saved = self._checkpoints.store(prepared, step=step, upload=upload)
         except CheckpointError as cause:
             error = cause
             self._guarded(self._held.flush)
@@ -223,9 +226,9 @@ class OwnTrial:
         else:
             self._end_quietly(Reason.PREEMPTED, None, patience_s=LAST_PATIENCE_S)
 
-    def _guarded(self, write: Callable[[], object]) -> None:
+    def _guarded(self, write: Callable[[], Answered]) -> Answered:
         try:
-            write()
+            return write()
         except LeaseLost:
             self._close()
             raise

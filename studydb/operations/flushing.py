@@ -53,6 +53,8 @@ class Flushed:
         ruled: What the study's custom stop rules say about the stored results.
         undecided: The first stored step that the study's custom scheduler did not judge, and why;
             None if there is none.
+        why: In words, why the study's custom scheduler stops or pauses the trial at the last stored
+            step; None without words.
     """
 
     held: Held
@@ -63,6 +65,7 @@ class Flushed:
     is_new: bool = True
     ruled: RuleDecision | None = None
     undecided: tuple[int, Undecided] | None = None
+    why: str | None = None
 
 
 def unchanged(held: Held) -> Flushed:
@@ -202,6 +205,7 @@ def _judge_batch(
         judged.verdict,
         ruled=ruled,
         undecided=judged.undecided,
+        why=judged.why,
     )
 
 
@@ -209,6 +213,7 @@ class _Judged(NamedTuple):
     stored: tuple[Result, ...]
     verdict: Verdict | None
     undecided: tuple[int, Undecided] | None
+    why: str | None = None
 
 
 def _judge(
@@ -222,7 +227,7 @@ def _judge(
     due: AbstractSet[int],
 ) -> _Judged:
     recent = _recent_results(txn, study, lease)
-    undecided = None
+    undecided = why = None
     for position, result in enumerate(batch.results, 1):
         recent.append(result)
         n_results = summary.n_results + position
@@ -238,8 +243,9 @@ def _judge(
                 undecided = undecided or (result.step, decision)
             else:
                 verdict = _enter(txn, view, decision, lease=lease, result=result) or verdict
+                why = decision.why if decision.verdict is not None else None
         if verdict is not None:
-            return _Judged(batch.results[:position], verdict, undecided)
+            return _Judged(batch.results[:position], verdict, undecided, why)
     return _Judged(batch.results, None, undecided)
 
 

@@ -46,7 +46,7 @@ def _give_up_some(database: Database, study: Study) -> int:
 
 
 def _end(database: Database, study: Study, *, sums: bool) -> tuple[int, list[int]]:
-    """End some trials; return how many were found, and those without a summary."""
+    """End some trials; return how many were found, and the ids of those that need a summary."""
     unsummed, n_results, n_ended = [], 0, 0
     with database.begin(durable=False) as txn:  # trials whose end is lost are ended again
         rungs = closings.lock_closed(txn, study_id=study.id)

@@ -9,6 +9,7 @@ from studydb.db import Database, Txn
 from studydb.domain.errors import UnknownStudy
 from studydb.domain.listed_rows import (
     CheckpointSizes,
+    LastDecision,
     ListedNote,
     ListedStudy,
     ListedTrial,
@@ -16,14 +17,18 @@ from studydb.domain.listed_rows import (
     StorageProblem,
 )
 from studydb.domain.records import LastError, Study, TrialRow
+from studydb.operations.reads import scheduler_reasons
 from studydb.operations.spending import describe as describe_limits
 from studydb.operations.study_progress import StudyProgress, progress_in
 from studydb.operations.workers import WorkerList, workers_in
-from studydb.store import checkpoint_listing, events, notes, ranking, view_rows
+from studydb.store import checkpoint_listing, events, notes, ranking, rung_listing, view_rows
 from studydb.store import overview as store
 
 MOST_UNFINISHED = 20
 """How many unfinished trials an overview lists."""
+
+MOST_DECISIONS = 5
+"""How many decisions of the scheduler an overview shows."""
 
 MOST_NOTES = 5
 """How many notes on the study an overview shows."""
@@ -42,6 +47,7 @@ class Overview:
     Attributes:
         best: The best trial; None as long as no trial has a value.
         unfinished: Some RUNNING, PENDING and PAUSED trials.
+        decisions: What the scheduler has decided last, newest first.
         last_error: The newest failure, or the newest loss with a known cause.
         checkpoints: The sizes of the kept checkpoints of the trials that `ends` describes, by host.
         limits: What each limit of the study allows and what is used.
@@ -53,6 +59,7 @@ class Overview:
     progress: StudyProgress
     best: TrialRow | None
     unfinished: list[ListedTrial]
+    decisions: list[LastDecision]
     workers: WorkerList
     ends: RecentEnds
     problems: list[StorageProblem]
@@ -81,6 +88,13 @@ def read_overview(database: Database, study: Study) -> Overview:
             progress=progress_in(txn, study),
             best=next(iter(ranking.best(txn, study_id=study.id)), None),
             unfinished=_unfinished(txn, study),
+            decisions=rung_listing.last_decisions(
+                txn,
+                study_id=study.id,
+                mode=study.objective.mode,
+                limit=MOST_DECISIONS,
+                reasons=scheduler_reasons(txn, study),
+            ),
             workers=workers_in(txn, study_id=study.id, limit=MAX_WORKERS),
             ends=ends,
             problems=events.problems(txn, study_id=study.id),

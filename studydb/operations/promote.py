@@ -10,7 +10,14 @@ from studydb.domain.deciding import DecisionFailed, DecisionNeeded, Undecided
 from studydb.domain.life.event_kinds import Actor, EventKind
 from studydb.domain.life.states import State, Status
 from studydb.domain.records import Claimant, Study
-from studydb.domain.scheduling import Close, Idle, QueueView, WaitingTrial, Work
+from studydb.domain.scheduling import (
+    Close,
+    Idle,
+    QueueView,
+    TrialCanBeClaimed,
+    WaitingTrial,
+    Work,
+)
 from studydb.operations.close_rung import close_rung
 from studydb.operations.give_up import give_up
 from studydb.operations.user_work import (
@@ -35,13 +42,16 @@ class Asked(NamedTuple):
 
     Attributes:
         work: None if the scheduler is the user's code, and this process cannot ask it, or it did
-            not decide. Then there may be work.
+            not decide; and None if `can_claim`. Then there may be work.
         question: What the user's code is to be asked; None if nothing is to be asked.
+        can_claim: Whether the scheduler has not answered because a trial can be claimed, which
+            comes first.
     """
 
     work: Work | None
     is_left: bool
     question: Question | None = None
+    can_claim: bool = False
 
     @property
     def is_something(self) -> bool:
@@ -107,7 +117,7 @@ def _search(database: Database, study: Study, claimant: Claimant) -> NextStep:
                     record_idle(database, study, asked.question, idle)
                 return NextStep(idle)
             case None:
-                break
+                return NextStep.CLAIM if asked.can_claim else NextStep.WAIT
     return NextStep.WAIT
 
 
@@ -142,6 +152,8 @@ def ask_scheduler(txn: Txn, study: Study) -> Asked:
 
     A scheduler in the user's code is not asked while the transaction is open: `answered` does so
     later. A process that cannot ask it gets its last recorded answer, if the rungs are the same.
+
+    A scheduler that reads which trials are underway gets no answer while a trial can be claimed.
     """
     if not study.scheduler.resumes:
         return NOTHING
@@ -149,6 +161,8 @@ def ask_scheduler(txn: Txn, study: Study) -> Asked:
     queues = promotions.read_queues(txn, study_id=study.id, is_limited=is_limited)
     try:
         work = study.scheduler.next_work(queues)
+    except TrialCanBeClaimed:
+        return Asked(None, queues.is_left, can_claim=True)
     except DecisionNeeded as needed:
         if can_ask(study):
             return Asked(None, queues.is_left, needed.question)

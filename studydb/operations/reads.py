@@ -23,6 +23,7 @@ from studydb.domain.listed_rows import (
 from studydb.domain.metrics import Result
 from studydb.domain.records import Study, TrialRow
 from studydb.domain.text.suggestions import did_you_mean
+from studydb.schedulers import UserScheduler
 from studydb.store import (
     attempts,
     checkpoint_listing,
@@ -161,9 +162,7 @@ def trial_details(database: Database, study: Study, number: int) -> TrialDetails
             trial=trial,
             listed=view_rows.attempts(txn, name=study.name, number=number),
             attempts=attempts.of_trial(txn, trial_id=trial.id),
-            judgements=rung_listing.judgements(
-                txn, study_id=study.id, trial_id=trial.id, mode=study.objective.mode
-            ),
+            judgements=_judgements(txn, study, trial),
             clones=[
                 clone.number for clone in clones.of_trial(txn, study_id=study.id, trial_id=trial.id)
             ],
@@ -174,11 +173,33 @@ def trial_details(database: Database, study: Study, number: int) -> TrialDetails
         )
 
 
+def _judgements(txn: Txn, study: Study, trial: TrialRow) -> list[Judgement]:
+    reasons = scheduler_reasons(txn, study)
+    return rung_listing.judgements(
+        txn,
+        study_id=study.id,
+        trial_id=trial.id,
+        mode=study.objective.mode,
+        reasons={step: why for (of, step), why in reasons.items() if of == trial.id},
+    )
+
+
+def scheduler_reasons(txn: Txn, study: Study) -> dict[tuple[int, int], str]:
+    """Read what the user's scheduler said, by trial id and step; {} without such a scheduler."""
+    if not isinstance(study.scheduler, UserScheduler):
+        return {}
+    return events.scheduler_reasons(txn, study_id=study.id)
+
+
 def list_rungs(database: Database, study: Study, *, limit: int) -> list[ListedRung]:
     """Read the study's last rungs that have entries, ordered by bracket and step."""
     with database.begin(write=False, single=True) as txn:
         return rung_listing.list_rungs(
-            txn, study_id=study.id, mode=study.objective.mode, limit=limit
+            txn,
+            study_id=study.id,
+            mode=study.objective.mode,
+            limit=limit,
+            has_cutoffs=not study.scheduler.closes_rungs,
         )
 
 

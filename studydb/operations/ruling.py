@@ -35,21 +35,25 @@ def live_results(database: Database, *, lease: Lease, before: int, limit: int) -
 
 def carry_out(txn: Txn, study: Study, flushed: Flushed, *, lease: Lease) -> None:
     """
-    Record which custom rule has ended a trial; pause the study if the user's code did not decide.
+    Record why the user's code has ended a trial; pause the study if the code did not decide.
 
     This may lock the study's row.
     """
     if flushed.undecided is not None:
         step, undecided = flushed.undecided
         pause_after_scheduler(txn, study, undecided, lease=lease, step=step)
+    if flushed.why is not None:
+        data = {"step": flushed.stored[-1].step, "why": flushed.why}
+        kind, actor = EventKind.JUDGED, Actor.SCHEDULER
+        events.append(txn, study_id=study.id, lease=lease, kind=kind, actor=actor, data=data)
     ruled = flushed.ruled
     if ruled is None:
         return
     last, verdict = flushed.stored[-1].step, flushed.verdict
     is_by_rule = verdict is not None and verdict.by is DecidedBy.RULE
     if is_by_rule and ruled.stops_at == last:
-        data = {"step": last, "rule": ruled.rule, "reason": ruled.why}
+        met = {"step": last, "rule": ruled.rule, "reason": ruled.why}
         kind, actor = EventKind.RULE_MET, Actor.RULE
-        events.append(txn, study_id=study.id, lease=lease, kind=kind, actor=actor, data=data)
+        events.append(txn, study_id=study.id, lease=lease, kind=kind, actor=actor, data=met)
     if ruled.failure is not None and ruled.failure.step <= last:
         pause_after_rule(txn, study, lease=lease, failure=ruled.failure)

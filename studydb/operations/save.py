@@ -6,7 +6,7 @@ from studydb.domain.life.retention import Keep, SavedState
 from studydb.domain.objective import Objective
 from studydb.domain.records import Checkpoint, Lease
 from studydb.operations.flushing import lost
-from studydb.store import checkpoint_listing, checkpoints, leases
+from studydb.store import checkpoint_listing, checkpoints, leases, uploads
 
 NEWEST = Keep()
 
@@ -27,7 +27,7 @@ def save(
     all earlier checkpoints' steps, the trial's losses are set to 0.
 
     Args:
-        data: The bytes of an inline checkpoint.
+        data: The bytes of an inline checkpoint; None for one that `begin_upload` has recorded.
         keep: Which checkpoints the study keeps, as the attempt has read it.
         objective: The study's objective, by which `keep` compares checkpoints; None if it does not.
 
@@ -44,6 +44,8 @@ def save(
                 return _saved_before(txn, lease, checkpoint)
 
             row_id = checkpoints.insert(txn, lease=lease, what=checkpoint, data=data)
+            if data is None:
+                uploads.end(txn, uuid=checkpoint.uuid)
             advanced = checkpoint.step > held.checkpoint_step
             checkpoints.set_to_restore(
                 txn,

@@ -21,6 +21,10 @@ class BaseScheduler(Spec):
         return False
 
     @property
+    def closes_rungs(self) -> bool:
+        return False
+
+    @property
     def reads_best(self) -> int:
         return 0
 

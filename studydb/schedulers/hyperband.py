@@ -84,6 +84,10 @@ class HyperBand(BaseScheduler):
     def resumes(self) -> bool:
         return True
 
+    @property
+    def closes_rungs(self) -> bool:
+        return True
+
     @cached_property
     def _halvings(self) -> tuple[int, ...]:
         """How many rungs each bracket of a band has ("s" in the paper)."""

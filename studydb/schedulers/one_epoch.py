@@ -54,6 +54,10 @@ class OneEpoch(BaseScheduler):
         return True
 
     @property
+    def closes_rungs(self) -> bool:
+        return True
+
+    @property
     def needs_budget(self) -> bool:
         return True
 

@@ -81,6 +81,10 @@ class UserScheduler:
         return False
 
     @property
+    def closes_rungs(self) -> bool:
+        return False  # its code may decide by the cutoff, whether or not it closes rungs
+
+    @property
     def mean_from(self) -> int | None:
         return 1 if self.plan.reads_mean else None
 

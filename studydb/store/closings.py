@@ -8,7 +8,7 @@ position, 100 at a time. The stored position never changes.
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -16,22 +16,48 @@ from studydb.db import Prepared, Txn
 from studydb.db.decision_schema import rung, rung_entry
 from studydb.db.dialect import is_listed, now
 from studydb.db.schema import trial
-from studydb.store.promotions import ANY_GIVEN_UP, IS_GIVEN_UP, NONE_WAITS
+from studydb.domain.life.decisions import Action, DecidedBy
+from studydb.store.promotions import ANY_GIVEN_UP, IN_ORDER, IS_GIVEN_UP, NONE_WAITS
 from studydb.store.rungs import NONE_KEPT, Rung
 
 MOST = 100
 """The most trials that one transaction gives up."""
 
+MOST_KEPT = 2**62
+"""No rung keeps more trials, whatever the user's code asks for: the databases' integers end."""
+
 _STUDY = sa.bindparam("study", type_=sa.BigInteger)
 _WAITING = (rung_entry.c.rung_id == sa.bindparam("rung"), rung_entry.c.waiting)
 
-_N_WAITING = Prepared(sa.select(sa.func.count().label("n")).where(*_WAITING))
+_BY_PERSON = (
+    sa.select(
+        sa.case(
+            (sa.or_(trial.c.paused_by == DecidedBy.PERSON, trial.c.request == Action.PAUSE), 1),
+            else_=0,
+        )
+    )
+    .where(trial.c.id == rung_entry.c.trial_id)
+    .correlate(rung_entry)
+    .scalar_subquery()
+)
+"""
+1 if a person has paused the trial of an entry, or asks that it be paused, else 0.
+
+A join would be planned as a hash of all trials.
+"""
+
 _LAST_KEPT = Prepared(
-    sa.select(rung_entry.c.score, rung_entry.c.ordinal)
-    .where(*_WAITING)
-    .order_by(rung_entry.c.score, rung_entry.c.ordinal)
+    sa.select(*IN_ORDER)
+    .where(*_WAITING, _BY_PERSON == 0)
+    .order_by(*IN_ORDER)
     .limit(1)
     .offset(sa.bindparam("n_before", type_=sa.BigInteger))
+)
+_ALL_KEPT = Prepared(
+    sa.select(*IN_ORDER)
+    .where(*_WAITING)
+    .order_by(_BY_PERSON, *IN_ORDER)
+    .limit(sa.bindparam("keep", type_=sa.BigInteger))
 )
 _CLOSE = Prepared(
     sa.update(rung)
@@ -91,13 +117,22 @@ def close(txn: Txn, *, rung: Rung, keep: int) -> int:
     """
     Close a locked rung. The best waiting trials are kept; of equal trials, the first are kept.
 
+    A trial that a person has paused takes a place only if fewer others wait than are kept. If it is
+    not worse than the last trial that is kept, it may be resumed, too.
+
     Returns:
-        How many are kept: `keep`, or fewer if fewer wait; 0 if `keep` is negative.
+        How many places are taken: `keep`, or fewer if fewer wait; 0 if `keep` is negative.
     """
-    n_kept = max(0, min(keep, int(txn.all(_N_WAITING, rung=rung.id)[0].n)))
-    cutoff, ordinal = -math.inf, NONE_KEPT
-    if n_kept:
-        cutoff, ordinal = txn.all(_LAST_KEPT, rung=rung.id, n_before=n_kept - 1)[0]
+    keep = max(0, min(keep, MOST_KEPT))
+    kept: Sequence[Any] = ()
+    if keep and (last := txn.first(_LAST_KEPT, rung=rung.id, n_before=keep - 1)) is not None:
+        kept, n_kept = [last], keep
+    elif keep:  # trials may have left the rung since the statement before
+        kept = txn.all(_ALL_KEPT, rung=rung.id, keep=keep)
+        n_kept = len(kept)
+    else:
+        n_kept = 0
+    cutoff, ordinal = max(map(tuple, kept), default=(-math.inf, NONE_KEPT))
     txn.run(_CLOSE, rung=rung.id, to_cutoff=cutoff, to_ordinal=ordinal)
     return n_kept
 

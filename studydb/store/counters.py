@@ -12,13 +12,14 @@ from studydb.domain.records import Counts
 
 SHARDS = 32
 """
-The number of counter rows (shards) of a study. A transaction locks one shard until the COMMIT is on
-disk; with 32 shards workers rarely wait for one another. The rows are created with the study, so a
-change of the number needs a migration.
+The number of counter rows (shards) of a study. A transaction holds the lock of one shard until its
+COMMIT returns, which may wait for the disk; with 32 shards workers rarely wait for one another. The
+rows are created with the study, so a change of the number needs a migration.
 
-The shard is computed from the attempt's token, not from the worker, so that the claims of one
-worker are spread over all shards. While a snapshot is open for long, an update reads all old
-versions of the row that it changes: 1.5 ms after 20,000 claims with one shard.
+Claims and ends of attempts compute the shard from the attempt's token, not from the worker, so that
+the claims of one worker are spread over all shards. While a snapshot stays open, PostgreSQL keeps
+all old versions of a row, and each update of the row reads them. With one shard, an update took
+1.5 ms after 20,000 claims; with 32 shards each row has fewer old versions.
 """
 
 MOVE = (

@@ -49,6 +49,10 @@ FAILURES_SCANNED = 200
 """How many of a study's newest events are searched for failures that are alike."""
 
 
+PROMOTIONS_SCANNED = 100
+"""How many of a study's newest events are searched for promotions."""
+
+
 def _newest(limit: int) -> sa.Subquery:
     columns = (
         event.c[name] for name in ("id", "trial_id", "attempt", "kind", "actor", "data", "at")
@@ -71,6 +75,11 @@ _PROBLEMS = Prepared(
     .join(_COUNTED, _COUNTED.c.newest == event.c.id)
     .outerjoin(trial, trial.c.id == event.c.trial_id)
     .order_by(event.c.id.desc())
+)
+
+_OF_PROMOTIONS = _newest(PROMOTIONS_SCANNED)
+_PROMOTED = Prepared(
+    sa.select(_OF_PROMOTIONS.c.trial_id).where(_OF_PROMOTIONS.c.kind == EventKind.PROMOTED)
 )
 
 _OF_FAILURES = _newest(FAILURES_SCANNED)
@@ -113,6 +122,12 @@ _RULE_MET = Prepared(
     )
     .order_by(_OF_PROBLEMS.c.id.desc())
     .limit(1)
+)
+
+_JUDGED = Prepared(
+    sa.select(_OF_PROBLEMS.c.trial_id, _OF_PROBLEMS.c.data).where(
+        _OF_PROBLEMS.c.kind == EventKind.JUDGED
+    )
 )
 
 _SCHEDULER_IDLE = Prepared(
@@ -237,6 +252,27 @@ def scheduler_idle(txn: Txn, *, study_id: int) -> dict[str, str]:
     """Read the newest record that a custom scheduler has no work; {} if none is found."""
     row = txn.first(_SCHEDULER_IDLE, study=study_id)
     return {} if row is None else _texts(row.data)
+
+
+def promoted(txn: Txn, *, study_id: int) -> set[int]:
+    """Find the ids of the trials that were promoted in a study's newest events."""
+    return {row.trial_id for row in txn.all(_PROMOTED, study=study_id)}
+
+
+def scheduler_reasons(txn: Txn, *, study_id: int) -> dict[tuple[int, int], str]:
+    """
+    Read what a scheduler in the user's code has said of trials, in a study's newest events.
+
+    Returns:
+        The words, by trial id and step of the judged result.
+    """
+    found = {}
+    for row in txn.all(_JUDGED, study=study_id):
+        data = row.data if isinstance(row.data, dict) else {}
+        step, why = data.get("step"), data.get("why")
+        if isinstance(step, int) and isinstance(why, str):
+            found[row.trial_id, step] = why
+    return found
 
 
 def rule_met(txn: Txn, *, study_id: int, trial_id: int) -> str | None:

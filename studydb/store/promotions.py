@@ -7,7 +7,7 @@ promoted from there, ends, or is resumed by a person.
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -20,8 +20,8 @@ from studydb.domain.life.decisions import DecidedBy, RungKey
 from studydb.domain.life.states import State, Status
 from studydb.domain.limits import Spending
 from studydb.domain.quantile import Cut, exact_cutoff
-from studydb.domain.scheduling import RungView, WaitingTrial
-from studydb.store import counters, spending, studies
+from studydb.domain.scheduling import RungView, TrialCanBeClaimed, WaitingTrial
+from studydb.store import claims, counters, spending, studies
 from studydb.store.claims import NOTHING_WAITS
 from studydb.store.rungs import NONE_KEPT
 from studydb.store.studies import HAS_ROOM, Budget
@@ -50,21 +50,45 @@ BETTER_THAN_CUT = (
 
 
 _place = sa.tuple_(rung_entry.c.score, rung_entry.c.ordinal)
-_IS_KEPT = _place <= sa.tuple_(
+IS_KEPT = _place <= sa.tuple_(
     sa.func.coalesce(rung.c.closed_cutoff, sa.bindparam("worst", math.inf, sa.Double)),
     sa.func.coalesce(rung.c.closed_ordinal, sa.bindparam("last", 2**62, sa.BigInteger)),
 )
 """True if the trial of an entry may be resumed: the rung is open, or has kept the trial."""
 
+_IS_NOT_KEPT = _place > sa.tuple_(rung.c.closed_cutoff, rung.c.closed_ordinal)
+"""True if a closed rung has not kept the trial of an entry; NULL at an open rung."""
+
+_IS_PAUSED = (
+    sa.select(sa.and_(*_PAUSED))
+    .where(trial.c.id == rung_entry.c.trial_id)
+    .correlate(rung_entry)
+    .scalar_subquery()
+)
+"""
+True if the trial of an entry is PAUSED by the scheduler. PostgreSQL would plan a join from the
+trials, and then read all entries of the rung to find one.
+"""
+
 IS_GIVEN_UP = (
     rung_entry.c.waiting,
-    _place > sa.tuple_(rung.c.closed_cutoff, rung.c.closed_ordinal),  # NULL at an open rung
+    _IS_NOT_KEPT,
     *_PAUSED,
 )
 """All true if a PAUSED trial waits at a closed rung and was not kept."""
 
+IN_ORDER = (rung_entry.c.score, rung_entry.c.ordinal)
+"""
+The order of the index of waiting entries. PostgreSQL would read a query without an order, but with
+a LIMIT, by the key of the rung, and thus all entries of the rung if none of them fits.
+"""
+
 _any_waiting = (
-    sa.select(rung_entry.c.trial_id).where(_ENTRIES, rung_entry.c.waiting).limit(1).correlate(rung)
+    sa.select(rung_entry.c.trial_id)
+    .where(_ENTRIES, rung_entry.c.waiting)
+    .order_by(*IN_ORDER)
+    .limit(1)
+    .correlate(rung)
 )
 """LIMIT instead of EXISTS: PostgreSQL would plan EXISTS as a hash of all waiting entries."""
 
@@ -73,8 +97,8 @@ NONE_WAITS = _any_waiting.scalar_subquery().is_(None)
 
 ANY_GIVEN_UP = (
     sa.select(rung_entry.c.trial_id)
-    .join(trial, trial.c.id == rung_entry.c.trial_id)
-    .where(_ENTRIES, *IS_GIVEN_UP)
+    .where(_ENTRIES, rung.c.closed_at.is_not(None), rung_entry.c.waiting, _IS_NOT_KEPT, _IS_PAUSED)
+    .order_by(*IN_ORDER)
     .limit(1)
     .correlate(rung)
     .scalar_subquery()
@@ -86,9 +110,8 @@ ANY_GIVEN_UP = (
 def _best_waiting(column: sa.Column[Any]) -> sa.ScalarSelect[Any]:
     return (
         sa.select(column)
-        .join(trial, trial.c.id == rung_entry.c.trial_id)
-        .where(_ENTRIES, rung_entry.c.waiting, _IS_KEPT, *_PAUSED)
-        .order_by(rung_entry.c.score, rung_entry.c.ordinal)
+        .where(_ENTRIES, rung_entry.c.waiting, IS_KEPT, _IS_PAUSED)
+        .order_by(*IN_ORDER)
         .limit(1)
         .correlate(rung)
         .scalar_subquery()
@@ -122,10 +145,13 @@ _ONE_RUNG = Prepared(
 
 _ALIVE = (
     in_state(State.RUNNING),
-    sa.and_(in_state(State.PENDING), trial.c.ready),
     sa.and_(in_state(State.PENDING), ~trial.c.ready),
     PAUSED_BY_STUDY,
 )
+"""
+The trials that are underway while no trial can be claimed. Their number grows with the number of
+workers, and not with the number of enqueued trials.
+"""
 _UNDERWAY = Prepared(
     sa.union_all(
         *(
@@ -196,7 +222,7 @@ class Queues:
         self._txn, self._study_id = txn, study_id
         self._budget: Budget | None = None
         self._spent: float | None = None if is_limited else 0.0
-        self._underway: dict[int, list[int]] | None = None
+        self._underway: Mapping[int, list[int]] | None = None
         rows = txn.all(_QUEUES, study=study_id)
         self._rows = {RungKey(row.bracket, row.step): row for row in rows}
         self._others: dict[RungKey, Any] = {}
@@ -260,11 +286,16 @@ class Queues:
         return WaitingTrial(key, row.best_id, row.best_score)
 
     def underway(self, bracket: int) -> Sequence[int]:
-        """Return the last steps of a bracket's trials that run or may be claimed."""
+        """
+        Return the last steps of a bracket's trials that run, or are in their back-off.
+
+        Raises:
+            TrialCanBeClaimed: A trial is PENDING and ready, in this bracket or another one.
+        """
         if self._underway is None:
-            self._underway = defaultdict(list)
-            for row in self._txn.all(_UNDERWAY, study=self._study_id):
-                self._underway[row.bracket].append(row.step)
+            if claims.any_runnable(self._txn, study_id=self._study_id):
+                raise TrialCanBeClaimed
+            self._underway = underway(self._txn, study_id=self._study_id)
         return self._underway.get(bracket, ())
 
 
@@ -281,6 +312,18 @@ def read_queues(txn: Txn, *, study_id: int, is_limited: bool = False) -> Queues:
         is_limited: Whether the study ends at one of its limits.
     """
     return Queues(txn, study_id, is_limited=is_limited)
+
+
+def underway(txn: Txn, *, study_id: int) -> Mapping[int, list[int]]:
+    """
+    Read, by bracket, the last steps of the trials that run, or that will run again by themselves.
+
+    PENDING trials that are ready are left out; the caller has seen that there are none.
+    """
+    found: dict[int, list[int]] = defaultdict(list)
+    for row in txn.all(_UNDERWAY, study=study_id):
+        found[row.bracket].append(row.step)
+    return found
 
 
 def promote(txn: Txn, *, study_id: int, chosen: WaitingTrial) -> bool:

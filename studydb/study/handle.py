@@ -419,8 +419,11 @@ class Study(CheckpointRequests):
             limits: Limits with which the study was created; see `LimitOptions`.
 
         Raises:
-            UsageError: studydb has no store for such a URL, or the trainable cannot be used or
-                does not agree with the space, or workdir is given alone; nothing was changed.
+            UsageError: studydb has no store for such a URL, a command does not agree with the
+                space, or workdir is given alone; nothing was changed.
+            TrainableError: Workers could not find or call the trainable; nothing was changed.
+            CheckpointError: The store cannot keep the objects that `with_parameters` has bound to
+                the trainable; nothing was changed.
             NotAllowed: The study has no trainable, or no such limit; nothing was changed.
         """
         to_set = read_settings(**limits)
@@ -522,11 +525,11 @@ class Study(CheckpointRequests):
         kills the workers. On Linux the workers also end when this process is killed.
 
         Returns:
-            The number of trials in each state. If the study is done or stopped, no worker starts.
+            The number of trials in each state. If the study is done (see `wait`), no worker starts.
 
         Raises:
             NotAllowed: The study has no trainable.
-            StudyFailed: No trial has completed, and the study is done or has paused itself.
+            StudyFailed: The study has paused itself, or it is done and its trials have failed.
             StudydbError: All workers ended with an error; the message shows one worker's output.
         """
         n_workers = count("workers", workers, least=1)
@@ -542,7 +545,8 @@ class Study(CheckpointRequests):
         Wait until other processes have run the study to its end; this call starts no worker.
 
         The study is done if no trial runs or will run, or if it was stopped and no trial runs any
-        more. While it is paused by a person, the call waits. It looks every 2 s at least.
+        more. While it is paused by a person, the call waits. The call reads the study's progress
+        every 2 s or more often.
 
         Args:
             timeout_s: Seconds to wait; None to wait without limit.
@@ -552,7 +556,7 @@ class Study(CheckpointRequests):
 
         Raises:
             TimeoutError: The study is not done in time; you may call again.
-            StudyFailed: No trial has completed, and the study is done or has paused itself.
+            StudyFailed: The study has paused itself, or it is done and its trials have failed.
             UnknownStudy: The study was deleted meanwhile.
         """
         limit_s = checking.seconds_or_none("timeout_s", timeout_s)

@@ -22,7 +22,7 @@ from studydb.trainables import sign
 from studydb.trainables.custom_rules import describe_rule
 from studydb.trainables.custom_schedulers import DECLARED, describe_scheduler
 from studydb.worker.decider_client import Decider
-from studydb.worker.rule_code import RuleProcess
+from studydb.worker.rule_code import RuleProcess, asked_by
 
 
 def described_rules(
@@ -71,8 +71,30 @@ def described_scheduler(
         return scheduler, None
     code = describe_scheduler(scheduler.path, scheduler.options, workdir=workdir)
     with _asking(f"scheduler {scheduler}", code) as decider:
-        declared = decider.decide(0, DECLARED, {}, dict[str, Any])
-        return dataclasses.replace(scheduler, plan=SchedulerPlan.from_json(declared)), code
+        return _planned(scheduler, decider), code
+
+
+@contextmanager
+def asked_scheduler(scheduler: Scheduler, *, workdir: Path) -> Iterator[Scheduler]:
+    """
+    Make a custom scheduler in a process like the worker's, and yield it so that it can be asked.
+
+    Another scheduler is yielded as it is.
+
+    Raises:
+        TrainableError: See `described_scheduler`.
+    """
+    if not isinstance(scheduler, UserScheduler):
+        yield scheduler
+        return
+    code = describe_scheduler(scheduler.path, scheduler.options, workdir=workdir)
+    with _asking(f"scheduler {scheduler}", code) as decider:
+        yield asked_by(decider, _planned(scheduler, decider))
+
+
+def _planned(scheduler: UserScheduler, decider: Decider) -> UserScheduler:
+    declared = decider.decide(0, DECLARED, {}, dict[str, Any])
+    return dataclasses.replace(scheduler, plan=SchedulerPlan.from_json(declared))
 
 
 def _declared_reads(rule: CustomRule, code: Trainable) -> int:
@@ -94,7 +116,7 @@ def _asking(what: str, code: Trainable) -> Iterator[Decider]:
         except DecisionFailed as error:
             why = str(error).rstrip(".")
             raise TrainableError(
-                f"The {what} cannot be used: {why}. Correct it, and create the study."
+                f"The {what} cannot be used: {why}. Correct it, and try again."
             ) from None
 
 

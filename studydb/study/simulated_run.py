@@ -12,6 +12,7 @@ from typing import Any
 from studydb.analysis.recorded_curves import RecordedCurves
 from studydb.analysis.simulated import Completion, SimulatedTrial, Simulation
 from studydb.db import Database
+from studydb.domain.errors import StudyFailed
 from studydb.domain.life.states import Status
 from studydb.domain.records import LEASE_S, Claim, Study, TrialRow, renewal_s
 from studydb.domain.searching import HistorySearcher
@@ -98,7 +99,13 @@ class SimulatedRun:
             self._clock.move_to(limit_s)
         for worker in (*self._workers(), *self._parked):
             worker.end()
-        return self._outcome(read_progress(self._database, self._study).status)
+        progress = read_progress(self._database, self._study)
+        if (why := progress.pause_reason) is not None:
+            raise StudyFailed(
+                f"The simulated study has paused itself: {why.rstrip('.')}. Correct the scheduler, "
+                "and simulate again."
+            )
+        return self._outcome(progress.status)
 
     def _workers(self) -> Iterator[SimulatedWorker]:
         """Yield the workers that train, in the order of their events."""

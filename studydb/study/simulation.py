@@ -9,6 +9,7 @@ simulated time, tells which worker ends its step next, and `Database.clock` give
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypedDict, Unpack
 from uuid import uuid4
 
@@ -19,6 +20,7 @@ from studydb.db import Database
 from studydb.db.scratch import scratch_database
 from studydb.domain import arguments
 from studydb.domain.canonical import is_number
+from studydb.domain.custom_scheduler import CustomScheduler
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.records import Claim, NewStudy
 from studydb.domain.records import Study as Record
@@ -34,6 +36,7 @@ from studydb.searchers import BY_NAME as SEARCHERS
 from studydb.searchers import RandomSearch
 from studydb.study import checking
 from studydb.study.handle import Study
+from studydb.study.rule_checks import asked_scheduler
 from studydb.study.simulated_run import Settings, SimulatedRun, StepS
 from studydb.study.storage import whoami
 
@@ -73,7 +76,7 @@ class SimulationOptions(TypedDict, total=False):
 
 @suggesting_keywords
 def simulate(
-    scheduler: Scheduler | None,
+    scheduler: Scheduler | CustomScheduler | str | None,
     searcher: Searcher | None,
     curves: Any,
     workers: int = 4,
@@ -87,7 +90,9 @@ def simulate(
     curve in all simulations with the same seed, so that schedulers can be compared in pairs.
 
     Args:
-        scheduler: None for `FIFO`.
+        scheduler: None for `FIFO`. A scheduler in the user's code is an object of a subclass of
+            `CustomScheduler`, or its path "my_rules:Heats(max_t=9)". It is asked in a process like
+            the worker's.
         searcher: With None, trials take the curves in a random order. With a searcher, a trial gets
             the curve whose params are nearest to the proposed ones and that no other trial has.
         curves: A finished study; a `RecordedCurves`; the path of a JSON file; a list of lists of
@@ -100,7 +105,10 @@ def simulate(
     Raises:
         InvalidSpec: An argument is wrong.
         NotAllowed: The study has no trial that was trained to its end.
+        StudyFailed: The user's scheduler has not decided, so that the study has paused itself.
+        TrainableError: The user's scheduler cannot be imported or made.
     """
+    made = checking.scheduler(scheduler)
     checked_seed = arguments.count("seed", seed, least=0)
     recorded = _recorded(curves, options.get("metric"), options.get("mode"))
     chosen = None if searcher is None else checking.searcher(searcher)
@@ -123,7 +131,7 @@ def simulate(
         objective=recorded.objective,
         seed=settings.seed,
         space=space,
-        scheduler=checking.scheduler(scheduler),
+        scheduler=made,
         searcher=chosen or RandomSearch(),
         trainable=None,
         created_by=whoami(),
@@ -133,8 +141,9 @@ def simulate(
             time_limit_s=options.get("time_limit_s"),
         ),
     )
-    with scratch_database() as database:
-        return SimulatedRun(database, _created(database, new), recorded, settings).outcome()
+    with asked_scheduler(made, workdir=Path.cwd()) as asked, scratch_database() as database:
+        study = _created(database, replace(new, scheduler=asked))
+        return SimulatedRun(database, study, recorded, settings).outcome()
 
 
 def _recorded(curves: Any, metric: str | None, mode: str | None) -> RecordedCurves:
@@ -187,10 +196,15 @@ def _created(database: Database, new: NewStudy) -> Record:
     return replace(study, scheduler=new.scheduler, searcher=new.searcher)
 
 
-def _in_random_order(recorded: RecordedCurves, seed: int) -> Callable[[Claim], int]:
+def order(recorded: RecordedCurves, seed: int) -> list[int]:
+    """Return the index of the curve of each trial, by number, in a simulation without searcher."""
     n_curves = len(recorded.curves)
-    order = random.Random(seed).sample(range(n_curves), n_curves)  # noqa: S311  no secret
-    return lambda claim: order[claim.lease.number]
+    return random.Random(seed).sample(range(n_curves), n_curves)  # noqa: S311  no secret
+
+
+def _in_random_order(recorded: RecordedCurves, seed: int) -> Callable[[Claim], int]:
+    curves = order(recorded, seed)
+    return lambda claim: curves[claim.lease.number]
 
 
 def _nearest(space: Space, recorded: RecordedCurves) -> Callable[[Claim], int]:

@@ -111,7 +111,7 @@ class CommandFiles:
         """
         Move the saved checkpoint away, so that the command can write the next one.
 
-        A refused report gives the checkpoint back.
+        If the report is refused, the checkpoint is moved back, and the next report takes it.
 
         Raises:
             InvalidReport: There is no checkpoint.

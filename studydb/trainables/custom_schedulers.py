@@ -20,6 +20,8 @@ from studydb.domain.custom_scheduler import (
 )
 from studydb.domain.deciding import DecisionFailed
 from studydb.domain.errors import InvalidSpec, TrainableError
+from studydb.domain.failures import bounded
+from studydb.domain.life.custom_rule import LONGEST_WHY
 from studydb.domain.life.decisions import Action, Decision, Entry, RungKey
 from studydb.domain.life.states import Reason
 from studydb.domain.records import Trainable, TrainableForm, TrainableKind, TrainableRole
@@ -113,6 +115,7 @@ def ask_judge(scheduler: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
         },
         "cutoff": None if decision.cutoff is None else float(decision.cutoff),
         "exploits": decision.exploit is not None,
+        "why": None if decision.why is None else bounded(str(decision.why), LONGEST_WHY),
     }
 
 
@@ -155,6 +158,7 @@ class JudgeAnswer(Struct, frozen=True, forbid_unknown_fields=True):
     entry: _EntryAnswer | None
     cutoff: float | None
     exploits: bool
+    why: str | None = None
 
 
 class WorkAnswer(Struct, frozen=True, forbid_unknown_fields=True):
@@ -188,9 +192,11 @@ def read_decision(question: Question, answer: JudgeAnswer, plan: SchedulerPlan) 
         )
     if waits and not plan.resumes:
         raise DecisionFailed(f"{JUDGE} answered PAUSE; set resumes = True in its class.")
-    if answer.cutoff is not None and math.isnan(answer.cutoff):
-        raise DecisionFailed(f"{JUDGE} answered with the cutoff NaN.")
-    return Decision(answer.action, answer.reason or reasons[0], entry, answer.cutoff)
+    cutoff = answer.cutoff  # a rung whose scores are infinite has the cutoff NaN
+    if cutoff is not None and math.isnan(cutoff):
+        cutoff = None
+    why = bounded(answer.why, LONGEST_WHY) if answer.why else None
+    return Decision(answer.action, answer.reason or reasons[0], entry, cutoff, why=why)
 
 
 def _read_entry(key: RungKey, entry: _EntryAnswer) -> Entry:

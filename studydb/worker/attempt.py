@@ -23,6 +23,7 @@ from studydb.child.messages import (
     LostNotice,
     Reported,
     StopNotice,
+    UploadAsked,
     read_from_child,
     write,
 )
@@ -364,7 +365,9 @@ class Attempt:
             equipment.options.grace_s if is_stopping else OUTAGE_PAUSE_S
         )
 
-    def _handle(self, message: Reported | FlushAsked | Began, channel: Channel) -> None:
+    def _handle(
+        self, message: Reported | FlushAsked | UploadAsked | Began, channel: Channel
+    ) -> None:
         if isinstance(message, Began):
             waited_s = time.monotonic() - self._claimed_s
             self._start_s = min(max(0.0, message.at_s - self._claimed_s), waited_s)
@@ -377,6 +380,8 @@ class Attempt:
                 self._store(message)
             case FlushAsked():
                 self._safely(self._held.flush)
+            case UploadAsked(upload=upload):
+                self._safely(lambda: self._held.begin_upload(upload.uuid, upload.url))
             case _:
                 assert_never(message)
         if message.id is not None:

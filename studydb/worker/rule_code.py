@@ -122,10 +122,26 @@ def with_asked_scheduler(
         decider: Has the code of `trusted_code`.
         say: Prints why the scheduler has not decided; the same cause is printed once.
     """
-    scheduler = study.scheduler
-    if not isinstance(scheduler, UserScheduler):
+    if not isinstance(study.scheduler, UserScheduler):
         return study
-    position, plan = len(custom_rules(study.rules)), scheduler.plan
+    position = len(custom_rules(study.rules))
+    return replace(study, scheduler=asked_by(decider, study.scheduler, position=position, say=say))
+
+
+def asked_by(
+    decider: Decider,
+    scheduler: UserScheduler,
+    *,
+    position: int = 0,
+    say: Callable[[str], None] = lambda _: None,
+) -> UserScheduler:
+    """
+    Return a scheduler that this process can ask.
+
+    Args:
+        position: The place of its code among the objects of the decider.
+        say: Prints why the scheduler has not decided; the same cause is printed once.
+    """
     saying = _Saying("the scheduler", say)
 
     def ask(question: Question) -> Decision | Work:
@@ -133,10 +149,10 @@ def with_asked_scheduler(
         with saying:
             if question.method == JUDGE:
                 judged = decider.decide(position, JUDGE, arguments, JudgeAnswer)
-                return read_decision(question, judged, plan)
+                return read_decision(question, judged, scheduler.plan)
             return read_work(question, decider.decide(position, NEXT_WORK, arguments, WorkAnswer))
 
-    return replace(study, scheduler=scheduler.asked_by(ask))
+    return scheduler.asked_by(ask)
 
 
 class _Saying:

@@ -29,6 +29,7 @@ from studydb.lease.heartbeat import Heartbeat
 from studydb.lease.proposing import Proposer
 from studydb.lease.retries import retry_until_answered
 from studydb.lease.room import Room
+from studydb.lease.upload_collector import UploadCollector
 from studydb.operations.create import load
 from studydb.operations.failing import describe_failure
 from studydb.operations.recover import recover, recover_host
@@ -147,12 +148,13 @@ def _work(
 
     worker_id = _register(database, study, options, retry)
     stack.callback(_leave, database, worker_id)
+    collector = UploadCollector(heartbeat_database, study)
     heartbeat = Heartbeat(
         heartbeat_database,
         study,
         worker_id=worker_id,
         lease_s=options.lease_s,
-        after_beat=lambda: _after_beat(heartbeat, interruption, heartbeat_database, study),
+        after_beat=lambda: _after_beat(heartbeat, interruption, heartbeat_database, collector),
     )
     pump = stack.enter_context(closing(OutputPump()))
     templates = Templates(
@@ -247,11 +249,12 @@ def _register(
 
 
 def _after_beat(
-    heartbeat: Heartbeat, interruption: Interruption, database: Database, study: Study
+    heartbeat: Heartbeat, interruption: Interruption, database: Database, uploads: UploadCollector
 ) -> None:
     if heartbeat.request == DRAIN:
         interruption.drain()
-    recover(database, study)
+    recover(database, uploads.study)
+    uploads.look()
 
 
 def _run_slots(equipment: Equipment) -> None:

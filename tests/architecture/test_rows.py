@@ -63,8 +63,8 @@ def test_differences_name_missing_tests_missing_markers_and_markers_without_a_ro
     [
         ("| A1 | One. | spine |", "3 cells"),
         ("| first | One. | spine | - |", "no id"),
-        ("| A1 | | spine | - |", "1 to 159 characters"),
-        (f"| A1 | {'x' * 160} | spine | - |", "1 to 159 characters"),
+        ("| A1 | | spine | - |", "1 to 160 characters"),
+        (f"| A1 | {'x' * 161} | spine | - |", "1 to 160 characters"),
         ("| A1 | One. | engine | - |", "write one of spine, trainables"),
         ("| A1 | One. | spine | test_a.py |", "in backticks"),
         ("| A1 | One. | spine | |", "in backticks"),

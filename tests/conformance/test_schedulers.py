@@ -6,9 +6,11 @@ To have a scheduler tested, add a line to SCHEDULERS; docs/schedulers.md says ho
 
 import pytest
 from fleet.trainables.scheduling import BetterHalf, Cup
+from harness.arrange import rows
 from harness.asked_scheduler import asked
 from harness.row_invariants import broken_promises
 from harness.scheduled_study import ScheduledStudy
+from harness.scheduler_calls import DECIDED
 
 from studydb.domain.life.decisions import DecidedBy
 from studydb.domain.life.states import Reason, State
@@ -105,6 +107,18 @@ def test_study_without_mishaps_ends_every_trial_or_leaves_it_at_a_rung(database,
     assert ended <= {Reason.COMPLETED, Reason.EARLY_STOPPED, Reason.GIVEN_UP, None}
     assert Reason.COMPLETED in ended
     assert not running.paused() or name in LEAVES_PAUSED
+
+
+@every_scheduler
+def test_calls_that_are_cut_and_sent_again_change_no_decision(database, name, scheduler):
+    decided = []
+    for cuts in (0.0, 0.6):
+        running = ScheduledStudy(database, scheduler, seed=3, num_trials=6, cuts=cuts)
+        running.run()
+        of_study = {"study": running.study.id}
+        decided.append([rows(database, sql.format(**of_study)) for sql in DECIDED])
+
+    assert decided[0] == decided[1]
 
 
 def distinct(number, step):

@@ -6,10 +6,12 @@ An action that runs again sends the same token or flush number, so it is a dupli
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 from harness.arrange import new_checkpoint, new_request, process, register_worker, results, token
+from harness.asked_scheduler import sent
 from harness.model import Model
 from harness.model_clones import discard as model_discard
 from harness.model_pins import pin as model_pin
@@ -210,7 +212,8 @@ class ActionFactory:
 
         def act(database: Database) -> Any:
             before = attempt.summary
-            answer = report(database, self.study, lease=attempt.lease, batch=batch)
+            call = partial(report, database, self.study, lease=attempt.lease)
+            answer = sent(self.study, lambda whole: call(batch=whole), batch)
             attempt.summary = answer.summary
             if before is not None and answer.summary is not None:
                 n_stored = answer.summary.n_results - before.n_results
@@ -231,8 +234,7 @@ class ActionFactory:
         done: bool = False,
     ) -> StudyAction:
         batch = attempt.batch(values, done=done)
-        given: Any = {"lease": attempt.lease, "outcome": outcome, "batch": batch}
-        given["failure"] = failure
+        given: Any = {"lease": attempt.lease, "outcome": outcome, "failure": failure}
 
         def act(database: Database) -> Ending | None:
             tally = Tally(self.study.objective.metric).add(
@@ -241,8 +243,9 @@ class ActionFactory:
                 if number < batch.flush_no
                 for result in stored
             )
-            is_first = attempt.lease.attempt == 1
-            return finish(database, self.study, **given, tally=tally if is_first else None)
+            given["tally"] = tally if attempt.lease.attempt == 1 else None
+            call = partial(finish, database, self.study, **given)
+            return sent(self.study, lambda whole: call(batch=whole), batch)
 
         return StudyAction(
             f"finish {outcome}" if failure is None else f"give_back {failure.type}",

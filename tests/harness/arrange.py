@@ -89,12 +89,19 @@ def new_spec(**overrides: Any) -> NewStudy:
     return NewStudy(**(given | overrides))
 
 
+def can_ask(spec: NewStudy | Study) -> bool:
+    """Whether the scheduler is a custom one that this process can ask."""
+    return getattr(spec.scheduler, "ask", None) is not None
+
+
 def new_study(database: Database, **overrides: Any) -> Study:
-    spec = new_spec(**overrides)
+    return created(database, new_spec(**overrides))
+
+
+def created(database: Database, spec: NewStudy) -> Study:
+    """Create a study; if this process can ask its custom scheduler, calls for the study can, too."""
     study = create(database, spec)
-    if getattr(spec.scheduler, "ask", None):  # a custom scheduler that this process can ask
-        study = replace(study, scheduler=spec.scheduler)
-    return study
+    return replace(study, scheduler=spec.scheduler) if can_ask(spec) else study
 
 
 def enqueued(database: Database, study: Study, **params: Any) -> int:
@@ -172,11 +179,17 @@ class SimulatedWorker:
 
 
 class Run:
-    """An attempt of a simulated worker; it numbers its flushes and counts its steps."""
+    """
+    An attempt of a simulated worker; it numbers its flushes and counts its steps.
+
+    Attributes:
+        last: The batch that was sent last.
+    """
 
     def __init__(self, worker: SimulatedWorker, claimed: Claim) -> None:
         self.worker, self.claimed = worker, claimed
         self.flush_no = 0
+        self.last: Batch | None = None
         self.after_step = claimed.checkpoint.step if claimed.checkpoint else 0
         self.summary = Summary() if claimed.lease.attempt == 1 else None
         self.tally = Tally(worker.study.objective.metric)
@@ -195,7 +208,7 @@ class Run:
         answer = sent(
             study, lambda whole: report(database, study, lease=self.lease, batch=whole), batch
         )
-        self.flush_no, self.summary = batch.flush_no, answer.summary
+        self.flush_no, self.summary, self.last = batch.flush_no, answer.summary, batch
         self.tally.add(batch.results)
         if batch.results:
             self.after_step = batch.results[-1].step

@@ -7,7 +7,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from studydb.domain.custom_scheduler import JUDGE, CustomScheduler, Question, SchedulerPlan
+from studydb.domain.custom_scheduler import (
+    JUDGE,
+    AskScheduler,
+    CustomScheduler,
+    Question,
+    SchedulerPlan,
+)
 from studydb.domain.life.decisions import Decision
 from studydb.domain.records import Batch, Study
 from studydb.domain.scheduling import Work
@@ -43,6 +49,32 @@ def asked(scheduler: CustomScheduler) -> UserScheduler:
         return read_work(question, over_the_wire(ask_next_work(scheduler, arguments), WorkAnswer))
 
     return made.asked_by(ask)
+
+
+class Meanwhile:
+    """
+    Asks the user's code, and lets something else happen before the answer is used.
+
+    Attributes:
+        act: Called once, as soon as the code has been asked; it may ask again.
+        fail: Raised once instead of an answer, after `act`.
+        n_asked: How often the code was asked.
+    """
+
+    def __init__(self, inner: AskScheduler) -> None:
+        self.inner, self.n_asked = inner, 0
+        self.act: Callable[[], None] | None = None
+        self.fail: Exception | None = None
+
+    def __call__(self, question: Question) -> Decision | Work:
+        self.n_asked += 1
+        answer = self.inner(question)
+        act, fail, self.act, self.fail = self.act, self.fail, None, None
+        if act is not None:
+            act()
+        if fail is not None:
+            raise fail
+        return answer
 
 
 def over_the_wire(answer: dict[str, Any], kind: type[Any]) -> Any:

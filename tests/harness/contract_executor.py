@@ -249,10 +249,14 @@ class ContractExecutor:
         rung = self.rungs_by_key[closing.rung]
         assert rung.entries
         assert not rung.closed
-        waiting = sorted(rung.place(one) for one in rung.entries if one.waiting)
-        self.closings[closing.rung] = (closing.keep, [rung.entries[i].trial for _, i in waiting])
-        kept = waiting[: closing.keep]
-        rung.closed, rung.cut = True, kept[-1] if kept else None
+        waiting = sorted(
+            (self.trials[one.trial].by_person, rung.place(one))
+            for one in rung.entries
+            if one.waiting
+        )
+        places = [place for _, place in waiting]  # those paused by a person come last
+        self.closings[closing.rung] = (closing.keep, [rung.entries[i].trial for _, i in places])
+        rung.closed, rung.cut = True, max(places[: closing.keep], default=None)
 
     def report(self, trial: MemoryTrial) -> None:
         """Report a trial's next step, or skip a step (one time in four); judge a due report."""

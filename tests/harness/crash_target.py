@@ -20,7 +20,7 @@ from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from fleet.trainables.scheduling import Cup
@@ -28,8 +28,14 @@ from fleet.trainables.scheduling import Cup
 from harness import arrange, duplicate_requests
 from harness.arrange import LEASE_S, RENEWAL_S, SimulatedWorker, enqueued, new_study
 from harness.asked_scheduler import described
-from harness.duplicate_requests import Arranged, Call, with_full_rung
+from harness.control_requests import Arranged, Call
+from harness.custom_scheduler_requests import promoting_by_a_custom_scheduler
 from harness.model_searcher import ModelSearch
+from harness.rung_requests import (
+    promoting_the_chosen_trial,
+    promoting_to_the_end_of_a_rung,
+    with_full_rung,
+)
 from harness.snapshot import BEGINNING
 from studydb.analysis.wide import trial_view
 from studydb.db import Database, connect
@@ -40,8 +46,8 @@ from studydb.domain.scheduling import Idle
 from studydb.operations import proposer
 from studydb.operations.checkpoints import delete_rows
 from studydb.operations.delete import delete, stop_for_deletion
-from studydb.operations.promote import promote
 from studydb.operations.recover import recover, recover_host
+from studydb.operations.uploads import abandoned_uploads, begin_upload, delete_upload
 from studydb.operations.user_work import pause_undecided, record_idle
 from studydb.operations.wide_views import drop_views, make_views
 from studydb.store import promotions
@@ -80,14 +86,9 @@ def _recovering_a_host(database: Database) -> Call:
 
 
 def _promoting_from_a_rung_that_closes(database: Database) -> Call:
-    """
-    The call closes the rung, gives trials up, and promotes a trial.
-
-    A second call ends the rung, at which no trial waits any more.
-    """
+    """The call closes the rung, gives trials up, promotes a trial, and ends the rung."""
     study = with_full_rung(database, 0.5, 0.1, 0.9)
-    claimant = SimulatedWorker(database, study).claimant()
-    return lambda over: promote(over, study, claimant)
+    return promoting_to_the_end_of_a_rung(study, SimulatedWorker(database, study).claimant())
 
 
 def _pausing_because_no_work_was_named(database: Database) -> Call:
@@ -107,6 +108,15 @@ def _deleting_rows(database: Database) -> Call:
     run = SimulatedWorker(database, new_study(database)).take()
     removed = [older for _ in range(3) for older in run.save()]
     return lambda over: delete_rows(over, removed=removed)
+
+
+def _deleting_an_upload(database: Database) -> Call:
+    study = new_study(database)
+    run = SimulatedWorker(database, study).take()
+    begin_upload(database, lease=run.lease, uuid=str(uuid4()), url="file:///store/x")
+    run.finish(0.5)
+    (left,) = abandoned_uploads(database, study)
+    return lambda over: delete_upload(over, upload_id=left.id)
 
 
 def _closing(database: Database) -> Call:
@@ -156,10 +166,13 @@ OPERATIONS: dict[str, Arranged] = {
     "recover": _recovering,
     "recover_host": _recovering_a_host,
     "promote_from_a_rung_that_closes": _promoting_from_a_rung_that_closes,
+    "promote_the_chosen_trial": promoting_the_chosen_trial,
+    "promote_by_a_custom_scheduler": promoting_by_a_custom_scheduler,
     "end_turn_of_dead": _ending_the_turn_of_a_dead_process,
     "pause_undecided": _pausing_because_no_work_was_named,
     "record_idle": _recording_that_a_scheduler_is_idle,
     "delete_rows": _deleting_rows,
+    "delete_upload": _deleting_an_upload,
     "close": _closing,
     "delete": _deleting,
     "make_views": _making_views,

@@ -9,6 +9,7 @@ from fleet.trainables.scheduling import Cup
 from harness.arrange import SimulatedWorker, new_study, results
 from harness.asked_scheduler import asked
 from harness.control_requests import Arranged, Call
+from harness.rung_requests import promoting_to_the_end_of_a_rung
 from studydb.db import Database
 from studydb.domain.custom_scheduler import Question
 from studydb.domain.deciding import DecisionNeeded, Undecided
@@ -34,6 +35,17 @@ def _reporting_to_a_custom_scheduler(
         given: Any = {"lease": run.lease, "outcome": Reason.PREEMPTED, "batch": batch}
         return lambda over: finish(over, study, **given)
     return lambda over: report(over, study, lease=run.lease, batch=batch)
+
+
+def promoting_by_a_custom_scheduler(database: Database) -> Call:
+    """The scheduler is asked several times: it closes the rung, and promotes the best trials."""
+    study = new_study(database, scheduler=asked(Cup()), num_trials=3)
+    worker = SimulatedWorker(database, study)
+    for value in (0.5, 0.1, 0.9):
+        run = worker.take()
+        run.report(value, value)
+        run.finish(outcome=Reason.PREEMPTED)
+    return promoting_to_the_end_of_a_rung(study, worker.claimant())
 
 
 def _needed(database: Database, study: Study, lease: Lease, batch: Batch) -> Question:

@@ -1,5 +1,6 @@
 """Cuts the connection of a call at one of its COMMITs."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -28,7 +29,7 @@ def cut(database: Database, when: str, *, nth: int = 1) -> Iterator[None]:
             return
         if not database.postgresql:
             raise StorageUnreachable("the process is gone")
-        block._cursor.connection.close()
+        _close(block._cursor.connection)
         raise psycopg.OperationalError("server closed the connection unexpectedly")
 
     with pytest.MonkeyPatch.context() as patch:
@@ -37,3 +38,19 @@ def cut(database: Database, when: str, *, nth: int = 1) -> Iterator[None]:
             database, "pooler", database.postgresql
         )  # so that single statements, too, send a COMMIT
         yield
+
+
+def _close(connection: psycopg.Connection) -> None:
+    """
+    Close a connection, and wait until the server has released its locks.
+
+    Until then claims and promotions would skip the rows that it has locked.
+    """
+    info = connection.info
+    options = info.get_parameters() | {"password": info.password}
+    with psycopg.connect(**options, autocommit=True) as watching:
+        pid = info.backend_pid
+        connection.close()
+        gone = "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = %s)"
+        while not watching.execute(gone, [pid]).fetchone()[0]:
+            time.sleep(0.001)

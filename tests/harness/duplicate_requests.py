@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from harness import custom_scheduler_requests
+from harness import custom_scheduler_requests, rung_requests
 from harness.arrange import (
     SimulatedWorker,
     change,
@@ -25,28 +25,24 @@ from harness.arrange import (
 )
 from harness.control_requests import ENDS_OF_ATTEMPTS, REQUESTS_OF_PEOPLE, Arranged, Call
 from harness.model_searcher import ModelSearch
+from harness.upload_requests import UPLOADS
 from studydb.db import Database
 from studydb.domain.failures import Failure
 from studydb.domain.life.custom_rule import CustomRule, RuleDecision, RuleFailure
-from studydb.domain.life.decisions import RungKey
 from studydb.domain.life.ending import FREE_EXITS, GIVEN_BACK, TRY_LATER
 from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import Origin, Reason, Status
 from studydb.domain.limits import CostLimit
 from studydb.domain.records import Batch, Study, Trainable, TrainableKind
-from studydb.domain.scheduling import Close, Scheduler
 from studydb.operations import control, proposer
 from studydb.operations.ask import ask
 from studydb.operations.checkpoints import mark_corrupt
 from studydb.operations.claim import claim
-from studydb.operations.close_rung import close_rung
 from studydb.operations.create import create
 from studydb.operations.drain import drain, find_worker
 from studydb.operations.enqueue import enqueue
 from studydb.operations.fail import fail
 from studydb.operations.finish import finish
-from studydb.operations.give_up import give_up
-from studydb.operations.promote import promote
 from studydb.operations.proposer import Point
 from studydb.operations.record_event import record_event, record_model_failure
 from studydb.operations.register import leave
@@ -59,7 +55,7 @@ from studydb.operations.save import save
 from studydb.operations.set_limits import set_limits
 from studydb.operations.summing import after_end
 from studydb.processes import this_process
-from studydb.schedulers import ASHA, HyperBand, MedianStopping
+from studydb.schedulers import ASHA
 from studydb.store import checkpoints
 
 
@@ -230,100 +226,6 @@ def _reporting(
     run = SimulatedWorker(database, study).take()
     batch = Batch(1, results(*values, done=done), before=run.summary, ruled=ruled)
     return lambda over: report(over, study, lease=run.lease, batch=batch)
-
-
-def _reporting_at_a_rung(database: Database) -> Call:
-    study = new_study(database, scheduler=ASHA(max_t=9, reduction_factor=3))
-    SimulatedWorker(database, study).take().report(0.1)
-    return _reporting(database, values=(0.5,), study=study)
-
-
-def _with_waiting_trials(database: Database) -> Study:
-    """A study in which three trials wait at a rung; the first is the best."""
-    scheduler = ASHA(max_t=9, reduction_factor=3, type="promotion")
-    study = new_study(database, scheduler=scheduler)
-    worker = SimulatedWorker(database, study)
-    for value in (0.1, 0.5, 0.9):
-        run = worker.take()
-        run.report(value)
-        run.finish(outcome=Reason.PREEMPTED)
-    return study
-
-
-def _promoting(database: Database) -> Call:
-    study = _with_waiting_trials(database)
-    claimant = SimulatedWorker(database, study).claimant()
-    return lambda over: promote(over, study, claimant)
-
-
-def _with_scheduler(database: Database, scheduler: Scheduler, **overrides: Any) -> Study:
-    """A study whose scheduler is not in `BY_NAME`; the study's row names another scheduler."""
-    return replace(new_study(database, **overrides), scheduler=scheduler)
-
-
-def with_full_rung(database: Database, *values: float) -> Study:
-    """A study in which the trials of HyperBand's first bracket wait at their rung."""
-    study = _with_scheduler(database, HyperBand(max_t=3), num_trials=3)
-    worker = SimulatedWorker(database, study)
-    for value in values:
-        run = worker.take()
-        run.report(value)
-        run.finish(outcome=Reason.PREEMPTED)
-    return study
-
-
-def _closing_a_rung(database: Database) -> Call:
-    study = with_full_rung(database, 0.5, 0.1, 0.9)
-
-    def call(over: Database) -> None:  # drops the answer, which differs in a duplicate
-        close_rung(over, study, Close(RungKey(0, 1), keep=1))
-
-    return call
-
-
-def _giving_up(database: Database) -> Call:
-    study = with_full_rung(database, 0.5, 0.1, 0.9)
-    close_rung(database, study, Close(RungKey(0, 1), keep=1))
-    return lambda over: give_up(over, study)
-
-
-def _reporting_at_max_t(database: Database) -> Call:
-    """The report completes the trial, and enters the rung by which the end game counts."""
-    study = new_study(database, scheduler=ASHA(max_t=2, type="promotion", end_game=0.5))
-    run = SimulatedWorker(database, study).take()
-    batch = run.batch(0.5, first=2)
-    return lambda over: report(over, study, lease=run.lease, batch=batch)
-
-
-def _reporting_at_a_new_rung(database: Database) -> Call:
-    study = with_full_rung(database)
-    return _reporting(database, values=(0.5,), study=study)
-
-
-def _reporting_a_mean(database: Database) -> Call:
-    """The report is judged by the trial's running mean, which a second attempt computes anew."""
-    study = _with_scheduler(database, MedianStopping(interval=2))
-    worker = SimulatedWorker(database, study)
-    worker.take().report(0.5, 0.25)
-    run = worker.take()
-    run.report(0.5, 0.25, 0.5)
-    run.finish(outcome=Reason.PREEMPTED)
-    run = worker.take()
-    batch = run.batch(0.5, 0.25, first=1)
-    return lambda over: report(over, study, lease=run.lease, batch=batch)
-
-
-def _reporting_at_a_rung_of_waiting_trials(database: Database, *, done: bool = False) -> Call:
-    study = _with_waiting_trials(database)
-    run = SimulatedWorker(database, study).ask()
-    assert run is not None
-    batch = run.batch(0.3, done=done)
-    return lambda over: report(over, study, lease=run.lease, batch=batch)
-
-
-def _steering_a_waiting_trial(operation: Callable[..., None], database: Database) -> Call:
-    study, request = _with_waiting_trials(database), new_request()
-    return lambda over: operation(over, study, [0], request)
 
 
 def _reporting_in_a_second_attempt(database: Database) -> Call:
@@ -501,6 +403,7 @@ def _ending_the_draws(database: Database) -> Call:
 
 FINISHES: dict[str, Arranged] = {
     **custom_scheduler_requests.FINISHES,
+    **rung_requests.FINISHES,
     "finish": _finishing,
     "finish_in_a_single_statement": partial(_finishing, with_tally=True),
     "finish_of_a_trial_that_is_done": partial(_finishing, with_tally=True, done=True),
@@ -549,14 +452,7 @@ OPERATIONS: dict[str, Arranged] = {
     "stop_pending_trials": partial(_steering, control.stop),
     "stop_a_running_trial": partial(_steering, control.stop, is_running=True),
     "resume_a_trial": _resuming_a_trial,
-    "promote": _promoting,
-    "close_a_rung": _closing_a_rung,
-    "give_up": _giving_up,
-    "report_at_a_new_rung": _reporting_at_a_new_rung,
-    "report_at_max_t": _reporting_at_max_t,
-    "report_a_mean": _reporting_a_mean,
-    "stop_a_waiting_trial": partial(_steering_a_waiting_trial, control.stop),
-    "resume_a_waiting_trial": partial(_steering_a_waiting_trial, control.resume),
+    **rung_requests.OPERATIONS,
     "create": _creating,
     "rename": _renaming,
     "relocate": _relocating,
@@ -565,8 +461,6 @@ OPERATIONS: dict[str, Arranged] = {
     "drain": _draining,
     "leave": _leaving,
     "report": _reporting,
-    "report_at_a_rung": _reporting_at_a_rung,
-    "report_that_pauses_at_a_rung": _reporting_at_a_rung_of_waiting_trials,
     "report_that_a_rule_stops": partial(
         _reporting, values=(0.5, 0.1, 0.05), rules=read_rules(["loss<0.2"])
     ),
@@ -578,12 +472,10 @@ OPERATIONS: dict[str, Arranged] = {
     ),
     **custom_scheduler_requests.REPORTS,
     "report_that_completes_the_trial": partial(_reporting, done=True),
-    "report_that_completes_the_trial_at_a_rung": partial(
-        _reporting_at_a_rung_of_waiting_trials, done=True
-    ),
     "report_in_a_second_attempt": _reporting_in_a_second_attempt,
     **FINISHES,
     "save": _saving,
+    **UPLOADS,
     "mark_corrupt": _marking_corrupt,
     "record_event": _recording_an_event,
     "record_model_failure": _recording_a_model_failure,

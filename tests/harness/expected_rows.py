@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from harness.model import Model
+from harness.model_judging import ModelRung
 from harness.model_rows import ModelAttempt, ModelCheckpoint, ModelTrial
 from harness.snapshot import GONE, Snapshot, plain
 from studydb.domain.life.decisions import Verdict
@@ -34,7 +35,9 @@ def expected_rows(model: Model) -> Snapshot:
             "steps": model.spending.steps,
             "time_s": round(model.spending.time_s, 6),
         },
-        "rungs": {step: _rung(model, entries) for step, entries in model.judge.rungs.items()},
+        "rungs": {
+            step: _rung(model, rung) for step, rung in model.judge.rungs.items() if rung.entries
+        },
         "best": model.best,
         "workers": [_worker(worker) for worker in model.workers.values()],
         "events": model.events,
@@ -163,7 +166,8 @@ def _verdict(verdict: Verdict | None) -> dict[str, Any]:
     }
 
 
-def _rung(model: Model, entries: list[dict[str, Any]]) -> dict[str, Any]:
+def _rung(model: Model, of: ModelRung) -> dict[str, Any]:
+    entries = of.entries
     ranked = sorted(
         ((one["score"], one["number"]) for one in entries if one["ranked"]), reverse=True
     )
@@ -173,6 +177,8 @@ def _rung(model: Model, entries: list[dict[str, Any]]) -> dict[str, Any]:
         "n_ranked": len(ranked),
         "cut_rank": rank,
         "cut": ranked[rank] if ranked else None,
+        "last_kept": of.last_kept,
+        "is_over": of.is_over,
         "entries": entries,
     }
 

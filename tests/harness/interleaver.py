@@ -69,20 +69,20 @@ class Interleaver:
     """A few connections to one PostgreSQL database, and a connection that watches the others."""
 
     def __init__(self, url: str, *, connections: int = 3) -> None:
-        self._databases = [connect(url, connections=1) for _ in range(connections)]
+        self.databases = [connect(url, connections=1) for _ in range(connections)]
         self._watcher = postgres.connect(url)
         self._changed = threading.Condition()
 
     def close(self) -> None:
         self._watcher.close()
-        for database in self._databases:
+        for database in self.databases:
             database.close()
 
     def run(self, calls: Sequence[Call], rng: Random, *, clock: Callable[[], datetime]) -> Result:
         """Run all calls; `rng` chooses which call sends its next statement."""
         clients = [
             Client(place, call, database, _pid_of(database))
-            for place, (call, database) in enumerate(zip(calls, self._databases, strict=False))
+            for place, (call, database) in enumerate(zip(calls, self.databases, strict=False))
         ]
         assert len(clients) == len(calls)
         for client in clients:

@@ -12,7 +12,6 @@ from typing import Any
 
 from harness.model_clones import clone, fall_back, release
 from harness.model_exits import judge_exit
-from harness.model_judging import ModelJudge
 from harness.model_rows import (
     ENDED,
     FINAL_DECIDERS,
@@ -21,6 +20,7 @@ from harness.model_rows import (
     ModelTrial,
     ModelWorker,
 )
+from harness.model_schedulers import new_judge, promote
 from harness.model_spending import SPENT, TIMED_OUT, ModelSpending
 from harness.model_steering import check_steering, steer, wake
 from harness.model_validity import invalidate, reinstate
@@ -45,7 +45,7 @@ class Model:
         self.trials: list[ModelTrial] = []
         self.workers: dict[str, ModelWorker] = {}
         self.checkpoints: list[ModelCheckpoint] = []
-        self.judge = ModelJudge(spec)
+        self.judge = new_judge(spec)
         self.spending = ModelSpending(spec)
         self.limit: str | None = None  # why a limit has stopped the study
         self.events: list[dict[str, Any]] = []
@@ -60,22 +60,8 @@ class Model:
             self.workers[uuid] = ModelWorker(uuid, pid, lease_s, self.now)
 
     def promote(self, *, token: str) -> bool:
-        """Move to PENDING the next trial that the scheduler promotes; False if there is none."""
-        if self._recorded(token):
-            return True
-        chosen = self.judge.promotable(
-            {t.number for t in self.trials if t.paused_by == "scheduler"}
-        )
-        may = self.status is Status.RUNNING and self.has_room and not self.runnable
-        if chosen is None or not may:
-            return False
-        step, entry = chosen
-        entry |= {"waiting": False, "promoted_at": self.now}
-        trial = self.trials[entry["number"]]
-        trial.state, trial.paused_by = State.PENDING, None
-        data = {"bracket": 0, "step": step, "score": entry["score"]}
-        self._record_event("promoted", "scheduler", number=trial.number, token=token, data=data)
-        return True
+        """Do what the scheduler wants of a free worker; tell whether it promotes a trial."""
+        return bool(self._recorded(token)) or promote(self, token)
 
     def claim(self, worker: str, *, token: str) -> ModelAttempt | None:
         if known := self.attempt_of(token):
@@ -458,8 +444,9 @@ class Model:
             trial.live = {s: v for s, v in trial.live.items() if s < results[0].step}
         for position, result in enumerate(results, 1):
             is_valid = trial.invalidated_at is None
-            verdict = self.judge.judge(attempt.number, attempt.no, after, result, enters=is_valid)
             attempt.stored[result.step] = trial.live[result.step] = result.value
+            sent = (attempt.number, attempt.no, after, result, trial.live)
+            verdict = self.judge.judge(*sent, enters=is_valid)
             trial.time_total_s, after = result.time_total_s, result.step
             if verdict is not None:
                 return verdict, results[:position]

@@ -2,14 +2,15 @@
 Judges a model's trials: by rules, then by asynchronous successive halving on plain lists.
 
 As in Ray Tune, the cutoff is numpy's percentile of a rung's values. Here NaN also stops a trial.
-For promotion the rank of the quantile is computed with `Fraction`.
+For promotion the rank of the quantile is computed with `Fraction`. `model_schedulers` has the other
+schedulers.
 """
 
 import math
 import operator
 from collections.abc import Container, Mapping
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,81 +21,148 @@ from studydb.domain.records import NewStudy
 
 COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
+VERDICTS = {Action.STOP: Reason.EARLY_STOPPED, Action.PAUSE: Reason.PAUSED}
+
+
+class Judged(NamedTuple):
+    """
+    What a scheduler decides at a rung.
+
+    Attributes:
+        score: The score that the rung records; None if it records nothing.
+        waits: Whether the trial waits at the rung if it pauses.
+    """
+
+    action: Action
+    score: float | None
+    cutoff: float | None = None
+    waits: bool = True
+
+
+class ModelRung:
+    """
+    A rung, with its entries in order of arrival.
+
+    Attributes:
+        last_kept: The score and the ordinal of the last trial that was kept when the rung closed;
+            None while it is open.
+        is_over: Whether the rung has closed, and no trial waits there.
+    """
+
+    def __init__(self) -> None:
+        self.entries: list[dict[str, Any]] = []
+        self.last_kept: tuple[float, int] | None = None
+        self.is_over = False
+
+    @property
+    def scores(self) -> list[float]:
+        """The scores that rank, best first."""
+        return sorted(entry["score"] for entry in self.entries if entry["ranked"])
+
+    @property
+    def waiting(self) -> list[dict[str, Any]]:
+        """The entries whose trials wait, best first; of equal entries, the first to arrive."""
+        return sorted((entry for entry in self.entries if entry["waiting"]), key=place)
+
+
+def place(entry: Mapping[str, Any]) -> tuple[float, int]:
+    return entry["score"], entry["ordinal"]
+
 
 class ModelJudge:
     """
-    Judges results as a study's rules and scheduler would.
+    Judges results as a study's rules, and ASHA as its scheduler, would.
 
     Attributes:
-        rungs: The entries at each milestone, in order of arrival.
+        rungs: The rungs by their milestones.
+        promotes: Whether trials wait at rungs.
     """
 
     def __init__(self, spec: NewStudy) -> None:
-        self._spec, self._asha = spec, spec.scheduler.to_json()
-        self.rungs: dict[int, list[dict[str, Any]]] = {step: [] for step in self._milestones()}
+        self._spec = spec
+        given = spec.scheduler.to_json()
+        self.options: dict[str, Any] = given.get("options", given)  # of a custom scheduler
+        self.rungs = {step: ModelRung() for step in self.milestones}
+        self.promotes = self.options.get("type") == "promotion"
 
     def judge(
-        self, number: int, attempt: int, after: int, result: Result, *, enters: bool
+        self,
+        number: int,
+        attempt: int,
+        after: int,
+        result: Result,
+        live: Mapping[int, float],
+        *,
+        enters: bool,
     ) -> Verdict | None:
         """
         The verdict on the result after step `after`; None if the trial continues.
 
         Args:
+            live: The trial's values by step, this result included.
             enters: Whether the scheduler judges the trial; False if it is invalidated.
         """
         for rule in self._spec.rules:
             value = result.step if rule.metric == "training_iteration" else result.value
             if COMPARE[rule.op](value, rule.bound):
                 return Verdict(Action.STOP, Reason.RULE_STOPPED, DecidedBy.RULE)
-        decided = self._decide(number, attempt, after, result) if enters else None
+        due = self.next_decision(after)
+        is_due = due is not None and result.step >= due
+        decided = self._decide(number, attempt, result, live) if enters and is_due else None
         if result.is_last:
             return Verdict(Action.STOP, Reason.COMPLETED, DecidedBy.TRIAL)
         return decided
 
-    def _decide(self, number: int, attempt: int, after: int, result: Result) -> Verdict | None:
-        due = self.next_decision(after)
-        if due is None or result.step < due:
-            return None
-        if result.step >= self._max_t:
+    def _decide(
+        self, number: int, attempt: int, result: Result, live: Mapping[int, float]
+    ) -> Verdict | None:
+        is_complete = result.step >= self.max_t
+        milestone = self.rung_at(result.step)
+        rung = None if milestone is None else self.rungs.setdefault(milestone, ModelRung())
+        if rung is not None and all(entry["number"] != number for entry in rung.entries):
+            judged = self.judged_at(rung, result, live)
+            if is_complete:
+                judged = Judged(Action.STOP, self.score(result.value))
+            if judged.score is not None:
+                rung.entries.append(
+                    _entry(rung, judged, result) | {"number": number, "attempt": attempt}
+                )
+            if not is_complete and judged.action in VERDICTS:
+                return Verdict(judged.action, VERDICTS[judged.action], DecidedBy.SCHEDULER)
+        if is_complete:
             return Verdict(Action.STOP, Reason.COMPLETED, DecidedBy.SCHEDULER)
-        entries = self.rungs[max(step for step in self.rungs if step <= result.step)]
-        if any(entry["number"] == number for entry in entries):
-            return None
-        entries.append(self._entry(entries, result) | {"number": number, "attempt": attempt})
-        if result.is_last:
-            entries[-1] |= {"action": Action.CONTINUE, "waiting": None}
-        action = entries[-1]["action"]
-        why = {Action.STOP: Reason.EARLY_STOPPED, Action.PAUSE: Reason.PAUSED}
-        return Verdict(action, why[action], DecidedBy.SCHEDULER) if action in why else None
+        return None
 
-    def _entry(self, entries: list[dict[str, Any]], result: Result) -> dict[str, Any]:
+    # --- the scheduler
+
+    def rung_at(self, step: int) -> int | None:
+        """The milestone of the rung that a report at a step may enter."""
+        if step >= self.max_t:
+            return int(self.max_t) if self.end_game else None
+        return max((one for one in self.milestones if one <= step), default=None)
+
+    def judged_at(self, rung: ModelRung, result: Result, live: Mapping[int, float]) -> Judged:  # noqa: ARG002
         """
-        Return the entry of a result.
+        Judge a report at a rung.
 
         NaN stops the trial. Otherwise the trial pauses if the scheduler promotes trials. If it does
         not, a score above the cutoff stops the trial.
         """
-        cutoff = self._cutoff([entry["score"] for entry in entries if entry["ranked"]])
-        score, is_nan = self.score(result.value), math.isnan(result.value)
+        score = self.score(result.value)
         if self.promotes:
-            cutoff = None
-        stops = is_nan or (cutoff is not None and score > cutoff)
-        pauses = self.promotes and not is_nan
-        return {
-            "ordinal": len(entries),
-            "step": result.step,
-            "value": "NaN" if is_nan else result.value,
-            "score": score,
-            "ranked": not is_nan,
-            "action": Action.PAUSE if pauses else Action.STOP if stops else Action.CONTINUE,
-            "waiting": True if pauses else None,
-            "promoted_at": None,
-            "cutoff": None if cutoff is None or math.isnan(cutoff) else cutoff,
-        }
+            is_nan = math.isnan(result.value)
+            return Judged(Action.STOP if is_nan else Action.PAUSE, score)
+        cutoff = self._cutoff(rung.scores)
+        stops = math.isnan(result.value) or (cutoff is not None and score > cutoff)
+        return Judged(Action.STOP if stops else Action.CONTINUE, score, cutoff)
 
     def _cutoff(self, scores: list[float]) -> float | None:
         if not scores:
             return None
+        if self.options.get("rule") == "syne_tune":
+            n, share = len(scores) + 1, 1 / self.options["reduction_factor"]
+            most = max(better for better in range(n) if better / n <= share)
+            return scores[most] if most < len(scores) else None
         with np.errstate(invalid="ignore"):
             return -float(np.percentile([-score for score in scores], self._percentage))
 
@@ -105,10 +173,6 @@ class ModelJudge:
         best = min(sorted(live), key=lambda step: (math.isnan(live[step]), self.score(live[step])))
         return best, live[best]
 
-    @property
-    def promotes(self) -> bool:
-        return bool(self._asha.get("type") == "promotion")
-
     def promotable(self, paused: Container[int]) -> tuple[int, dict[str, Any]] | None:
         """
         The milestone and the entry of the trial to promote; None if no trial can be promoted.
@@ -116,46 +180,51 @@ class ModelJudge:
         Args:
             paused: The numbers of the trials that the scheduler has paused.
         """
-        for step, entries in sorted(self.rungs.items(), reverse=True):
-            waiting = [one for one in entries if one["waiting"] and one["number"] in paused]
-            scores = sorted(one["score"] for one in entries if one["ranked"])
-            if not self.promotes or not waiting or len(scores) < 2:
-                continue
-            best = min(waiting, key=lambda one: (one["score"], one["ordinal"]))
-            if best["score"] < math.inf and best["score"] <= self._promotion_cutoff(scores):
-                return step, best
+        for step, entry in self.candidates(paused):
+            scores = self.rungs[step].scores
+            if len(scores) > 1 and entry["score"] <= self._promotion_cutoff(scores):
+                return step, entry
         return None
 
+    def candidates(self, paused: Container[int]) -> list[tuple[int, dict[str, Any]]]:
+        """The best waiting trial of each rung, from the highest step down."""
+        found = []
+        for step, rung in sorted(self.rungs.items(), reverse=True):
+            best = next((one for one in rung.waiting if one["number"] in paused), None)
+            if self.promotes and best is not None and best["score"] < math.inf:
+                found.append((step, best))
+        return found
+
     def _promotion_cutoff(self, scores: list[float]) -> float:
-        rank = Fraction(len(scores) - 1) / Fraction(self._asha["reduction_factor"])
+        rank = Fraction(len(scores) - 1) / Fraction(self.options["reduction_factor"])
         lower, upper = scores[math.floor(rank)], scores[math.ceil(rank)]
         if math.isinf(lower) or math.isinf(upper):
             return lower
         return lower + (upper - lower) * float(rank % 1)
 
+    # --- entries
+
     def waits(self, number: int) -> bool:
-        entries = (one for entries in self.rungs.values() for one in entries)
-        return any(one["number"] == number and one["waiting"] for one in entries)
+        return any(one["number"] == number for rung in self.rungs.values() for one in rung.waiting)
 
     def leave_rungs(self, number: int) -> None:
         """Record at every rung that a trial does not wait there."""
-        for entries in self.rungs.values():
-            for entry in entries:
-                if entry["number"] == number and entry["waiting"]:
-                    entry["waiting"] = False
+        for entry in self._entries_of(number):
+            entry["waiting"] = False if entry["waiting"] else entry["waiting"]
 
     def unrank(self, number: int) -> None:
         """Take the entries of a trial out of the ranking of every rung."""
-        for entries in self.rungs.values():
-            for entry in entries:
-                entry["ranked"] = entry["ranked"] and entry["number"] != number
+        for entry in self._entries_of(number):
+            entry["ranked"] = False
 
     def rerank(self, number: int) -> None:
         """Put the entries of a trial back into the ranking, except NaN."""
-        for entries in self.rungs.values():
-            for entry in entries:
-                if entry["number"] == number:
-                    entry["ranked"] = entry["value"] != "NaN"
+        for entry in self._entries_of(number):
+            entry["ranked"] = entry["value"] != "NaN"
+
+    def _entries_of(self, number: int) -> list[dict[str, Any]]:
+        entries = (entry for rung in self.rungs.values() for entry in rung.entries)
+        return [entry for entry in entries if entry["number"] == number]
 
     def cut_rank(self, n_ranked: int) -> int:
         """The rank of a rung's cut, counted from the worst entry (0)."""
@@ -163,23 +232,32 @@ class ModelJudge:
 
     @property
     def _percentage(self) -> float:
-        return float((1 - 1 / self._asha["reduction_factor"]) * 100)
+        factor = self.options.get("reduction_factor", 2)
+        return float((1 - 1 / factor) * 100)
+
+    # --- milestones
 
     @property
-    def _max_t(self) -> float:
-        return float(self._asha.get("max_t", math.inf))
+    def max_t(self) -> float:
+        return float(self.options.get("max_t", math.inf))
 
-    def _milestones(self) -> list[int]:
+    @property
+    def end_game(self) -> float:
+        """The share of the budget that the end game takes."""
+        return float(self.options.get("end_game", 0.0))
+
+    @property
+    def milestones(self) -> list[int]:
         steps: list[int] = []
-        step = self._asha.get("grace_period", math.inf)
-        while step < self._max_t:
+        step = self.options.get("grace_period", math.inf)
+        while step < self.max_t:
             steps.append(step)
-            step *= self._asha["reduction_factor"]
+            step *= self.options["reduction_factor"]
         return steps
 
     def next_decision(self, step: int) -> int | None:
         """The first milestone after a step, or max_t; None if there is neither."""
-        due = [one for one in (*self.rungs, self._max_t) if step < one < math.inf]
+        due = [one for one in (*self.milestones, self.max_t) if step < one < math.inf]
         return int(min(due)) if due else None
 
     def score(self, value: float) -> float:
@@ -187,3 +265,20 @@ class ModelJudge:
         if math.isnan(value):
             return math.inf
         return 0.0 + (value if self._spec.objective.mode is Mode.MIN else -value)
+
+
+def _entry(rung: ModelRung, judged: Judged, result: Result) -> dict[str, Any]:
+    """The row of an entry; a trial that is done does not wait, whatever the scheduler says."""
+    is_nan, cutoff = math.isnan(result.value), judged.cutoff
+    waits = judged.action is Action.PAUSE and judged.waits and not result.is_last
+    return {
+        "ordinal": len(rung.entries),
+        "step": result.step,
+        "value": "NaN" if is_nan else result.value,
+        "score": judged.score,
+        "ranked": not is_nan,
+        "action": Action.CONTINUE if result.is_last else judged.action,
+        "waiting": waits or None,
+        "promoted_at": None,
+        "cutoff": None if cutoff is None or math.isnan(cutoff) else cutoff,
+    }

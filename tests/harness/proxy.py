@@ -207,13 +207,13 @@ class _Pair:
                 when = self._proxy.must_cut() if executes else ""
                 if when == "before":
                     return
-                self._await_answer(executes=executes, dropped=when == "after")
+                self._expect_answer(executes=executes, dropped=when == "after")
                 executes = False
             self._proxy.await_passage()
             server.sendall(held_back)
             held_back = b""
 
-    def _await_answer(self, *, executes: bool, dropped: bool) -> None:
+    def _expect_answer(self, *, executes: bool, dropped: bool) -> None:
         with self._mutex:
             self._executing.append(executes)
             if dropped:
@@ -223,14 +223,14 @@ class _Pair:
         with suppress(OSError):
             for frame in _frames(server):
                 is_dropped, ends = self._dropped == 1, frame[:1] == _READY
-                if ends and self._is_answered(frame) and is_dropped:
+                if ends and self._ends_an_exchange(frame) and is_dropped:
                     break
                 if not is_dropped:
                     self._proxy.await_passage()
                     self._client.sendall(frame)
         self.sever()
 
-    def _is_answered(self, ready: bytes) -> bool:
+    def _ends_an_exchange(self, ready: bytes) -> bool:
         """Count the reply to an exchange; return False for the reply to the startup."""
         with self._mutex:
             if not self._executing:

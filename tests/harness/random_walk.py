@@ -8,12 +8,16 @@ import functools
 import math
 from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 
+from fleet.trainables.scheduling import Halving
+
 from harness.actions import ActionFactory, ClaimedAttempt, RegisteredWorker, StudyAction, outcome_of
-from harness.arrange import new_spec
+from harness.arrange import can_ask, created, new_spec
+from harness.asked_scheduler import Meanwhile, asked
 from harness.model import Model
 from harness.snapshot import BEGINNING
 from studydb.db import Database
@@ -22,8 +26,7 @@ from studydb.domain.life.ending import FREE_EXITS, Ending
 from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import FINAL, Mode, Reason, State, Status
 from studydb.domain.limits import CostLimit
-from studydb.operations.create import create
-from studydb.schedulers import ASHA, FIFO
+from studydb.schedulers import ASHA, FIFO, MedianStopping, OneEpoch
 
 LEASES_S = (90.0, 9.0)
 """The leases of the two workers of a walk."""
@@ -34,13 +37,32 @@ PROMOTIONS = [
     ASHA(max_t=8, grace_period=2, reduction_factor=2, type="promotion", end_game=0),
 ]
 
+CUSTOM = [
+    asked(Halving(max_t=9, reduction_factor=3)),
+    asked(Halving(max_t=8, grace_period=2, reduction_factor=2)),
+]
+CUSTOM_PROMOTIONS = [
+    asked(Halving(max_t=9, reduction_factor=3, type="promotion")),
+    asked(Halving(max_t=8, grace_period=2, reduction_factor=2, type="promotion")),
+]
+SYNE_TUNE = ASHA(max_t=9, reduction_factor=2, rule="syne_tune")
+MEDIANS = [
+    MedianStopping(min_samples=2),
+    MedianStopping(grace_period=2, min_samples=1, interval=2, hard_stop=False),
+]
+END_GAME = ASHA(max_t=8, grace_period=2, reduction_factor=2, type="promotion", end_game=0.5)
+ONE_EPOCH = OneEpoch(i=2, top_k=2, max_t=6)
+
 STUDIES: dict[str, list[Any]] = {
     "num_trials": [10, 6, 3, None],
     "max_concurrent": [None, 3, 2, 1],
     "max_failures": [1, 0, -1],
     "max_losses": [10, 10, 1, 0],
     "mode": list(Mode),
-    "scheduler": [FIFO(), *ASHAS, *PROMOTIONS],
+    "scheduler": [
+        *(FIFO(), *ASHAS, *PROMOTIONS, *CUSTOM, *CUSTOM_PROMOTIONS),
+        *(SYNE_TUNE, *MEDIANS, END_GAME),
+    ],
     "rules": [
         *[()] * 4,
         read_rules(["loss<-0.5"]),
@@ -102,6 +124,13 @@ WEIGHTS = {
 }
 """The weight of each step. A step is a method of this name, or the action that `_name` returns."""
 
+MEANWHILE = (
+    *("report", "report", "finish", "give_back", "save", "claim", "ask", "promote", "renew"),
+    *("pause", "stop", "resume", "invalidate", "reinstate", "retry", "extend", "recover"),
+    *("pause_or_stop_the_study", "resume_the_study"),
+)
+"""What may happen while a custom scheduler decides."""
+
 
 class RandomWalk:
     """A study in a database, its model, and its workers."""
@@ -112,7 +141,12 @@ class RandomWalk:
         spec = new_spec(**(drawn | overrides))
         self.model = Model(spec)
         database.clock = self.clock
-        self.study = create(database, spec)
+        self.study = created(database, spec)
+        self.meanwhile: Meanwhile | None = None
+        if can_ask(spec):
+            scheduler: Any = spec.scheduler
+            self.meanwhile = Meanwhile(scheduler.ask)
+            self.study = replace(self.study, scheduler=scheduler.asked_by(self.meanwhile))
         self.factory = ActionFactory(self.study)
         self.sent: deque[StudyAction] = deque(maxlen=8)
         self.happened: Counter[str] = Counter()
@@ -125,6 +159,8 @@ class RandomWalk:
 
     def step(self, rng: Random) -> None:
         weights = WEIGHTS | ({"raise_the_limits": 1} if self.model.spending.limits else {})
+        weights |= {"report_meanwhile": 4} if self.meanwhile else {}
+        weights |= {"come_to_a_choice": 1} if self.model.judge.promotes else {}
         (name,) = rng.choices(list(weights), list(weights.values()))
         self.happened[name] += 1
         method: Callable[[Random], None] | None = getattr(self, name, None)
@@ -160,6 +196,46 @@ class RandomWalk:
             self.do(self._ask(rng))
         if len(self.factory.attempts) > held:
             self.do(self.factory.report(self.factory.attempts[-1], some_values(rng)))
+
+    def come_to_a_choice(self, rng: Random) -> None:
+        """Bring all trials to a rung or to their end; then free workers ask for work."""
+        for _ in range(2 * len(self.model.trials) + 4):
+            if self.model.runnable or self.model.is_open:
+                self.take_a_trial(rng)
+            self.carry_out_verdicts(rng)
+        for attempt in self.attempts(held=True):
+            self.do(self.factory.finish(attempt, [], Reason.COMPLETED))
+        for _ in range(3):
+            self.do(self._promote(rng))
+
+    def report_meanwhile(self, rng: Random) -> None:
+        """Let another operation run while the custom scheduler decides about a report."""
+        if self.model.status is Status.RUNNING and self.model.is_open:
+            self.do(self._ask(rng))
+        newest = self._writer(rng, among=self.attempts(held=True)[-1:])
+        asks, other = self.meanwhile, self.action(rng.choice(MEANWHILE), rng)
+        if asks is None or newest is None or other is None:
+            return
+        reports = self.factory.report(newest, some_values(rng))
+        answers: dict[str, Any] = {}
+
+        def act() -> None:
+            answers[other.name] = outcome_of(lambda: other.act(self.database))
+
+        asks.act = act
+        answers["reports"] = outcome_of(lambda: reports.act(self.database))
+        was_asked, asks.act = asks.act is None, None
+        expected: dict[str, Any] = {}
+        if not was_asked:
+            act()
+            expected["reports"] = outcome_of(lambda: reports.expect(self.model))
+        expected[other.name] = outcome_of(lambda: other.expect(self.model))
+        if was_asked:  # the decision was made anew, or nothing that it depends on has changed
+            expected["reports"] = outcome_of(lambda: reports.expect(self.model))
+            self.happened["meanwhile"] += 1
+        assert answers == expected
+        self.sent += [reports, other]
+        self.busy.clear()
 
     def carry_out_verdicts(self, _: Random) -> None:
         for attempt in self.attempts(held=True):

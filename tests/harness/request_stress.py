@@ -21,6 +21,9 @@ REFUSALS = (BudgetSpent, LeaseLost, NotAllowed, UnknownTrial)
 
 LONGEST_RUN = 9
 
+STUDIES_PER_PROCESS = 4
+"""Each study takes up to two connections to the server, which allows 200 in all."""
+
 JOIN_S = 120.0
 """The time that a process has for its last request after the end of the stress."""
 
@@ -100,12 +103,12 @@ class Stress:
 
 
 def _repeat(act: Callable[[studydb.Study, Random], None], seed: int, shared: _Shared) -> None:
-    """Act on one study after another."""
+    """Act on some of the studies, one after another."""
     rng = Random(seed)
     with ExitStack() as stack:
         studies = [
             stack.enter_context(closing(studydb.load_study(name, storage=shared.storage)))
-            for name in shared.names
+            for name in rng.sample(shared.names, STUDIES_PER_PROCESS)
         ]
         shared.begun.release()
         while not shared.over.is_set():

@@ -93,6 +93,23 @@ PROMISES = {
                 WHERE e.rung_id = g.id AND e.ranked AND (e.score > g.cut_score OR
                     (e.score = g.cut_score AND e.trial_id > g.cut_trial_id))))
     """,
+    "no entry of an invalidated trial ranks": """
+        SELECT t.number FROM rung_entry e JOIN trial t ON t.id = e.trial_id
+        WHERE t.study_id = {study} AND t.invalidated_at IS NOT NULL AND e.ranked
+    """,
+    "a trial that is ended, PENDING or promoted does not wait at a rung": """
+        SELECT t.number FROM rung_entry e JOIN trial t ON t.id = e.trial_id
+        WHERE t.study_id = {study} AND e.waiting AND
+            (t.state IN ('TERMINATED', 'ERROR', 'PENDING') OR e.promoted_at IS NOT NULL)
+    """,
+    "a trial waits at one rung at most": """
+        SELECT t.number FROM rung_entry e JOIN trial t ON t.id = e.trial_id
+        WHERE t.study_id = {study} AND e.waiting GROUP BY t.number HAVING count(*) > 1
+    """,
+    "no trial waits at a rung that is over": """
+        SELECT g.step FROM rung g JOIN rung_entry e ON e.rung_id = g.id
+        WHERE g.study_id = {study} AND g.is_over AND e.waiting
+    """,
     "the checkpoint that a trial would restore is its own and not removed, or that of its parent": """
         SELECT t.number FROM trial t WHERE t.study_id = {study} AND t.checkpoint_id IS NOT NULL AND
             coalesce(t.source_checkpoint_id, 0) <> t.checkpoint_id AND
@@ -129,12 +146,22 @@ PROMISES = {
     """,
 }
 
+IF_TRIALS_RESUME = {
+    "a trial that the scheduler has paused waits at a rung": """
+        SELECT t.number FROM trial t WHERE t.study_id = {study} AND t.state = 'PAUSED'
+            AND t.paused_by = 'scheduler' AND NOT EXISTS
+                (SELECT 1 FROM rung_entry e WHERE e.trial_id = t.id AND e.waiting)
+    """,
+}
+"""Promises of schedulers that resume trials: otherwise a trial would stay PAUSED for ever."""
+
 
 def broken_promises(database: Database, study: Study) -> dict[str, list[Any]]:
     """The rows of a study that break a promise, by promise."""
     found = {}
     with database.begin(write=False) as txn:
-        for promise, sql in PROMISES.items():
+        promises = PROMISES | (IF_TRIALS_RESUME if study.scheduler.resumes else {})
+        for promise, sql in promises.items():
             rows = txn.raw(sql.format(study=study.id))[1]
             if rows:
                 found[promise] = rows

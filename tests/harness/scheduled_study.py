@@ -26,13 +26,14 @@ from harness.arrange import (
 )
 from harness.cut_commits import cut
 from studydb.db import Database, connect
-from studydb.domain.errors import BudgetSpent, NotAllowed, StorageTransient
+from studydb.domain.errors import BudgetSpent, NotAllowed, StorageTransient, UnknownTrial
 from studydb.domain.life.decisions import Action
 from studydb.domain.life.states import FINAL, Reason, State, Status
 from studydb.domain.scheduling import Scheduler
 from studydb.lease.acquire import Acquirer
 from studydb.operations import control
 from studydb.operations.enqueue import enqueue
+from studydb.operations.invalidate import invalidate
 from studydb.operations.reads import list_trials
 from studydb.operations.recover import recover
 from studydb.operations.study_progress import StudyProgress, read_progress
@@ -79,6 +80,7 @@ class ScheduledStudy:
         **options: Any,
     ) -> None:
         self.database, self.rng = database, Random(seed)
+        self._cutting = Random(f"cuts {seed}")  # cuts do not change what the study does
         self.mishaps, self.cuts, self.curve, self.skips = mishaps, cuts, curve, skips
         self.now = datetime(2026, 1, 1, tzinfo=UTC)
         database.clock = lambda: self.now
@@ -123,8 +125,8 @@ class ScheduledStudy:
 
     def send(self, call: Callable[[], Answered]) -> Answered:
         """Call an operation. With the probability `cuts`, cut it at a COMMIT and call it again."""
-        if self.rng.random() < self.cuts:
-            when, nth = self.rng.choice(["before", "after"]), self.rng.randint(1, 4)
+        if self._cutting.random() < self.cuts:
+            when, nth = self._cutting.choice(["before", "after"]), self._cutting.randint(1, 4)
             try:
                 with cut(self.database, when, nth=nth):
                     return call()
@@ -134,7 +136,9 @@ class ScheduledStudy:
 
     def _acquire(self) -> bool:
         place = self.rng.randrange(len(self.workers))
-        claimed = self.send(self.acquirers[place].acquire)
+        acquirer = self.acquirers[place]
+        acquirer._watch.forget()  # else the time decides whether an idle worker looks again
+        claimed = self.send(acquirer.acquire)
         if claimed is None:
             return False
         self.held.append(Run(self.workers[place], claimed))
@@ -193,7 +197,10 @@ class ScheduledStudy:
 
     def _disturb(self) -> None:
         what = self.rng.choice(
-            ["fail", "give back", "lose", "stop", "pause", "resume", "enqueue", "extend", "recover"]
+            [
+                *("fail", "give back", "lose", "stop", "pause", "resume", "enqueue", "extend"),
+                *("invalidate", "reinstate", "send again", "recover"),
+            ]
         )
         if what in ("fail", "give back") and self.held:
             outcome = Reason.FAILED if what == "fail" else Reason.PREEMPTED
@@ -202,6 +209,10 @@ class ScheduledStudy:
             self.held.remove(self.rng.choice(self.held))
         elif what in ("stop", "pause", "resume"):
             self._steer(what)
+        elif what in ("invalidate", "reinstate"):
+            self._invalidate(undo=what == "reinstate")
+        elif what == "send again" and self.held:
+            self._send_again(self.rng.choice(self.held))
         elif what == "enqueue":
             self._request(lambda request: enqueue(self.database, self.study, {}, request))
         elif what == "extend" and self.rng.random() < 0.3:
@@ -217,9 +228,19 @@ class ScheduledStudy:
             operation, number = getattr(control, what), self.rng.choice(alive).number
             self._request(lambda sent: operation(self.database, self.study, [number], sent))
 
+    def _invalidate(self, *, undo: bool) -> None:
+        number = self.rng.randrange(len(list_trials(self.database, self.study)) + 1)
+        given = {"reason": "wrong labels", "undo": undo}
+        self._request(lambda sent: invalidate(self.database, self.study, [number], sent, **given))
+
+    def _send_again(self, run: Run) -> None:
+        """Send the last results of an attempt again, after others have been stored."""
+        if run.last is not None:
+            run.send(run.last)
+
     def _request(self, call: Callable[..., Any]) -> None:
         request = new_request()
-        with suppress(BudgetSpent, NotAllowed):
+        with suppress(BudgetSpent, NotAllowed, UnknownTrial):
             self.send(lambda: call(request))
 
     def _recover(self) -> None:

@@ -23,6 +23,7 @@ from studydb.db.schema import (
     trial,
     worker,
 )
+from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.life.states import State
 from studydb.domain.records import Study
 from studydb.store import ranking
@@ -118,6 +119,7 @@ def take_snapshot(database: Database, of: Study) -> Snapshot:
             "events": [
                 {"number": numbers.get(row.trial_id)} | _columns_of(row, _EVENT)
                 for row in txn.all(_EVENTS, study=of.id)
+                if row.kind != EventKind.SCHEDULER_IDLE  # each free worker may write one
             ],
         }
 
@@ -200,7 +202,10 @@ def _rungs(txn: Txn, of: Study, numbers: dict[int, int]) -> dict[int, Any]:
             "n_ranked": row.n_ranked,
             "cut_rank": row.cut_rank,
             "cut": row.cut_trial_id and (row.cut_score, numbers.get(row.cut_trial_id)),
+            "last_kept": None if row.closed_at is None else (row.closed_cutoff, row.closed_ordinal),
+            "is_over": bool(row.is_over),
             "entries": entries[row.step],
         }
         for row in txn.all(_RUNGS, study=of.id)
+        if row.n_entries  # a rung is also made by a report that enters nothing
     }

@@ -73,6 +73,38 @@ def test_decide_benchmark_uses_a_rung_with_the_given_number_of_entries(postgres_
     assert measured["processes"]["2"]["ratios"]["studydb"].keys() == {"raw, 4 calls"}
 
 
+@pytest.mark.parametrize(
+    ("scheduler", "contenders"),
+    [
+        ("stopping", ["studydb", "raw, 4 calls"]),
+        ("promotion", ["report", "turn"]),
+        ("median", ["interval=1", "interval=10"]),
+    ],
+)
+def test_decide_benchmark_compares_rungs_of_two_sizes(postgres_server, scheduler, contenders):
+    options = ("--rounds", "1", "--seconds", "0.05", "--processes", "2")
+    sizes = ("--entries", "20", "--entries", "60")
+
+    measured = measure(postgres_server, "decide", "--scheduler", scheduler, *options, *sizes)
+
+    rates = measured["processes"]["2"]["median"]
+    assert rates.keys() == {f"{name} at {size}" for name in contenders for size in (20, 60)}
+    assert all(rate > 0 for rate in rates.values())
+    for name, ratios in measured["processes"]["2"]["ratios"].items():
+        assert f"{name.split(' at ')[0]} at 20" in ratios or "raw, 4 calls at 20" in ratios
+
+
+def test_decide_benchmark_closes_a_rung_while_workers_work(postgres_server):
+    options = ("--seconds", "0.5", "--processes", "2", "--entries", "500")
+
+    measured = measure(postgres_server, "decide", "--scheduler", "hyperband", *options)
+
+    assert measured["given_up"] > 300
+    assert measured["closing_s"] > 0
+    assert {"report", "save", "end", "next trial"} == measured["waits_ms"].keys()
+    assert all(of["before"]["calls"] > 0 for of in measured["waits_ms"].values())
+
+
 def test_growth_benchmark_compares_each_call_in_a_small_and_in_a_large_study(postgres_server):
     options = ("--trials", "20", "60", "--rounds", "3", "--calls", "2")
 
@@ -172,6 +204,18 @@ def test_asha_finds_better_trials_than_random_search_and_no_epoch_is_trained_bey
             )
         assert {one["n_beyond"] for one in scores.values()} == {0}
         assert min(one["n_trials"] for one in scores.values()) > random_search["n_trials"]
+
+
+def test_real_workers_train_nothing_after_a_decision_although_some_are_killed():
+    chosen = ("--only", "ASHA, stopping", "--only", "HyperBand")
+    ran = run("schedulers", "--orders", "2", "--kills", "2", *chosen, "--json")
+
+    assert ran.returncode == 0, ran.stderr
+    for scores in json.loads(ran.stdout)["tasks"].values():
+        assert scores.keys() == {"ASHA, stopping", "HyperBand"}
+        for score in scores.values():
+            assert (score["n_kills"], score["n_beyond"]) == (4, 0)
+            assert score["mean"] < 0.07
 
 
 def test_simulation_makes_hundreds_of_reports_a_second():

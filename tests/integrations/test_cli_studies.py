@@ -194,8 +194,9 @@ def test_show_says_why_a_scheduler_stopped_a_trial(console, database):
     assert "loss (max) at rung 1 was 0.25, worse than the cutoff 0.5 of the earlier" in page.out
     assert "of the earlier trials, rank 2 of 2 there now" in page.out
     judged = {"rung": 1, "step": 1, "value": 0.25, "cutoff": 0.5, "action": "STOP"}
-    ranked = {"bracket": 0, "rank": 2, "n_ranked": 2, "promoted_at": None}
-    assert document["judged"] == [judged | ranked]
+    ranked = {"bracket": 0, "rank": 2, "n_ranked": 2}
+    later = {"promoted_at": None, "kept": None, "why": None}
+    assert document["judged"] == [judged | ranked | later]
 
 
 def test_show_says_at_which_rung_a_trial_waits_for_its_promotion(console, database):

@@ -1,4 +1,8 @@
-"""`stop --discard-checkpoints`: rows first, then bytes, then rows; a second call does the rest."""
+"""
+`stop --discard-checkpoints` marks rows as removed, deletes the bytes, and then deletes the rows.
+
+After an error, a second call finishes the work.
+"""
 
 from pathlib import Path
 

@@ -1,16 +1,26 @@
 """`studydb rungs`, and what `show` says of rungs, on SQLite and on PostgreSQL."""
 
 import math
+from dataclasses import dataclass
 
 import pytest
 from harness import arrange
+from harness.asked_scheduler import asked
 
+from studydb import Action, CustomScheduler, Decision, Entry
+from studydb.domain.life.decisions import RungKey
 from studydb.domain.life.states import Mode, Reason
+from studydb.domain.records import Batch
+from studydb.domain.scheduling import Close
 from studydb.lease.acquire import Acquirer
+from studydb.operations.close_rung import close_rung
 from studydb.operations.control import pause, resume
+from studydb.operations.finish import finish
+from studydb.operations.give_up import give_up
 from studydb.operations.invalidate import invalidate
 from studydb.operations.promote import promote
 from studydb.schedulers import ASHA, HyperBand, MedianStopping
+from studydb.store import rung_listing
 
 PROMOTION = ASHA(max_t=9, reduction_factor=3, type="promotion", end_game=0)
 
@@ -91,10 +101,133 @@ def test_rungs_shows_what_was_kept_when_a_rung_closed_and_the_bracket_of_each_ru
     closed, opened = console("rungs", "digits", "--format", "json").json
 
     assert (closed["bracket"], closed["step"], closed["kept"]) == (0, 1, 0.1)
+    assert (closed["top"], closed["cutoff"]) == (None, None)  # HyperBand has no cutoffs
     assert closed["closed_at"] is not None
     assert (opened["bracket"], opened["step"], opened["kept"]) == (1, 2, None)
     assert console("rungs", "digits", "--limit", "1", "--format", "json").json == [opened]
     assert "at rung 2 of bracket 1 was 0.4" in console("show", "digits", "4").out
+
+
+def test_show_says_what_a_trial_waits_for_at_a_rung_that_closes(console, database, wait):
+    study, worker = wait(0.0, 0.1, scheduler=HyperBand(4, 2), num_trials=7)
+    assert "until the rung closes and keeps the best trials" in console("show", "digits", "1").out
+    for value in (0.2, 0.3):
+        run = worker.take()
+        run.report(value)
+        run.finish(outcome=Reason.PREEMPTED)
+
+    close_rung(database, study, Close(RungKey(0, 1), keep=2))
+
+    assert "the rung has kept the trial, and a free worker resumes" in why(console, 1)
+    assert "the rung closed without keeping this trial, and a free worker ends it" in why(
+        console, 2
+    )
+    give_up(database, study)
+    assert why(console, 2).endswith(
+        "rank 3 of 4 there now; the rung closed without keeping this trial"
+    )
+
+
+def why(console, number):
+    return console("show", "digits", str(number), "--format", "json").json["why"]
+
+
+def test_status_says_in_words_what_the_scheduler_has_decided_last(console, database, wait):
+    study, worker = wait(0.5, 0.25, 0.75, 0.8)
+    Acquirer(database, study, worker_id=worker.id, lease_s=arrange.LEASE_S).acquire()
+
+    page = console("status", "digits")
+    decisions = console("status", "digits", "--format", "json").json["decisions"]
+
+    assert [one["number"] for one in decisions] == [1, 3, 2, 0]
+    at = page.lines.index("Last decisions of the scheduler:")
+    assert page.lines[at + 1 : at + 3] == [
+        "  trial 1, RUNNING: loss (min) at rung 1 was 0.25, rank 1 of 4 there now; the",
+        "    scheduler has promoted the trial",
+    ]
+    assert max(map(len, page.lines[at : at + 9])) <= 80
+    assert decisions[1]["why"] == why(console, 3)
+    assert (decisions[1]["rung"], decisions[1]["rank"], decisions[1]["n_ranked"]) == (1, 4, 4)
+
+
+def test_status_does_not_explain_trials_that_a_person_has_paused(console, database, wait):
+    study, worker = wait(0.5, 0.25, 0.75, 0.8)
+    run = Acquirer(database, study, worker_id=worker.id, lease_s=arrange.LEASE_S).acquire()
+    pause(database, study, [0, 1], arrange.new_request())
+    finish(
+        database,
+        study,
+        lease=run.lease,
+        outcome=Reason.PREEMPTED,
+        batch=Batch(1, (), 1, None),
+        tally=None,
+    )
+
+    decisions = console("status", "digits", "--format", "json").json["decisions"]
+
+    assert [one["number"] for one in decisions] == [3, 2]
+
+
+def test_status_says_why_trials_were_stopped(console, database):
+    study = arrange.new_study(database, name="digits", scheduler=ASHA(max_t=9, reduction_factor=3))
+    worker = arrange.SimulatedWorker(database, study)
+    for value in (0.5, 0.7, math.nan):
+        run = worker.ask()
+        run.report(value)
+        run.finish(outcome=Reason.PREEMPTED)
+
+    decisions = console("status", "digits", "--format", "json").json["decisions"]
+
+    assert [(one["number"], one["reason"]) for one in decisions] == [
+        (2, "EARLY_STOPPED"),
+        (1, "EARLY_STOPPED"),
+    ]
+    assert "was NaN, which counts as the worst value" in decisions[0]["why"]
+    assert "was 0.7, worse than the cutoff 0.5 of the earlier" in decisions[1]["why"]
+
+
+def test_status_finds_an_old_trial_that_is_promoted_and_no_more_than_the_newest(
+    console, database, wait
+):
+    values = [0.1, *[1.0] * (rung_listing.NEWEST + 5)]
+    study, worker = wait(*values, num_trials=None)
+    shown = console("status", "digits", "--format", "json").json["decisions"]
+    assert len(shown) == 5
+    assert 0 not in [one["number"] for one in shown]
+
+    promote(database, study, worker.claimant())
+
+    shown = console("status", "digits", "--format", "json").json["decisions"]
+    assert (shown[0]["number"], shown[0]["state"]) == (0, "PENDING")
+
+
+def test_words_of_the_users_scheduler_are_shown_with_its_name(console, database):
+    study = arrange.new_study(database, name="digits", scheduler=asked(Talking()))
+    run = arrange.SimulatedWorker(database, study).take()
+    run.report(0.5)
+    run.finish(outcome=Reason.PREEMPTED)
+
+    (event,) = arrange.rows(database, "SELECT data FROM event WHERE kind = 'judged'")
+
+    said = f"; {study.scheduler}: too slow for \x1b[31mus"
+    assert why(console, 0) == f"loss (min) at rung 1 was 0.5, rank 1 of 1 there now{said}"
+    assert "too slow for \\x1b[31mus" in console("show", "digits", "0").out
+    page = " ".join(console("status", "digits").out.split())
+    assert "trial 0, EARLY_STOPPED: loss (min) at rung 1 was 0.5" in page
+    assert "too slow for \\x1b[31mus" in page
+    assert event
+
+
+@dataclass(frozen=True)
+class Talking(CustomScheduler):
+    """Stop each trial, and say why."""
+
+    milestones = (1, 2)
+
+    def judge(self, report, view):
+        return Decision(
+            Action.STOP, entry=Entry(view.key, report.score), why="too slow for \x1b[31mus."
+        )
 
 
 def test_study_without_rungs_has_none(console, wait):

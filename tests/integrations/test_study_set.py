@@ -48,7 +48,7 @@ def test_set_keeps_the_list_of_former_checkpoint_stores(console, database, tmp_p
         ),
         ("checkpoint=/x", "Did you mean 'checkpoints'?"),
         ("checkpoints", "'checkpoints' has no value; write checkpoints=VALUE."),
-        ("checkpoints=s3://bucket", "Checkpoints cannot go to 's3://bucket'."),
+        ("checkpoints=ftp://host", "Checkpoints cannot go to 'ftp://host'."),
     ],
 )
 def test_set_refuses_unknown_keys_and_invalid_values(console, database, setting, message):

@@ -106,6 +106,19 @@ def test_rung_waits_for_a_running_trial_and_not_for_a_failed_trial(database):
     assert worker.claim().lease.number == 1
 
 
+def test_trial_that_can_be_claimed_is_claimed_before_a_rung_closes(database, study, worker):
+    wait_at_the_rung(worker, 0.5, 0.1)
+    enqueue(database, study, {}, new_request())
+
+    assert step_of(database, study, worker) is NextStep.CLAIM
+    assert rung_of(database, "closed_at") == (None,)
+    assert read_progress(database, study).status is Status.RUNNING
+    worker.claim().finish(0.2, outcome=Reason.FAILED)
+
+    assert step_of(database, study, worker) is NextStep.CLAIM
+    assert rung_of(database, "closed_at") != (None,)
+
+
 @pytest.mark.parametrize("end", ["stop", "pause"])
 def test_rung_does_not_wait_for_a_trial_that_a_person_has_stopped_or_paused(
     database, study, worker, end
@@ -304,6 +317,66 @@ def test_trial_paused_by_a_person_at_a_closed_rung_is_given_up_once_resumed(
     assert states_of(database, study)[0] is State.PAUSED
 
 
+def paused_at_the_rung(database, study, worker, *values, pause):
+    """Let trials wait at the rung, and pause some of them as a person does."""
+    wait_at_the_rung(worker, *values)
+    control.pause(database, study, pause, new_request())
+
+
+def waiting_after(database, study, *, keep, resume):
+    """Close the rung, resume the paused trials, give up; return the numbers that still wait."""
+    assert close_rung(database, study, Close(FIRST, keep=keep))
+    control.resume(database, study, resume, new_request())
+    give_up(database, study, is_idle=True)
+    return [n for n, state in enumerate(states_of(database, study)) if state is State.PAUSED]
+
+
+def test_trial_that_a_person_has_paused_takes_no_place_of_another_at_a_closing_rung(
+    database, study, worker
+):
+    paused_at_the_rung(database, study, worker, 0.1, 0.2, 0.3, pause=[0])
+
+    assert step_of(database, study, worker) is NextStep.CLAIM
+
+    assert states_of(database, study) == [State.PAUSED, State.PENDING, State.TERMINATED]
+
+
+@pytest.mark.parametrize(
+    ("values", "paused", "keep", "waiting"),
+    [
+        ((0.1, 0.2, 0.3), [0], 1, [0, 1]),  # better than the last that is kept
+        ((0.3, 0.2, 0.1), [0], 1, [2]),  # worse
+        ((0.2, 0.2, 0.3), [1], 1, [0]),  # of equal trials, the first is the better
+        ((0.2, 0.2, 0.3), [0], 1, [0, 1]),
+        ((0.1, 0.2, 0.3), [0, 2], 2, [0, 1]),  # one place is left for the best that is paused
+        ((0.1, 0.2, 0.3), [0, 1], 2, [0, 1, 2]),  # the only one that nobody has paused is kept
+        ((0.3, 0.2, 0.1), [0, 1, 2], 1, [2]),
+        ((0.3, 0.2, 0.1), [0, 1, 2], 9, [0, 1, 2]),
+        ((0.3, 0.2, 0.1), [0], 0, []),
+    ],
+)
+def test_trial_that_is_resumed_after_its_rung_has_closed_goes_on_if_it_is_good_enough(
+    database, values, paused, keep, waiting
+):
+    study = study_of(database)
+    paused_at_the_rung(database, study, SimulatedWorker(database, study), *values, pause=paused)
+
+    assert waiting_after(database, study, keep=keep, resume=paused) == waiting
+
+
+def test_trial_that_is_asked_to_pause_while_it_arrives_takes_no_place(database, study, worker):
+    wait_at_the_rung(worker, 0.2)
+    run = worker.ask()
+    control.pause(database, study, [1], new_request())
+    assert run.report(0.1).verdict.action is Action.PAUSE
+
+    close_rung(database, study, Close(FIRST, keep=1))
+
+    run.finish(outcome=Reason.PREEMPTED)
+    assert trial_of(database, study, 1).paused_by == DecidedBy.PERSON
+    assert rung_of(database, "closed_cutoff") == (0.2,)
+
+
 def test_trial_resumed_by_a_person_at_an_open_rung_is_not_given_up(database, study, worker):
     wait_at_the_rung(worker, 0.1, 0.2, 0.3)
     control.resume(database, study, [2], new_request())
@@ -333,7 +406,10 @@ def test_explanation_names_the_value_at_the_rung_if_the_trial_was_given_up(datab
 
     why = explain_state(study, trial_details(database, study, 2))
 
-    assert why == "loss (min) at rung 1 was 0.3, rank 3 of 3 there now; the rung kept better trials"
+    assert (
+        why
+        == "loss (min) at rung 1 was 0.3, rank 3 of 3 there now; the rung closed without keeping this trial"
+    )
 
 
 def test_rung_is_over_only_when_no_trial_waits(database, study, worker):

@@ -4,6 +4,7 @@ import threading
 from dataclasses import dataclass, replace
 
 import pytest
+from fleet.trainables.scheduling import Cup
 from harness.arrange import (
     SimulatedWorker,
     new_request,
@@ -25,6 +26,7 @@ from studydb.lease.acquire import Acquirer
 from studydb.lease.held import HeldAttempt
 from studydb.lease.scheduler_judge import SchedulerJudge
 from studydb.operations import control
+from studydb.operations.close_rung import close_rung
 from studydb.operations.finish import finish
 from studydb.operations.promote import NextStep, promote
 from studydb.operations.report import report
@@ -112,6 +114,30 @@ def test_batch_with_several_due_results_asks_about_each_in_turn(database):
     other = worker.take()
     assert other.report(0.9, 0.8, 0.7, 0.6).verdict.reason is Reason.EARLY_STOPPED
     assert other.trial().summary.last_step == 2
+
+
+@dataclass(frozen=True)
+class Talkative(StopWorse):
+    """Say why, whatever the decision is."""
+
+    def judge(self, report, view):
+        return replace(super().judge(report, view), why=f"step {report.step}")
+
+
+def test_words_of_a_decision_to_stop_are_recorded_once_and_those_to_go_on_are_not(database):
+    worker = under(database, Talkative())
+    first, second = worker.take(), worker.take()
+    first.report(0.5, 0.4)
+    batch = second.batch(0.9, 0.8)
+
+    for _ in range(2):
+        assert second.send(batch).verdict.reason is Reason.EARLY_STOPPED
+
+    said = rows(database, "SELECT trial_id, data FROM event WHERE kind = 'judged'")
+    assert [row[0] for row in said] == [second.lease.trial_id]
+    assert "step 2" in str(said[0][1])
+    assert first.report(0.3, 0.2, 0.1, done=True).verdict.reason is Reason.COMPLETED
+    assert len(rows(database, "SELECT id FROM event WHERE kind = 'judged'")) == 1
 
 
 def test_batch_that_is_sent_again_gets_the_stored_answer_without_a_question(database):
@@ -381,6 +407,21 @@ def test_reader_that_cannot_ask_knows_the_end_from_the_record_until_a_rung_chang
         assert acquirer.look().status is Status.FINISHED
     control.extend(database, worker.study, new_request(), n_more=1)
     assert read_progress(database, reader).status is Status.RUNNING
+
+
+def test_end_is_known_although_the_last_search_for_work_has_given_trials_up(database):
+    """The scheduler is asked once more: the trials that were given up have left their rung."""
+    worker = under(database, Cup(milestones=(2,)), num_trials=2)
+    for value in (0.5, 0.3):
+        run = worker.take()
+        run.report(value, value)
+        run.finish(outcome=Reason.PREEMPTED)
+    reader = replace(worker.study, scheduler=replace(worker.study.scheduler, ask=None))
+    close_rung(database, worker.study, Close(RUNG, 0))
+
+    assert promote(database, worker.study, worker.claimant()) is NextStep.WAIT
+
+    assert read_progress(database, reader).status is Status.FINISHED
 
 
 def test_worker_that_only_looks_records_the_end(database, answers):

@@ -38,6 +38,7 @@ SKIPPING_LOCKED_ROWS = (
     *("claim", "claim_with_max_concurrent", "claim_from_a_checkpoint", "claim_or_ask"),
     "claim_without_a_config",
     *("recover", "recover_host", "resume_the_study", "give_up", "promote_from_a_rung_that_closes"),
+    *("promote_the_chosen_trial", "promote_by_a_custom_scheduler"),
 )
 """Operations that skip the rows that an earlier send still locks, and take other rows."""
 

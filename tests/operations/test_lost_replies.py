@@ -55,6 +55,7 @@ def count_commits(database, arranged):
 
 
 def same(operation, again, answer):
+    """Whether a resend got the stored answer; a finish that is sent again answers None."""
     return again is None if operation in FINISHES else again == answer
 
 

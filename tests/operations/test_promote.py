@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from harness.arrange import (
+    Run,
     SimulatedWorker,
     change,
     new_request,
@@ -25,6 +26,7 @@ from studydb.domain.life.states import Reason, State, Status
 from studydb.domain.objective import Objective
 from studydb.lease.acquire import Acquirer
 from studydb.operations import control
+from studydb.operations.claim import claim
 from studydb.operations.enqueue import enqueue
 from studydb.operations.promote import NextStep, ask_scheduler, promote
 from studydb.operations.study_progress import read_progress
@@ -446,6 +448,48 @@ def test_worker_promotes_again_if_another_worker_claims_the_promoted_trial(datab
 
     assert acquirer.acquire() is None
     assert acquirer.acquire().lease.number == 1
+
+
+def test_acquirer_claims_an_enqueued_trial_before_the_next_promotion(database):
+    study = study_of(database, num_trials=9)
+    worker = SimulatedWorker(database, study)
+    reach(worker, 1, 0.1, 0.2, 0.5, 0.7, 0.8, 0.9)
+    acquirer = Acquirer(database, study, worker_id=worker.id, lease_s=60.0)
+    assert acquirer.acquire().lease.number == 0
+    enqueue(database, study, {}, new_request())
+    enqueue(database, study, {}, new_request())
+
+    acquired = [acquirer.acquire() for _ in range(4)]
+
+    assert [claim.lease.number for claim in acquired] == [6, 7, 1, 8]
+
+
+def test_trial_that_was_given_back_is_claimed_after_the_scheduler_had_no_work(database):
+    study = study_of(database, num_trials=3)
+    worker = SimulatedWorker(database, study)
+    reach(worker, 1, 0.1, 0.2, 0.3)
+    acquirer = Acquirer(database, study, worker_id=worker.id, lease_s=60.0)
+    promoted = acquirer.acquire()
+
+    Run(worker, promoted).finish(outcome=Reason.PREEMPTED)
+
+    assert acquirer.acquire().lease.number == promoted.lease.number == 0
+
+
+def test_claim_that_is_sent_again_comes_before_a_promotion(database):
+    study = study_of(database, num_trials=9)
+    worker = SimulatedWorker(database, study)
+    reach(worker, 1, 0.1, 0.2, 0.5, 0.7, 0.8, 0.9)
+    acquirer = Acquirer(database, study, worker_id=worker.id, lease_s=60.0)
+    assert acquirer.acquire().lease.number == 0
+    enqueue(database, study, {}, new_request())
+    sent = claim(database, study, acquirer._claimant)
+    acquirer._again = True  # as after a fault: the answer was lost
+
+    again = acquirer.acquire()
+
+    assert again.lease == sent.lease
+    assert trial_of(database, study, 1).state is State.PAUSED
 
 
 @pytest.mark.row("A3", "A7")

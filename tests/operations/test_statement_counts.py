@@ -4,6 +4,7 @@ import pytest
 from harness.arrange import LEASE_S, SimulatedWorker, enqueued, new_study
 
 from studydb.domain.life.retention import Keep
+from studydb.domain.life.states import Reason
 from studydb.domain.space.search_space import Space, choice, constant, uniform
 from studydb.lease.acquire import Acquirer
 from studydb.operations.recover import recover
@@ -148,6 +149,23 @@ def test_look_for_requests_about_many_trials_is_a_single_statement(database, wor
         return is_requested(database, held=leases, worker_id=worker.id)
 
     assert counted(database, look) == single(database)
+
+
+def test_worker_that_got_a_promoted_trial_asks_the_scheduler_before_it_claims(database):
+    study = new_study(database, scheduler=PROMOTION, num_trials=6)
+    worker = SimulatedWorker(database, study)
+    for value in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6):
+        run = worker.ask()
+        run.report(value)
+        run.finish(outcome=Reason.PREEMPTED)
+    acquirer = Acquirer(database, study, worker_id=worker.id, lease_s=LEASE_S)
+    assert acquirer.acquire().lease.attempt == 2
+
+    seen = counted(database, acquirer.acquire)
+
+    # The scheduler is asked, the trial is promoted by four statements, and claimed.
+    by_reading = by_dialect(database, postgresql=0, sqlite=1)  # a read on SQLite ends in a ROLLBACK
+    assert seen == (3, by_reading, by_dialect(database, postgresql=6, sqlite=9))
 
 
 @pytest.mark.parametrize("scheduler", [FIFO(), PROMOTION], ids=["fifo", "promotion"])

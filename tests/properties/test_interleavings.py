@@ -15,7 +15,14 @@ import pytest
 import sqlalchemy as sa
 from harness import postgres
 from harness.interleaver import Interleaver, step_by_step
-from harness.random_walk import LEASES_S, LIMITS, PROMOTIONS, RandomWalk
+from harness.random_walk import (
+    CUSTOM_PROMOTIONS,
+    END_GAME,
+    LEASES_S,
+    LIMITS,
+    PROMOTIONS,
+    RandomWalk,
+)
 from harness.row_invariants import broken_promises, ended_rows
 from harness.serial_orders import explaining_order
 from harness.snapshot import take_snapshot
@@ -228,7 +235,10 @@ def run_concurrently(stage, plan, seed, **options):
     if n_writers(plan) > 1:
         options |= {"max_concurrent": rng.choice([None, 3])}
     if "promote" in plan:
-        options |= {"scheduler": rng.choice(PROMOTIONS), "rules": ()}
+        options |= {
+            "scheduler": rng.choice([*PROMOTIONS, *CUSTOM_PROMOTIONS, END_GAME]),
+            "rules": (),
+        }
     walk = RandomWalk(stage.database, rng, num_trials=rng.choice([2, 3, 6]), **options)
     for _ in range(rng.randint(2, 12)):
         walk.step(rng)

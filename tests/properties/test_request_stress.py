@@ -9,8 +9,11 @@ processes for 60 s.
 import os
 from collections import Counter
 from contextlib import closing
+from pathlib import Path
 
 import pytest
+from fleet.trainables.scheduling import Halving
+from harness.arrange import rows
 from harness.request_stress import Stress
 from harness.row_invariants import broken_promises
 
@@ -27,12 +30,22 @@ SCHEDULERS = {
     "hyperband": studydb.HyperBand(max_t=9),
     "median": studydb.MedianStopping(),
     "one epoch": studydb.OneEpoch(i=2, top_k=3, max_t=9),
+    "end game": studydb.ASHA(9, 1, 3, type="promotion", end_game=0.5),
+    "custom": Halving(max_t=9, reduction_factor=3),
+    "custom promotion": Halving(max_t=9, reduction_factor=3, type="promotion"),
 }
 """The schedulers under stress, by the name of their study."""
 
+KINDS = """
+    SELECT kind || CASE WHEN actor = 'scheduler' THEN ' by the scheduler' ELSE '' END, count(*)
+    FROM event WHERE study_id = {study} GROUP BY 1
+"""
+ENTRIES = "SELECT coalesce(sum(n_entries), 0) FROM rung WHERE study_id = {study}"
+
 
 @pytest.mark.timeout(600)
-def test_requests_and_killed_trials_of_many_processes_end_in_no_error(storage_url):
+def test_requests_and_killed_trials_of_many_processes_end_in_no_error(storage_url, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))  # of the custom schedulers
     for name, scheduler in SCHEDULERS.items():
         studydb.create_study(
             name,
@@ -53,18 +66,12 @@ def test_requests_and_killed_trials_of_many_processes_end_in_no_error(storage_ur
     assert exit_codes == [0] * PROCESSES
     assert stress.n_killed > 0
     kinds: Counter[str] = Counter()
+    entries = {}
     with closing(connect(storage_url)) as database:
         for name in SCHEDULERS:
             study = load(database, name)
             assert broken_promises(database, study) == {}
-            with database.begin(write=False) as txn:
-                kinds.update(
-                    dict(
-                        txn.raw(
-                            "SELECT kind, count(*) FROM event "
-                            f"WHERE study_id = {study.id} GROUP BY kind"
-                        )[1]
-                    )
-                )
-    print(dict(kinds), stress.n_killed, "killed")  # noqa: T201  for pytest -rP
+            kinds.update(dict(rows(database, KINDS.format(study=study.id))))
+            entries[name] = int(rows(database, ENTRIES.format(study=study.id))[0][0])
+    print(dict(kinds), entries, stress.n_killed, "killed")  # noqa: T201  for pytest -rP
     assert len(kinds) > 8

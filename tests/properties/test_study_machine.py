@@ -11,7 +11,18 @@ from random import Random
 
 import pytest
 from harness.expected_rows import expected_rows
-from harness.random_walk import ASHAS, LIMITS, PROMOTIONS, RandomWalk
+from harness.random_walk import (
+    ASHAS,
+    CUSTOM,
+    CUSTOM_PROMOTIONS,
+    END_GAME,
+    LIMITS,
+    MEDIANS,
+    ONE_EPOCH,
+    PROMOTIONS,
+    SYNE_TUNE,
+    RandomWalk,
+)
 from harness.row_invariants import broken_promises, ended_rows
 from harness.snapshot import take_snapshot
 from hypothesis import HealthCheck, Phase, settings
@@ -54,7 +65,6 @@ MUST_HAPPEN = {
     "claim: nothing",
     "enqueue: something",
     "report: something",
-    "report: STOP by trial",
     "report: LeaseLost",
     "save: something",
     "save: LeaseLost",
@@ -67,7 +77,6 @@ MUST_HAPPEN = {
     "resumed: nothing",
     "changed: nothing",
     "invalidate: nothing",
-    "reinstate: nothing",
     "stopped: nothing",
     "extend: something",
     "study: nothing",
@@ -78,7 +87,9 @@ MUST_HAPPEN = {
 """Steps and answers that must occur; otherwise the walks have tested too little."""
 
 
-ENDS = {"retry: something", "give_back: PENDING"}
+ENDS = {
+    *("retry: something", "give_back: PENDING", "report: STOP by trial", "reinstate: nothing"),
+}
 """What must occur, too, if the scheduler does not pause most trials."""
 
 
@@ -104,6 +115,7 @@ class StudyMachine(RuleBasedStateMachine):
 
     def teardown(self):
         self.happened.update(self.walk.happened)
+        self.happened.update(event["kind"] for event in self.walk.model.events)
 
     @invariant()
     def rows_equal_the_model(self):
@@ -136,6 +148,21 @@ def any_promotion(seed):
     return {"scheduler": PROMOTIONS[seed[0] % len(PROMOTIONS)]}
 
 
+def any_custom(seed):
+    schedulers = [*CUSTOM, *CUSTOM_PROMOTIONS]
+    return {"scheduler": schedulers[seed[0] % len(schedulers)]}
+
+
+def any_means(seed):
+    return {"scheduler": [*MEDIANS, SYNE_TUNE][seed[0] % (len(MEDIANS) + 1)]}
+
+
+def any_choice_at_the_end(seed):
+    """Studies in which the last trials are chosen once the number of trials or steps is spent."""
+    limits = {"max_steps": 40, "num_trials": None} if seed[1] % 2 else {"num_trials": 6}
+    return {"scheduler": (END_GAME, ONE_EPOCH)[seed[0] % 2], "rules": (), **limits}
+
+
 def any_limits(seed):
     scheduler = (FIFO(), ASHAS[0])[seed[1] % 2]
     return {"scheduler": scheduler, "rules": (), **LIMITS[seed[0] % len(LIMITS)]}
@@ -149,9 +176,12 @@ def any_limits(seed):
         (fifo, {"report: STOP by person", "finish: PENDING", *ENDS}),
         (any_asha, {"report: STOP by scheduler", *ENDS}),
         (any_promotion, {"report: PAUSE by scheduler", "promote: something"}),
+        (any_custom, {"report: STOP by scheduler", "report: PAUSE by scheduler", "meanwhile"}),
+        (any_means, {"report: STOP by scheduler", "report: PAUSE by scheduler"}),
+        (any_choice_at_the_end, {"promote: something", "rung closed"}),
         (any_limits, {"report: STOP by limit", "study: NotAllowed", "set_limits: nothing"}),
     ],
-    ids=["FIFO", "ASHA", "ASHA by promotion", "limits"],
+    ids=["FIFO", "ASHA", "ASHA by promotion", "custom", "means and ranks", "end game", "limits"],
 )
 def test_study_equals_its_model_after_any_random_walk(database, spec, also):
     happened = Counter()

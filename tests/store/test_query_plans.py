@@ -9,10 +9,12 @@ import pytest
 from harness.arrange import LEASE_S, LOSS, new_study, process, token
 from harness.filled_study import ENTRIES, explain_postgresql, explain_sqlite, filled_study
 
+from studydb.db import Txn
 from studydb.domain.life.states import Mode, Origin, State
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.quantile import Cut
 from studydb.domain.records import QUEUE_START, Batch, Claimant, Lease, Proposal
+from studydb.domain.scheduling import TrialCanBeClaimed
 from studydb.store import (
     attempts,
     checkpoint_listing,
@@ -38,6 +40,7 @@ from studydb.store import (
     spending,
     sweeps,
     trials,
+    uploads,
     view_rows,
 )
 
@@ -79,7 +82,6 @@ WITHOUT_SORT = (
     "newest ends",
     "fence",
     "promotion",
-    "cut",
     "best of a rung",
     "later trials",
     "mean time of trials",
@@ -155,6 +157,10 @@ HOT = {
         lambda txn: notes.newest(txn, study_id=1, trial_id=1, limit=9),
         "note_trial",
     ),
+    "abandoned uploads": (
+        lambda txn: uploads.abandoned(txn, study_id=1),
+        "ix_upload_study_id",
+    ),
     "pins of a trial": (lambda txn: pins.release(txn, trial_ids=[1]), "pin_trial"),
     "pins of people": (lambda txn: pins.of_people(txn, trial_id=1), "ix_checkpoint_trial_id"),
     "pins to remove": (
@@ -207,7 +213,10 @@ HOT = {
         "rung_entry_rank",
     ),
     "promotion": (lambda txn: promotions.read_queues(txn, study_id=1), "rung_entry_waiting"),
-    "underway": (lambda txn: promotions.read_queues(txn, study_id=1).underway(0), "trial_running"),
+    "underway": (
+        lambda txn: promotions.underway(txn, study_id=1),
+        "(?s)(?=.*trial_running)(?=.*trial_paused_by_study).*trial_backoff",
+    ),
     "cut": (lambda txn: closings.close(txn, rung=RUNG, keep=9), "rung_entry_waiting"),
     "given up": (
         lambda txn: closings.lock_given_up(txn, study_id=1, rungs=[1, 2]),
@@ -216,12 +225,20 @@ HOT = {
     "waits no more": (lambda txn: closings.leave(txn, trial=closings.GivenUp(5, 1, 1)), KEY),
     "rungs over": (lambda txn: closings.end_rungs(txn, rungs=[1, 2]), "rung_entry_waiting"),
     "listed rungs": (
-        lambda txn: rung_listing.list_rungs(txn, study_id=1, mode=Mode.MIN, limit=9),
+        lambda txn: rung_listing.list_rungs(
+            txn, study_id=1, mode=Mode.MIN, limit=9, has_cutoffs=True
+        ),
         "rung_entry_rank",
     ),
     "judgements": (
-        lambda txn: rung_listing.judgements(txn, study_id=1, trial_id=5, mode=Mode.MIN),
+        lambda txn: rung_listing.judgements(txn, study_id=1, trial_id=5, mode=Mode.MIN, reasons={}),
         "rung_entry_rank",
+    ),
+    "last decisions": (
+        lambda txn: rung_listing.last_decisions(
+            txn, study_id=1, mode=Mode.MIN, limit=5, reasons={}
+        ),
+        TRIAL_NUMBER,
     ),
     "best of a rung": (lambda txn: rungs.best(txn, rung=RUNG, n=9), "rung_entry_rank"),
     "mean": (lambda txn: means.read(txn, lease=LEASE, first=1), KEY),
@@ -320,6 +337,47 @@ def test_every_frequent_statement_uses_its_index(database, study):
     assert {name: plan for name, plan in found.items() if not is_good(name, plan)} == {}
 
 
+def test_enqueued_trials_are_not_read_to_tell_a_scheduler_which_trials_are_underway(
+    database, study, monkeypatch
+):
+    n_read = 0
+
+    def counted(txn, *given, **binds):
+        nonlocal n_read
+        found = read(txn, *given, **binds)
+        n_read += len(found)
+        return found
+
+    with database.begin(write=False) as txn:
+        view = promotions.read_queues(txn, study_id=study.id)
+        read = Txn.all
+        monkeypatch.setattr(Txn, "all", counted)
+
+        with pytest.raises(TrialCanBeClaimed):
+            view.underway(0)
+        running = promotions.underway(txn, study_id=study.id)
+
+    assert running == {0: [0, 0, 0]}
+    assert n_read == 1 + 3
+
+
+@pytest.mark.parametrize("read", [promotions.read_queues, closings.lock_closed])
+def test_waiting_trials_are_read_by_their_index_and_not_by_the_key_of_their_rung(
+    database, study, read
+):
+    true = "true" if database.postgresql else "1"
+    with database.begin() as txn:
+        # All entries of the key fit, and the key has the order of the table, unlike the scores.
+        txn.raw(f"UPDATE rung_entry SET waiting = {true}, score = (ordinal * 7919) % 3001")
+        txn.raw("ANALYZE")
+
+    (plan,) = plans(database, partial(read, study_id=study.id))
+
+    of_entries = r"rung_entry_pkey|sqlite_autoindex_rung_entry|trial_pkey on trial\b.*\n.*Merge"
+    assert "rung_entry_waiting" in plan
+    assert not re.search(of_entries, plan), plan
+
+
 def test_limits_are_read_from_the_row_of_the_study_alone(database, study):
     (plan,) = plans(database, partial(spending.read, study_id=study.id, lock=True))
 
@@ -334,6 +392,14 @@ def test_plan_made_for_empty_tables_uses_the_index_that_large_tables_need(databa
     plan = plans(database, HOT[name][0])
 
     assert is_good(name, plan), plan
+
+
+def test_last_trial_that_a_closing_rung_keeps_is_found_without_a_sort(database, study):
+    last_kept, *_ = plans(database, HOT["cut"][0])
+
+    assert "rung_entry_waiting" in last_kept
+    assert re.search(TRIAL_KEY, last_kept)
+    assert not re.search(SORT, last_kept), last_kept
 
 
 @pytest.mark.parametrize("state", [None, State.TERMINATED])

@@ -307,9 +307,9 @@ def test_row_of_an_older_study_has_rays_rule_and_no_end_game():
     assert promotion.to_json() == row | {"type": "promotion"}
 
 
-def test_end_game_takes_a_fifth_of_the_budget_unless_another_share_is_given():
-    assert ASHA(max_t=9, type="promotion").end_game == 0.2
-    assert ASHA(max_t=9, type="promotion").to_json()["end_game"] == 0.2
+def test_end_game_takes_two_fifths_of_the_budget_unless_another_share_is_given():
+    assert ASHA(max_t=9, type="promotion").end_game == 0.4
+    assert ASHA(max_t=9, type="promotion").to_json()["end_game"] == 0.4
     assert ASHA(max_t=9).end_game == 0
     assert ASHA(max_t=2**62, type="promotion").end_game == 0
 

@@ -62,7 +62,11 @@ def test_rank_is_rounded_as_in_syne_tune():
 
 
 def _worst(n, reduction_factor):
-    """The rank, among n - 1 earlier scores, of the worst score with which the n-th continues."""
+    """
+    The worst score with which the n-th trial of a rung continues; None if any score will do.
+
+    The n - 1 earlier scores are 0, 1, 2 and so on; 0 is the best.
+    """
     scheduler = ASHA(max_t=2, reduction_factor=reduction_factor, rule="syne_tune")
     executor = ContractExecutor(scheduler, num_trials=1, curve=lambda *_: 0.0)
     rung = executor.rungs_by_key[scheduler.rungs()[0].key]

@@ -16,7 +16,15 @@ from harness.postgres import PostgresServer, create_database
 
 import studydb
 from studydb.child.job import Job, TrainableImport
-from studydb.child.messages import Answered, Began, Ended, FromChild, read_from_child, write
+from studydb.child.messages import (
+    Answered,
+    Began,
+    Ended,
+    FromChild,
+    UploadAsked,
+    read_from_child,
+    write,
+)
 from studydb.db import migrate
 from studydb.domain.life.states import Mode
 from studydb.domain.objective import Objective
@@ -36,11 +44,18 @@ class Attempt:
     workdir: Path
 
     def receive(self) -> FromChild:
-        """Return the next message that is no `Began`; raise EOFError after the last message."""
+        """
+        Return the next message that is neither a `Began` nor about an upload, which is allowed.
+
+        Raises EOFError after the last message.
+        """
         while True:
             frame = self.child.channel.receive(PATIENCE_S)
             assert frame is not None, "the child has sent nothing"
             message = read_from_child(frame)
+            if isinstance(message, UploadAsked):
+                self.answer(message)
+                continue
             if isinstance(message, Ended):
                 return Ended(message.end, message.failure)
             if not isinstance(message, Began):

@@ -300,7 +300,7 @@ def test_client_that_never_reads_does_not_hold_the_trial(stage, create, here):
     assert stage.trial().last_step >= 900_000
 
 
-def test_refused_report_gives_the_checkpoint_back(stage, script, create):
+def test_checkpoint_of_a_refused_report_is_left_to_the_next_report(stage, script, create):
     create(
         script(
             'echo a > "$STUDYDB_SAVE/state"\n'

@@ -289,7 +289,10 @@ def test_value_that_the_function_returns_is_judged(sqlite_stage):
     [
         ("stoping:TooSlow()", "Python finds no module 'stoping' from .*Did you mean 'stopping'"),
         ("stopping:TooFast()", "stopping.py has no 'TooFast'"),
-        ("stopping:TooSlow(limt=3)", "unexpected keyword argument 'limt'. Correct it, and create"),
+        (
+            "stopping:TooSlow(limt=3)",
+            "unexpected keyword argument 'limt'. Correct it, and try again",
+        ),
         ("stopping:NoRule()", r"is not a class with a method should_stop\(trial\). Derive it from"),
         ("stopping:Greedy(step=1)", "is 1000000; it must be an integer from 1 to 1000"),
         ("stopping:np", "'stopping:np' is a module; name a function or class"),
@@ -529,6 +532,7 @@ def test_large_option_is_found_again_in_the_row_of_either_database(storage_url):
     )
 
     (found,) = trusted_rules(study.record, load_keyring())
+    study.close()
 
     assert found.trainable.source == b'{"limit": 1e+30}'
 

@@ -183,7 +183,7 @@ def test_next_work_that_fails_pauses_the_study_and_costs_no_trial_and_no_worker(
     [
         ("schedulin:Cup()", "Python finds no module 'schedulin' from .*Did you mean 'scheduling'"),
         ("scheduling:Cop()", "scheduling.py has no 'Cop'"),
-        ("scheduling:Cup(eta=3)", "unexpected keyword argument 'eta'. Correct it, and create"),
+        ("scheduling:Cup(eta=3)", "unexpected keyword argument 'eta'. Correct it, and try again"),
         ("scheduling:WithoutJudge()", r"is not a class with a method judge\(report, view\)"),
         ("scheduling:Cup(milestones=[4, 2])", "give them in ascending order, each once"),
         ("scheduling:Cup(milestones=[2, 9])", "each must be below max_t, which is 9"),

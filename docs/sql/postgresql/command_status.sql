@@ -313,6 +313,97 @@ LIMIT :limit;
 --     ->  Index Scan using trial_paused on trial
 --           Index Cond: (study_id = $1)
 
+-- studydb/store/rung_listing.py last_decisions: Read which trials the scheduler has stopped,
+--   paused, promoted or given up last, newest first.
+SELECT trial.id, trial.number, trial.state, trial.reason, trial.paused_by, trial.ended_at, (
+    SELECT rung_entry.rung_id
+    FROM rung_entry
+    WHERE rung_entry.rung_id = (
+        SELECT rung.id
+        FROM rung
+        WHERE rung.study_id = trial.study_id
+            AND rung.bracket = trial.bracket
+            AND rung.step <= trial.last_step
+        ORDER BY rung.step DESC
+        LIMIT 1
+    )
+        AND rung_entry.trial_id = trial.id
+) AS rung_id, (
+    SELECT rung_entry.recorded_at
+    FROM rung_entry
+    WHERE rung_entry.rung_id = (
+        SELECT rung.id
+        FROM rung
+        WHERE rung.study_id = trial.study_id
+            AND rung.bracket = trial.bracket
+            AND rung.step <= trial.last_step
+        ORDER BY rung.step DESC
+        LIMIT 1
+    )
+        AND rung_entry.trial_id = trial.id
+) AS recorded_at, (
+    SELECT rung_entry.promoted_at
+    FROM rung_entry
+    WHERE rung_entry.rung_id = (
+        SELECT rung.id
+        FROM rung
+        WHERE rung.study_id = trial.study_id
+            AND rung.bracket = trial.bracket
+            AND rung.step <= trial.last_step
+        ORDER BY rung.step DESC
+        LIMIT 1
+    )
+        AND rung_entry.trial_id = trial.id
+) AS promoted_at
+FROM trial
+WHERE trial.study_id = :study
+ORDER BY trial.number DESC
+LIMIT 100;
+-- Plan:
+--   Limit
+--     ->  Index Scan Backward using trial_study_id_number_key on trial
+--           Index Cond: (study_id = $2)
+--           SubPlan 2
+--             ->  Index Only Scan using rung_entry_pkey on rung_entry
+--                   Index Cond: ((rung_id = (InitPlan 1).col1) AND (trial_id = trial.id))
+--                   InitPlan 1
+--                     ->  Limit
+--                           ->  Index Scan Backward using rung_study_id_bracket_step_key on rung
+--                                 Index Cond: ((study_id = trial.study_id) AND (bracket = trial.bracket) AND (step <= trial.last_step))
+--           SubPlan 4
+--             ->  Index Scan using rung_entry_pkey on rung_entry rung_entry_1
+--                   Index Cond: ((rung_id = (InitPlan 3).col1) AND (trial_id = trial.id))
+--                   InitPlan 3
+--                     ->  Limit
+--                           ->  Index Scan Backward using rung_study_id_bracket_step_key on rung rung_1
+--                                 Index Cond: ((study_id = trial.study_id) AND (bracket = trial.bracket) AND (step <= trial.last_step))
+--           SubPlan 6
+--             ->  Index Scan using rung_entry_pkey on rung_entry rung_entry_2
+--                   Index Cond: ((rung_id = (InitPlan 5).col1) AND (trial_id = trial.id))
+--                   InitPlan 5
+--                     ->  Limit
+--                           ->  Index Scan Backward using rung_study_id_bracket_step_key on rung rung_2
+--                                 Index Cond: ((study_id = trial.study_id) AND (bracket = trial.bracket) AND (step <= trial.last_step))
+
+-- studydb/store/events.py promoted: Find the ids of the trials that were promoted in a study's
+--   newest events.
+SELECT anon_1.trial_id
+FROM (
+    SELECT event.id AS id, event.trial_id AS trial_id, event.attempt AS attempt, event.kind AS
+        kind, event.actor AS actor, event.data AS data, event.at AS at
+    FROM event
+    WHERE event.study_id = :study
+    ORDER BY event.id DESC
+    LIMIT 100
+) AS anon_1
+WHERE anon_1.kind = 'promoted';
+-- Plan:
+--   Subquery Scan on anon_1
+--     Filter: (anon_1.kind = ($3)::text)
+--     ->  Limit
+--           ->  Index Scan Backward using event_study on event
+--                 Index Cond: (study_id = $1)
+
 -- studydb/store/view_rows.py workers: Read rows of `v_worker`, newest first, each with its
 --   lease in seconds and its process.
 SELECT v_worker.worker, v_worker.study, v_worker.host, v_worker.pid, v_worker.slots,

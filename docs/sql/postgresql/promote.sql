@@ -10,13 +10,17 @@ SELECT rung.bracket, rung.step, rung.quantile, rung.n_entries, rung.n_ranked, ru
     rung.closed_cutoff, rung.closed_ordinal, rung.cut_rank, rung.cut_score, rung.cut_trial_id, (
     SELECT rung_entry.trial_id
     FROM rung_entry
-    JOIN trial ON trial.id = rung_entry.trial_id
     WHERE rung_entry.rung_id = rung.id
+        AND rung.closed_at IS NOT NULL
         AND rung_entry.waiting
         AND (rung_entry.score, rung_entry.ordinal) > (rung.closed_cutoff, rung.closed_ordinal)
-        AND trial.study_id = :study
-        AND trial.state = 'PAUSED'
-        AND trial.paused_by = 'scheduler'
+        AND (
+            SELECT trial.study_id = :study AND trial.state = 'PAUSED' AND trial.paused_by =
+                'scheduler'
+            FROM trial
+            WHERE trial.id = rung_entry.trial_id
+        )
+    ORDER BY rung_entry.score, rung_entry.ordinal
     LIMIT 1
 ) IS NOT NULL AS any_given_up, (
     SELECT rung_entry.trial_id
@@ -24,6 +28,7 @@ SELECT rung.bracket, rung.step, rung.quantile, rung.n_entries, rung.n_ranked, ru
     WHERE rung_entry.rung_id = rung.id
         AND rung_entry.waiting
         AND rung.closed_at IS NOT NULL
+    ORDER BY rung_entry.score, rung_entry.ordinal
     LIMIT 1
 ) AS waiting_id, (
     SELECT rung_entry.score
@@ -36,27 +41,31 @@ SELECT rung.bracket, rung.step, rung.quantile, rung.n_entries, rung.n_ranked, ru
 ) AS better, (
     SELECT rung_entry.trial_id
     FROM rung_entry
-    JOIN trial ON trial.id = rung_entry.trial_id
     WHERE rung_entry.rung_id = rung.id
         AND rung_entry.waiting
         AND (rung_entry.score, rung_entry.ordinal) <= (coalesce(rung.closed_cutoff, inf),
             coalesce(rung.closed_ordinal, 4611686018427387904))
-        AND trial.study_id = :study
-        AND trial.state = 'PAUSED'
-        AND trial.paused_by = 'scheduler'
+        AND (
+            SELECT trial.study_id = :study AND trial.state = 'PAUSED' AND trial.paused_by =
+                'scheduler'
+            FROM trial
+            WHERE trial.id = rung_entry.trial_id
+        )
     ORDER BY rung_entry.score, rung_entry.ordinal
     LIMIT 1
 ) AS best_id, (
     SELECT rung_entry.score
     FROM rung_entry
-    JOIN trial ON trial.id = rung_entry.trial_id
     WHERE rung_entry.rung_id = rung.id
         AND rung_entry.waiting
         AND (rung_entry.score, rung_entry.ordinal) <= (coalesce(rung.closed_cutoff, inf),
             coalesce(rung.closed_ordinal, 4611686018427387904))
-        AND trial.study_id = :study
-        AND trial.state = 'PAUSED'
-        AND trial.paused_by = 'scheduler'
+        AND (
+            SELECT trial.study_id = :study AND trial.state = 'PAUSED' AND trial.paused_by =
+                'scheduler'
+            FROM trial
+            WHERE trial.id = rung_entry.trial_id
+        )
     ORDER BY rung_entry.score, rung_entry.ordinal
     LIMIT 1
 ) AS best_score
@@ -66,40 +75,42 @@ WHERE rung.study_id = :study
 -- Plan:
 --   Index Scan using rung_live on rung
 --     Index Cond: (study_id = $1)
---     SubPlan 1
+--     SubPlan 2
 --       ->  Limit
---             ->  Nested Loop
+--             ->  Result
+--                   One-Time Filter: (rung.closed_at IS NOT NULL)
 --                   ->  Index Scan using rung_entry_waiting on rung_entry
 --                         Index Cond: ((rung_id = rung.id) AND (ROW(score, ordinal) > ROW(rung.closed_cutoff, rung.closed_ordinal)))
---                   ->  Index Scan using trial_pkey on trial
---                         Index Cond: (id = rung_entry.trial_id)
---                         Filter: ((study_id = $1) AND (state = ($2)::text) AND (paused_by = ($3)::text))
---     SubPlan 2
+--                         Filter: (SubPlan 1)
+--                         SubPlan 1
+--                           ->  Index Scan using trial_pkey on trial
+--                                 Index Cond: (id = rung_entry.trial_id)
+--     SubPlan 3
 --       ->  Limit
 --             ->  Result
 --                   One-Time Filter: (rung.closed_at IS NOT NULL)
 --                   ->  Index Scan using rung_entry_waiting on rung_entry rung_entry_1
 --                         Index Cond: (rung_id = rung.id)
---     SubPlan 3
+--     SubPlan 4
 --       ->  Limit
 --             ->  Index Only Scan Backward using rung_entry_rank on rung_entry rung_entry_2
 --                   Index Cond: ((rung_id = rung.id) AND (ROW(score, trial_id) < ROW(rung.cut_score, rung.cut_trial_id)))
---     SubPlan 4
+--     SubPlan 6
 --       ->  Limit
---             ->  Nested Loop
---                   ->  Index Scan using rung_entry_waiting on rung_entry rung_entry_3
---                         Index Cond: ((rung_id = rung.id) AND (ROW(score, ordinal) <= ROW(COALESCE(rung.closed_cutoff, $7), COALESCE(rung.closed_ordinal, $8))))
---                   ->  Index Scan using trial_pkey on trial trial_1
---                         Index Cond: (id = rung_entry_3.trial_id)
---                         Filter: ((study_id = $1) AND (state = ($2)::text) AND (paused_by = ($3)::text))
---     SubPlan 5
+--             ->  Index Scan using rung_entry_waiting on rung_entry rung_entry_3
+--                   Index Cond: ((rung_id = rung.id) AND (ROW(score, ordinal) <= ROW(COALESCE(rung.closed_cutoff, $7), COALESCE(rung.closed_ordinal, $8))))
+--                   Filter: (SubPlan 5)
+--                   SubPlan 5
+--                     ->  Index Scan using trial_pkey on trial trial_1
+--                           Index Cond: (id = rung_entry_3.trial_id)
+--     SubPlan 8
 --       ->  Limit
---             ->  Nested Loop
---                   ->  Index Scan using rung_entry_waiting on rung_entry rung_entry_4
---                         Index Cond: ((rung_id = rung.id) AND (ROW(score, ordinal) <= ROW(COALESCE(rung.closed_cutoff, $7), COALESCE(rung.closed_ordinal, $8))))
---                   ->  Index Scan using trial_pkey on trial trial_2
---                         Index Cond: (id = rung_entry_4.trial_id)
---                         Filter: ((study_id = $1) AND (state = ($2)::text) AND (paused_by = ($3)::text))
+--             ->  Index Scan using rung_entry_waiting on rung_entry rung_entry_4
+--                   Index Cond: ((rung_id = rung.id) AND (ROW(score, ordinal) <= ROW(COALESCE(rung.closed_cutoff, $7), COALESCE(rung.closed_ordinal, $8))))
+--                   Filter: (SubPlan 7)
+--                   SubPlan 7
+--                     ->  Index Scan using trial_pkey on trial trial_2
+--                           Index Cond: (id = rung_entry_4.trial_id)
 
 COMMIT;
 

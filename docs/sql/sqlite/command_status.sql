@@ -229,6 +229,71 @@ WHERE trial.study_id = :study
 LIMIT :limit
 OFFSET 0;
 
+-- studydb/store/rung_listing.py last_decisions: Read which trials the scheduler has stopped,
+--   paused, promoted or given up last, newest first.
+SELECT trial.id, trial.number, trial.state, trial.reason, trial.paused_by, trial.ended_at, (
+    SELECT rung_entry.rung_id
+    FROM rung_entry
+    WHERE rung_entry.rung_id = (
+        SELECT rung.id
+        FROM rung
+        WHERE rung.study_id = trial.study_id
+            AND rung.bracket = trial.bracket
+            AND rung.step <= trial.last_step
+        ORDER BY rung.step DESC
+        LIMIT 1
+        OFFSET 0
+    )
+        AND rung_entry.trial_id = trial.id
+) AS rung_id, (
+    SELECT rung_entry.recorded_at
+    FROM rung_entry
+    WHERE rung_entry.rung_id = (
+        SELECT rung.id
+        FROM rung
+        WHERE rung.study_id = trial.study_id
+            AND rung.bracket = trial.bracket
+            AND rung.step <= trial.last_step
+        ORDER BY rung.step DESC
+        LIMIT 1
+        OFFSET 0
+    )
+        AND rung_entry.trial_id = trial.id
+) AS recorded_at, (
+    SELECT rung_entry.promoted_at
+    FROM rung_entry
+    WHERE rung_entry.rung_id = (
+        SELECT rung.id
+        FROM rung
+        WHERE rung.study_id = trial.study_id
+            AND rung.bracket = trial.bracket
+            AND rung.step <= trial.last_step
+        ORDER BY rung.step DESC
+        LIMIT 1
+        OFFSET 0
+    )
+        AND rung_entry.trial_id = trial.id
+) AS promoted_at
+FROM trial
+WHERE trial.study_id = :study
+ORDER BY trial.number DESC
+LIMIT 100
+OFFSET 0;
+
+-- studydb/store/events.py promoted: Find the ids of the trials that were promoted in a study's
+--   newest events.
+SELECT anon_1.trial_id
+FROM (
+    SELECT event.id AS id, event.trial_id AS trial_id, event.attempt AS attempt, event.kind AS
+        kind, event.actor AS actor, event.data AS data, event.at AS at
+    FROM event
+    WHERE event.study_id = :study
+    ORDER BY event.id DESC
+    LIMIT 100
+    OFFSET 0
+) AS anon_1
+WHERE anon_1.kind = 'promoted';
+
 -- studydb/store/view_rows.py workers: Read rows of `v_worker`, newest first, each with its
 --   lease in seconds and its process.
 SELECT v_worker.worker, v_worker.study, v_worker.host, v_worker.pid, v_worker.slots,

@@ -10,13 +10,17 @@ SELECT rung.bracket, rung.step, rung.quantile, rung.n_entries, rung.n_ranked, ru
     rung.closed_cutoff, rung.closed_ordinal, rung.cut_rank, rung.cut_score, rung.cut_trial_id, (
     SELECT rung_entry.trial_id
     FROM rung_entry
-    JOIN trial ON trial.id = rung_entry.trial_id
     WHERE rung_entry.rung_id = rung.id
+        AND rung.closed_at IS NOT NULL
         AND rung_entry.waiting = 1
         AND (rung_entry.score, rung_entry.ordinal) > (rung.closed_cutoff, rung.closed_ordinal)
-        AND trial.study_id = :study
-        AND trial.state = 'PAUSED'
-        AND trial.paused_by = 'scheduler'
+        AND (
+            SELECT trial.study_id = :study AND trial.state = 'PAUSED' AND trial.paused_by =
+                'scheduler'
+            FROM trial
+            WHERE trial.id = rung_entry.trial_id
+        )
+    ORDER BY rung_entry.score, rung_entry.ordinal
     LIMIT 1
     OFFSET 0
 ) IS NOT NULL AS any_given_up, (
@@ -25,6 +29,7 @@ SELECT rung.bracket, rung.step, rung.quantile, rung.n_entries, rung.n_ranked, ru
     WHERE rung_entry.rung_id = rung.id
         AND rung_entry.waiting = 1
         AND rung.closed_at IS NOT NULL
+    ORDER BY rung_entry.score, rung_entry.ordinal
     LIMIT 1
     OFFSET 0
 ) AS waiting_id, (
@@ -39,28 +44,32 @@ SELECT rung.bracket, rung.step, rung.quantile, rung.n_entries, rung.n_ranked, ru
 ) AS better, (
     SELECT rung_entry.trial_id
     FROM rung_entry
-    JOIN trial ON trial.id = rung_entry.trial_id
     WHERE rung_entry.rung_id = rung.id
         AND rung_entry.waiting = 1
         AND (rung_entry.score, rung_entry.ordinal) <= (coalesce(rung.closed_cutoff, inf),
             coalesce(rung.closed_ordinal, 4611686018427387904))
-        AND trial.study_id = :study
-        AND trial.state = 'PAUSED'
-        AND trial.paused_by = 'scheduler'
+        AND (
+            SELECT trial.study_id = :study AND trial.state = 'PAUSED' AND trial.paused_by =
+                'scheduler'
+            FROM trial
+            WHERE trial.id = rung_entry.trial_id
+        )
     ORDER BY rung_entry.score, rung_entry.ordinal
     LIMIT 1
     OFFSET 0
 ) AS best_id, (
     SELECT rung_entry.score
     FROM rung_entry
-    JOIN trial ON trial.id = rung_entry.trial_id
     WHERE rung_entry.rung_id = rung.id
         AND rung_entry.waiting = 1
         AND (rung_entry.score, rung_entry.ordinal) <= (coalesce(rung.closed_cutoff, inf),
             coalesce(rung.closed_ordinal, 4611686018427387904))
-        AND trial.study_id = :study
-        AND trial.state = 'PAUSED'
-        AND trial.paused_by = 'scheduler'
+        AND (
+            SELECT trial.study_id = :study AND trial.state = 'PAUSED' AND trial.paused_by =
+                'scheduler'
+            FROM trial
+            WHERE trial.id = rung_entry.trial_id
+        )
     ORDER BY rung_entry.score, rung_entry.ordinal
     LIMIT 1
     OFFSET 0

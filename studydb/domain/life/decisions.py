@@ -124,6 +124,8 @@ class Decision:
         cutoff: The score that the report was compared with (lower is better), for `show`.
         exploit: What the action EXPLOIT copies; None for other actions. No operation carries this
             out yet.
+        why: In words, why a trial is stopped or paused, for `show` and `status`. Only a scheduler
+            in the user's code says it; studydb explains the decisions of its own schedulers.
     """
 
     action: Action = Action.CONTINUE
@@ -131,6 +133,7 @@ class Decision:
     entry: Entry | None = None
     cutoff: float | None = None
     exploit: Exploit | None = None
+    why: str | None = None
 
     @property
     def verdict(self) -> Verdict | None:

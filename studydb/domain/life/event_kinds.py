@@ -42,6 +42,7 @@ class EventKind(StrEnum):
     CHECKPOINT_CORRUPT = "checkpoint corrupt"
     CONFIG_NOT_READ = "config not read"
     SCHEDULER_IDLE = "scheduler idle"
+    JUDGED = "judged"
     RULE_MET = "stop rule met"
     RULE_NOT_COMPARED = "stop rule not compared"
     RECOVERY_FAILED = "recovery failed"

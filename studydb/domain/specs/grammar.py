@@ -116,10 +116,10 @@ class _Reader:
         self.text, self.at = text, at
 
     def whole(self) -> Any:
-        if not self._peek():
+        if not self._skip_space_and_peek():
             raise self._error("a value; write '' for empty text")
         value = self._value(depth=0)
-        if self._peek():
+        if self._skip_space_and_peek():
             raise self._error("the end; quote text that holds spaces or punctuation")
         return value
 
@@ -132,20 +132,20 @@ class _Reader:
             self.at = match.end()
         return match
 
-    def _peek(self) -> str:
+    def _skip_space_and_peek(self) -> str:
         """Step over white space; return the next character, "" at the end."""
         self._match(_SPACE)
         return self.text[self.at : self.at + 1]
 
     def _skip(self, character: str) -> bool:
-        found = self._peek() == character
+        found = self._skip_space_and_peek() == character
         self.at += found
         return found
 
     def _value(self, *, depth: int, in_dict: bool = False) -> Any:
         if depth > MAX_DEPTH:
             raise self._error(f"at most {MAX_DEPTH} levels of nesting")
-        match self._peek():
+        match self._skip_space_and_peek():
             case "[":
                 return [self._plain(depth + 1) for _ in self._items("]")]
             case "{":
@@ -154,7 +154,7 @@ class _Reader:
                 return self._quoted()
         start = self.at
         word = self._word(in_dict=in_dict)
-        if self._peek() == "(" and _NAME.fullmatch(word):
+        if self._skip_space_and_peek() == "(" and _NAME.fullmatch(word):
             return self._call(word, depth + 1)
         return _CONSTANTS[word] if word in _CONSTANTS else self._number_or_text(word, start)
 
@@ -163,7 +163,7 @@ class _Reader:
         self.at += 1
         while not self._skip(closing):
             yield self.at
-            if self._peek() != closing and not self._skip(","):
+            if self._skip_space_and_peek() != closing and not self._skip(","):
                 raise self._error(f"',' or '{closing}'")
 
     def _dict(self, depth: int) -> dict[str, Any]:
@@ -179,7 +179,7 @@ class _Reader:
         return found
 
     def _plain(self, depth: int, *, in_dict: bool = False) -> Any:
-        self._peek()
+        self._skip_space_and_peek()
         start = self.at
         value = self._value(depth=depth, in_dict=in_dict)
         if isinstance(value, Call):

@@ -13,7 +13,11 @@ from studydb import Action, Close, Decision, Entry, Idle, Reason, RungKey
 
 @dataclass(frozen=True)
 class Cup(studydb.CustomScheduler):
-    """All trials pause at each rung; when none is underway to it, the better half goes on."""
+    """
+    Trials pause at each rung until no running trial has yet to reach it; the better half goes on.
+
+    A trial that comes later goes on unless it is worse than the last that was kept.
+    """
 
     max_t: int = 9
     milestones: tuple = (2, 4)
@@ -68,6 +72,44 @@ class BetterHalf(studydb.CustomScheduler):
         if len(best) == 3 and score > cutoff:
             return Decision(Action.STOP, entry=entry, cutoff=cutoff)
         return Decision(entry=entry, cutoff=cutoff)
+
+
+@dataclass(frozen=True)
+class Halving(studydb.CustomScheduler):
+    """studydb's ASHA, by stopping or by promotion, as a user might write it."""
+
+    max_t: int = 9
+    grace_period: int = 1
+    reduction_factor: int = 3
+    type: str = "stopping"
+
+    @property
+    def milestones(self):
+        powers = (self.grace_period * self.reduction_factor**k for k in range(9))
+        return tuple(step for step in powers if step < self.max_t)
+
+    @property
+    def quantile(self):
+        return (1 - 1 / self.reduction_factor) * 100 / 100
+
+    @property
+    def resumes(self):
+        return self.type == "promotion"
+
+    def judge(self, report, view):
+        cutoff = None if self.resumes else view.rung().cutoff
+        entry = Entry(view.key, report.score, waits=self.resumes and not report.is_nan)
+        if report.is_nan or (cutoff is not None and report.score > cutoff):
+            return Decision(Action.STOP, entry=entry, cutoff=cutoff)
+        action = Action.PAUSE if self.resumes else Action.CONTINUE
+        return Decision(action, entry=entry, cutoff=cutoff)
+
+    def next_work(self, view):
+        for key in sorted(view.rungs(), key=lambda key: -key.step):
+            best, rung = view.best_waiting(key), view.rung(key)
+            if best and rung.n > 1 and best.score < math.inf and best.score <= rung.cutoff:
+                return best
+        return Idle.START_NEW
 
 
 @dataclass(frozen=True)

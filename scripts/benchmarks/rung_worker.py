@@ -1,0 +1,87 @@
+"""A worker whose trials wait at rungs: it reports, saves, ends the attempt, gets the next trial."""
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from benchmarks import loading
+from benchmarks.client import Client
+from studydb.domain.life.decisions import Action
+from studydb.domain.life.states import Reason
+from studydb.domain.metrics import Result
+from studydb.domain.records import Checkpoint, CheckpointKind
+from studydb.lease.held import HeldAttempt
+
+
+class Call(NamedTuple):
+    """A timed call: its kind, when it began by the monotonic clock, and how long it took."""
+
+    kind: str
+    began_s: float
+    took_s: float
+
+
+class RungWorker:
+    """
+    A worker with its own connection.
+
+    Attributes:
+        calls: What it has done, in order.
+    """
+
+    def __init__(self, url: str) -> None:
+        """Register as a worker, and get a trial."""
+        self._client = Client(url)
+        self.calls: list[Call] = []
+        self._held = self._next()
+
+    def turn(self) -> int:
+        """Report at the next rung; if the trial ends or pauses there, get another trial."""
+        held = self._held
+        step = held.next_decision_step
+        assert step is not None
+        held.add(Result(step, _value(), {}, 1.0))
+        self._timed("report", held.flush)
+        if held.verdict is not None:
+            if held.verdict.action is Action.PAUSE:
+                self._timed("save", lambda: held.save(_checkpoint(held, step), b""))
+            self._timed("end", lambda: held.end(Reason.PREEMPTED))
+            self._held = self._next()
+        return 1
+
+    def _next(self) -> HeldAttempt:
+        claimed = None
+        while claimed is None:  # another worker has claimed the trial that this one has promoted
+            claimed = self._timed("next trial", self._client.acquirer.acquire)
+        return HeldAttempt(self._client.database, self._client.study, claimed)
+
+    def _timed(self, kind: str, call: Callable[[], Any]) -> Any:
+        began_s = time.monotonic()
+        answer = call()
+        self.calls.append(Call(kind, began_s, time.monotonic() - began_s))
+        return answer
+
+    def close(self) -> None:
+        """Give the trial back."""
+        self._held.end(Reason.PREEMPTED)
+        self._client.close()
+
+
+def _value() -> float:
+    """A value between the best and the worst of the loaded trials."""
+    return random.uniform(*loading.VALUES)
+
+
+def _checkpoint(held: HeldAttempt, step: int) -> Checkpoint:
+    return Checkpoint(
+        uuid=str(uuid4()),
+        trial_id=held.lease.trial_id,
+        attempt=held.lease.attempt,
+        step=step,
+        kind=CheckpointKind.DICT,
+        url="inline:",
+        digest="0" * 64,
+        size_bytes=0,
+    )

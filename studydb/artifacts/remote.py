@@ -1,0 +1,464 @@
+"""Checkpoints in an object store or on another host, through fsspec."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import urlsplit
+
+from studydb.artifacts import tree
+from studydb.artifacts.remote_faults import (
+    READ_PATIENCE_S,
+    WRITE_PATIENCE_S,
+    described,
+    is_of_credentials,
+    retry_transient,
+)
+from studydb.artifacts.store import Place, Stored, check_uuid, digest_of, parts_of
+from studydb.domain.errors import CheckpointError, UsageError
+
+PART_BYTES = 16 << 20
+"""The bytes that are sent at a time; an upload holds about three parts in memory."""
+
+_MOST_PARTS = 9_000
+"""S3 takes 10,000 parts per object, so the parts of a file above 140 GiB are larger."""
+
+_MANIFEST, _FILES = "manifest", "files"
+_MANIFEST_BYTES = 256 << 20
+_MAGIC = frozenset("*?[]#{}")
+"""Characters by which fsspec would read a path as a pattern."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """
+    How studydb uses a kind of store.
+
+    Attributes:
+        extra: The extra of studydb that installs the library; None if fsspec is enough.
+        options: The options of the file system. Credentials come from the library's environment.
+        get_options: The options of a download, which bound its memory.
+        renames: Whether an object appears with its first byte, so that it is written under another
+            name and then renamed. Object stores show an object once it is whole.
+        user: Whether the URL may name a user, or, for Azure, a container.
+        takes: How the host gets access.
+    """
+
+    extra: str | None
+    takes: str
+    options: tuple[str, ...] = ("use_listings_cache",)
+    get_options: tuple[tuple[str, int], ...] = ()
+    renames: bool = False
+    user: bool = False
+
+
+_S3 = Scheme(
+    "s3",
+    "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or give the host a role",
+    get_options=(("chunksize", PART_BYTES // 2), ("max_concurrency", 4)),
+)
+_GS = Scheme("gs", "Set GOOGLE_APPLICATION_CREDENTIALS, or run `gcloud auth application-default`")
+_ABFS = Scheme("abfs", "Set AZURE_STORAGE_CONNECTION_STRING or AZURE_STORAGE_KEY", user=True)
+_SFTP = Scheme("sftp", "Add the user's key to ssh's agent", options=(), renames=True, user=True)
+
+SCHEMES: dict[str, Scheme] = {
+    "s3": _S3,
+    "gs": _GS,
+    "abfs": _ABFS,
+    "sftp": _SFTP,
+    "memory": Scheme(None, "", options=()),
+}
+"""The stores by the scheme of their URL; "memory" is for tests within one process."""
+
+
+def check_remote_url(url: str) -> str:
+    """
+    Return the URL of a remote store without a slash at its end.
+
+    Raises:
+        UsageError: The URL holds a password, or what no store's URL has.
+    """
+    parsed = urlsplit(url)
+    scheme = SCHEMES[parsed.scheme]
+    shown = f"{parsed.scheme}://{parsed.netloc.rpartition('@')[2]}{parsed.path}"
+    if parsed.password is not None or (parsed.username is not None and not scheme.user):
+        raise UsageError(
+            f"The checkpoint URL {shown!r} was given with a user or password. The database keeps "
+            f"the URL in plain text, so it must not hold credentials. {scheme.takes}."
+        )
+    if not parsed.netloc and parsed.scheme != "memory":
+        raise UsageError(f"{shown!r} names no bucket or host; write {parsed.scheme}://NAME/PREFIX.")
+    if wrong := sorted(_MAGIC.intersection(url)):
+        raise UsageError(
+            f"The checkpoint URL {shown!r} contains {''.join(wrong)!r}; use letters, digits, "
+            "'-', '_', '.' and '/'."
+        )
+    if any(part in ("", ".", "..") for part in parsed.path.strip("/").split("/")[:-1]):
+        raise UsageError(
+            f"The checkpoint URL {shown!r} has an empty part, '.' or '..'; leave it out."
+        )
+    return url.rstrip("/")
+
+
+class RemoteStore:
+    """
+    Objects below a URL; a checkpoint's object is `<study>/<trial>/<attempt>/<step>-<checkpoint>`.
+
+    A dict is one object. A directory is the objects `files/0`, `files/1`, … below that name, and
+    `manifest`, which is written last and lists names, sizes and digests. So a directory without a
+    manifest is missing. The manifest's digest is compared with that of the checkpoint's row before
+    any name in it is used.
+
+    The library is imported when the first object is read or written. It starts a thread, so a
+    process that is forked must not use the store before.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = check_remote_url(url)
+        self._scheme = SCHEMES[urlsplit(url).scheme]
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    def put_bytes(self, place: Place, data: bytes) -> Stored:
+        with self._writing(place) as path:
+            self._upload(lambda: _parts_of(data), path, size_bytes=len(data))
+        return Stored(self._url_of(place), digest_of(data), len(data))
+
+    def put_directory(self, place: Place, source: Path) -> Stored:
+        contents = tree.scan(source)
+        entries: list[_Entry] = []
+        with self._writing(place) as path:
+            for index, file in enumerate(contents.files):
+                size_bytes = file.path.stat().st_size
+                entry = self._upload_file(file, _file(path, index), size_bytes)
+                entries.append(entry)
+            manifest = _encode(contents.directories, entries)
+            self._upload(lambda: _parts_of(manifest), _manifest(path), size_bytes=len(manifest))
+        digest = tree.digest_of_files((entry.name, entry.digest) for entry in entries)
+        return Stored(self._url_of(place), digest, sum(entry.size_bytes for entry in entries))
+
+    def get_bytes(self, url: str, *, digest: str) -> bytes:
+        with self._reading(url):
+            path = self._locate(url)
+            data: bytes = retry_transient(
+                lambda: self._files.cat_file(path), patience_s=READ_PATIENCE_S
+            )
+        _check(url, digest_of(data), digest)
+        return data
+
+    def get_directory(self, url: str, *, digest: str, target: Path) -> Path:
+        with self._reading(url):
+            path = self._locate(url)
+            data = retry_transient(
+                lambda: self._files.cat_file(_manifest(path), end=_MANIFEST_BYTES),
+                patience_s=READ_PATIENCE_S,
+            )
+        directories, entries = _decode(url, data)
+        _check(url, tree.digest_of_files((one.name, one.digest) for one in entries), digest)
+        _check_names(url, directories, entries)
+        target.mkdir()
+        try:
+            for name in directories:
+                (target / name).mkdir(parents=True, exist_ok=True)
+            for index, entry in enumerate(entries):
+                self._download(url, _file(path, index), entry, target / entry.name)
+        except BaseException:
+            shutil.rmtree(target, ignore_errors=True)
+            raise
+        return target
+
+    def exists(self, url: str) -> bool:
+        with self._reading(url):
+            path = self._locate(url)
+            return self._is_object(path) or self._is_object(_manifest(path))
+
+    def delete(self, url: str) -> None:
+        with self._removing(url):
+            self._remove(self._locate(url))
+
+    def delete_unfinished(self, url: str) -> None:
+        with self._removing(url):
+            path = self._locate(url)
+            self._remove(path)
+            self._abort_uploads(path)
+            if self._scheme.renames:
+                self._remove_one(_temporary(path))
+
+    def delete_study(self, study_uuid: str) -> None:
+        name = check_uuid(study_uuid, noun="study")
+        with self._removing(f"{self.url}/{name}"):
+            path = f"{self._root}/{name}"
+            self._remove(path)
+            self._abort_uploads(f"{path}/")
+
+    @cached_property
+    def _opened(self) -> tuple[Any, str]:
+        try:
+            from fsspec.core import url_to_fs  # noqa: PLC0415  only remote stores need fsspec
+
+            options = dict.fromkeys(self._scheme.options, False)
+            files, root = url_to_fs(self._url, **options)
+        except ImportError as cause:
+            extra = self._scheme.extra or "s3"
+            raise _NotInstalled(
+                f"{self._url} needs a library that this host lacks ({described(cause)}). "
+                f"Install it: pip install 'studydb[{extra}]'"
+            ) from cause
+        return files, root.rstrip("/")
+
+    @property
+    def _files(self) -> Any:
+        return self._opened[0]
+
+    @property
+    def _root(self) -> str:
+        return self._opened[1]
+
+    def _url_of(self, place: Place) -> str:
+        return "/".join((self._url, *place.parts))
+
+    def _locate(self, url: str) -> str:
+        parts = parts_of(url)
+        if parts is None:
+            raise CheckpointError(
+                f"{url!r} names no checkpoint of {self._url}; its row was damaged or changed."
+            )
+        return "/".join((self._root, *parts))
+
+    def _upload_file(self, file: tree.File, target: str, size_bytes: int) -> "_Entry":
+        digest, length = self._upload(
+            lambda: tree.chunks_of(file.path), target, size_bytes=size_bytes
+        )
+        return _Entry(file.name, length, digest)
+
+    def _upload(self, read: Any, target: str, *, size_bytes: int) -> tuple[bytes, int]:
+        return retry_transient(
+            lambda: self._write(read(), target, size_bytes=size_bytes), patience_s=WRITE_PATIENCE_S
+        )
+
+    def _write(self, chunks: Iterable[bytes], target: str, *, size_bytes: int) -> tuple[bytes, int]:
+        """Write one object in parts; it exists once it is whole. Return its digest and length."""
+        content, length = hashlib.sha256(), 0
+        path = _temporary(target) if self._scheme.renames else target
+        if self._scheme.renames:
+            self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
+        part_bytes = max(PART_BYTES, size_bytes // _MOST_PARTS)
+        file = self._files.open(path, "wb", block_size=part_bytes)
+        try:
+            for chunk in chunks:
+                content.update(chunk)
+                file.write(chunk)
+                length += len(chunk)
+            file.close()
+        except BaseException:
+            _abandon(file)
+            raise
+        if self._scheme.renames:
+            self._files.mv(path, target)
+        return content.digest(), length
+
+    def _download(self, url: str, path: str, entry: "_Entry", target: Path) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        options = dict(self._scheme.get_options)
+        with self._reading(url):
+            retry_transient(
+                lambda: self._files.get_file(path, str(target), **options),
+                patience_s=READ_PATIENCE_S,
+            )
+        content = hashlib.sha256()
+        for chunk in tree.chunks_of(target):
+            content.update(chunk)
+        _check(f"{url}, file {entry.name!r}", content.hexdigest(), entry.digest.hex())
+
+    def _is_object(self, path: str) -> bool:
+        try:
+            return bool(self._files.info(path)["type"] == "file")
+        except FileNotFoundError:
+            return False
+
+    def _remove(self, path: str) -> None:
+        """Remove an object, the manifest first: what a crash leaves is missing, not damaged."""
+        retry_transient(lambda: self._try_to_remove(path), patience_s=WRITE_PATIENCE_S)
+
+    def _try_to_remove(self, path: str) -> None:
+        self._remove_one(_manifest(path))
+        paths = self._files.find(path)
+        if not paths and not self._has_container():
+            raise FileNotFoundError("The bucket or directory does not exist, or cannot be seen")
+        if self._scheme is _S3 and paths:
+            self._files.rm(paths)  # 1,000 objects per request
+            return
+        for one in paths:
+            self._remove_one(one)
+        if self._scheme.renames:
+            with suppress(FileNotFoundError):
+                self._files.rm(path, recursive=True)
+
+    def _remove_one(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            self._files.rm_file(path)
+
+    def _abort_uploads(self, path: str) -> None:
+        """Abort multipart uploads of S3 below a path; other stores drop them by themselves."""
+        if self._scheme is not _S3:
+            return
+        bucket, _, prefix = path.partition("/")
+
+        def abort() -> None:
+            found = self._files.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=prefix)
+            for upload in found.get("Uploads") or ():
+                with suppress(FileNotFoundError):
+                    self._files.abort_mpu(bucket, upload["Key"], upload["UploadId"])
+
+        retry_transient(abort, patience_s=WRITE_PATIENCE_S)
+
+    @contextmanager
+    def _writing(self, place: Place) -> Iterator[str]:
+        parts = place.parts
+        try:
+            path = "/".join((self._root, *parts))
+            yield path
+        except CheckpointError:
+            raise
+        except Exception as cause:
+            raise CheckpointError(
+                f"The checkpoint of step {place.step} could not be written to {self._url}: "
+                f"{self._explained(cause)} Training continues, and the previous checkpoint is kept."
+            ) from cause
+
+    @contextmanager
+    def _reading(self, url: str) -> Iterator[None]:
+        """Raise CheckpointError if the object is missing, OSError if the store is."""
+        try:
+            yield
+        except FileNotFoundError as cause:
+            if self._has_container():
+                raise CheckpointError(f"The checkpoint {url} is missing.") from cause
+            raise FileNotFoundError(
+                f"The checkpoint store {self._url} does not exist, or this host may not see it: "
+                f"{described(cause)}."
+            ) from cause
+        except CheckpointError:
+            raise
+        except Exception as cause:
+            raise OSError(
+                f"The checkpoint store {self._url} cannot be read on this host: "
+                f"{self._explained(cause)}"
+            ) from cause
+
+    @contextmanager
+    def _removing(self, url: str) -> Iterator[None]:
+        try:
+            yield
+        except CheckpointError:
+            raise
+        except Exception as cause:
+            raise CheckpointError(
+                f"The checkpoint {url} cannot be removed: {self._explained(cause)}"
+            ) from cause
+
+    def _has_container(self) -> bool:
+        """Whether the bucket exists; if it does not, no checkpoint is damaged."""
+        container = self._root if self._scheme.renames else self._root.partition("/")[0]
+        with suppress(Exception):
+            return bool(self._files.exists(container))
+        return False
+
+    def _explained(self, cause: Exception) -> str:
+        text = f"{described(cause)}."
+        if isinstance(cause, _NotInstalled):
+            return text
+        if is_of_credentials(cause):
+            return f"{text} {self._scheme.takes}."
+        if isinstance(cause, FileNotFoundError):
+            return f"{text} Make it, or name another: `studydb set NAME checkpoints=URL`."
+        return text
+
+
+class _NotInstalled(ImportError):
+    """The library of a store is not installed on this host; another host may have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A file of a directory in its manifest; `digest` is the SHA-256 of its bytes."""
+
+    name: str
+    size_bytes: int
+    digest: bytes
+
+
+def _manifest(path: str) -> str:
+    return f"{path}/{_MANIFEST}"
+
+
+def _file(path: str, index: int) -> str:
+    return f"{path}/{_FILES}/{index}"
+
+
+def _temporary(path: str) -> str:
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/.{name}.part"
+
+
+def _parts_of(data: bytes) -> Iterator[bytes]:
+    for start in range(0, len(data), PART_BYTES):
+        yield data[start : start + PART_BYTES]
+
+
+def _abandon(file: Any) -> None:
+    """Drop what was written of an object; `close` would complete a truncated object."""
+    with suppress(Exception):
+        file.discard()
+    file.closed = True
+
+
+def _encode(directories: Iterable[str], entries: Iterable[_Entry]) -> bytes:
+    files = [[one.name, one.size_bytes, one.digest.hex()] for one in entries]
+    return json.dumps({"version": 1, "directories": list(directories), "files": files}).encode()
+
+
+def _decode(url: str, data: bytes) -> tuple[list[str], list[_Entry]]:
+    try:
+        manifest = json.loads(data)
+        entries = [
+            _Entry(str(name), int(size_bytes), bytes.fromhex(digest))
+            for name, size_bytes, digest in manifest["files"]
+        ]
+        return [str(name) for name in manifest["directories"]], entries
+    except (ValueError, TypeError, LookupError) as cause:
+        raise CheckpointError(
+            f"The checkpoint {url} is damaged: its manifest cannot be read ({described(cause)})."
+        ) from cause
+
+
+def _check_names(url: str, directories: Iterable[str], entries: Iterable[_Entry]) -> None:
+    """Refuse names that lead out of the checkpoint, or that stand for two things."""
+    files = [entry.name for entry in entries]
+    above = {
+        str(parent) for name in (*files, *directories) for parent in PurePosixPath(name).parents
+    }
+    names = [*files, *directories]
+    is_wrong = any(
+        not name or "\0" in name or any(part in ("", ".", "..") for part in name.split("/"))
+        for name in names
+    )
+    if is_wrong or len(set(names)) < len(names) or above.intersection(files):
+        raise CheckpointError(
+            f"The checkpoint {url} is damaged: its manifest names files that no directory can hold."
+        )
+
+
+def _check(what: str, found: str, digest: str) -> None:
+    if found != digest:
+        raise CheckpointError(
+            f"The checkpoint {what} is damaged: its SHA-256 is {found[:12]}…, and {digest[:12]}… "
+            "was recorded."
+        )

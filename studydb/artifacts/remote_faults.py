@@ -1,0 +1,82 @@
+"""The errors of remote stores: which are tried again, and what their messages advise."""
+
+import errno
+from collections.abc import Callable
+from typing import TypeVar
+
+import tenacity
+
+from studydb.domain.errors import StudydbError
+
+WRITE_PATIENCE_S = 60.0
+"""Training waits for a save, so a save gives up soon; the next save tries again."""
+
+READ_PATIENCE_S = 300.0
+"""An attempt cannot begin without its checkpoint; if the store stays away, the worker ends."""
+
+FIRST_WAIT_S, LONGEST_WAIT_S, JITTER_S = 0.2, 10.0, 0.2
+
+Answered = TypeVar("Answered")
+
+_FINAL = (
+    FileNotFoundError,
+    FileExistsError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    MemoryError,
+    NameError,
+    StudydbError,
+    TypeError,
+    ValueError,
+)
+_FINAL_NUMBERS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.EINVAL)
+_ABOUT_CREDENTIALS = ("credential", "token", "authentication", "login", "profile")
+
+
+def retry_transient(call: Callable[[], Answered], *, patience_s: float) -> Answered:
+    """
+    Repeat a call to a store while it fails for a reason that may pass, such as a cut connection.
+
+    The libraries have tried each request several times before they raise.
+
+    Raises:
+        Exception: The last error, after `patience_s`; an error that does not pass is raised at
+            once.
+    """
+    retrying = tenacity.Retrying(
+        retry=tenacity.retry_if_exception(is_transient),
+        stop=tenacity.stop_after_delay(patience_s),
+        wait=tenacity.wait_exponential_jitter(
+            multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S, jitter=JITTER_S
+        ),
+        reraise=True,
+    )
+    return retrying(call)
+
+
+def is_transient(error: BaseException) -> bool:
+    """
+    Whether a later try may succeed.
+
+    Each library has its own exceptions, so all are tried again but those that are known to stay.
+    """
+    if not isinstance(error, Exception) or isinstance(error, _FINAL) or is_of_credentials(error):
+        return False
+    return getattr(error, "errno", None) not in _FINAL_NUMBERS
+
+
+def is_of_credentials(error: BaseException) -> bool:
+    """Whether a host has no credentials, or the store has refused them."""
+    name = type(error).__name__.lower()
+    return isinstance(error, PermissionError) or any(word in name for word in _ABOUT_CREDENTIALS)
+
+
+def described(error: BaseException) -> str:
+    """Return an error's text without its last dot; its class if it has no text."""
+    return str(error).strip().rstrip(".") or type(error).__name__

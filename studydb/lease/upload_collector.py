@@ -1,0 +1,93 @@
+"""Deletes what attempts that have ended have left in stores: uploads without a checkpoint's row."""
+
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from studydb.artifacts import Stores, open_store, parts_of
+from studydb.db import Database
+from studydb.domain.errors import CheckpointError
+from studydb.domain.records import AbandonedUpload, Study
+from studydb.operations.refresh import refreshed
+from studydb.operations.uploads import abandoned_uploads, delete_upload
+
+PAUSE_S = 60.0
+"""The time between two looks of one process for uploads that no attempt will finish."""
+
+
+class UploadCollector:
+    """
+    Looks for uploads of ended attempts once a minute, and deletes them in a thread.
+
+    Any number of processes may collect at the same time. If one dies after it has deleted the
+    bytes, the row is left, and the next deletes both again.
+    """
+
+    def __init__(self, database: Database, study: Study) -> None:
+        self._database, self.study = database, study
+        self._next_s = 0.0
+        self._thread: threading.Thread | None = None
+
+    def look(self) -> None:
+        """Start to collect if a minute has passed since the last look; this does not wait."""
+        is_busy = self._thread is not None and self._thread.is_alive()
+        if is_busy or time.monotonic() < self._next_s:
+            return
+        self._next_s = time.monotonic() + PAUSE_S
+        found = abandoned_uploads(self._database, self.study)
+        if found:
+            self._thread = threading.Thread(
+                target=self._collect, args=(found,), name="studydb-uploads", daemon=True
+            )
+            self._thread.start()
+
+    def _collect(self, found: Sequence[AbandonedUpload]) -> None:
+        with suppress(Exception):  # the rows are left, and a later look finds them again
+            collect_uploads(self._database, self.study, found)
+
+
+def collect_uploads(
+    database: Database, study: Study, found: Sequence[AbandonedUpload] | None = None
+) -> int:
+    """
+    Delete the bytes of uploads whose attempts have ended, then their rows.
+
+    Args:
+        found: The first uploads, if they have been read.
+
+    Returns:
+        How many uploads are left, because their store fails.
+
+    Raises:
+        StorageTransient: The database did not answer; the rest is left to the next call.
+    """
+    stores = database.locations.checkpoint_stores(refreshed(database, study))
+    uploads = abandoned_uploads(database, study) if found is None else found
+    n_left = 0
+    while uploads:
+        for one in uploads:
+            if _belongs_to_attempt(one, study) and not _delete_bytes(one, stores):
+                n_left += 1
+            else:
+                delete_upload(database, upload_id=one.id)
+        uploads = abandoned_uploads(database, study, after_id=uploads[-1].id)
+    return n_left
+
+
+def _belongs_to_attempt(upload: AbandonedUpload, study: Study) -> bool:
+    """Whether a row's URL names the upload's own object; if not, only the row is deleted."""
+    parts = parts_of(upload.url)
+    return (
+        parts is not None
+        and parts[:3] == (study.uuid, upload.trial_uuid, str(upload.attempt))
+        and parts[3].endswith(f"-{upload.uuid}")
+    )
+
+
+def _delete_bytes(upload: AbandonedUpload, stores: Stores) -> bool:
+    try:
+        open_store(stores.store_of(upload.url)).delete_unfinished(upload.url)
+    except CheckpointError:
+        return False
+    return True

@@ -1,0 +1,47 @@
+"""Record that an upload begins; find uploads whose attempts have ended; delete their rows."""
+
+from contextlib import suppress
+
+from studydb.db import Database
+from studydb.db.faults import Duplicate
+from studydb.domain.records import AbandonedUpload, Lease, Study
+from studydb.operations.flushing import lost
+from studydb.store import uploads
+
+
+def begin_upload(database: Database, *, lease: Lease, uuid: str, url: str) -> None:
+    """
+    Record that the bytes of a checkpoint will be written; call this before the first byte.
+
+    The trial's row is not locked. If the attempt ends at the same time, the row is that of an ended
+    attempt, and `abandoned_uploads` finds it.
+
+    Args:
+        uuid: The checkpoint's UUID, which `save` will name.
+        url: The URL that the object will have.
+
+    Raises:
+        LeaseLost: The attempt no longer holds its trial; nothing may be written.
+    """
+    with suppress(Duplicate), database.begin() as txn:
+        if not uploads.insert(txn, lease=lease, uuid=uuid, url=url):
+            raise lost(lease)
+
+
+def abandoned_uploads(
+    database: Database, study: Study, *, after_id: int = 0
+) -> list[AbandonedUpload]:
+    """
+    Find uploads whose attempts have ended; an ended attempt never records a checkpoint.
+
+    A process that has lost its trial without noticing may still write. When it notices, it deletes
+    what it has written.
+    """
+    with database.begin(write=False, single=True) as txn:
+        return uploads.abandoned(txn, study_id=study.id, after_id=after_id)
+
+
+def delete_upload(database: Database, *, upload_id: int) -> None:
+    """Delete the row of an upload whose bytes have been deleted."""
+    with database.begin() as txn:
+        uploads.delete(txn, upload_id=upload_id)

@@ -1,0 +1,82 @@
+"""
+Uploads: checkpoints whose bytes may exist in a store, although their rows do not.
+
+An upload's row is inserted before the first byte is written, and deleted by the transaction that
+inserts the checkpoint's row. So every object of a crashed attempt can be found by a row.
+"""
+
+import sqlalchemy as sa
+
+from studydb.db import Prepared, Txn
+from studydb.db.dialect import now
+from studydb.db.schema import is_still, trial, upload
+from studydb.domain.life.states import State
+from studydb.domain.records import AbandonedUpload, Lease
+from studydb.store.leases import FENCE, fence_binds
+
+MOST = 100
+"""The most uploads that one look finds."""
+
+_GIVEN = ("uuid", "study_id", "trial_id", "attempt", "url", "started_at")
+
+_INSERT = Prepared(
+    sa.insert(upload)
+    .from_select(
+        _GIVEN,
+        sa.select(
+            sa.bindparam("uuid", type_=sa.Text),
+            trial.c.study_id,
+            trial.c.id,
+            trial.c.attempt,
+            sa.bindparam("url", type_=sa.Text),
+            now(),
+        ).where(*FENCE),
+        include_defaults=False,
+    )
+    .returning(upload.c.id)
+)
+
+_END = Prepared(sa.delete(upload).where(upload.c.uuid == sa.bindparam("uuid")))
+
+_ABANDONED = Prepared(
+    sa.select(upload.c.id, upload.c.uuid, upload.c.attempt, upload.c.url, trial.c.uuid.label("of"))
+    .join_from(upload, trial, trial.c.id == upload.c.trial_id)
+    .where(
+        upload.c.study_id == sa.bindparam("study"),
+        upload.c.id > sa.bindparam("after"),
+        sa.or_(~is_still(State.RUNNING), trial.c.attempt != upload.c.attempt),
+    )
+    .order_by(upload.c.id + 0)  # see BY_ID
+    .limit(MOST)
+)
+
+_DELETE = Prepared(sa.delete(upload).where(upload.c.id == sa.bindparam("upload")))
+
+
+def insert(txn: Txn, *, lease: Lease, uuid: str, url: str) -> bool:
+    """
+    Insert the row of an upload that is about to begin.
+
+    Returns:
+        False if the attempt no longer holds its trial.
+
+    Raises:
+        Duplicate: An earlier send of the same request has inserted the row.
+    """
+    return txn.count(_INSERT, uuid=uuid, url=url, **fence_binds(lease)) == 1
+
+
+def end(txn: Txn, *, uuid: str) -> None:
+    """Delete the row of an upload whose checkpoint's row this transaction inserts."""
+    txn.run(_END, uuid=uuid)
+
+
+def abandoned(txn: Txn, *, study_id: int, after_id: int = 0) -> list[AbandonedUpload]:
+    """Find uploads of attempts that have ended, by ascending id; `MOST` at a time."""
+    rows = txn.all(_ABANDONED, study=study_id, after=after_id)
+    return [AbandonedUpload(row.id, row.uuid, row.of, row.attempt, row.url) for row in rows]
+
+
+def delete(txn: Txn, *, upload_id: int) -> None:
+    """Delete the row of an upload whose bytes have been deleted."""
+    txn.run(_DELETE, upload=upload_id)

@@ -1,0 +1,90 @@
+"""
+Other operations run while the user's scheduler decides, between two transactions.
+
+A decision is stored only if the rung is still as the scheduler saw it. So the rows are those of the
+other operation before the results that are judged, on both databases.
+"""
+
+import itertools
+
+import pytest
+from harness.actions import outcome_of
+from harness.row_invariants import broken_promises
+from harness.scheduler_calls import JUDGED, OTHERS, SCHEDULERS, AtRung, in_order, told
+
+from studydb.domain.deciding import DecisionFailed
+
+CUSTOM = [name for name in SCHEDULERS if name.startswith("custom")]
+
+PAIRS = [
+    (judged, other)
+    for judged, other in itertools.product(JUDGED, OTHERS)
+    if judged == "report" or other != "report again"
+]
+
+every_custom_scheduler = pytest.mark.parametrize("name", CUSTOM)
+
+
+def run_meanwhile(database, name, judged, other):
+    """Make a call of which the scheduler is asked, and another call as soon as it is asked."""
+    situation = AtRung(database, name)
+    asks = situation.meanwhile()
+    made, answers = [situation.call(judged), situation.call(other)], [None, None]
+
+    def act():
+        answers[1] = outcome_of(lambda: made[1](database))
+
+    asks.act = act
+    answers[0] = outcome_of(lambda: made[0](database))
+    assert asks.act is None, "the scheduler was not asked"
+    assert broken_promises(database, situation.study) == {}
+    return ([told(answer) for answer in answers], situation.rows()), asks
+
+
+@pytest.mark.parametrize(("judged", "other"), PAIRS)
+@every_custom_scheduler
+def test_results_are_judged_by_the_rung_after_what_has_happened_meanwhile(
+    database, name, judged, other
+):
+    found, _ = run_meanwhile(database, name, judged, other)
+
+    assert found == in_order(database, name, [judged, other], [1, 0])
+
+
+@pytest.mark.parametrize("other", ["report", "stop", "invalidate the best", "promote"])
+def test_work_that_is_named_holds_only_if_nothing_has_happened_meanwhile(database, other):
+    name = "custom, by rungs that close"
+    found, _ = run_meanwhile(database, name, "promote", other)
+
+    orders = ([0, 1], [1, 0])
+    assert found in [in_order(database, name, ["promote", other], order) for order in orders]
+
+
+@every_custom_scheduler
+def test_failure_to_answer_a_question_that_has_changed_does_not_pause_the_study(database, name):
+    """The process that decides dies after another trial has entered the rung."""
+    situation = AtRung(database, name)
+    asks = situation.meanwhile()
+    first, other = situation.call("report"), situation.call("report a tie")
+    asks.act, asks.fail = (lambda: other(database)), DecisionFailed("it died")
+
+    first(database)
+
+    assert situation.rows() == in_order(database, name, ["report", "report a tie"], [1, 0])[1]
+
+
+@every_custom_scheduler
+@pytest.mark.parametrize("other", ["stop", "pause", "pause the study", "renew", "extend"])
+def test_failure_to_decide_pauses_the_study_also_after_a_request_of_a_person(database, name, other):
+    """The request leaves the question as it was, so the failure is the answer to it."""
+    situation = AtRung(database, name)
+    asks = situation.meanwhile()
+    first, second = situation.call("report"), situation.call(other)
+    asks.act, asks.fail = (lambda: second(database)), DecisionFailed("it died")
+
+    first(database)
+
+    assert asks.n_asked == 1  # before the workers ask for work
+    _, _, entries, events = situation.rows()
+    assert entries[2:] == []
+    assert [kind for kind, *_ in events].count("study paused") == 1

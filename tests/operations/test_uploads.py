@@ -1,0 +1,177 @@
+"""An upload has its row before its bytes; what ended attempts have left is found and deleted."""
+
+from uuid import uuid4
+
+import pytest
+import sqlalchemy as sa
+from harness.arrange import new_checkpoint
+
+from studydb.artifacts import DirectoryStore, Place
+from studydb.artifacts.directory import DirectoryStore as Directory
+from studydb.db.schema import checkpoint, upload
+from studydb.domain.errors import CheckpointError, LeaseLost
+from studydb.domain.life.states import Reason
+from studydb.lease import upload_collector
+from studydb.lease.upload_collector import UploadCollector, collect_uploads
+from studydb.operations.save import save
+from studydb.operations.uploads import abandoned_uploads, begin_upload
+
+
+@pytest.fixture
+def store(database, study, tmp_path):
+    study_store = DirectoryStore(tmp_path / "store")
+    study_store.root.mkdir()
+    with database.begin() as txn:
+        txn.run(sa.text("UPDATE study SET checkpoints = :url"), url=study_store.url)
+    return study_store
+
+
+def rows(database, table=upload):
+    with database.begin(write=False) as txn:
+        return txn.all(sa.select(table).order_by(table.c.id))
+
+
+class Upload:
+    """An upload of a held attempt, whose bytes may be there."""
+
+    def __init__(self, run, study, store, *, step=1):
+        self.uuid, self.run, self.database = str(uuid4()), run, run.worker.database
+        trial = run.trial().uuid
+        self.place = Place(study.uuid, trial, run.lease.attempt, step, self.uuid)
+        self.url = "/".join((store.url, *self.place.parts))
+
+    def begin(self):
+        begin_upload(self.database, lease=self.run.lease, uuid=self.uuid, url=self.url)
+        return self
+
+
+def test_upload_is_recorded_once_and_its_row_goes_with_the_insert_of_the_checkpoint(
+    database, study, worker, store
+):
+    run = worker.ask()
+    run.report(0.5)
+    begun = Upload(run, study, store).begin().begin()
+    assert [(row.uuid, row.url, row.attempt) for row in rows(database)] == [
+        (begun.uuid, begun.url, 1)
+    ]
+
+    new = new_checkpoint(run.lease, step=1)
+    new = type(new)(**{name: getattr(new, name) for name in new.__slots__} | {"uuid": begun.uuid})
+    save(database, lease=run.lease, checkpoint=new)
+
+    assert rows(database) == []
+    assert [row.uuid for row in rows(database, checkpoint)] == [begun.uuid]
+
+
+def test_attempt_that_has_lost_its_trial_may_not_write(database, study, worker, store):
+    run = worker.ask()
+    late = Upload(run, study, store)
+    run.finish(0.5)
+
+    with pytest.raises(LeaseLost):
+        late.begin()
+    assert rows(database) == []
+
+
+def test_uploads_of_the_holder_are_kept_and_those_of_earlier_attempts_are_deleted(
+    database, study, worker, store
+):
+    first = worker.ask()
+    old = Upload(first, study, store).begin()
+    store.put_bytes(old.place, b"old")
+    assert abandoned_uploads(database, study) == []
+    first.finish(outcome=Reason.PREEMPTED)
+    second = worker.claim()
+    new = Upload(second, study, store).begin()
+    store.put_bytes(new.place, b"new")
+
+    assert [one.uuid for one in abandoned_uploads(database, study)] == [old.uuid]
+    assert collect_uploads(database, study) == 0
+
+    assert [row.uuid for row in rows(database)] == [new.uuid]
+    assert not store.exists(old.url)
+    assert store.exists(new.url)
+
+
+def test_what_an_upload_that_was_cut_off_has_left_is_deleted(database, study, worker, store):
+    run = worker.ask()
+    cut = Upload(run, study, store).begin()
+    path = store.root.joinpath(*cut.place.parts)
+    path.parent.mkdir(parents=True)
+    path.with_name(f".{path.name}.0a1b2c3d").write_bytes(b"half")
+    run.finish(0.5)
+
+    assert collect_uploads(database, study) == 0
+
+    assert rows(database) == []
+    assert [found for found in store.root.rglob("*") if found.is_file()] == []
+
+
+def test_row_stays_until_the_store_has_deleted_the_bytes(
+    database, study, worker, store, monkeypatch
+):
+    run = worker.ask()
+    left = Upload(run, study, store).begin()
+    store.put_bytes(left.place, b"left")
+    run.finish(0.5)
+
+    def failing(*_):
+        raise CheckpointError("The store is away.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Directory, "delete_unfinished", failing)
+        assert collect_uploads(database, study) == 1
+    assert [row.uuid for row in rows(database)] == [left.uuid]
+
+    assert collect_uploads(database, study) == 0
+    assert rows(database) == []
+    assert not store.exists(left.url)
+
+
+def test_row_that_names_another_object_deletes_only_itself(database, study, worker, store):
+    run = worker.ask()
+    kept = Upload(run, study, store)
+    store.put_bytes(kept.place, b"kept")
+    begin_upload(database, lease=run.lease, uuid=str(uuid4()), url=kept.url)
+    begin_upload(database, lease=run.lease, uuid=str(uuid4()), url="file:///etc/passwd")
+    run.finish(0.5)
+
+    assert collect_uploads(database, study) == 0
+
+    assert rows(database) == []
+    assert store.exists(kept.url)
+
+
+def test_every_upload_is_found_although_a_look_is_bounded(
+    database, study, worker, store, monkeypatch
+):
+    run = worker.ask()
+    uploads = [Upload(run, study, store, step=step).begin() for step in range(1, 231)]
+    run.finish(0.5)
+
+    assert len(abandoned_uploads(database, study)) == 100
+    assert collect_uploads(database, study) == 0
+    assert rows(database) == []
+    assert len(uploads) == 230
+
+
+def test_process_looks_once_a_minute_and_does_not_wait_for_the_store(
+    database, study, worker, store, monkeypatch
+):
+    run = worker.ask()
+    Upload(run, study, store).begin()
+    run.finish(0.5)
+    collector, now = UploadCollector(database, study), [1000.0]
+    monkeypatch.setattr(upload_collector.time, "monotonic", lambda: now[0])
+
+    collector.look()
+    collector._thread.join()
+    assert rows(database) == []
+    looked = []
+    database.observer = looked.append
+    collector.look()
+    assert looked == []
+    now[0] += upload_collector.PAUSE_S
+    collector.look()
+    database.observer = None
+    assert len([what for what in looked if "upload" in what]) == 1
