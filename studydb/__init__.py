@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from studydb.domain.life.decisions import Entry as Entry
     from studydb.domain.life.decisions import RungKey as RungKey
     from studydb.domain.life.plateau import Plateau as Plateau
+    from studydb.domain.life.retention import Keep as Keep
     from studydb.domain.life.retry_policy import Retry as Retry
     from studydb.domain.life.states import Reason as Reason
     from studydb.domain.life.states import State as State
@@ -117,6 +118,7 @@ _HOMES = {
     "studydb.domain.life.custom_rule": ("StopRule", "TrialView"),
     "studydb.domain.life.decisions": ("Action", "Decision", "Entry", "RungKey"),
     "studydb.domain.life.plateau": ("Plateau",),
+    "studydb.domain.life.retention": ("Keep",),
     "studydb.domain.life.retry_policy": ("Retry",),
     "studydb.domain.life.states": ("Reason", "State", "Status"),
     "studydb.domain.records": ("Counts",),

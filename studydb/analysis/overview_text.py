@@ -10,7 +10,7 @@ from studydb.domain.life.states import State, Status
 from studydb.domain.limits import LIMITS
 from studydb.domain.listed_rows import ListedStudy, RecentEnds, StorageProblem
 from studydb.domain.records import Study
-from studydb.domain.text.display import best_text, duration_text, visible
+from studydb.domain.text.display import best_text, duration_text, size_text, visible
 from studydb.operations.overview import Overview
 from studydb.operations.workers import Health, WorkerList
 
@@ -19,6 +19,9 @@ LINE_WIDTH = 80
 
 _TENTHS_BELOW_S = 10
 """Shorter times are shown with tenths, because "0 s" beside a rate looks wrong."""
+
+MOST_HOSTS = 5
+"""How many hosts that have saved checkpoints are shown."""
 
 
 def counts_by_state(row: ListedStudy) -> dict[State, int]:
@@ -106,6 +109,19 @@ def workers_text(workers: WorkerList) -> str:
     unwell = (Health.SILENT, Health.DEAD)
     parts = [f"{holding[health]} {health}" for health in unwell if holding[health]]
     return ", ".join([f"{workers.n_alive} alive", *parts])
+
+
+def checkpoints_text(overview: Overview) -> str | None:
+    """Sum up checkpoints, as in "3 (1.5 GiB): 1 GiB by a, 512 MiB by b"; None without any."""
+    sizes = overview.checkpoints
+    if not sizes:
+        return None
+    total = size_text(sum(each.size_bytes for each in sizes))
+    by_host = [
+        f"{size_text(each.size_bytes)} by {visible(each.host or 'unknown')}" for each in sizes
+    ]
+    hosts = ", ".join([*by_host[:MOST_HOSTS], *(["…"] if len(by_host) > MOST_HOSTS else [])])
+    return f"{sum(each.n for each in sizes)} ({total}): {hosts}{_which(overview)}"
 
 
 def decision_lines(study: Study, overview: Overview) -> list[str]:

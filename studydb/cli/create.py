@@ -125,6 +125,13 @@ if TYPE_CHECKING:
 )
 @click.option("--checkpoints", metavar="URL", help="The store of checkpoints.")
 @click.option(
+    "--keep",
+    default="last=1",
+    metavar="KEEP",
+    help="Which checkpoints of a trial are kept, besides the newest two: as 'last=3, best=1, "
+    "every=10', the newest 3, the one with the best value, and those of each 10th step.",
+)
+@click.option(
     "--report-regex",
     metavar="RE",
     help="How the command prints metrics, as 'loss=(?P<loss>[-\\d.e]+)'.",

@@ -13,7 +13,7 @@ from studydb.domain.limits import LIMITS
 from studydb.domain.text.display import visible
 from studydb.domain.text.suggestions import did_you_mean
 
-KEYS = ("checkpoints", "trainable", *LIMITS)
+KEYS = ("checkpoints", "trainable", "keep", *LIMITS)
 
 
 class _WithCommand(click.Command):
@@ -43,11 +43,14 @@ def set(  # noqa: A001  the command
     storage: Storage,
 ) -> None:
     """
-    Change settings of NAME: checkpoints=URL, trainable=M:F, limits, or a command after `--`.
+    Change settings of NAME: checkpoints=URL, trainable=M:F, keep=…, limits, or a command.
 
     A limit that the study was created with can be raised or lowered, as 'cost_limit=usd<=80',
     max_steps=900, time_limit_s=3h, total_time_limit_s=2d or trial_time_limit_s=10m. A study that
     has stopped at a limit goes on after `studydb resume`.
+
+    keep='last=3, best=1, every=10' says which checkpoints attempts that start later keep; see
+    `studydb create --help`.
 
     Attempts that start later save to URL: a directory that all workers see, or inline: (the
     database). Older checkpoints stay in their store, and trials are restored from that store.
@@ -57,21 +60,24 @@ def set(  # noqa: A001  the command
     """
     given = read_settings(settings)
     checkpoints, trainable = given.pop("checkpoints", None), given.pop("trainable", None)
+    keep = given.pop("keep", None)
     limits = given
     code = read_code(command, trainable, report_regex=report_regex, report_file=report_file)
-    if code is None and checkpoints is None and not limits:
+    if code is None and checkpoints is None and keep is None and not limits:
         raise UsageError(
             f"Nothing is to be set. Write KEY=VALUE, with {' or '.join(KEYS)} as KEY, or a command "
             "after `--`."
         )
     with opened_study(storage, name) as study:
-        study.set(checkpoints=checkpoints, trainable=code, **limits)
+        study.set(checkpoints=checkpoints, trainable=code, keep=keep, **limits)
         record = study.record
     for limit in limits:
         click.echo(f"Study {name!r}: {limit} is {visible(str(getattr(record, limit)))}.")
     later = f"Study {name!r}: attempts that start later"
     if checkpoints is not None:
         click.echo(f"{later} save checkpoints to {visible(record.checkpoints or '')}.")
+    if keep is not None:
+        click.echo(f"{later} keep checkpoints by {visible(str(record.keep))}.")
     if record.trainable is not None and code is not None:
         click.echo(f"{later} run {visible(record.trainable.name)}.")
 

@@ -95,6 +95,7 @@ def _document(study: "Study", overview: "Overview") -> dict[str, Any]:
         "pause_reason": overview.progress.pause_reason,
         "limit_reached": overview.progress.limit_reached,
         "limits": overview.limits,
+        "checkpoints": [each._asdict() for each in overview.checkpoints],
         "last_error": None if error is None else asdict(error),
         "notes": [note._asdict() for note in overview.notes],
     }
@@ -118,6 +119,7 @@ def _print_page(study: "Study", overview: "Overview", *, shown_storage: str, suf
             "best": text.best_line(overview),
             "params": best and (study.space.flatten(best.params) or None),
             "workers": text.workers_text(overview.workers),
+            "checkpoints": text.checkpoints_text(overview),
         }
     )
     _print_unfinished(study, overview, text.counts_by_state(row))

@@ -240,6 +240,36 @@ class ListedRung(NamedTuple):
     closed_at: datetime | None
 
 
+class ListedCheckpoint(NamedTuple):
+    """
+    A checkpoint that is kept.
+
+    Attributes:
+        number: The trial's number.
+        value: The value of the study's metric at `step`; None if none was reported there.
+        pins: For how many clones and people it is kept.
+    """
+
+    number: int
+    step: int
+    value: float | None
+    size_bytes: int
+    kind: str
+    attempt: int
+    pins: int
+    created_at: datetime
+    url: str
+    digest: str
+
+
+class CheckpointSizes(NamedTuple):
+    """How many kept checkpoints the workers of a host have saved, and their bytes together."""
+
+    host: str | None
+    n: int
+    size_bytes: int
+
+
 class ListedNote(NamedTuple):
     """A person's note on a study or a trial."""
 

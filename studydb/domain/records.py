@@ -182,6 +182,18 @@ class Checkpoint:
     trial_uuid: str | None = None
 
 
+class KeptCheckpoint(NamedTuple):
+    """
+    A checkpoint with the value of the study's metric at its step.
+
+    Attributes:
+        value: None if no result was reported at that step.
+    """
+
+    row: Checkpoint
+    value: float | None
+
+
 @dataclass(frozen=True, slots=True)
 class AbandonedUpload:
     """

@@ -7,6 +7,7 @@ from typing import Any
 
 from studydb.domain.arguments import count, count_or_none, flag
 from studydb.domain.life.ending import MAX_LOSSES
+from studydb.domain.life.retention import Keep, read_keep
 from studydb.domain.life.retry_policy import Retry, read_retry
 from studydb.domain.life.rules import Rule, rules_of_study
 from studydb.domain.limits import (
@@ -40,10 +41,13 @@ class MoreOptions(LimitOptions, total=False):
         fail_fast: Whether the study pauses itself at its first failure; running trials save and
             wait. "raise", as in Ray Tune, means True: `study.run` then raises StudyFailed.
         retry: Which exceptions are retried, and which count; None if `max_failures` decides alone.
+        keep: Which checkpoints of each trial are kept, such as Keep(last=3, best=1) or its text
+            "last=3, best=1"; by default the newest two.
     """
 
     fail_fast: bool | str
     retry: Retry | str | None
+    keep: Keep | str
 
 
 def fail_fast_flag(name: str, value: Any) -> bool:
@@ -79,6 +83,7 @@ class StudySpec:
     guard: bool = setting(True, flag)
     fail_fast: bool = setting(False, fail_fast_flag)
     retry: Retry | None = setting(None, read_retry)  # noqa: RUF009  a field
+    keep: Keep = setting(Keep(), read_keep)  # noqa: RUF009  a field
     cost_limit: CostLimit | None = setting(None, read_cost_limit)  # noqa: RUF009  a field
     max_steps: int | None = setting(None, read_max_steps)
     total_time_limit_s: float | None = setting(None, read_duration)
@@ -115,7 +120,7 @@ class StudySpec:
 
     def settings_json(self) -> dict[str, Any]:
         """Return the settings as they are stored."""
-        settings = self.settings()
+        settings = self.settings() | {"keep": self.keep.to_json()}
         if self.retry is not None:
             settings["retry"] = self.retry.to_json()
         return settings

@@ -121,7 +121,7 @@ class Checkpoints:
             StorageTransient: The database did not answer in time.
         """
         try:
-            replaced = held.save(self._signed(held, saved), saved.data)
+            replaced = held.save(self._signed(held, saved), saved.data, self._study.keep)
         except (LeaseLost, NotAllowed, UsageError):
             _delete(saved.url, stores)
             raise

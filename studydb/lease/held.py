@@ -12,6 +12,7 @@ from studydb.domain.failures import Failure, failure_of
 from studydb.domain.life.decisions import Action, Answer, Verdict
 from studydb.domain.life.ending import Ending
 from studydb.domain.life.event_kinds import EventKind
+from studydb.domain.life.retention import Keep
 from studydb.domain.life.rules import rule_warning
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Result
@@ -171,9 +172,14 @@ class HeldAttempt:
         self._check_open()
         self._send(lambda: begin_upload(self._database, lease=self.lease, uuid=uuid, url=url), None)
 
-    def save(self, checkpoint: Checkpoint, data: bytes | None = None) -> list[Checkpoint]:
+    def save(
+        self, checkpoint: Checkpoint, data: bytes | None = None, keep: Keep | None = None
+    ) -> list[Checkpoint]:
         """
         Flush the results, then record a checkpoint whose bytes are already stored.
+
+        Args:
+            keep: Which checkpoints the study keeps now; None if that was not read again.
 
         Returns:
             The older checkpoints that are no longer kept; the caller deletes their bytes.
@@ -181,7 +187,14 @@ class HeldAttempt:
         with self._flushing:  # so that no other thread ends the attempt before the row is stored
             self.flush()
             return self._send(
-                lambda: save(self._database, lease=self.lease, checkpoint=checkpoint, data=data),
+                lambda: save(
+                    self._database,
+                    lease=self.lease,
+                    checkpoint=checkpoint,
+                    data=data,
+                    keep=keep or self._study.keep,
+                    objective=self._study.objective,
+                ),
                 None,
             )
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 from studydb.db import Database, Txn
 from studydb.domain.errors import UnknownStudy
 from studydb.domain.listed_rows import (
+    CheckpointSizes,
     LastDecision,
     ListedNote,
     ListedStudy,
@@ -20,7 +21,7 @@ from studydb.operations.reads import scheduler_reasons
 from studydb.operations.spending import describe as describe_limits
 from studydb.operations.study_progress import StudyProgress, progress_in
 from studydb.operations.workers import WorkerList, workers_in
-from studydb.store import events, notes, ranking, rung_listing, view_rows
+from studydb.store import checkpoint_listing, events, notes, ranking, rung_listing, view_rows
 from studydb.store import overview as store
 
 MOST_UNFINISHED = 20
@@ -48,6 +49,7 @@ class Overview:
         unfinished: Some RUNNING, PENDING and PAUSED trials.
         decisions: What the scheduler has decided last, newest first.
         last_error: The newest failure, or the newest loss with a known cause.
+        checkpoints: The sizes of the kept checkpoints of the trials that `ends` describes, by host.
         limits: What each limit of the study allows and what is used.
         notes: The newest notes on the study, oldest first.
         at: The time of the read, by the database's clock.
@@ -62,6 +64,7 @@ class Overview:
     ends: RecentEnds
     problems: list[StorageProblem]
     last_error: LastError | None
+    checkpoints: list[CheckpointSizes]
     limits: list[str]
     notes: list[ListedNote]
     at: datetime
@@ -78,6 +81,8 @@ def read_overview(database: Database, study: Study) -> Overview:
         row = view_rows.study(txn, name=study.name)
         if row is None:
             raise UnknownStudy(f"Study {study.name!r} has been renamed or deleted just now.")
+        ends = store.recent_ends(txn, study_id=study.id, n_trials=row.n_trials)
+        newest = checkpoint_listing.newest_trials(txn, study_id=study.id, limit=ends.read)
         return Overview(
             row=row,
             progress=progress_in(txn, study),
@@ -91,9 +96,10 @@ def read_overview(database: Database, study: Study) -> Overview:
                 reasons=scheduler_reasons(txn, study),
             ),
             workers=workers_in(txn, study_id=study.id, limit=MAX_WORKERS),
-            ends=store.recent_ends(txn, study_id=study.id, n_trials=row.n_trials),
+            ends=ends,
             problems=events.problems(txn, study_id=study.id),
             last_error=events.last_error(txn, study_id=study.id),
+            checkpoints=checkpoint_listing.sizes(txn, trial_ids=newest),
             limits=describe_limits(txn, study),
             notes=notes.newest(txn, study_id=study.id, trial_id=None, limit=MOST_NOTES),
             at=txn.now,

@@ -14,6 +14,7 @@ from studydb.domain.listed_rows import (
     AttemptDetails,
     Judgement,
     ListedAttempt,
+    ListedCheckpoint,
     ListedNote,
     ListedRung,
     ListedStudy,
@@ -25,6 +26,7 @@ from studydb.domain.text.suggestions import did_you_mean
 from studydb.schedulers import UserScheduler
 from studydb.store import (
     attempts,
+    checkpoint_listing,
     clones,
     events,
     notes,
@@ -199,6 +201,20 @@ def list_rungs(database: Database, study: Study, *, limit: int) -> list[ListedRu
             limit=limit,
             has_cutoffs=not study.scheduler.closes_rungs,
         )
+
+
+def list_checkpoints(database: Database, study: Study, *, limit: int) -> list[ListedCheckpoint]:
+    """List the kept checkpoints of the study's newest `limit` trials, by trial and save."""
+    with database.begin(write=False, snapshot=True) as txn:
+        newest = checkpoint_listing.newest_trials(txn, study_id=study.id, limit=limit)
+        return checkpoint_listing.list_checkpoints(txn, trial_ids=newest)
+
+
+def list_checkpoints_of(database: Database, study: Study, number: int) -> list[ListedCheckpoint]:
+    """List the kept checkpoints of a trial in the order of the saves."""
+    with database.begin(write=False, snapshot=True) as txn:
+        trial = existing_trial(txn, study, number)
+        return checkpoint_listing.list_checkpoints(txn, trial_ids=[trial.id])
 
 
 def _limit_reached(txn: Txn, study: Study, trial: TrialRow) -> str | None:

@@ -9,7 +9,7 @@ from studydb.store import studies
 
 def refreshed(database: Database, study: Study) -> Study:
     """
-    Return the study with its current checkpoint stores and trainable.
+    Return the study with its current checkpoint stores, retention and trainable.
 
     An attempt reads them after its claim has committed. So an attempt that is claimed after a
     change runs the new trainable. Both come from one snapshot: objects that are bound to the
@@ -27,5 +27,6 @@ def refreshed(database: Database, study: Study) -> Study:
         study,
         checkpoints=now.checkpoints,
         former_checkpoints=now.former_checkpoints,
+        keep=now.keep,
         trainable=trainable,
     )

@@ -1,9 +1,9 @@
-"""Read a trial's newest checkpoint, and the bytes of an inline checkpoint."""
+"""Read a trial's checkpoints, and the bytes of an inline checkpoint."""
 
 from studydb.db import Database
 from studydb.domain.errors import CheckpointError
-from studydb.domain.records import Checkpoint, TrialRow
-from studydb.store import checkpoints, trials
+from studydb.domain.records import Checkpoint, KeptCheckpoint, TrialRow
+from studydb.store import checkpoint_listing, checkpoints, trials
 
 
 def restore(database: Database, *, checkpoint: Checkpoint) -> bytes:
@@ -21,10 +21,16 @@ def restore(database: Database, *, checkpoint: Checkpoint) -> bytes:
     return data
 
 
-def newest(database: Database, *, trial: TrialRow, study_id: int) -> Checkpoint | None:
+def newest(database: Database, *, trial: TrialRow, study_id: int) -> KeptCheckpoint | None:
     """Read the checkpoint that a trial's next attempt would restore; None to start from scratch."""
     with database.begin(write=False) as txn:
         now = trials.find(txn, study_id=study_id, number=trial.number)
         if now is None or now.checkpoint_id is None:
             return None
-        return checkpoints.find(txn, checkpoint_id=now.checkpoint_id)
+        return checkpoint_listing.find(txn, checkpoint_id=now.checkpoint_id)
+
+
+def kept(database: Database, *, trial: TrialRow) -> list[KeptCheckpoint]:
+    """Read the checkpoints that a trial has saved and that are kept, oldest first."""
+    with database.begin(write=False, single=True) as txn:
+        return checkpoint_listing.of_trial(txn, trial_id=trial.id)

@@ -2,13 +2,23 @@
 
 from studydb.db import Database, Txn
 from studydb.db.faults import Duplicate
+from studydb.domain.life.retention import Keep, SavedState
+from studydb.domain.objective import Objective
 from studydb.domain.records import Checkpoint, Lease
 from studydb.operations.flushing import lost
-from studydb.store import checkpoints, leases, uploads
+from studydb.store import checkpoint_listing, checkpoints, leases, uploads
+
+NEWEST = Keep()
 
 
 def save(
-    database: Database, *, lease: Lease, checkpoint: Checkpoint, data: bytes | None = None
+    database: Database,
+    *,
+    lease: Lease,
+    checkpoint: Checkpoint,
+    data: bytes | None = None,
+    keep: Keep = NEWEST,
+    objective: Objective | None = None,
 ) -> list[Checkpoint]:
     """
     Record a checkpoint, which the trial's next attempt will restore.
@@ -18,6 +28,8 @@ def save(
 
     Args:
         data: The bytes of an inline checkpoint; None for one that `begin_upload` has recorded.
+        keep: Which checkpoints the study keeps, as the attempt has read it.
+        objective: The study's objective, by which `keep` compares checkpoints; None if it does not.
 
     Returns:
         Expired checkpoints, whose bytes may now be deleted.
@@ -42,10 +54,21 @@ def save(
                 step=max(checkpoint.step, held.checkpoint_step),
                 losses=0 if advanced else held.losses,
             )
-            return checkpoints.expire(txn, trial_id=lease.trial_id, newest=row_id)
+            return _expire(txn, lease, row_id, keep, objective)
     except Duplicate:
         with database.begin(write=False) as txn:
             return _saved_before(txn, lease, checkpoint)
+
+
+def _expire(
+    txn: Txn, lease: Lease, newest: int, keep: Keep, objective: Objective | None
+) -> list[Checkpoint]:
+    if keep.keeps_newest_only or objective is None:
+        return checkpoints.expire(txn, trial_id=lease.trial_id, newest=newest)
+    found = checkpoint_listing.of_trial(txn, trial_id=lease.trial_id)
+    saved = [SavedState(row.id or 0, row.step, value) for row, value in found]
+    expired = keep.expired(saved, objective)
+    return checkpoints.expire_listed(txn, ids=expired) if expired else []
 
 
 def _saved_before(txn: Txn, lease: Lease, checkpoint: Checkpoint) -> list[Checkpoint]:

@@ -14,8 +14,8 @@ from studydb.domain.records import Checkpoint, Lease
 _FIELDS = tuple(
     field.name for field in fields(Checkpoint) if field.name not in ("id", "trial_uuid")
 )
-_COLUMNS = (checkpoint.c.id, *(checkpoint.c[name] for name in _FIELDS))
-_OF_TRIAL = sa.select(*_COLUMNS, trial.c.uuid.label("trial_uuid")).join(
+COLUMNS = (checkpoint.c.id, *(checkpoint.c[name] for name in _FIELDS))
+OF_TRIAL = sa.select(*COLUMNS, trial.c.uuid.label("trial_uuid")).join(
     trial, trial.c.id == checkpoint.c.trial_id
 )
 
@@ -60,7 +60,18 @@ _EXPIRE = Prepared(
         checkpoint.c.removed_at.is_(None),
     )
     .values(removed_at=now(), data=None)
-    .returning(*_COLUMNS)
+    .returning(*COLUMNS)
+)
+
+_EXPIRE_LISTED = Prepared(
+    sa.update(checkpoint)
+    .where(
+        is_listed(checkpoint.c.id, "ids"),
+        checkpoint.c.pins == 0,
+        checkpoint.c.removed_at.is_(None),
+    )
+    .values(removed_at=now(), data=None)
+    .returning(*COLUMNS)
 )
 
 _TO_DISCARD = Prepared(
@@ -91,7 +102,7 @@ _RESTORE_KEPT = Prepared(
 )
 
 _EXPIRED = Prepared(
-    sa.select(*_COLUMNS)
+    sa.select(*COLUMNS)
     .where(
         checkpoint.c.trial_id == sa.bindparam("trial"),
         checkpoint.c.removed_at.is_not(None),
@@ -100,8 +111,16 @@ _EXPIRED = Prepared(
     .order_by(checkpoint.c.id)
 )
 
-_FIND = Prepared(_OF_TRIAL.where(checkpoint.c.id == sa.bindparam("checkpoint")))
-_BY_UUID = Prepared(sa.select(*_COLUMNS).where(checkpoint.c.uuid == sa.bindparam("by_uuid")))
+_REMOVED = Prepared(
+    OF_TRIAL.where(
+        is_listed(checkpoint.c.trial_id, "trials"),
+        checkpoint.c.removed_at.is_not(None),
+        checkpoint.c.corrupt_at.is_(None),
+        checkpoint.c.pins == 0,
+    ).order_by(checkpoint.c.trial_id, checkpoint.c.id + 0)
+)
+_FIND = Prepared(OF_TRIAL.where(checkpoint.c.id == sa.bindparam("checkpoint")))
+_BY_UUID = Prepared(sa.select(*COLUMNS).where(checkpoint.c.uuid == sa.bindparam("by_uuid")))
 _DATA = Prepared(sa.select(checkpoint.c.data).where(checkpoint.c.id == sa.bindparam("checkpoint")))
 
 _CORRUPT = Prepared(
@@ -112,7 +131,7 @@ _CORRUPT = Prepared(
 )
 
 _SOURCE = Prepared(
-    _OF_TRIAL.where(
+    OF_TRIAL.where(
         checkpoint.c.id
         == sa.select(_clone.c.source_checkpoint_id)
         .where(_clone.c.id == sa.bindparam("trial"))
@@ -127,7 +146,7 @@ _SET_SOURCE = Prepared(
 )
 
 _BEFORE = Prepared(
-    _OF_TRIAL.where(
+    OF_TRIAL.where(
         checkpoint.c.trial_id == sa.bindparam("trial"),
         checkpoint.c.id < sa.bindparam("checkpoint"),
         checkpoint.c.removed_at.is_(None),
@@ -173,6 +192,16 @@ def expire(txn: Txn, *, trial_id: int, newest: int) -> list[Checkpoint]:
     return [read(row) for row in txn.all(_EXPIRE, trial=trial_id, newest=newest)]
 
 
+def expire_listed(txn: Txn, *, ids: Sequence[int]) -> list[Checkpoint]:
+    """
+    Mark checkpoints of a held trial as expired, except pinned ones; see `expire`.
+
+    Only transactions that lock the trial lock several of its checkpoints, so the order is free.
+    """
+    found = [read(row) for row in txn.all(_EXPIRE_LISTED, ids=list(ids))]
+    return sorted(found, key=lambda one: one.id or 0)
+
+
 def discard(txn: Txn, *, trial_id: int) -> None:
     """
     Mark all checkpoints of a locked trial that has ended as removed, except pinned ones.
@@ -187,6 +216,11 @@ def discard(txn: Txn, *, trial_id: int) -> None:
 def expired(txn: Txn, *, trial_id: int) -> list[Checkpoint]:
     """Read the expired checkpoints of a trial, except corrupt checkpoints."""
     return [read(row) for row in txn.all(_EXPIRED, trial=trial_id)]
+
+
+def removed(txn: Txn, *, trial_ids: Sequence[int]) -> list[Checkpoint]:
+    """Read the removed checkpoints of trials whose bytes may still be there, by trial."""
+    return [read(row) for row in txn.all(_REMOVED, trials=list(trial_ids))]
 
 
 def find(txn: Txn, *, checkpoint_id: int) -> Checkpoint | None:

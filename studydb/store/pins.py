@@ -1,5 +1,5 @@
 """
-Pins: which trials may still restore a checkpoint, so that no retention removes it.
+Pins: why a checkpoint is kept, so that no retention removes it: for a clone, or for a person.
 
 A pin is a row; `checkpoint.pins` counts the rows. Transactions lock checkpoints after trials, by
 ascending id, and before the study's row.
@@ -7,6 +7,7 @@ ascending id, and before the study's row.
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -17,7 +18,10 @@ from studydb.db.schema import checkpoint, pin
 CLONE = "clone"
 """The reason of a pin: a clone begins from the checkpoint."""
 
-_GIVEN = ("study_id", "checkpoint_id", "trial_id", "reason", "actor")
+PERSON = "person"
+"""The reason of a pin: a person wants the checkpoint; `trial_id` is NULL."""
+
+_GIVEN = ("study_id", "checkpoint_id", "trial_id", "reason", "actor", "token")
 
 _INSERT = Prepared(
     sa.insert(pin).values({name: sa.bindparam(name) for name in _GIVEN} | {"at": now()})
@@ -46,6 +50,30 @@ _LOCK = Prepared(
 _RELEASE = Prepared(
     sa.delete(pin).where(is_listed(pin.c.trial_id, "trials")).returning(pin.c.checkpoint_id)
 )
+_OF_PEOPLE = Prepared(
+    sa.select(checkpoint.c.id, checkpoint.c.step)
+    .where(
+        checkpoint.c.trial_id == sa.bindparam("trial"),
+        checkpoint.c.pins > 0,
+        sa.select(sa.func.count())
+        .where(pin.c.checkpoint_id == checkpoint.c.id, pin.c.reason == PERSON)
+        .scalar_subquery()
+        > 0,
+    )
+    .order_by(checkpoint.c.id + 0)
+)
+_REMOVE = Prepared(
+    sa.delete(pin)
+    .where(is_listed(pin.c.checkpoint_id, "ids"), pin.c.reason == PERSON)
+    .returning(pin.c.checkpoint_id)
+)
+
+
+class Pinned(NamedTuple):
+    """A checkpoint that a person has pinned."""
+
+    id: int
+    step: int
 
 
 def count(txn: Txn, *, checkpoint_id: int) -> bool:
@@ -58,15 +86,31 @@ def count(txn: Txn, *, checkpoint_id: int) -> bool:
     return txn.count(_COUNT_UNREMOVED, checkpoint=checkpoint_id) == 1
 
 
-def insert(txn: Txn, *, study_id: int, checkpoint_id: int, trial_id: int, actor: str) -> None:
-    """Insert the pin that `count` has counted, for a clone."""
+def insert(
+    txn: Txn,
+    *,
+    study_id: int,
+    checkpoint_id: int,
+    trial_id: int | None,
+    actor: str,
+    reason: str = CLONE,
+    token: str | None = None,
+) -> None:
+    """
+    Insert the pin that `count` has counted.
+
+    Args:
+        trial_id: The clone that begins from the checkpoint; None for a person's pin.
+        token: The token of a person's request. It is UNIQUE.
+    """
     txn.run(
         _INSERT,
         study_id=study_id,
         checkpoint_id=checkpoint_id,
         trial_id=trial_id,
-        reason=CLONE,
+        reason=reason,
         actor=actor,
+        token=token,
     )
 
 
@@ -77,6 +121,21 @@ def lock(txn: Txn, *, trial_id: int) -> None:
 
 def release(txn: Txn, *, trial_ids: Sequence[int]) -> None:
     """Delete the pins of locked trials that will restore no pinned checkpoint any more."""
-    released = Counter(row.checkpoint_id for row in txn.all(_RELEASE, trials=list(trial_ids)))
-    for checkpoint_id, n in sorted(released.items()):
+    released = txn.all(_RELEASE, trials=list(trial_ids))
+    _uncount(txn, [row.checkpoint_id for row in released])
+
+
+def of_people(txn: Txn, *, trial_id: int) -> list[Pinned]:
+    """Find the checkpoints of a locked trial that people have pinned, in the order of the saves."""
+    return [Pinned(row.id, row.step) for row in txn.all(_OF_PEOPLE, trial=trial_id)]
+
+
+def remove(txn: Txn, *, checkpoint_ids: Sequence[int]) -> None:
+    """Delete the pins of people from checkpoints of a locked trial."""
+    removed = txn.all(_REMOVE, ids=list(checkpoint_ids))
+    _uncount(txn, [row.checkpoint_id for row in removed])
+
+
+def _uncount(txn: Txn, checkpoint_ids: Sequence[int]) -> None:
+    for checkpoint_id, n in sorted(Counter(checkpoint_ids).items()):
         txn.run(_COUNT, checkpoint=checkpoint_id, by=-n)

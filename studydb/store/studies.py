@@ -14,6 +14,7 @@ from studydb.db.schema import search_space, signature, study, trainable, worker
 from studydb.db.statement import Row
 from studydb.domain.errors import UnknownStudy
 from studydb.domain.life.decisions import DecidedBy
+from studydb.domain.life.retention import Keep, read_keep
 from studydb.domain.life.rules import custom_rules, rule_from_json
 from studydb.domain.life.states import Mode, Status
 from studydb.domain.objective import Objective
@@ -239,11 +240,13 @@ class Changeable:
     Attributes:
         checkpoints: The store of new checkpoints; None for the default store.
         former_checkpoints: The stores that may hold older checkpoints.
+        keep: Which checkpoints are kept.
         has_trainable: Whether the study still has the trainable that the reader knows.
     """
 
     checkpoints: str | None
     former_checkpoints: tuple[str | None, ...]
+    keep: Keep
     has_trainable: bool
 
 
@@ -484,7 +487,9 @@ def read_changeable(txn: Txn, *, study_id: int, trainable_uuid: str) -> Changeab
         UnknownStudy: The study was deleted.
     """
     row = existing(txn.first(_CHANGEABLE, study=study_id, known_trainable=trainable_uuid))
-    return Changeable(row.checkpoints, _former(row.settings), bool(row.has_trainable))
+    stored = (row.settings or {}).get("keep") or DEFAULTS["keep"]
+    keep = read_keep("keep", stored)
+    return Changeable(row.checkpoints, _former(row.settings), keep, bool(row.has_trainable))
 
 
 def relocate(txn: Txn, *, study_id: int, url: str) -> None:

@@ -14,9 +14,9 @@ from studydb.artifacts.checkpoint_records import Restore
 from studydb.db import Database
 from studydb.domain import records
 from studydb.domain.errors import CheckpointError
-from studydb.domain.records import CheckpointKind
+from studydb.domain.records import CheckpointKind, KeptCheckpoint
 from studydb.operations.refresh import refreshed
-from studydb.operations.restore import newest, restore
+from studydb.operations.restore import kept, newest, restore
 from studydb.settings import SIGNING_KEY, load_keyring
 from studydb.study.storage import read_patiently
 
@@ -26,10 +26,11 @@ DICT_FILE = "checkpoint.pkl"
 
 class Checkpoint:
     """
-    A trial's newest checkpoint. Its methods read and verify the bytes.
+    A checkpoint of a trial. Its methods read and verify the bytes.
 
     Attributes:
         step: The last step that the checkpoint contains; the trial's best step may be earlier.
+        value: The value of the study's metric at that step; None if none was reported there.
         kind: "dict", for `to_dict`, or "directory", for `path`.
         size_bytes: The size of the stored bytes.
     """
@@ -39,8 +40,9 @@ class Checkpoint:
         database: Database,
         study: records.Study,
         trial: records.TrialRow,
-        row: records.Checkpoint,
+        kept: KeptCheckpoint,
     ) -> None:
+        row, self.value = kept
         self.step, self.kind, self.size_bytes = row.step, row.kind, row.size_bytes
         self._database, self._study, self._trial, self._row = database, study, trial, row
         self._copy: Path | None = None
@@ -131,10 +133,13 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FrozenTrial(records.TrialRow):
-    """A trial's row with its newest checkpoint; attributes are named like `v_trial`'s columns."""
+    """A trial's row with its checkpoints; attributes are named like `v_trial`'s columns."""
 
     _checkpoint: Callable[[records.TrialRow], Checkpoint | None] = field(
         default=lambda _: None, compare=False
+    )
+    _checkpoints: Callable[[records.TrialRow], list[Checkpoint]] = field(
+        default=lambda _: [], compare=False
     )
 
     @classmethod
@@ -145,13 +150,27 @@ class FrozenTrial(records.TrialRow):
             found = read_patiently(lambda: newest(database, trial=trial, study_id=study.id))
             return None if found is None else Checkpoint(database, study, trial, found)
 
+        def checkpoints(trial: records.TrialRow) -> list[Checkpoint]:
+            found = read_patiently(lambda: kept(database, trial=trial))
+            return [Checkpoint(database, study, trial, each) for each in found]
+
         columns = {name: getattr(row, name) for name in _FIELDS}
-        return cls(**columns, _checkpoint=checkpoint)
+        return cls(**columns, _checkpoint=checkpoint, _checkpoints=checkpoints)
 
     @property
     def checkpoint(self) -> Checkpoint | None:
         """The newest checkpoint or None; it has `.step`, `.to_dict()`, `.path`, `.export(DIR)`."""
         return self._checkpoint(self)
+
+    @property
+    def checkpoints(self) -> list[Checkpoint]:
+        """
+        The checkpoints that this trial has saved and that are kept, in the order of the saves.
+
+        Each has `.step`, `.value`, `.size_bytes`, `.to_dict()`, `.path` and `.export(DIR)`. A clone
+        that has not saved yet has none here; its `checkpoint` is that of its parent.
+        """
+        return self._checkpoints(self)
 
 
 _FIELDS = tuple(each.name for each in fields(records.TrialRow))

@@ -11,6 +11,7 @@ from uuid import uuid4
 from studydb.db import Database
 from studydb.domain.arguments import count, integer
 from studydb.domain.errors import InvalidSpec, NotAllowed, UsageError
+from studydb.domain.life.retention import Keep, read_keep
 from studydb.domain.life.states import Status
 from studydb.domain.limits import LimitOptions
 from studydb.domain.listed_rows import ListedNote
@@ -32,9 +33,11 @@ from studydb.operations.rename import rename
 from studydb.operations.retry import retry, selected
 from studydb.operations.revise import revise
 from studydb.operations.set_limits import set_limits
+from studydb.operations.set_retention import set_retention
 from studydb.operations.study_progress import StudyProgress, read_progress
 from studydb.settings import load_keyring
 from studydb.study import checking
+from studydb.study.checkpoint_requests import CheckpointRequests
 from studydb.study.cloning import cloned
 from studydb.study.code import Code, described, signed
 from studydb.study.discarding import stop_and_discard
@@ -55,7 +58,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class Study:
+class Study(CheckpointRequests):
     """
     A handle on a study in a database; threads can share a handle.
 
@@ -396,6 +399,7 @@ class Study:
         checkpoints: str | os.PathLike[str] | None = None,
         trainable: Code | None = None,
         workdir: str | Path | None = None,
+        keep: Keep | str | None = None,
         **limits: Unpack[LimitOptions],
     ) -> None:
         """
@@ -411,6 +415,7 @@ class Study:
                 and ends after its running trials.
             workdir: The directory that workers search for `trainable` after their own directory;
                 None for the current directory.
+            keep: Which checkpoints of each trial are kept; see `Keep`.
             limits: Limits with which the study was created; see `LimitOptions`.
 
         Raises:
@@ -429,8 +434,11 @@ class Study:
             )
         url = checking.store_url(checkpoints)
         new = None if trainable is None else self._signed(trainable, workdir, url)
-        if url is None and new is None and not to_set:
-            raise InvalidSpec("Nothing is to be set; give checkpoints, trainable or a limit.")
+        kept = None if keep is None else read_keep("keep", keep)
+        if url is None and new is None and kept is None and not to_set:
+            raise InvalidSpec("Nothing is to be set; give checkpoints, trainable, keep or a limit.")
+        if kept is not None:
+            self._ask_once(set_retention, kept)
         if to_set:
             self._ask_once(set_limits, to_set)
             self.record = dataclasses.replace(self.record, **to_set)

@@ -14,6 +14,8 @@ from harness.arrange import new_checkpoint, new_request, process, register_worke
 from harness.asked_scheduler import sent
 from harness.model import Model
 from harness.model_clones import discard as model_discard
+from harness.model_pins import pin as model_pin
+from harness.model_pins import unpin as model_unpin
 from harness.model_rows import ModelAttempt
 from studydb.db import Database
 from studydb.domain.errors import StudydbError
@@ -32,6 +34,7 @@ from studydb.operations.drain import drain, find_worker
 from studydb.operations.enqueue import enqueue
 from studydb.operations.finish import finish
 from studydb.operations.invalidate import invalidate
+from studydb.operations.pin import pin, unpin
 from studydb.operations.promote import promote
 from studydb.operations.record_event import record_event
 from studydb.operations.recover import recover, recover_host
@@ -414,6 +417,15 @@ class ActionFactory:
             return sorted(one.uuid for one in removed)
 
         return StudyAction("discard", act, lambda model: model_discard(model, number, request))
+
+    def pin(self, number: int, *, remove: bool = False) -> StudyAction:
+        request = new_request()
+        operation, of_model = (unpin, model_unpin) if remove else (pin, model_pin)
+        return StudyAction(
+            "unpin" if remove else "pin",
+            lambda database: operation(database, self.study, number, request),
+            lambda model: of_model(model, number, request),
+        )
 
     def set_limits(self, limits: dict[str, Any]) -> StudyAction:
         request = new_request()

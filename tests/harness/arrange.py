@@ -17,6 +17,7 @@ from studydb.db.metadata import METADATA
 from studydb.domain.errors import StorageTransient
 from studydb.domain.life.decisions import Answer
 from studydb.domain.life.ending import Ending
+from studydb.domain.life.retention import Keep
 from studydb.domain.life.states import FINAL, Mode, Reason, State
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.objective import Objective
@@ -234,9 +235,18 @@ class Run:
     def checkpoint(self, step: int | None = None) -> Checkpoint:
         return new_checkpoint(self.lease, step=self.after_step if step is None else step)
 
-    def save(self, checkpoint: Checkpoint | None = None) -> list[Checkpoint]:
-        checkpoint = checkpoint or self.checkpoint()
-        return save(self.worker.database, lease=self.lease, checkpoint=checkpoint, data=b"abc")
+    def save(
+        self, checkpoint: Checkpoint | None = None, keep: Keep | None = None
+    ) -> list[Checkpoint]:
+        study = self.worker.study
+        return save(
+            self.worker.database,
+            lease=self.lease,
+            checkpoint=checkpoint or self.checkpoint(),
+            data=b"abc",
+            keep=keep or study.keep,
+            objective=study.objective,
+        )
 
     def trial(self) -> TrialRow:
         return trial_of(self.worker.database, self.worker.study, self.lease.number)

@@ -6,6 +6,7 @@ from typing import Any
 
 from harness.arrange import SimulatedWorker, enqueued, new_request, new_study
 from studydb.db import Database
+from studydb.domain.life.retention import Keep
 from studydb.domain.life.states import Reason, Status
 from studydb.domain.records import Study
 from studydb.operations import control
@@ -14,7 +15,10 @@ from studydb.operations.checkpoints import mark_corrupt
 from studydb.operations.discard import discard
 from studydb.operations.finish import finish
 from studydb.operations.invalidate import invalidate
+from studydb.operations.pin import pin, unpin
 from studydb.operations.retry import retry
+from studydb.operations.save import save
+from studydb.operations.set_retention import set_retention
 from studydb.schedulers import ASHA
 
 Call = Callable[[Database], Any]
@@ -118,6 +122,36 @@ def _discarding(database: Database) -> Call:
     return lambda over: discard(over, study, 0, request)
 
 
+def _setting_retention(database: Database) -> Call:
+    study, request = new_study(database), new_request()
+    return lambda over: set_retention(over, study, Keep(best=2), request)
+
+
+def _saving_by_a_policy(database: Database) -> Call:
+    """The save expires one checkpoint, and reads the values of the others."""
+    study, keep = new_study(database), Keep(best=1, every=2)
+    run = SimulatedWorker(database, study).take()
+    for value in (0.25, 0.5, 0.75, 0.5):
+        run.report(value)
+        run.save(keep=keep)
+    run.report(0.4)
+    given: Any = {"keep": keep, "objective": study.objective, "data": b"abc"}
+    checkpoint = run.checkpoint()
+    return lambda over: save(over, lease=run.lease, checkpoint=checkpoint, **given)
+
+
+def _pinning(database: Database, *, step: int | None = None) -> Call:
+    study, request = _with_failed_trials(database), new_request()
+    return lambda over: pin(over, study, 0, request, step=step)
+
+
+def _unpinning(database: Database) -> Call:
+    """A clone keeps its pin of the same checkpoint."""
+    study, request = _with_clone(database), new_request()
+    pin(database, study, 0, new_request())
+    return lambda over: unpin(over, study, 0, request)
+
+
 ENDS_OF_ATTEMPTS: dict[str, Arranged] = {
     "finish_a_clone": _finishing_a_clone,
     "end_an_invalidated_trial": _ending_an_invalidated_trial,
@@ -133,6 +167,11 @@ REQUESTS_OF_PEOPLE: dict[str, Arranged] = {
     "invalidate": _invalidating,
     "reinstate": partial(_invalidating, undo=True),
     "discard": _discarding,
+    "pin": _pinning,
+    "pin_a_step": partial(_pinning, step=1),
+    "unpin": _unpinning,
+    "set_retention": _setting_retention,
+    "save_by_a_policy": _saving_by_a_policy,
     "note": _noting,
     "tag": _tagging,
 }

@@ -123,6 +123,8 @@ REQUESTS: dict[str, Make] = {
     "invalidate": lambda one: one.factory.invalidate([one.number], undo=False),
     "undo": lambda one: one.factory.invalidate([one.number], undo=True),
     "discard": lambda one: one.factory.discard(one.number),
+    "pin": lambda one: one.factory.pin(one.number),
+    "unpin": lambda one: one.factory.pin(one.number, remove=True),
     "enqueue": lambda one: one.factory.enqueue(),
     "extend": lambda one: one.factory.extend(by=1),
     "set limits": lambda one: one.factory.set_limits({"max_steps": 1_000_001}),

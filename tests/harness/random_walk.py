@@ -379,10 +379,14 @@ class RandomWalk:
         return self.factory.recover_host(self.dead)
 
     def _delete_removed(self, rng: Random) -> StudyAction:
-        """Delete the rows of removed checkpoints, or discard the checkpoints of an ended trial."""
+        """Delete rows of removed checkpoints, discard those of an ended trial, or pin one."""
         ended = [trial.number for trial in self.model.trials if trial.state in FINAL]
-        if rng.random() < 0.4:
+        chance = rng.random()
+        if chance < 0.4:
             return self.factory.discard(rng.choice(ended or [0]))
+        if chance < 0.7:
+            number = rng.randrange(len(self.model.trials) + 1)
+            return self.factory.pin(number, remove=chance > 0.6)
         return self.factory.delete_removed()
 
     # --- people

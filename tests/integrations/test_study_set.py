@@ -42,7 +42,10 @@ def test_set_keeps_the_list_of_former_checkpoint_stores(console, database, tmp_p
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("foo=1", "'foo' cannot be set. Settings: checkpoints, trainable, cost_limit, max_steps"),
+        (
+            "foo=1",
+            "'foo' cannot be set. Settings: checkpoints, trainable, keep, cost_limit, max_steps",
+        ),
         ("checkpoint=/x", "Did you mean 'checkpoints'?"),
         ("checkpoints", "'checkpoints' has no value; write checkpoints=VALUE."),
         ("checkpoints=ftp://host", "Checkpoints cannot go to 'ftp://host'."),
@@ -190,3 +193,27 @@ def test_set_gives_no_code_to_a_study_whose_trials_own_loops_run(console, databa
 
     assert "Study 'mine' has no trainable to replace" in ran.error
     assert arrange.rows(database, "SELECT count(*) FROM trainable") == [(0,)]
+
+
+def test_retention_is_set_at_the_creation_and_later(console, create_study, storage_url, tmp_path):
+    created = ("create", "mine", "--metric", "loss", "--mode", "min", "--keep", "last=3, best=1")
+    console(*created, "--param", "x=uniform(0, 1)")
+    console(*created[:-2], "--param", "x=uniform(0, 1)", "--if-not-exists")  # the default: no claim
+    own = create_study(
+        "own", storage=storage_url, keep=studydb.Keep(best=1), checkpoints=tmp_path / "saved"
+    )
+    trial = own.ask()
+    for step, value in enumerate((0.1, 0.5, 0.6, 0.4), 1):
+        trial.report({"loss": value}, checkpoint={"step": step})
+
+    assert [each.step for each in own.trial(0).checkpoints] == [1, 3, 4]
+    assert len([path for path in (tmp_path / "saved").rglob("*") if path.is_file()]) == 3
+    assert "last=3, best=1" in console("show", "mine").out
+    ran = console("set", "mine", "keep=every=10")
+    assert ran.lines == [
+        "Study 'mine': attempts that start later keep checkpoints by last=1, every=10."
+    ]
+    assert console("show", "mine", "--format", "json").json["keep"]["every"] == 10
+    own.set(keep="last=2")
+    assert own.record.keep == studydb.Keep(last=2)
+    assert "The best of Keep is -1" in console("set", "mine", "keep=best=-1", code=2).error

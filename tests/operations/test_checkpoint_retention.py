@@ -1,8 +1,12 @@
-"""A trial keeps its two newest and its pinned checkpoints (`pins` above 0). The others expire."""
+"""A trial keeps its two newest and its pinned checkpoints (`pins` above 0), and more by a policy."""
 
-from harness.arrange import change, rows
+from harness.arrange import change, new_request, rows
 
+from studydb.domain.life.retention import Keep
 from studydb.operations.checkpoints import delete_rows, mark_corrupt
+from studydb.operations.create import load
+from studydb.operations.refresh import refreshed
+from studydb.operations.set_retention import set_retention
 from studydb.store import checkpoints
 
 
@@ -87,3 +91,49 @@ def test_corrupt_checkpoint_is_never_replaced_by_an_expired_checkpoint(run):
     last = mark_corrupt(run.worker.database, lease=run.lease, checkpoint=second)
 
     assert (before.uuid, last) == (second.uuid, None)
+
+
+def test_policy_keeps_the_best_and_each_nth_checkpoint_besides_the_newest_two(run):
+    keep = Keep(best=1, every=4)
+    expired = []
+    for value in (0.5, 0.1, 0.3, 0.4, 0.05, 0.6, 0.7, 0.8):
+        run.report(value)
+        expired.append([older.step for older in run.save(keep=keep)])
+
+    assert expired == [[], [], [1], [], [2, 3], [], [], [6]]
+    assert kept_steps(run) == [4, 5, 7, 8]
+    sql = "SELECT step FROM checkpoint WHERE data IS NOT NULL ORDER BY id"
+    assert rows(run.worker.database, sql) == [(4,), (5,), (7,), (8,)]
+
+
+def test_policy_keeps_a_pinned_checkpoint(run):
+    save_at(run, 1)
+    change(run.worker.database, "UPDATE checkpoint SET pins = 1")
+
+    for step in (2, 3, 4, 5):
+        run.save(run.checkpoint(step=step), keep=Keep(last=3))
+    pinned = kept_steps(run)
+    change(run.worker.database, "UPDATE checkpoint SET pins = 0")
+    run.save(run.checkpoint(step=6), keep=Keep(last=3))
+
+    assert pinned == [1, 3, 4, 5]
+    assert kept_steps(run) == [4, 5, 6]
+
+
+def test_resent_save_by_a_policy_returns_expired_checkpoints(run):
+    for step in (1, 2, 3):
+        run.save(run.checkpoint(step=step), keep=Keep(last=3))
+    checkpoint = run.checkpoint(step=4)
+    expired = run.save(checkpoint, keep=Keep(last=3))
+
+    assert [one.step for one in expired] == [1]
+    assert run.save(checkpoint, keep=Keep(last=3)) == expired
+
+
+def test_attempt_that_begins_after_a_change_keeps_by_the_new_policy(database, study, run):
+    assert refreshed(database, study).keep == Keep()
+    set_retention(database, study, Keep(best=2), new_request())
+
+    assert refreshed(database, study).keep == Keep(best=2)
+    assert load(database, study.name).keep == Keep(best=2)
+    assert load(database, study.name).guard  # the other settings stay

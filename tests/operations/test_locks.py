@@ -33,6 +33,7 @@ from studydb.operations.annotate import tag
 from studydb.operations.delete import delete
 from studydb.operations.discard import discard
 from studydb.operations.flushing import lock_rungs
+from studydb.operations.pin import pin
 from studydb.operations.recover import recover
 from studydb.operations.renew import renew
 from studydb.operations.retry import retry
@@ -256,6 +257,47 @@ def test_checkpoint_that_a_retry_of_a_clone_pins_is_not_discarded(database, post
         assert removed.result(PATIENCE_S) == []
 
     assert run.worker.claim().claimed.checkpoint.step == 1
+
+
+def test_save_waits_for_a_person_who_pins_the_checkpoint_that_it_drops(database, postgres_url):
+    run = new_run(database)
+    for _ in range(2):
+        run.report(0.5)
+        run.save()
+    study = run.worker.study
+
+    pinning = partial(pin, database, study, 0, new_request(), step=1)
+    with held_at(pins, "of_people") as (there, go), ThreadPoolExecutor(2) as pool:
+        pinned = pool.submit(pinning)
+        assert there.wait(PATIENCE_S)
+        saved = pool.submit(run.save, run.checkpoint(step=3))
+        assert is_waiting_for_a_lock(postgres_url)
+        go.set()
+        assert pinned.result(PATIENCE_S) == 1
+        assert saved.result(PATIENCE_S) == []
+
+
+def test_checkpoint_that_a_clone_finds_corrupt_meanwhile_is_not_pinned(database, postgres_url):
+    run = new_run(database)
+    for _ in range(2):
+        run.report(0.5)
+        run.save()
+    run.finish(outcome=Reason.FAILED)
+    study = run.worker.study
+    retry(database, study, [0], new_request())
+    clone = run.worker.claim()
+
+    with held_at(pins, "count") as (there, go), ThreadPoolExecutor(1) as pool:
+        pinned = pool.submit(pin, database, study, 0, new_request())
+        assert there.wait(PATIENCE_S)
+        change(
+            database,
+            "UPDATE checkpoint SET removed_at = created_at, corrupt_at = created_at WHERE step = 2",
+        )
+        go.set()
+        assert pinned.result(PATIENCE_S) == 1
+
+    assert clone.claimed.checkpoint.step == 2
 
 
 def test_deletion_waits_for_a_worker_that_registers_and_deletes_its_row(database, postgres_url):

@@ -3,6 +3,7 @@
 import pytest
 from harness.arrange import LEASE_S, SimulatedWorker, enqueued, new_study
 
+from studydb.domain.life.retention import Keep
 from studydb.domain.life.states import Reason
 from studydb.domain.space.search_space import Space, choice, constant, uniform
 from studydb.lease.acquire import Acquirer
@@ -62,6 +63,20 @@ def test_cost_of_a_report_does_not_depend_on_its_number_of_results(database, wor
 
     statements = by_dialect(database, postgresql=1, sqlite=2)
     assert counted(database, lambda: run.report(*[0.5] * rows)) == (1, 0, statements)
+
+
+@pytest.mark.parametrize(
+    ("keep", "statements"), [(Keep(), 4), (Keep(last=2), 4), (Keep(last=3), 5), (Keep(last=9), 4)]
+)
+def test_save_reads_the_kept_checkpoints_only_if_a_policy_needs_them(
+    database, worker, keep, statements
+):
+    run = worker.ask()
+    for step in range(1, 5):
+        run.save(run.checkpoint(step=step), keep=Keep(last=4))
+    checkpoint = run.checkpoint(step=5)
+
+    assert counted(database, lambda: run.save(checkpoint, keep=keep)) == (1, 0, statements)
 
 
 def test_claim_costs_one_commit(database, study, worker):

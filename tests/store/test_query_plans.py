@@ -17,6 +17,7 @@ from studydb.domain.records import QUEUE_START, Batch, Claimant, Lease, Proposal
 from studydb.domain.scheduling import TrialCanBeClaimed
 from studydb.store import (
     attempts,
+    checkpoint_listing,
     checkpoints,
     claims,
     clones,
@@ -161,6 +162,15 @@ HOT = {
         "ix_upload_study_id",
     ),
     "pins of a trial": (lambda txn: pins.release(txn, trial_ids=[1]), "pin_trial"),
+    "pins of people": (lambda txn: pins.of_people(txn, trial_id=1), "ix_checkpoint_trial_id"),
+    "pins to remove": (
+        lambda txn: pins.remove(txn, checkpoint_ids=[1, 2]),
+        "ix_pin_checkpoint_id",
+    ),
+    "removed checkpoints": (
+        lambda txn: checkpoints.removed(txn, trial_ids=[1, 2]),
+        "ix_checkpoint_trial_id",
+    ),
     "trials without config": (
         lambda txn: claims.without_config(txn, study_id=1, limit=9),
         "trial_claim",
@@ -181,6 +191,18 @@ HOT = {
     ),
     "requests": (lambda txn: leases.requests(txn, leases=[LEASE], worker_id=1), TRIAL_KEY),
     "discard": (lambda txn: checkpoints.discard(txn, trial_id=1), "ix_checkpoint_trial_id"),
+    "checkpoints of a trial": (
+        lambda txn: checkpoint_listing.of_trial(txn, trial_id=1),
+        "ix_checkpoint_trial_id",
+    ),
+    "checkpoints of a study": (
+        lambda txn: checkpoint_listing.list_checkpoints(txn, trial_ids=[1, 2]),
+        "ix_checkpoint_trial_id",
+    ),
+    "sizes of checkpoints": (
+        lambda txn: checkpoint_listing.sizes(txn, trial_ids=[1, 2]),
+        "ix_checkpoint_trial_id",
+    ),
     "suspect": (lambda txn: sweeps.suspect(txn, study_id=1), "trial_running"),
     "lost": (lambda txn: sweeps.lost(txn, study_id=1), "trial_running"),
     "of host": (lambda txn: sweeps.of_host(txn, study_id=1, process=process()), "trial_running"),

@@ -101,7 +101,7 @@ def test_trial_that_saved_nothing_has_checkpoint_none_and_its_export_is_refused(
 
     assert stage.study.best_trial.checkpoint is None
     ran = console(stage, "--best", "model", code=1)
-    assert "Trial 0 of 'staged' has no checkpoint" in ran
+    assert "Trial 0 has no checkpoint" in ran
     with pytest.raises(UnknownTrial):
         stage.study.trial(7)
 
@@ -144,7 +144,9 @@ def test_export_command_copies_a_directory_and_pickles_a_dict(saved, console, tm
     ("typed", "message", "code"),
     [
         (("0",), "Write `studydb export-checkpoint NAME TRIAL DIR, or NAME --best DIR`", 2),
-        (("0", "model", "--best"), "Write `studydb export-checkpoint NAME --best DIR`", 2),
+        (("0", "a", "b", "--best"), "Write `studydb export-checkpoint NAME --best DIR`", 2),
+        (("0", "model", "--best", "--step", "1"), "Give --step or --best, not both", 2),
+        (("0", "model", "--step", "7"), "has no checkpoint of step 7. Its newest checkpoints", 1),
         (("first", "model"), "has no trial named 'first'", 1),
         (("7", "model"), "has no trial 7", 1),
         (("0", "."), "exists; name a directory that does not exist", 1),

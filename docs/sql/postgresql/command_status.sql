@@ -81,6 +81,37 @@ WHERE v_study.study = :study_name;
 --           Group Key: counter.study_id
 --           ->  Index Scan using counter_pkey on counter
 
+-- studydb/store/overview.py recent_ends: Count how the newest trials ended, and find their
+--   earliest start and their latest end.
+SELECT count(*) AS count_1, count(anon_1.ended_at) AS count_2, count(CASE WHEN (anon_1.reason =
+    'COMPLETED') THEN 1 END) AS count_3, count(CASE WHEN (anon_1.reason = 'EARLY_STOPPED' OR
+    anon_1.reason = 'RULE_STOPPED') THEN 1 END) AS count_4, count(CASE WHEN (anon_1.reason =
+    'GIVEN_UP') THEN 1 END) AS count_5, count(CASE WHEN (anon_1.reason = 'CANCELLED') THEN 1
+    END) AS count_6, min(anon_1.started_at) AS min_1, max(anon_1.ended_at) AS max_1
+FROM (
+    SELECT trial.reason AS reason, trial.started_at AS started_at, trial.ended_at AS ended_at
+    FROM trial
+    WHERE trial.study_id = :study
+    ORDER BY trial.number DESC
+    LIMIT :limit
+) AS anon_1;
+-- Plan:
+--   Aggregate
+--     ->  Limit
+--           ->  Index Scan Backward using trial_study_id_number_key on trial
+--                 Index Cond: (study_id = $10)
+
+-- studydb/store/checkpoint_listing.py newest_trials: Read the ids of a study's newest trials.
+SELECT trial.id
+FROM trial
+WHERE trial.study_id = :study
+ORDER BY trial.number DESC
+LIMIT :limit;
+-- Plan:
+--   Limit
+--     ->  Index Scan Backward using trial_study_id_number_key on trial
+--           Index Cond: (study_id = $1)
+
 -- studydb/store/progress.py read: Read a study's progress in one statement, so that no trial
 --   moves between two reads.
 SELECT study.status, study.status = 'RUNNING' AND (study.num_trials IS NULL OR study.n_counted <
@@ -402,26 +433,6 @@ SELECT coalesce(CAST(:now AS timestamptz), clock_timestamp()) AS now;
 -- Plan:
 --   Result
 
--- studydb/store/overview.py recent_ends: Count how the newest trials ended, and find their
---   earliest start and their latest end.
-SELECT count(*) AS count_1, count(anon_1.ended_at) AS count_2, count(CASE WHEN (anon_1.reason =
-    'COMPLETED') THEN 1 END) AS count_3, count(CASE WHEN (anon_1.reason = 'EARLY_STOPPED' OR
-    anon_1.reason = 'RULE_STOPPED') THEN 1 END) AS count_4, count(CASE WHEN (anon_1.reason =
-    'GIVEN_UP') THEN 1 END) AS count_5, count(CASE WHEN (anon_1.reason = 'CANCELLED') THEN 1
-    END) AS count_6, min(anon_1.started_at) AS min_1, max(anon_1.ended_at) AS max_1
-FROM (
-    SELECT trial.reason AS reason, trial.started_at AS started_at, trial.ended_at AS ended_at
-    FROM trial
-    WHERE trial.study_id = :study
-    ORDER BY trial.number DESC
-    LIMIT :limit
-) AS anon_1;
--- Plan:
---   Aggregate
---     ->  Limit
---           ->  Index Scan Backward using trial_study_id_number_key on trial
---                 Index Cond: (study_id = $10)
-
 -- studydb/store/events.py problems: Read the newest event of each kind of problem, newest
 --   first.
 SELECT event.kind, event.at, anon_1.times, trial.number, event.attempt, event.data
@@ -491,6 +502,33 @@ LIMIT 1;
 --                             Index Cond: (study_id = $1)
 --           ->  Index Scan using trial_pkey on trial
 --                 Index Cond: (id = anon_1.trial_id)
+
+-- studydb/store/checkpoint_listing.py sizes: Sum up the kept checkpoints of trials, by host.
+SELECT worker.host, count(*) AS n, CAST(sum(checkpoint.size_bytes) AS BIGINT) AS size_bytes
+FROM checkpoint
+JOIN attempt ON attempt.trial_id = checkpoint.trial_id
+    AND attempt.attempt = checkpoint.attempt
+LEFT OUTER JOIN worker ON worker.id = attempt.worker_id
+WHERE checkpoint.trial_id = ANY(:trials)
+    AND checkpoint.removed_at IS NULL
+GROUP BY worker.host
+ORDER BY size_bytes DESC, worker.host;
+-- Plan:
+--   Sort
+--     Sort Key: ((sum(checkpoint.size_bytes))::bigint) DESC, worker.host
+--     ->  GroupAggregate
+--           Group Key: worker.host
+--           ->  Sort
+--                 Sort Key: worker.host
+--                 ->  Nested Loop Left Join
+--                       ->  Nested Loop
+--                             ->  Index Scan using ix_checkpoint_trial_id on checkpoint
+--                                   Index Cond: (trial_id = ANY ($1))
+--                                   Filter: (removed_at IS NULL)
+--                             ->  Index Scan using attempt_pkey on attempt
+--                                   Index Cond: ((trial_id = checkpoint.trial_id) AND (attempt = checkpoint.attempt))
+--                       ->  Index Scan using worker_pkey on worker
+--                             Index Cond: (id = attempt.worker_id)
 
 -- studydb/store/notes.py newest: Read the newest notes on a trial or, without `trial_id`, on
 --   the study; oldest first.

@@ -53,6 +53,30 @@ SELECT v_study.study, v_study.status, v_study.metric, v_study.mode, v_study.num_
 FROM v_study
 WHERE v_study.study = :study_name;
 
+-- studydb/store/overview.py recent_ends: Count how the newest trials ended, and find their
+--   earliest start and their latest end.
+SELECT count(*) AS count_1, count(anon_1.ended_at) AS count_2, count(CASE WHEN (anon_1.reason =
+    'COMPLETED') THEN 1 END) AS count_3, count(CASE WHEN (anon_1.reason = 'EARLY_STOPPED' OR
+    anon_1.reason = 'RULE_STOPPED') THEN 1 END) AS count_4, count(CASE WHEN (anon_1.reason =
+    'GIVEN_UP') THEN 1 END) AS count_5, count(CASE WHEN (anon_1.reason = 'CANCELLED') THEN 1
+    END) AS count_6, min(anon_1.started_at) AS min_1, max(anon_1.ended_at) AS max_1
+FROM (
+    SELECT trial.reason AS reason, trial.started_at AS started_at, trial.ended_at AS ended_at
+    FROM trial
+    WHERE trial.study_id = :study
+    ORDER BY trial.number DESC
+    LIMIT :limit
+    OFFSET 0
+) AS anon_1;
+
+-- studydb/store/checkpoint_listing.py newest_trials: Read the ids of a study's newest trials.
+SELECT trial.id
+FROM trial
+WHERE trial.study_id = :study
+ORDER BY trial.number DESC
+LIMIT :limit
+OFFSET 0;
+
 -- studydb/store/progress.py read: Read a study's progress in one statement, so that no trial
 --   moves between two reads.
 SELECT study.status, study.status = 'RUNNING' AND (study.num_trials IS NULL OR study.n_counted <
@@ -282,22 +306,6 @@ ORDER BY worker.id DESC
 LIMIT :limit
 OFFSET 0;
 
--- studydb/store/overview.py recent_ends: Count how the newest trials ended, and find their
---   earliest start and their latest end.
-SELECT count(*) AS count_1, count(anon_1.ended_at) AS count_2, count(CASE WHEN (anon_1.reason =
-    'COMPLETED') THEN 1 END) AS count_3, count(CASE WHEN (anon_1.reason = 'EARLY_STOPPED' OR
-    anon_1.reason = 'RULE_STOPPED') THEN 1 END) AS count_4, count(CASE WHEN (anon_1.reason =
-    'GIVEN_UP') THEN 1 END) AS count_5, count(CASE WHEN (anon_1.reason = 'CANCELLED') THEN 1
-    END) AS count_6, min(anon_1.started_at) AS min_1, max(anon_1.ended_at) AS max_1
-FROM (
-    SELECT trial.reason AS reason, trial.started_at AS started_at, trial.ended_at AS ended_at
-    FROM trial
-    WHERE trial.study_id = :study
-    ORDER BY trial.number DESC
-    LIMIT :limit
-    OFFSET 0
-) AS anon_1;
-
 -- studydb/store/events.py problems: Read the newest event of each kind of problem, newest
 --   first.
 SELECT event.kind, event.at, anon_1.times, trial.number, event.attempt, event.data
@@ -342,6 +350,17 @@ WHERE (anon_1.kind = 'failed' OR anon_1.kind = 'lost')
 ORDER BY anon_1.id DESC
 LIMIT 1
 OFFSET 0;
+
+-- studydb/store/checkpoint_listing.py sizes: Sum up the kept checkpoints of trials, by host.
+SELECT worker.host, count(*) AS n, CAST(sum(checkpoint.size_bytes) AS BIGINT) AS size_bytes
+FROM checkpoint
+JOIN attempt ON attempt.trial_id = checkpoint.trial_id
+    AND attempt.attempt = checkpoint.attempt
+LEFT OUTER JOIN worker ON worker.id = attempt.worker_id
+WHERE checkpoint.trial_id IN (SELECT value FROM json_each(:trials))
+    AND checkpoint.removed_at IS NULL
+GROUP BY worker.host
+ORDER BY size_bytes DESC, worker.host;
 
 -- studydb/store/notes.py newest: Read the newest notes on a trial or, without `trial_id`, on
 --   the study; oldest first.

@@ -72,6 +72,14 @@ def best_text(best_value: float | None) -> str:
     return value_text(best_value)
 
 
+def size_text(size_bytes: int) -> str:
+    """Write a number of bytes for people: 512 B, 1.5 MiB, 12 GiB."""
+    size, units = float(size_bytes), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while size >= 1023.5 and len(units) > 1:  # noqa: PLR2004  1023.5 KiB would be shown as 1024
+        size, units = size / 1024, units[1:]
+    return f"{size:.3g} {units[0]}" if size < 99.95 else f"{size:.0f} {units[0]}"  # noqa: PLR2004
+
+
 def duration_text(seconds: float) -> str:
     """Write a duration for people: 12 s, 3 min 5 s, 2 h 7 min."""
     whole = int(seconds)

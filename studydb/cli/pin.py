@@ -1,0 +1,42 @@
+"""`pin`: keep a checkpoint whatever the study's retention says."""
+
+import shlex
+
+import click
+
+from studydb.cli.control import subject
+from studydb.cli.opening import opened_study
+from studydb.cli.options import Storage, storage_option, study_argument, trial_argument
+from studydb.cli.printing import print_next
+
+
+@click.command()
+@study_argument
+@trial_argument
+@click.option(
+    "--step",
+    type=click.IntRange(min=0),
+    metavar="S",
+    help="The checkpoint of step S.  [default: the newest; with --remove, all]",
+)
+@click.option("--remove", is_flag=True, help="Remove the pins of people.")
+@storage_option
+def pin(*, name: str, trial: int | str, step: int | None, remove: bool, storage: Storage) -> None:
+    """
+    Pin a checkpoint of TRIAL of NAME, so that it is kept until the pin is removed.
+
+    A pinned checkpoint is deleted only with its study.
+    """
+    with opened_study(storage, name) as study:
+        steps = study.pin(trial, step=step, remove=remove)
+        suffix = storage.command_suffix(study.storage)
+    which = f"{subject(name, [trial])}"
+    if remove and not steps:
+        click.echo(f"{which}: no checkpoint was pinned.")
+        return
+    did = "no longer pinned" if remove else "pinned"
+    shown = ", ".join(map(str, steps))
+    click.echo(f"{which}: {did}: the checkpoint of step {shown}.")
+    if not remove:
+        word = shlex.quote(str(trial))
+        print_next(f"studydb pin {shlex.quote(name)} {word} --step {shown} --remove{suffix}")

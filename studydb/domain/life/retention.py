@@ -1,0 +1,110 @@
+"""Which checkpoints of a trial are kept when it saves another."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isnan
+from typing import Any
+
+from studydb.domain.errors import InvalidSpec
+from studydb.domain.objective import Objective
+from studydb.domain.specs.building import build, rebuild
+from studydb.domain.specs.grammar import parse_call
+from studydb.domain.specs.spec import Spec
+
+FALLBACKS = 2
+"""
+How many of the newest checkpoints are always kept: if the bytes of the newest one are corrupt or
+missing, an attempt restores the one before.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedState:
+    """
+    A checkpoint that is kept so far.
+
+    Attributes:
+        value: The value of the study's metric at `step`; None if none was reported there.
+    """
+
+    id: int
+    step: int
+    value: float | None
+
+
+@dataclass(frozen=True)
+class Keep(Spec):
+    """
+    Which checkpoints of each trial are kept; a checkpoint is kept if one of the options keeps it.
+
+    The newest two are always kept, and so are pinned checkpoints. If the bytes of the newest
+    checkpoint are corrupt, the trial goes on from the one before.
+
+    Attributes:
+        last: The number of newest checkpoints; 1 keeps the newest and the one before, which is
+            needed if the newest is corrupt.
+        best: The number of checkpoints with the best values of the study's metric at their steps;
+            of equal values the earlier one is better, and NaN is never best.
+        every: Checkpoints at steps that this divides are kept; None for no such rule.
+    """
+
+    last: int = 1
+    best: int = 0
+    every: int | None = None
+
+    def _check(self) -> None:
+        for name, least in (("last", 1), ("best", 0), ("every", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise InvalidSpec(
+                    f"The {name} of Keep is {value!r}; it must be an integer of {least} or more."
+                )
+
+    @property
+    def keeps_newest_only(self) -> bool:
+        """Whether the newest two are all that is kept, so that values need not be read."""
+        return self.last <= FALLBACKS and self.best == 0 and self.every is None
+
+    def expired(self, saved: Sequence[SavedState], objective: Objective) -> list[int]:
+        """
+        Choose the checkpoints that are no longer kept, pinned ones among them.
+
+        Args:
+            saved: The trial's checkpoints in the order of the saves, with the new one.
+
+        Returns:
+            Ids, ascending.
+        """
+        older = saved[: -max(self.last, FALLBACKS)]
+        valued = [one for one in saved if one.value is not None and not isnan(one.value)]
+        ranked = sorted(valued, key=lambda one: (objective.score(one.value or 0.0), one.id))
+        best = {one.id for one in ranked[: self.best]}
+        return sorted(
+            one.id
+            for one in older
+            if one.id not in best and (self.every is None or one.step % self.every)
+        )
+
+    def __str__(self) -> str:
+        given = {name: value for name, value in self.options().items() if value}
+        return ", ".join(f"{name}={value}" for name, value in given.items())
+
+
+_KNOWN = {"Keep": Keep}
+
+
+def read_keep(name: str, value: Any) -> Keep:
+    """
+    Read a `Keep`, its text such as "last=3, best=1" or "Keep(last=3)", or its JSON.
+
+    Raises:
+        InvalidSpec: The value is none of these.
+    """
+    if isinstance(value, Keep):
+        return value
+    if isinstance(value, str):
+        text = value if value.lstrip().startswith("Keep") else f"Keep({value})"
+        return build(parse_call(text), _KNOWN, noun="retention")
+    if isinstance(value, Mapping):
+        return rebuild(value, _KNOWN, noun="retention")
+    raise InvalidSpec(f"{name} is {value!r}; give studydb.Keep(…), such as studydb.Keep(best=1).")

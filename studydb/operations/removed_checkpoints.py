@@ -1,0 +1,38 @@
+"""Read the removed checkpoints of a study whose bytes may still be there."""
+
+from typing import NamedTuple
+
+from studydb.db import Database
+from studydb.domain.records import Checkpoint, Study
+from studydb.store import checkpoint_listing, checkpoints
+
+MOST_TRIALS = 1_000
+"""How many trials a page covers."""
+
+
+class RemovedPage(NamedTuple):
+    """
+    The removed checkpoints of some consecutive trials, by trial.
+
+    Attributes:
+        next_number: The number after which the next page begins; None after the last page.
+    """
+
+    checkpoints: list[Checkpoint]
+    next_number: int | None
+
+
+def read_removed(database: Database, study: Study, *, after_number: int) -> RemovedPage:
+    """
+    Read a page of the checkpoints that retention or a person has removed, except corrupt ones.
+
+    Their bytes and then their rows are deleted after the transaction that removes them. They are
+    still there if the process died before, or if the store failed.
+    """
+    with database.begin(write=False, snapshot=True) as txn:
+        trials = checkpoint_listing.trials_after(
+            txn, study_id=study.id, after_number=after_number, limit=MOST_TRIALS
+        )
+        found = checkpoints.removed(txn, trial_ids=[one.id for one in trials])
+    is_last = len(trials) < MOST_TRIALS
+    return RemovedPage(found, None if is_last else trials[-1].number)

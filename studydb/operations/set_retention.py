@@ -1,0 +1,24 @@
+"""Change which checkpoints of a study's trials are kept."""
+
+from contextlib import suppress
+
+from studydb.db import Database
+from studydb.db.faults import Duplicate
+from studydb.domain.life.event_kinds import EventKind
+from studydb.domain.life.retention import Keep
+from studydb.domain.records import Request, Study
+from studydb.store import events, studies
+
+
+def set_retention(database: Database, study: Study, keep: Keep, request: Request) -> None:
+    """
+    Change which checkpoints are kept, for attempts that begin from now on.
+
+    A trial drops what is no longer kept at its next save; nothing that was dropped comes back.
+    """
+    with suppress(Duplicate), database.begin() as txn:
+        kind, data = EventKind.RETENTION_SET, {"keep": str(keep)}
+        events.append_request(txn, study_id=study.id, kind=kind, request=request, data=data)
+        settings = studies.locked_settings(txn, study_id=study.id)
+        stored = {**settings, "keep": keep.to_json()}
+        studies.store_settings(txn, study_id=study.id, settings=stored)

@@ -1,0 +1,59 @@
+"""The methods of a study that pin checkpoints and delete removed ones."""
+
+from collections.abc import Callable
+from typing import Any
+
+from studydb.db import Database
+from studydb.domain.arguments import count
+from studydb.domain.records import Study as Record
+from studydb.domain.text.other_tools import suggesting_keywords
+from studydb.operations.pin import pin, unpin
+from studydb.study.collecting import Collected, collect
+
+
+class CheckpointRequests:
+    """What `Study` inherits."""
+
+    database: Database
+    record: Record
+    number_of: Callable[[int | str], int]
+    _ask_once: Callable[..., Any]
+
+    @suggesting_keywords
+    def pin(self, trial: int | str, *, step: int | None = None, remove: bool = False) -> list[int]:
+        """
+        Pin a checkpoint of a trial (number or name), so that it is kept; or remove such pins.
+
+        A pinned checkpoint is kept whatever the study's `keep` says, until its pin is removed. A
+        checkpoint whose pin was removed, and that `keep` does not keep, goes when its trial saves
+        again, or by `stop(trial, discard_checkpoints=True)`.
+
+        Args:
+            step: The step of the checkpoint; None for the newest one, or for all with `remove`.
+            remove: Remove the pins of people; clones keep theirs.
+
+        Returns:
+            The steps of the checkpoints that are now pinned, or no longer pinned.
+
+        Raises:
+            UnknownTrial: The study has no such trial.
+            NotFound: The trial keeps no such checkpoint; nothing was changed.
+        """
+        number = self.number_of(trial)
+        at = None if step is None else count("step", step, least=0)
+        if remove:
+            return list(self._ask_once(unpin, number, step=at))
+        return [int(self._ask_once(pin, number, step=at))]
+
+    @suggesting_keywords
+    def gc(self, *, dry_run: bool = False) -> Collected:
+        """
+        Delete the bytes of removed checkpoints that a crash or a failing store has left.
+
+        Args:
+            dry_run: Delete nothing; return what would be deleted.
+
+        Returns:
+            How many checkpoints, their bytes, and the URLs whose store fails on this host.
+        """
+        return collect(self.database, self.record, dry_run=dry_run)

@@ -1,0 +1,131 @@
+"""`studydb pin` keeps a checkpoint; `studydb gc` deletes what removed checkpoints have left."""
+
+from pathlib import Path
+
+import pytest
+from harness.arrange import rows
+
+import studydb
+from studydb.artifacts import DirectoryStore
+from studydb.domain.errors import CheckpointError, NotFound
+from studydb.lease import checkpoint_rows
+
+
+@pytest.fixture
+def study(create_study, storage_url, tmp_path):
+    space = {"lr": studydb.uniform(0, 1)}
+    store = str(tmp_path / "store")
+    return create_study("own", space=space, num_trials=3, storage=storage_url, checkpoints=store)
+
+
+def save(trial, *steps):
+    for step in steps:
+        trial.report({"loss": 1 / step}, checkpoint={"step": step})
+
+
+def files(study):
+    root = Path(study.record.checkpoints.removeprefix("file://"))
+    return [path for path in root.rglob("*") if path.is_file()]
+
+
+def n_rows(study):
+    return rows(study.database, "SELECT count(*) FROM checkpoint")[0][0]
+
+
+def test_pin_command_keeps_a_checkpoint_until_it_removes_the_pin(console, study):
+    trial = study.ask()
+    save(trial, 1, 2)
+
+    said = console("pin", "own", "0", "--step", "1").lines
+    save(trial, 3, 4)
+
+    assert said == [
+        "Trial 0 of 'own': pinned: the checkpoint of step 1.",
+        "",
+        "Next:",
+        "  studydb pin own 0 --step 1 --remove",
+    ]
+    assert [each.step for each in study.trial(0).checkpoints] == [1, 3, 4]
+    assert study.trial(0).checkpoints[0].to_dict() == {"step": 1}
+    listed = console("checkpoints", "own", "--format", "json").json
+    assert [row["pins"] for row in listed] == [1, 0, 0]
+    removed = console("pin", "own", "0", "--remove").lines
+    assert removed == ["Trial 0 of 'own': no longer pinned: the checkpoint of step 1."]
+    assert console("pin", "own", "0", "--remove").lines == [
+        "Trial 0 of 'own': no checkpoint was pinned."
+    ]
+    save(trial, 5)
+    assert [each.step for each in study.trial(0).checkpoints] == [4, 5]
+    assert len(files(study)) == 2
+
+
+def test_pinned_checkpoint_outlives_a_discard_and_goes_with_its_study(study):
+    trial = study.ask()
+    save(trial, 1, 2)
+    trial.finish()
+    assert study.pin(0) == [2]
+
+    study.stop(0, discard_checkpoints=True)
+
+    assert [each.to_dict() for each in study.trial(0).checkpoints] == [{"step": 2}]
+    with pytest.raises(NotFound, match="no checkpoint of step 1"):
+        study.pin(0, step=1)
+    studydb.delete_study("own", storage=study.storage)
+    assert not files(study)
+
+
+def test_gc_deletes_what_workers_that_died_have_left(console, study, monkeypatch):
+    trial = study.ask()
+    with monkeypatch.context() as died:
+        died.setattr(checkpoint_rows.Checkpoints, "_discard", lambda *_: None)
+        save(trial, 1, 2, 3, 4)
+    assert (n_rows(study), len(files(study))) == (4, 4)
+    size = sum(each.size_bytes for each in study.trial(0).checkpoints)
+
+    would = console("gc", "own", "--dry-run").lines
+    assert (n_rows(study), len(files(study))) == (4, 4)
+    did = console("gc", "own").lines
+
+    assert would == [f"Study 'own': 2 removed checkpoints ({size} B) would be deleted."]
+    assert did == [f"Study 'own': 2 removed checkpoints ({size} B) deleted."]
+    assert (n_rows(study), len(files(study))) == (2, 2)
+    assert [each.step for each in study.trial(0).checkpoints] == [3, 4]
+    assert study.gc() == studydb.study.collecting.Collected(0, 0)
+
+
+def test_later_gc_finishes_what_a_killed_one_has_begun(study, monkeypatch):
+    trial = study.ask()
+    with monkeypatch.context() as died:
+        died.setattr(checkpoint_rows.Checkpoints, "_discard", lambda *_: None)
+        save(trial, 1, 2, 3, 4)
+    with monkeypatch.context() as killed:
+        killed.setattr(checkpoint_rows, "delete_rows", killed_here)
+        with pytest.raises(KeyboardInterrupt):
+            study.gc()
+    assert (n_rows(study), len(files(study))) == (4, 2)
+
+    assert study.gc().n == 2
+
+    assert (n_rows(study), len(files(study))) == (2, 2)
+
+
+def killed_here(*_args, **_options):
+    raise KeyboardInterrupt
+
+
+def test_gc_keeps_the_rows_of_bytes_that_a_store_does_not_delete(console, study, monkeypatch):
+    trial = study.ask()
+    with monkeypatch.context() as died:
+        died.setattr(checkpoint_rows.Checkpoints, "_discard", lambda *_: None)
+        save(trial, 1, 2, 3)
+    with monkeypatch.context() as failing:
+        failing.setattr(DirectoryStore, "delete", refused)
+        ran = console("gc", "own", code=1)
+
+    assert "The bytes of 1 removed checkpoints of 'own' are still in" in ran.err
+    assert n_rows(study) == 3
+    assert study.gc().n == 1
+
+
+def refused(*_args, **_options):
+    raise CheckpointError("read-only")
