@@ -48,9 +48,9 @@ def insert(txn: Txn, *, study_id: int, trial_id: int, tags: Sequence[str]) -> No
 
 
 def of_trial(txn: Txn, *, trial_id: int) -> tuple[str, ...]:
-    """Read the tags of a trial."""
-    tags: tuple[str, ...] = txn.all(_OF_TRIAL, trial=trial_id)[0].tags
-    return tags
+    """Read the tags of a trial; none if the study was deleted meanwhile."""
+    row = txn.first(_OF_TRIAL, trial=trial_id)
+    return () if row is None else tuple(row.tags)
 
 
 _ADD = Prepared(

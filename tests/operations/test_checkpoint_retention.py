@@ -1,7 +1,10 @@
 """A trial keeps its two newest and its pinned checkpoints (`pins` above 0), and more by a policy."""
 
+import json
+
 from harness.arrange import change, new_request, rows
 
+from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.life.retention import Keep
 from studydb.operations.checkpoints import delete_rows, mark_corrupt
 from studydb.operations.create import load
@@ -132,8 +135,28 @@ def test_resent_save_by_a_policy_returns_expired_checkpoints(run):
 
 def test_attempt_that_begins_after_a_change_keeps_by_the_new_policy(database, study, run):
     assert refreshed(database, study).keep == Keep()
+    ((before,),) = rows(database, f"SELECT settings FROM study WHERE id = {study.id}")
     set_retention(database, study, Keep(best=2), new_request())
 
     assert refreshed(database, study).keep == Keep(best=2)
     assert load(database, study.name).keep == Keep(best=2)
-    assert load(database, study.name).guard  # the other settings stay
+    ((after,),) = rows(database, f"SELECT settings FROM study WHERE id = {study.id}")
+    assert as_dict(before)
+    assert as_dict(after) == {**as_dict(before), "keep": Keep(best=2).to_json()}
+
+
+def as_dict(value):
+    """PostgreSQL's driver reads JSON; SQLite returns its text."""
+    return json.loads(value) if isinstance(value, str) else value or {}
+
+
+def test_resent_change_of_the_policy_changes_nothing_and_is_recorded_once(database, study):
+    first = new_request()
+    set_retention(database, study, Keep(best=2), first)
+    set_retention(database, study, Keep(best=3), new_request())
+
+    set_retention(database, study, Keep(best=2), first)
+
+    assert load(database, study.name).keep == Keep(best=3)
+    recorded = f"SELECT count(*) FROM event WHERE kind = '{EventKind.RETENTION_SET}'"
+    assert rows(database, recorded) == [(2,)]
