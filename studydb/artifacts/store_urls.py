@@ -4,7 +4,6 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from studydb.artifacts.directory import DirectoryStore
-from studydb.artifacts.remote import SCHEMES, RemoteStore
 from studydb.artifacts.store import Store
 from studydb.domain.errors import UsageError
 
@@ -24,8 +23,11 @@ def open_store(url: str) -> Store:
         return DirectoryStore(Path(unquote(parsed.path)))
     if "://" not in url and url and not url.startswith("file:"):
         return DirectoryStore(Path(url))
-    if parsed.scheme in SCHEMES and "://" in url:
-        return RemoteStore(url)
+    if "://" in url:
+        from studydb.artifacts.remote import SCHEMES, RemoteStore  # noqa: PLC0415  imports tenacity
+
+        if parsed.scheme in SCHEMES:
+            return RemoteStore(url)
     raise UsageError(
         f"Checkpoints cannot go to {url!r}. Give a directory that all workers see, as a path or as "
         "file:///path, or the URL of a store: s3://, gs://, abfs:// or sftp://."

@@ -19,7 +19,7 @@ WRONG = [
     ({"stop": {3: 4}}, "The metric name is 3, an int; give a text"),
     ({"stop": {"loss": "much"}}, "The stop rule for 'loss' needs a number, not 'much'"),
     ({"checkpoints": 3}, "checkpoints is 3; give a directory that all workers see, as a path"),
-    ({"checkpoints": "s3://b/x"}, "Checkpoints cannot go to 's3://b/x'"),
+    ({"checkpoints": "ftp://b/x"}, "Checkpoints cannot go to 'ftp://b/x'"),
     ({"storage": 3}, "storage is 3; give a URL, such as 'sqlite:///studydb.db'"),
     ({"storage": Path("x.db")}, "give a URL, such as 'sqlite:///studydb.db'"),
     ({"storage": "x.db"}, "'x.db' is no storage URL. Write sqlite:///studydb.db or"),

@@ -106,7 +106,7 @@ def test_commands_and_methods_take_a_name_for_the_number(console, study, databas
 
     assert "0.25" in console("results", "digits", "base line").out
     assert "what it printed" in console("logs", "digits", "base line").out
-    assert "Trial 1 of 'digits' has no checkpoint" in (
+    assert "Trial 1 has no checkpoint" in (
         console("export-checkpoint", "digits", "base line", "there", code=1).error
     )
     assert console("best", "digits", "--format", "json").json["name"] == "base line"

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from harness import arrange
@@ -134,6 +135,8 @@ def why(console, number):
 
 def test_status_says_in_words_what_the_scheduler_has_decided_last(console, database, wait):
     study, worker = wait(0.5, 0.25, 0.75, 0.8)
+    later = datetime.now(UTC) + timedelta(seconds=1)
+    database.clock = lambda: later  # SQLite's times are in milliseconds
     Acquirer(database, study, worker_id=worker.id, lease_s=arrange.LEASE_S).acquire()
 
     page = console("status", "digits")

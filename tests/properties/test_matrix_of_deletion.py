@@ -24,7 +24,13 @@ from harness.matrix_cells import ACTORS, REQUESTS, STATES, prepared
 from harness.row_invariants import broken_promises
 
 from studydb.db import connect
-from studydb.domain.errors import BudgetSpent, LeaseLost, NotAllowed, UnknownStudy, UnknownTrial
+from studydb.domain.errors import (
+    BudgetSpent,
+    LeaseLost,
+    NotAllowed,
+    NotFound,
+    UnknownStudy,
+)
 from studydb.domain.life.states import Reason
 from studydb.domain.records import Trainable, TrainableKind
 from studydb.domain.roles import Role
@@ -36,7 +42,7 @@ from studydb.operations.rename import rename
 from studydb.operations.revise import revise
 from studydb.operations.writing import write
 
-REFUSALS = (BudgetSpent, LeaseLost, NotAllowed, UnknownStudy, UnknownTrial)
+REFUSALS = (BudgetSpent, LeaseLost, NotAllowed, NotFound)
 GONE = (LeaseLost, UnknownStudy)
 """What an attempt of a deleted study is answered."""
 

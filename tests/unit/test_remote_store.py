@@ -10,7 +10,6 @@ import uuid
 import pytest
 
 from studydb.artifacts import DirectoryStore, Place, digest_of, open_store, remote, remote_faults
-from studydb.artifacts.store_urls import RemoteStore
 from studydb.domain.errors import CheckpointError, UsageError
 
 STUDY, TRIAL = "8f0e6d5c-2a51-4c9e-9d57-3c1f0a6b7e21", "1b7c4f9a-6d3e-4b0a-8f25-90e1d2c3b4a5"
@@ -359,7 +358,7 @@ def test_urls_of_all_schemes_open_without_their_library():
         "sftp://user@host/path",
     ):
         store = open_store(f"{url}/")
-        assert isinstance(store, RemoteStore)
+        assert isinstance(store, remote.RemoteStore)
         assert store.url == url
 
 
