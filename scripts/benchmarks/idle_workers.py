@@ -57,6 +57,7 @@ class IdleWorker:
         self._is_claiming = False
         self._heartbeat = Heartbeat(
             self._client.database,
+            self._client.study,
             worker_id=self._client.worker_id,
             lease_s=LEASE_S,
             after_beat=partial(recover, self._client.database, self._client.study),
