@@ -4,15 +4,14 @@ import random
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
-from uuid import uuid4
 
 from benchmarks import loading
 from benchmarks.client import Client
 from studydb.domain.life.decisions import Action
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Result
-from studydb.domain.records import Checkpoint, CheckpointKind
 from studydb.lease.held import HeldAttempt
+from studydb.study.simulated_worker import checkpoint_without_bytes
 
 
 class Call(NamedTuple):
@@ -46,7 +45,9 @@ class RungWorker:
         self._timed("report", held.flush)
         if held.verdict is not None:
             if held.verdict.action is Action.PAUSE:
-                self._timed("save", lambda: held.save(_checkpoint(held, step), b""))
+                self._timed(
+                    "save", lambda: held.save(checkpoint_without_bytes(held, step=step), b"")
+                )
             self._timed("end", lambda: held.end(Reason.PREEMPTED))
             self._held = self._next()
         return 1
@@ -72,16 +73,3 @@ class RungWorker:
 def _value() -> float:
     """A value between the best and the worst of the loaded trials."""
     return random.uniform(*loading.VALUES)
-
-
-def _checkpoint(held: HeldAttempt, step: int) -> Checkpoint:
-    return Checkpoint(
-        uuid=str(uuid4()),
-        trial_id=held.lease.trial_id,
-        attempt=held.lease.attempt,
-        step=step,
-        kind=CheckpointKind.DICT,
-        url="inline:",
-        digest="0" * 64,
-        size_bytes=0,
-    )

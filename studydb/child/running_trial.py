@@ -275,7 +275,7 @@ class RunningTrial:
             if upload is not None:
                 self._supervisor.ask(UploadAsked(self._supervisor.next_id(), upload))
                 if self._supervisor.lost:
-                    return None, None  # nobody would delete the bytes
+                    return None, None  # no process would delete the bytes
             return self._saver.save(prepared, step=step, upload=upload), None
         except CheckpointError as failure:
             return None, str(failure)

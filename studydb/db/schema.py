@@ -489,8 +489,15 @@ def is_still(state: State) -> sa.ColumnElement[bool]:
     return trial.c.state == sa.bindparam(f"still_{state.lower()}", state, sa.Text)
 
 
-BY_ID = trial.c.id + 0
-"""
-Sorts trials by id for locks. The `+ 0` keeps the planner from scanning the index on `id`, which
-would read all trials. SQLite without statistics would choose that scan.
-"""
+def by_id(table: sa.Table) -> sa.ColumnElement[int]:
+    """
+    Sort rows by id, for locks and for lists.
+
+    The `+ 0` keeps the planner from scanning the index on `id`, which would read the whole table.
+    SQLite without statistics would choose that scan.
+    """
+    return table.c.id + 0
+
+
+BY_ID = by_id(trial)
+"""Sorts trials by id."""

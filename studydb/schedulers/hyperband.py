@@ -14,18 +14,15 @@ from functools import cached_property
 from itertools import accumulate
 
 from studydb.domain.errors import InvalidSpec
-from studydb.domain.life.decisions import CONTINUE, Action, Decision, Entry, RungKey
-from studydb.domain.life.states import Reason
+from studydb.domain.life.decisions import RungKey
 from studydb.domain.scheduling import (
     ENQUEUED_DRAWS,
     Close,
     Idle,
     QueueView,
-    Report,
-    StudyView,
     Work,
 )
-from studydb.schedulers.base import BaseScheduler
+from studydb.schedulers.closing import ClosingScheduler
 
 _ROUNDING = 1e-12
 """The relative error of a product of floats that is meant to be an integer."""
@@ -35,7 +32,7 @@ SMALLEST_FACTOR = 2
 
 
 @dataclass(frozen=True)
-class HyperBand(BaseScheduler):
+class HyperBand(ClosingScheduler):
     """
     Compare all trials of a bracket at each rung, and train one of `reduction_factor` further.
 
@@ -79,14 +76,6 @@ class HyperBand(BaseScheduler):
                 f"{self.reduction_factor}, so no bracket has a rung; give a max_t that is at least "
                 "the reduction_factor."
             )
-
-    @property
-    def resumes(self) -> bool:
-        return True
-
-    @property
-    def closes_rungs(self) -> bool:
-        return True
 
     @cached_property
     def _halvings(self) -> tuple[int, ...]:
@@ -139,15 +128,6 @@ class HyperBand(BaseScheduler):
         reached = [milestone for milestone in self.milestones(bracket) if milestone <= step]
         return (RungKey(bracket, reached[-1]),) if reached and step < self.max_t else ()
 
-    def judge(self, report: Report, view: StudyView) -> Decision:
-        """Pause a trial at its rung, or complete it at `max_t`."""
-        if report.step >= self.max_t:
-            return Decision(Action.STOP, Reason.COMPLETED)
-        for key in self.locks(report.bracket, report.step):
-            if not view.rung(key).entered:
-                return wait_at(key, report, view)
-        return CONTINUE
-
     def next_work(self, view: QueueView) -> Work:
         """
         Resume the best trial that goes on, from the highest step down; else close a rung.
@@ -188,20 +168,3 @@ class HyperBand(BaseScheduler):
         for _ in range(self.milestones(key.bracket).index(key.step)):
             n = math.ceil(n / self.reduction_factor)
         return n
-
-
-def wait_at(key: RungKey, report: Report, view: StudyView) -> Decision:
-    """
-    Pause a trial at a rung that closes later.
-
-    NaN stops the trial. If the rung is closed, the trial goes on if it is not worse than the worst
-    trial that was kept, and is stopped otherwise.
-    """
-    rung, entry = view.rung(key), Entry(key, report.score)
-    worst = rung.closed_cutoff
-    is_worse = worst is None or report.score > worst
-    if report.is_nan or (rung.is_closed and is_worse):
-        return Decision(Action.STOP, Reason.EARLY_STOPPED, entry, worst)
-    if rung.is_closed:
-        return Decision(entry=entry, cutoff=worst)
-    return Decision(Action.PAUSE, Reason.PAUSED, Entry(key, report.score, waits=True))

@@ -9,18 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from studydb.domain.errors import InvalidSpec
-from studydb.domain.life.decisions import CONTINUE, Action, Decision, RungKey
-from studydb.domain.life.states import Reason
-from studydb.domain.scheduling import Close, Idle, QueueView, Report, StudyView, Work
-from studydb.schedulers.base import BaseScheduler
-from studydb.schedulers.hyperband import wait_at
+from studydb.domain.life.decisions import RungKey
+from studydb.domain.scheduling import Close, Idle, QueueView, Work
+from studydb.schedulers.closing import ClosingScheduler
 
 HALF = 0.5
 """The share of the study's limits after which no more trials are made."""
 
 
 @dataclass(frozen=True)
-class OneEpoch(BaseScheduler):
+class OneEpoch(ClosingScheduler):
     """
     Train every trial to step `i`, then the best `top_k` trials to `max_t`, and end the others.
 
@@ -50,14 +48,6 @@ class OneEpoch(BaseScheduler):
             raise InvalidSpec(f"OneEpoch's top_k is {self.top_k}; it must be at least 1.")
 
     @property
-    def resumes(self) -> bool:
-        return True
-
-    @property
-    def closes_rungs(self) -> bool:
-        return True
-
-    @property
     def needs_budget(self) -> bool:
         return True
 
@@ -70,15 +60,6 @@ class OneEpoch(BaseScheduler):
 
     def locks(self, bracket: int, step: int) -> Sequence[RungKey]:  # noqa: ARG002
         return (self._rung,) if self.i <= step < self.max_t else ()
-
-    def judge(self, report: Report, view: StudyView) -> Decision:
-        """Pause a trial at step `i`, or complete it at `max_t`."""
-        if report.step >= self.max_t:
-            return Decision(Action.STOP, Reason.COMPLETED)
-        for key in self.locks(report.bracket, report.step):
-            if not view.rung(key).entered:
-                return wait_at(key, report, view)
-        return CONTINUE
 
     def next_work(self, view: QueueView) -> Work:
         """Make trials; then choose the best of them; then resume these."""

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import is_listed
-from studydb.db.schema import attempt, checkpoint, result, trial, worker
+from studydb.db.schema import attempt, by_id, checkpoint, result, trial, worker
 from studydb.domain.listed_rows import CheckpointSizes, ListedCheckpoint
 from studydb.domain.records import KeptCheckpoint
 from studydb.store import checkpoints
@@ -32,13 +32,12 @@ VALUE = (
 )
 """The value that was reported at a checkpoint's step, by its attempt or an earlier one."""
 
-BY_ID = checkpoint.c.id + 0
-"""Sorts by id; see `BY_ID` of `db/schema.py`."""
+_BY_ID = by_id(checkpoint)
 
 _KEPT = checkpoint.c.removed_at.is_(None)
 _WITH_VALUE = checkpoints.OF_TRIAL.add_columns(VALUE)
 _OF_TRIAL = Prepared(
-    _WITH_VALUE.where(checkpoint.c.trial_id == sa.bindparam("trial"), _KEPT).order_by(BY_ID)
+    _WITH_VALUE.where(checkpoint.c.trial_id == sa.bindparam("trial"), _KEPT).order_by(_BY_ID)
 )
 _FIND = Prepared(_WITH_VALUE.where(checkpoint.c.id == sa.bindparam("checkpoint")))
 
@@ -52,7 +51,7 @@ _LIST = Prepared(
     sa.select(trial.c.number, VALUE, *_LISTED)
     .join(trial, trial.c.id == checkpoint.c.trial_id)
     .where(*_OF_TRIALS)
-    .order_by(trial.c.number, BY_ID)
+    .order_by(trial.c.number, _BY_ID)
 )
 _SIZES = Prepared(
     sa.select(

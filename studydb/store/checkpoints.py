@@ -8,14 +8,14 @@ import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import is_listed, now
-from studydb.db.schema import checkpoint, trial
+from studydb.db.schema import by_id, checkpoint, trial
 from studydb.domain.records import Checkpoint, Lease
 
 _FIELDS = tuple(
     field.name for field in fields(Checkpoint) if field.name not in ("id", "trial_uuid")
 )
-COLUMNS = (checkpoint.c.id, *(checkpoint.c[name] for name in _FIELDS))
-OF_TRIAL = sa.select(*COLUMNS, trial.c.uuid.label("trial_uuid")).join(
+_COLUMNS = (checkpoint.c.id, *(checkpoint.c[name] for name in _FIELDS))
+OF_TRIAL = sa.select(*_COLUMNS, trial.c.uuid.label("trial_uuid")).join(
     trial, trial.c.id == checkpoint.c.trial_id
 )
 
@@ -60,7 +60,7 @@ _EXPIRE = Prepared(
         checkpoint.c.removed_at.is_(None),
     )
     .values(removed_at=now(), data=None)
-    .returning(*COLUMNS)
+    .returning(*_COLUMNS)
 )
 
 _EXPIRE_LISTED = Prepared(
@@ -71,7 +71,7 @@ _EXPIRE_LISTED = Prepared(
         checkpoint.c.removed_at.is_(None),
     )
     .values(removed_at=now(), data=None)
-    .returning(*COLUMNS)
+    .returning(*_COLUMNS)
 )
 
 _TO_DISCARD = Prepared(
@@ -81,7 +81,7 @@ _TO_DISCARD = Prepared(
         checkpoint.c.pins == 0,
         checkpoint.c.removed_at.is_(None),
     )
-    .order_by(checkpoint.c.id + 0)  # see BY_ID
+    .order_by(by_id(checkpoint))
     .with_for_update(key_share=True)
 )
 _DISCARD = Prepared(
@@ -102,7 +102,7 @@ _RESTORE_KEPT = Prepared(
 )
 
 _EXPIRED = Prepared(
-    sa.select(*COLUMNS)
+    sa.select(*_COLUMNS)
     .where(
         checkpoint.c.trial_id == sa.bindparam("trial"),
         checkpoint.c.removed_at.is_not(None),
@@ -117,10 +117,10 @@ _REMOVED = Prepared(
         checkpoint.c.removed_at.is_not(None),
         checkpoint.c.corrupt_at.is_(None),
         checkpoint.c.pins == 0,
-    ).order_by(checkpoint.c.trial_id, checkpoint.c.id + 0)
+    ).order_by(checkpoint.c.trial_id, by_id(checkpoint))
 )
 _FIND = Prepared(OF_TRIAL.where(checkpoint.c.id == sa.bindparam("checkpoint")))
-_BY_UUID = Prepared(sa.select(*COLUMNS).where(checkpoint.c.uuid == sa.bindparam("by_uuid")))
+_BY_UUID = Prepared(sa.select(*_COLUMNS).where(checkpoint.c.uuid == sa.bindparam("by_uuid")))
 _DATA = Prepared(sa.select(checkpoint.c.data).where(checkpoint.c.id == sa.bindparam("checkpoint")))
 
 _CORRUPT = Prepared(

@@ -4,7 +4,7 @@ import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import now
-from studydb.db.schema import note
+from studydb.db.schema import by_id, note
 from studydb.domain.listed_rows import ListedNote
 
 _INSERT = Prepared(
@@ -22,7 +22,7 @@ def _listed(of_trial: sa.ColumnElement[bool]) -> Prepared:
     return Prepared(
         sa.select(note.c.at, note.c.author, note.c.text)
         .where(note.c.study_id == sa.bindparam("study"), of_trial)
-        .order_by((note.c.id + 0).desc())  # `+ 0`: else the planner may scan all notes by id
+        .order_by(by_id(note).desc())
         .limit(sa.bindparam("limit", type_=sa.Integer))
     )
 

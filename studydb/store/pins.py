@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import is_listed, now
-from studydb.db.schema import checkpoint, pin
+from studydb.db.schema import by_id, checkpoint, pin
 
 CLONE = "clone"
 """The reason of a pin: a clone begins from the checkpoint."""
@@ -60,7 +60,7 @@ _OF_PEOPLE = Prepared(
         .scalar_subquery()
         > 0,
     )
-    .order_by(checkpoint.c.id + 0)
+    .order_by(by_id(checkpoint))
 )
 _REMOVE = Prepared(
     sa.delete(pin)

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import now
-from studydb.db.schema import is_still, trial, upload
+from studydb.db.schema import by_id, is_still, trial, upload
 from studydb.domain.life.states import State
 from studydb.domain.records import AbandonedUpload, Lease
 from studydb.store.leases import FENCE, fence_binds
@@ -46,7 +46,7 @@ _ABANDONED = Prepared(
         upload.c.id > sa.bindparam("after"),
         sa.or_(~is_still(State.RUNNING), trial.c.attempt != upload.c.attempt),
     )
-    .order_by(upload.c.id + 0)  # see BY_ID
+    .order_by(by_id(upload))
     .limit(MOST)
 )
 

@@ -69,7 +69,7 @@ class Task:
         choose: Returns the index of the curve of a new trial.
         saves: Whether trials save checkpoints when they pause.
         flushes: Whether each report is flushed, as by workers whose steps take a second or more.
-            Otherwise reports that nobody judges are flushed with the next one.
+            Otherwise reports at which nothing is judged are flushed with the next one.
         completed: Called with the number and the last value of a trial that is fully trained.
     """
 
@@ -165,7 +165,7 @@ class SimulatedWorker:
         verdict = held.verdict
         pauses = verdict is not None and verdict.action is Action.PAUSE
         if self._task.saves and (pauses or self._task.saves_often):
-            held.save(_checkpoint(held, step=step), b"")
+            held.save(checkpoint_without_bytes(held, step=step), b"")
         if verdict is not None or is_last:
             self.end(Reason.PREEMPTED if verdict is not None else Reason.COMPLETED)
             return True
@@ -202,7 +202,8 @@ class SimulatedWorker:
             self.held.renewed(renewal.held[self.held.lease.token])
 
 
-def _checkpoint(held: HeldAttempt, *, step: int) -> Checkpoint:
+def checkpoint_without_bytes(held: HeldAttempt, *, step: int) -> Checkpoint:
+    """Make the record of an inline checkpoint that stores no bytes and is never restored."""
     return Checkpoint(
         uuid=str(uuid4()),
         trial_id=held.lease.trial_id,

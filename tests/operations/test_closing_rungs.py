@@ -349,7 +349,7 @@ def test_trial_that_a_person_has_paused_takes_no_place_of_another_at_a_closing_r
         ((0.2, 0.2, 0.3), [1], 1, [0]),  # of equal trials, the first is the better
         ((0.2, 0.2, 0.3), [0], 1, [0, 1]),
         ((0.1, 0.2, 0.3), [0, 2], 2, [0, 1]),  # one place is left for the best that is paused
-        ((0.1, 0.2, 0.3), [0, 1], 2, [0, 1, 2]),  # the only one that nobody has paused is kept
+        ((0.1, 0.2, 0.3), [0, 1], 2, [0, 1, 2]),  # the only one that no person has paused is kept
         ((0.3, 0.2, 0.1), [0, 1, 2], 1, [2]),
         ((0.3, 0.2, 0.1), [0, 1, 2], 9, [0, 1, 2]),
         ((0.3, 0.2, 0.1), [0], 0, []),

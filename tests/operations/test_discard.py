@@ -1,4 +1,4 @@
-"""The checkpoints of an ended trial are discarded, except those that somebody still needs."""
+"""The checkpoints of an ended trial are discarded, except those that a clone or a person still needs."""
 
 import pytest
 from harness.arrange import (

@@ -7,19 +7,17 @@ In any schedule the rows are those of one of the two serial orders, and there is
 
 import itertools
 import os
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from random import Random
 
 import pytest
-from harness import postgres
 from harness.actions import outcome_of
 from harness.arrange import SimulatedWorker, new_request, new_study, rows
-from harness.interleaver import Interleaver, step_by_step
+from harness.interleaver import step_by_step
 from harness.row_invariants import broken_promises
 
-from studydb.db import connect
 from studydb.domain.life.decisions import RungKey
 from studydb.domain.life.states import Reason
 from studydb.domain.scheduling import Close
@@ -111,14 +109,10 @@ class Situation:
 
 
 @pytest.fixture(scope="module")
-def stage(postgres_server, postgres_template):
-    with (
-        postgres.temporary_database(postgres_server, template=postgres_template) as url,
-        closing(connect(url)) as database,
-        closing(Interleaver(url)) as interleaver,
-    ):
-        database.clock = lambda: NOW
-        yield database, interleaver
+def stage(stage):
+    database, _ = stage
+    database.clock = lambda: NOW
+    return stage
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=" + ".join)

@@ -6,14 +6,13 @@ the promises of `harness.row_invariants` are kept. `STUDYDB_SCHEDULES=200` runs 
 """
 
 import os
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 from random import Random
 
 import pytest
 import sqlalchemy as sa
-from harness import postgres
 from harness.interleaver import Interleaver, step_by_step
 from harness.random_walk import (
     CUSTOM_PROMOTIONS,
@@ -27,7 +26,7 @@ from harness.row_invariants import broken_promises, ended_rows
 from harness.serial_orders import explaining_order
 from harness.snapshot import take_snapshot
 
-from studydb.db import Database, Prepared, connect
+from studydb.db import Database, Prepared
 from studydb.db.schema import study
 from studydb.domain.life.states import Reason, Status
 from studydb.schedulers import FIFO
@@ -161,13 +160,8 @@ class Stage:
 
 
 @pytest.fixture(scope="module")
-def stage(postgres_server, postgres_template):
-    with (
-        postgres.temporary_database(postgres_server, template=postgres_template) as url,
-        closing(connect(url)) as database,
-        closing(Interleaver(url)) as interleaver,
-    ):
-        yield Stage(database, interleaver)
+def stage(stage):
+    return Stage(*stage)
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=" ".join)

@@ -16,10 +16,8 @@ from random import Random
 from uuid import uuid4
 
 import pytest
-from harness import postgres
 from harness.actions import outcome_of
 from harness.arrange import delete_all_rows, dump, new_request, process, rows, token
-from harness.interleaver import Interleaver
 from harness.matrix_cells import ACTORS, REQUESTS, STATES, prepared
 from harness.row_invariants import broken_promises
 
@@ -112,16 +110,6 @@ def others_beside(state):
     for place, (name, make) in enumerate(OTHERS.items(), STATES.index(state)):
         if ALL or place % SHARE == 0:
             yield name, make
-
-
-@pytest.fixture(scope="module")
-def stage(postgres_server, postgres_template):
-    with (
-        postgres.temporary_database(postgres_server, template=postgres_template) as url,
-        closing(connect(url)) as database,
-        closing(Interleaver(url)) as interleaver,
-    ):
-        yield database, interleaver
 
 
 @pytest.fixture

@@ -15,10 +15,8 @@ from itertools import permutations
 from random import Random
 
 import pytest
-from harness import postgres
 from harness.actions import outcome_of
 from harness.expected_rows import expected_rows
-from harness.interleaver import Interleaver
 from harness.matrix_cells import ACTORS, REQUESTS, STATES, prepared
 from harness.row_invariants import broken_promises, ended_rows
 from harness.serial_orders import explaining_order, unordered
@@ -41,16 +39,6 @@ def actors_beside(request, state):
     for place, (name, make) in enumerate(ACTORS.items(), first):
         if ALL or place % SHARE == 0:
             yield name, make
-
-
-@pytest.fixture(scope="module")
-def stage(postgres_server, postgres_template):
-    with (
-        postgres.temporary_database(postgres_server, template=postgres_template) as url,
-        closing(connect(url)) as database,
-        closing(Interleaver(url)) as interleaver,
-    ):
-        yield database, interleaver
 
 
 @pytest.fixture

@@ -7,16 +7,14 @@ and there is no deadlock. `STUDYDB_SCHEDULES=200` runs more schedules.
 
 import itertools
 import os
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from random import Random
 
 import pytest
-from harness import postgres
-from harness.interleaver import Interleaver, step_by_step
+from harness.interleaver import step_by_step
 from harness.row_invariants import broken_promises
 from harness.scheduler_calls import JUDGED, OTHERS, SCHEDULERS, AtRung, in_order, told
 
-from studydb.db import connect
 from studydb.store import rung_ranks
 
 SCHEDULES = int(os.environ.get("STUDYDB_SCHEDULES", "1"))
@@ -32,16 +30,6 @@ GROUPS = [
     ("report", "report a tie", "stop"),
     ("report", "finish another trial", "promote"),
 ]
-
-
-@pytest.fixture(scope="module")
-def stage(postgres_server, postgres_template):
-    with (
-        postgres.temporary_database(postgres_server, template=postgres_template) as url,
-        closing(connect(url)) as database,
-        closing(Interleaver(url)) as interleaver,
-    ):
-        yield database, interleaver
 
 
 @pytest.mark.parametrize("calls", GROUPS, ids=" + ".join)

@@ -1,0 +1,53 @@
+"""The base of synchronous schedulers: trials wait at a rung until it closes."""
+
+from studydb.domain.life.decisions import CONTINUE, Action, Decision, Entry, RungKey
+from studydb.domain.life.states import Reason
+from studydb.domain.scheduling import Report, StudyView
+from studydb.schedulers.base import BaseScheduler
+
+
+class ClosingScheduler(BaseScheduler):
+    """
+    Pauses each trial at its rungs, and completes it at `max_t`.
+
+    A subclass says by `locks` which rung a trial is at, and by `next_work` when a rung closes.
+
+    Attributes:
+        max_t: The step that completes a trial; a field of each subclass.
+    """
+
+    max_t: int
+
+    @property
+    def resumes(self) -> bool:
+        return True
+
+    @property
+    def closes_rungs(self) -> bool:
+        return True
+
+    def judge(self, report: Report, view: StudyView) -> Decision:
+        """Pause a trial at its rung, or complete it at `max_t`."""
+        if report.step >= self.max_t:
+            return Decision(Action.STOP, Reason.COMPLETED)
+        for key in self.locks(report.bracket, report.step):
+            if not view.rung(key).entered:
+                return _wait_at(key, report, view)
+        return CONTINUE
+
+
+def _wait_at(key: RungKey, report: Report, view: StudyView) -> Decision:
+    """
+    Pause a trial at a rung that closes later.
+
+    NaN stops the trial. If the rung is closed, the trial goes on if it is not worse than the worst
+    trial that was kept, and is stopped otherwise.
+    """
+    rung, entry = view.rung(key), Entry(key, report.score)
+    worst = rung.closed_cutoff
+    is_worse = worst is None or report.score > worst
+    if report.is_nan or (rung.is_closed and is_worse):
+        return Decision(Action.STOP, Reason.EARLY_STOPPED, entry, worst)
+    if rung.is_closed:
+        return Decision(entry=entry, cutoff=worst)
+    return Decision(Action.PAUSE, Reason.PAUSED, Entry(key, report.score, waits=True))

@@ -1,0 +1,21 @@
+"""Fixtures of the interleavings: a PostgreSQL database that all cases of a file share."""
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from harness import postgres
+from harness.interleaver import Interleaver
+
+from studydb.db import Database, connect
+
+
+@pytest.fixture(scope="module")
+def stage(postgres_server: str, postgres_template: str) -> Iterator[tuple[Database, Interleaver]]:
+    """A database, and an interleaver with two connections to it."""
+    with (
+        postgres.temporary_database(postgres_server, template=postgres_template) as url,
+        closing(connect(url)) as database,
+        closing(Interleaver(url)) as interleaver,
+    ):
+        yield database, interleaver
