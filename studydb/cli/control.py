@@ -93,9 +93,18 @@ def stop(
     help="A name for the trial. Commands accept it like the number.",
 )
 @click.option("--tag", "tags", multiple=True, type=Spec(), metavar="TAG", help="A tag. Repeatable.")
+@click.option(
+    "--resources", metavar="REQUEST", help="What this trial needs, as 'gpus=2, licence=1'."
+)
 @storage_option
 def enqueue(
-    *, name: str, params: Sequence[str], label: str | None, tags: Sequence[str], storage: Storage
+    *,
+    name: str,
+    params: Sequence[str],
+    label: str | None,
+    tags: Sequence[str],
+    resources: str | None,
+    storage: Storage,
 ) -> None:
     """Add a trial to NAME with these parameters; missing values are drawn from the space."""
     given = read_values(params)
@@ -103,7 +112,7 @@ def enqueue(
         check_trial_name(label)
     check_tags(tags)
     with opened_study(storage, name) as study:
-        number = study.enqueue(given, name=label, tags=tags)
+        number = study.enqueue(given, name=label, tags=tags, resources=resources)
     called = "" if label is None else f", {label!r}"
     click.echo(f"Study {name!r}: enqueued trial {number}{called}.")
 

@@ -132,6 +132,18 @@ if TYPE_CHECKING:
     "every=10', the newest 3, the one with the best value, and those of each 10th step.",
 )
 @click.option(
+    "--resources",
+    metavar="REQUEST",
+    help="What each trial needs, as 'gpus=1, memory_gb=8, licence=1'.  [default: a slot]",
+)
+@click.option(
+    "--require",
+    multiple=True,
+    type=Spec(),
+    metavar="TAG",
+    help="A tag that workers must have, as a100. Repeatable.",
+)
+@click.option(
     "--report-regex",
     metavar="RE",
     help="How the command prints metrics, as 'loss=(?P<loss>[-\\d.e]+)'.",

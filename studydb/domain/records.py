@@ -402,6 +402,7 @@ class Claim:
         misfit: Why the params or the config do not fit the study's space; None if they fit. A trial
             with a misfit must not run.
         name, tags: See `TrialRow`.
+        resource_class: The name of what the trial asks for; see `store/resource_classes.py`.
     """
 
     lease: Lease
@@ -416,6 +417,7 @@ class Claim:
     misfit: str | None = None
     name: str | None = None
     tags: tuple[str, ...] = ()
+    resource_class: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,9 @@ DECIMALS = 6
 NOTHING = "nothing"
 """The text of a request for nothing."""
 
+OF_STUDY = ""
+"""The name of what a study asks for its trials; other requests are named by their text."""
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,39}")
 _OTHER_WORDS = {
     **dict.fromkeys(("cpu", "num_cpus", "ncpus"), CPUS),
@@ -100,6 +103,11 @@ def read_resources(name: str, value: Any) -> Resources:
         )
     known = {each: amounts.pop(each, 0.0) for each in KNOWN}
     return Resources(**known, custom={each: amount for each, amount in amounts.items() if amount})
+
+
+def read_require(name: str, value: Any) -> tuple[str, ...]:  # noqa: ARG001  a reader of settings
+    """Read the tags that a study requires of its workers; None means none."""
+    return check_tags(() if value is None else value)
 
 
 def read_resources_or_none(name: str, value: Any) -> Resources | None:

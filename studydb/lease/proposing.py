@@ -21,7 +21,7 @@ points by index are tried. If the study has these, too, the next step depends on
 
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
 from math import inf
@@ -111,12 +111,13 @@ class Proposer:
         """End this thread's wait; call this when the thread has got a trial, or gives up."""
         self._waiting.until_s = None
 
-    def advance(self, *, if_nothing_waits: bool) -> Step:
+    def advance(self, *, if_nothing_waits: bool, fits: Sequence[str] | None = None) -> Step:
         """
         Do what is needed for the next ask; this may take as long as a fit.
 
         Args:
             if_nothing_waits: If True, nothing is done while a trial can be claimed.
+            fits: The classes of requests that the worker can start; None if every request fits.
 
         Raises:
             StorageTransient: Call again.
@@ -125,7 +126,11 @@ class Proposer:
         if self._has_just_looked():
             return Step.WAIT
         seen = proposer.look(
-            self._database, self._study, token=self._token, if_nothing_waits=if_nothing_waits
+            self._database,
+            self._study,
+            token=self._token,
+            if_nothing_waits=if_nothing_waits,
+            fits=fits,
         )
         if seen is None:
             if not if_nothing_waits:
@@ -145,9 +150,14 @@ class Proposer:
         self._propose_by_index(seen.draw)
         return Step.ASK
 
-    def prepare(self, if_nothing_waits: bool) -> bool:  # noqa: FBT001  `ask` calls it as its argument `by_model`
+    def prepare(
+        self,
+        if_nothing_waits: bool,  # noqa: FBT001  `ask` calls it as its argument `by_model`
+        *,
+        fits: Sequence[str] | None = None,
+    ) -> bool:
         """Do what is needed for the next ask; return whether to ask."""
-        return self.advance(if_nothing_waits=if_nothing_waits) is Step.ASK
+        return self.advance(if_nothing_waits=if_nothing_waits, fits=fits) is Step.ASK
 
     def _has_just_looked(self) -> bool:
         """Whether another thread of this process looked a moment ago, and found no proposal."""

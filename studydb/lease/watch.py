@@ -1,6 +1,7 @@
 """Watch a study: how often a process polls it, and how little each poll reads."""
 
 import random
+from collections.abc import Sequence
 from time import monotonic
 from typing import Any
 
@@ -79,17 +80,21 @@ class Watch:
         self.forget()
         self._renewal.reset()
 
-    def read(self) -> StudyProgress:
+    def read(self, *, fits: Sequence[str] | None = None) -> StudyProgress:
         """
         Read the study's progress; its counts may be 30 s old while the signs are the same.
+
+        Args:
+            fits: The classes of requests that the process can start now; None if every request
+                fits.
 
         Raises:
             UnknownStudy: The study was deleted.
         """
-        seen = read_signs(self._database, self._study, worker_id=self._worker_id)
+        seen = read_signs(self._database, self._study, worker_id=self._worker_id, fits=fits)
         signs, last, self.request = seen.of_study, self._last, seen.request
         if last is None or signs != self._signs or self._renewal.is_over:
-            last = self._last = read_progress(self._database, self._study)
+            last = self._last = read_progress(self._database, self._study, fits=fits)
             self._signs = signs
             self._renewal.begin()
         return last  # another thread of an own loop may call `forget` meanwhile

@@ -10,9 +10,10 @@ from studydb.domain.errors import BudgetSpent, StorageError, TrialExists
 from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.life.states import Origin, State
 from studydb.domain.records import Request, Study
+from studydb.domain.resources import OF_STUDY, Resources
 from studydb.domain.scheduling import ENQUEUED_DRAWS
 from studydb.searchers import RandomSearch
-from studydb.store import counters, events, studies, trials
+from studydb.store import counters, events, resource_classes, studies, trials
 from studydb.store.tags import insert as insert_tags
 
 
@@ -25,6 +26,7 @@ def enqueue(
     priority: int = 0,
     name: str | None = None,
     tags: Sequence[str] = (),
+    resources: Resources | None = None,
 ) -> int:
     """
     Add a PENDING trial with given parameters; missing parameters are drawn from the space.
@@ -33,6 +35,7 @@ def enqueue(
         priority: PENDING trials are claimed in ascending order of this value.
         name: A name that `check_trial_name` has accepted; no other trial of the study may have it.
         tags: Tags that `check_tags` has accepted.
+        resources: What the trial asks for; None for what the study asks for its trials.
 
     Returns:
         The trial's number.
@@ -69,6 +72,7 @@ def enqueue(
                 wants_unique=study.searcher is not None and study.searcher.wants_unique,
                 bracket=study.scheduler.bracket_of(seed=study.seed, draw=draw),
                 priority=priority,
+                resource_class=_class_of(txn, study, resources),
             )
             insert_tags(txn, study_id=study.id, trial_id=trial_id, tags=tags)
             _record(txn, study, request, number)
@@ -84,6 +88,12 @@ def enqueue(
             f"Study {study.name!r} has a trial that neither ask nor enqueue has made; a new trial "
             f"collides with it ({error}). Delete the row of that trial."
         ) from None
+
+
+def _class_of(txn: Txn, study: Study, resources: Resources | None) -> str:
+    if resources is None:
+        return OF_STUDY
+    return resource_classes.add(txn, study_id=study.id, asked=resources)
 
 
 def _record(txn: Txn, study: Study, request: Request, number: int) -> None:

@@ -18,14 +18,13 @@ from studydb.domain.listed_rows import ListedNote
 from studydb.domain.records import Counts, Request, Trainable
 from studydb.domain.records import Study as Record
 from studydb.domain.study_spec import read_settings
-from studydb.domain.text.names import check_note, check_tags, check_trial_name
+from studydb.domain.text.names import check_note, check_tags
 from studydb.domain.text.other_tools import missing_attribute, suggesting_keywords
 from studydb.lease.loop import OwnLoop
 from studydb.lease.own_trial import OwnTrial
 from studydb.operations import control, reads
 from studydb.operations.annotate import note, read_notes, tag
 from studydb.operations.create import create, reload
-from studydb.operations.enqueue import enqueue
 from studydb.operations.invalidate import invalidate
 from studydb.operations.refresh import refreshed
 from studydb.operations.relocate import relocate
@@ -43,6 +42,7 @@ from studydb.study.code import Code, described, signed
 from studydb.study.discarding import stop_and_discard
 from studydb.study.frozen_trial import FrozenTrial
 from studydb.study.loops import open_loop
+from studydb.study.resource_requests import ResourceRequests
 from studydb.study.running import full_url, run
 from studydb.study.storage import (
     Answered,
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class Study(CheckpointRequests):
+class Study(CheckpointRequests, ResourceRequests):
     """
     A handle on a study in a database; threads can share a handle.
 
@@ -169,39 +169,6 @@ class Study(CheckpointRequests):
         from studydb.analysis.frames import results_dataframe  # noqa: PLC0415  pandas is an extra
 
         return results_dataframe(self.database, self.record, invalidated=invalidated)
-
-    @suggesting_keywords
-    def enqueue(
-        self,
-        params: Mapping[str, Any],
-        *,
-        priority: int = 0,
-        name: str | None = None,
-        tags: Iterable[str] = (),
-    ) -> int:
-        """
-        Add a PENDING trial with these params; missing values are drawn from the space.
-
-        Args:
-            params: Values by name, nested or by path.
-            priority: A trial with a lower priority runs first.
-            name: A name for the trial, unique in the study; commands and methods take it in place
-                of the number. Up to 200 printable characters, and no number.
-            tags: Texts by which listings and SQL find the trial, up to 50.
-
-        Returns:
-            The trial's number.
-
-        Raises:
-            BudgetSpent: `num_trials` trials exist; `extend` allows more.
-            InvalidSpec: A name is not a parameter of the space, or a value is outside its domain.
-            InvalidName: The name or a tag breaks a rule.
-            TrialExists: Another trial of the study has the name.
-        """
-        rank = integer("priority", priority)
-        label = None if name is None else check_trial_name(name)
-        marks = check_tags(tags)
-        return int(self._ask_once(enqueue, params, priority=rank, name=label, tags=marks))
 
     def pause(self, *numbers: int | str) -> None:
         """
@@ -400,6 +367,7 @@ class Study(CheckpointRequests):
         trainable: Code | None = None,
         workdir: str | Path | None = None,
         keep: Keep | str | None = None,
+        resources: Mapping[str, float] | str | None = None,
         **limits: Unpack[LimitOptions],
     ) -> None:
         """
@@ -416,6 +384,7 @@ class Study(CheckpointRequests):
             workdir: The directory that workers search for `trainable` after their own directory;
                 None for the current directory.
             keep: Which checkpoints of each trial are kept; see `Keep`.
+            resources: What each trial asks for; see `set_resources`.
             limits: Limits with which the study was created; see `LimitOptions`.
 
         Raises:
@@ -435,8 +404,12 @@ class Study(CheckpointRequests):
         url = checking.store_url(checkpoints)
         new = None if trainable is None else self._signed(trainable, workdir, url)
         kept = None if keep is None else read_keep("keep", keep)
-        if url is None and new is None and kept is None and not to_set:
-            raise InvalidSpec("Nothing is to be set; give checkpoints, trainable, keep or a limit.")
+        if all(each is None for each in (url, new, kept, resources)) and not to_set:
+            raise InvalidSpec(
+                "Nothing is to be set; give checkpoints, trainable, keep, resources or a limit."
+            )
+        if resources is not None:
+            self.set_resources(resources)
         if kept is not None:
             self._ask_once(set_retention, kept)
         if to_set:
