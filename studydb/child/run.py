@@ -62,8 +62,8 @@ PROGRAM = "studydb worker"
 
 START_ATTRIBUTE = "studydb_start"
 """
-An attribute of the trainable. If it is "fresh", each attempt imports the trainable. If it is "warm",
-also attempts that hold devices may be forked from a process that has imported the trainable.
+An attribute of the trainable. If it is "fresh", each attempt imports the trainable. If it is
+"warm", also attempts that hold devices may be forked from a process that has imported it.
 """
 
 _DESCRIPTORS = 3
