@@ -20,7 +20,7 @@ RELEASE_S = 10.0
 _PAUSE_S = 0.25
 
 
-@dataclass
+@dataclass(eq=False)
 class DeviceGrant:
     """
     The devices, or the part of one, that a trial holds until `release`.

@@ -75,7 +75,9 @@ def test_host_without_nvidia_smi_offers_nothing(environ, no_smi):
     assert offered(environ, CUDA_VISIBLE_DEVICES="0,1") == ("0", "1")
 
 
-@pytest.mark.parametrize("script", ["#!/bin/sh\nexec sleep 60\n", "#!/bin/sh\nexit 9\n", "no script"])
+@pytest.mark.parametrize(
+    "script", ["#!/bin/sh\nexec sleep 60\n", "#!/bin/sh\nexit 9\n", "no script"]
+)
 def test_nvidia_smi_that_hangs_or_fails_counts_as_missing(environ, smi, monkeypatch, script):
     monkeypatch.setattr(nvidia_smi, "TIMEOUT_S", 0.2)
     smi.install(script)

@@ -128,7 +128,7 @@ def test_card_and_its_mig_instances_exclude_each_other(worker):
 
 @pytest.mark.parametrize("gpus", [1.5, -1, 0.0000001, float("nan")])
 def test_number_that_is_neither_whole_nor_a_part_is_refused(worker, gpus):
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=r"whole number|NaN"):
         worker(A, B).take(gpus)
 
 
@@ -239,9 +239,7 @@ def test_lock_file_that_is_no_regular_file_is_refused_without_a_wait(worker, tmp
     check_refused(["cannot be used"], worker(A).take, 1, error=HostError)
 
 
-def test_lock_file_that_was_removed_while_it_was_opened_is_made_anew(
-    worker, tmp_path, monkeypatch
-):
+def test_lock_file_that_was_removed_while_it_was_opened_is_made_anew(worker, tmp_path, monkeypatch):
     path, real, opened = tmp_path / f"studydb-gpu-{A}.lock", os.open, []
 
     def remove_once(file, *arguments):

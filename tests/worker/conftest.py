@@ -124,6 +124,7 @@ def start(fork_server: ForkServer, pump: OutputPump, tmp_path: Path) -> Iterator
             job.pop("signed", True),
             job.pop("workdirs", (str(tmp_path),)),
             environment=job.pop("environment", {}),
+            holds_devices=bool(job.get("descriptors")),
         )
         descriptors = job.pop("descriptors", ())
         defaults = {
