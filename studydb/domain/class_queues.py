@@ -64,6 +64,7 @@ class ClassQueues:
         self,
         ledger: Ledger,
         *,
+        free_gpus: Callable[[], float] | None = None,
         reserve_after_s: float = RESERVE_AFTER_S,
         reserve: Callable[[QueuePosition | None], bool] = lambda _: True,
         clock_s: Callable[[], float] = monotonic,
@@ -72,11 +73,14 @@ class ClassQueues:
         Begin without a class.
 
         Args:
+            free_gpus: Tells how many GPUs of the host no other worker uses; a part of one if all
+                are in use. None if only this worker uses them.
             reserve: Publishes for which trial the worker is reserved, or that it is not; False if
                 another worker has reserved itself for the trial.
         """
         self.ledger = ledger
         self._known: dict[str, Known] = {}
+        self._free_gpus = free_gpus
         self._clock_s, self._reserve_after_s, self._reserve = clock_s, reserve_after_s, reserve
         self._read_at_s: float | None = None
         self._blocked: _Blocked | None = None
@@ -129,13 +133,26 @@ class ClassQueues:
 
     def fitting(self) -> list[str]:
         """Return the classes whose trials this worker may start now."""
-        blocked, known, free = self._blocked, self._known, self.ledger.free  # slots look meanwhile
+        blocked, known, fits = self._blocked, self._known, self._fits_now()  # slots look meanwhile
         only = blocked.name if blocked is not None and self.reserved is not None else None
         return [
             name
             for name, one in known.items()
-            if (only is None or name == only) and free.fits(one.request)
+            if (only is None or name == only) and fits(one.request)
         ]
+
+    def _fits_now(self) -> Callable[[Resources], bool]:
+        """
+        Return a function that tells whether a request fits beside what runs now.
+
+        Other workers of the host may hold its GPUs. This is looked up once, and only if a class
+        asks for GPUs.
+        """
+        free = self.ledger.free
+        if self._free_gpus is None or not any(one.request.gpus for one in self._known.values()):
+            return free.fits
+        n_gpus = self._free_gpus() if free.cards else 0.0
+        return lambda asked: asked.gpus <= n_gpus and free.fits(asked)
 
     def next_claim(self, without: Iterable[str]) -> tuple[str, QueuePosition] | None:
         """Choose the class of the first trial that fits; None if no class is left."""
@@ -169,7 +186,7 @@ class ClassQueues:
             if one.positions and whole.fits(one.request)
         ]
         position, name = min(firsts, default=(None, ""))
-        if position is None or self.ledger.free.fits(self._known[name].request):
+        if position is None or self._fits_now()(self._known[name].request):
             if self._blocked is not None and self._blocked.position != position:
                 self._unblock()
             return

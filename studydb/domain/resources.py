@@ -357,6 +357,11 @@ class Ledger:
         """How many trials hold a request, one for nothing too."""
         return len(self._held)
 
+    def held_by(self, holder: object) -> Resources | None:
+        """Return what a holder holds; None if it holds nothing."""
+        held = self._held.get(holder)
+        return None if held is None else held[0]
+
     def hold(self, holder: object, asked: Resources) -> bool:
         """
         Record that a trial holds a request; False, without a change, if the request does not fit.

@@ -10,7 +10,7 @@ from studydb.domain.errors import StorageTransient
 from studydb.domain.records import QUEUE_START, Claim, Claimant, QueuePosition, Study
 from studydb.domain.resources import UNLIMITED, Capacity, Ledger, Resources
 from studydb.operations.claim_fitting import claim_fitting, read_queues
-from studydb.operations.resources import read_classes, reserve
+from studydb.operations.reservations import read_classes, reserve
 
 LEARN_S = 5.0
 """
@@ -40,10 +40,17 @@ class Fitting:
         *,
         worker_id: int,
         capacity: Capacity = UNLIMITED,
+        free_gpus: Callable[[], float] | None = None,
         reserve_after_s: float = RESERVE_AFTER_S,
         clock_s: Callable[[], float] = monotonic,
     ) -> None:
-        """Prepare to search; nothing is read yet."""
+        """
+        Prepare to search; nothing is read yet.
+
+        Args:
+            free_gpus: Tells how many GPUs of the host no process holds; see `Devices.free`. None if
+                nobody else uses the GPUs.
+        """
         self._database, self._study, self._worker_id = database, study, worker_id
         self._clock_s = clock_s
         self._learned_s = self._scanned_s = float("-inf")
@@ -51,7 +58,11 @@ class Fitting:
         self._refused: set[str] = set()
         self.ledger = Ledger(capacity)
         self.queues = ClassQueues(
-            self.ledger, reserve_after_s=reserve_after_s, reserve=self._reserve, clock_s=clock_s
+            self.ledger,
+            free_gpus=free_gpus,
+            reserve_after_s=reserve_after_s,
+            reserve=self._reserve,
+            clock_s=clock_s,
         )
 
     @property
@@ -124,6 +135,10 @@ class Fitting:
         if not is_held:
             self._refused.add(claim.lease.token)
         return is_held
+
+    def granted(self, claim: Claim) -> Resources | None:
+        """Return what a trial holds; None if it was claimed while no trial asked for anything."""
+        return self.ledger.held_by(claim.lease.token)
 
     def is_refused(self, claim: Claim) -> bool:
         """Whether a claimed trial asks for what is not free: a person has changed its request."""

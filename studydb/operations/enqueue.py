@@ -33,8 +33,7 @@ def enqueue(
 
     Args:
         priority: PENDING trials are claimed in ascending order of this value.
-        name: A name that `check_trial_name` has accepted; no other trial of the study may have it.
-        tags: Tags that `check_tags` has accepted.
+        name, tags: Checked ones; no other trial of the study may have the name.
         resources: What the trial asks for; None for what the study asks for its trials.
 
     Returns:

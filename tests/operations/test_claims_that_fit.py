@@ -13,7 +13,7 @@ from studydb.lease.fitting import Fitting
 from studydb.operations.enqueue import enqueue
 from studydb.operations.finish import finish
 from studydb.operations.register import register
-from studydb.operations.resources import read_classes
+from studydb.operations.reservations import read_classes
 from studydb.operations.set_resources import set_resources
 from studydb.processes import this_process
 
