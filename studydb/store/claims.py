@@ -201,7 +201,7 @@ def claim_binds(
     """Return the binds of `FIRST_RUNNABLE` and `LEASE_RUNNABLE`, except the id of the study."""
     return {
         **lease_binds(claimant),
-        "fits": resource_class,
+        **({"fits": resource_class} if resource_class else {}),
         "after_priority": after_position.priority,
         "after_number": after_position.number,
     }

@@ -232,8 +232,8 @@ class Slot(threading.Thread):
         attempt = Attempt(equipment, held, self._processes, holdings or NOTHING_HELD)
         is_stored = False
         try:
-            given_back = self._too_late() if holdings else Outcome(Reason.PREEMPTED)
-            self._end(held, attempt, _outcome_of_misfit(claim) or given_back or attempt.run())
+            not_run = _outcome_of_misfit(claim) or self._too_late() or _outcome_without(holdings)
+            self._end(held, attempt, not_run or attempt.run())
             is_stored = True
         except LeaseLost as error:
             equipment.options.say(str(error))
@@ -342,6 +342,11 @@ class Slot(threading.Thread):
 def _outcome_of_misfit(claim: Claim) -> Outcome | None:
     failure = refusal(claim)
     return None if failure is None else Outcome(Reason.FAILED, failure)
+
+
+def _outcome_without(holdings: Holdings | None) -> Outcome | None:
+    """Give back a trial if what it asks for could not be taken."""
+    return None if holdings is not None else Outcome(Reason.PREEMPTED)
 
 
 def _one_line(failure: Failure) -> str:
