@@ -2,6 +2,7 @@
 
 import re
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite
@@ -60,6 +61,14 @@ class Resources:
         known = {name: getattr(self, name) for name in KNOWN}
         named = known | dict(sorted(self.custom.items()))
         return {name: amount for name, amount in named.items() if amount}
+
+    def plus(self, other: "Resources") -> "Resources":
+        """Add the amounts of another request."""
+        total = Counter(self.amounts)
+        total.update(other.amounts)
+        amounts = {name: round(amount, DECIMALS) for name, amount in total.items()}
+        known = {name: amounts.pop(name, 0.0) for name in KNOWN}
+        return Resources(**known, custom=amounts)
 
     def to_json(self) -> dict[str, float]:
         """Return the amounts as they are stored, by name."""
@@ -326,16 +335,25 @@ def read_capacity(
     )
 
 
-def missing(asked: Resources, offered: Capacity) -> str:
-    """Describe what a request asks beyond an offer: "gpus=2 (it offers 1)"; "" if it fits."""
-    amounts = offered.amounts
-    parts = []
-    for name, amount in asked.amounts.items():
-        has = inf if offered.is_unlimited else amounts.get(name, 0.0)
-        if amount > has:
-            near = did_you_mean(name, [*KNOWN, *offered.custom]) if name not in amounts else ""
-            parts.append(f"{name}={_number_text(amount)} (it offers {_number_text(has)}){near}")
-    return ", ".join(parts)
+def nearest_offer(asked: Resources, offers: Iterable[Capacity]) -> Capacity | None:
+    """Return the offer that lacks the fewest resources of a request, the largest of these."""
+    return max(
+        offers,
+        key=lambda one: (-len(_lacking(asked, one)), one.gpus, one.cpus, one.memory_gb),
+        default=None,
+    )
+
+
+def _lacking(asked: Resources, offer: Capacity) -> list[str]:
+    has = offer.amounts
+    return [name for name, amount in asked.amounts.items() if amount > has.get(name, 0.0)]
+
+
+def typing_hint(asked: Resources, offers: Iterable[Capacity]) -> str:
+    """Suggest the name that was meant, if no worker offers a resource of a request's name."""
+    offered = {name for one in offers for name in one.amounts}
+    unknown = [name for name in asked.amounts if name not in offered]
+    return did_you_mean(unknown[0], offered) if unknown else ""
 
 
 class Ledger:

@@ -7,6 +7,7 @@ study, asks for something; its workers then need no list of classes to claim.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -27,6 +28,9 @@ MOST = 64
 
 _OF_STUDY = resource_class.c.study_id == sa.bindparam("study", type_=sa.BigInteger)
 _CLASSES = Prepared(sa.select(resource_class.c.name, resource_class.c.request).where(_OF_STUDY))
+_STUDIES = Prepared(
+    sa.select(resource_class.c.study_id).where(resource_class.c.name == OF_STUDY).limit(1000)
+)
 _INSERT = Prepared(
     postgresql.insert(resource_class)  # SQLite writes the clause in the same words
     .values({name: sa.bindparam(name) for name in ("study_id", "name", "request")})
@@ -82,6 +86,26 @@ _CAPACITIES = Prepared(
     sa.select(worker.c.resources).where(*_is_alive).order_by(worker.c.id.desc()).limit(1000)
 )
 
+_held = (
+    sa.select(trial.c.worker_id, trial.c.resource_class, sa.func.count().label("n"))
+    .where(trial.c.study_id == sa.bindparam("study"), in_state(State.RUNNING))
+    .group_by(trial.c.worker_id, trial.c.resource_class)
+    .subquery()
+)
+_LOADS = Prepared(
+    sa.select(
+        worker.c.uuid,
+        worker.c.resources,
+        worker.c.reserved_for,
+        _held.c.resource_class,
+        _held.c.n,
+    )
+    .outerjoin(_held, _held.c.worker_id == worker.c.id)
+    .where(*_is_alive)
+    .order_by(worker.c.id.desc(), _held.c.resource_class)
+    .limit(10_000)
+)
+
 _other = worker.alias("other")
 _RESERVE = Prepared(
     sa.update(worker)
@@ -123,6 +147,21 @@ class ClassQueue(NamedTuple):
 
     request: Resources
     positions: list[QueuePosition]
+
+
+@dataclass(slots=True)
+class Load:
+    """
+    What a live worker offers, and what its trials use.
+
+    Attributes:
+        offers: None for an own loop, which every request fits.
+        reserved_for: The number of the trial for which the worker keeps its resources free.
+    """
+
+    offers: Capacity
+    uses: Resources
+    reserved_for: int | None
 
 
 def read(txn: Txn, *, study_id: int) -> dict[str, Resources]:
@@ -200,6 +239,24 @@ def move(txn: Txn, *, study_id: int, trial_ids: list[int], name: str) -> int:
 def capacities(txn: Txn, *, study_id: int) -> list[Capacity]:
     """Read what each live worker of a study offers, the newest 1,000."""
     return [Capacity.from_json(row.resources) for row in txn.all(_CAPACITIES, study=study_id)]
+
+
+def studies(txn: Txn) -> list[int]:
+    """Return the ids of the studies that have requests."""
+    return [row.study_id for row in txn.all(_STUDIES)]
+
+
+def loads(txn: Txn, *, study_id: int) -> dict[str, Load]:
+    """Read what the live workers of a study offer and use, by UUID, newest first."""
+    classes = read(txn, study_id=study_id)
+    found: dict[str, Load] = {}
+    for row in txn.all(_LOADS, study=study_id):
+        load = found.setdefault(
+            row.uuid, Load(Capacity.from_json(row.resources), Resources(), row.reserved_for)
+        )
+        for _ in range(row.n or 0):
+            load.uses = load.uses.plus(classes.get(row.resource_class, Resources()))
+    return found
 
 
 def fitting_elsewhere(txn: Txn, *, study_id: int, fits: Sequence[str]) -> list[str]:
