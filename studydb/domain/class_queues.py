@@ -1,14 +1,14 @@
 """Which class of trials a worker claims next, from what the worker offers and what it has read."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field, replace
 from time import monotonic
-from typing import NamedTuple
 
 from studydb.domain.records import QUEUE_START, QueuePosition
-from studydb.domain.resources import Ledger, Resources
+from studydb.domain.resources import Capacity, Ledger, Resources
 
-READ_AGAIN_S = 0.05
+READ_AGAIN_S = 0.1
 """
 How long a worker claims by the queues that it has read. A read of 64 classes takes as long as a
 claim, so a worker that claims thousands of trials per second does not read them for each claim.
@@ -17,24 +17,37 @@ claim, so a worker that claims thousands of trials per second does not read them
 RESERVE_AFTER_S = 60.0
 """How long the first trial of the queue is passed by smaller ones, before it reserves a worker."""
 
-MOST_POSITIONS = 256
+MOST_POSITIONS = 128
 """About how many positions of all classes one read returns."""
 
 _RETRY_S = 5.0
 
 
-class Known(NamedTuple):
+@dataclass(slots=True)
+class Known:
     """
     A class, as the last read saw it.
 
     Attributes:
-        positions: The first positions of its queue, in ascending order.
+        first: No trial of the class comes before this position; None if no trial waits.
+        later: The positions that follow, ascending.
         is_cut: Whether the class may have more positions than these.
     """
 
     request: Resources
-    positions: list[QueuePosition]
-    is_cut: bool
+    first: QueuePosition | None = None
+    later: deque[QueuePosition] = field(default_factory=deque)
+    is_cut: bool = False
+
+    def skip(self, position: QueuePosition) -> None:
+        """Forget the positions up to this one, whose trial was claimed."""
+        later = self.later
+        while later and later[0] <= position:
+            later.popleft()
+        if later:
+            self.first = later.popleft()
+        else:
+            self.first = QueuePosition(position[0], position[1] + 1) if self.is_cut else None
 
 
 @dataclass(slots=True)
@@ -81,6 +94,7 @@ class ClassQueues:
         self.ledger = ledger
         self._known: dict[str, Known] = {}
         self._free_gpus = free_gpus
+        self._fitting: tuple[Capacity, str | None, list[str]] | None = None
         self._clock_s, self._reserve_after_s, self._reserve = clock_s, reserve_after_s, reserve
         self._read_at_s: float | None = None
         self._blocked: _Blocked | None = None
@@ -96,8 +110,7 @@ class ClassQueues:
     @property
     def must_read(self) -> bool:
         """Whether the queues are to be read before the next claim."""
-        is_old = self._read_at_s is None or self._clock_s() - self._read_at_s > READ_AGAIN_S
-        return is_old or any(one.is_cut and not one.positions for one in self._known.values())
+        return self._read_at_s is None or self._clock_s() - self._read_at_s > READ_AGAIN_S
 
     @property
     def depth(self) -> int:
@@ -106,11 +119,12 @@ class ClassQueues:
 
     def learn(self, classes: Mapping[str, Resources]) -> None:
         """Take in the classes of the study; what is known of their queues stays."""
-        empty = Known(Resources(), [], is_cut=False)
+        before = self._known
         self._known = {
-            name: self._known.get(name, empty)._replace(request=request)
+            name: replace(before[name], request=request) if name in before else Known(request)
             for name, request in classes.items()
         }
+        self._fitting = None
 
     def take_in(
         self, queues: Mapping[str, tuple[Resources, list[QueuePosition]]], *, depth: int
@@ -118,10 +132,16 @@ class ClassQueues:
         """Take in what a read of the queues has returned."""
         self._read_at_s = self._clock_s()
         self._known = {
-            name: Known(request, positions, is_cut=len(positions) >= depth)
+            name: Known(
+                request,
+                positions[0] if positions else None,
+                deque(positions[1:]),
+                is_cut=len(positions) >= depth,
+            )
             for name, (request, positions) in queues.items()
         }
-        firsts = [one.positions[0] for one in self._known.values() if one.positions]
+        self._fitting = None
+        firsts = [one.first for one in self._known.values() if one.first is not None]
         priority, number = min(firsts, default=QUEUE_START)
         self.after_position = QueuePosition(priority, number - 1) if firsts else QUEUE_START
         self._look_for_blocked()
@@ -133,13 +153,20 @@ class ClassQueues:
 
     def fitting(self) -> list[str]:
         """Return the classes whose trials this worker may start now."""
-        blocked, known, fits = self._blocked, self._known, self._fits_now()  # slots look meanwhile
+        blocked, known, free = self._blocked, self._known, self.ledger.free  # slots look meanwhile
         only = blocked.name if blocked is not None and self.reserved is not None else None
-        return [
+        cached = self._fitting
+        if cached is not None and cached[0] is free and cached[1] == only:
+            return cached[2]
+        fits = self._fits_now()
+        names = [
             name
             for name, one in known.items()
             if (only is None or name == only) and fits(one.request)
         ]
+        if self._free_gpus is None:
+            self._fitting = free, only, names
+        return names
 
     def _fits_now(self) -> Callable[[Resources], bool]:
         """
@@ -154,25 +181,27 @@ class ClassQueues:
         n_gpus = self._free_gpus() if free.cards else 0.0
         return lambda asked: asked.gpus <= n_gpus and free.fits(asked)
 
-    def next_claim(self, without: Iterable[str]) -> tuple[str, QueuePosition] | None:
+    def next_claim(self, without: Container[str]) -> tuple[str, QueuePosition] | None:
         """Choose the class of the first trial that fits; None if no class is left."""
-        left = set(self.fitting()).difference(without)
-        firsts = [(one.positions[0], name) for name, one in self._known.items() if one.positions]
-        position, name = min((each for each in firsts if each[1] in left), default=(None, ""))
-        return None if position is None else (name, position)
+        best: QueuePosition | None = None
+        chosen = ""
+        known = self._known
+        for name in self.fitting():
+            first = known[name].first
+            if first is not None and (best is None or first < best) and name not in without:
+                best, chosen = first, name
+        return None if best is None else (chosen, best)
 
     def claimed(self, name: str, position: QueuePosition) -> None:
         """Forget a trial that this worker has claimed, and those before it in its class."""
-        known = self._known.get(name)
-        if known is not None:
-            later = [each for each in known.positions if each > position]
-            self._known[name] = known._replace(positions=later)
+        if (known := self._known.get(name)) is not None:
+            known.skip(position)
         if self._blocked is not None and self._blocked.name == name:
             self._unblock()
 
     def emptied(self, name: str) -> None:
         """Forget the queue of a class from which a claim has got nothing."""
-        self._known[name] = self._known[name]._replace(positions=[], is_cut=False)
+        self._known[name] = Known(self._known[name].request)
 
     def forget(self) -> None:
         """Read the queues before the next claim."""
@@ -181,9 +210,9 @@ class ClassQueues:
     def _look_for_blocked(self) -> None:
         whole, now_s = self.ledger.capacity, self._clock_s()
         firsts = [
-            (one.positions[0], name)
+            (one.first, name)
             for name, one in self._known.items()
-            if one.positions and whole.fits(one.request)
+            if one.first is not None and whole.fits(one.request)
         ]
         position, name = min(firsts, default=(None, ""))
         if position is None or self._fits_now()(self._known[name].request):
