@@ -10,6 +10,7 @@ from pathlib import Path
 from studydb.devices import Devices, MemoryLimits
 from studydb.domain.errors import HostError
 from studydb.domain.resources import Capacity, Resources, read_capacity
+from studydb.worker.cores import available_cores
 from studydb.worker.holdings import Holdings
 from studydb.worker.worker_options import WorkerOptions
 
@@ -50,7 +51,7 @@ class HostResources:
             say(f"this worker offers no GPUs: {error}")
             devices = Devices.of("none")
         capacity = read_capacity(
-            cpus=n_cpus() if options.cpus is None else options.cpus,
+            cpus=available_cores() if options.cpus is None else options.cpus,
             gpus=len(devices.offered()),
             memory_gb=memory_gb() if options.memory_gb is None else options.memory_gb,
             custom=options.resources,
@@ -84,13 +85,6 @@ class HostResources:
             if self._memory_limits is None:
                 self._memory_limits = MemoryLimits.of_this_process()
             return self._memory_limits
-
-
-def n_cpus() -> int:
-    """Count the CPUs on which this process may run."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def memory_gb(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> float:
