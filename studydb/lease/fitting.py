@@ -152,6 +152,6 @@ class Fitting:
     def _reserve(self, position: QueuePosition | None) -> bool:
         number = None if position is None else position.number
         try:
-            return reserve(self._database, worker_id=self._worker_id, number=number)
+            return reserve(self._database, self._study, worker_id=self._worker_id, number=number)
         except StorageTransient:
             return position is None  # tried again some seconds later

@@ -12,7 +12,7 @@ def read_classes(database: Database, study: Study) -> dict[str, Resources]:
         return resource_classes.read(txn, study_id=study.id)
 
 
-def reserve(database: Database, *, worker_id: int, number: int | None) -> bool:
+def reserve(database: Database, study: Study, *, worker_id: int, number: int | None) -> bool:
     """
     Store for which trial a worker keeps its resources free.
 
@@ -27,6 +27,8 @@ def reserve(database: Database, *, worker_id: int, number: int | None) -> bool:
     """
     with database.begin(durable=False) as txn:
         if number is not None:
-            return resource_classes.reserve(txn, worker_id=worker_id, number=number)
+            return resource_classes.reserve(
+                txn, study_id=study.id, worker_id=worker_id, number=number
+            )
         resource_classes.unreserve(txn, worker_id=worker_id)
         return True

@@ -16,7 +16,7 @@ from sqlalchemy.dialects import postgresql
 from studydb.db import Prepared, Txn
 from studydb.db.decision_schema import resource_class
 from studydb.db.dialect import after, is_listed, now, texts_of
-from studydb.db.schema import in_state, is_still, study, trial, worker
+from studydb.db.schema import by_id, in_state, is_still, study, trial, worker
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.life.states import State, Status
 from studydb.domain.records import QueuePosition
@@ -83,7 +83,7 @@ _is_alive = (
     after(worker.c.seen_at, worker.c.lease_s) > now(),
 )
 _CAPACITIES = Prepared(
-    sa.select(worker.c.resources).where(*_is_alive).order_by(worker.c.id.desc()).limit(1000)
+    sa.select(worker.c.resources).where(*_is_alive).order_by(by_id(worker).desc()).limit(1000)
 )
 
 _held = (
@@ -102,7 +102,7 @@ _LOADS = Prepared(
     )
     .outerjoin(_held, _held.c.worker_id == worker.c.id)
     .where(*_is_alive)
-    .order_by(worker.c.id.desc(), _held.c.resource_class)
+    .order_by(by_id(worker).desc(), _held.c.resource_class)
     .limit(10_000)
 )
 
@@ -112,8 +112,8 @@ _RESERVE = Prepared(
     .where(
         worker.c.id == sa.bindparam("worker"),
         ~sa.exists().where(
-            _other.c.study_id == worker.c.study_id,
-            _other.c.id != worker.c.id,
+            _other.c.study_id == sa.bindparam("study"),
+            _other.c.id != sa.bindparam("worker"),
             _other.c.reserved_for == sa.bindparam("number", type_=sa.BigInteger),
             _other.c.ended_at.is_(None),
             after(_other.c.seen_at, _other.c.lease_s) > now(),
@@ -269,14 +269,14 @@ def fitting_elsewhere(txn: Txn, *, study_id: int, fits: Sequence[str]) -> list[s
     ]
 
 
-def reserve(txn: Txn, *, worker_id: int, number: int) -> bool:
+def reserve(txn: Txn, *, study_id: int, worker_id: int, number: int) -> bool:
     """
     Record that a worker starts no smaller trial before a trial has started.
 
     Returns:
         False if another live worker has reserved itself for the trial: one is enough.
     """
-    return txn.count(_RESERVE, worker=worker_id, number=number) > 0
+    return txn.count(_RESERVE, study=study_id, worker=worker_id, number=number) > 0
 
 
 def unreserve(txn: Txn, *, worker_id: int) -> None:

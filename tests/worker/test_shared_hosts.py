@@ -1,6 +1,7 @@
 """Workers of unequal size are never oversubscribed, and no trial waits for ever."""
 
 import os
+import sys
 
 import pytest
 from fleet import shared_hosts
@@ -28,7 +29,7 @@ def outcome(crashable_server, tmp_path_factory):
     server = crashable_server.url()
     with postgres.temporary_database(server, template="template") as url:
         run = shared_hosts.run(url, folder, **options)
-    print(run.summary())
+    sys.stdout.write(run.summary())
     return run
 
 
