@@ -132,11 +132,19 @@ def read_progress(
     with database.begin(write=False, single=not promotes, snapshot=promotes) as txn:
         seen = progress.read(txn, study_id=study.id, fits=fits)
         asked = ask_scheduler(txn, study, fits=fits)
+        is_left_to_others = promotes and _is_left_to_others(txn, study, asked, fits)
     if asked.question is not None:
         with suppress(DecisionFailed):  # `promote` asks again, and pauses the study
             asked = answered(study, asked)
-    found = _progress(study, seen, asked)
+    found = _progress(study, seen, asked, is_left_to_others=is_left_to_others)
     return found if fits is None else replace(found, may_ask=OF_STUDY in fits)
+
+
+def _is_left_to_others(txn: Txn, study: Study, asked: Asked, fits: Sequence[str] | None) -> bool:
+    """Tell whether the scheduler has work, but only for workers with other resources."""
+    if fits is None or asked.is_something or asked.question is not None:
+        return False
+    return ask_scheduler(txn, study).is_something
 
 
 def read_signs(
@@ -162,12 +170,14 @@ def progress_in(txn: Txn, study: Study) -> StudyProgress:
     return _progress(study, progress.read(txn, study_id=study.id), ask_scheduler(txn, study))
 
 
-def _progress(study: Study, seen: progress.Progress, asked: Asked) -> StudyProgress:
+def _progress(
+    study: Study, seen: progress.Progress, asked: Asked, *, is_left_to_others: bool = False
+) -> StudyProgress:
     budget, counts = seen.budget, seen.counts
     is_idle = counts.pending == counts.running == 0 and not (seen.is_resuming or asked.is_something)
     starts_new = asked.work is not Idle.WAIT
     is_spent = budget.is_spent or not starts_new
-    is_over = is_spent and is_idle
+    is_over = is_spent and is_idle and not is_left_to_others
     is_finished = budget.status is Status.RUNNING and is_over
     return StudyProgress(
         status=Status.FINISHED if is_finished else budget.status,
