@@ -1,10 +1,13 @@
 """Claims, asks and promotions in a study whose trials ask for resources."""
 
+from contextlib import closing
+
 import pytest
 from harness import arrange
 from harness.arrange import new_request, new_study
 
-from studydb.domain.errors import InvalidSpec, NotAllowed
+from studydb.db import connect
+from studydb.domain.errors import InvalidSpec, NotAllowed, StorageTransient
 from studydb.domain.life.states import Reason
 from studydb.domain.records import Batch
 from studydb.domain.resources import Capacity, Resources, read_capacity, read_resources
@@ -13,9 +16,10 @@ from studydb.lease.fitting import Fitting
 from studydb.operations.enqueue import enqueue
 from studydb.operations.finish import finish
 from studydb.operations.register import register
-from studydb.operations.reservations import read_classes
+from studydb.operations.reservations import read_classes, reserve
 from studydb.operations.set_resources import set_resources
 from studydb.processes import this_process
+from studydb.store import trials
 
 BIG, SMALL = read_resources("big", "gpus=2"), read_resources("small", "gpus=1")
 
@@ -272,3 +276,67 @@ def test_a_reservation_ends_when_its_trial_runs_elsewhere(database, study):
 
     assert node.number() == 3
     assert arrange.rows(database, "SELECT reserved_for FROM worker ORDER BY id")[0] == (None,)
+
+
+def test_a_class_whose_trials_are_locked_does_not_hide_the_others(
+    database, study, storage_url
+):
+    if not database.features.concurrent_writers:
+        pytest.skip("SQLite has one writer at a time")
+    put(database, study, "gpus=1", "cpus=1")
+    node = Node(database, study, read_capacity(cpus=1, gpus=1))
+
+    with database.begin() as txn:
+        trials.find(txn, study_id=study.id, number=0, lock=True)
+        with closing(connect(storage_url, connections=1)) as other:
+            node.database = node.fitting._database = other
+            assert node.number() == 1
+
+
+def test_the_reservation_of_a_dead_worker_means_nothing(database, study):
+    put(database, study, "gpus=1", "gpus=2", *["gpus=1"] * 9)
+    dead, node = (Node(database, study, read_capacity(gpus=2)) for _ in range(2))
+    assert reserve(database, study, worker_id=dead.id, number=1)
+    arrange.change(database, f"UPDATE worker SET lease_s = 0 WHERE id = {dead.id}")
+    first = node.start()
+    held = node.start()
+    node.clock.now_s += 61
+    node.end(held)
+
+    assert node.start() is None
+    assert first.lease.number == 0
+    assert arrange.rows(database, "SELECT reserved_for FROM worker ORDER BY id")[1] == (1,)
+
+
+def test_slots_of_one_worker_search_in_turn(database, study):
+    put(database, study, "gpus=1", "gpus=1")
+    node = Node(database, study, read_capacity(gpus=1))
+    first, second = node._new_acquirer(), node._new_acquirer()
+    node.fitting.learn(now=True)
+    assert node.fitting.take_turn(0.0)
+
+    assert first.acquire() is None  # another slot searches
+    node.fitting.end_turn()
+    assert first.acquire().lease.number == 0
+    assert second.acquire() is None
+
+
+def test_a_claim_without_an_answer_keeps_the_turn(database, study, monkeypatch):
+    put(database, study, "gpus=1", "gpus=1")
+    node = Node(database, study, read_capacity(gpus=2))
+    node.fitting.learn(now=True)
+    lost, other = node._new_acquirer(), node._new_acquirer()
+    claim_of = node.fitting.claim
+
+    def lose_the_reply(*args, **options):
+        claim_of(*args, **options)
+        raise StorageTransient("the reply was lost")
+
+    monkeypatch.setattr(node.fitting, "claim", lose_the_reply)
+    with pytest.raises(StorageTransient):
+        lost.acquire()
+    monkeypatch.undo()
+
+    assert other.acquire() is None
+    assert lost.acquire().lease.number == 0
+    assert other.acquire().lease.number == 1
