@@ -148,7 +148,7 @@ class StoredCommand:
 
 
 def _find_program(program: str, workdir: Path) -> None:
-    """Check that the program exists and may be executed; not so for the forms of W&B."""
+    """Check that the program exists and may be executed; a form of W&B is not checked."""
     if program.startswith("${"):
         return
     if "/" in program:

@@ -12,7 +12,7 @@ from studydb.domain.specs.grammar import parse_call
 from studydb.domain.specs.spec import Spec
 
 UNCOUNTED_IN_A_ROW = 9
-"""How many uncounted failures in a row, without a new checkpoint, are free; others count."""
+"""How many uncounted failures in a row, without a new checkpoint, are free; more of them count."""
 
 
 class Counting(StrEnum):
@@ -77,7 +77,7 @@ _KNOWN = {"Retry": Retry}
 
 def read_retry(name: str, value: Any) -> Retry | None:
     """
-    Read a `Retry`, its text such as "Retry(never=[ValueError])", or its JSON; None without one.
+    Read a `Retry`, its text such as "Retry(never=[ValueError])", or its JSON; None stays None.
 
     Raises:
         InvalidSpec: The value is none of these.
