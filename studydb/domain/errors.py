@@ -165,7 +165,7 @@ class TrainableError(StudydbError):
 
 
 class Untrusted(TrainableError):
-    """The study's trainable was not signed by one of this user's keys."""
+    """No key of this user has signed the study's code, and no option of the worker allows it."""
 
 
 class CheckpointError(StudydbError):

@@ -178,7 +178,7 @@ class Judgement(NamedTuple):
         step, value: The judged result's step, and its value of the study's metric.
         cutoff: The value that the result had to reach; None if the rung had no cutoff.
         rank: The rank of the entry among those at the rung now; 1 is the best. None if the value is
-            NaN or the trial is invalidated. At most 10,001.
+            NaN, the trial is invalidated or a clone runs in its place. At most 10,001.
         n_ranked: The number of entries at the rung that have a rank.
         promoted_at: When the trial was promoted from the rung.
         kept: Whether the trial was kept when the rung closed; None if the rung is open, or if the
@@ -219,7 +219,8 @@ class ListedRung(NamedTuple):
 
     Attributes:
         entries: How many trials have entered the rung.
-        ranked: How many of these have a rank: their value is not NaN, and they are valid.
+        ranked: How many of these have a rank: their value is not NaN, they are valid, and no clone
+            runs in their place.
         waiting: How many trials wait at the rung to go on; at most 10,000 are counted.
         top: The share of the trials that `cutoff` separates from the others; None if trials go on
             when the rung closes.

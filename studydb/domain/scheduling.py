@@ -37,14 +37,15 @@ class RungView:
     A rung as it is before the decision.
 
     Attributes:
-        n: The number of entries that are not NaN.
+        n: The number of entries that rank. Not ranked are NaN, invalidated trials, and trials in
+            whose place a clone runs.
         cutoff: The interpolated quantile as a score; None without entries.
         entered: Whether the reporting trial has an entry already.
-        n_entries: The number of entries, with NaN.
+        n_entries: The number of all entries.
         is_closed: Whether a `Close` has been carried out.
         closed_cutoff: The worst score that was kept when the rung closed; None if none was kept.
         near: The scores of the entry at the quantile and of the entries beside it, by their ranks
-            among the entries that are not NaN; rank 0 is the best. Only `judge` gets these scores.
+            among the entries that rank; rank 0 is the best. Only `judge` gets these scores.
     """
 
     n: int
@@ -58,7 +59,7 @@ class RungView:
 
 class Ranked(NamedTuple):
     """
-    An entry of a rung, as a trial that another trial may continue from.
+    An entry of a rung, with what another trial needs to continue from the entry's trial.
 
     Attributes:
         checkpoint_id: The trial's checkpoint of the entry's step; None if there is none.

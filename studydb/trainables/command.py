@@ -184,7 +184,6 @@ def _directory_with(files: Sequence[Any], workdirs: Sequence[str]) -> str:
         if all((Path(directory) / file).is_file() for file in files):
             return directory
     raise TrainableError(
-        f"The command needs {', '.join(map(str, files))}, and neither "
-        f"{' nor '.join(workdirs)} has them. Start the worker with "
-        "--workdir naming their directory."
+        f"The command needs {', '.join(map(str, files))}, not found in {' or in '.join(workdirs)}. "
+        "Start the worker with --workdir naming their directory."
     )

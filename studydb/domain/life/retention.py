@@ -41,11 +41,10 @@ class Keep(Spec):
     checkpoint are corrupt, the trial goes on from the one before.
 
     Attributes:
-        last: The number of newest checkpoints; 1 keeps the newest and the one before, which is
-            needed if the newest is corrupt.
+        last: How many of the newest checkpoints are kept; 1 keeps two, as does 2.
         best: The number of checkpoints with the best values of the study's metric at their steps;
             of equal values the earlier one is better, and NaN is never best.
-        every: Checkpoints at steps that this divides are kept; None for no such rule.
+        every: Checkpoints whose step is a multiple of this are kept; None for no such rule.
     """
 
     last: int = 1
@@ -67,7 +66,7 @@ class Keep(Spec):
 
     def expired(self, saved: Sequence[SavedState], objective: Objective) -> list[int]:
         """
-        Choose the checkpoints that are no longer kept, pinned ones among them.
+        Choose the checkpoints that these options do not keep; whether they are pinned is not asked.
 
         Args:
             saved: The trial's checkpoints in the order of the saves, with the new one.
