@@ -41,10 +41,11 @@ class Keep(Spec):
     checkpoint are corrupt, the trial goes on from the one before.
 
     Attributes:
-        last: How many of the newest checkpoints are kept; 1 keeps two, as does 2.
+        last: The number of newest checkpoints; 1 keeps the newest and the one before, which is
+            needed if the newest is corrupt.
         best: The number of checkpoints with the best values of the study's metric at their steps;
             of equal values the earlier one is better, and NaN is never best.
-        every: Checkpoints whose step is a multiple of this are kept; None for no such rule.
+        every: Checkpoints at steps that this divides are kept; None for no such rule.
     """
 
     last: int = 1
@@ -66,7 +67,7 @@ class Keep(Spec):
 
     def expired(self, saved: Sequence[SavedState], objective: Objective) -> list[int]:
         """
-        Choose the checkpoints that these options do not keep; whether they are pinned is not asked.
+        Choose the checkpoints that are no longer kept, pinned ones among them.
 
         Args:
             saved: The trial's checkpoints in the order of the saves, with the new one.
