@@ -65,7 +65,7 @@ def driver_error(error: BaseException) -> BaseException:
 
 
 class DriverFaults(Protocol):
-    """What our module for the errors of one driver tells about such an error."""
+    """The functions of `postgresql_faults` and `sqlite_faults`, our modules for drivers' errors."""
 
     def translate(self, error: Any, url: str) -> Exception | None: ...
 
@@ -99,15 +99,18 @@ def _driver_of(error: BaseException) -> DriverFaults | None:
 
 def translate(error: BaseException, *, url: str) -> Exception | None:
     """
-    Translate a driver's error; None for any other error, and for a bug of studydb.
+    Translate the error of a driver, or of a value that Python could not encode for the driver.
 
     Args:
         url: The database's URL with its password masked.
+
+    Returns:
+        None for any other error, and for a bug of studydb.
     """
     error = driver_error(error)
     if _is_unfit(error):
         return InvalidData(
-            f"{url} cannot store a value: {first_line(error)[:400]}. Change it, or leave it out."
+            f"{url} cannot store a value: {first_line(error)[:400]}. Change or omit the value."
         )
     driver = _driver_of(error)
     return None if driver is None else driver.translate(error, url)

@@ -39,9 +39,10 @@ TABLE_LOCK_S = (0.5, 60.0)
 """
 How long a try to lock all tables may last: the first try, and at most each later try.
 
-The first time is shorter than PostgreSQL's `deadlock_timeout` of 1 s, so that the server ends no
-worker's transaction. An autovacuum may hold the lock of a table; the server cancels it only after
-the migration has waited for 1 s, so later tries are longer. They may end a worker's transaction.
+The first try is shorter than PostgreSQL's `deadlock_timeout` of 1 s, so that the server ends no
+worker's transaction. An autovacuum may hold the lock of a table. The server cancels the autovacuum
+only after the migration has waited for 1 s, so later tries are longer. During a later try the
+server may end a worker's transaction.
 """
 
 TABLE_LOCK_RETRY_S = (0.1, 0.5)

@@ -3,8 +3,8 @@ The tables: one schema for PostgreSQL and SQLite.
 
 Ids are never reused. Heartbeats and reports change no column that has an index, so that PostgreSQL
 need not update the indexes (HOT). `result` and `rung_entry` have no foreign keys, because the fence
-proves that the trial exists. The condition of a partial index is a literal in queries, never a
-bind.
+proves that the trial exists. A query that is to use a partial index writes the values in the
+index's condition as literals, not as binds.
 """
 
 import sqlalchemy as sa
@@ -70,11 +70,11 @@ study = table_with_id(
 `n_counted` is compared with `num_trials`, and `n_running` with `max_concurrent`; without
 `max_concurrent`, `n_running` is not updated. `points` is used only by workers of the version before
 the table `proposal`; a later migration drops it. `paused_by` says who or what paused the study
-('person', …).
+('person', 'guard', …); it is 'limit' if a limit or a stop rule has stopped the study.
 `proposer_token` is the lease of the process that fits the searcher's model, until
 `proposer_expires_at`; see `store/proposer.py`.
 `best_values` has, for each stop rule for the study, the best values so far (`Plateau`).
-`started_at` is when the study's first worker or own loop has started. `stopped_at_once` says that
+`started_at` is when the study's first worker or own loop started. `stopped_at_once` says that
 the study was stopped without its workers' grace.
 Not used yet: `objectives`, the metrics and modes if there are several.
 """
@@ -340,8 +340,8 @@ checkpoint = table_with_id(
     sa.Column("removed_at", UtcDateTime),
 )
 """
-After `removed_at` the checkpoint is not restored, and its bytes are deleted. A checkpoint with
-`pins` above 0 does not expire.
+A checkpoint with `removed_at` is not restored, and its bytes are deleted, except those of a corrupt
+checkpoint. Retention and `discard` remove no checkpoint with `pins` above 0.
 """
 
 add_checks(checkpoint, uuid=UUID)
@@ -369,8 +369,8 @@ upload = table_with_id(
     required("started_at", UtcDateTime),
 )
 """
-The uuid of a checkpoint whose bytes may exist in a store, although its row does not. It is inserted
-before the first byte is written, and deleted with the INSERT of the checkpoint's row.
+The uuid of a checkpoint whose bytes may exist in a store, although its row does not. This row is
+inserted before the first byte is written, and deleted with the INSERT of the checkpoint's row.
 """
 
 add_checks(upload, uuid=UUID)

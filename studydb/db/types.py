@@ -103,7 +103,7 @@ class Json(TypeDecorator[Any]):
 
 
 class Texts(TypeDecorator[Any]):
-    """A list of texts, read as a tuple in alphabetical order; NULL is read as an empty one."""
+    """A list of texts, read as a tuple in alphabetical order; NULL is read as an empty tuple."""
 
     impl = sa.JSON().with_variant(JSONB(), "postgresql")
     cache_ok = True
