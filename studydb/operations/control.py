@@ -51,7 +51,7 @@ def resume(
     Let PAUSED trials run again, and withdraw requests to pause or stop RUNNING trials.
 
     With `changes`, all later attempts get these values of parameters; `params` stays as it was
-    sampled. A PENDING trial stays PENDING, and a RUNNING trial is refused.
+    sampled. A PENDING trial can be changed, too, and stays PENDING; a RUNNING trial cannot.
 
     A trial that waits at a rung is resumed without a promotion. If a person has paused the waiting
     trial, only this pause is withdrawn, and the scheduler may promote the trial again.
@@ -142,7 +142,9 @@ def extend(database: Database, study: Study, request: Request, *, n_more: int) -
             num_trials = studies.extend(txn, study_id=study.id, n_more=n_more)
             if num_trials is None:
                 studies.check_exists(txn, study_id=study.id)
-                raise NotAllowed(f"Study {study.name!r} has no num_trials: it never runs out.")
+                raise NotAllowed(
+                    f"Study {study.name!r} has no num_trials, so there is no number to raise."
+                )
             _record(txn, study, EventKind.EXTENDED, request, {"num_trials": num_trials})
         return num_trials
     except Duplicate:

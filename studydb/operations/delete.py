@@ -34,7 +34,7 @@ def delete(database: Database, study: Study) -> None:
     Delete a study. After a crash, the same call deletes the remaining rows.
 
     Raises:
-        NotAllowed: Trials are RUNNING; stop the study first.
+        NotAllowed: Trials are RUNNING. The study is stopped; delete it when they have ended.
     """
     stop_for_deletion(database, study)
 

@@ -32,8 +32,8 @@ def finish(
 
     Args:
         outcome: COMPLETED; FAILED (the user's code raised); LOST (the process died); PREEMPTED
-            (given back; counts as no failure and no loss). A trial whose time is out is given back;
-            the verdict TIMED_OUT ends it.
+            (given back; counts as no failure and no loss). If a trial's time is out, its worker
+            gives the trial back, and the verdict TIMED_OUT ends the trial.
         tally: The tally of the trial's results before this batch, if this attempt knows them all.
 
     Returns:

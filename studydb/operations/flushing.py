@@ -118,7 +118,7 @@ def summary_if_undecided(
 
     Args:
         completes: Whether the statement that stores the batch also completes the trial. Then the
-            last result may be the trial's last.
+            batch's last result may have `is_last`.
 
     Returns:
         None if several statements are needed: for a decision, to store that the trial is done, for
@@ -144,7 +144,7 @@ _IS_LAST = attrgetter("is_last")
 
 
 def _hits(study: Study, batch: Batch) -> bool:
-    """Whether a result meets a rule, or a rule compares it with results that are not here."""
+    """Whether a result meets a rule, or a rule needs more than the batch's results."""
     if not study.rules:
         return False
     if batch.ruled is not None:
@@ -255,7 +255,7 @@ def _is_ruled(batch: Batch, result: Result) -> bool:
 
 
 def _recent_results(txn: Txn, study: Study, lease: Lease) -> deque[Result]:
-    """Read the live results before the batch that stop rules compare with it."""
+    """Read the last live results before the batch, as many as stop rules compare with a result."""
     recent: deque[Result] = deque(maxlen=longest_history(study.rules))
     if n := (recent.maxlen or 0) - 1:
         spans = results.spans(txn, study_id=study.id, trial_id=lease.trial_id)

@@ -51,9 +51,9 @@ def pause_if_alike(txn: Txn, study: Study, *, lease: Lease, failure: Failure) ->
 
 def pause_after_rule(txn: Txn, study: Study, *, lease: Lease, failure: RuleFailure) -> None:
     """
-    Pause the study because a custom stop rule did not decide on a result; its trial goes on.
+    Pause the study because a custom stop rule did not decide on a result.
 
-    Trials that run go on, too, and the rule is asked again at their next results.
+    The trials that run go on, and the rule is asked again at their next results.
     """
     why = f"on trial {lease.number} at step {failure.step}, {failure.why}"
     data = {"reason": why, "traceback": failure.traceback}

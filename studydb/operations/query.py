@@ -1,4 +1,4 @@
-"""Run a person's SELECT, read-only."""
+"""Run a query of a person, read-only."""
 
 import re
 from typing import Any
@@ -37,7 +37,7 @@ def _verb(sql: str) -> str:
 
 def run_query(database: Database, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
     """
-    Run a person's SELECT on a database that was opened read-only.
+    Run a person's query on a database that was opened read-only.
 
     The text is run in a READ ONLY transaction. It must be one statement, because a second statement
     could end that transaction and begin another.

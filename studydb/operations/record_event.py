@@ -70,7 +70,7 @@ def record_model_failure(
 
 @contextmanager
 def _raising_if_deleted(error: StudydbError) -> Iterator[None]:
-    """Raise `error` if a FOREIGN KEY refuses the event: the study was deleted."""
+    """Raise `error` if a FOREIGN KEY refuses the event, because the study was deleted."""
     try:
         yield
     except Exception as refusal:

@@ -67,7 +67,7 @@ def recover_host(
 def _recover_one(
     database: Database, study: Study, *, lease: Lease, known_dead: bool, why: Failure | None = None
 ) -> bool:
-    """Recover a trial; False if the trial is not lost or cannot be ended. For `why` see `_end`."""
+    """Recover a trial; False if the trial is not lost, or cannot be ended. For `why` see `_end`."""
     try:
         return _end(database, study, lease=lease, known_dead=known_dead, why=why)
     except Exception as error:

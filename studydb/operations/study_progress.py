@@ -31,7 +31,7 @@ class StudyProgress:
         keeps_workers: Whether workers wait for the study, which has paused itself because a stop
             rule or the scheduler did not decide. They end after other such pauses, and if no work
             is left.
-        limit_reached: Which of its limits has stopped the study; None if none has.
+        limit_reached: Which limit or stop rule has stopped the study; None if none has.
         num_trials: The most trials of the study; None for no limit.
         is_resuming: Whether trials are still PAUSED because the study was paused.
         has_waited: Whether a PENDING trial's back-off is over, so that a sweep makes it runnable.

@@ -86,7 +86,7 @@ class SeenTrial(NamedTuple):
         return self.observation.state in FINAL
 
     def hidden(self) -> "SeenTrial":
-        """Return the trial without its value: it is invalidated, or its clone is told instead."""
+        """Return the trial without its value: it is invalidated, or its clone takes its place."""
         observation = replace(self.observation, reason=Reason.INVALIDATED, values=None, scores=None)
         return self._replace(observation=observation)
 

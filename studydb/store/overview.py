@@ -76,7 +76,7 @@ def unfinished(txn: Txn, *, study_id: int, limit: int) -> dict[State, list[int]]
     """
     Read the numbers of some unfinished trials for each state.
 
-    PENDING trials are in the order in which they will be claimed.
+    PENDING trials that can be claimed come in the order of claims, then those in back-off.
 
     Args:
         limit: The most numbers per state.

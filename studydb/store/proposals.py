@@ -207,7 +207,8 @@ def ask(
 
     Returns:
         None if the budget is spent, the study is not RUNNING, `max_concurrent` trials run, or the
-        next draw's proposal was not stored when the statement began.
+        next draw's proposal was not stored when the statement began. With `if_nothing_waits`, also
+        None if a trial can be claimed.
 
     Raises:
         Duplicate: The same ask was already stored (its reply was lost).
@@ -261,10 +262,10 @@ def store(txn: Txn, *, study_id: int, proposed: Mapping[int, Proposal]) -> None:
     """
     Store proposals by draw; a draw that has a proposal keeps it.
 
-    Also deletes proposals of the last `MOST_DELETED` draws that are taken: an earlier deletion may
-    have failed, and the draws of these proposals may have been taken meanwhile. Older proposals are
-    deleted when a draw that is a multiple of `CLEAN_UP_DRAWS` is stored. The lock keeps the
-    study from being deleted meanwhile; nothing would delete proposals of a deleted study.
+    This also deletes the proposals of the last `MOST_DELETED` taken draws. That is more than a
+    block of proposals, because an earlier deletion may have failed. Older proposals are deleted
+    when a draw that is a multiple of `CLEAN_UP_DRAWS` is stored. The lock keeps the study from
+    being deleted meanwhile, because nothing would delete the proposals of a deleted study.
     """
     if txn.first(_KEEP_STUDY, study=study_id) is None:
         return

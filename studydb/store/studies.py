@@ -133,7 +133,7 @@ _SET_STATUS = Prepared(
         paused_by=sa.bindparam("by_whom"),
         pause_reason=None,
         stopped_at_once=sa.bindparam("now", type_=sa.Boolean),
-        # A study that a rule has stopped would stop again at the next result.
+        # Otherwise a study that a rule has stopped would stop again at the next result.
         best_values=sa.case(
             (study.c.paused_by == DecidedBy.LIMIT, sa.null()), else_=study.c.best_values
         ),
@@ -218,7 +218,7 @@ class Budget:
         next_draw: The draw of the next new trial.
         pause_reason: Why the study has paused itself; None if it has not.
         keeps_workers: Whether the study has paused itself because the user's code did not decide.
-        limit_reached: Which of its limits has stopped the study; None if none has.
+        limit_reached: Which limit or stop rule has stopped the study; None if none has.
     """
 
     status: Status
@@ -235,7 +235,7 @@ class Budget:
 @dataclass(frozen=True, slots=True)
 class Changeable:
     """
-    What `studydb set` can change in a study.
+    What an attempt reads again, because `studydb set` can change it in a running study.
 
     Attributes:
         checkpoints: The store of new checkpoints; None for the default store.
@@ -289,7 +289,7 @@ def insert(txn: Txn, *, new: NewStudy) -> int:
 
 
 def insert_trainable(txn: Txn, *, study_id: int, what: Trainable) -> None:
-    """Insert a study's trainable, or the code of a stop rule, and its signatures."""
+    """Insert a study's trainable, or the code of a stop rule or scheduler, and its signatures."""
     row = txn.all(
         sa.insert(trainable)
         .values(
@@ -404,7 +404,7 @@ def admit(txn: Txn, *, study_id: int) -> int | None:
 
 
 def start(txn: Txn, *, study_id: int, worker_id: int) -> None:
-    """Store when the study's first worker has started; later workers change nothing."""
+    """Store when the study's first worker started; later workers change nothing."""
     txn.run(_START, study=study_id, worker=worker_id)
 
 

@@ -1,4 +1,4 @@
-"""Rows of trials: insert, find and list them; change their states at a person's request."""
+"""Rows of trials: insert, find and list them; change the states of trials that do not run."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
