@@ -1,9 +1,9 @@
 """
 Chains: statements that PostgreSQL runs as a single statement, and SQLite one after another.
 
-A single statement needs no BEGIN and no COMMIT, so it costs one round trip. In a transaction block
-it costs less than several statements. It consists of CTEs that write, which SQLite does not have.
-SQLite runs in the process and has no round trips to save.
+A single statement needs no BEGIN and no COMMIT, so it costs one round trip. Inside a transaction
+block, too, it costs less than several statements. It consists of CTEs that write, which SQLite does
+not have. SQLite runs in the process and has no round trips to save.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

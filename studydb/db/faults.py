@@ -1,7 +1,9 @@
 """
 Translate a driver's errors into ours, with messages for the user.
 
-Packages other than db/ see only our errors, and retry after a `StorageTransient`.
+A transaction block raises our errors; other packages retry after a `StorageTransient`. An error
+that is not translated is raised as it is. Other packages ask about such an error by `is_of_values`
+and `is_of_missing_row`.
 """
 
 import sqlite3

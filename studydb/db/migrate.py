@@ -2,10 +2,10 @@
 Make and change the schema by Alembic's migrations.
 
 The migrations are in the installed package, or in the checkout's folder `alembic`. Several
-processes may call `upgrade` at the same time; one of them migrates. Each reads the version without
-a lock. If the version is old, the process takes a lock, reads the version again, and upgrades. On
-SQLite the lock is BEGIN IMMEDIATE. On PostgreSQL it is a session-level advisory lock; a process
-that has waited 20 s for the lock goes on without it (see `_lock_database`).
+processes may call `upgrade` at the same time; one of them migrates. Each process reads the version
+without a lock. If the version is old, the process takes a lock, reads the version again, and
+upgrades. On SQLite the lock is BEGIN IMMEDIATE. On PostgreSQL it is a session-level advisory lock;
+a process that has waited 20 s for the lock goes on without it (see `_lock_database`).
 """
 
 import random

@@ -64,7 +64,7 @@ def previous(txn: Txn, checkpoint: Checkpoint) -> Checkpoint | None:
 
 
 def newest_of(txn: Txn, *, checkpoint_id: int) -> Checkpoint | None:
-    """Return the checkpoint with this id; if it was removed, the newest kept one before it."""
+    """Return the checkpoint with this id, or the newest kept checkpoint before it."""
     found = checkpoints.find(txn, checkpoint_id=checkpoint_id)
     if found is None:
         return None
@@ -74,7 +74,7 @@ def newest_of(txn: Txn, *, checkpoint_id: int) -> Checkpoint | None:
 
 
 def _move_pin(txn: Txn, lease: Lease, *, to: Checkpoint | None) -> Checkpoint | None:
-    """Pin the checkpoint `to`, from which a clone begins instead of a corrupt one; return it."""
+    """Let a clone begin from `to`, not from a corrupt checkpoint; None if `to` was removed."""
     to_id = None if to is None else to.id
     if to_id is not None and not pins.count(txn, checkpoint_id=to_id):
         to, to_id = None, None

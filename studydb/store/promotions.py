@@ -316,7 +316,7 @@ def read_queues(txn: Txn, *, study_id: int, is_limited: bool = False) -> Queues:
 
 def underway(txn: Txn, *, study_id: int) -> Mapping[int, list[int]]:
     """
-    Read, by bracket, the last steps of the trials that run, are in back-off, or wait for the study.
+    Read, by bracket, the last steps of trials that run, are in back-off or paused with the study.
 
     PENDING trials that are ready are left out; the caller has seen that there are none.
     """
