@@ -229,21 +229,22 @@ trial = table_with_id(
     ),
 )
 """
-Trials with a lower `priority` run first. `rank_score` is set to `best_score` when an attempt ends,
-so that a report updates no index, and one look-up in an index finds the best trial.
+Trials with a lower `priority` run first. The end of an attempt sets `rank_score` to `best_score`,
+so that reports update no index. One look-up in the index of `rank_score` finds the best trial.
 `checkpoint_step` is the highest step saved. `flush_no` counts the attempt's flushes; the attempt's
 end copies the count to `attempt`. `config` is what the next attempt receives. A trial that an
 earlier version made has no `config` until it is claimed. `changed` holds, by path, the values of
 `config` that a person has changed. `is_unique` says that no other trial with `is_unique` may have
 the same params. `parent_id` is the trial of which this trial is a clone, and `source_checkpoint_id`
-the parent's checkpoint from which the clone began; `checkpoint_id` is the checkpoint that the next
-attempt restores, and may be a checkpoint of another trial. `has_tags` is true if the trial has tags
-or has had tags; a claim of another trial reads none. `request_now` says that a request to stop is
-carried out without the worker's grace. `running_s` is the running time of all attempts up to
+the parent's checkpoint from which the clone began. `checkpoint_id` is the checkpoint that the next
+attempt restores; it may belong to another trial. `has_tags` is true if the trial has or has had
+tags; a claim of any other trial reads no tags. `request_now` says that a request to stop is carried
+out without the worker's grace. `running_s` is the running time of all attempts up to
 `running_until`; both are written only if the study limits this time.
+
 Not used yet: `generation`, the number of intervals that a member of a population has run;
 `replicate_of`, the trial that this trial repeats; `feasible`, whether the trial keeps the study's
-constraints; `cost`.
+constraints; `resources`; `cost`.
 """
 
 add_checks(
@@ -424,8 +425,8 @@ counter = sa.Table(
     sa.PrimaryKeyConstraint("study_id", "shard"),
 )
 """
-Sums over a study's shards give its number of trials by state, and what the trials have spent: their
-cost, their running time and their results. Spending is counted only if the study limits it.
+The sums over a study's shards are the number of its trials in each state, and what the trials have
+spent: cost, running time and results. Spending is counted only if the study limits it.
 """
 
 event = table_with_id(

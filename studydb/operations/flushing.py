@@ -121,9 +121,9 @@ def summary_if_undecided(
             batch's last result may have `is_last`.
 
     Returns:
-        None if several statements are needed: for a decision, to store that the trial is done, for
-        the limits of the study's spending or of a trial's time, for the summary before the batch if
-        this attempt does not know it, or for a first step that does not follow the restored step.
+        None if several statements are needed: for a decision, for a trial that is done, for limits
+        of spending or running time, or for a first step that does not follow the restored step.
+        Also None if this attempt does not know the summary before the batch.
     """
     summary = batch.before
     if (

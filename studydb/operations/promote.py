@@ -41,8 +41,9 @@ class Asked(NamedTuple):
     A scheduler's answer, and whether closed rungs still have work for `give_up`.
 
     Attributes:
-        work: The answer. None if there is no answer, because of `can_claim`, or because a scheduler
-            in the user's code has not been asked or did not decide; there may then be work.
+        work: The answer; None if there is none, so that there may be work. This is so if
+            `can_claim` is true, or if a scheduler in the user's code was not asked or did not
+            decide.
         question: What the user's code is to be asked; None if nothing is to be asked.
         can_claim: Whether the scheduler has not answered because a trial can be claimed. A claim
             comes first.

@@ -13,8 +13,8 @@ from studydb.domain.records import Counts
 SHARDS = 32
 """
 The number of counter rows (shards) of a study. A transaction holds the lock of one shard until its
-COMMIT returns, which may wait for the disk; with 32 shards workers rarely wait for one another. The
-rows are created with the study, so a change of the number needs a migration.
+COMMIT returns, and a COMMIT may wait for the disk. With 32 shards, workers rarely wait for one
+another. The rows are created with the study, so a change of the number needs a migration.
 
 Claims and ends of attempts compute the shard from the attempt's token, not from the worker, so that
 the claims of one worker are spread over all shards. While a snapshot stays open, PostgreSQL keeps

@@ -1,8 +1,8 @@
 """
 Trials that wait at rungs: find the best trials, and move a chosen trial to PENDING.
 
-`rung_entry.waiting` is true from the report that pauses a trial at a rung until the trial is
-promoted from there or ends, or until a person resumes it without a promotion.
+The report that pauses a trial at a rung sets `rung_entry.waiting`. It stays true until the trial is
+promoted from there or ends, or a person resumes it without a promotion.
 """
 
 import math
