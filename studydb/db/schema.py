@@ -244,7 +244,7 @@ out without the worker's grace. `running_s` is the running time of all attempts 
 
 Not used yet: `generation`, the number of intervals that a member of a population has run;
 `replicate_of`, the trial that this trial repeats; `feasible`, whether the trial keeps the study's
-constraints; `resources`; `cost`.
+constraints; `cost`.
 """
 
 add_checks(
