@@ -1,7 +1,7 @@
 """
 Requests of people: pause, resume, stop, extend.
 
-Each request has a token, which is UNIQUE in `event`: a duplicate request asks for nothing new.
+Each request has a token, which is UNIQUE in `event`, so that a duplicate request changes nothing.
 """
 
 from collections import Counter
@@ -33,7 +33,7 @@ def pause(database: Database, study: Study, numbers: Sequence[int], request: Req
 
     Raises:
         UnknownTrial: No such trial; nothing was changed.
-        NotAllowed: A trial has ended; nothing was changed.
+        NotAllowed: A trial has ended or is invalidated; nothing was changed.
     """
     steering = _Steering(EventKind.PAUSED, Action.PAUSE, {State.PENDING: State.PAUSED})
     _steer(database, study, numbers, steering, request)
@@ -63,7 +63,8 @@ def resume(
 
     Raises:
         UnknownTrial: No such trial; nothing was changed.
-        NotAllowed: A trial has ended, or runs and is to be changed; nothing was changed.
+        NotAllowed: A trial has ended, is invalidated, or runs and is to get `changes`; nothing was
+            changed.
         InvalidSpec: A change is not of the trial's space; nothing was changed.
     """
     given = study.space.check_params(changes)

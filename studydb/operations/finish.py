@@ -1,4 +1,4 @@
-"""End an attempt, for whatever reason, and store its last batch."""
+"""End an attempt and store its last batch."""
 
 from studydb.db import Database
 from studydb.domain.failures import Failure
@@ -27,8 +27,8 @@ def finish(
     """
     End an attempt and move its trial to its next state.
 
-    The last batch is stored; results after a scheduler's or rule's verdict, or after the result
-    with which the trial is done, are dropped.
+    The last batch is stored. Results after the verdict of a scheduler, a rule or a limit are
+    dropped, and so are results after the result with which the trial is done.
 
     Args:
         outcome: COMPLETED; FAILED (the user's code raised); LOST (the process died); PREEMPTED

@@ -53,8 +53,8 @@ class Flushed:
         ruled: What the study's custom stop rules say about the stored results.
         undecided: The first stored step that the study's custom scheduler did not judge, and why;
             None if there is none.
-        why: In words, why the study's custom scheduler stops or pauses the trial at the last stored
-            step; None without words.
+        why: The words of the study's custom scheduler on why it stops or pauses the trial at the
+            last stored step; None without words.
     """
 
     held: Held
@@ -78,7 +78,8 @@ def flush(txn: Txn, study: Study, *, lease: Lease, batch: Batch) -> Flushed | No
     Judge a batch of an attempt, and enter it in rungs, if the attempt holds its trial.
 
     The caller stores the results and the verdict. A batch that was stored before is not judged
-    again. Once a scheduler or rule has ended the trial, or the trial is done, batches are dropped.
+    again. Once a scheduler, a rule or a limit has ended the trial, or the trial is done, batches
+    are dropped.
 
     Returns:
         None if the attempt no longer holds its trial.

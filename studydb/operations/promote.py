@@ -41,9 +41,8 @@ class Asked(NamedTuple):
     A scheduler's answer, and whether closed rungs still have work for `give_up`.
 
     Attributes:
-        work: The answer; None if there is none, so that there may be work. This is so if
-            `can_claim` is true, or if a scheduler in the user's code was not asked or did not
-            decide.
+        work: The answer. None if `can_claim` is true, or if a scheduler in the user's code was not
+            asked or did not decide; there may be work then.
         question: What the user's code is to be asked; None if nothing is to be asked.
         can_claim: Whether the scheduler has not answered because a trial can be claimed. A claim
             comes first.
@@ -79,16 +78,16 @@ def promote(
 
     The named trial becomes PENDING. The scheduler's choice is read without locks. If another worker
     promotes the same trial first, the scheduler is asked again. Nothing is promoted while a trial
-    is PENDING or `max_concurrent` trials run. If the scheduler answers with `Close`, the rung is
-    closed, and the scheduler is asked again. A duplicate request has the same token, and promotes
-    no second trial.
+    can be claimed or `max_concurrent` trials run. If the scheduler answers with `Close`, the rung
+    is closed, and the scheduler is asked again. A duplicate request has the same token, and
+    promotes no second trial.
 
     Args:
         again: Whether the token may have been sent before; see `claim`.
 
     Returns:
-        CLAIM if a trial was promoted, by this request or by an earlier send of it, or if a trial is
-        PENDING. START_NEW only if the scheduler says so.
+        CLAIM if a trial was promoted, by this request or by an earlier send of it, or if a trial
+        can be claimed. START_NEW only if the scheduler says so.
     """
     step = _search(database, study, claimant)
     if step is not NextStep.CLAIM and again and _was_sent_before(database, claimant):

@@ -39,7 +39,7 @@ def propose_next(database: Database, study: Study, *, if_nothing_waits: bool) ->
         if following is None:
             return False
         end = proposer.outlook(txn, study_id=study.id).end
-    if not following.is_proposed:  # True if another worker has just stored the proposal
+    if not following.is_proposed:  # otherwise another worker has just stored it
         due = range(following.draw, (following.draw // BLOCK + 1) * BLOCK)
         if end is not None:
             due = range(due.start, max(due.start + 1, min(due.stop, end)))

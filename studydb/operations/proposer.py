@@ -1,7 +1,7 @@
 """
 Take turns in fitting a study's model, and store the points that it proposes.
 
-The model runs between these transactions, in `lease/proposing.py`.
+The model runs between the transactions of this module, in `lease/proposing.py`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -100,7 +100,7 @@ def take_turn(
 
 
 def renew_turn(database: Database, study: Study, *, token: str, lease_s: float) -> bool:
-    """Extend the proposer's lease; False if another process has it now."""
+    """Extend the proposer's lease; False if this token does not hold the lease any more."""
     with database.begin(durable=False) as txn:
         return proposer.renew(txn, study_id=study.id, token=token, lease_s=lease_s)
 
@@ -206,7 +206,7 @@ def store_by_index(
 def _new_points(
     txn: Txn, study: Study, points: Iterator[Point], following: Outlook, *, n_points: int
 ) -> list[Point]:
-    """Take `n_points`; leave out a point that must be unique and that a trial or proposal has."""
+    """Take up to `n_points`; leave out a unique point that a trial or a proposal already has."""
     chosen: dict[str, Point] = {}
     while candidates := list(islice(points, n_points - len(chosen))):
         hashes = [params_hash(point.params) for point in candidates]

@@ -205,7 +205,7 @@ def append_request(
 
 
 def problems(txn: Txn, *, study_id: int) -> list[StorageProblem]:
-    """Read the newest event of each kind of problem, newest first."""
+    """Read the newest event of each kind of trouble (`PROBLEMS`), newest first."""
     return [StorageProblem._make(row) for row in txn.all(_PROBLEMS, study=study_id)]
 
 
