@@ -101,7 +101,7 @@ class Connections:
         try:
             if not self._given_back.wait_for(lambda: self._free, WAIT_S):
                 raise StorageBusy(
-                    f"All {self._limit} connections of this Study to {self._url} are busy. Use the "
+                    f"Other threads are using all connections of this Study to {self._url}. Use the "
                     "study in fewer threads at a time, or load the study again in some threads."
                 )
         finally:

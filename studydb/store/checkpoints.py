@@ -196,7 +196,8 @@ def expire_listed(txn: Txn, *, ids: Sequence[int]) -> list[Checkpoint]:
     """
     Mark checkpoints of a held trial as removed, except pinned ones; see `expire`.
 
-    Only transactions that lock the trial lock several of its checkpoints, so the order is free.
+    Only transactions that lock the trial lock several of its checkpoints, so that the order of
+    these locks cannot cause a deadlock.
     """
     found = [read(row) for row in txn.all(_EXPIRE_LISTED, ids=list(ids))]
     return sorted(found, key=lambda one: one.id or 0)

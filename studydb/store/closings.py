@@ -127,7 +127,7 @@ def close(txn: Txn, *, rung: Rung, keep: int) -> int:
     kept: Sequence[Any] = ()
     if keep and (last := txn.first(_LAST_KEPT, rung=rung.id, n_before=keep - 1)) is not None:
         kept, n_kept = [last], keep
-    elif keep:  # trials may have left the rung since the statement before
+    elif keep:  # fewer wait than `keep`, or some have left the rung since the first statement
         kept = txn.all(_ALL_KEPT, rung=rung.id, keep=keep)
         n_kept = len(kept)
     else:

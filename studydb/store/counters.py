@@ -79,7 +79,7 @@ def move(
     Args:
         key: An attempt's token or a number, from which the shard is computed.
         out_of: The state before; None for new trials.
-        into: The state after; None for deleted trials.
+        into: The state after; None to add to no state.
     """
     txn.run(_MOVE, study=study_id, **binds(key=key, out_of=out_of, into=into, n=n))
 

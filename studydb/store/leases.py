@@ -3,7 +3,7 @@ Leases: the fence, renewals, and what a flush or an attempt's end writes to a he
 
 The condition `FENCE` is: the trial is RUNNING under this attempt's number and token. Every write of
 an attempt has this condition, or follows `hold`, which locks the trial's row under this condition.
-Only `renew` compares the token alone, which belongs to one attempt.
+Only `renew` does not compare the number, because a token belongs to one attempt.
 """
 
 from collections.abc import Mapping, Sequence

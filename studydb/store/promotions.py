@@ -66,8 +66,8 @@ _IS_PAUSED = (
     .scalar_subquery()
 )
 """
-True if the trial of an entry is PAUSED by the scheduler. PostgreSQL would plan a join from the
-trials, and then read all entries of the rung to find one.
+True if the trial of an entry is PAUSED by the scheduler. This is a subquery, because PostgreSQL
+would begin a join at the trials, and read all entries of the rung to find one.
 """
 
 IS_GIVEN_UP = (

@@ -419,7 +419,7 @@ def leave(txn: Txn, *, study_id: int, n: int = 1) -> None:
 
 
 def lock(txn: Txn, *, study_id: int) -> None:
-    """Lock the study's row; if an earlier send of this request has the lock, wait for its end."""
+    """Lock the study's row until the transaction ends."""
     txn.all(_LOCK, study=study_id)
 
 
@@ -434,7 +434,7 @@ def locked_status(txn: Txn, *, study_id: int) -> Status:
 
 
 def locked_status_for_running_trials(txn: Txn, *, study_id: int) -> Status:
-    """Lock the study's row and read the status that its RUNNING trials obey; see `leases.Held`."""
+    """Lock the study's row and read `STATUS_FOR_RUNNING_TRIALS`; raise UnknownStudy if deleted."""
     return Status(existing(txn.first(_LOCKED_STATUS, study=study_id)).for_running_trials)
 
 
@@ -465,7 +465,7 @@ def set_status(txn: Txn, *, study_id: int, status: Status, now: bool = False) ->
 
 
 def pause_itself(txn: Txn, *, study_id: int, by: DecidedBy, why: str) -> bool:
-    """Pause a RUNNING study because its code has failed; False if it is not RUNNING."""
+    """Pause a RUNNING study because its trials or its code failed; False if it is not RUNNING."""
     return txn.count(_PAUSE_ITSELF, study=study_id, by_whom=by, why=why) == 1
 
 
