@@ -101,8 +101,8 @@ class Connections:
         try:
             if not self._given_back.wait_for(lambda: self._free, WAIT_S):
                 raise StorageBusy(
-                    f"Other threads are using all connections of this Study to {self._url}. Use the "
-                    "study in fewer threads at a time, or load the study again in some threads."
+                    f"Other threads are using all connections of this Study to {self._url}. Use "
+                    "the study in fewer threads at a time, or load the study again in some threads."
                 )
         finally:
             self._n_waiting -= 1
