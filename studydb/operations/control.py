@@ -253,7 +253,7 @@ def _refuse_invalidated(study: Study, steered: Sequence[TrialRow]) -> None:
     if invalid is not None:
         raise NotAllowed(
             f"Trial {invalid.number} of {study.name!r} is invalidated, and is being stopped. Undo "
-            f"that first: `studydb invalidate {study.name} {invalid.number} --undo`."
+            f"the invalidation first: `studydb invalidate {study.name} {invalid.number} --undo`."
         )
 
 

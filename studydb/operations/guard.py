@@ -23,7 +23,7 @@ def pause_after_failure(
     """
     if study.fail_fast:
         what = "lost too often" if failure is None else short_text(failure)
-        why = f"fail_fast, and trial {lease.number} has failed: {what}"
+        why = f"fail_fast is set, and trial {lease.number} has failed: {what}"
         _pause(txn, study, DecidedBy.FAIL_FAST, Actor.FAIL_FAST, {"reason": why})
     elif outcome is Reason.FAILED and failure is not None:
         pause_if_alike(txn, study, lease=lease, failure=failure)
