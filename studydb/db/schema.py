@@ -74,7 +74,7 @@ the table `proposal`; a later migration drops it. `paused_by` says who or what p
 `proposer_token` is the lease of the process that fits the searcher's model, until
 `proposer_expires_at`; see `store/proposer.py`.
 `best_values` has, for each stop rule for the study, the best values so far (`Plateau`).
-`started_at` is when the study's first worker or own loop started. `stopped_at_once` says that
+`started_at` is when the study's first worker or own loop has started. `stopped_at_once` says that
 the study was stopped without its workers' grace.
 Not used yet: `objectives`, the metrics and modes if there are several.
 """
@@ -229,8 +229,8 @@ trial = table_with_id(
     ),
 )
 """
-Trials with a lower `priority` run first. The end of an attempt sets `rank_score` to `best_score`,
-so that reports update no index. One look-up in the index of `rank_score` finds the best trial.
+Trials with a lower `priority` run first. `rank_score` is set to `best_score` when an attempt ends,
+so that a report updates no index, and one look-up in an index finds the best trial.
 `checkpoint_step` is the highest step saved. `flush_no` counts the attempt's flushes; the attempt's
 end copies the count to `attempt`. `config` is what the next attempt receives. A trial that an
 earlier version made has no `config` until it is claimed. `changed` holds, by path, the values of
@@ -341,8 +341,8 @@ checkpoint = table_with_id(
     sa.Column("removed_at", UtcDateTime),
 )
 """
-A checkpoint with `removed_at` is not restored, and its bytes are deleted, except those of a corrupt
-checkpoint. Retention and `discard` remove no checkpoint with `pins` above 0.
+After `removed_at` the checkpoint is not restored, and its bytes are deleted. A checkpoint with
+`pins` above 0 does not expire.
 """
 
 add_checks(checkpoint, uuid=UUID)

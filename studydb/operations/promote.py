@@ -154,7 +154,7 @@ def ask_scheduler(txn: Txn, study: Study) -> Asked:
     later. A process that cannot ask the user's code gets the scheduler's last recorded answer, if
     the rungs are the same.
 
-    A scheduler that reads which trials are underway gives no answer while a trial can be claimed.
+    A scheduler that reads which trials are underway gets no answer while a trial can be claimed.
     """
     if not study.scheduler.resumes:
         return NOTHING

@@ -14,8 +14,7 @@ def set_retention(database: Database, study: Study, keep: Keep, request: Request
     """
     Change which checkpoints are kept, for attempts that begin from now on.
 
-    Such an attempt removes, at its first save, the trial's checkpoints that are not to be kept. A
-    removed checkpoint does not come back.
+    A trial drops what is no longer kept at its next save; nothing that was dropped comes back.
     """
     with suppress(Duplicate), database.begin() as txn:
         kind, data = EventKind.RETENTION_SET, {"keep": str(keep)}

@@ -207,8 +207,7 @@ def discard(txn: Txn, *, trial_id: int) -> None:
     """
     Mark all checkpoints of a locked, ended trial as removed, except pinned ones.
 
-    The rows are locked first, by ascending id, because a retry of a clone of the trial can pin one
-    of them without a lock of the trial.
+    The rows are locked first, by ascending id: a retry of a clone may pin one of them meanwhile.
     """
     ids = [row.id for row in txn.all(_TO_DISCARD, trial=trial_id)]
     txn.run(_DISCARD, ids=ids)
