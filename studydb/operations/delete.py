@@ -1,4 +1,4 @@
-"""Delete a study with all its rows, in transactions of bounded size."""
+"""Delete a study with all its rows; a transaction deletes at most 500 trials."""
 
 from studydb.db import Database
 from studydb.domain.errors import NotAllowed

@@ -1,7 +1,7 @@
 """
 The steps that report and finish share: lock rungs, check the fence, judge the batch.
 
-Rules judge a result before the scheduler does. Results after the first result that ends the trial
+Rules judge a result before the scheduler does. Results after the first result that gets a verdict
 are dropped. A result with `is_last` ends the trial as COMPLETED, whatever the scheduler decides.
 """
 
@@ -46,7 +46,7 @@ class Flushed:
 
     Attributes:
         held: The trial's row before the flush.
-        stored: The results of the batch to store, up to the result that ended the trial.
+        stored: The results of the batch to store, up to the first result that gets a verdict.
         summary: The trial's summary after the flush.
         verdict: The verdict on the stored results; None to continue.
         is_new: False if the batch was dropped, or stored before this flush.
@@ -78,8 +78,7 @@ def flush(txn: Txn, study: Study, *, lease: Lease, batch: Batch) -> Flushed | No
     Judge a batch of an attempt, and enter it in rungs, if the attempt holds its trial.
 
     The caller stores the results and the verdict. A batch that was stored before is not judged
-    again. Once a scheduler, a rule or a limit has ended the trial, or the trial is done, batches
-    are dropped.
+    again. If a stored verdict refuses results, the batch is dropped.
 
     Returns:
         None if the attempt no longer holds its trial.

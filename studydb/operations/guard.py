@@ -1,4 +1,4 @@
-"""Pause a study whose trials all fail alike, at its first failure, or if its code cannot decide."""
+"""Pause a study whose first trials fail alike, that fails fast, or whose code does not decide."""
 
 from studydb.db import Txn
 from studydb.domain.deciding import Undecided

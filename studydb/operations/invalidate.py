@@ -1,8 +1,8 @@
 """
 Invalidate trials whose values are wrong, or undo their invalidation.
 
-An invalidated trial keeps its rows. It leaves the best trials, the frames, the ranking of open
-rungs and the history that searchers learn from. Decisions that were made by its values stand, and
+An invalidated trial keeps its rows. It leaves the best trials, the frames, the ranking of its rungs
+and the history that searchers learn from. Decisions that were made by its values stand, and
 closed rungs do not open again. The best values of the stop rules for the study are forgotten,
 because nobody can tell which of them came from the trial.
 """

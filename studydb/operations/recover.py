@@ -1,5 +1,5 @@
 """
-Recover the trials of workers that died: any worker recovers them, 100 at a time.
+Recover the trials of workers that died. Any worker does this; a sweep recovers at most 100 trials.
 
 After an outage of the database every lease has expired. So a sweep first marks an expired lease.
 The trial is lost if the mark is still there one renewal period later. Each lost attempt is ended in
