@@ -32,7 +32,7 @@ class Txn:
         postgresql: Whether this is PostgreSQL, not SQLite. Only code in db/ reads this attribute.
         abandoned: Whether the transaction is rolled back at the end of the block.
         waits_for_disk: If False, the block turns off the wait for the disk just before its COMMIT.
-            A chain turns the wait off in its own SQL, and then sets this to True.
+            The method `chain` turns the wait off in the chain's SQL, and then sets this to True.
     """
 
     def __init__(

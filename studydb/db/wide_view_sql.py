@@ -2,8 +2,8 @@
 Wide views: `v_trial` and `v_result` of one study, with a column per parameter or metric.
 
 Each view has a comment, called its mark, which lists the study, the kind and the columns. By the
-marks, studydb finds a study's views after a rename, and drops no view that a person has made. A
-migration drops all wide views and makes them again.
+marks, studydb finds a study's views after a rename, and drops no view that a person has made. An
+upgrade of the schema drops all wide views and makes them again; a downgrade only drops them.
 """
 
 # ruff: noqa: S608  this file quotes identifiers and texts
