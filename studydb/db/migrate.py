@@ -2,10 +2,10 @@
 Make and change the schema by Alembic's migrations.
 
 The migrations are in the installed package, or in the checkout's folder `alembic`. Several
-processes may call `upgrade` at the same time; one of them migrates. Each reads the version without
-a lock. If the version is old, the process takes a lock, reads the version again, and upgrades. On
-SQLite the lock is BEGIN IMMEDIATE. On PostgreSQL it is a session-level advisory lock; a process
-that has waited 20 s for the lock goes on without it (see `_lock_database`).
+processes may call `upgrade` at the same time; one of them migrates. Each process reads the version
+without a lock. If the version is old, the process takes a lock, reads the version again, and
+upgrades. On SQLite the lock is BEGIN IMMEDIATE. On PostgreSQL it is a session-level advisory lock;
+a process that has waited 20 s for the lock goes on without it (see `_lock_database`).
 """
 
 import random
@@ -39,13 +39,17 @@ TABLE_LOCK_S = (0.5, 60.0)
 """
 How long a try to lock all tables may last: the first try, and at most each later try.
 
-The first time is shorter than PostgreSQL's `deadlock_timeout` of 1 s, so that the server ends no
-worker's transaction. An autovacuum may hold the lock of a table; the server cancels it only after
-the migration has waited for 1 s, so later tries are longer. They may end a worker's transaction.
+The first try is shorter than PostgreSQL's `deadlock_timeout` of 1 s, so that the server ends no
+worker's transaction. An autovacuum may hold the lock of a table. The server cancels the autovacuum
+only after the migration has waited for 1 s, so later tries are longer. During a later try the
+server may end a worker's transaction.
 """
 
 TABLE_LOCK_RETRY_S = (0.1, 0.5)
 """The shortest and longest wait before the next try. Workers go on during the wait."""
+
+WAL_RETRY_S = (0.01, 0.1)
+"""The shortest and longest wait before an SQLite file's journal mode is set again."""
 
 _process_lock = threading.Lock()
 
@@ -119,13 +123,24 @@ def _unchecked(storage: str) -> closing[Database]:
 
 def _make_file(path: Path) -> None:
     check_file(path)
-    try:
-        with closing(
-            sqlite3.connect(path, timeout=SQLITE_BUSY_TIMEOUT_S, isolation_level=None)
-        ) as connection:
-            connection.execute("PRAGMA journal_mode=WAL")
-    except sqlite3.Error as error:
-        raise faults.translate(error, url=str(path)) or StorageError(str(error)) from error
+    deadline_s = time.monotonic() + SQLITE_BUSY_TIMEOUT_S
+    while True:
+        try:
+            return _use_wal(path)
+        except sqlite3.Error as error:
+            # SQLite refuses this change at once, without its busy timeout, if another process
+            # makes the same change at the same moment.
+            is_busy = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
+            if not is_busy or time.monotonic() > deadline_s:
+                raise faults.translate(error, url=str(path)) or StorageError(str(error)) from error
+        time.sleep(random.uniform(*WAL_RETRY_S))  # noqa: S311  jitter, no secret
+
+
+def _use_wal(path: Path) -> None:
+    with closing(
+        sqlite3.connect(path, timeout=SQLITE_BUSY_TIMEOUT_S, isolation_level=None)
+    ) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
 
 
 @contextmanager

@@ -19,7 +19,7 @@ def register(
     capacity: Capacity | None = None,
 ) -> int:
     """
-    Insert the row of a worker process; the first worker sets when the study has started.
+    Insert the row of a worker process; the first worker's start is the start of the study.
 
     Args:
         capacity: What the worker offers to trials; None if every request fits.
