@@ -44,8 +44,7 @@ class DeviceGrant:
 
     def run_by(self, pid: int) -> None:
         """Record that this process, which leads a session, and its descendants use the devices."""
-        if self._cards:
-            self._leaders.add(pid)
+        self._leaders.add(pid)
 
     def release(self, *, patience_s: float = RELEASE_S) -> str | None:
         """

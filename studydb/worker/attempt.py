@@ -169,7 +169,7 @@ class Attempt:
             except OSError as error:
                 return self._give_up(host_error("start the process of a trial", error))
             child, self._start, self._start_s = started.child, started.start, None
-            self._holdings.grant.run_by(child.process.pid)
+            self._holdings.give_to(child)
             self._provenance = provenance(self._code.trainable, self._code.workdirs)
             self._template = started.template
             try:
