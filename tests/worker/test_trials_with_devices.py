@@ -151,6 +151,19 @@ def test_trial_of_another_slot_does_not_inherit_the_lock(start_with, devices, se
     assert locks_of(second.child.process.pid) == {f"studydb-gpu-{B}.lock"}
 
 
+def test_process_that_would_lack_a_lock_is_not_started(start_with, devices, server):
+    start_with(look, devices.take(0), server=server).finish()
+    used = {int(link.name) for link in Path(f"/proc/{server.pid}/fd").iterdir()}
+    free = [number for number in range(1000) if number not in used]
+    limit = free[3]  # room for the channel and the output alone
+    psutil.Process(server.pid).rlimit(psutil.RLIMIT_NOFILE, (limit, limit))
+
+    with pytest.raises(OSError, match="Too many open files"):
+        start_with(look, devices.take(1), server=server)
+
+    assert start_with(look, devices.take(0), server=server).finish()[-1] == Ended(End.COMPLETED)
+
+
 def with_own_program(config):
     command = ["sleep", "60"]
     print(subprocess.Popen(command, close_fds=False, start_new_session=True).pid)
@@ -312,6 +325,20 @@ def test_trial_with_devices_starts_fresh_unless_its_trainable_allows_warm_starts
 
     assert warm.starts == ["fresh", "warm", "fresh"]
     assert ["warm starts of trials with devices" in line for line in warm.printed] == [True]
+
+
+def test_worker_makes_no_template_for_devices_before_its_trainable_allows_it(
+    start_with, warm, module, devices
+):
+    trainable = module(MODULE + "train.studydb_start = 'warm'\n")
+    grant = devices.take(1)
+
+    first = metrics_of(start_with(trainable, grant, server=warm))
+    warm.templates.allow_devices(trainable)
+    second = metrics_of(start_with(trainable, grant, server=warm))
+
+    assert warm.starts == ["fresh", "warm"]
+    assert first["by"] != second["by"]
 
 
 def test_template_belongs_to_the_devices_that_its_import_could_see(
