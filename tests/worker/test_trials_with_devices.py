@@ -456,7 +456,7 @@ def test_release_does_not_wait_for_processes_of_others(devices, smi, monkeypatch
     users = {"another trial": (A, os.getpid()), "another card": (B, leader)}
     smi.list_users(users.get(case, (A, leader)))
 
-    assert grant.release(patience_s=60) is None
+    assert grant.release(patience_s=2) is None
 
 
 # the memory of trials
