@@ -448,13 +448,16 @@ def test_process_that_still_uses_a_device_is_named_and_the_device_is_given_back(
     sleeping.wait()
 
 
-@pytest.mark.parametrize("case", ["another trial", "another card", "in a container"])
+@pytest.mark.parametrize("case", ["another trial", "another card", "in a container", "hidden"])
 def test_release_does_not_wait_for_processes_of_others(devices, smi, monkeypatch, case):
     grant = devices.take(1)
     grant.run_by(leader := ended_process())
     if case == "in a container":
         monkeypatch.setattr(grants, "has_host_pids", lambda: False)
-    users = {"another trial": (A, os.getpid()), "another card": (B, leader)}
+    if case == "hidden":  # /proc does not show the processes of other users
+        monkeypatch.setattr(grants, "session_of", lambda _: None)
+    own = (A, os.getpid())
+    users = {"another trial": own, "hidden": own, "another card": (B, leader)}
     smi.list_users(users.get(case, (A, leader)))
 
     assert grant.release(patience_s=2) is None
