@@ -24,6 +24,7 @@ from studydb.devices.families import CUDA
 from studydb.domain.failures import Failure
 from studydb.domain.records import Trainable, TrainableKind
 from studydb.domain.space.search_space import Space
+from studydb.processes import start_of
 from studydb.worker.fork_server_client import ForkServer
 from studydb.worker.holdings import NOTHING_HELD, Holdings
 from studydb.worker.templates import Templates
@@ -178,15 +179,15 @@ def test_device_stays_locked_while_a_program_of_a_dead_trial_uses_it(start_with,
     program = psutil.Process(int(eventually(lambda: attempt.printed)))
     psutil.Process(server.pid).suspend()  # so that nothing kills the program
     attempt.child.kill()
-    psutil.wait_procs([psutil.Process(attempt.child.process.pid)], timeout=0)
+    eventually(lambda: start_of(attempt.child.process.pid) is None, what="its end")
     grant.release(patience_s=0)
 
     assert locks_of(program.pid) == {f"studydb-gpu-{A}.lock"}
     assert devices.free() == 1
 
     psutil.Process(server.pid).resume()
-    eventually(lambda: devices.free() == 2, what="the end of the program")
-    assert not psutil.pid_exists(program.pid) or program.status() == psutil.STATUS_ZOMBIE
+    eventually(lambda: devices.free() == 2, what="its device")
+    eventually(lambda: start_of(program.pid) is None, what="the end of the program")
 
 
 def test_command_of_a_trial_keeps_its_device_locked(start_with, devices, tmp_path):
@@ -252,7 +253,7 @@ def test_device_of_a_killed_worker_is_free_only_after_its_trial(tmp_path):
     assert devices.take(1) is None
     server.resume()
     assert eventually(lambda: devices.take(1), what="the end of the trial")
-    assert not psutil.pid_exists(trial.pid) or trial.status() == psutil.STATUS_ZOMBIE
+    eventually(lambda: start_of(trial.pid) is None, what="the end of the trial")
 
 
 def read(path):
