@@ -71,7 +71,7 @@ def is_alive(process: "Process") -> bool:
     try:
         started = _read_start(process.pid)
     except _UnreadableError:
-        return _exists(process.pid)
+        return exists(process.pid)
     return started is not None and process.started in (started, _UNKNOWN_START)
 
 
@@ -102,7 +102,8 @@ def _read_start(pid: int) -> int | None:
         raise _UnreadableError from cause
 
 
-def _exists(pid: int) -> bool:
+def exists(pid: int) -> bool:
+    """Whether a process has this pid, although /proc may hide it from this user (hidepid)."""
     try:
         os.kill(pid, 0)
     except PermissionError:  # the process exists, and belongs to another user

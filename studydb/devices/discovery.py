@@ -70,8 +70,9 @@ def find_devices(asked: str, environ: Mapping[str, str] = os.environ) -> Offer:
     cards = nvidia_smi.list_cards() if family is CUDA else ()
     inherited = _inherited(family, cards, environ)
     if asked.strip().casefold() == AUTO:
-        devices = _all_of(cards) if inherited is None else inherited
-        return Offer(family, devices) if devices else Offer()
+        if inherited is None:  # a batch job without GPUs may see those of other jobs
+            inherited = () if _BATCH_JOB in environ else _all_of(cards)
+        return Offer(family, inherited) if inherited else Offer()
     return _typed(asked, family, cards, inherited, environ)
 
 

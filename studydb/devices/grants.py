@@ -12,7 +12,7 @@ from studydb.devices import nvidia_smi
 from studydb.devices.discovery import Device, Offer, find_devices
 from studydb.devices.families import CUDA
 from studydb.devices.lock_files import WHOLE, LockFile, lock_directory, turn
-from studydb.processes import has_host_pids, session_of
+from studydb.processes import exists, has_host_pids, session_of
 
 RELEASE_S = 10.0
 """How long to wait until the driver has freed what the processes of a trial have used."""
@@ -44,8 +44,7 @@ class DeviceGrant:
 
     def run_by(self, pid: int) -> None:
         """Record that this process, which leads a session, and its descendants use the devices."""
-        if self._cards:
-            self._leaders.add(pid)
+        self._leaders.add(pid)
 
     def release(self, *, patience_s: float = RELEASE_S) -> str | None:
         """
@@ -84,7 +83,7 @@ class DeviceGrant:
         return tuple(
             (card, pid)
             for card, pid in nvidia_smi.list_users()
-            if card in self._cards and session_of(pid) in {None, *self._leaders}
+            if card in self._cards and (session_of(pid) in self._leaders or not exists(pid))
         )
 
 

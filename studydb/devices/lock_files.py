@@ -46,8 +46,13 @@ def lock_directory(environ: Mapping[str, str] = os.environ) -> Path:
 
     Raises:
         UsageError: The directory that the environment names cannot be used.
-        HostError: This host has no directory for all users.
+        HostError: This host has no directory for all users, or no locks that processes inherit.
     """
+    if not hasattr(fcntl, "F_OFD_SETLK"):
+        raise HostError(
+            "Devices can be locked on Linux only. Start the worker with --gpus none; its trials "
+            "then see what it sees."
+        )
     if named := environ.get(LOCK_DIR):
         mode = _mode(named)
         if mode is None or not os.access(named, os.W_OK | os.X_OK):
@@ -136,18 +141,21 @@ class LockFile:
     def _set(self, kind: int, start: int, length: int) -> bool:
         try:
             self._call(fcntl.F_OFD_SETLK, kind, start, length)
-        except OSError as cause:
-            if cause.errno in (errno.EAGAIN, errno.EACCES):
-                return False
-            raise HostError(
-                f"This host cannot lock {self.path}: {cause.strerror}. Name a local directory in "
-                f"{LOCK_DIR}, or start the worker with --gpus none."
-            ) from cause
+        except (BlockingIOError, PermissionError):
+            return False
         return True
 
     def _call(self, command: int, kind: int, start: int, length: int) -> tuple[int, ...]:
         request = _LOCK.pack(kind, os.SEEK_SET, start, length, 0)
-        return _LOCK.unpack(fcntl.fcntl(self.descriptor, command, request))
+        try:
+            return _LOCK.unpack(fcntl.fcntl(self.descriptor, command, request))
+        except (BlockingIOError, PermissionError):  # somebody else has the lock
+            raise
+        except OSError as cause:
+            raise HostError(
+                f"This host cannot lock {self.path}: {cause.strerror}. Name a local directory in "
+                f"{LOCK_DIR}, or start the worker with --gpus none."
+            ) from cause
 
 
 @contextmanager

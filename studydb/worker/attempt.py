@@ -169,7 +169,7 @@ class Attempt:
             except OSError as error:
                 return self._give_up(host_error("start the process of a trial", error))
             child, self._start, self._start_s = started.child, started.start, None
-            self._holdings.grant.run_by(child.process.pid)
+            self._holdings.give_to(child)
             self._provenance = provenance(self._code.trainable, self._code.workdirs)
             self._template = started.template
             try:
@@ -537,10 +537,11 @@ class Attempt:
 
     def _may_keep(self, ended: Ended) -> bool:
         is_orderly = ended.end in (End.COMPLETED, End.STOPPED) and ended.failure is None
-        is_reusable = self._code.trainable.kind != TrainableKind.COMMAND
-        is_allowed = self._equipment.options.warm_starts and self._holdings.may_be_kept
+        is_command = self._code.trainable.kind == TrainableKind.COMMAND
+        is_reusable = not is_command and self._holdings.may_be_kept
+        is_allowed = self._equipment.options.warm_starts and is_reusable
         # A stopping worker keeps the process, too; its slot ends it once the trial's end is stored.
-        return ended.kept and is_orderly and is_reusable and is_allowed and not self._held.is_lost
+        return ended.kept and is_orderly and is_allowed and not self._held.is_lost
 
     def _was_asked_to_stop(self) -> bool:
         """

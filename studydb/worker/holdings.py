@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from studydb.child.job import Job, TrainableImport
 from studydb.devices import NO_DEVICES, DeviceGrant, MemoryLimit
 from studydb.domain.failures import Failure
+from studydb.worker.children import ChildProcess
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,11 @@ class Holdings:
             memory_bytes=self.memory.size_bytes,
             cgroup=None if cgroup is None else str(cgroup),
         )
+
+    def give_to(self, child: ChildProcess) -> None:
+        """Record that the devices are used by this process and its descendants."""
+        if self.grant.names:
+            self.grant.run_by(child.process.pid)
 
     def why_killed(self) -> str | None:
         """Say that the kernel has killed the trial because of its limit; None if it has not."""

@@ -64,6 +64,12 @@ def test_worker_without_a_variable_offers_all_cards_by_uuid(environ, smi):
     assert offered(environ) == UUIDS
 
 
+def test_batch_job_without_gpus_is_offered_none_but_those_that_are_typed(environ, smi):
+    assert offered(environ, SLURM_JOB_ID="7") == ()
+    assert offered(environ, "0,1", SLURM_JOB_ID="7") == ("0", "1")
+    assert offered(environ, SLURM_JOB_ID="7", CUDA_VISIBLE_DEVICES="1") == ("1",)
+
+
 def test_card_with_mig_instances_is_offered_as_its_instances(environ, smi):
     smi.list_cards(A, B, instances=INSTANCES)
 

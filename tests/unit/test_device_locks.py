@@ -1,5 +1,7 @@
 """Locks of devices: what excludes what, and lock files that other users have made."""
 
+import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -281,6 +283,17 @@ def test_directory_of_the_locks_is_the_first_in_which_every_user_may_make_files(
 
     folders[1].chmod(0o755)
     check_refused(["1777", "STUDYDB_LOCK_DIR"], lock_directory, {}, error=HostError)
+
+
+def test_host_without_inherited_locks_says_so(worker, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(fcntl, "fcntl", refuse)
+    check_refused(["cannot lock", "STUDYDB_LOCK_DIR"], worker(A).free, error=HostError)
+
+    monkeypatch.delattr(fcntl, "F_OFD_SETLK")
+    check_refused(["Linux only", "--gpus none"], lock_directory, {}, error=HostError)
 
 
 def test_name_of_a_lock_stays_in_its_directory(tmp_path):

@@ -24,6 +24,7 @@ from studydb.devices.families import CUDA
 from studydb.domain.failures import Failure
 from studydb.domain.records import Trainable, TrainableKind
 from studydb.domain.space.search_space import Space
+from studydb.processes import start_of
 from studydb.worker.fork_server_client import ForkServer
 from studydb.worker.holdings import NOTHING_HELD, Holdings
 from studydb.worker.templates import Templates
@@ -151,6 +152,19 @@ def test_trial_of_another_slot_does_not_inherit_the_lock(start_with, devices, se
     assert locks_of(second.child.process.pid) == {f"studydb-gpu-{B}.lock"}
 
 
+def test_process_that_would_lack_a_lock_is_not_started(start_with, devices, server):
+    start_with(look, devices.take(0), server=server).finish()
+    used = {int(link.name) for link in Path(f"/proc/{server.pid}/fd").iterdir()}
+    free = [number for number in range(1000) if number not in used]
+    limit = free[3]  # room for the channel and the output alone
+    psutil.Process(server.pid).rlimit(psutil.RLIMIT_NOFILE, (limit, limit))
+
+    with pytest.raises(OSError, match="Too many open files"):
+        start_with(look, devices.take(1), server=server)
+
+    assert start_with(look, devices.take(0), server=server).finish()[-1] == Ended(End.COMPLETED)
+
+
 def with_own_program(config):
     command = ["sleep", "60"]
     print(subprocess.Popen(command, close_fds=False, start_new_session=True).pid)
@@ -165,15 +179,15 @@ def test_device_stays_locked_while_a_program_of_a_dead_trial_uses_it(start_with,
     program = psutil.Process(int(eventually(lambda: attempt.printed)))
     psutil.Process(server.pid).suspend()  # so that nothing kills the program
     attempt.child.kill()
-    psutil.wait_procs([psutil.Process(attempt.child.process.pid)], timeout=0)
+    eventually(lambda: start_of(attempt.child.process.pid) is None, what="its end")
     grant.release(patience_s=0)
 
     assert locks_of(program.pid) == {f"studydb-gpu-{A}.lock"}
     assert devices.free() == 1
 
     psutil.Process(server.pid).resume()
-    eventually(lambda: devices.free() == 2, what="the end of the program")
-    assert not psutil.pid_exists(program.pid) or program.status() == psutil.STATUS_ZOMBIE
+    eventually(lambda: devices.free() == 2, what="its device")
+    eventually(lambda: start_of(program.pid) is None, what="the end of the program")
 
 
 def test_command_of_a_trial_keeps_its_device_locked(start_with, devices, tmp_path):
@@ -239,7 +253,7 @@ def test_device_of_a_killed_worker_is_free_only_after_its_trial(tmp_path):
     assert devices.take(1) is None
     server.resume()
     assert eventually(lambda: devices.take(1), what="the end of the trial")
-    assert not psutil.pid_exists(trial.pid) or trial.status() == psutil.STATUS_ZOMBIE
+    eventually(lambda: start_of(trial.pid) is None, what="the end of the trial")
 
 
 def read(path):
@@ -314,6 +328,20 @@ def test_trial_with_devices_starts_fresh_unless_its_trainable_allows_warm_starts
     assert ["warm starts of trials with devices" in line for line in warm.printed] == [True]
 
 
+def test_worker_makes_no_template_for_devices_before_its_trainable_allows_it(
+    start_with, warm, module, devices
+):
+    trainable = module(MODULE + "train.studydb_start = 'warm'\n")
+    grant = devices.take(1)
+
+    first = metrics_of(start_with(trainable, grant, server=warm))
+    warm.templates.allow_devices(trainable)
+    second = metrics_of(start_with(trainable, grant, server=warm))
+
+    assert warm.starts == ["fresh", "warm"]
+    assert first["by"] != second["by"]
+
+
 def test_template_belongs_to_the_devices_that_its_import_could_see(
     start_with, warm, module, devices
 ):
@@ -344,18 +372,19 @@ def test_template_keeps_no_device_locked(start_with, warm, module, devices):
     assert devices.take(2) is not None
 
 
-@pytest.mark.parametrize("name", ["nvidia0", "libcuda.so.1"])
+@pytest.mark.parametrize(
+    "touched",
+    [
+        ("/dev/nvidia0", "the import has opened the device /dev/nvidia0"),
+        ("/usr/lib/libcuda.so.1", "the import has loaded libcuda"),
+    ],
+)
 def test_template_whose_import_has_touched_a_device_is_not_used(
-    start_with, warm, module, tmp_path, name
+    start_with, warm, module, devices, touched
 ):
-    devices, path = Devices(Offer(CUDA, (Device(A, A, A),)), tmp_path), tmp_path / name
-    path.write_bytes(b"\0" * 4096)
+    path, reason = touched
     opened = (
-        "import mmap\n"
-        f"with open({str(path)!r}, 'rb') as file:\n"
-        "    MAPPED = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)\n"
-        "from studydb.child import fork_safety\n"
-        f"fork_safety._DEVICES = ({str(tmp_path / 'nvidia')!r},)\n"
+        f"from studydb.child import fork_safety\nfork_safety.mapped_files = lambda: {{{path!r}}}\n"
     )
     trainable = module(opened + MODULE + "train.studydb_start = 'warm'\n")
     warm.templates.allow_devices(trainable)
@@ -366,8 +395,8 @@ def test_template_whose_import_has_touched_a_device_is_not_used(
         warm.templates.allow_devices(trainable)
 
     assert warm.starts == ["fresh", "fresh"]
-    assert len(warm.printed) == 1
-    assert "device" in warm.printed[0]
+    (line,) = warm.printed
+    assert line.startswith(f"each trial with devices imports the trainable anew, because {reason}")
 
 
 # the memory of devices
@@ -420,16 +449,19 @@ def test_process_that_still_uses_a_device_is_named_and_the_device_is_given_back(
     sleeping.wait()
 
 
-@pytest.mark.parametrize("case", ["another trial", "another card", "in a container"])
+@pytest.mark.parametrize("case", ["another trial", "another card", "in a container", "hidden"])
 def test_release_does_not_wait_for_processes_of_others(devices, smi, monkeypatch, case):
     grant = devices.take(1)
     grant.run_by(leader := ended_process())
     if case == "in a container":
         monkeypatch.setattr(grants, "has_host_pids", lambda: False)
-    users = {"another trial": (A, os.getpid()), "another card": (B, leader)}
+    if case == "hidden":  # /proc does not show the processes of other users
+        monkeypatch.setattr(grants, "session_of", lambda _: None)
+    own = (A, os.getpid())
+    users = {"another trial": own, "hidden": own, "another card": (B, leader)}
     smi.list_users(users.get(case, (A, leader)))
 
-    assert grant.release(patience_s=60) is None
+    assert grant.release(patience_s=2) is None
 
 
 # the memory of trials
