@@ -278,9 +278,7 @@ def test_a_reservation_ends_when_its_trial_runs_elsewhere(database, study):
     assert arrange.rows(database, "SELECT reserved_for FROM worker ORDER BY id")[0] == (None,)
 
 
-def test_a_class_whose_trials_are_locked_does_not_hide_the_others(
-    database, study, storage_url
-):
+def test_a_class_whose_trials_are_locked_does_not_hide_the_others(database, study, storage_url):
     if not database.features.concurrent_writers:
         pytest.skip("SQLite has one writer at a time")
     put(database, study, "gpus=1", "cpus=1")
