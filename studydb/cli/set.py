@@ -7,7 +7,7 @@ import click
 
 from studydb.cli.create import read_code
 from studydb.cli.opening import opened_study
-from studydb.cli.options import Storage, storage_option, study_argument
+from studydb.cli.options import Storage, TrialWord, storage_option, study_argument
 from studydb.domain.errors import UsageError
 from studydb.domain.limits import LIMITS
 from studydb.domain.resources import read_resources
@@ -34,6 +34,7 @@ class _WithCommand(click.Command):
 @click.option(
     "--trial",
     "trials",
+    type=TrialWord(),
     multiple=True,
     metavar="N",
     help="A trial, by its number or name, to which resources=… applies. Repeatable.",
@@ -48,7 +49,7 @@ def set(  # noqa: A001  the command
     settings: Sequence[str],
     report_regex: str | None,
     report_file: str | None,
-    trials: Sequence[str],
+    trials: Sequence[int | str],
     storage: Storage,
 ) -> None:
     """
@@ -100,7 +101,9 @@ def set(  # noqa: A001  the command
     if keep is not None:
         click.echo(f"{later} keep checkpoints by {visible(str(record.keep))}.")
     if resources is not None:
-        which = f"trial {', '.join(map(visible, trials))}" if trials else "each trial"
+        which = (
+            f"trial {', '.join(visible(str(one)) for one in trials)}" if trials else "each trial"
+        )
         click.echo(f"Study {name!r}: {which} needs {read_resources('resources', resources)}.")
     if record.trainable is not None and code is not None:
         click.echo(f"{later} run {visible(record.trainable.name)}.")

@@ -26,6 +26,7 @@ def devices(stage, n):
     )
 
 
+@pytest.mark.row("C10")
 def test_each_trial_sees_a_gpu_of_its_own(stage, gpu):
     given = {"CUDA_VISIBLE_DEVICES": f"{gpu}-a,{gpu}-b"}
     stage.create("sharing:look", num_trials=3, resources={"gpus": 1})
@@ -51,6 +52,7 @@ def test_halves_of_a_gpu_run_together(sqlite_stage, gpu):
     assert seen(sqlite_stage) == [gpu] * 3
 
 
+@pytest.mark.row("C10")
 def test_two_workers_of_a_host_share_its_gpus(sqlite_stage, gpu):
     given = {"CUDA_VISIBLE_DEVICES": f"{gpu}-a,{gpu}-b,{gpu}-c"}
     sqlite_stage.create("sharing:look", num_trials=6, resources="gpus=1")
@@ -80,6 +82,7 @@ def test_a_worker_with_the_tag_runs_the_study(sqlite_stage):
     assert sqlite_stage.run(tag="a100") == 0
 
 
+@pytest.mark.row("A6")
 def test_a_worker_leaves_what_does_not_fit_and_status_says_so(sqlite_stage):
     study = sqlite_stage.create("sharing:look", num_trials=2, searcher=None)
     study.enqueue({}, resources={"licence": 2, "cpus": 1})
