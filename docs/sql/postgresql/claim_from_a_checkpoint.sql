@@ -9,7 +9,7 @@ WITH runnable AS (
     WHERE trial.study_id = :study
         AND trial.state = 'PENDING'
         AND trial.ready
-        AND trial.resource_class = :fits
+        AND trial.resource_class = ''
         AND (SELECT study.status FROM study WHERE study.id = :study) = 'RUNNING'
         AND (trial.priority, trial.number) > (:after_priority, :after_number)
     ORDER BY trial.priority, trial.number

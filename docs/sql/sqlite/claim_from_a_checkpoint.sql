@@ -10,7 +10,7 @@ FROM trial
 WHERE trial.study_id = :study
     AND trial.state = 'PENDING'
     AND trial.ready = 1
-    AND trial.resource_class = :fits
+    AND trial.resource_class = ''
     AND (SELECT study.status FROM study WHERE study.id = :study) = 'RUNNING'
     AND (trial.priority, trial.number) > (:after_priority, :after_number)
 ORDER BY trial.priority, trial.number
