@@ -210,7 +210,7 @@ def _create(
 
 
 def _created(database: Database, new: NewStudy, code: Code | None) -> Record:
-    """Store the code's bound objects, then the study; if no study was stored, remove the objects."""
+    """Store the code's bound objects, then the study; remove them if no study was stored."""
     if isinstance(code, WithParameters):
         _refuse_taken(database, new.name)
     store = database.locations.store_url(new.checkpoints)
