@@ -10,14 +10,14 @@ from studydb.domain.text.display import size_text
 
 @click.command()
 @study_argument
-@click.option("--dry-run", is_flag=True, help="Delete nothing; print how much would be deleted.")
+@click.option("--dry-run", is_flag=True, help="Delete nothing; say what would be deleted.")
 @storage_option
 def gc(*, name: str, dry_run: bool, storage: Storage) -> None:
     """
     Delete the bytes of removed checkpoints of NAME that a crash or a failing store has left.
 
-    Workers delete the bytes of a checkpoint when they remove it, so usually nothing is left. You
-    can run the command while workers run. Kept checkpoints and damaged checkpoints stay.
+    Workers delete what their trials no longer keep at once, so there is usually nothing. The
+    command may run while workers do. Kept checkpoints and damaged ones stay.
     """
     with opened_study(storage, name) as study:
         done = study.gc(dry_run=dry_run)

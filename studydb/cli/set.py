@@ -52,11 +52,11 @@ def set(  # noqa: A001  the command
     keep='last=3, best=1, every=10' says which checkpoints attempts that start later keep; see
     `studydb create --help`.
 
-    With checkpoints=URL, attempts that start later save to URL: a directory that all workers see,
-    or inline: (the database). Older checkpoints stay in their store, and are restored from there.
+    Attempts that start later save to URL: a directory that all workers see, or inline: (the
+    database). Older checkpoints stay in their store, and trials are restored from that store.
 
-    With trainable=M:F or a command, attempts that start later run this code, signed with your key.
-    Running attempts go on with the former code. Workers need no restart.
+    They run the function M:F, or the command, signed with your key. Workers need no restart.
+    Running attempts go on with the former code.
     """
     given = read_settings(settings)
     checkpoints, trainable = given.pop("checkpoints", None), given.pop("trainable", None)

@@ -12,7 +12,7 @@ from studydb.study.collecting import Collected, collect
 
 
 class CheckpointRequests:
-    """The methods of `Study` that change checkpoints."""
+    """What `Study` inherits."""
 
     database: Database
     record: Record
@@ -24,16 +24,16 @@ class CheckpointRequests:
         """
         Pin a checkpoint of a trial (number or name), so that it is kept; or remove such pins.
 
-        A pinned checkpoint is kept whatever the study's `keep` says, until its pin is removed.
-        After that, if `keep` does not keep the checkpoint, the next save of its trial removes it,
-        or `stop(trial, discard_checkpoints=True)`.
+        A pinned checkpoint is kept whatever the study's `keep` says, until its pin is removed. A
+        checkpoint whose pin was removed, and that `keep` does not keep, goes when its trial saves
+        again, or by `stop(trial, discard_checkpoints=True)`.
 
         Args:
-            step: The step of the checkpoint; None for the newest, or with `remove` for all.
+            step: The step of the checkpoint; None for the newest one, or for all with `remove`.
             remove: Remove the pins of people; clones keep theirs.
 
         Returns:
-            The steps of the checkpoints that the call has pinned or unpinned.
+            The steps of the checkpoints that are now pinned, or no longer pinned.
 
         Raises:
             UnknownTrial: The study has no such trial.
@@ -54,6 +54,6 @@ class CheckpointRequests:
             dry_run: Delete nothing; return what would be deleted.
 
         Returns:
-            The number of checkpoints, their bytes, and the URLs whose store fails on this host.
+            How many checkpoints, their bytes, and the URLs whose store fails on this host.
         """
         return collect(self.database, self.record, dry_run=dry_run)

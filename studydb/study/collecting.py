@@ -1,4 +1,4 @@
-"""Delete the bytes of removed checkpoints that a crash or a failing store has left."""
+"""Delete what retention has removed and a crash, or a failing store, has left behind."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +12,7 @@ from studydb.operations.removed_checkpoints import read_removed
 from studydb.study.storage import read_patiently, write_patiently
 
 BATCH = 100
-"""How many checkpoints' bytes are deleted before their rows are deleted."""
+"""How many checkpoints are deleted before their rows are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ def collect(database: Database, study: Study, *, dry_run: bool) -> Collected:
     """
     Delete the bytes, then the rows, of a study's removed checkpoints, 100 at a time.
 
-    The rows are deleted last. So if this process dies, a later call finds the rows that are left.
-    Several processes can collect at the same time.
+    A row goes after its bytes. So if this process dies, a later call finds what is left; several
+    processes may collect at once.
     """
     n, size_bytes, after_number = 0, 0, -1
     left: list[str] = []
