@@ -34,8 +34,8 @@ def workers(*, name: str | None, limit: int, form: str, storage: Storage) -> Non
     """
     List the workers of all studies, or of NAME, newest first.
 
-    health: alive, draining (a person has asked it to end), silent (not seen for longer than its
-    lease), dead (a process of this host that does not exist any more), or ended.
+    health: alive, draining (asked to end), silent (not seen for longer than its lease), dead (a
+    process of this host that no longer exists), or ended.
     """
     from studydb.operations.workers import list_workers
 
