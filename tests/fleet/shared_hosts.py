@@ -23,6 +23,9 @@ LEASE_S = 4.0
 SIZES = ((1, 1), (2, 1), (2, 2), (4, 2), (4, 4), (6, 2), (8, 4), (8, 8))
 """The cpus and gpus that each worker offers; the gpus are an amount of the name "card"."""
 
+WEIGHTS = (8, 8, 8, 3, 1)
+"""How frequent each shape is: two of eight workers fit the last one, and only when empty."""
+
 SHAPES = ("cpus=1", "cpus=2, card=1", "cpus=1, card=0.5", "cpus=4, card=2", "cpus=8")
 
 
@@ -193,8 +196,7 @@ def run(
         max_losses=100,
         storage=storage,
     )
-    for _ in range(n_trials):
-        shape = rng.choice(SHAPES)
+    for shape in rng.choices(SHAPES, weights=WEIGHTS, k=n_trials):
         study.enqueue({"asked": shape}, resources=shape)
     options = {"lease": LEASE_S, "slots": slots, "reserve_after": reserve_after_s}
     capacities: dict[str, Capacity] = {}

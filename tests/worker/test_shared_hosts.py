@@ -7,6 +7,8 @@ import pytest
 from fleet import shared_hosts
 from harness import postgres
 
+pytestmark = pytest.mark.timeout(1600)
+
 NIGHTLY = bool(os.environ.get("STUDYDB_NIGHTLY"))
 
 
@@ -14,7 +16,7 @@ NIGHTLY = bool(os.environ.get("STUDYDB_NIGHTLY"))
 def outcome(crashable_server, tmp_path_factory):
     """A small fleet; by night 8 workers and 2,000 trials."""
     options = (
-        {"n_trials": 2000, "seconds": (0.5, 2.0), "kills": 12, "timeout_s": 1200.0}
+        {"n_trials": 2000, "seconds": (0.3, 1.2), "kills": 12, "timeout_s": 1500.0}
         if NIGHTLY
         else {
             "n_trials": 60,
