@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from math import inf
 from time import monotonic
 
 from studydb.db import Database
@@ -20,6 +21,9 @@ While it has none, claims are the same as without this module.
 
 RESUME_SCAN_S = 2.0
 """As in `lease/acquire.py`: how long claims skip the part of the queue that was empty."""
+
+
+NEVER = -inf
 
 
 class Fitting:
@@ -53,7 +57,7 @@ class Fitting:
         """
         self._database, self._study, self._worker_id = database, study, worker_id
         self._clock_s = clock_s
-        self._learned_s = self._scanned_s = float("-inf")
+        self._learned_s = self._scanned_s = NEVER
         self._turn = threading.Lock()
         self._refused: set[str] = set()
         self.ledger = Ledger(capacity)
@@ -83,8 +87,14 @@ class Fitting:
             self.queues.learn(read_classes(self._database, self._study))
 
     def look(self) -> list[str] | None:
-        """Read the queues; return the classes that fit now, or None in a study without classes."""
-        self.learn()
+        """
+        Read the queues; return the classes that fit now, or None in a study without classes.
+
+        A look at a study without classes reads nothing here: it sees each trial that waits, and a
+        claim that then finds none reads the classes.
+        """
+        if self._learned_s == NEVER:
+            self.learn()
         if not self.is_classed:
             return None
         if self._turn.acquire(blocking=False):  # else another slot searches, and reads the queues
