@@ -58,7 +58,7 @@ class Fitting:
         self._database, self._study, self._worker_id = database, study, worker_id
         self._clock_s = clock_s
         self._learned_s = self._scanned_s = NEVER
-        self._turn = threading.Lock()
+        self._turn, self._learning = threading.Lock(), threading.Lock()
         self._refused: set[str] = set()
         self.ledger = Ledger(capacity)
         self.queues = ClassQueues(
@@ -80,11 +80,16 @@ class Fitting:
         return self.queues.is_classed
 
     def learn(self, *, now: bool = False) -> None:
-        """Read the study's classes if that is due, or `now`."""
-        now_s = self._clock_s()
-        if now or now_s - self._learned_s >= LEARN_S:
-            self._learned_s = now_s
-            self.queues.learn(read_classes(self._database, self._study))
+        """
+        Read the study's classes if that is due, or `now`.
+
+        Slots that come meanwhile wait: before the first read they would claim as if no trial asked
+        for anything.
+        """
+        with self._learning:
+            if now or self._clock_s() - self._learned_s >= LEARN_S:
+                self.queues.learn(read_classes(self._database, self._study))
+                self._learned_s = self._clock_s()
 
     def look(self) -> list[str] | None:
         """

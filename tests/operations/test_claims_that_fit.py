@@ -1,5 +1,6 @@
 """Claims, asks and promotions in a study whose trials ask for resources."""
 
+import threading
 from contextlib import closing
 
 import pytest
@@ -11,6 +12,7 @@ from studydb.domain.errors import InvalidSpec, NotAllowed, StorageTransient
 from studydb.domain.life.states import Reason
 from studydb.domain.records import Batch
 from studydb.domain.resources import Capacity, Resources, read_capacity, read_resources
+from studydb.lease import fitting
 from studydb.lease.acquire import Acquirer
 from studydb.lease.fitting import Fitting
 from studydb.operations.enqueue import enqueue
@@ -340,3 +342,28 @@ def test_a_claim_without_an_answer_keeps_the_turn(database, study, monkeypatch):
     assert other.acquire() is None
     assert lost.acquire().lease.number == 0
     assert other.acquire().lease.number == 1
+
+
+def test_slots_wait_until_the_first_of_them_has_read_the_requests(database, study, monkeypatch):
+    put(database, study, "gpus=1")
+    node = Node(database, study, read_capacity(gpus=1))
+    is_reading, may_end = threading.Event(), threading.Event()
+
+    def read_slowly(*given):
+        is_reading.set()
+        assert may_end.wait(10.0)
+        return read_classes(*given)
+
+    monkeypatch.setattr(fitting, "read_classes", read_slowly)
+    first = threading.Thread(target=node.fitting.learn)
+    first.start()
+    assert is_reading.wait(10.0)
+    second = threading.Thread(target=node.fitting.learn)
+    second.start()
+    second.join(0.1)
+    assert second.is_alive()
+
+    may_end.set()
+    first.join()
+    second.join()
+    assert node.fitting.is_classed
