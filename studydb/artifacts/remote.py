@@ -118,6 +118,8 @@ class RemoteStore:
     process that is forked must not use the store before.
     """
 
+    is_remote = True
+
     def __init__(self, url: str) -> None:
         self._url = check_remote_url(url)
         self._scheme = SCHEMES[urlsplit(url).scheme]

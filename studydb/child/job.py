@@ -58,6 +58,7 @@ class Job:
         next_decision_step: Reports at this step or later wait for the worker's answer; None if
             reports do not wait for a decision.
         may_keep: Whether the process may wait for another attempt after this one.
+        cache_bytes: The limit of this host's cache of remote checkpoints; 0 for no cache.
     """
 
     to_import: TrainableImport
@@ -81,6 +82,7 @@ class Job:
     time_total_s: float = 0.0
     next_decision_step: int | None = None
     may_keep: bool = False
+    cache_bytes: int = 0
 
     @property
     def start_step(self) -> int:

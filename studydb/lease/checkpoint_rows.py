@@ -104,8 +104,9 @@ class Checkpoints:
             url=checkpoint.url,
             digest=checkpoint.digest,
             step=checkpoint.step,
+            size_bytes=checkpoint.size_bytes,
             data=data,
-            store=stores.store_of(checkpoint.url),
+            stores=stores,
         )
 
     def record(self, held: HeldAttempt, saved: Saved, stores: Stores) -> None:

@@ -11,13 +11,14 @@ from typing import Any, Self
 from studydb.artifacts import INLINE, is_signed
 from studydb.artifacts.checkpoint_files import Restored, fetch
 from studydb.artifacts.checkpoint_records import Restore
+from studydb.artifacts.restore_cache import open_cache
 from studydb.db import Database
 from studydb.domain import records
 from studydb.domain.errors import CheckpointError
 from studydb.domain.records import CheckpointKind, KeptCheckpoint
 from studydb.operations.refresh import refreshed
 from studydb.operations.restore import kept, newest, restore
-from studydb.settings import SIGNING_KEY, load_keyring
+from studydb.settings import SIGNING_KEY, cache_size_bytes, load_keyring
 from studydb.study.storage import read_patiently
 
 DICT_FILE = "checkpoint.pkl"
@@ -111,10 +112,17 @@ class Checkpoint:
         if row.url == INLINE:
             data = read_patiently(lambda: restore(database, checkpoint=row))
         kind = CheckpointKind(row.kind)
-        what = Restore(kind=kind, url=row.url, digest=row.digest, step=row.step, data=data)
         study = read_patiently(lambda: refreshed(database, self._study))
-        store = database.locations.checkpoint_stores(study).store_of(row.url)
-        return fetch(store, what, target=target)
+        what = Restore(
+            kind=kind,
+            url=row.url,
+            digest=row.digest,
+            step=row.step,
+            size_bytes=row.size_bytes,
+            data=data,
+            stores=database.locations.checkpoint_stores(study),
+        )
+        return fetch(what, target=target, cache=open_cache(cache_size_bytes()))
 
     def _verify(self) -> None:
         """Refuse a checkpoint that no key of yours signed, because reading it can run code."""

@@ -144,7 +144,8 @@ class Attempt:
                 continue
             if not outcome.unrestorable or usable is None:
                 return outcome
-            checkpoint = self._equipment.checkpoints.mark_corrupt(self._held, usable[0])
+            why = outcome.failure.message if outcome.failure else ""
+            checkpoint = self._equipment.checkpoints.mark_corrupt(self._held, usable[0], why=why)
 
     def _run_child(self, restore: Restore | None) -> Outcome:
         directory = self._equipment.log_dir(self._held.lease)
@@ -236,6 +237,7 @@ class Attempt:
                 claim.lease.bracket, restore.step if restore else 0
             ),
             may_keep=self._equipment.options.warm_starts,
+            cache_bytes=self._equipment.options.cache_bytes,
         )
 
     @property
