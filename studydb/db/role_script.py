@@ -38,7 +38,7 @@ WORKER_UPDATES = {
         *("next_number", "next_draw", "num_draws", "n_counted", "n_running", "points"),
         *("status", "paused_by", "pause_reason"),  # a worker's transaction pauses the study
         *("proposer_token", "proposer_worker_id", "proposer_expires_at"),
-        *("best_values", "started_at"),
+        *("best_values", "started_at", "checkpoint_bytes"),
     ),
     "trial": (
         *("state", "reason", "ready", "ready_at", "request", "request_now", "paused_by"),

@@ -20,7 +20,7 @@ from studydb.lease.held import HeldAttempt
 from studydb.lease.retries import retry_until_answered
 from studydb.settings import cache_size_bytes, load_keyring
 
-_CALLS_UP_TO_USER = 7
+_CALLS_UP_TO_USER = 8
 """How many calls lead from the user's line to `warnings.warn`; `suggesting_keywords` is one."""
 
 
@@ -103,7 +103,8 @@ class OwnCheckpoints:
 
     def record(self, saved: Saved) -> None:
         """Flush the results, then record a checkpoint. For errors see `Checkpoints.record`."""
-        self._opened().record(self._held, saved, self._stores)
+        if refusal := self._opened().record(self._held, saved, self._stores):
+            self._warn(refusal)
 
     def record_error(self, error: CheckpointError) -> None:
         """
@@ -115,12 +116,15 @@ class OwnCheckpoints:
         """
         text = bounded(str(error), MESSAGE_BYTES)
         if self._held.record_store_error(text):
-            number = self._held.lease.number
-            warnings.warn(
-                f"A checkpoint of trial {number} could not be stored: {text}",
-                RuntimeWarning,
-                stacklevel=_CALLS_UP_TO_USER,
-            )
+            self._warn(text)
+
+    def _warn(self, text: str) -> None:
+        number = self._held.lease.number
+        warnings.warn(
+            f"A checkpoint of trial {number} could not be stored: {text}",
+            RuntimeWarning,
+            stacklevel=_CALLS_UP_TO_USER,
+        )
 
     def remove_copy(self) -> None:
         """Remove the copy of a restored directory."""

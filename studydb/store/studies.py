@@ -275,6 +275,7 @@ def insert(txn: Txn, *, new: NewStudy) -> int:
             checkpoints=new.checkpoints,
             created_by=new.created_by,
             created_at=now(),
+            checkpoint_bytes=None if new.keep.quota is None else 0,
             **{name: settings[name] for name in _IN_COLUMNS},
             settings={name: settings[name] for name in _IN_JSON},
         )

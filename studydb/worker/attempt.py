@@ -427,7 +427,7 @@ class Attempt:
             time_total_s=result.time_total_s,
         )
 
-    def _safely(self, call: Callable[[], None]) -> None:
+    def _safely(self, call: Callable[[], object]) -> None:
         with suppress(LeaseLost):  # a notice or answer tells the child that the lease is lost
             call()
 

@@ -495,3 +495,31 @@ def test_ask_finds_a_trial_that_a_person_lets_wait_at_its_rung_again(create_stud
     again = study.ask()
     again.finish()
     assert again.number == 0
+
+
+@pytest.mark.row("C3")
+def test_training_goes_on_when_the_quota_is_full_and_status_says_what_to_type(
+    create_study, storage_url, tmp_path, console
+):
+    study = create_study(
+        "full", num_trials=2, storage=storage_url, checkpoints=str(tmp_path / "s"), keep="quota=400"
+    )
+    first, second = study.ask(), study.ask()
+    first.report({"loss": 1.0}, checkpoint={"data": bytes(250)})
+
+    with pytest.warns(RuntimeWarning, match="does not fit into the quota of 400"):
+        second.report({"loss": 2.0}, checkpoint={"data": bytes(250)})
+    second.report({"loss": 0.5})
+    kept_before = len(files(tmp_path / "s"))
+    first.finish()
+    second.report({"loss": 0.4}, checkpoint={"data": bytes(250)})
+    second.finish()
+
+    shown = console("status", "full").out
+    assert [trial.best_value for trial in study.trials] == [1.0, 0.4]
+    assert kept_before == 1
+    assert len(files(tmp_path / "s")) == 1
+    assert study.trial(0).checkpoint is None
+    assert study.trial(1).checkpoint.to_dict() == {"data": bytes(250)}
+    assert "`studydb set full keep=…`" in " ".join(shown.split())
+    assert "of 400 B" in shown
