@@ -14,6 +14,7 @@ from studydb.operations.pin import pin
 from studydb.operations.quota import recount
 from studydb.operations.restore import newest
 from studydb.operations.set_retention import set_retention
+from studydb.operations.unkept_checkpoints import remove_unkept
 from studydb.store import checkpoints
 
 KEEP = Keep(last=9, quota=10)
@@ -143,6 +144,17 @@ def test_sum_is_right_after_retention_discards_and_corruption(database, study, w
 
     assert (after_retention, after_corruption) == (4, 2)
     assert rows(database, "SELECT checkpoint_bytes FROM study") == [(0,)]
+
+
+def test_sum_is_right_after_a_collection(database, study, worker):
+    run = worker.take()
+    for _ in range(4):
+        save(run, 2)
+    set_retention(database, study, Keep(quota=10), new_request())
+
+    remove_unkept(database, study, run.lease.number)
+
+    assert counted(database) == 4
 
 
 def test_resent_save_returns_what_the_quota_removed_until_the_rows_are_deleted(worker):
