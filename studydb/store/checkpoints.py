@@ -44,6 +44,16 @@ _SET_TO_RESTORE = Prepared(
     )
 )
 
+_SET_START = Prepared(
+    sa.update(trial)
+    .where(trial.c.id == sa.bindparam("trial"))
+    .values(
+        checkpoint_id=sa.bindparam("to_checkpoint"),
+        checkpoint_step=sa.bindparam("to_step"),
+        source_checkpoint_id=sa.bindparam("to_source", type_=sa.BigInteger),
+    )
+)
+
 _clone = trial.alias("clone")
 _other = checkpoint.alias("other")
 _before_the_newest = (
@@ -177,9 +187,23 @@ def insert(txn: Txn, *, lease: Lease, what: Checkpoint, data: bytes | None) -> I
     Raises:
         Duplicate: The same save was already stored (its reply was lost).
     """
+    return insert_of(
+        txn,
+        study_id=lease.study_id,
+        trial_id=lease.trial_id,
+        attempt=lease.attempt,  # the fence has checked both
+        what=what,
+        data=data,
+    )
+
+
+def insert_of(
+    txn: Txn, *, study_id: int, trial_id: int, attempt: int, what: Checkpoint, data: bytes | None
+) -> Inserted:
+    """Insert the row of a checkpoint that a trial has saved, or, as attempt 0, is to begin from."""
     values = {name: getattr(what, name) for name in _FIELDS}
-    values |= {"trial_id": lease.trial_id, "attempt": lease.attempt}  # the fence has checked both
-    row = txn.all(_INSERT, **values, study_id=lease.study_id, data=data)[0]
+    values |= {"trial_id": trial_id, "attempt": attempt}
+    row = txn.all(_INSERT, **values, study_id=study_id, data=data)[0]
     return Inserted(int(row.id), bool(row.is_counted))
 
 
@@ -189,6 +213,19 @@ def set_to_restore(
     """Store which checkpoint the next attempt of a held trial restores."""
     txn.run(
         _SET_TO_RESTORE, trial=trial_id, to_checkpoint=checkpoint_id, to_step=step, to_losses=losses
+    )
+
+
+def set_start(
+    txn: Txn, *, trial_id: int, checkpoint_id: int, step: int, source_id: int | None
+) -> None:
+    """Store from which checkpoint a new trial begins; `source_id` if it is of another trial."""
+    txn.run(
+        _SET_START,
+        trial=trial_id,
+        to_checkpoint=checkpoint_id,
+        to_step=step,
+        to_source=source_id,
     )
 
 

@@ -170,6 +170,11 @@ _RELOCATE = Prepared(
     .values(checkpoints=sa.bindparam("to_store"), settings=sa.bindparam("to_settings"))
 )
 
+_LOCK_UNDELETED = Prepared(
+    sa.select(study.c.id).where(THIS, study.c.deleting_at.is_(None)).with_for_update(key_share=True)
+)
+_MARK_DELETING = Prepared(sa.update(study).where(THIS).values(deleting_at=now()))
+
 _STORE_SETTINGS = Prepared(
     sa.update(study).where(THIS).values(settings=sa.bindparam("to_settings"))
 )
@@ -505,6 +510,30 @@ def relocate(txn: Txn, *, study_id: int, url: str) -> None:
     former = [store for store in known if store != url]
     settings = {**(row.settings or {}), "former_checkpoints": former}
     txn.run(_RELOCATE, study=study_id, to_store=url, to_settings=settings)
+
+
+def read_stores_of(txn: Txn, *, study_id: int, other_id: int) -> None:
+    """Let a locked study read the stores of another, from whose checkpoint a trial begins."""
+    row = existing(txn.first(_LOCKED_PLACES, study=study_id))
+    other = existing(txn.first(_LOCKED_PLACES, study=other_id))
+    known = (row.checkpoints, *_former(row.settings))
+    wanted = (other.checkpoints, *_former(other.settings))
+    new = [store for store in dict.fromkeys(wanted) if store not in known]
+    if new:
+        former = [*_former(row.settings), *new]
+        store_settings(
+            txn, study_id=study_id, settings={**(row.settings or {}), "former_checkpoints": former}
+        )
+
+
+def lock_undeleted(txn: Txn, *, study_id: int) -> bool:
+    """Lock a study's row; False if the study is being deleted."""
+    return txn.first(_LOCK_UNDELETED, study=study_id) is not None
+
+
+def mark_deleting(txn: Txn, *, study_id: int) -> None:
+    """Store that no trial of another study may begin from a checkpoint of this study any more."""
+    txn.run(_MARK_DELETING, study=study_id)
 
 
 def locked_settings(txn: Txn, *, study_id: int) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import atexit
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,10 +14,11 @@ from studydb.artifacts.checkpoint_records import Restore
 from studydb.artifacts.restore_cache import open_cache
 from studydb.db import Database
 from studydb.domain import records
-from studydb.domain.errors import CheckpointError
+from studydb.domain.errors import CheckpointError, InvalidSpec
 from studydb.domain.records import CheckpointKind, KeptCheckpoint
 from studydb.operations.refresh import refreshed
 from studydb.operations.restore import kept, newest, restore
+from studydb.operations.start_checkpoints import FromTrial
 from studydb.settings import SIGNING_KEY, cache_size_bytes, load_keyring
 from studydb.study.storage import read_patiently
 
@@ -104,6 +105,24 @@ class Checkpoint:
                 f"The checkpoint of trial {self._trial.number} cannot be copied to {path}: {cause}."
             ) from cause
         return path
+
+    def as_start(self, database: Database, *, newest: bool = False) -> FromTrial:
+        """
+        Name this checkpoint for a trial of this database that begins from it.
+
+        Args:
+            newest: Whether a newer checkpoint of the trial is to be taken, if there is one.
+
+        Raises:
+            InvalidSpec: The checkpoint is in another database.
+        """
+        if database.url != self._database.url:
+            raise InvalidSpec(
+                f"The checkpoint of trial {self._trial.number} is in another database. Export it, "
+                "and give the path: study.enqueue(…, checkpoint=saved.export('model'))."
+            )
+        named = FromTrial(self._study.id, self._study.name, self._trial.number)
+        return named if newest else replace(named, step=self.step, checkpoint_id=self._row.id)
 
     def _fetch(self, target: Path) -> Restored:
         row, database = self._row, self._database

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from studydb.db import Database
 from studydb.domain.arguments import count, integer
@@ -39,6 +39,7 @@ from studydb.study.code import Code, described, signed
 from studydb.study.frozen_trial import FrozenTrial
 from studydb.study.loops import open_loop
 from studydb.study.running import full_url, run
+from studydb.study.starting import Starting, StartLike
 from studydb.study.storage import (
     Answered,
     closed_on_error,
@@ -174,6 +175,8 @@ class Study(TrialRequests, CheckpointRequests):
         priority: int = 0,
         name: str | None = None,
         tags: Iterable[str] = (),
+        checkpoint: StartLike | None = None,
+        checkpoint_step: int = 0,
     ) -> int:
         """
         Add a PENDING trial with these params; missing values are drawn from the space.
@@ -184,11 +187,21 @@ class Study(TrialRequests, CheckpointRequests):
             name: A name for the trial, unique in the study; commands and methods take it in place
                 of the number. Up to 200 printable characters, and no number.
             tags: Texts by which listings and SQL find the trial, up to 50.
+            checkpoint: What the trial begins from; its first step is the one after the
+                checkpoint's, and it enters only the rungs above. A trial (its newest), the number
+                of a trial of this study, or one of `trial.checkpoints`, also of another study in
+                this database: it is pinned until the new trial ends. Or a dict, the path of a
+                directory, or of the file checkpoint.pkl that `export` writes: it is uploaded to
+                the study's store, and signed with your key.
+            checkpoint_step: The last step that a dict or a path contains.
 
         Returns:
             The trial's number.
 
         Raises:
+            UnknownTrial: The trial of `checkpoint` does not exist.
+            NotFound: That trial keeps no such checkpoint.
+            CheckpointError: The dict or path cannot be read or stored; no trial was added.
             BudgetSpent: `num_trials` trials exist; `extend` allows more.
             InvalidSpec: A name is not a parameter of the space, or a value is outside its domain.
             InvalidName: The name or a tag breaks a rule.
@@ -197,7 +210,20 @@ class Study(TrialRequests, CheckpointRequests):
         rank = integer("priority", priority)
         label = None if name is None else check_trial_name(name)
         marks = check_tags(tags)
-        return int(self._ask_once(enqueue, params, priority=rank, name=label, tags=marks))
+        options: dict[str, Any] = {"priority": rank, "name": label, "tags": marks}
+        if checkpoint is None:
+            return int(self._ask_once(enqueue, params, **options))
+        self.record.space.check_params(params)  # before anything is uploaded
+        step = count("checkpoint_step", checkpoint_step, least=0)
+        request = Request(uuid4().hex, whoami())
+        starting = Starting(self.database, self.record, str(UUID(hex=request.token)))
+        with starting.begin(checkpoint, step=step) as start:
+            return write_patiently(
+                self.database,
+                lambda: enqueue(
+                    self.database, self.record, params, request, start=start, **options
+                ),
+            )
 
     @suggesting_keywords
     def extend(self, *, num_trials: int) -> int:
