@@ -51,7 +51,6 @@ def enqueue(
     try:
         with database.begin() as txn:
             if start is not None and (recorded := events.data_of(txn, token=request.token)):
-                txn.abandon()
                 return int(recorded["number"])
             source = None if start is None else lock_source(txn, study, start)
             number = studies.admit(txn, study_id=study.id)

@@ -106,6 +106,7 @@ def test_ended_trial_falls_back_to_its_older_pinned_checkpoint(database, worker,
     found = newest(database, trial=first.trial(), study_id=study.id)
     assert found.row.step == 1
     assert [size for _, size in kept(database)] == [2, 8]
+    assert counted(database) == 10
 
 
 def test_refused_save_changes_nothing_and_says_what_to_type(database, worker):

@@ -19,13 +19,16 @@ from harness.interleaver import step_by_step
 from studydb.domain.life.retention import Keep
 from studydb.domain.life.states import Reason
 from studydb.operations.checkpoints import mark_corrupt
+from studydb.operations.delete import stop_for_deletion
 from studydb.operations.discard import discard
+from studydb.operations.enqueue import enqueue
 from studydb.operations.finish import finish
 from studydb.operations.pin import pin, unpin
 from studydb.operations.quota import recount
 from studydb.operations.retry import retry
 from studydb.operations.save import save
 from studydb.operations.set_retention import set_retention
+from studydb.operations.start_checkpoints import FromTrial
 from studydb.store import checkpoints
 
 SCHEDULES = int(os.environ.get("STUDYDB_SCHEDULES", "3"))
@@ -35,7 +38,7 @@ KEEP = Keep(last=9, quota=12)
 
 CALLS = (
     *("save first", "save second", "corrupt first", "finish first", "discard ended"),
-    *("pin ended", "unpin first", "retry ended", "set", "recount"),
+    *("pin ended", "unpin first", "retry ended", "set", "recount", "begin from ended"),
 )
 PAIRS = [pair for pair in itertools.combinations(CALLS, 2) if "save" in "".join(pair)]
 
@@ -44,7 +47,7 @@ class Situation:
     """Two running trials with two checkpoints of 2 each, and an ended one with two, one pinned."""
 
     def __init__(self, database):
-        self.study = new_study(database, keep=KEEP, num_trials=3)
+        self.study = new_study(database, keep=KEEP, num_trials=9)
         worker = SimulatedWorker(database, self.study)
         self.ended, self.first, self.second = (worker.take() for _ in range(3))
         for step, run in itertools.product((1, 2), (self.first, self.ended, self.second)):
@@ -67,6 +70,9 @@ class Situation:
             "pin ended": lambda over: pin(over, study, ended, request),
             "unpin first": lambda over: unpin(over, study, first, request),
             "retry ended": lambda over: retry(over, study, [ended], request),
+            "begin from ended": lambda over: enqueue(
+                over, study, {}, request, start=FromTrial(study.id, study.name, ended)
+            ),
             "set": lambda over: set_retention(over, study, KEEP, request),
             "recount": lambda over: recount(over, study),
         }
@@ -109,3 +115,54 @@ def test_saves_at_the_quota_keep_the_sum_and_what_living_trials_restore(stage, p
         assert result.faults == [], result
         assert total == counted <= 12, result
         assert (lost, pinned) == ([], []), result
+
+
+ACROSS = [
+    ("begin in a", "begin in b"),
+    ("begin in a", "delete b"),
+    ("begin in a", "delete b", "begin in b"),
+    ("begin in a", "discard in b"),
+]
+
+
+@pytest.mark.parametrize("plan", ACROSS, ids=" + ".join)
+def test_studies_whose_trials_begin_from_each_other_lose_no_checkpoint(stage, plan):
+    database, interleaver = stage
+    for seed in range(SCHEDULES):
+        rng = Random(f"{plan} {seed}")
+        a, b = (new_study(database, num_trials=9) for _ in range(2))
+        for study in (a, b):
+            run = SimulatedWorker(database, study).take()
+            run.save(run.checkpoint(step=1))
+            run.finish(0.5)
+        calls = {
+            "begin in a": begin(a, of=b),
+            "begin in b": begin(b, of=a),
+            "delete b": lambda over, b=b: stop_for_deletion(over, b),
+            "discard in b": discarding(b),
+        }
+
+        with rng.choice([nullcontext, step_by_step])():
+            result = interleaver.run([calls[name] for name in plan], rng, clock=lambda: NOW)
+
+        ((n_begun,),) = rows(
+            database, f"SELECT count(*) FROM trial WHERE study_id = {a.id} AND number = 1"
+        )
+        ((deleting, n_kept),) = rows(
+            database,
+            "SELECT deleting_at IS NOT NULL, (SELECT count(*) FROM checkpoint WHERE "
+            f"study_id = {b.id} AND removed_at IS NULL) FROM study WHERE id = {b.id}",
+        )
+        assert result.faults == [], result
+        assert not (n_begun and (deleting or not n_kept)), result
+
+
+def begin(study, *, of):
+    request = new_request()
+    start = FromTrial(of.id, of.name, 0)
+    return lambda over: enqueue(over, study, {}, request, start=start)
+
+
+def discarding(study):
+    request = new_request()
+    return lambda over: discard(over, study, 0, request)
