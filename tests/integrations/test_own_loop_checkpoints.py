@@ -1,5 +1,6 @@
 """Own loops save checkpoints; the next attempt at the trial goes on from the newest usable one."""
 
+import errno
 import os
 import threading
 from collections import Counter
@@ -523,3 +524,30 @@ def test_training_goes_on_when_the_quota_is_full_and_status_says_what_to_type(
     assert study.trial(1).checkpoint.to_dict() == {"data": bytes(250)}
     assert "`studydb set full keep=…`" in " ".join(shown.split())
     assert "of 400 B" in shown
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO])
+def test_training_goes_on_when_the_disk_of_the_store_is_full(
+    study_in_a_folder, console, monkeypatch, number
+):
+    study, fsync = study_in_a_folder, os.fsync
+    trial = study.ask()
+    trial.report({"loss": 1.0}, checkpoint={"step": 1})
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", failing_with(number))
+        with pytest.warns(RuntimeWarning, match=os.strerror(number)):
+            trial.report({"loss": 0.5}, checkpoint={"step": 2})
+    assert os.fsync is fsync
+    trial.report({"loss": 0.4}, checkpoint={"step": 3})
+    trial.finish()
+
+    assert saved(study) == [1, 3]
+    assert live_steps(study) == [1, 2, 3]
+    assert os.strerror(number) in console("status", "own").out
+
+
+def failing_with(number):
+    def fsync(_descriptor):
+        raise OSError(number, os.strerror(number))
+
+    return fsync
