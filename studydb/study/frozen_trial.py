@@ -59,7 +59,7 @@ class Checkpoint:
         """
         if self.kind != CheckpointKind.DICT:
             raise CheckpointError("The checkpoint is a directory; use its .path.")
-        return self._fetch(Path()).to_dict()
+        return self.fetched(Path()).to_dict()
 
     @property
     def path(self) -> Path:
@@ -97,7 +97,7 @@ class Checkpoint:
             raise CheckpointError(f"{path} exists; name a directory that does not exist.")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            restored = self._fetch(path)
+            restored = self.fetched(path)
             if restored.data is not None:
                 _write_new(path, restored.data)
         except OSError as cause:
@@ -124,7 +124,8 @@ class Checkpoint:
         named = FromTrial(self._study.id, self._study.name, self._trial.number)
         return named if newest else replace(named, step=self.step, checkpoint_id=self._row.id)
 
-    def _fetch(self, target: Path) -> Restored:
+    def fetched(self, target: Path) -> Restored:
+        """Read and verify the bytes; a directory is copied to `target`, which must not exist."""
         row, database = self._row, self._database
         self._verify()
         data = None
