@@ -43,8 +43,7 @@ def enqueue(
     Raises:
         InvalidSpec: A given parameter is not in the space, or its value is outside its domain.
         BudgetSpent: `num_trials` trials already exist.
-        TrialExists: Another trial of the study has the name.
-        UnknownTrial, NotFound, NotAllowed: See `lock_source` and `begin_from`.
+        TrialExists: Another trial of the study has the name. More errors: see `lock_source`.
     """
     given = study.space.check_params(params)
     uuid = str(UUID(hex=request.token))
@@ -52,7 +51,7 @@ def enqueue(
         with database.begin() as txn:
             if start is not None and (recorded := events.data_of(txn, token=request.token)):
                 return int(recorded["number"])
-            source = None if start is None else lock_source(txn, study, start)
+            source = lock_source(txn, study, start)
             number = studies.admit(txn, study_id=study.id)
             # The lock of the study's row keeps two enqueued trials from getting the same name.
             own = _number_if_own(txn, study, name, uuid)
@@ -78,8 +77,7 @@ def enqueue(
                 priority=priority,
             )
             insert_tags(txn, study_id=study.id, trial_id=trial_id, tags=tags)
-            if start is not None:
-                begin_from(txn, study, start, source, request, trial_id=trial_id)
+            begin_from(txn, study, start, source, request, trial_id=trial_id)
             _record(txn, study, request, number)
             counters.move(txn, study_id=study.id, key=0, out_of=None, into=State.PENDING)
         return number
@@ -89,10 +87,15 @@ def enqueue(
             if recorded:
                 return int(recorded["number"])
             _number_if_own(txn, study, name, uuid)
-        raise StorageError(  # a worker's login has inserted a trial
-            f"Study {study.name!r} has a trial that neither ask nor enqueue has made; a new trial "
-            f"collides with it ({error}). Delete the row of that trial."
-        ) from None
+        raise StorageError(_collision(study, error)) from None
+
+
+def _collision(study: Study, error: Duplicate) -> str:
+    """Describe a trial that a worker's login has inserted."""
+    return (
+        f"Study {study.name!r} has a trial that neither ask nor enqueue has made; a new trial "
+        f"collides with it ({error}). Delete the row of that trial."
+    )
 
 
 def _record(txn: Txn, study: Study, request: Request, number: int) -> None:

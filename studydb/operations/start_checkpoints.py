@@ -46,21 +46,21 @@ class Uploaded:
 Start = FromTrial | Uploaded
 
 
-def lock_source(txn: Txn, study: Study, start: Start) -> Checkpoint | None:
+def lock_source(txn: Txn, study: Study, start: Start | None) -> Checkpoint | None:
     """
     Count a pin of the checkpoint from which a trial will begin, and lock the rows of both studies.
 
     The order of locks is: the source trial, its checkpoint, the studies by ascending id.
 
     Returns:
-        The checkpoint; None for an uploaded one.
+        The checkpoint; None for an uploaded one, and to begin from scratch.
 
     Raises:
         UnknownTrial: No such trial.
         NotFound: The trial keeps no such checkpoint.
         NotAllowed: The study of the trial is being deleted.
     """
-    if isinstance(start, Uploaded):
+    if not isinstance(start, FromTrial):
         return None
     trial = trials.find(txn, study_id=start.study_id, number=start.number, lock=True)
     if trial is None:
@@ -81,7 +81,7 @@ def lock_source(txn: Txn, study: Study, start: Start) -> Checkpoint | None:
 def begin_from(
     txn: Txn,
     study: Study,
-    start: Start,
+    start: Start | None,
     source: Checkpoint | None,
     request: Request,
     *,
@@ -98,9 +98,8 @@ def begin_from(
     """
     if isinstance(start, Uploaded):
         _insert_uploaded(txn, study, start, trial_id=trial_id)
+    if not isinstance(start, FromTrial) or source is None or source.id is None:
         return
-    assert source is not None
-    assert source.id is not None
     checkpoints.set_start(
         txn, trial_id=trial_id, checkpoint_id=source.id, step=source.step, source_id=source.id
     )

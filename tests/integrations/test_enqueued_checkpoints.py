@@ -56,7 +56,7 @@ def sorted_files(folder):
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-@pytest.mark.row("B9", "C1")
+@pytest.mark.row("C1")
 @pytest.mark.parametrize("kind", ["trial", "number", "checkpoint"])
 def test_enqueued_trial_begins_from_a_trials_checkpoint(study, trained, kind):
     given = {"trial": trained, "number": trained.number, "checkpoint": trained.checkpoints[0]}
@@ -137,7 +137,6 @@ def test_two_trials_share_the_bytes_which_go_after_both(create_study, storage_ur
     assert files(store) == []
 
 
-@pytest.mark.row("B10")
 def test_damaged_source_falls_back_with_an_event(study, trained, place):
     number = study.enqueue({}, checkpoint=trained)
     change(study.database, f"UPDATE checkpoint SET digest = '{'0' * 64}' WHERE step = 2")

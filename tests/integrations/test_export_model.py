@@ -89,7 +89,7 @@ def test_trainable_writes_its_model_from_a_checkpoint(bare_console, here, create
     assert sorted(path.name for path in (here / "out").iterdir()) == ["model"]
 
 
-@pytest.mark.row("B13", "D9")
+@pytest.mark.row("B13")
 def test_checkpoint_and_model_of_the_best_trial_come_from_the_best_step(bare_console, here, create):
     source = FUNCTION.replace("1 / step", "abs(step - 2)")
     study = create("exported:train", source)

@@ -105,7 +105,6 @@ def test_pinned_source_outlives_its_retention_and_a_discard(database, study, sou
     assert rows(database, "SELECT step FROM checkpoint WHERE removed_at IS NULL") == [(5,)]
 
 
-@pytest.mark.row("B10")
 def test_damaged_source_falls_back_to_the_one_before_and_then_to_scratch(
     database, study, worker, source
 ):

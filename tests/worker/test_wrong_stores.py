@@ -125,7 +125,6 @@ def raise_the_step(stage, row):
     change(stage.study.database, f"UPDATE checkpoint SET step = 99 WHERE id = {row.id}")
 
 
-@pytest.mark.row("B10")
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
