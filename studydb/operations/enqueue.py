@@ -49,8 +49,8 @@ def enqueue(
     uuid = str(UUID(hex=request.token))
     try:
         with database.begin() as txn:
-            if start is not None and (recorded := events.data_of(txn, token=request.token)):
-                return int(recorded["number"])
+            if start is not None and (sent := events.data_of(txn, token=request.token)):
+                return int(sent["number"])
             source = lock_source(txn, study, start)
             number = studies.admit(txn, study_id=study.id)
             # The lock of the study's row keeps two enqueued trials from getting the same name.
@@ -83,8 +83,7 @@ def enqueue(
         return number
     except Duplicate as error:
         with database.begin(write=False) as txn:
-            recorded = events.data_of(txn, token=request.token)
-            if recorded:
+            if recorded := events.data_of(txn, token=request.token):
                 return int(recorded["number"])
             _number_if_own(txn, study, name, uuid)
         raise StorageError(_collision(study, error)) from None
