@@ -8,7 +8,7 @@ from harness.arrange import SimulatedWorker, new_request, new_study, rows, trial
 from studydb.domain.errors import NotAllowed, NotFound, UnknownTrial
 from studydb.domain.life.decisions import RungKey
 from studydb.domain.life.retention import Keep
-from studydb.domain.life.states import Reason
+from studydb.domain.life.states import Reason, Status
 from studydb.operations import control
 from studydb.operations.checkpoints import mark_corrupt
 from studydb.operations.create import load
@@ -198,6 +198,9 @@ def test_study_that_is_being_deleted_is_no_source(database, source, study):
 
     with pytest.raises(NotAllowed, match="is being deleted"):
         begin(database, new_study(database), start_of(source))
+    control.set_status(database, study, Status.RUNNING, new_request())  # the deletion has failed
+
+    assert begin(database, new_study(database), start_of(source)) == 0
 
 
 def test_deletion_of_the_enqueuing_study_unpins_the_source(database, source):
