@@ -34,6 +34,9 @@ CACHE_DIR = "STUDYDB_CACHE_DIR"
 
 DEFAULT_CACHE_BYTES = 10 << 30
 
+LOCK_DIR = "STUDYDB_LOCK_DIR"
+"""The directory of the locks of devices, for containers that share the devices of a host."""
+
 DEFAULT_STORAGE = "sqlite:///studydb.db"
 
 KEY_BYTES = 32

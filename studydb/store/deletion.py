@@ -132,7 +132,7 @@ def needing(txn: Txn, *, study_id: int) -> list[Needing]:
 
 
 def lock_study(txn: Txn, *, study_id: int) -> None:
-    """Keep other transactions from adding any row to a study, until this transaction ends."""
+    """Keep other transactions from adding rows that refer to the study, until this one ends."""
     txn.all(_LOCK_STUDY, study=study_id)
 
 
