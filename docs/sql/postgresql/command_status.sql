@@ -434,8 +434,8 @@ SELECT coalesce(CAST(:now AS timestamptz), clock_timestamp()) AS now;
 -- Plan:
 --   Result
 
--- studydb/store/events.py problems: Read the newest event of each kind of problem, newest
---   first.
+-- studydb/store/events.py problems: Read the newest event of each kind of trouble (`PROBLEMS`),
+--   newest first.
 SELECT event.kind, event.at, anon_1.times, trial.number, event.attempt, event.data
 FROM event
 JOIN (

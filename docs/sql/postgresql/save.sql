@@ -62,7 +62,7 @@ WHERE trial.id = :trial;
 --     ->  Index Scan using trial_pkey on trial
 --           Index Cond: (id = $5)
 
--- studydb/store/checkpoints.py expire: Mark a trial's checkpoints as expired, except pinned
+-- studydb/store/checkpoints.py expire: Mark a trial's checkpoints as removed, except pinned
 --   checkpoints and the newest two.
 UPDATE checkpoint
 SET data=NULL,

@@ -307,8 +307,8 @@ ORDER BY worker.id DESC
 LIMIT :limit
 OFFSET 0;
 
--- studydb/store/events.py problems: Read the newest event of each kind of problem, newest
---   first.
+-- studydb/store/events.py problems: Read the newest event of each kind of trouble (`PROBLEMS`),
+--   newest first.
 SELECT event.kind, event.at, anon_1.times, trial.number, event.attempt, event.data
 FROM event
 JOIN (

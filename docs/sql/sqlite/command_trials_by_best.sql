@@ -81,7 +81,7 @@ LIMIT 4
 OFFSET 0;
 
 -- studydb/store/view_rows.py trials_numbered: Read the rows of `v_trial` with these numbers, in
---   any order.
+--   no particular order.
 SELECT v_trial.study, v_trial.number, v_trial.state, v_trial.reason, v_trial.params,
     v_trial.value, v_trial.best_value, v_trial.best_step, v_trial.last_step, v_trial.attempt,
     v_trial.failures, v_trial.losses, v_trial.started_at, v_trial.ended_at, v_trial.duration_s,

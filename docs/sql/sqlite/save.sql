@@ -43,7 +43,7 @@ SET losses=:to_losses,
     checkpoint_step=:to_step
 WHERE trial.id = :trial;
 
--- studydb/store/checkpoints.py expire: Mark a trial's checkpoints as expired, except pinned
+-- studydb/store/checkpoints.py expire: Mark a trial's checkpoints as removed, except pinned
 --   checkpoints and the newest two.
 UPDATE checkpoint
 SET data=NULL,
