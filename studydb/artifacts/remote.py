@@ -28,6 +28,9 @@ PART_BYTES = 16 << 20
 _MOST_PARTS = 9_000
 """S3 takes 10,000 parts per object, so the parts of a file above 140 GiB are larger."""
 
+_MARKERS = ("KeyMarker", "UploadIdMarker")
+"""Where the next page of a bucket's multipart uploads begins."""
+
 _MANIFEST, _FILES = "manifest", "files"
 _MANIFEST_BYTES = 256 << 20
 _MAGIC = frozenset("*?[]#{}")
@@ -117,6 +120,8 @@ class RemoteStore:
     The library is imported when the first object is read or written. It starts a thread, so a
     process that is forked must not use the store before.
     """
+
+    is_remote = True
 
     def __init__(self, url: str) -> None:
         self._url = check_remote_url(url)
@@ -312,10 +317,17 @@ class RemoteStore:
         bucket, _, prefix = path.partition("/")
 
         def abort() -> None:
-            found = self._files.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=prefix)
-            for upload in found.get("Uploads") or ():
-                with suppress(FileNotFoundError):
-                    self._files.abort_mpu(bucket, upload["Key"], upload["UploadId"])
+            markers: dict[str, str] = {}
+            while True:  # a page has up to 1,000 uploads
+                found = self._files.call_s3(
+                    "list_multipart_uploads", Bucket=bucket, Prefix=prefix, **markers
+                )
+                for upload in found.get("Uploads") or ():
+                    with suppress(FileNotFoundError):
+                        self._files.abort_mpu(bucket, upload["Key"], upload["UploadId"])
+                if not found.get("IsTruncated"):
+                    return
+                markers = {name: found[f"Next{name}"] for name in _MARKERS}
 
         retry_transient(abort, patience_s=WRITE_PATIENCE_S)
 

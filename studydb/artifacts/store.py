@@ -85,7 +85,12 @@ class Store(Protocol):
 
     All methods can raise CheckpointError. If this host cannot reach the store or cannot write the
     target, methods that read raise OSError instead.
+
+    Attributes:
+        is_remote: Whether each read goes over a network, so that a cache on this host pays.
     """
+
+    is_remote: bool
 
     @property
     def url(self) -> str:

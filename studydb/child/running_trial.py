@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from studydb.artifacts.checkpoint_files import CheckpointLike, Restored, Saver, prepare
 from studydb.artifacts.checkpoint_records import Saved
+from studydb.artifacts.restore_cache import open_cache
 from studydb.child.channel import Channel, FrameError
 from studydb.child.job import Job
 from studydb.child.messages import End, FlushAsked, Reported, UploadAsked
@@ -73,6 +74,7 @@ class RunningTrial:
             trial_uuid=job.trial_uuid,
             attempt=job.attempt,
             inline_limit_bytes=job.inline_limit_bytes,
+            cache=open_cache(job.cache_bytes),
         )
         self._supervisor = SupervisorConnection(channel, next_decision_step=job.next_decision_step)
         self._last_step = job.start_step

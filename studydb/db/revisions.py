@@ -15,6 +15,7 @@ REVISIONS = (
     "0011",
     "0012",
     "0013",
+    "0015",
     "0016",
 )
 """Every known revision in order. A database with another revision is newer than this studydb."""

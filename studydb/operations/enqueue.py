@@ -12,6 +12,7 @@ from studydb.domain.life.states import Origin, State
 from studydb.domain.records import Request, Study
 from studydb.domain.resources import OF_STUDY, Resources
 from studydb.domain.scheduling import ENQUEUED_DRAWS
+from studydb.operations.start_checkpoints import Start, begin_from, lock_source
 from studydb.searchers import RandomSearch
 from studydb.store import counters, events, resource_classes, studies, trials
 from studydb.store.tags import insert as insert_tags
@@ -26,6 +27,7 @@ def enqueue(
     priority: int = 0,
     name: str | None = None,
     tags: Sequence[str] = (),
+    start: Start | None = None,
     resources: Resources | None = None,
 ) -> int:
     """
@@ -34,6 +36,7 @@ def enqueue(
     Args:
         priority: PENDING trials are claimed in ascending order of this value.
         name, tags: Checked ones; no other trial of the study may have the name.
+        start: The checkpoint from which the trial begins; None to begin from scratch.
         resources: What the trial asks for; None for what the study asks for its trials.
 
     Returns:
@@ -42,12 +45,15 @@ def enqueue(
     Raises:
         InvalidSpec: A given parameter is not in the space, or its value is outside its domain.
         BudgetSpent: `num_trials` trials already exist.
-        TrialExists: Another trial of the study has the name.
+        TrialExists: Another trial of the study has the name. More errors: see `lock_source`.
     """
     given = study.space.check_params(params)
     uuid = str(UUID(hex=request.token))
     try:
         with database.begin() as txn:
+            if start is not None and (sent := events.data_of(txn, token=request.token)):
+                return int(sent["number"])
+            source = lock_source(txn, study, start)
             number = studies.admit(txn, study_id=study.id)
             # The lock of the study's row keeps two enqueued trials from getting the same name.
             own = _number_if_own(txn, study, name, uuid)
@@ -56,8 +62,7 @@ def enqueue(
                 return _enqueued_before(txn, study, request) if own is None else own
 
             draw = ENQUEUED_DRAWS + number
-            drawn = RandomSearch().propose(study.space, seed=study.seed, draw=draw)
-            completed = study.space.complete(given, drawn)
+            completed = _completed(study, given, draw)
             trial_id = trials.insert(
                 txn,
                 study_id=study.id,
@@ -74,19 +79,29 @@ def enqueue(
                 resource_class=_class_of(txn, study, resources),
             )
             insert_tags(txn, study_id=study.id, trial_id=trial_id, tags=tags)
+            begin_from(txn, study, start, source, request, trial_id=trial_id)
             _record(txn, study, request, number)
             counters.move(txn, study_id=study.id, key=0, out_of=None, into=State.PENDING)
         return number
     except Duplicate as error:
         with database.begin(write=False) as txn:
-            recorded = events.data_of(txn, token=request.token)
-            if recorded:
+            if recorded := events.data_of(txn, token=request.token):
                 return int(recorded["number"])
             _number_if_own(txn, study, name, uuid)
-        raise StorageError(  # a worker's login has inserted a trial
-            f"Study {study.name!r} has a trial that neither ask nor enqueue has made; a new trial "
-            f"collides with it ({error}). Delete the row of that trial."
-        ) from None
+        raise StorageError(_collision(study, error)) from None
+
+
+def _collision(study: Study, error: Duplicate) -> str:
+    """Describe a trial that a worker's login has inserted."""
+    return (
+        f"Study {study.name!r} has a trial that neither ask nor enqueue has made; a new trial "
+        f"collides with it ({error}). Delete the row of that trial."
+    )
+
+
+def _completed(study: Study, given: Mapping[str, Any], draw: int) -> dict[str, Any]:
+    drawn = RandomSearch().propose(study.space, seed=study.seed, draw=draw)
+    return study.space.complete(given, drawn)
 
 
 def _class_of(txn: Txn, study: Study, resources: Resources | None) -> str:

@@ -156,7 +156,8 @@ class Attempt:
                 continue
             if not outcome.unrestorable or usable is None:
                 return outcome
-            checkpoint = self._equipment.checkpoints.mark_corrupt(self._held, usable[0])
+            why = outcome.failure.message if outcome.failure else ""
+            checkpoint = self._equipment.checkpoints.mark_corrupt(self._held, usable[0], why=why)
 
     def _run_child(self, restore: Restore | None) -> Outcome:
         directory = self._equipment.log_dir(self._held.lease)
@@ -252,6 +253,7 @@ class Attempt:
                 claim.lease.bracket, restore.step if restore else 0
             ),
             may_keep=self._equipment.options.warm_starts and self._holdings.may_be_kept,
+            cache_bytes=self._equipment.options.cache_bytes,
         )
 
     @property
@@ -443,7 +445,7 @@ class Attempt:
             time_total_s=result.time_total_s,
         )
 
-    def _safely(self, call: Callable[[], None]) -> None:
+    def _safely(self, call: Callable[[], object]) -> None:
         with suppress(LeaseLost):  # a notice or answer tells the child that the lease is lost
             call()
 

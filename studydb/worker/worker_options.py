@@ -7,6 +7,7 @@ from studydb.domain.class_queues import RESERVE_AFTER_S
 from studydb.domain.records import LEASE_S
 from studydb.lease.retries import PATIENCE_S
 from studydb.lease.room import SPILL_BYTES
+from studydb.settings import DEFAULT_CACHE_BYTES
 
 GRACE_S = 30.0
 
@@ -35,6 +36,7 @@ class WorkerOptions:
         tags: Words that studies may require.
         reserve_after_s: How long smaller trials pass the first trial of the queue, which does not
             fit beside the trials that run.
+        cache_bytes: How many bytes of remote checkpoints this host keeps; 0 for none.
     """
 
     storage: str = field(repr=False)
@@ -58,3 +60,4 @@ class WorkerOptions:
     resources: str = ""
     tags: tuple[str, ...] = ()
     reserve_after_s: float = RESERVE_AFTER_S
+    cache_bytes: int = DEFAULT_CACHE_BYTES

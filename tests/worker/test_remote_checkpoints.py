@@ -1,5 +1,6 @@
 """A worker keeps its checkpoints in an S3 server; killed and slow stores lose nothing."""
 
+import pytest
 from fleet.workers import eventually
 
 from studydb.db.schema import checkpoint
@@ -43,3 +44,30 @@ def test_warm_starts_go_on_in_a_study_whose_checkpoints_are_in_s3(stage, s3_serv
     assert stage.run() == 0
 
     assert [stage.attempts(number)[0].start for number in (0, 1)] == ["warm", "warm"]
+
+
+def reads(server):
+    """The objects that were read since the requests were cleared."""
+    return [path for method, path in server.requests if method == "GET" and "/models/" in path]
+
+
+@pytest.mark.parametrize("size", ["10GB", "0"])
+def test_resume_on_the_same_host_reads_no_object(
+    sqlite_stage, s3_server, monkeypatch, tmp_path, size
+):
+    monkeypatch.setenv("STUDYDB_CACHE_SIZE", size)
+    monkeypatch.setenv("STUDYDB_CACHE_DIR", str(tmp_path / "cache"))
+    stage = sqlite_stage
+    stage.create("obedient:gated", checkpoints=f"s3://{s3_server.bucket}/models")
+    first = stage.start()
+    stage.open_gate(1)
+    stage.await_trial(lambda row: row.checkpoint_step == 2)
+    first.kill()
+    s3_server.requests.clear()
+
+    stage.open_gate("all")
+    assert stage.run() == 0
+
+    assert [row.start_step for row in stage.attempts()] == [1, 3]
+    assert bool(reads(s3_server)) is (size == "0")
+    assert (tmp_path / "cache").exists() is (size != "0")
