@@ -60,7 +60,6 @@ def enqueue(
             if number is None or own is not None:
                 txn.abandon()
                 return _enqueued_before(txn, study, request) if own is None else own
-
             draw = ENQUEUED_DRAWS + number
             completed = _completed(study, given, draw)
             trial_id = trials.insert(
