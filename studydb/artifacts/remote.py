@@ -126,6 +126,21 @@ class RemoteStore:
     def url(self) -> str:
         return self._url
 
+    @property
+    def is_remote(self) -> bool:
+        return True
+
+    def connect(self) -> None:
+        try:
+            files = self._files
+            if self._scheme is _S3:
+                files.connect()  # imports more modules
+        except Exception as cause:
+            raise CheckpointError(
+                f"Checkpoints cannot be written to {self._url}: {self._explained(cause)} "
+                "Training continues, and the previous checkpoint is kept."
+            ) from cause
+
     def put_bytes(self, place: Place, data: bytes) -> Stored:
         with self._writing(place) as path:
             self._upload(lambda: _parts_of(data), path, size_bytes=len(data))

@@ -91,6 +91,13 @@ class Store(Protocol):
     def url(self) -> str:
         """The URL that opens this store again."""
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether the bytes go over a network by a library of the store."""
+
+    def connect(self) -> None:
+        """Import the store's library and prepare its connection, without a request."""
+
     def put_bytes(self, place: Place, data: bytes) -> Stored:
         """Store bytes; they survive a crash of the host once the call returns."""
 

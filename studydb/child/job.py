@@ -57,6 +57,7 @@ class Job:
             trial waits for the worker's answer.
         next_decision_step: Reports at this step or later wait for the worker's answer; None if
             reports do not wait for a decision.
+        last_step: The step at which the scheduler completes a trial; None if there is none.
         may_keep: Whether the process may wait for another attempt after this one.
     """
 
@@ -80,6 +81,7 @@ class Job:
     restore: Restore | None = None
     time_total_s: float = 0.0
     next_decision_step: int | None = None
+    last_step: int | None = None
     may_keep: bool = False
 
     @property

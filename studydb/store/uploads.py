@@ -8,9 +8,8 @@ inserts the checkpoint's row. So every object of a crashed attempt can be found 
 import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
-from studydb.db.dialect import now
-from studydb.db.schema import by_id, is_still, trial, upload
-from studydb.domain.life.states import State
+from studydb.db.dialect import after, now
+from studydb.db.schema import attempt, by_id, trial, upload
 from studydb.domain.records import AbandonedUpload, Lease
 from studydb.store.leases import FENCE, fence_binds
 
@@ -41,10 +40,14 @@ _END = Prepared(sa.delete(upload).where(upload.c.uuid == sa.bindparam("uuid")))
 _ABANDONED = Prepared(
     sa.select(upload.c.id, upload.c.uuid, upload.c.attempt, upload.c.url, trial.c.uuid.label("of"))
     .join_from(upload, trial, trial.c.id == upload.c.trial_id)
+    .join(
+        attempt,
+        sa.and_(attempt.c.trial_id == upload.c.trial_id, attempt.c.attempt == upload.c.attempt),
+    )
     .where(
         upload.c.study_id == sa.bindparam("study"),
         upload.c.id > sa.bindparam("after"),
-        sa.or_(~is_still(State.RUNNING), trial.c.attempt != upload.c.attempt),
+        after(attempt.c.ended_at, sa.bindparam("settled_s", type_=sa.Float)) <= now(),
     )
     .order_by(by_id(upload))
     .limit(MOST)
@@ -71,9 +74,11 @@ def end(txn: Txn, *, uuid: str) -> None:
     txn.run(_END, uuid=uuid)
 
 
-def abandoned(txn: Txn, *, study_id: int, after_id: int = 0) -> list[AbandonedUpload]:
-    """Find uploads of attempts that have ended, by ascending id; `MOST` at a time."""
-    rows = txn.all(_ABANDONED, study=study_id, after=after_id)
+def abandoned(
+    txn: Txn, *, study_id: int, after_id: int = 0, settled_s: float = 0.0
+) -> list[AbandonedUpload]:
+    """Find uploads of attempts that ended `settled_s` ago, by ascending id; `MOST` at a time."""
+    rows = txn.all(_ABANDONED, study=study_id, after=after_id, settled_s=settled_s)
     return [AbandonedUpload(row.id, row.uuid, row.of, row.attempt, row.url) for row in rows]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import assert_never
 
 from studydb.artifacts import INLINE, Stores
-from studydb.artifacts.checkpoint_records import Restore
+from studydb.artifacts.checkpoint_records import Restore, Upload
 from studydb.child.channel import Channel, Frame, FrameError
 from studydb.child.job import Job, TrainableImport
 from studydb.child.messages import (
@@ -122,6 +122,7 @@ class Attempt:
         self._start: Start | None = None
         self._start_s: float | None = None
         self._provenance: dict[str, str] | None = None
+        self._upload: Upload | None = None
 
     def run(self) -> Outcome:
         """
@@ -166,6 +167,7 @@ class Attempt:
                 return self._outcome(child)
             finally:
                 self._release(started, output)
+                self._delete_upload()
                 self._record_process(output, directory)
                 self._equipment.templates.close_retired()
 
@@ -235,6 +237,7 @@ class Attempt:
             next_decision_step=study.scheduler.next_decision_step(
                 claim.lease.bracket, restore.step if restore else 0
             ),
+            last_step=getattr(study.scheduler, "max_t", None),
             may_keep=self._equipment.options.warm_starts,
         )
 
@@ -381,6 +384,7 @@ class Attempt:
             case FlushAsked():
                 self._safely(self._held.flush)
             case UploadAsked(upload=upload):
+                self._upload = upload
                 self._safely(lambda: self._held.begin_upload(upload.uuid, upload.url))
             case _:
                 assert_never(message)
@@ -406,6 +410,7 @@ class Attempt:
         if saved is not None:
             checkpoints = self._equipment.checkpoints
             self._safely(lambda: checkpoints.record(held, saved, self._stores))
+            self._upload = None
         if message.artifact_error is not None:
             error = message.artifact_error
             self._safely(lambda: self._equipment.record_artifact_error(held, error))
@@ -514,6 +519,16 @@ class Attempt:
         child.wait()
         child.channel.close()
         output.finish()
+
+    def _delete_upload(self) -> None:
+        """
+        Delete what a lost attempt has written of a checkpoint; its process has ended.
+
+        Another process may have deleted the upload's row before these bytes were written.
+        """
+        if self._held.is_lost and self._upload is not None:
+            checkpoints = self._equipment.checkpoints
+            checkpoints.delete_upload(self._held, self._upload, self._stores)
 
     def _may_keep(self, ended: Ended) -> bool:
         is_orderly = ended.end in (End.COMPLETED, End.STOPPED) and ended.failure is None

@@ -155,12 +155,13 @@ def test_every_upload_is_found_although_a_look_is_bounded(
     assert len(uploads) == 230
 
 
-def test_process_looks_once_a_minute_and_does_not_wait_for_the_store(
-    database, study, worker, store, monkeypatch
+def test_process_looks_once_a_minute_and_does_not_wait_for_the_store(  # noqa: PLR0917
+    database, clock, study, worker, store, monkeypatch
 ):
     run = worker.ask()
     Upload(run, study, store).begin()
     run.finish(0.5)
+    clock.advance(upload_collector.SETTLED_S)
     collector, now = UploadCollector(database, study), [1000.0]
     monkeypatch.setattr(upload_collector.time, "monotonic", lambda: now[0])
 
@@ -175,3 +176,22 @@ def test_process_looks_once_a_minute_and_does_not_wait_for_the_store(
     collector.look()
     database.observer = None
     assert len([what for what in looked if "upload" in what]) == 1
+
+
+def test_worker_waits_until_no_process_of_the_attempt_can_write(
+    database, clock, study, worker, store
+):
+    run = worker.ask()
+    begun = Upload(run, study, store).begin()
+    run.finish(outcome=Reason.LOST)
+    early, later = (UploadCollector(database, study) for _ in range(2))
+
+    early.look()
+    assert early._thread is None
+    store.put_bytes(begun.place, b"from the process of a dead worker")
+
+    clock.advance(upload_collector.SETTLED_S)
+    later.look()
+    later._thread.join()
+    assert not store.exists(begun.url)
+    assert rows(database) == []
