@@ -147,6 +147,16 @@ class Attempt:
                 return outcome
             checkpoint = self._equipment.checkpoints.mark_corrupt(self._held, usable[0])
 
+    def delete_upload(self) -> None:
+        """
+        Delete what a lost attempt has written of a checkpoint; its process has ended.
+
+        Another worker may have collected the upload before these bytes were written.
+        """
+        if self._held.is_lost and self._upload is not None:
+            checkpoints = self._equipment.checkpoints
+            checkpoints.delete_upload(self._held, self._upload, self._stores)
+
     def _run_child(self, restore: Restore | None) -> Outcome:
         directory = self._equipment.log_dir(self._held.lease)
         self._progress = _Progress(oom_kills=oom_kills())
@@ -167,7 +177,6 @@ class Attempt:
                 return self._outcome(child)
             finally:
                 self._release(started, output)
-                self._delete_upload()
                 self._record_process(output, directory)
                 self._equipment.templates.close_retired()
 
@@ -409,8 +418,10 @@ class Attempt:
                 self._flush_in_background()
         if saved is not None:
             checkpoints = self._equipment.checkpoints
+            self._upload = (
+                None  # `record` deletes the bytes if it is certain that no row names them
+            )
             self._safely(lambda: checkpoints.record(held, saved, self._stores))
-            self._upload = None
         if message.artifact_error is not None:
             error = message.artifact_error
             self._safely(lambda: self._equipment.record_artifact_error(held, error))
@@ -519,16 +530,6 @@ class Attempt:
         child.wait()
         child.channel.close()
         output.finish()
-
-    def _delete_upload(self) -> None:
-        """
-        Delete what a lost attempt has written of a checkpoint; its process has ended.
-
-        Another process may have deleted the upload's row before these bytes were written.
-        """
-        if self._held.is_lost and self._upload is not None:
-            checkpoints = self._equipment.checkpoints
-            checkpoints.delete_upload(self._held, self._upload, self._stores)
 
     def _may_keep(self, ended: Ended) -> bool:
         is_orderly = ended.end in (End.COMPLETED, End.STOPPED) and ended.failure is None

@@ -24,7 +24,7 @@ class S3Server:
         bucket: The bucket of the present test.
         fail_every: Fail each request whose number is divisible by this; 0 for none.
         requests: The method and path of each request that was answered.
-        writes: PUT and POST requests wait while this event is cleared.
+        writes: PUT requests wait while this event is cleared; they write objects and their parts.
     """
 
     def __init__(self):
@@ -100,7 +100,7 @@ class S3Server:
             self._count += 1
             fails = self.fail_every and self._count % self.fail_every == 0
             self.requests.append((environ["REQUEST_METHOD"], environ["PATH_INFO"]))
-        if environ["REQUEST_METHOD"] in ("PUT", "POST"):
+        if environ["REQUEST_METHOD"] == "PUT":
             self.writes.wait(_LONGEST_WAIT_S)
         if fails:
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))

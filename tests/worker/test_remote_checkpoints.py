@@ -1,8 +1,12 @@
 """A worker keeps its checkpoints in an S3 server; killed and slow stores lose nothing."""
 
+import pytest
 from fleet.workers import eventually
 
-from studydb.db.schema import checkpoint
+from studydb.db.schema import checkpoint, upload
+from studydb.lease.upload_collector import collect_uploads
+
+THREE_PARTS_BYTES = 40 << 20
 
 
 def test_killed_worker_goes_on_from_its_checkpoint_in_s3(stage, s3_server):
@@ -22,6 +26,35 @@ def test_killed_worker_goes_on_from_its_checkpoint_in_s3(stage, s3_server):
     assert all(row.url.startswith(f"s3://{s3_server.bucket}/models/") for row in kept)
     assert len(s3_server.objects()) == 2
     assert stage.study.best_trial.checkpoint.to_dict()["step"] == 4
+
+
+@pytest.mark.parametrize("killed", ["child", "worker"])
+def test_killed_multipart_upload_leaves_nothing_after_collection(stage, s3_server, killed):
+    stage.create(
+        "obedient:gated",
+        checkpoints=f"s3://{s3_server.bucket}/models",
+        space={"size_bytes": THREE_PARTS_BYTES, "n_steps": 2},
+    )
+    stage.open_gate("all")
+    s3_server.writes.clear()
+    first = stage.start()
+    eventually(s3_server.unfinished)
+    if killed == "child":
+        eventually(first.children)[0].kill()
+    else:
+        first.kill()
+    s3_server.writes.set()
+    assert (stage.run() if killed == "worker" else first.exit_code(60.0)) == 0
+
+    study = stage.study
+    eventually(lambda: collect_uploads(study.database, study.record) == 0)
+
+    rows = stage.rows(checkpoint, order=checkpoint.c.id)
+    assert [len(stage.attempts()), stage.steps(), [row.step for row in rows]] == [2, [1, 2], [1, 2]]
+    assert stage.rows(upload) == []
+    assert s3_server.unfinished() == []
+    assert s3_server.objects() == sorted(row.url.split("/", 3)[3] for row in rows)
+    assert stage.study.best_trial.checkpoint.to_dict()["step"] == 2
 
 
 def test_training_goes_on_without_its_bucket_and_status_says_why(stage, s3_server):
