@@ -277,7 +277,19 @@ class RemoteStore:
             raise
         if self._scheme.renames:
             self._files.mv(path, target)
+        if length >= part_bytes:
+            self._abort_other_uploads(target)
         return content.digest(), length
+
+    def _abort_other_uploads(self, target: str) -> None:
+        """
+        Abort the uploads of an object that is whole: tries whose replies were lost.
+
+        The library sends such a request again, and begins a second upload. If the host may not list
+        uploads, they stay.
+        """
+        with suppress(Exception):
+            self._abort_uploads(target)
 
     def _download(self, url: str, path: str, entry: "_Entry", target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
