@@ -203,6 +203,8 @@ class AbandonedUpload:
         id: The id of the upload's row.
         uuid: The UUID that the checkpoint would have.
         url: Where the bytes are, if they exist.
+        is_stored: Whether a checkpoint's row names the bytes, because the upload was recorded once
+            more after the checkpoint: they must stay, and only the upload's row can be deleted.
     """
 
     id: int
@@ -210,6 +212,7 @@ class AbandonedUpload:
     trial_uuid: str
     attempt: int
     url: str
+    is_stored: bool = False
 
 
 class TrainableKind(StrEnum):

@@ -92,9 +92,10 @@ def delete_bytes(study: Study, upload: AbandonedUpload, stores: Stores) -> bool:
     """
     Delete what an upload has written; return False if its store fails.
 
-    If the URL does not name the upload's own object, it was changed, and nothing is deleted.
+    Nothing is deleted if a checkpoint's row names the bytes, or if the URL was changed, so that it
+    does not name the upload's own object.
     """
-    if not _belongs_to_attempt(upload, study):
+    if upload.is_stored or not _belongs_to_attempt(upload, study):
         return True
     try:
         open_store(stores.store_of(upload.url)).delete_unfinished(upload.url)

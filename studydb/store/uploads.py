@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import after, now
-from studydb.db.schema import attempt, by_id, trial, upload
+from studydb.db.schema import attempt, by_id, checkpoint, trial, upload
 from studydb.domain.records import AbandonedUpload, Lease
 from studydb.store.leases import FENCE, fence_binds
 
@@ -38,7 +38,10 @@ _INSERT = Prepared(
 _END = Prepared(sa.delete(upload).where(upload.c.uuid == sa.bindparam("uuid")))
 
 _ABANDONED = Prepared(
-    sa.select(upload.c.id, upload.c.uuid, upload.c.attempt, upload.c.url, trial.c.uuid.label("of"))
+    sa.select(
+        *(upload.c.id, upload.c.uuid, upload.c.attempt, upload.c.url, trial.c.uuid.label("of")),
+        sa.exists().where(checkpoint.c.uuid == upload.c.uuid).label("is_stored"),
+    )
     .join_from(upload, trial, trial.c.id == upload.c.trial_id)
     .join(
         attempt,
@@ -79,7 +82,10 @@ def abandoned(
 ) -> list[AbandonedUpload]:
     """Find uploads of attempts that ended `settled_s` ago, by ascending id; `MOST` at a time."""
     rows = txn.all(_ABANDONED, study=study_id, after=after_id, settled_s=settled_s)
-    return [AbandonedUpload(row.id, row.uuid, row.of, row.attempt, row.url) for row in rows]
+    return [
+        AbandonedUpload(row.id, row.uuid, row.of, row.attempt, row.url, bool(row.is_stored))
+        for row in rows
+    ]
 
 
 def delete(txn: Txn, *, upload_id: int) -> None:

@@ -153,7 +153,7 @@ class FaultInjector:
         self._due: list[tuple[float, Callable[[], None]]] = []
         self._disconnected: list[DisconnectedWorker] = []
         self._reserved: DisconnectedWorker | None = None
-        self._is_away = False
+        self._is_away = self._store_is_away = False
         self.report = FaultReport()
 
     def run(self) -> FaultReport:
@@ -221,7 +221,7 @@ class FaultInjector:
 
     def _is_plan_done(self) -> bool:
         is_done = not self.report.shortfall(self._plan)
-        return is_done and self._reserved is None and not self._is_away
+        return is_done and self._reserved is None and not (self._is_away or self._store_is_away)
 
     def _is_over(self) -> bool:
         try:
@@ -326,11 +326,18 @@ class FaultInjector:
         self._is_away = False
 
     def _stop_store(self, store: "FaultyStore") -> None:
+        if self._store_is_away:
+            return self._later(1.0, partial(self._stop_store, store))
         store.go_away()
+        self._store_is_away = True
         self.report.store_outages += 1
         away_s = self._random.uniform(*self._plan.store_outage_s)
         self._say(f"outage {self.report.store_outages} of the store: away for {away_s:.1f} s")
-        self._later(away_s, store.come_back)
+        return self._later(away_s, partial(self._start_store, store))
+
+    def _start_store(self, store: "FaultyStore") -> None:
+        store.come_back()
+        self._store_is_away = False
 
     # Frozen hosts and network partitions
 

@@ -8,6 +8,7 @@ closes the proxy's port and cuts its connections, "back" opens the port again.
 import http.client
 import itertools
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -24,6 +25,7 @@ FAIL_EVERY = 20
 
 FAULTS = ("refused", "cut request", "lost reply", "cut reply")
 
+_PORTS = range(20_000, 30_000)
 _TIMEOUT_S = 60.0
 _PIECE = 1 << 16
 _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length"}
@@ -260,10 +262,22 @@ def _backend_port() -> int:
     return server.server_port
 
 
+def _first_proxy(backend: int, numbers: Iterator[int]) -> _Proxy:
+    """
+    Listen on a port that no system gives to outgoing connections.
+
+    While the proxy is away, a client could otherwise get its port, and connect to itself.
+    """
+    for port in random.sample(_PORTS, len(_PORTS)):
+        with suppress(OSError):
+            return _Proxy(port, backend, numbers)
+    raise RuntimeError("Every port of the proxy is taken.")
+
+
 def main() -> None:
     """Serve until the input ends."""
     backend, numbers = _backend_port(), itertools.count(1)
-    proxy = _Proxy(0, backend, numbers)
+    proxy = _first_proxy(backend, numbers)
     port = proxy.server_address[1]
     print(backend, port, flush=True)  # noqa: T201  read by FaultyStore
     for line in sys.stdin:

@@ -90,6 +90,9 @@ WEIGHTS = {
     "report_from_the_first_step": 1,
     "report_nothing": 1,
     "save": 3,
+    "begin_upload": 2,
+    "save_upload": 2,
+    "collect": 1,
     "finish": 2,
     "give_back": 3,
     "give_back_in_a_row": 1,
@@ -325,6 +328,18 @@ class RandomWalk:
         return (
             self.factory.save(attempt, step_offset=rng.choice([0, 0, -1, 4])) if attempt else None
         )
+
+    def _begin_upload(self, rng: Random) -> StudyAction | None:
+        attempt = self._attempt(rng, held=rng.random() < 0.9) or self._attempt(rng)
+        return self.factory.begin_upload(attempt) if attempt else None
+
+    def _save_upload(self, rng: Random) -> StudyAction | None:
+        attempt = self._attempt(rng, held=rng.random() < 0.9) or self._attempt(rng)
+        begun = attempt.begun if attempt else []
+        return self.factory.save_upload(attempt, rng.choice(begun[-2:])) if begun else None
+
+    def _collect(self, _: Random) -> StudyAction:
+        return self.factory.collect()
 
     def _finish(self, rng: Random) -> StudyAction | None:
         attempt, values = self._writer(rng), rng.choice([[], some_values(rng)])
