@@ -165,10 +165,11 @@ class FaultyStore:
         environment: The environment variables of its clients.
     """
 
-    def __init__(self, process: "subprocess.Popen[str]") -> None:
+    def __init__(self, process: "subprocess.Popen[str]", *, fails: bool) -> None:
         self._process = process
         self._commands = _pipe(process.stdin)
         self._backend, port = map(int, _pipe(process.stdout).readline().split())
+        port = port if fails else self._backend
         self.url = f"s3://{BUCKET}/checkpoints"
         self.environment = {
             "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
@@ -206,8 +207,13 @@ class FaultyStore:
 
 
 @contextmanager
-def faulty_store() -> Iterator[FaultyStore]:
-    """Start the process, and give this process and its children access to the store."""
+def faulty_store(*, fails: bool = True) -> Iterator[FaultyStore]:
+    """
+    Start the process, and give this process and its children access to the store.
+
+    Args:
+        fails: Whether requests go through the proxy; if not, they go to the server, and none fails.
+    """
     with subprocess.Popen(
         [sys.executable, str(Path(__file__).resolve())],
         stdin=subprocess.PIPE,
@@ -215,7 +221,7 @@ def faulty_store() -> Iterator[FaultyStore]:
         text=True,
     ) as process:
         try:
-            store = FaultyStore(process)
+            store = FaultyStore(process, fails=fails)
             os.environ.update(store.environment)
             yield store
         finally:
