@@ -200,9 +200,8 @@ class RunningTrial:
 
     def settle(self) -> None:
         """Wait until the last checkpoint is stored, unless the trial is lost or the worker ends."""
-        if os.getpid() == self._pid:
-            with suppress(SystemExit):  # the message that the trial has ended meets the same end
-                self._saves.wait()
+        with suppress(SystemExit):  # the message that the trial has ended meets the same end
+            self._saves.wait()
 
     @property
     def has_reported(self) -> bool:
@@ -271,7 +270,6 @@ class RunningTrial:
         if not self._saves.may_run_beside or self._is_final(result):
             self._send(result, self._saves.store(prepared, step=result.step))
             return
-        self._saves.wait()
         self._send(result, (None, None))
         self._saves.store_beside(
             prepared, step=result.step, is_given=isinstance(checkpoint, GivenDirectory)

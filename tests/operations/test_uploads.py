@@ -1,5 +1,6 @@
 """An upload has its row before its bytes; what ended attempts have left is found and deleted."""
 
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
@@ -126,6 +127,23 @@ def test_row_stays_until_the_store_has_deleted_the_bytes(
     assert collect_uploads(database, study) == 0
     assert rows(database) == []
     assert not store.exists(left.url)
+
+
+def test_bytes_of_a_stored_checkpoint_stay_although_its_upload_is_recorded_once_more(
+    database, study, worker, store
+):
+    run = worker.ask()
+    late = Upload(run, study, store).begin()
+    stored = store.put_bytes(late.place, b"state")
+    checkpoint = replace(new_checkpoint(run.lease, step=1), uuid=late.uuid, url=stored.url)
+    save(database, lease=run.lease, checkpoint=checkpoint)
+    late.begin()
+    run.finish(outcome=Reason.PREEMPTED)
+
+    assert collect_uploads(database, study) == 0
+
+    assert rows(database) == []
+    assert store.exists(stored.url)
 
 
 def test_row_that_names_another_object_deletes_only_itself(database, study, worker, store):
