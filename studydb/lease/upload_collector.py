@@ -90,7 +90,7 @@ def collect_uploads(
 
 def delete_bytes(study: Study, upload: AbandonedUpload, stores: Stores) -> bool:
     """
-    Delete what an upload has written; return False if its store fails.
+    Delete what an upload has written; return whether its row may be deleted, too.
 
     Nothing is deleted if a checkpoint's row names the bytes, or if the URL was changed, so that it
     does not name the upload's own object.
