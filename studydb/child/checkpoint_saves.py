@@ -42,12 +42,12 @@ class CheckpointSaves:
 
     def wait(self) -> None:
         """Wait until no upload is under way, or until the attempt has lost its trial."""
-        while self._thread is not None and not self._supervisor.lost:
-            self._thread.join(_LOOK_S)
-            if not self._thread.is_alive():
-                self._thread = None
-            else:
+        while (thread := self._thread) is not None and not self._supervisor.lost:
+            thread.join(_LOOK_S)
+            if thread.is_alive():
                 self._supervisor.listen()
+            else:
+                self._thread = None
 
     def store(self, prepared: bytes | Path, *, step: int) -> Outcome:
         """Store a checkpoint; the caller sends the outcome to the worker."""

@@ -40,8 +40,9 @@ from studydb.domain.failures import Failure, failure_of
 from studydb.domain.life.decisions import Action
 from studydb.domain.life.ending import DIED, GIVEN_BACK, TRY_LATER
 from studydb.domain.life.states import Reason
-from studydb.domain.metrics import DONE, STEP, Result, read_report
+from studydb.domain.metrics import DONE, STEP, STEPS_END, Result, read_report
 from studydb.domain.records import AttemptProcess, Start, TrainableKind
+from studydb.domain.scheduling import Scheduler
 from studydb.lease.held import HeldAttempt
 from studydb.processes import SIGNAL_SPREAD_S, STOP_SIGNALS
 from studydb.trainables import provenance
@@ -246,7 +247,7 @@ class Attempt:
             next_decision_step=study.scheduler.next_decision_step(
                 claim.lease.bracket, restore.step if restore else 0
             ),
-            last_step=getattr(study.scheduler, "max_t", None),
+            last_step=_last_step(study.scheduler),
             may_keep=self._equipment.options.warm_starts,
         )
 
@@ -553,6 +554,11 @@ class Attempt:
         self.process = AttemptProcess(
             str(directory), tail, self._start, self._start_s, self._provenance
         )
+
+
+def _last_step(scheduler: Scheduler) -> int | None:
+    max_t = getattr(scheduler, "max_t", None)
+    return max_t if max_t is not None and max_t < STEPS_END else None
 
 
 def _receive(channel: Channel) -> Frame | None:

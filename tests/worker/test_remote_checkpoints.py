@@ -3,6 +3,7 @@
 import pytest
 from fleet.workers import eventually
 
+import studydb
 from studydb.db.schema import checkpoint, upload
 from studydb.lease.upload_collector import collect_uploads
 
@@ -76,3 +77,27 @@ def test_warm_starts_go_on_in_a_study_whose_checkpoints_are_in_s3(stage, s3_serv
     assert stage.run() == 0
 
     assert [stage.attempts(number)[0].start for number in (0, 1)] == ["warm", "warm"]
+
+
+def test_paused_trial_has_the_checkpoint_of_its_last_report(stage, s3_server):
+    stage.create("obedient:gated", checkpoints=f"s3://{s3_server.bucket}")
+    s3_server.writes.clear()
+    stage.start()
+    stage.await_result()
+    assert stage.trial().checkpoint_step == 0
+    stage.command("pause", "staged", "0")
+    stage.open_gate("all")
+    s3_server.writes.set()
+
+    row = stage.await_state("PAUSED")
+
+    assert row.last_step >= 1
+    assert row.checkpoint_step == row.last_step
+
+
+def test_trials_of_a_scheduler_without_an_end_begin(stage):
+    stage.create("obedient:one_step", scheduler=studydb.ASHA(max_t=10**30))
+
+    assert stage.run() == 0
+
+    assert stage.steps() == [1]
