@@ -247,7 +247,7 @@ class Attempt:
             next_decision_step=study.scheduler.next_decision_step(
                 claim.lease.bracket, restore.step if restore else 0
             ),
-            last_step=_last_step(study.scheduler),
+            last_step=last_step(study.scheduler),
             may_keep=self._equipment.options.warm_starts,
         )
 
@@ -556,7 +556,8 @@ class Attempt:
         )
 
 
-def _last_step(scheduler: Scheduler) -> int | None:
+def last_step(scheduler: Scheduler) -> int | None:
+    """Return the step at which a scheduler completes a trial; None for none in reach."""
     max_t = getattr(scheduler, "max_t", None)
     return max_t if max_t is not None and max_t < STEPS_END else None
 

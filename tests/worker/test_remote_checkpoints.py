@@ -3,7 +3,6 @@
 import pytest
 from fleet.workers import eventually
 
-import studydb
 from studydb.db.schema import checkpoint, upload
 from studydb.lease.upload_collector import collect_uploads
 
@@ -93,11 +92,3 @@ def test_paused_trial_has_the_checkpoint_of_its_last_report(stage, s3_server):
 
     assert row.last_step >= 1
     assert row.checkpoint_step == row.last_step
-
-
-def test_trials_of_a_scheduler_without_an_end_begin(stage):
-    stage.create("obedient:one_step", scheduler=studydb.ASHA(max_t=10**30))
-
-    assert stage.run() == 0
-
-    assert stage.steps() == [1]
