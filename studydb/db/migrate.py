@@ -47,6 +47,9 @@ the migration has waited for 1 s, so later tries are longer. They may end a work
 TABLE_LOCK_RETRY_S = (0.1, 0.5)
 """The shortest and longest wait before the next try. Workers go on during the wait."""
 
+WAL_RETRY_S = (0.01, 0.1)
+"""The shortest and longest wait before an SQLite file's journal mode is set again."""
+
 _process_lock = threading.Lock()
 
 
@@ -119,13 +122,24 @@ def _unchecked(storage: str) -> closing[Database]:
 
 def _make_file(path: Path) -> None:
     check_file(path)
-    try:
-        with closing(
-            sqlite3.connect(path, timeout=SQLITE_BUSY_TIMEOUT_S, isolation_level=None)
-        ) as connection:
-            connection.execute("PRAGMA journal_mode=WAL")
-    except sqlite3.Error as error:
-        raise faults.translate(error, url=str(path)) or StorageError(str(error)) from error
+    deadline_s = time.monotonic() + SQLITE_BUSY_TIMEOUT_S
+    while True:
+        try:
+            return _use_wal(path)
+        except sqlite3.Error as error:
+            # SQLite refuses this change at once, without its busy timeout, if another process
+            # makes the same change at the same moment.
+            is_busy = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
+            if not is_busy or time.monotonic() > deadline_s:
+                raise faults.translate(error, url=str(path)) or StorageError(str(error)) from error
+        time.sleep(random.uniform(*WAL_RETRY_S))  # noqa: S311  jitter, no secret
+
+
+def _use_wal(path: Path) -> None:
+    with closing(
+        sqlite3.connect(path, timeout=SQLITE_BUSY_TIMEOUT_S, isolation_level=None)
+    ) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
 
 
 @contextmanager

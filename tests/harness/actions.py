@@ -505,12 +505,14 @@ def _claim_of_database(claimed: Claim) -> SimpleNamespace:
 
 def _claim_of_model(model: Model, attempt: ModelAttempt) -> SimpleNamespace:
     restored = attempt.restored if attempt.restored in model.checkpoints else None
+    trial = model.trials[attempt.number]
+    step = restored.step if restored else 0
     return SimpleNamespace(
         number=attempt.number,
         attempt=attempt.no,
         token=attempt.token,
         lease_s=attempt.worker.lease_s,
         checkpoint=restored and restored.uuid,
-        next_decision_step=model.judge.next_decision(restored.step if restored else 0),
-        time_total_s=model.trials[attempt.number].time_total_s or 0.0,
+        next_decision_step=model.judge.next_decision(trial.bracket, step),
+        time_total_s=trial.time_total_s or 0.0,
     )

@@ -37,7 +37,9 @@ def expected_rows(model: Model) -> Snapshot:
             "time_s": round(model.spending.time_s, 6),
         },
         "rungs": {
-            step: _rung(model, rung) for step, rung in model.judge.rungs.items() if rung.entries
+            rung_id: _rung(model, rung)
+            for rung_id, rung in model.judge.rungs.items()
+            if rung.entries
         },
         "best": model.best,
         "workers": [_worker(worker) for worker in model.workers.values()],
@@ -66,6 +68,7 @@ def _trial(model: Model, trial: ModelTrial) -> dict[str, Any]:
         "reason": trial.reason,
         "origin": trial.origin,
         "draw": trial.draw,
+        "bracket": trial.bracket,
         "priority": trial.priority,
         "ready": trial.ready_at is None if trial.state is State.PENDING else None,
         "ready_at": trial.ready_at,

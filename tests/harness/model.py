@@ -81,6 +81,7 @@ class Model:
         if self.status is not Status.RUNNING or not self.is_open or not self.has_room:
             return None
         trial = ModelTrial(len(self.trials), "searcher", self.now, draw=self.next_draw)
+        trial.bracket = self.judge.bracket_of(self.next_draw)
         self.next_draw += 1
         self.trials.append(trial)
         return self._begin(trial, worker, token)
@@ -88,8 +89,8 @@ class Model:
     def report(
         self, token: str, *, flush_no: int, after: int, results: tuple[Result, ...]
     ) -> tuple[Verdict | None, int | None]:
-        due = self.judge.next_decision(results[-1].step if results else after)
         attempt, trial = self._of(token)
+        due = self.judge.next_decision(trial.bracket, results[-1].step if results else after)
         if trial.held is not attempt:
             self._refuse(attempt, flush_no)
             return attempt.verdict, due
@@ -250,7 +251,9 @@ class Model:
         if not self.is_open:
             raise BudgetSpent
         number = len(self.trials)
-        self.trials.append(ModelTrial(number, "enqueued", self.now, priority=priority))
+        trial = ModelTrial(number, "enqueued", self.now, priority=priority)
+        trial.bracket = self.judge.bracket_of(number)
+        self.trials.append(trial)
         self._record_event("enqueued", request.actor, token=request.token, data={"number": number})
         return number
 
@@ -448,7 +451,7 @@ class Model:
             is_valid = trial.invalidated_at is None
             attempt.stored[result.step] = trial.live[result.step] = result.value
             sent = (attempt.number, attempt.no, after, result, trial.live)
-            verdict = self.judge.judge(*sent, enters=is_valid)
+            verdict = self.judge.judge(*sent, bracket=trial.bracket, enters=is_valid)
             trial.time_total_s, after = result.time_total_s, result.step
             if verdict is not None:
                 return verdict, results[:position]

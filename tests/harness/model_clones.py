@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def clone(model: "Model", parent: ModelTrial, *, from_scratch: bool) -> int:
     """Clone an ended trial; return the number of the clone."""
     made = ModelTrial(len(model.trials), "clone", model.now, parent=parent.number)
-    made.changed = parent.changed
+    made.changed, made.bracket = parent.changed, parent.bracket
     found = None if from_scratch else parent.checkpoint
     if found is not None and found.removed:  # another clone has found it corrupt
         found = _before(model, found)

@@ -19,6 +19,9 @@ from studydb.domain.life.states import Mode, Reason
 from studydb.domain.metrics import Result
 from studydb.domain.records import NewStudy
 
+RungId = tuple[int, int]
+"""The bracket of a rung, and its milestone."""
+
 COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
 VERDICTS = {Action.STOP: Reason.EARLY_STOPPED, Action.PAUSE: Reason.PAUSED}
@@ -74,7 +77,7 @@ class ModelJudge:
     Judges results as a study's rules, and ASHA as its scheduler, would.
 
     Attributes:
-        rungs: The rungs by their milestones.
+        rungs: The rungs by bracket and milestone.
         promotes: Whether trials wait at rungs.
     """
 
@@ -82,7 +85,7 @@ class ModelJudge:
         self._spec = spec
         given = spec.scheduler.to_json()
         self.options: dict[str, Any] = given.get("options", given)  # of a custom scheduler
-        self.rungs = {step: ModelRung() for step in self.milestones}
+        self.rungs = {(0, step): ModelRung() for step in self.milestones(0)}
         self.promotes = self.options.get("type") == "promotion"
 
     def judge(
@@ -93,6 +96,7 @@ class ModelJudge:
         result: Result,
         live: Mapping[int, float],
         *,
+        bracket: int,
         enters: bool,
     ) -> Verdict | None:
         """
@@ -106,19 +110,26 @@ class ModelJudge:
             value = result.step if rule.metric == "training_iteration" else result.value
             if COMPARE[rule.op](value, rule.bound):
                 return Verdict(Action.STOP, Reason.RULE_STOPPED, DecidedBy.RULE)
-        due = self.next_decision(after)
+        due = self.next_decision(bracket, after)
         is_due = due is not None and result.step >= due
-        decided = self._decide(number, attempt, result, live) if enters and is_due else None
+        decided = None
+        if enters and is_due:
+            rung_id = self.rung_at(bracket, result.step)
+            decided = self._decide(number, rung_id, attempt, result, live)
         if result.is_last:
             return Verdict(Action.STOP, Reason.COMPLETED, DecidedBy.TRIAL)
         return decided
 
     def _decide(
-        self, number: int, attempt: int, result: Result, live: Mapping[int, float]
+        self,
+        number: int,
+        rung_id: RungId | None,
+        attempt: int,
+        result: Result,
+        live: Mapping[int, float],
     ) -> Verdict | None:
         is_complete = result.step >= self.max_t
-        milestone = self.rung_at(result.step)
-        rung = None if milestone is None else self.rungs.setdefault(milestone, ModelRung())
+        rung = None if rung_id is None else self.rungs.setdefault(rung_id, ModelRung())
         if rung is not None and all(entry["number"] != number for entry in rung.entries):
             judged = self.judged_at(rung, result, live)
             if is_complete:
@@ -135,11 +146,16 @@ class ModelJudge:
 
     # --- the scheduler
 
-    def rung_at(self, step: int) -> int | None:
-        """The milestone of the rung that a report at a step may enter."""
+    def bracket_of(self, draw: int) -> int:  # noqa: ARG002
+        """The bracket of the trial of a draw; of enqueued trial N, that of draw N."""
+        return 0
+
+    def rung_at(self, bracket: int, step: int) -> RungId | None:
+        """The rung that a report at a step may enter."""
         if step >= self.max_t:
-            return int(self.max_t) if self.end_game else None
-        return max((one for one in self.milestones if one <= step), default=None)
+            return (bracket, int(self.max_t)) if self.end_game else None
+        reached = [one for one in self.milestones(bracket) if one <= step]
+        return (bracket, max(reached)) if reached else None
 
     def judged_at(self, rung: ModelRung, result: Result, live: Mapping[int, float]) -> Judged:  # noqa: ARG002
         """
@@ -173,26 +189,26 @@ class ModelJudge:
         best = min(sorted(live), key=lambda step: (math.isnan(live[step]), self.score(live[step])))
         return best, live[best]
 
-    def promotable(self, paused: Container[int]) -> tuple[int, dict[str, Any]] | None:
+    def promotable(self, paused: Container[int]) -> tuple[RungId, dict[str, Any]] | None:
         """
-        The milestone and the entry of the trial to promote; None if no trial can be promoted.
+        The rung and the entry of the trial to promote; None if no trial can be promoted.
 
         Args:
             paused: The numbers of the trials that the scheduler has paused.
         """
-        for step, entry in self.candidates(paused):
-            scores = self.rungs[step].scores
+        for rung_id, entry in self.candidates(paused):
+            scores = self.rungs[rung_id].scores
             if len(scores) > 1 and entry["score"] <= self._promotion_cutoff(scores):
-                return step, entry
+                return rung_id, entry
         return None
 
-    def candidates(self, paused: Container[int]) -> list[tuple[int, dict[str, Any]]]:
+    def candidates(self, paused: Container[int]) -> list[tuple[RungId, dict[str, Any]]]:
         """The best waiting trial of each rung, from the highest step down."""
         found = []
-        for step, rung in sorted(self.rungs.items(), reverse=True):
+        for rung_id, rung in sorted(self.rungs.items(), reverse=True):
             best = next((one for one in rung.waiting if one["number"] in paused), None)
             if self.promotes and best is not None and best["score"] < math.inf:
-                found.append((step, best))
+                found.append((rung_id, best))
         return found
 
     def _promotion_cutoff(self, scores: list[float]) -> float:
@@ -246,8 +262,8 @@ class ModelJudge:
         """The share of the budget that the end game takes."""
         return float(self.options.get("end_game", 0.0))
 
-    @property
-    def milestones(self) -> list[int]:
+    def milestones(self, bracket: int) -> list[int]:  # noqa: ARG002
+        """The milestones of a bracket, ascending."""
         steps: list[int] = []
         step = self.options.get("grace_period", math.inf)
         while step < self.max_t:
@@ -255,9 +271,9 @@ class ModelJudge:
             step *= self.options["reduction_factor"]
         return steps
 
-    def next_decision(self, step: int) -> int | None:
+    def next_decision(self, bracket: int, step: int) -> int | None:
         """The first milestone after a step, or max_t; None if there is neither."""
-        due = [one for one in (*self.milestones, self.max_t) if step < one < math.inf]
+        due = [one for one in (*self.milestones(bracket), self.max_t) if step < one < math.inf]
         return int(min(due)) if due else None
 
     def score(self, value: float) -> float:

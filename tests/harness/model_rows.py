@@ -78,6 +78,7 @@ class ModelTrial:
     origin: str
     created_at: float
     draw: int | None = None
+    bracket: int = 0
     priority: int = 0
     state: State = State.PENDING
     reason: Reason | None = None

@@ -26,7 +26,7 @@ from studydb.domain.life.ending import FREE_EXITS, Ending
 from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import FINAL, Mode, Reason, State, Status
 from studydb.domain.limits import CostLimit
-from studydb.schedulers import ASHA, FIFO, MedianStopping, OneEpoch
+from studydb.schedulers import ASHA, FIFO, HyperBand, MedianStopping, OneEpoch
 
 LEASES_S = (90.0, 9.0)
 """The leases of the two workers of a walk."""
@@ -52,6 +52,8 @@ MEDIANS = [
 ]
 END_GAME = ASHA(max_t=8, grace_period=2, reduction_factor=2, type="promotion", end_game=0.5)
 ONE_EPOCH = OneEpoch(i=2, top_k=2, max_t=6)
+HYPERBANDS = [HyperBand(max_t=4, reduction_factor=2), HyperBand(max_t=9)]
+"""The first has rungs in two of its three brackets: 4 and 3 trials, and 3 that train to the end."""
 
 STUDIES: dict[str, list[Any]] = {
     "num_trials": [10, 6, 3, None],
@@ -61,7 +63,7 @@ STUDIES: dict[str, list[Any]] = {
     "mode": list(Mode),
     "scheduler": [
         *(FIFO(), *ASHAS, *PROMOTIONS, *CUSTOM, *CUSTOM_PROMOTIONS),
-        *(SYNE_TUNE, *MEDIANS, END_GAME),
+        *(SYNE_TUNE, *MEDIANS, END_GAME, *HYPERBANDS),
     ],
     "rules": [
         *[()] * 4,

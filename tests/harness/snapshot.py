@@ -43,7 +43,8 @@ _STUDY = (
 )
 _VERDICT = ("verdict", "verdict_reason", "verdict_by")
 _TRIAL = (
-    *("state", "reason", "origin", "draw", "priority", "request", *_VERDICT, "paused_by"),
+    *("state", "reason", "origin", "draw", "bracket", "priority", "request"),
+    *(*_VERDICT, "paused_by"),
     *("attempt", "failures", "losses"),
     *("token", "lease_s", "lease_expires_at", "suspect_at", "checkpoint_step"),
     *("n_results", "last_step", "last_value", "best_value", "best_step", "best_score"),
@@ -85,10 +86,10 @@ _UPLOADS = _of_study(upload, upload.c.id)
 _COUNTERS = _of_study(counter, counter.c.shard)
 _RUNGS = _of_study(rung, rung.c.bracket, rung.c.step)
 _ENTRIES = Prepared(
-    sa.select(rung_entry, rung.c.step.label("milestone"))
+    sa.select(rung_entry, rung.c.bracket, rung.c.step.label("milestone"))
     .join(rung, rung.c.id == rung_entry.c.rung_id)
     .where(rung.c.study_id == sa.bindparam("study"))
-    .order_by(rung.c.step, rung_entry.c.ordinal)
+    .order_by(rung.c.bracket, rung.c.step, rung_entry.c.ordinal)
 )
 _EVENTS = _of_study(event, event.c.id)
 _WORKERS = _of_study(worker, worker.c.id)
@@ -196,21 +197,21 @@ def _spending(txn: Txn, of: Study) -> dict[str, float]:
     return {name: round(sum(getattr(row, name) for row in shards), 6) for name in names}
 
 
-def _rungs(txn: Txn, of: Study, numbers: dict[int, int]) -> dict[int, Any]:
-    entries: dict[int, list[Any]] = defaultdict(list)
+def _rungs(txn: Txn, of: Study, numbers: dict[int, int]) -> dict[tuple[int, int], Any]:
+    entries: dict[tuple[int, int], list[Any]] = defaultdict(list)
     for row in txn.all(_ENTRIES, study=of.id):
-        entries[row.milestone].append(
+        entries[row.bracket, row.milestone].append(
             {"number": numbers.get(row.trial_id), "ordinal": row.ordinal} | _columns_of(row, _ENTRY)
         )
     return {
-        row.step: {
+        (row.bracket, row.step): {
             "n_entries": row.n_entries,
             "n_ranked": row.n_ranked,
             "cut_rank": row.cut_rank,
             "cut": row.cut_trial_id and (row.cut_score, numbers.get(row.cut_trial_id)),
             "last_kept": None if row.closed_at is None else (row.closed_cutoff, row.closed_ordinal),
             "is_over": bool(row.is_over),
-            "entries": entries[row.step],
+            "entries": entries[row.bracket, row.step],
         }
         for row in txn.all(_RUNGS, study=of.id)
         if row.n_entries  # a rung is also made by a report that enters nothing

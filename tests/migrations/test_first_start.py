@@ -1,10 +1,12 @@
-"""Two dozen processes upgrade an empty database at the same time, and all succeed."""
+"""Processes upgrade an empty database at the same time, and all succeed."""
 
+import sqlite3
 import sys
+from contextlib import closing
 
 from harness.commands import run_command
 
-from studydb.db import connect, revisions
+from studydb.db import connect, migrate, revisions
 
 PROCESSES = 24
 
@@ -40,3 +42,23 @@ def test_several_processes_can_upgrade_an_empty_database_at_the_same_time(
         with database.begin(write=False) as txn:
             assert txn.raw(f"SELECT version_num FROM {revisions.TABLE}")[1] == [(revisions.HEAD,)]
         database.close()
+
+
+def test_upgrade_waits_while_another_process_writes_to_a_file_that_is_not_yet_in_wal_mode(
+    empty_sqlite_url, monkeypatch
+):
+    path = empty_sqlite_url.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        waits = []
+
+        def end_the_other_transaction(seconds):
+            waits.append(seconds)
+            other.rollback()
+
+        monkeypatch.setattr(migrate.time, "sleep", end_the_other_transaction)
+
+        migrate.upgrade(empty_sqlite_url)
+
+    assert len(waits) == 1
+    assert migrate.current(empty_sqlite_url) == revisions.HEAD

@@ -16,6 +16,7 @@ from harness.random_walk import (
     CUSTOM,
     CUSTOM_PROMOTIONS,
     END_GAME,
+    HYPERBANDS,
     LIMITS,
     MEDIANS,
     ONE_EPOCH,
@@ -167,6 +168,11 @@ def any_choice_at_the_end(seed):
     return {"scheduler": (END_GAME, ONE_EPOCH)[seed[0] % 2], "rules": (), **limits}
 
 
+def any_hyperband(seed):
+    budgets = ({"num_trials": 8}, {"num_trials": 3}, {"num_trials": None})
+    return {"scheduler": HYPERBANDS[seed[0] % 2], "rules": (), **budgets[seed[1] % 3]}
+
+
 def any_limits(seed):
     scheduler = (FIFO(), ASHAS[0])[seed[1] % 2]
     return {"scheduler": scheduler, "rules": (), **LIMITS[seed[0] % len(LIMITS)]}
@@ -183,9 +189,19 @@ def any_limits(seed):
         (any_custom, {"report: STOP by scheduler", "report: PAUSE by scheduler", "meanwhile"}),
         (any_means, {"report: STOP by scheduler", "report: PAUSE by scheduler"}),
         (any_choice_at_the_end, {"promote: something", "rung closed"}),
+        (any_hyperband, {"promote: something", "rung closed"}),
         (any_limits, {"report: STOP by limit", "study: NotAllowed", "set_limits: nothing"}),
     ],
-    ids=["FIFO", "ASHA", "ASHA by promotion", "custom", "means and ranks", "end game", "limits"],
+    ids=[
+        "FIFO",
+        "ASHA",
+        "ASHA by promotion",
+        "custom",
+        "means and ranks",
+        "end game",
+        "HyperBand",
+        "limits",
+    ],
 )
 def test_study_equals_its_model_after_any_random_walk(database, spec, also):
     happened = Counter()
