@@ -5,7 +5,7 @@ import os
 import sys
 
 TYPE_CHECKING = False
-"""As in `studydb/__init__.py`; what is imported here costs every `studydb report` its time."""
+"""As in `studydb/__init__.py`; each import at the top slows every `studydb report`."""
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +16,7 @@ INTERRUPTED, PIPE_BROKEN = 130, 1
 NEW_OBJECTS = 100_000
 """
 How many objects are made between two garbage collections. The imports of a command make this many,
-which all stay; with Python's own 700, collections took a seventh of a command's start.
+which all stay. With the 700 of Python 3.11, collections take a seventh of a command's start.
 """
 
 

@@ -29,13 +29,15 @@ class NoRunner(Exception):
 
 def exchange(message: str) -> "dict[str, Any]":
     """
-    Send a report in JSON, and wait until it is stored if it is judged or saves.
+    Send a report in JSON, and wait for the answer.
+
+    The answer to a report that is judged or saves a checkpoint comes when the report is stored.
 
     Returns:
         {"go": True}; {"go": False, "why": …}; or {"error": …, "type": …} for a refused report.
 
     Raises:
-        NoRunner: See there.
+        NoRunner: No process of a trial answers.
     """
     path = os.environ.get(SOCKET)
     if not path:

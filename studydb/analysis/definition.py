@@ -50,12 +50,17 @@ def scheduler_text(scheduler: Scheduler) -> str:
 def rule_text(rule: Rule) -> str:
     """Write a stop rule as `--stop` reads it: "loss>=3", "Plateau(metric=loss)"."""
     if isinstance(rule, Threshold):
-        return f"{rule.metric}{rule.op}{rule.bound:g}"
+        return f"{rule.metric}{rule.op}{_bound_text(rule.bound)}"
     return str(rule)
 
 
+def _bound_text(bound: float) -> str:
+    brief = f"{bound:g}"
+    return brief if float(brief) == bound else repr(bound).removesuffix(".0")
+
+
 def trainable_text(trainable: Trainable | None) -> str:
-    """Name a study's function, and say how a worker finds it."""
+    """Name a study's trainable, and say how a worker finds it."""
     if trainable is None:
         return "none: the user's own program runs the trials, through study.ask()"
     if trainable.kind == TrainableKind.COMMAND:
@@ -72,7 +77,7 @@ def definition(study: Study, *, checkpoints: str) -> dict[str, Any]:
     Return a study's definition; the keys are named like the arguments of `create_study`.
 
     Args:
-        checkpoints: The URL of the study's store; also given if the study names no store.
+        checkpoints: The URL of the study's store; the default store if the study names none.
     """
     trainable = study.trainable
     return {

@@ -1,4 +1,4 @@
-"""Say in a sentence why a trial ended, or what it waits for."""
+"""Say in a sentence why a trial ended, waits or was promoted."""
 
 import math
 
@@ -33,7 +33,7 @@ def explain_state(study: Study, details: TrialDetails) -> str | None:  # noqa: P
 
 
 def _last_decision(details: TrialDetails) -> LastDecision | None:
-    """Find the scheduler's decision by which a trial is in its state; None if there is none."""
+    """Find the scheduler's decision that led to a trial's state; None without such a decision."""
     trial, judged = details.trial, details.judgements
     if trial.state in (State.PENDING, State.RUNNING):
         judged = [one for one in judged if one.promoted_at is not None]
@@ -101,7 +101,7 @@ def _reported(study: Study, judged: Judgement) -> str:
 
 
 def _ranked(judged: Judgement) -> str:
-    """Return the trial's rank at the rung as it is now; nothing without a rank."""
+    """Say the trial's present rank at the rung; an empty text without a rank."""
     if judged.rank is None:
         return ""
     if judged.rank > MOST_COUNTED:

@@ -26,7 +26,7 @@ class NearestCurve:
         Place the curves in the space.
 
         Raises:
-            InvalidSpec: The space has no parameters, or a curve's params lack one.
+            InvalidSpec: The space has no parameters, or a curve's params do not fit the space.
         """
         if not space.parameters:
             raise InvalidSpec(

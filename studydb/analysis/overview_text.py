@@ -104,7 +104,7 @@ def best_line(overview: Overview) -> str:
 
 
 def workers_text(workers: WorkerList) -> str:
-    """Count workers, as in "2 alive, 1 dead"; count a silent or dead one only if it has trials."""
+    """Count workers, as in "2 alive, 1 dead"; silent and dead workers only if they have trials."""
     holding = Counter(health for worker, health in workers.workers if worker.running)
     unwell = (Health.SILENT, Health.DEAD)
     parts = [f"{holding[health]} {health}" for health in unwell if holding[health]]
@@ -135,7 +135,7 @@ def decision_lines(study: Study, overview: Overview) -> list[str]:
 
 
 def failure_lines(study: Study, overview: Overview) -> list[str]:
-    """Say why the study paused itself; show the last error and the command for its traceback."""
+    """Say why the study ended or paused itself; show the last error, and how to see its cause."""
     reason, error = overview.progress.pause_reason, overview.last_error
     limit = overview.progress.limit_reached
     lines = [] if limit is None else [f"The study has stopped itself: its {visible(limit)}."]
@@ -159,7 +159,7 @@ def problem_text(problem: StorageProblem) -> str:
 
 
 def _reached_limit(overview: Overview) -> str | None:
-    """Return the setting that has stopped the study; None if none has, or a stop rule has."""
+    """Return the limit that has stopped the study; None if no limit has stopped it."""
     setting = (overview.progress.limit_reached or "").partition(" ")[0]
     return setting if setting in LIMITS else None
 
@@ -169,7 +169,7 @@ def next_commands(study: Study, overview: Overview) -> list[str]:
     name, row = shlex.quote(study.name), overview.row
     commands = [f"studydb trials {name} --state ERROR"] if row.error else []
     if overview.progress.promotes and row.paused:
-        commands.append(f"studydb rungs {name}")  # at which the PAUSED trials wait
+        commands.append(f"studydb rungs {name}")  # the rungs at which PAUSED trials wait
     match overview.progress.status:
         case Status.FINISHED:
             commands += [f"studydb best {name}"] if overview.best is not None else []

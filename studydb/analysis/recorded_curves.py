@@ -1,13 +1,14 @@
 """
-Recorded learning curves: the values that trials of a finished study have reported, step by step.
+Recorded learning curves: for each configuration, the values of a metric, step by step.
 
 A file of curves is JSON:
 
     {"metric": "error", "mode": "min", "space": {…}, "curves": [
         {"params": {"lr": 0.1}, "values": [0.9, 0.5], "steps": [1, 2], "step_s": 0.3}, …]}
 
-All keys but `curves` and `values` may be missing. `space` is the study's space as its row holds it.
-An entry's params may also be called `config`, and its values may have the metric's name.
+All keys but `curves` and `values` may be missing. `space` is a study's space in the form of the
+study's row. An entry's params may also be called `config`, and its values may have the name of the
+metric.
 """
 
 import json
@@ -90,7 +91,7 @@ class Curve:
 
 
 def shown(numbers: Sequence[Any]) -> str:
-    """Return the first few of some numbers, for a message."""
+    """Write the first five of some numbers, for a message."""
     return f"[{', '.join(map(repr, numbers[:5]))}{', …' if len(numbers) > 5 else ''}]"  # noqa: PLR2004
 
 
@@ -139,7 +140,7 @@ class RecordedCurves:
         if not whole:
             raise NotAllowed(
                 f"Study {study.name!r} has no trial that was trained to its end, so there are no "
-                "curves to simulate with. Run it without a scheduler that stops trials."
+                "curves to simulate with. Run the study without a scheduler that stops trials."
             )
         rows = (row for page in result_pages(database, study) for row in page)
         curves = []
@@ -180,7 +181,7 @@ class RecordedCurves:
 
     def to_json(self, *, digits: int = 17) -> dict[str, Any]:
         """
-        Return the form of the file.
+        Return the curves in the form of the file.
 
         Args:
             digits: How many significant digits of each float to keep; 17 keep it exactly.

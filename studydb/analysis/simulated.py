@@ -22,7 +22,7 @@ class SimulatedTrial(NamedTuple):
     Attributes:
         curve: The index of its curve among the recorded curves.
         params: The params of its curve by path; those of the searcher if there is one.
-        n_steps: How many steps it has trained, with steps that were trained again.
+        n_steps: How many steps it has trained, including steps that were trained again.
         last_step: The `training_iteration` of its last result; None without a result.
         value: Its last value.
         began_s, ended_s: When its first attempt began and its last attempt ended, in simulated
@@ -44,13 +44,13 @@ class SimulatedTrial(NamedTuple):
 
 class Completion(NamedTuple):
     """
-    A trial has been trained to its end.
+    The moment at which a trial was fully trained.
 
     Attributes:
-        time_s: When, in simulated seconds since the start.
+        time_s: The simulated seconds since the start.
         n_steps: How many steps all trials had trained by then.
         value: The trial's last value.
-        best_value: The best value of the trials that were trained to their end by then.
+        best_value: The best last value of the trials that were fully trained by then.
         regret: How much worse `best_value` is than the best value of all recorded curves.
     """
 
@@ -67,8 +67,8 @@ class Simulation:
     """
     What a scheduler and a searcher have found in recorded curves.
 
-    A trial is fully trained if it has COMPLETED: it has trained to its curve's end, or the
-    scheduler has ended it because it had trained enough.
+    A trial is fully trained if it has COMPLETED: either it has trained to its curve's end, or the
+    scheduler has ended the trial because it had trained enough.
 
     Attributes:
         objective: The metric and the mode.
@@ -79,7 +79,7 @@ class Simulation:
         n_steps: How many steps (epochs) were trained in all.
         n_again: How many of these were trained again, because the trial had no checkpoint of them.
         n_beyond: How many of these were trained after the decision to stop or pause their trial.
-            studydb makes this 0; it is counted from the rows.
+            studydb keeps this number at 0; it is counted from the rows.
         n_judged: How many reports were entered in rungs.
         n_kills: How many workers were killed.
         duration_s: The simulated seconds from the start to the last report.
@@ -136,7 +136,7 @@ class Simulation:
         return frame.finish()
 
     def completions_dataframe(self) -> "pd.DataFrame":
-        """Return a row per `Completion`; its column `regret` falls with the simulated time."""
+        """Return a row per `Completion`; the column `regret` never rises with the time."""
         frame = FrameBuilder(
             STUDY,
             {

@@ -15,7 +15,7 @@ from studydb.operations import wide_views
 from studydb.operations.writing import write
 
 MAX_CHOICES_READ = 1000
-"""How many values of a `choice` are read to find the type of its column."""
+"""How many values of a `choice` are read at most to find the type of its column."""
 
 _INTEGERS = range(-(2**63), 2**63)
 """The integers that both databases can store."""

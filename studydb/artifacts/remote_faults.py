@@ -64,7 +64,8 @@ def is_transient(error: BaseException) -> bool:
     """
     Whether a later try may succeed.
 
-    Each library has its own exceptions, so all are tried again but those that are known to stay.
+    Each library has its own exceptions. So a call is tried again after every exception, except
+    after those that are known to be permanent.
     """
     if not isinstance(error, Exception) or isinstance(error, _FINAL) or is_of_credentials(error):
         return False

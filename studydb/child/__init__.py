@@ -1,1 +1,1 @@
-"""The fork server, and the child processes that run one attempt of a trial each."""
+"""The fork server and its children: templates, deciders, and the processes that run trials."""

@@ -1,7 +1,7 @@
 """
 The decider: a process that runs the user's code that decides, such as a custom stop rule.
 
-The fork server starts a decider like a trial: without credentials and inherited descriptors, in a
+The fork server starts a decider like a trial: without credentials or inherited descriptors, in a
 new process group, with its output captured. One worker asks it one question at a time:
 
 ```
@@ -10,10 +10,11 @@ begin     the code of all objects that decide        ready     each object's dec
                                                      unready   why an object cannot be made
 question  an object, a method, and plain data        decided   plain data
                                                      raised    the method has raised
-                                                     outdated  its source files have changed
+                                                     outdated  why it must be replaced
 ```
 The worker does not trust the decider: it decodes the answers by strict types, and kills a decider
-that does not answer in time. To let other code decide, add its methods to `_METHODS`.
+that does not answer in time. To let other code decide, add its role to `_MAKERS` and its methods
+to `_METHODS`.
 """
 
 import json
@@ -140,7 +141,7 @@ def main(channel: Channel) -> None:
         signal.signal(number, signal.SIG_IGN)
     with suppress(OSError):
         name_process(NAME)
-    # If a process that the user's code forks kept the socket, the worker would not see the end.
+    # If a fork made by the user's code kept the socket, the worker would not see the decider end.
     os.register_at_fork(after_in_child=channel.close)
     run.end_with(_serve, channel)
 
@@ -165,7 +166,8 @@ def _serve(channel: Channel) -> int:
     with suppress(EOFError):
         while (frame := channel.receive()) is not None:
             question = _questions.decode(frame.header)
-            # A new process is always asked, so that no clock of a file server can prevent that.
+            # The first question is always asked: a file server's wrong clock could make each new
+            # process seem outdated.
             reason = None if is_first else _reason_against(staleness)
             is_first = False
             if reason is not None:

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _decide(channel: Channel) -> None:
-    from studydb.child import decider  # noqa: PLC0415  most studies have none
+    from studydb.child import decider  # noqa: PLC0415  most studies need no decider
 
     decider.main(channel)
 

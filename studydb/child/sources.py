@@ -19,7 +19,7 @@ class SourceFile:
 
 
 def imported_files(names: Iterable[str]) -> tuple[SourceFile, ...]:
-    """Return the existing source files of these loaded modules, except installed packages."""
+    """Return the existing source files of these loaded modules, without installed packages."""
     roots = _installed_roots()
     found = {path: _stat(path) for path in _module_files(names) if not path.startswith(roots)}
     return tuple(file for file in found.values() if file is not None)

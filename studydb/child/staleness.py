@@ -9,10 +9,10 @@ from studydb.child import sources
 
 GROWTH_FACTOR = 2.0
 GROWTH_BYTES = 64 << 20
-"""A process is replaced when its memory exceeds 64 MiB plus twice the memory that was measured."""
+"""A process is replaced when it has more than 64 MiB plus twice the memory at `measure`."""
 
 OPEN_FILES_SHARE = 0.25
-"""A process is replaced when it has opened this share of its limit of open files since then."""
+"""A process is replaced when it has opened this share of its limit of files since `measure`."""
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -36,11 +36,11 @@ class Staleness:
         self.measure()
 
     def measure(self) -> None:
-        """Compare memory and open files with the present ones from now on."""
+        """Measure memory and open files; `reason` compares later ones with these."""
         self._first_bytes, self._first_files = _resident_bytes(), _n_files()
 
     def fork(self) -> None:
-        """Continue in a fork of the process: what it imports itself, it imports from now on."""
+        """Continue in a fork of the process, whose own imports begin now."""
         self._began_ns = time.time_ns()
 
     def reason_after_trial(self) -> str | None:
@@ -50,9 +50,9 @@ class Staleness:
 
     def reason(self) -> str | None:
         """
-        Return why the process must be replaced, or None, if nothing has been imported since.
+        Return why the process must be replaced, or None; do not look for new imports.
 
-        A template calls this before each fork, after which the kernel copies each page that is
+        A template calls this before each fork. After a fork, the kernel copies each page that is
         written to. A look at all modules would write their reference counts: 1.4 ms for 1,000.
         """
         if file := self._late or sources.changed(self._files):

@@ -28,8 +28,8 @@ class StopSignals:
         Preempt this trial at the first signal; a signal after `SIGNAL_SPREAD_S` kills.
 
         Raises:
-            ProcessStopped: A stop signal has come before, and code of a library has caught its
-                exception.
+            ProcessStopped: A stop signal has come before, and code of a library has caught the
+                ProcessStopped that the signal raised.
         """
         if self._is_ending:
             raise ProcessStopped

@@ -55,7 +55,7 @@ def _own_streams() -> "tuple[io.TextIOWrapper[io.BufferedWriter], ...]":
 def _is_usable(stream: "io.TextIOWrapper[io.BufferedWriter]") -> bool:
     try:
         stream.flush()
-    except Exception:  # noqa: BLE001  it is closed, or what its buffer holds cannot be written
+    except Exception:  # noqa: BLE001  the stream is closed, or its buffer cannot be written
         return False
     return True
 

@@ -25,7 +25,11 @@ SPARE_COLUMNS = ("kind", "pins")
 @study_argument
 @click.argument("trial", metavar="[TRIAL]", type=TrialWord(), required=False)
 @click.option(
-    "--limit", type=POSITIVE, default=100, metavar="N", help="List those of the newest N trials."
+    "--limit",
+    type=POSITIVE,
+    default=100,
+    metavar="N",
+    help="List checkpoints of the newest N trials.",
 )
 @format_option
 @storage_option
@@ -35,8 +39,8 @@ def checkpoints(
     """
     List the checkpoints that are kept of TRIAL, or of the newest trials of NAME.
 
-    value: the value of the study's metric at the step of the checkpoint. pins: for how many clones
-    and people a checkpoint is kept.
+    value: the value of the study's metric at the step of the checkpoint. pins: how many pins of
+    clones and people keep the checkpoint.
     """
     from studydb.operations.reads import list_checkpoints, list_checkpoints_of
 

@@ -17,7 +17,7 @@ def clone(*, name: str, new: str, storage: Storage) -> None:
     """
     Make the study NEW with the definition of NAME: space, searcher, scheduler, limits and code.
 
-    NEW has no trials. Its code is signed with your key; you must have signed that of NAME.
+    NEW has no trials. Its code is signed with your key; you must have signed the code of NAME.
     """
     with opened_study(storage, name) as study:
         study.clone(new).close()

@@ -19,9 +19,10 @@ def drain(*, worker: str, storage: Storage) -> None:
     """
     End a worker and release its trials; `studydb workers` lists workers.
 
-    WORKER is the beginning of the worker's id. The worker reads the request at its next renewal and
+    WORKER is the beginning of the worker's id. The worker reads the request within seconds, and
     acts as on SIGTERM: it lets its trials save a checkpoint, makes them PENDING and ends. No
-    failure is counted. The worker's exit code is 0, so that no service manager starts it again.
+    failure is counted. The worker's exit code is 0, so a service manager that starts failed
+    processes again does not start this worker.
     """
     from studydb.domain.records import Request
     from studydb.operations.drain import drain as request_drain

@@ -36,10 +36,10 @@ def hello(*, storage: Storage) -> None:
     Each further run adds 20 trials to the study.
     """
     with suppress(StudyExists), created_study(storage, NAME, num_trials=TRIALS, **_SPEC):
-        pass  # the next call omits num_trials, because it would warn if the study was extended
+        pass  # the next call omits num_trials: with it, an extended study would cause a warning
     with created_study(storage, NAME, load_if_exists=True, **_SPEC) as study:
         _extend_or_resume(study)
-        click.echo(f"Study {NAME!r} in {study.storage}: {WORKERS} workers walk down parabolas.")
+        click.echo(f"Study {NAME!r} in {study.storage}: {WORKERS} workers descend parabolas.")
         study.run(workers=WORKERS)
         _print_best(study, storage)
 

@@ -1,4 +1,4 @@
-"""`invalidate`: leave trials with wrong values out of all that the study shows and learns."""
+"""`invalidate`: leave trials with wrong values out of rankings, frames and searches."""
 
 import shlex
 from collections.abc import Sequence

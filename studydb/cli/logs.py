@@ -168,7 +168,7 @@ def _has_ended(study: "Study", number: int, attempt: int) -> bool:
 def _print_stored(attempt: Any, number: int) -> None:
     if attempt.log_tail:
         note = (
-            "the last bytes of the output, as the database keeps them; all of it is in "
+            "the last bytes of the output, as the database keeps them; the files are in "
             f"{visible(attempt.log_dir or '?')}, which cannot be read on this host"
         )
     elif attempt.ended_at is None:

@@ -19,7 +19,7 @@ from studydb.cli.printing import print_next
     metavar="S",
     help="The checkpoint of step S.  [default: the newest; with --remove, all]",
 )
-@click.option("--remove", is_flag=True, help="Remove the pins of people.")
+@click.option("--remove", is_flag=True, help="Remove the pins of people; clones keep theirs.")
 @storage_option
 def pin(*, name: str, trial: int | str, step: int | None, remove: bool, storage: Storage) -> None:
     """
@@ -30,7 +30,7 @@ def pin(*, name: str, trial: int | str, step: int | None, remove: bool, storage:
     with opened_study(storage, name) as study:
         steps = study.pin(trial, step=step, remove=remove)
         suffix = storage.command_suffix(study.storage)
-    which = f"{subject(name, [trial])}"
+    which = subject(name, [trial])
     if remove and not steps:
         click.echo(f"{which}: no checkpoint was pinned.")
         return

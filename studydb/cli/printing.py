@@ -2,7 +2,7 @@
 Print tables for people, and JSON and CSV for programs.
 
 On a terminal rich draws a table. Elsewhere a table has plain columns without colours, and no cell
-is cut. Doubles have six digits in tables, and all their digits in JSON and CSV.
+is cut. Doubles have six significant digits in tables, and all digits in JSON and CSV.
 """
 
 import csv

@@ -22,9 +22,9 @@ MOST_NAMED = 20
 @click.argument("trials", metavar="[TRIAL]...", type=TrialWord(), nargs=-1)
 @click.option("--errored", is_flag=True, help="All trials that ended with an error.")
 @click.option("--cancelled", is_flag=True, help="All trials that a person has stopped.")
-@click.option("--finished", is_flag=True, help="All other trials that have ended.")
+@click.option("--finished", is_flag=True, help="All trials that ended in another way.")
 @click.option("--all", "every", is_flag=True, help="All trials that have ended.")
-@click.option("--from-scratch", is_flag=True, help="Begin without the trial's checkpoint.")
+@click.option("--from-scratch", is_flag=True, help="Begin without a checkpoint.")
 @storage_option
 def retry(
     *,
@@ -40,8 +40,8 @@ def retry(
     """
     Run ended trials of NAME again. Each gets a clone: a new trial with the same parameters.
 
-    A clone goes on from the newest checkpoint of its trial, and does not count for the budget. The
-    options choose trials that have no clone yet and are not invalidated.
+    A clone goes on from the newest checkpoint of the ended trial, and does not count for the
+    budget. The options choose trials that have no clone yet and are not invalidated.
     """
     given = zip(Selection, (errored, cancelled, finished, every), strict=True)
     chosen = [selection for selection, is_given in given if is_given]

@@ -27,11 +27,11 @@ def rungs(*, name: str, limit: int, form: str, storage: Storage) -> None:
     """
     List the rungs of study NAME that trials have entered, by bracket and step.
 
-    entries: trials that were judged there. ranked: those whose value is not NaN and that are not
-    invalidated. waiting: those that wait to be promoted. cutoff: the value that separates the best
-    share `top` of the trials from the others now, by which ASHA and MedianStopping decide.
+    entries: trials that were judged there. ranked: entries that are not NaN and whose trials are
+    not invalidated. waiting: trials that wait to be promoted. cutoff: the value that now separates
+    the best share `top` of the trials from the others; ASHA and MedianStopping decide by it.
     HyperBand and OneEpoch have no cutoff: they decide when a rung closes. kept: the worst value
-    that was kept then.
+    that was kept when the rung closed.
     """
     from studydb.operations.reads import list_rungs
 

@@ -54,10 +54,10 @@ DIGEST_CHARACTERS = 12
 @storage_option
 def show(*, name: str, trial: int | str | None, form: str, storage: Storage) -> None:
     """
-    Show what study NAME was created with: its space, scheduler, searcher, rules, limits, trainable.
+    Show the definition of study NAME: its space, scheduler, searcher, rules, limits and trainable.
 
-    With TRIAL, a number or name, show that trial: its attempts, how it was judged, why it ended,
-    its error. CSV has only the attempts.
+    With TRIAL, a number or name, show that trial: its attempts, its judgements, why it ended,
+    its error. CSV has only the attempts of the trial.
     """
     if trial is None:
         _show_study(name, form=form, storage=storage)

@@ -1,9 +1,9 @@
 """
 Chains: statements that PostgreSQL runs as a single statement, and SQLite one after another.
 
-A single statement needs no BEGIN and no COMMIT, so it costs one round trip. In a transaction block
-it costs less than several statements. It consists of CTEs that write, which SQLite does not have.
-SQLite runs in the process and has no round trips to save.
+A single statement needs no BEGIN and no COMMIT, so it costs one round trip. Inside a transaction
+block, too, it costs less than several statements. It consists of CTEs that write, which SQLite does
+not have. SQLite runs in the process and has no round trips to save.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -64,7 +64,7 @@ def _found_postgresql(element: _Found, *_: Any, **_kw: Any) -> str:
 
 @compiles(_Found, "sqlite")
 def _found_sqlite(*_: Any, **_kw: Any) -> str:
-    return "true"  # without that row, SQLite would not run this statement
+    return "true"  # SQLite runs this statement only if the earlier one returned a row
 
 
 def of(name: str, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
@@ -93,9 +93,9 @@ class Chain:
 
     The statements of `before` run in their order before the main statement; each returns at most
     one row. On PostgreSQL the order comes from `of` and `found`: each statement must refer to the
-    one before it, and the main statement to the last. If one returns no row, nothing is changed.
-    On PostgreSQL, the later statements must then write nothing; on SQLite, the transaction is
-    rolled back.
+    one before it, and the main statement to the last. If a statement returns no row, the chain must
+    change nothing. On PostgreSQL the later statements then write nothing, because they refer to
+    that row; on SQLite the transaction is rolled back.
 
     On PostgreSQL the constants of a chain are part of its SQL, because each bind takes time in the
     driver and on the server. A trial that flushes each step is 3 % faster without these binds.

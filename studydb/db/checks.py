@@ -1,10 +1,10 @@
 """
 CHECK constraints that cost little.
 
-PostgreSQL parses the CHECKs of a table in every statement that writes to the table: 14 CHECKs were
-a sixth of the server's work on a trial. The CHECKs of a domain are parsed once per connection. So
-on PostgreSQL a table has one CHECK, which casts the row's values to a domain with all conditions.
-On SQLite the table has a CHECK per condition.
+PostgreSQL parses the CHECKs of a table in every statement that writes to the table. To parse 14
+CHECKs took a sixth of the server's work on a trial. The CHECKs of a domain are parsed once per
+connection. So on PostgreSQL a table has one CHECK, which casts the row's values to a domain with
+all conditions. On SQLite the table has a CHECK per condition.
 
 A migration that changes a condition must also drop the table's CHECK and add it again; otherwise
 PostgreSQL does not check the existing rows.
@@ -20,7 +20,7 @@ def add_checks(table: sa.Table, **checks: str) -> None:
     """
     Give a table its CHECK constraints.
 
-    On PostgreSQL `table.info` gets the names of the domain and of its row type.
+    `table.info` gets the names of PostgreSQL's domain and of its row type.
 
     Args:
         checks: SQL conditions by name; a condition that is NULL counts as fulfilled.

@@ -68,9 +68,9 @@ class Connections:
 
     def forget(self) -> None:
         """Drop all connections without closing them: after a fork they belong to the parent."""
-        self._free: list[Cursor | None] = [None] * self._limit  # None: a place without a connection
+        self._free: list[Cursor | None] = [None] * self._limit  # None: no open connection
         self._n_closed = 0  # calls of `close`
-        self._in_use: dict[Cursor, int] = {}  # each with `_n_closed` when it was taken
+        self._in_use: dict[Cursor, int] = {}  # `_n_closed` when it was taken
         self._lock = threading.Lock()
         self._given_back = threading.Condition(self._lock)
         self._n_waiting = 0
@@ -101,14 +101,14 @@ class Connections:
         try:
             if not self._given_back.wait_for(lambda: self._free, WAIT_S):
                 raise StorageBusy(
-                    f"All connections of this process to {self._url} are busy. Use the study in "
-                    "fewer threads at a time, or load the study again in some threads."
+                    f"Other threads are using all connections of this Study to {self._url}. Use "
+                    "the study in fewer threads at a time, or load the study again in some threads."
                 )
         finally:
             self._n_waiting -= 1
 
     def give_back(self, cursor: Cursor) -> None:
-        """Put back a cursor whose transaction has ended; close it if the pool was closed since."""
+        """Put back a cursor whose transaction has ended; close it if the pool has been closed."""
         with self._lock:
             is_current = self._in_use.get(cursor) == self._n_closed
             if is_current:
@@ -120,7 +120,7 @@ class Connections:
     def discard(self, cursor: Cursor) -> None:
         """Close a cursor's connection, which may be broken, and free its place in the pool."""
         if self._in_use.pop(cursor, None) is None:
-            return  # taken before a fork: it belongs to the parent
+            return  # the cursor was taken before a fork, and belongs to the parent
         try:
             _hang_up(cursor)
         finally:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 class Database:
     """
-    One database, reached through a small pool of connections; threads may share it.
+    One database, reached through a small pool of connections. Threads may share a `Database`.
 
     Attributes:
         url: The URL with its password masked, safe to print.
@@ -42,10 +42,11 @@ class Database:
         engine: SQLAlchemy's engine. It opens the pool's connections and those of migrations.
         longest_silence: A function that returns for how many seconds to wait for PostgreSQL's
             answer. It is called repeatedly during a wait.
-        clock: The clock of a test; None to use the database's.
-        observer: Called with the SQL of every statement, and with BEGIN, COMMIT and ROLLBACK.
-        on_slow: Called after a transaction of more than a second, with its operation's name and its
-            seconds; None to report nothing.
+        clock: The clock of a test or a simulation; None to use the database's.
+        observer: Called with the SQL of every statement of a `Txn`, and with "BEGIN", "COMMIT" and
+            "ROLLBACK".
+        on_slow: Called after a transaction that took more than a second and raised no error, with
+            its operation's name and its seconds; None to report nothing.
         no_queue_until_s: Asks skip their queue until `time.monotonic()` reaches this value; see
             `operations/ask`.
     """
@@ -162,7 +163,7 @@ class Database:
         Open a transaction. It is committed at the end of the block, and rolled back on an error.
 
         Args:
-            write: Whether the block writes. A block that only reads takes no lock on SQLite.
+            write: Whether the block writes. On SQLite a block that only reads takes no write lock.
             durable: Whether COMMIT waits for the disk on PostgreSQL. Without the wait, a crash of
                 the server before the next durable COMMIT can lose the change.
             single: Whether the block runs just one statement or chain. PostgreSQL then needs no

@@ -27,6 +27,7 @@ bracket = sa.Table(
     required("spec", Json),
     sa.PrimaryKeyConstraint("study_id", "number"),
 )
+"""Not used yet: a study's brackets, by number."""
 
 rung = table_with_id(
     "rung",
@@ -56,11 +57,12 @@ rung = table_with_id(
     ),
 )
 """
-The quantile lies between two of the `n_ranked` entries that are not NaN. `cut_score` and
-`cut_trial_id` name the worse of the two; `cut_rank` is its rank, counted from the worst entry (0).
-`closed_cutoff` and `closed_ordinal` name the worst entry that was kept when the rung closed. A rung
-`is_over` if it is closed and no trial waits there. `n_planned` and `n_ended` are not used: how many
-trials a rung waits for follows from the scheduler, the draws and the trials that run.
+`n_ranked` counts the entries that rank: those that are neither NaN nor of an invalidated or cloned
+trial. The quantile lies between two of these entries. `cut_score` and `cut_trial_id` name the worse
+of the two; `cut_rank` is its rank, counted from the worst entry (0). `closed_cutoff` and
+`closed_ordinal` name the worst entry that was kept when the rung closed. A rung `is_over` if it is
+closed and no trial waits there. `n_planned` and `n_ended` are not used: how many trials a rung
+waits for follows from the scheduler, the draws and the trials that run.
 """
 
 rung_entry = sa.Table(
@@ -93,8 +95,9 @@ rung_entry = sa.Table(
     ),
 )
 """
-`ordinal` counts the rung's entries from 0 as they arrive. The scheduler has compared `score` with
-`cutoff`. While `waiting` is true, the entry's trial may be promoted from this rung.
+`ordinal` counts the rung's entries from 0 as they arrive. `cutoff` is the score with which the
+scheduler compared `score`; NULL if there was none. While `waiting` is true, the entry's trial may
+be promoted from this rung.
 """
 
 running_mean = sa.Table(
@@ -107,7 +110,10 @@ running_mean = sa.Table(
     required("total", Number),
     sa.PrimaryKeyConstraint("trial_id"),
 )
-"""The sum of a trial's live values up to a step, for rules that compare means."""
+"""
+The sum of a trial's live values from the step `mean_from` of the study's scheduler up to `step`,
+for schedulers that compare means.
+"""
 
 population = sa.Table(
     "population",

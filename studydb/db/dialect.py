@@ -48,8 +48,8 @@ FEATURES = {
 
 NOW = "now"
 """
-The bind for the time. `Txn` binds the time of a test's clock, or on SQLite the host's time. If the
-bind is NULL, PostgreSQL takes its own time.
+The bind for the time. `Txn` binds the time of `Database.clock`, or on SQLite the host's time. If
+the bind is NULL, PostgreSQL takes its own time.
 """
 
 

@@ -1,7 +1,9 @@
 """
 Translate a driver's errors into ours, with messages for the user.
 
-Packages other than db/ see only our errors, and retry after a `StorageTransient`.
+A transaction block raises our errors; other packages retry after a `StorageTransient`. An error
+that is not translated is raised as it is. Other packages ask about such an error by `is_of_values`
+and `is_of_missing_row`.
 """
 
 import sqlite3
@@ -65,7 +67,7 @@ def driver_error(error: BaseException) -> BaseException:
 
 
 class DriverFaults(Protocol):
-    """What our module for the errors of one driver tells about such an error."""
+    """The functions of `postgresql_faults` and `sqlite_faults`, our modules for drivers' errors."""
 
     def translate(self, error: Any, url: str) -> Exception | None: ...
 
@@ -99,15 +101,18 @@ def _driver_of(error: BaseException) -> DriverFaults | None:
 
 def translate(error: BaseException, *, url: str) -> Exception | None:
     """
-    Translate a driver's error; None for any other error, and for a bug of studydb.
+    Translate the error of a driver, or of a value that Python could not encode for the driver.
 
     Args:
         url: The database's URL with its password masked.
+
+    Returns:
+        None for any other error, and for a bug of studydb.
     """
     error = driver_error(error)
     if _is_unfit(error):
         return InvalidData(
-            f"{url} cannot store a value: {first_line(error)[:400]}. Change it, or leave it out."
+            f"{url} cannot store a value: {first_line(error)[:400]}. Change or omit the value."
         )
     driver = _driver_of(error)
     return None if driver is None else driver.translate(error, url)

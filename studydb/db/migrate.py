@@ -2,10 +2,10 @@
 Make and change the schema by Alembic's migrations.
 
 The migrations are in the installed package, or in the checkout's folder `alembic`. Several
-processes may call `upgrade` at the same time; one of them migrates. Each reads the version without
-a lock. If the version is old, the process takes a lock, reads the version again, and upgrades. On
-SQLite the lock is BEGIN IMMEDIATE. On PostgreSQL it is a session-level advisory lock; a process
-that has waited 20 s for the lock goes on without it (see `_lock_database`).
+processes may call `upgrade` at the same time; one of them migrates. Each process reads the version
+without a lock. If the version is old, the process takes a lock, reads the version again, and
+upgrades. On SQLite the lock is BEGIN IMMEDIATE. On PostgreSQL it is a session-level advisory lock;
+a process that has waited 20 s for the lock goes on without it (see `_lock_database`).
 """
 
 import random
@@ -39,9 +39,10 @@ TABLE_LOCK_S = (0.5, 60.0)
 """
 How long a try to lock all tables may last: the first try, and at most each later try.
 
-The first time is shorter than PostgreSQL's `deadlock_timeout` of 1 s, so that the server ends no
-worker's transaction. An autovacuum may hold the lock of a table; the server cancels it only after
-the migration has waited for 1 s, so later tries are longer. They may end a worker's transaction.
+The first try is shorter than PostgreSQL's `deadlock_timeout` of 1 s, so that the server ends no
+worker's transaction. An autovacuum may hold the lock of a table. The server cancels the autovacuum
+only after the migration has waited for 1 s, so later tries are longer. During a later try the
+server may end a worker's transaction.
 """
 
 TABLE_LOCK_RETRY_S = (0.1, 0.5)

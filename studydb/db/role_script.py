@@ -36,7 +36,11 @@ WORKER_DELETES = ("checkpoint", "proposal", "pin", "upload")
 WORKER_UPDATES = {
     "study": (
         *("next_number", "next_draw", "num_draws", "n_counted", "n_running", "points"),
-        *("status", "paused_by", "pause_reason"),  # a worker's transaction pauses the study
+        *(
+            "status",
+            "paused_by",
+            "pause_reason",
+        ),  # a worker's transaction pauses or stops the study
         *("proposer_token", "proposer_worker_id", "proposer_expires_at"),
         *("best_values", "started_at"),
     ),

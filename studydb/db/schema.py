@@ -3,8 +3,8 @@ The tables: one schema for PostgreSQL and SQLite.
 
 Ids are never reused. Heartbeats and reports change no column that has an index, so that PostgreSQL
 need not update the indexes (HOT). `result` and `rung_entry` have no foreign keys, because the fence
-proves that the trial exists. The condition of a partial index is a literal in queries, never a
-bind.
+proves that the trial exists. A query that is to use a partial index writes the values in the
+index's condition as literals, not as binds.
 """
 
 import sqlalchemy as sa
@@ -70,7 +70,7 @@ study = table_with_id(
 `n_counted` is compared with `num_trials`, and `n_running` with `max_concurrent`; without
 `max_concurrent`, `n_running` is not updated. `points` is used only by workers of the version before
 the table `proposal`; a later migration drops it. `paused_by` says who or what paused the study
-('person', …).
+('person', 'guard', …); it is 'limit' if a limit or a stop rule has stopped the study.
 `proposer_token` is the lease of the process that fits the searcher's model, until
 `proposer_expires_at`; see `store/proposer.py`.
 `best_values` has, for each stop rule for the study, the best values so far (`Plateau`).
@@ -236,11 +236,12 @@ end copies the count to `attempt`. `config` is what the next attempt receives. A
 earlier version made has no `config` until it is claimed. `changed` holds, by path, the values of
 `config` that a person has changed. `is_unique` says that no other trial with `is_unique` may have
 the same params. `parent_id` is the trial of which this trial is a clone, and `source_checkpoint_id`
-the parent's checkpoint from which the clone began; `checkpoint_id` is the checkpoint that the next
-attempt restores, and may be a checkpoint of another trial. `has_tags` is true if the trial has tags
-or has had tags; a claim of another trial reads none. `request_now` says that a request to stop is
-carried out without the worker's grace. `running_s` is the running time of all attempts up to
+the parent's checkpoint from which the clone began. `checkpoint_id` is the checkpoint that the next
+attempt restores; it may belong to another trial. `has_tags` is true if the trial has or has had
+tags; a claim of any other trial reads no tags. `request_now` says that a request to stop is carried
+out without the worker's grace. `running_s` is the running time of all attempts up to
 `running_until`; both are written only if the study limits this time.
+
 Not used yet: `generation`, the number of intervals that a member of a population has run;
 `replicate_of`, the trial that this trial repeats; `feasible`, whether the trial keeps the study's
 constraints; `cost`.
@@ -369,8 +370,8 @@ upload = table_with_id(
     required("started_at", UtcDateTime),
 )
 """
-The uuid of a checkpoint whose bytes may exist in a store, although its row does not. It is inserted
-before the first byte is written, and deleted with the INSERT of the checkpoint's row.
+The uuid of a checkpoint whose bytes may exist in a store, although its row does not. This row is
+inserted before the first byte is written, and deleted with the INSERT of the checkpoint's row.
 """
 
 add_checks(upload, uuid=UUID)
@@ -424,8 +425,8 @@ counter = sa.Table(
     sa.PrimaryKeyConstraint("study_id", "shard"),
 )
 """
-Sums over a study's shards give its number of trials by state, and what the trials have spent: their
-cost, their running time and their results. Spending is counted only if the study limits it.
+The sums over a study's shards are the number of its trials in each state, and what the trials have
+spent: cost, running time and results. Spending is counted only if the study limits it.
 """
 
 event = table_with_id(

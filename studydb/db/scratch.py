@@ -17,8 +17,8 @@ _PRAGMAS = (
     "cache_size=-65536",
 )
 """
-No wait for the disk, no lock per transaction, the journal and up to 64 MiB of pages in memory. Only
-one connection may be open.
+With these settings SQLite does not wait for the disk, takes no lock per transaction, and keeps the
+journal and up to 64 MiB of pages in memory. Only one connection may be open.
 """
 
 

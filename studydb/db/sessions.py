@@ -18,7 +18,10 @@ does not end a COMMIT that waits for a synchronous standby.
 """
 
 TRANSACTION_TIMEOUT_S = 120
-"""How long a transaction may last. A client that freezes while it sends is not idle."""
+"""
+How long a transaction may last. The server does not count a client that freezes while it sends as
+idle, so the timeout for idle clients would not end its transaction.
+"""
 
 _TRANSACTION_TIMEOUT_SINCE = 170000
 """The first server version with `transaction_timeout`."""
@@ -31,9 +34,9 @@ _TIMEOUTS_MS = {
 
 _INDEX_ONLY = {"enable_seqscan": "off", "plan_cache_mode": "force_generic_plan"}
 """
-Forbid scans of whole tables; every statement of ours has an index. A plan that was made while a
-table was small would also scan the table after it has grown. Without this setting, a study of 1,900
-trials read 9 million rows.
+Keep the planner from scanning whole tables; every statement of ours has an index. A plan that was
+made while a table was small would also scan the table after it has grown. Without this setting, a
+study of 1,900 trials read 9 million rows.
 """
 
 

@@ -18,7 +18,7 @@ _LOOK_S = 0.1
 """Seconds between two reads of the clock during a wait; the driver uses the same interval."""
 
 _FIRST_S = 0.5
-"""A wait begins in the driver's faster loop, for this long; most answers come in that time."""
+"""For how long a wait uses the driver's faster loop; most answers come in that time."""
 
 
 _NOT_READY = cast("Ready", 0)

@@ -32,7 +32,7 @@ class Txn:
         postgresql: Whether this is PostgreSQL, not SQLite. Only code in db/ reads this attribute.
         abandoned: Whether the transaction is rolled back at the end of the block.
         waits_for_disk: If False, the block turns off the wait for the disk just before its COMMIT.
-            A chain turns the wait off in its own SQL, and then sets this to True.
+            The method `chain` turns the wait off in the chain's SQL, and then sets this to True.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Txn:
         cursor = self._execute(compiled, params, new_cursor(self._cursor.connection))
 
         def read() -> list[Row]:
-            if cursor.description is None:  # nothing that was sent later was waited for
+            if cursor.description is None:  # no later wait has read this answer
                 self._sync()
             return [compiled.read(values) for values in cursor.fetchall()]
 
@@ -189,7 +189,7 @@ class Txn:
         return row
 
     def raw(self, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """Run a user's SQL; returns column names and rows, not decoded."""
+        """Run SQL text; return its column names and its rows, not decoded."""
         cursor = self._cursor
         self._observe(sql)
         cursor.execute(sql)
@@ -199,7 +199,7 @@ class Txn:
 
     def single(self, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
         """
-        Run a user's SQL if it is a single statement; returns column names and rows, not decoded.
+        Run a user's SQL if it is a single statement; return column names and rows, not decoded.
 
         PostgreSQL takes several statements only by the simple protocol, which a pipeline does not
         use. sqlite3 takes only one statement, and we refuse ATTACH, which opens another file.

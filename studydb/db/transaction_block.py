@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from studydb.db.database import Database
 
 SLOW_S = 1.0
-"""A transaction that takes longer is reported to `Database.on_slow`. Most take milliseconds."""
+"""`Database.on_slow` is called after a transaction that takes longer. Most take milliseconds."""
 
 
 class TransactionBlock:
     """
     The `with` block of a transaction; see `Database.begin`.
 
-    On PostgreSQL a writer sends its statements through a pipeline, and waits only for rows that it
-    reads. An error is raised when the writer next waits for rows, or at the COMMIT; the server
-    skips the statements after the failed statement.
+    On PostgreSQL a block that writes, unless it is `single`, sends its statements through a
+    pipeline, and waits only for rows that it reads. An error is raised at the next wait for rows,
+    or at the COMMIT; the server skips the statements after the failed statement.
     """
 
     def __init__(

@@ -2,8 +2,9 @@
 Column types: they convert between the values of Python and of each database.
 
 A metric may be NaN or ±Inf. jsonb rejects these numbers, and SQLite turns NaN into NULL. So JSON,
-and a double on SQLite, hold them as the texts "NaN", "Infinity" and "-Infinity". No query orders
-by a column with such texts. Scores are finite or +Inf, and stored as numbers.
+and a double on SQLite, hold them as the texts "NaN", "Infinity" and "-Infinity". Queries order by
+scores, which are never NaN and are stored as numbers. A query that orders by values, as in
+`store/results.py`, puts these texts in their order by a CASE.
 """
 
 import json
@@ -103,7 +104,7 @@ class Json(TypeDecorator[Any]):
 
 
 class Texts(TypeDecorator[Any]):
-    """A list of texts, read as a tuple in alphabetical order; NULL is read as an empty one."""
+    """A list of texts, read as a tuple in alphabetical order; NULL is read as an empty tuple."""
 
     impl = sa.JSON().with_variant(JSONB(), "postgresql")
     cache_ok = True

@@ -1,9 +1,9 @@
 """
 Wide views: `v_trial` and `v_result` of one study, with a column per parameter or metric.
 
-Each view has a comment, called its mark, which lists the study, the kind and the columns. By its
-marks, studydb finds a study's views after a rename, and never drops a view that it did not make. A
-migration drops all wide views and makes them again.
+Each view has a comment, called its mark, which lists the study, the kind and the columns. By the
+marks, studydb finds a study's views after a rename, and drops no view that a person has made. An
+upgrade of the schema drops all wide views and makes them again; a downgrade only drops them.
 """
 
 # ruff: noqa: S608  this file quotes identifiers and texts
@@ -44,7 +44,10 @@ _MARKED: dict[ValueKind, Any] = {
     ValueKind.INTEGER: "integer",
 }
 _KINDS = {marked: kind for kind, marked in _MARKED.items()}
-"""In a mark, true means double and false means text; "integer" was added later."""
+"""
+The types of columns, as marks write them: true means double, and false means text, because the
+marks of earlier versions know only these two types.
+"""
 
 _HASH_DIGITS = 8
 _SCHEMA = "(SELECT oid FROM pg_namespace WHERE nspname = current_schema())"
@@ -285,9 +288,9 @@ def _readers(txn: TextRunner) -> list[str]:
 
 def metric_kinds(txn: TextRunner, *, study_id: int) -> dict[str, bool]:
     """
-    Return for each metric of a study whether its values are numbers in all results.
+    Return for each metric of a study whether all its values that were read are numbers.
 
-    Numeric metrics are found in the summaries of ended trials. Other metrics are found only in the
+    The summaries of ended trials have the names of numeric metrics. Values are read only from the
     newest results, because reading millions of results would take minutes.
     """
     newest = (

@@ -62,7 +62,8 @@ class CommandLine:
         Check the form of a command line.
 
         Raises:
-            InvalidSpec: It is empty, an item is no text, or a brace stands alone.
+            InvalidSpec: The list is empty, an item is no text, or a brace or placeholder is wrong;
+                or a parameter would choose the program or change a shell's script.
         """
         if isinstance(items, str):
             raise InvalidSpec(
@@ -84,7 +85,7 @@ class CommandLine:
         """
         Check that every placeholder is known, and that every parameter reaches the command.
 
-        A command without any placeholder is right, too: it reads the file `$STUDYDB_CONFIG`.
+        A command without any placeholder is accepted, because it can read `$STUDYDB_CONFIG`.
 
         Raises:
             InvalidSpec: A name is unknown, a parameter is left out, or the command names a
@@ -128,7 +129,7 @@ class CommandLine:
 
     @property
     def names_checkpoint_dir(self) -> bool:
-        """Whether the command gets a directory that it writes in place."""
+        """Whether the command names the directory that the trial keeps."""
         return CHECKPOINT_DIR in set(self._names())
 
     def _names(self) -> Iterator[str]:
@@ -166,7 +167,7 @@ _WITH_ARGUMENT = {"-o", "+o", "-O", "+O", "--rcfile", "--init-file"}
 
 
 def _check_shells(items: Sequence[str]) -> None:
-    """Check the first shell; after a program such as `nice`, a shell is followed by an option."""
+    """Check the first shell. After another program, a shell's name counts only before an option."""
     for place, (item, after) in enumerate(pairwise([*items, ""])):
         if item.rpartition("/")[2] in _SHELLS and (place == 0 or after.startswith("-")):
             _check_script(items[place + 1 :])
@@ -187,7 +188,7 @@ def _check_script(items: Sequence[str]) -> None:
                 "write \"$1\" there, and give the parameter as an item: sh -c '…' sh {lr}."
             )
         if not item.startswith(("-", "+")) and before not in _WITH_ARGUMENT:
-            return  # what follows the script, or the file, are its arguments
+            return  # the items after the script or the file are arguments
 
 
 def _check_token(token: re.Match[str], item: str) -> None:

@@ -61,8 +61,8 @@ class CustomScheduler:
         """
         Judge the first report of a trial at a rung, within a second.
 
-        Workers call this in a process of its own. If the rung has changed before the decision is
-        stored, the decision is dropped, and this is called again.
+        Workers call this method in a separate process. If the rung has changed before the decision
+        is stored, the decision is dropped, and the method is called again.
         """
         raise NotImplementedError
 
@@ -107,7 +107,7 @@ class SchedulerPlan:
 
     @classmethod
     def checked(cls, given: Mapping[str, Any]) -> "SchedulerPlan":
-        """Make a plan; raise InvalidSpec if `given` is none."""
+        """Make a plan; raise InvalidSpec if `given` is not a valid plan."""
         plan = cls(**{**given, "milestones": given["milestones"] or ()})
         for error in plan._errors():
             raise InvalidSpec(error)
@@ -130,7 +130,7 @@ class SchedulerPlan:
         return asdict(self)
 
     def _errors(self) -> Iterator[str]:
-        """Yield what is wrong. A later check relies on the earlier checks, so the first counts."""
+        """Yield what is wrong. Each check relies on the checks before, so only the first counts."""
         yield from self._wrong_steps()
         brackets, weights = self.brackets, self.weights
         if not (_is_int(brackets) and 1 <= brackets <= MOST_BRACKETS):
@@ -159,7 +159,7 @@ class SchedulerPlan:
         if self.interval is not None and not _is_step(self.interval):
             yield f"Its interval is {self.interval!r}; give an integer from 1 on, or None."
         if bool(steps) == (self.interval is not None):
-            yield "It needs milestones or an interval, and not both: at these steps it judges."
+            yield "It needs milestones or an interval, and not both: the steps at which it judges."
         if max_t is not None and not _is_step(max_t):
             yield f"Its max_t is {max_t!r}; give an integer from 1 on, or None."
         if max_t is not None and steps and steps[-1] >= max_t:
@@ -211,8 +211,8 @@ class Question(NamedTuple):
     """
     A question to the user's code, with all that the code may read.
 
-    Two questions are equal if the code could not tell them apart. So an answer that was given
-    outside of a transaction is used in it only if the transaction has the same question.
+    Two questions are equal if the code could not tell them apart. A transaction uses an answer only
+    if the code has given this answer to an equal question.
 
     Attributes:
         method: `JUDGE` or `NEXT_WORK`.
@@ -225,8 +225,8 @@ class Question(NamedTuple):
 
 AskScheduler = Callable[[Question], Decision | Work]
 """
-Asks the user's code. It raises DecisionFailed or NotAsked, and takes a few seconds at most, besides
-the import.
+Asks the user's code. Such a function raises DecisionFailed or NotAsked. It takes a few seconds at
+most, and longer only if the code must be imported first.
 """
 
 _RUNG = ("n", "cutoff", "entered", "n_entries", "is_closed", "closed_cutoff")
@@ -329,7 +329,7 @@ class JudgeView:
 
 class WorkView:
     """
-    What `next_work` of a custom scheduler reads; a `QueueView` that was read before.
+    What `next_work` of a custom scheduler reads: a copy of a `QueueView`, made from plain data.
 
     Attributes:
         next_draw, may_start: See `QueueView`.
@@ -366,10 +366,10 @@ class WorkView:
         return self._waiting.get(key)
 
     def underway(self, bracket: int) -> Sequence[int]:
-        """Return the last steps of the trials of a bracket that train, or may be claimed."""
+        """Return the last steps of the trials of a bracket that train, or can be claimed."""
         return self._underway[bracket] if 0 <= bracket < len(self._underway) else ()
 
     @property
     def is_idle(self) -> bool:
-        """Whether no trial trains or may be claimed."""
+        """Whether no trial trains, and none can be claimed."""
         return not any(self._underway)

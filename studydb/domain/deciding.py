@@ -1,4 +1,4 @@
-"""Decisions of the user's own code: how long one may take, and why one is missing."""
+"""Decisions of the user's own code: how long a decision may take, and why it is missing."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from studydb.domain.custom_scheduler import Question
 
 DECISION_S = 1.0
-"""How long a decision may take; then the process that decides is killed."""
+"""How many seconds a decision may take; a decider that takes longer is killed."""
 
 
 class DecisionFailed(Exception):

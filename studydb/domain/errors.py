@@ -7,11 +7,12 @@ StudydbError                     exit code 1 on the command line
 │   ├── InvalidSpec              a space, scheduler, searcher or rule cannot be read
 │   ├── InvalidReport            metrics that cannot be stored; the trial fails
 │   ├── InvalidData              a value that the database cannot hold; the trial fails
-│   └── InvalidName              a study or metric name that breaks a rule
+│   └── InvalidName              a name or a tag that breaks a rule
 ├── NotFound (LookupError)       nothing has that name or number
 │   ├── UnknownStudy
 │   └── UnknownTrial
 ├── StudyExists                  choose another name or load the study
+├── TrialExists                  choose another name for the trial
 ├── BudgetSpent                  extend the study
 ├── NoResults                    no trial has a value yet
 ├── NotAllowed                   the trial or study is in a state that forbids it
@@ -21,13 +22,13 @@ StudydbError                     exit code 1 on the command line
 │   ├── StorageMissing           create the database or its tables
 │   ├── StorageTransient         make the same call again: it may have succeeded
 │   │   ├── StorageUnreachable   start the database, or correct the URL; buffered results are kept
-│   │   └── StorageBusy          a deadlock, a lock that others hold too long, a full disk
+│   │   └── StorageBusy          a deadlock, a lock held too long, no free connection, a full disk
 │   ├── StorageDenied            log in with the right that the message names
 │   ├── StorageReadOnly          open the database for writing
 │   ├── SchemaTooOld             `studydb db upgrade`
 │   └── SchemaTooNew             upgrade studydb
 ├── HostError                    this machine lacks processes, open files or disk: raise a limit
-├── TrainableError               the user's function cannot be found or called
+├── TrainableError               the user's code cannot be found or called
 │   └── Untrusted                sign the function, or allow imports of its module
 └── CheckpointError              bytes are missing, damaged or cannot be written
 TrialStopped (BaseException)     return from the function: the trial is stopped or paused
@@ -53,7 +54,7 @@ class InvalidSpec(UsageError):
 
 
 class InvalidReport(UsageError):
-    """Metrics that cannot be stored: the study's metric is missing, or the step does not rise."""
+    """A report that cannot be stored, for example because it lacks the study's metric."""
 
 
 class InvalidData(UsageError):
@@ -97,7 +98,7 @@ class NotAllowed(StudydbError):
 
 
 class StudyFailed(StudydbError):
-    """The study is done or has paused itself, and no trial has completed."""
+    """The study has paused itself, or it is done, with trials in ERROR and none that succeeded."""
 
     exit_code = 3
 
@@ -160,11 +161,11 @@ class HostError(StudydbError):
 
 
 class TrainableError(StudydbError):
-    """The user's function cannot be found or called."""
+    """The user's code (a function, a class or a program) cannot be found or called."""
 
 
 class Untrusted(TrainableError):
-    """The study's trainable was not signed by one of this user's keys."""
+    """No key of this user has signed the study's code, and no option of the worker allows it."""
 
 
 class CheckpointError(StudydbError):

@@ -18,7 +18,7 @@ from studydb.domain.text.names import check_metric_name
 _UNITS_S = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"\s*(?P<number>\d+(\.\d*)?|\.\d+)\s*(?P<unit>[a-z]*)\s*")
 _DIGITS = 30
-"""More than a number of 62 bits has; Python refuses to read a number of thousands of digits."""
+"""The most digits that are read: Python refuses to read a number of thousands of digits."""
 _COST = re.compile(r"\s*(?P<metric>[^<>=]+?)\s*<=\s*(?P<most>\S+)\s*")
 
 
@@ -36,8 +36,8 @@ class LimitOptions(TypedDict, total=False):
     """
     The arguments of `create_study` and `Study.set` that limit a study; None for no limit.
 
-    At a limit, except that of one trial, the study stops itself. A time is a number of seconds or a
-    text, such as "90s", "10m" or "2h".
+    The study stops itself at each limit but `trial_time_limit_s`, which stops only the trial. A
+    time is a number of seconds or a text, such as "90s", "10m" or "2h".
 
     Attributes:
         cost_limit: A metric and the most that its values may add up to over all reports, as
@@ -74,7 +74,7 @@ class Limits:
     Attributes:
         max_steps: Results of all attempts; superseded results count.
         total_time_limit_s: The running time of all attempts together.
-        time_limit_s: Seconds since the study's first worker has started. A pause counts.
+        time_limit_s: Seconds since the study's first worker started. A pause counts.
         trial_time_limit_s: The running time of one trial, over its attempts.
     """
 
@@ -102,7 +102,7 @@ class Limits:
 
     @property
     def end_study(self) -> bool:
-        """Whether the study ends at one of its limits."""
+        """Whether a limit can end the study."""
         return self.count_spending or self.time_limit_s is not None
 
     @property
@@ -128,7 +128,7 @@ class Limits:
         Say which limit of the study is reached.
 
         Args:
-            age_s: Seconds since the study's first worker has started.
+            age_s: Seconds since the study's first worker started.
 
         Returns:
             A text such as "cost_limit is reached (50.2 of 50 usd)"; None if no limit is reached.
@@ -145,7 +145,7 @@ class Limits:
         Return the largest share, 0 to 1, of a limit of the study that is used; 0 without limits.
 
         Args:
-            age_s: Seconds since the study's first worker has started.
+            age_s: Seconds since the study's first worker started.
         """
         uses = self._uses(spent, age_s)
         shares = (used / limit for _, used, limit in uses if limit is not None)
@@ -232,7 +232,7 @@ def _number(value: Any) -> float:
 
 
 def read_max_steps(name: str, value: Any) -> int | None:
-    """Read a number of results, of 62 bits at most; None for no limit. A text is a number."""
+    """Read a number of results, or its digits as text; at most 62 bits, None for no limit."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= _DIGITS:
         value = int(value)
     most = count_or_none(name, value, least=1)
@@ -248,4 +248,4 @@ READERS: dict[str, Callable[[str, Any], Any]] = {
     "time_limit_s": read_duration,
     "trial_time_limit_s": read_duration,
 }
-"""Functions that check a limit, given its name and value, and return it."""
+"""The function for each limit: it gets the limit's name and value, and returns the read value."""

@@ -36,7 +36,7 @@ class ListedTrial(NamedTuple):
     A row of `v_trial`.
 
     Attributes:
-        duration_s: The sum over the trial's attempts.
+        duration_s: The durations of the trial's attempts, added up.
         changed: By path, the values that later attempts get instead of those of `params`.
         parent: The number of the trial of which this trial is a clone.
     """
@@ -163,10 +163,10 @@ class StorageProblem(NamedTuple):
 
 
 MOST_COUNTED = 10_000
-"""A listing counts no more entries of a rung than these; a rung can have a million."""
+"""The most entries of a rung that a listing counts; a rung can have a million."""
 
 MOST_JUDGED = 100
-"""A trial is shown at its last rungs, no more than these; median stopping can have one per step."""
+"""The most of a trial's last rungs that are shown; median stopping can have a rung per step."""
 
 
 class Judgement(NamedTuple):
@@ -178,11 +178,11 @@ class Judgement(NamedTuple):
         step, value: The judged result's step, and its value of the study's metric.
         cutoff: The value that the result had to reach; None if the rung had no cutoff.
         rank: The rank of the entry among those at the rung now; 1 is the best. None if the value is
-            NaN or the trial is invalidated. At most 10,001.
+            NaN, the trial is invalidated or a clone runs in its place. At most 10,001.
         n_ranked: The number of entries at the rung that have a rank.
         promoted_at: When the trial was promoted from the rung.
-        kept: Whether the rung has kept the trial when it closed; None if the rung is open, or if
-            the trial has not waited there.
+        kept: Whether the trial was kept when the rung closed; None if the rung is open, or if the
+            trial has not waited there.
         why: What a scheduler in the user's code said; None if it said nothing.
     """
 
@@ -218,12 +218,13 @@ class ListedRung(NamedTuple):
     A rung as it is now.
 
     Attributes:
-        entries: How many trials have entered it.
-        ranked: How many of these have a rank: their value is not NaN, and they are valid.
-        waiting: How many of these wait there to be promoted; at most 10,000 are counted.
+        entries: How many trials have entered the rung.
+        ranked: How many of these have a rank: their value is not NaN, they are valid, and no clone
+            runs in their place.
+        waiting: How many trials wait at the rung to go on; at most 10,000 are counted.
         top: The share of the trials that `cutoff` separates from the others; None if trials go on
             when the rung closes.
-        cutoff: The value that a trial must reach to be in that share; None if `top` is.
+        cutoff: The value that a trial must reach to be in that share; None if `top` is None.
         best: The best value.
         kept: The worst value that was kept when the rung closed; None if it is open or kept none.
     """
@@ -247,7 +248,7 @@ class ListedCheckpoint(NamedTuple):
     Attributes:
         number: The trial's number.
         value: The value of the study's metric at `step`; None if none was reported there.
-        pins: For how many clones and people it is kept.
+        pins: How many clones and people keep the checkpoint by a pin.
     """
 
     number: int

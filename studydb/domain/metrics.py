@@ -102,8 +102,8 @@ def read_report(
         time_total_s: See `Result`.
 
     Raises:
-        InvalidReport: The metric is missing or not a number, the step does not rise, or JSON cannot
-            hold a value.
+        InvalidReport: The report is no dict or too large, the metric is missing or not a number,
+            the step does not rise, or JSON cannot hold a value.
     """
     if type(report) is not dict:
         _check_is_mapping(report, metric)

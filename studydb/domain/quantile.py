@@ -67,7 +67,7 @@ def near(cut: Cut, *, worse: Position | None, better: Position | None) -> dict[i
 
 def exact_cutoff(cut: Cut, better: float | None, quantile: float) -> float | None:
     """
-    Interpolate the quantile as `cutoff` does, but without its effects of rounding.
+    Interpolate the quantile as `cutoff` does, but without the effects of rounding.
 
     If only rounding moves the quantile off an entry, the cutoff is that entry's score. Between an
     infinite score and another score, the cutoff is the better score of the two.

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from studydb.domain.life.decisions import Decision, RungKey
 
 ENQUEUED_DRAWS = 2**32
-"""Enqueued trial N takes its missing params from draw 2**32 + N. Searchers use lower draws."""
+"""Enqueued trial N takes its missing params from draw 2**32 + N; new trials use lower draws."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +37,15 @@ class RungView:
     A rung as it is before the decision.
 
     Attributes:
-        n: The number of entries that are not NaN.
+        n: The number of entries that rank: without those with NaN, those of invalidated trials, and
+            those of trials in whose place a clone runs.
         cutoff: The interpolated quantile as a score; None without entries.
         entered: Whether the reporting trial has an entry already.
-        n_entries: The number of entries, with NaN.
+        n_entries: The number of all entries.
         is_closed: Whether a `Close` has been carried out.
         closed_cutoff: The worst score that was kept when the rung closed; None if none was kept.
         near: The scores of the entry at the quantile and of the entries beside it, by their ranks
-            among the entries that are not NaN; rank 0 is the best. Only `judge` sees them.
+            among the entries that rank; rank 0 is the best. Only `judge` gets these scores.
     """
 
     n: int
@@ -58,11 +59,11 @@ class RungView:
 
 class Ranked(NamedTuple):
     """
-    An entry of a rung, as a trial that another trial may continue from.
+    An entry of a rung, with what another trial needs to continue from the entry's trial.
 
     Attributes:
         checkpoint_id: The trial's checkpoint of the entry's step; None if there is none.
-        config: The trial's params, or its changed config.
+        config: The config of the trial; its params if a version without configs made the trial.
     """
 
     trial_id: int
@@ -84,9 +85,10 @@ class Close(NamedTuple):
     A rung closes: the best `keep` of the trials that wait there may be resumed.
 
     A trial that a person has paused takes a place only if fewer others wait. Once the person
-    resumes it, it goes on if it is not worse than the worst that was kept. The other trials end as
-    GIVEN_UP, later and 100 at a time. A rung closes only once. A negative `keep` counts as 0. A
-    `Close` of a rung without entries, or of a closed rung, counts as `Idle.WAIT`.
+    resumes this trial, it goes on if it is not worse than the worst trial that was kept. The other
+    trials end as GIVEN_UP, later and at most 100 at a time. A rung closes only once. A negative
+    `keep` counts as 0. A `Close` of a rung without entries, or of a closed rung, counts as
+    `Idle.WAIT`.
     """
 
     rung: RungKey
@@ -140,8 +142,8 @@ class TrialCanBeClaimed(Exception):
     """
     A free worker has a trial to claim, so the scheduler need not name work.
 
-    Thousands of trials may be enqueued. So they are not listed for a scheduler that a worker asks
-    only after it has found nothing to claim.
+    The trials underway are not listed then, because thousands of trials may be enqueued, and the
+    worker claims one of these anyway.
     """
 
 
@@ -190,11 +192,11 @@ class QueueView(Protocol):
         """
         Return the last steps of the trials of a bracket that train, or that a worker may claim.
 
-        A trial that a person has paused does not count, so nothing waits for this person.
+        A trial that a person has paused does not count, so no rung waits for this person.
 
         Raises:
-            TrialCanBeClaimed: A worker may claim a trial now. Do not catch it: the worker claims
-                the trial, and the scheduler is asked again when there is nothing to claim.
+            TrialCanBeClaimed: A worker can claim a trial. Do not catch this exception: the worker
+                claims the trial, and the scheduler is asked again when there is nothing to claim.
         """
 
 
@@ -229,7 +231,7 @@ class Scheduler(Protocol):
 
     @property
     def needs_budget(self) -> bool:
-        """Whether no trial goes on in a study without `num_trials`, limits and last draw."""
+        """Whether trials go on only in a study with `num_trials`, a limit or a last draw."""
 
     @property
     def closes_rungs(self) -> bool:

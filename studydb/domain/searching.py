@@ -64,9 +64,9 @@ class Observation:
     """
     What a model is told of one configuration.
 
-    If a configuration has several trials (replicates), there is one observation of all of them: it
-    has the number of the first trial, the mean of each objective over the replicates that have
-    ended with a value, and an unfinished state while a replicate has not ended.
+    If a configuration has several trials (replicates), there is one observation of all of them. It
+    has the number of the first trial, and the mean of each objective over the replicates that have
+    ended with a value. Its state is unfinished while a replicate has not ended.
 
     Attributes:
         number: The trial's number; a model may order observations by it.
@@ -76,7 +76,7 @@ class Observation:
         reason: Why the trial ended; None if the trial has not ended. A trial that was cancelled
             before its first result has `Reason.CANCELLED` and no values. An invalidated trial has
             `Reason.INVALIDATED` and no values, whatever its state was before. So has a trial that
-            was run again as a clone, which is told instead.
+            has a clone; the model is told of the clone instead.
         values: The last value of each objective, in the order of the objectives; None if the trial
             has no result. A value may be NaN or infinite.
         scores: The same values, oriented: a lower score is better, and NaN is +Inf.
@@ -111,8 +111,8 @@ class Model(Protocol):
 
         Args:
             observations: In ascending order of their numbers. An observation replaces the earlier
-                one with the same number: a running trial ends, a paused trial runs again, and an
-                ended trial may be invalidated.
+                one with the same number: a running trial ends, a paused trial runs again, and a
+                person invalidates an ended trial.
         """
 
     def propose(self, n: int, *, draw: int) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 A network that learns handwritten digits of which 15 % have wrong labels; its curves cross.
 
 The order of two configurations after an epoch is often not their order at the end: a rate that
-falls, dropout, smooth labels and weight decay cost errors at first and save errors later, because
+falls, dropout, smooth labels and weight decay raise the error at first and lower it later, because
 the wrong labels are learned last. So the task is hard for early stopping. A trial trains for about
 0.2 s. Create a study of this task by `create_study(NAME, train, space=space(), metric="error",
 mode="min")`. The example needs scikit-learn: ``pip install 'studydb[examples]'``.
@@ -47,7 +47,7 @@ def train(config: dict[str, Any], trial: Any) -> None:
     Train for 27 epochs; after each epoch, report the share of unseen digits that are misread.
 
     Args:
-        config: `lr` (the highest rate of learning), `schedule` ("constant", "cosine", "step" or
+        config: `lr` (the highest learning rate), `schedule` ("constant", "cosine", "step" or
             "warmup"), `momentum`, `width` (hidden units), `batch_size`, `decay` (of the weights),
             `smoothing` (the share of a label that is spread over all digits) and `dropout` (the
             share of hidden units that are left out).
@@ -99,7 +99,7 @@ def load() -> Data:
 
 
 def rate(config: dict[str, Any], progress: float) -> float:
-    """Return the rate of learning of a schedule at `progress`, from 0 to 1, of the training."""
+    """Return the learning rate of a schedule when the share `progress` of the training is done."""
     highest = float(config["lr"])
     match config["schedule"]:
         case "cosine":

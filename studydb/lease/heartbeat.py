@@ -23,8 +23,8 @@ def renewal_period_s(lease_s: float, study: StudySpec) -> float:
     """
     Return the seconds between two renewals.
 
-    Renewals find the limits of time that are reached. So a study with such a limit renews at least
-    20 times until then, but at most once a second.
+    A renewal finds out whether a limit of time is reached. So if a study has such a limit, its
+    workers renew at least 20 times within the shortest limit, but at most once a second.
     """
     often_s = max(SHORTEST_PERIOD_S, study.limits.shortest_s / RENEWALS_PER_LIMIT)
     return min(renewal_s(lease_s), often_s)
@@ -35,8 +35,8 @@ class Heartbeat:
     Renews leases once per period (2/9 of a lease, or less); tells attempts their verdicts.
 
     A period is 20 s by default. Between two renewals, the heartbeat looks every 3 to 4 s, by a
-    single statement, whether a person has requested something of a trial that is held, of its
-    study, or of this process. If so, it renews at once, and the renewal carries out the request.
+    single statement, for new requests of people to a held trial, its study or this process. After
+    a request, it renews at once, and the renewal returns the verdicts.
 
     While the database is away, a renewal is tried every second.
 
@@ -123,7 +123,7 @@ class Heartbeat:
                 self.error = None
 
     def _wait(self, wait_s: float) -> None:
-        """Wait for the next renewal: less time, if a person requests something of a held trial."""
+        """Wait until a renewal is due, or until a person requests something of a held trial."""
         end_s = monotonic() + wait_s
         while (left_s := end_s - monotonic()) > LOOK_S:
             if self._stopped.wait(_jittered(LOOK_S)) or self._is_requested():

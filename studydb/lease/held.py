@@ -179,7 +179,7 @@ class HeldAttempt:
         Flush the results, then record a checkpoint whose bytes are already stored.
 
         Args:
-            keep: Which checkpoints the study keeps now; None if that was not read again.
+            keep: Which checkpoints the study keeps now; None to use the study as it was loaded.
 
         Returns:
             The older checkpoints that are no longer kept; the caller deletes their bytes.
@@ -334,7 +334,7 @@ class HeldAttempt:
         *,
         may_shorten: bool = False,
     ) -> Answered:
-        """Send a batch, and ask a custom scheduler what the transaction needs to be told."""
+        """Send a batch, and ask a custom scheduler for the decisions that the transaction needs."""
         judge = self._scheduler_judge
         if judge is None:
             return self._send(lambda: call(batch), patience_s)

@@ -40,7 +40,7 @@ class OwnLoop:
     Asks for trials in this process; one heartbeat and one flushing thread serve all trials.
 
     Attributes:
-        pid: The only process that may use this object; a forked process makes another object.
+        pid: The id of the only process that may use this object; a fork makes its own object.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class OwnLoop:
         return False
 
     def _is_exhausted(self, progress: StudyProgress) -> bool:
-        """Tell whether no trial can follow; what an earlier look has seen is read again first."""
+        """Tell whether no trial can follow; if trials are promoted, look anew before saying so."""
         n_held = len(self._heartbeat.held())
         if not progress.is_exhausted(n_held):
             return False

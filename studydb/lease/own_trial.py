@@ -37,10 +37,10 @@ class OwnTrial:
     Attributes:
         number: The trial's number within its study; the first is 0.
         params: The sampled parameters.
-        config: `params` and the constants of the study's space.
+        config: `params`, with the values that a person has changed, and the study's constants.
         seed: A seed for random numbers; it is the same in every attempt at the trial.
         uuid: The trial's UUID.
-        name, tags: What the person who enqueued the trial has called it; None and () without.
+        name, tags: What a person has called the trial; None if it has no name, () without tags.
         attempt: The number of this attempt at the trial, from 1.
         checkpoint: The checkpoint to start from, with `.step`, and `.to_dict()` or `.path`; None to
             start from scratch.
@@ -191,7 +191,7 @@ class OwnTrial:
 
     def fail(self, error: BaseException | str) -> None:
         """
-        End this attempt as failed; the trial is tried again if `max_failures` allows it.
+        End this attempt as failed; the trial runs again if `max_failures` and `retry` allow it.
 
         Raises:
             LeaseLost: Another worker has the trial.

@@ -22,10 +22,11 @@ from studydb.domain.records import Batch, Claim, Study
 
 AskRule = Callable[[int, TrialView, Callable[[], bool]], bool | str]
 """
-Asks a rule of the user's code, given its position among the study's custom rules.
+Asks a custom rule, and returns its answer.
 
-The function that it is given tells whether the answer has become useless, because the trial is to
-end. It raises DecisionFailed or NotAsked, and takes a few seconds at most, besides the import.
+The arguments are the rule's position among the study's custom rules, what the rule reads, and a
+function that tells whether the trial is to end anyway. The call raises DecisionFailed or NotAsked.
+It takes a few seconds at most, and longer only if the code must be imported first.
 """
 
 ReadResults = Callable[[int, int], list[Result]]
@@ -52,10 +53,10 @@ class RuleJudge:
         is_ending: Callable[[], bool] = lambda: False,
     ) -> None:
         """
-        Prepare to ask the rules of a study, which has one or more.
+        Prepare to ask the rules of a study that has one or more custom rules.
 
         Args:
-            number, config: The trial's.
+            number, config: The number and the config of the trial.
             is_first: Whether this is the trial's first attempt, so that no results are stored.
             is_ending: Whether the trial is to end, so that no decision is awaited any more.
         """

@@ -40,14 +40,14 @@ class SchedulerJudge:
         Prepare to ask a scheduler.
 
         Args:
-            name: The scheduler as text, for causes.
+            name: The scheduler as text, for messages.
         """
         self._name, self._ask, self.has_dropped = name, ask, False
         self._answers: dict[Question, Decision | Undecided] = {}
 
     @classmethod
     def of(cls, study: Study) -> Self | None:
-        """Make what asks a study's scheduler; None if the scheduler is one of studydb."""
+        """Make the judge of a study; None if the study's scheduler is one of studydb's own."""
         scheduler = study.scheduler
         if not isinstance(scheduler, UserScheduler):
             return None
@@ -65,8 +65,9 @@ class SchedulerJudge:
         Send a batch until its transaction has all the decisions that it needs.
 
         Args:
-            may_shorten: Whether to drop the results from the first on that cannot be judged because
-                this process is stopping. The next attempt then trains these steps again.
+            may_shorten: What to do if a result cannot be judged, because this process is stopping:
+                True drops this and all later results. The next attempt then trains their steps
+                again.
 
         Raises:
             StorageBusy: The rung has changed `TRIES` times while the scheduler decided, or this
@@ -101,7 +102,7 @@ class SchedulerJudge:
 
     def _answer(self, question: Question) -> Decision | Undecided:
         try:
-            return self._ask(question)  # type: ignore[return-value]  # it answers `JUDGE`
+            return self._ask(question)  # type: ignore[return-value]  # the question is `JUDGE`
         except DecisionFailed as error:
             why = f"the scheduler {self._name} has not decided: {error}"
             return Undecided(why, error.traceback)

@@ -54,7 +54,7 @@ class History:
         return sorted(told, key=lambda one: one.number)
 
     def _add(self, trial: SeenTrial) -> int | None:
-        """Store a trial; return the id of the first trial with its params, or None if unchanged."""
+        """Store a trial; return the id of its configuration's first trial, or None if unchanged."""
         number = trial.observation.number
         if trial.is_over:
             self._unfinished.discard(number)
@@ -67,7 +67,7 @@ class History:
         return self._store(trial.hidden() if trial.id in self._cloned else trial)
 
     def _hide_parent(self, clone: SeenTrial) -> int | None:
-        """Tell the clone's value instead of its parent's."""
+        """Hide the parent's value, because the clone's is told instead; return as `_add` does."""
         if clone.parent_id is None or clone.parent_id in self._cloned:
             return None
         self._cloned.add(clone.parent_id)

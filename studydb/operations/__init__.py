@@ -1,7 +1,8 @@
 """
-One file per operation: a transaction that reads, decides and writes. Only this package commits.
+Operations: transactions that read, decide and write. Apart from migrations, no other code commits.
 
-Every transaction takes locks in this order: rungs (ascending step), trials (ascending id), the
-queue of asks, the study's row, one counter shard. Every operation can be sent again after a lost
-reply: claims, asks, saves and requests have a UNIQUE token, and batches have a flush number.
+Every transaction takes locks in this order: rungs (ascending step), trials (ascending id),
+checkpoints (ascending id), the queue of asks, the study's row, one counter shard. Every operation
+can be sent again after a lost reply: claims, asks and requests have a UNIQUE token, saves and
+workers a UNIQUE uuid, and batches a flush number.
 """

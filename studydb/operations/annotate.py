@@ -14,7 +14,7 @@ from studydb.operations.reads import existing_trial
 from studydb.store import events, notes, studies, tags, trials
 
 MOST_NOTES = 100
-"""The most notes on a study or a trial that are read."""
+"""How many notes on a study or a trial are read, unless the caller gives a number."""
 
 
 def note(
@@ -46,7 +46,9 @@ def tag(
     remove: Sequence[str] = (),
 ) -> None:
     """
-    Add tags to trials in any state, and remove tags; what a trial has or lacks already stays.
+    Add tags to trials in any state, and remove tags.
+
+    To add a tag that a trial has, or to remove a tag that it lacks, changes nothing.
 
     Args:
         add, remove: Tags that `check_tags` has accepted.
@@ -63,7 +65,7 @@ def tag(
         )
         ids = trials.ids(txn, study_id=study.id, numbers=wanted)
         for number in wanted if len(ids) < len(wanted) else ():
-            existing_trial(txn, study, number)  # raises UnknownTrial for the missing one
+            existing_trial(txn, study, number)  # raises UnknownTrial for the missing trial
 
         if add:
             tags.mark(txn, trial_ids=ids)  # first, because trials are locked before their tags

@@ -37,13 +37,14 @@ def ask(
         again: Whether the token may have been sent before; see `claim`.
         if_nothing_waits: Whether to make no trial if a PENDING trial can be claimed.
         by_model: Called with `if_nothing_waits` before each ask; gets proposals from the searcher's
-            model, and tells whether the next draw has one. Without it hundreds of asks would queue
-            for a proposal that is not there. None if the searcher has no model: proposals are then
-            computed by index.
+            model, and tells whether the next draw has a proposal. Without this call, hundreds of
+            asks would queue for a proposal that is missing. None if the searcher has no model:
+            proposals are then computed by index.
 
     Returns:
         None if `num_trials` trials exist, the searcher has no more draws, the study is not
-        RUNNING, `max_concurrent` trials run, or `by_model` returned False.
+        RUNNING, `max_concurrent` trials run, or `by_model` returned False. With `if_nothing_waits`,
+        also None if a PENDING trial can be claimed.
     """
     stop_if_too_old(database, study)
     row = None

@@ -57,14 +57,14 @@ def mark_corrupt(
 
 
 def previous(txn: Txn, checkpoint: Checkpoint) -> Checkpoint | None:
-    """Find the checkpoint before another; before a clone's first, that from which it began."""
+    """Find the checkpoint before another; a clone's first comes after the one it began from."""
     assert checkpoint.id is not None
     older = checkpoints.before(txn, trial_id=checkpoint.trial_id, checkpoint_id=checkpoint.id)
     return older or checkpoints.source(txn, trial_id=checkpoint.trial_id)
 
 
 def newest_of(txn: Txn, *, checkpoint_id: int) -> Checkpoint | None:
-    """Return a checkpoint, or the newest before it if it was removed."""
+    """Return the checkpoint with this id, or the newest kept checkpoint before it."""
     found = checkpoints.find(txn, checkpoint_id=checkpoint_id)
     if found is None:
         return None
@@ -74,7 +74,7 @@ def newest_of(txn: Txn, *, checkpoint_id: int) -> Checkpoint | None:
 
 
 def _move_pin(txn: Txn, lease: Lease, *, to: Checkpoint | None) -> Checkpoint | None:
-    """Pin the checkpoint from which a clone begins instead of a corrupt one; return it."""
+    """Let a clone begin from `to`, not from a corrupt checkpoint; None if `to` was removed."""
     to_id = None if to is None else to.id
     if to_id is not None and not pins.count(txn, checkpoint_id=to_id):
         to, to_id = None, None
@@ -92,6 +92,6 @@ def _move_pin(txn: Txn, lease: Lease, *, to: Checkpoint | None) -> Checkpoint | 
 
 
 def delete_rows(database: Database, *, removed: Sequence[Checkpoint]) -> None:
-    """Delete the rows of expired checkpoints whose bytes have been deleted."""
+    """Delete the rows of removed checkpoints whose bytes have been deleted."""
     with database.begin() as txn:
         checkpoints.delete_rows(txn, ids=[one.id for one in removed if one.id is not None])

@@ -96,10 +96,12 @@ def _claim_with_more(
 
 def _add_configs(database: Database, study: Study) -> bool:
     """
-    Add configs to the first PENDING trials that an old studydb, without configs, has made.
+    Add configs to the PENDING trials at the head of the queue that have none.
+
+    Earlier versions of studydb stored no configs, and a claim gives out no trial without a config.
 
     Returns:
-        Whether there were such trials; a claim gives out no trial without a config.
+        Whether there were such trials.
     """
     with database.begin(write=False) as txn:
         lacking = claims.without_config(txn, study_id=study.id, limit=MOST_CONFIGS)

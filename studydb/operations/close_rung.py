@@ -10,9 +10,10 @@ from studydb.store import closings, events, rungs, studies
 
 def close_rung(database: Database, study: Study, closing: Close) -> bool:
     """
-    Close a rung: store the position of the last trial that is kept; worse trials are given up.
+    Close a rung: store the position of the last trial that is kept.
 
-    A rung that was closed before stays as it is. If the study is not RUNNING, no rung closes.
+    Later transactions give up the worse trials (`give_up`). A rung that was closed before stays as
+    it is. If the study is not RUNNING, no rung closes.
 
     Returns:
         Whether the rung has closed now.

@@ -1,7 +1,7 @@
 """
 Requests of people: pause, resume, stop, extend.
 
-Each request has a token, which is UNIQUE in `event`: a duplicate request asks for nothing new.
+Each request has a token, which is UNIQUE in `event`, so that a duplicate request changes nothing.
 """
 
 from collections import Counter
@@ -33,7 +33,7 @@ def pause(database: Database, study: Study, numbers: Sequence[int], request: Req
 
     Raises:
         UnknownTrial: No such trial; nothing was changed.
-        NotAllowed: A trial has ended; nothing was changed.
+        NotAllowed: A trial has ended or is invalidated; nothing was changed.
     """
     steering = _Steering(EventKind.PAUSED, Action.PAUSE, {State.PENDING: State.PAUSED})
     _steer(database, study, numbers, steering, request)
@@ -51,7 +51,7 @@ def resume(
     Let PAUSED trials run again, and withdraw requests to pause or stop RUNNING trials.
 
     With `changes`, all later attempts get these values of parameters; `params` stays as it was
-    sampled. A PENDING trial stays PENDING, and a RUNNING trial is refused.
+    sampled. A PENDING trial can be changed, too, and stays PENDING; a RUNNING trial cannot.
 
     A trial that waits at a rung is resumed without a promotion. If a person has paused the waiting
     trial, only this pause is withdrawn, and the scheduler may promote the trial again.
@@ -63,7 +63,8 @@ def resume(
 
     Raises:
         UnknownTrial: No such trial; nothing was changed.
-        NotAllowed: A trial has ended, or runs and is to be changed; nothing was changed.
+        NotAllowed: A trial has ended, is invalidated, or runs and is to get `changes`; nothing was
+            changed.
         InvalidSpec: A change is not of the trial's space; nothing was changed.
     """
     given = study.space.check_params(changes)
@@ -142,7 +143,9 @@ def extend(database: Database, study: Study, request: Request, *, n_more: int) -
             num_trials = studies.extend(txn, study_id=study.id, n_more=n_more)
             if num_trials is None:
                 studies.check_exists(txn, study_id=study.id)
-                raise NotAllowed(f"Study {study.name!r} has no num_trials: it never runs out.")
+                raise NotAllowed(
+                    f"Study {study.name!r} has no num_trials, so there is no number to raise."
+                )
             _record(txn, study, EventKind.EXTENDED, request, {"num_trials": num_trials})
         return num_trials
     except Duplicate:
@@ -250,7 +253,7 @@ def _refuse_invalidated(study: Study, steered: Sequence[TrialRow]) -> None:
     if invalid is not None:
         raise NotAllowed(
             f"Trial {invalid.number} of {study.name!r} is invalidated, and is being stopped. Undo "
-            f"that first: `studydb invalidate {study.name} {invalid.number} --undo`."
+            f"the invalidation first: `studydb invalidate {study.name} {invalid.number} --undo`."
         )
 
 

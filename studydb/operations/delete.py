@@ -1,4 +1,4 @@
-"""Delete a study with all its rows, in transactions of bounded size."""
+"""Delete a study with all its rows; a transaction deletes at most 500 trials."""
 
 from studydb.db import Database
 from studydb.domain.errors import NotAllowed
@@ -34,7 +34,7 @@ def delete(database: Database, study: Study) -> None:
     Delete a study. After a crash, the same call deletes the remaining rows.
 
     Raises:
-        NotAllowed: Trials are RUNNING; stop the study first.
+        NotAllowed: Trials are RUNNING. The study is stopped; delete it when they have ended.
     """
     stop_for_deletion(database, study)
 

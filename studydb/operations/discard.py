@@ -16,8 +16,8 @@ def discard(database: Database, study: Study, number: int, request: Request) -> 
     """
     Mark all checkpoints of an ended trial as removed, except pinned and corrupt ones.
 
-    No attempt restores a removed checkpoint. A pinned checkpoint is that from which a clone goes
-    on; the row of a corrupt one stays as evidence.
+    No attempt restores a removed checkpoint. A clone goes on from a pinned checkpoint, or a person
+    wants to keep it. The row of a corrupt checkpoint stays as evidence.
 
     Returns:
         The removed checkpoints whose rows are still there, also those of earlier requests. The

@@ -39,10 +39,10 @@ def find_worker(database: Database, text: str) -> Worker:
 
 def drain(database: Database, worker: Worker, request: Request) -> None:
     """
-    Ask a worker to end; the worker reads the request within 4 s, by its looks for work or requests.
+    Ask a worker to end; it reads the request within 4 s, when it looks for work or requests.
 
     Raises:
-        NotAllowed: The worker has ended, or its process is dead.
+        NotAllowed: The worker has ended, or was a process of this host that has died.
     """
     with suppress(Duplicate), database.begin() as txn:
         events.append_request(

@@ -22,7 +22,7 @@ def describe_failure(database: Database, study: Study, progress: StudyProgress) 
         why = f"Study {study.name!r} has paused itself: {visible(progress.pause_reason)}"
         cure = f"Correct the cause, then `studydb resume {name}`."
         if not (study.fail_fast or progress.keeps_workers):
-            cure += " (A study created with --no-guard or guard=False never pauses itself.)"
+            cure += " (--no-guard or guard=False at a study's creation prevents such a pause.)"
     else:
         last = f". The last was trial {error.number}: {visible(error.summary)}" if error else ""
         why = (

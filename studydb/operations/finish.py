@@ -1,4 +1,4 @@
-"""End an attempt, for whatever reason, and store its last batch."""
+"""End an attempt and store its last batch."""
 
 from studydb.db import Database
 from studydb.domain.failures import Failure
@@ -27,13 +27,13 @@ def finish(
     """
     End an attempt and move its trial to its next state.
 
-    The last batch is stored; results after a scheduler's or rule's verdict, or after the result
-    with which the trial is done, are dropped.
+    The last batch is stored. Results after the verdict of a scheduler, a rule or a limit are
+    dropped, and so are results after the result with which the trial is done.
 
     Args:
         outcome: COMPLETED; FAILED (the user's code raised); LOST (the process died); PREEMPTED
-            (given back; counts as no failure and no loss). A trial whose time is out is given back;
-            the verdict TIMED_OUT ends it.
+            (given back; counts as no failure and no loss). If a trial's time is out, its worker
+            gives the trial back, and the verdict TIMED_OUT ends the trial.
         tally: The tally of the trial's results before this batch, if this attempt knows them all.
 
     Returns:

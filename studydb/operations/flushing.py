@@ -1,7 +1,7 @@
 """
 The steps that report and finish share: lock rungs, check the fence, judge the batch.
 
-Rules judge a result before the scheduler does. Results after the first result that ends the trial
+Rules judge a result before the scheduler does. Results after the first result that gets a verdict
 are dropped. A result with `is_last` ends the trial as COMPLETED, whatever the scheduler decides.
 """
 
@@ -46,15 +46,15 @@ class Flushed:
 
     Attributes:
         held: The trial's row before the flush.
-        stored: The results of the batch to store, up to the result that ended the trial.
+        stored: The results of the batch to store, up to the first result that gets a verdict.
         summary: The trial's summary after the flush.
         verdict: The verdict on the stored results; None to continue.
         is_new: False if the batch was dropped, or stored before this flush.
         ruled: What the study's custom stop rules say about the stored results.
         undecided: The first stored step that the study's custom scheduler did not judge, and why;
             None if there is none.
-        why: In words, why the study's custom scheduler stops or pauses the trial at the last stored
-            step; None without words.
+        why: The words of the study's custom scheduler on why it stops or pauses the trial at the
+            last stored step; None without words.
     """
 
     held: Held
@@ -78,7 +78,7 @@ def flush(txn: Txn, study: Study, *, lease: Lease, batch: Batch) -> Flushed | No
     Judge a batch of an attempt, and enter it in rungs, if the attempt holds its trial.
 
     The caller stores the results and the verdict. A batch that was stored before is not judged
-    again. Once a scheduler or rule has ended the trial, or the trial is done, batches are dropped.
+    again. If a stored verdict refuses results, the batch is dropped.
 
     Returns:
         None if the attempt no longer holds its trial.
@@ -118,12 +118,12 @@ def summary_if_undecided(
 
     Args:
         completes: Whether the statement that stores the batch also completes the trial. Then the
-            last result may be the trial's last.
+            batch's last result may have `is_last`.
 
     Returns:
-        None if several statements are needed: for a decision, to store that the trial is done, for
-        the limits of the study's spending or of a trial's time, for the summary before the batch if
-        this attempt does not know it, or for a first step that does not follow the restored step.
+        None if several statements are needed: for a decision, for a trial that is done, for limits
+        of spending or running time, or for a first step that does not follow the restored step.
+        Also None if this attempt does not know the summary before the batch.
     """
     summary = batch.before
     if (
@@ -144,7 +144,7 @@ _IS_LAST = attrgetter("is_last")
 
 
 def _hits(study: Study, batch: Batch) -> bool:
-    """Whether a result meets a rule, or a rule compares it with results that are not here."""
+    """Whether a result meets a rule, or a rule needs more than the batch's results."""
     if not study.rules:
         return False
     if batch.ruled is not None:
@@ -255,7 +255,7 @@ def _is_ruled(batch: Batch, result: Result) -> bool:
 
 
 def _recent_results(txn: Txn, study: Study, lease: Lease) -> deque[Result]:
-    """Read the live results before the batch that stop rules compare with it."""
+    """Read the last live results before the batch, as many as stop rules compare with a result."""
     recent: deque[Result] = deque(maxlen=longest_history(study.rules))
     if n := (recent.maxlen or 0) - 1:
         spans = results.spans(txn, study_id=study.id, trial_id=lease.trial_id)

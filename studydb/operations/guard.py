@@ -1,4 +1,4 @@
-"""Pause a study whose trials all fail alike, at its first failure, or if its code cannot decide."""
+"""Pause a study whose first trials fail alike, that fails fast, or whose code does not decide."""
 
 from studydb.db import Txn
 from studydb.domain.deciding import Undecided
@@ -23,7 +23,7 @@ def pause_after_failure(
     """
     if study.fail_fast:
         what = "lost too often" if failure is None else short_text(failure)
-        why = f"fail_fast, and trial {lease.number} has failed: {what}"
+        why = f"fail_fast is set, and trial {lease.number} has failed: {what}"
         _pause(txn, study, DecidedBy.FAIL_FAST, Actor.FAIL_FAST, {"reason": why})
     elif outcome is Reason.FAILED and failure is not None:
         pause_if_alike(txn, study, lease=lease, failure=failure)
@@ -51,9 +51,9 @@ def pause_if_alike(txn: Txn, study: Study, *, lease: Lease, failure: Failure) ->
 
 def pause_after_rule(txn: Txn, study: Study, *, lease: Lease, failure: RuleFailure) -> None:
     """
-    Pause the study because a custom stop rule did not decide on a result; its trial goes on.
+    Pause the study because a custom stop rule did not decide on a result.
 
-    Trials that run go on, too, and the rule is asked again at their next results.
+    The trials that run go on, and the rule is asked again at their next results.
     """
     why = f"on trial {lease.number} at step {failure.step}, {failure.why}"
     data = {"reason": why, "traceback": failure.traceback}

@@ -1,8 +1,8 @@
 """
-Invalidate trials whose values are wrong, and undo that.
+Invalidate trials whose values are wrong, or undo their invalidation.
 
-An invalidated trial keeps its rows. It leaves the best trials, the frames, the ranking of open
-rungs and the history that searchers learn from. Decisions that were made by its values stand, and
+An invalidated trial keeps its rows. It leaves the best trials, the frames, the ranking of its rungs
+and the history that searchers learn from. Decisions that were made by its values stand, and
 closed rungs do not open again. The best values of the stop rules for the study are forgotten,
 because nobody can tell which of them came from the trial.
 """
@@ -110,7 +110,7 @@ class _Change:
         return True
 
     def _end_waiting(self, txn: Txn, locked: Sequence[TrialRow]) -> None:
-        """End the PENDING and PAUSED trials among the locked; let the study's rules begin anew."""
+        """End the locked trials that wait; forget what the stop rules for the study compare."""
         ended = [trial for trial in locked if trial.state in (State.PENDING, State.PAUSED)]
         for trial in ended:
             trials.move(txn, trial_id=trial.id, target=State.TERMINATED, reason=Reason.INVALIDATED)

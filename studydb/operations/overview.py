@@ -107,7 +107,7 @@ def read_overview(database: Database, study: Study) -> Overview:
 
 
 def storage_problems(database: Database, study: Study) -> list[StorageProblem]:
-    """Read the newest event of each kind of storage problem, newest first."""
+    """Read the newest event of each kind of trouble, newest first; see `store.events.PROBLEMS`."""
     with database.begin(write=False) as txn:
         return events.problems(txn, study_id=study.id)
 

@@ -1,4 +1,4 @@
-"""Read long listings in bounded pages: a study's trials, its results, the results of a trial."""
+"""Read long listings in bounded pages: a study's trials or results, or a trial's results."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

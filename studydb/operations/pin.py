@@ -90,10 +90,10 @@ def _counted(
     txn: Txn, study: Study, number: int, *, trial_id: int, step: int | None
 ) -> tuple[int | None, int]:
     """
-    Count one more pin of the newest checkpoint of a step.
+    Count one more pin of a trial's newest checkpoint; with `step`, of the newest of this step.
 
     Returns:
-        The id of the checkpoint, None if people have pinned it already; and its step.
+        The checkpoint's id, or None if people have pinned the checkpoint already; and its step.
     """
     pinned = {one.id for one in pins.of_people(txn, trial_id=trial_id)}
     kept = [row for row, _ in checkpoint_listing.of_trial(txn, trial_id=trial_id)]
@@ -101,7 +101,7 @@ def _counted(
         if step in (None, row.step) and row.id is not None:
             if row.id in pinned:
                 return None, row.step
-            if pins.count(txn, checkpoint_id=row.id):  # a clone may find it corrupt meanwhile
+            if pins.count(txn, checkpoint_id=row.id):  # False if a clone has just found it corrupt
                 return row.id, row.step
     what = "no checkpoint" if step is None else f"no checkpoint of step {step}"
     raise NotFound(

@@ -30,7 +30,7 @@ from studydb.operations.user_work import (
 from studydb.store import claims, counters, events, promotions, studies
 
 TRIES = 8
-"""The most refused choices in one search for work. A faster worker makes a choice fail."""
+"""The most refused choices in one search for work; most often, another worker was faster."""
 
 MOST_CLOSED = 100
 """The most rungs that one search for work closes."""
@@ -41,10 +41,10 @@ class Asked(NamedTuple):
     A scheduler's answer, and whether closed rungs still have work for `give_up`.
 
     Attributes:
-        work: None if the scheduler is the user's code, and this process cannot ask it, or it did
-            not decide; and None if `can_claim`. Then there may be work.
+        work: The answer. None if `can_claim` is true, or if a scheduler in the user's code was not
+            asked or did not decide; there may be work then.
         question: What the user's code is to be asked; None if nothing is to be asked.
-        can_claim: Whether the scheduler has not answered because a trial can be claimed, which
+        can_claim: Whether the scheduler has not answered because a trial can be claimed. A claim
             comes first.
     """
 
@@ -55,7 +55,7 @@ class Asked(NamedTuple):
 
     @property
     def is_something(self) -> bool:
-        """Whether a worker may have something to do before it may make a new trial."""
+        """Whether a worker may have work other than to make a new trial."""
         return self.is_left or not isinstance(self.work, Idle)
 
 
@@ -78,16 +78,16 @@ def promote(
 
     The named trial becomes PENDING. The scheduler's choice is read without locks. If another worker
     promotes the same trial first, the scheduler is asked again. Nothing is promoted while a trial
-    is PENDING or `max_concurrent` trials run. If the scheduler closes a rung, this is carried out,
-    and the scheduler is asked again. A duplicate request has the same token, and promotes no second
-    trial.
+    can be claimed or `max_concurrent` trials run. If the scheduler answers with `Close`, the rung
+    is closed, and the scheduler is asked again. A duplicate request has the same token, and
+    promotes no second trial.
 
     Args:
         again: Whether the token may have been sent before; see `claim`.
 
     Returns:
-        CLAIM if a trial was promoted, by this request or by an earlier send of it, or if a trial is
-        PENDING. START_NEW only if the scheduler says so.
+        CLAIM if a trial was promoted, by this request or by an earlier send of it, or if a trial
+        can be claimed. START_NEW only if the scheduler says so.
     """
     step = _search(database, study, claimant)
     if step is not NextStep.CLAIM and again and _was_sent_before(database, claimant):
@@ -150,8 +150,9 @@ def ask_scheduler(txn: Txn, study: Study) -> Asked:
     """
     Read the rungs in a snapshot, and ask the scheduler what a free worker does.
 
-    A scheduler in the user's code is not asked while the transaction is open: `answered` does so
-    later. A process that cannot ask it gets its last recorded answer, if the rungs are the same.
+    A scheduler in the user's code is not asked while the transaction is open: `answered` asks it
+    later. A process that cannot ask the user's code gets the scheduler's last recorded answer, if
+    the rungs are the same.
 
     A scheduler that reads which trials are underway gets no answer while a trial can be claimed.
     """
@@ -168,7 +169,7 @@ def ask_scheduler(txn: Txn, study: Study) -> Asked:
             return Asked(None, queues.is_left, needed.question)
         return Asked(recorded_idle(txn, study, needed.question), queues.is_left)
     if isinstance(work, Close) and not _can_close(queues, work):
-        work = Idle.WAIT  # otherwise the study would have work for ever
+        work = Idle.WAIT  # a rung that cannot be closed would be work for ever
     return Asked(work, queues.is_left)
 
 

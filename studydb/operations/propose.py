@@ -39,7 +39,7 @@ def propose_next(database: Database, study: Study, *, if_nothing_waits: bool) ->
         if following is None:
             return False
         end = proposer.outlook(txn, study_id=study.id).end
-    if not following.is_proposed:  # True if another worker has just stored the proposal
+    if not following.is_proposed:  # otherwise another worker has just stored it
         due = range(following.draw, (following.draw // BLOCK + 1) * BLOCK)
         if end is not None:
             due = range(due.start, max(due.start + 1, min(due.stop, end)))
@@ -49,10 +49,11 @@ def propose_next(database: Database, study: Study, *, if_nothing_waits: bool) ->
 
 def propose_ahead(database: Database, study: Study, *, taken: int) -> None:
     """
-    Store the draws that are due once the first draw of a block is taken.
+    Store the proposals that are due once the first draw of a block is taken.
 
     The first block makes two blocks due, later blocks two or one, up to `BLOCKS_AHEAD`. Draws that
-    the budget does not need are left out. The budget is read each time: `extend` changes it.
+    the budget does not need are left out. The budget is read each time, because `extend` can change
+    it.
 
     Args:
         taken: The draw that the caller has taken.
@@ -84,7 +85,7 @@ def propose_by_index(
     Compute and store the proposals of draws; draws that the searcher lacks are left out.
 
     Args:
-        most_bytes: After about this many bytes of JSON the draws that remain are left out.
+        most_bytes: After about this many bytes of JSON, the remaining draws are left out.
     """
     end = study.num_draws
     computed = ((draw, proposal_of(study, draw)) for draw in draws if end is None or draw < end)

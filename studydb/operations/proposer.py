@@ -1,7 +1,7 @@
 """
 Take turns in fitting a study's model, and store the points that it proposes.
 
-Each operation is one transaction. The model runs between them, in `lease/proposing.py`.
+The model runs between the transactions of this module, in `lease/proposing.py`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -100,7 +100,7 @@ def take_turn(
 
 
 def renew_turn(database: Database, study: Study, *, token: str, lease_s: float) -> bool:
-    """Extend the proposer's lease; False if another process has it now."""
+    """Extend the proposer's lease; False if this token does not hold the lease any more."""
     with database.begin(durable=False) as txn:
         return proposer.renew(txn, study_id=study.id, token=token, lease_s=lease_s)
 
@@ -150,13 +150,13 @@ def store_block(database: Database, study: Study, points: Sequence[Point], *, to
     """
     Store the points of a fit as the study's next proposals, and give up the proposer's lease.
 
-    Three kinds of points are left out: points that a trial or a proposal already has, points that
-    the budget does not allow, and all points after about 1 MiB of JSON. Draws are given under the
-    lock of the study's row, so no draw is without a proposal.
+    Three kinds of points are left out: unique points that a trial or a proposal already has, points
+    that the budget does not allow, and all points after about 1 MiB of JSON. Draws are given under
+    the lock of the study's row, so that they are consecutive.
 
     Returns:
         Whether the points were stored, by this request or by an earlier send of it. False if
-        another process has taken the lease since; then the points of that process are stored.
+        another process has taken the lease since then; that process stores its own points.
     """
     with database.begin(durable=False) as txn:  # proposals that a crash undoes are made again
         if not proposer.release(txn, study_id=study.id, token=token):
@@ -181,8 +181,8 @@ def store_by_index(
     seen the same draw without a proposal may each store a point, up to `MOST_BY_INDEX` of them.
 
     Args:
-        points_at: Returns the points to choose from, given the draw. The first point that no trial
-            and no proposal has is stored.
+        points_at: Returns the points to choose from, given the draw. The first point is stored that
+            need not be unique, or that no trial and no proposal has.
         draw: The draw that the asker has seen without a proposal.
 
     Returns:
@@ -206,7 +206,7 @@ def store_by_index(
 def _new_points(
     txn: Txn, study: Study, points: Iterator[Point], following: Outlook, *, n_points: int
 ) -> list[Point]:
-    """Take `n_points`; leave out a point that must be unique and that a trial or proposal has."""
+    """Take up to `n_points`; leave out a unique point that a trial or a proposal already has."""
     chosen: dict[str, Point] = {}
     while candidates := list(islice(points, n_points - len(chosen))):
         hashes = [params_hash(point.params) for point in candidates]

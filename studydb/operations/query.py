@@ -1,4 +1,4 @@
-"""Run a person's SELECT, read-only."""
+"""Run a query of a person, read-only."""
 
 import re
 from typing import Any
@@ -37,10 +37,10 @@ def _verb(sql: str) -> str:
 
 def run_query(database: Database, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
     """
-    Run a person's SELECT on a database that was opened read-only.
+    Run a person's query on a database that was opened read-only.
 
-    The text is run in a READ ONLY transaction. It must be one statement, because a second statement
-    could end that transaction and begin another.
+    The text must be one statement. On PostgreSQL it is run in a READ ONLY transaction, which a
+    second statement could end.
 
     Returns:
         The names of the columns, and the rows.

@@ -110,14 +110,14 @@ def best_trials(database: Database, study: Study, *, limit: int = 1) -> list[Tri
     Read the best trials of a study by `best_value`, best first.
 
     Raises:
-        NoResults: No trial has a value that is not NaN.
+        NoResults: No trial has a rank; see `store/ranking.py`.
     """
     with database.begin(write=False, snapshot=True) as txn:
         found = ranking.best(txn, study_id=study.id, limit=limit)
     if not found:
         raise NoResults(
-            f"No trial of study {study.name!r} has reported {study.objective.metric!r} yet. "
-            f"`studydb status {study.name}` shows what it is doing."
+            f"No trial of study {study.name!r} has reported {study.objective.metric!r} yet, except "
+            f"as NaN. `studydb status {study.name}` shows what the study is doing."
         )
     return found
 

@@ -50,7 +50,7 @@ def record_model_failure(
     database: Database, study: Study, *, worker_id: int, error: str, token: str
 ) -> None:
     """
-    Append an event that `status` shows as a problem; a duplicate request stores nothing.
+    Append an event that `status` shows as trouble; a duplicate request stores nothing.
 
     Raises:
         UnknownStudy: The study was deleted.
@@ -70,7 +70,7 @@ def record_model_failure(
 
 @contextmanager
 def _raising_if_deleted(error: StudydbError) -> Iterator[None]:
-    """Raise `error` if a FOREIGN KEY refuses the event: the study was deleted."""
+    """Raise `error` if a FOREIGN KEY refuses the event, because the study was deleted."""
     try:
         yield
     except Exception as refusal:

@@ -1,5 +1,5 @@
 """
-Recover the trials of workers that died: any worker recovers them, 100 at a time.
+Recover the trials of workers that died. Any worker does this; a sweep recovers at most 100 trials.
 
 After an outage of the database every lease has expired. So a sweep first marks an expired lease.
 The trial is lost if the mark is still there one renewal period later. Each lost attempt is ended in
@@ -67,7 +67,7 @@ def recover_host(
 def _recover_one(
     database: Database, study: Study, *, lease: Lease, known_dead: bool, why: Failure | None = None
 ) -> bool:
-    """Recover a trial; False if the trial is not lost or cannot be ended. For `why` see `_end`."""
+    """Recover a trial; False if the trial is not lost, or cannot be ended. For `why` see `_end`."""
     try:
         return _end(database, study, lease=lease, known_dead=known_dead, why=why)
     except Exception as error:

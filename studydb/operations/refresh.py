@@ -11,9 +11,9 @@ def refreshed(database: Database, study: Study) -> Study:
     """
     Return the study with its current checkpoint stores, retention and trainable.
 
-    An attempt reads them after its claim has committed. So an attempt that is claimed after a
-    change runs the new trainable. Both come from one snapshot: objects that are bound to the
-    trainable are looked for in the stores that the study has with this trainable.
+    An attempt calls this after its claim has committed. So an attempt that is claimed after a
+    change runs the new trainable. The stores and the trainable come from one snapshot, because the
+    stores hold the objects that are bound to the trainable.
     """
     trainable = study.trainable
     known = "" if trainable is None else trainable.uuid

@@ -17,7 +17,7 @@ def register(
     version: str,
 ) -> int:
     """
-    Insert the row of a worker process; the first worker sets when the study has started.
+    Insert the row of a worker process; the first worker's start is the start of the study.
 
     Args:
         uuid: New for each start of a process. A second row with the same uuid is not inserted.

@@ -7,7 +7,7 @@ from studydb.domain.records import Checkpoint, Study
 from studydb.store import checkpoint_listing, checkpoints
 
 MOST_TRIALS = 1_000
-"""How many trials a page covers."""
+"""The most trials of a page."""
 
 
 class RemovedPage(NamedTuple):
@@ -26,8 +26,8 @@ def read_removed(database: Database, study: Study, *, after_number: int) -> Remo
     """
     Read a page of the checkpoints that retention or a person has removed, except corrupt ones.
 
-    Their bytes and then their rows are deleted after the transaction that removes them. They are
-    still there if the process died before, or if the store failed.
+    The process that marks a checkpoint as removed deletes the bytes after its COMMIT, and then the
+    row. Both are left if that process died, or if the store failed.
     """
     with database.begin(write=False, snapshot=True) as txn:
         trials = checkpoint_listing.trials_after(

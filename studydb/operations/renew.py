@@ -1,4 +1,4 @@
-"""Renew the leases of a worker, and return the verdicts on its attempts that people request."""
+"""Renew the leases of a worker, and tell it which of its attempts are to end."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -64,7 +64,9 @@ def is_requested(
     database: Database, *, held: Sequence[Lease], worker_id: int, known: str | None = None
 ) -> bool:
     """
-    Tell, by a single statement without locks, whether a renewal would tell something new.
+    Tell, by a single statement without locks, whether a renewal would return a new request.
+
+    The running time of the trials is not compared with its limit; only a renewal does that.
 
     Args:
         held: One lease or more.

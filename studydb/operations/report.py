@@ -15,8 +15,8 @@ def report(database: Database, study: Study, *, lease: Lease, batch: Batch) -> A
     Store a batch and the decision on it in one transaction, and renew the lease.
 
     If no decision or request is pending, a single statement does the work. A duplicate batch
-    changes nothing and gets the stored answer. Once a scheduler or rule has ended the trial, or the
-    trial is done, batches are dropped.
+    changes nothing and gets the stored answer. If a stored verdict refuses results, the batch is
+    dropped.
 
     Raises:
         LeaseLost: The attempt no longer holds its trial.

@@ -1,4 +1,4 @@
-"""Count a study's results, and what was reported after a decision."""
+"""Count a study's results, and those that were reported after a decision."""
 
 from studydb.db import Database
 from studydb.domain.records import Study
@@ -7,6 +7,6 @@ from studydb.store.reported import Reported
 
 
 def count_reports(database: Database, study: Study) -> Reported:
-    """Count a study's results by reading all of them; a study of a million takes seconds."""
+    """Count a study's results by reading all of them; a million results take seconds."""
     with database.begin(write=False, single=True) as txn:
         return reported.count_reports(txn, study_id=study.id)

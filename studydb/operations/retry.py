@@ -54,8 +54,8 @@ def retry(
 
     Args:
         from_scratch: Whether the clones begin without a checkpoint.
-        skips_cloned: Whether trials with clones are left out; else a trial is refused while a
-            clone of it has not ended.
+        skips_cloned: Whether to leave out trials that have clones. If not, a trial is refused while
+            a clone of it has not ended.
 
     Returns:
         The numbers of the clones, in the order of their parents' numbers.
@@ -154,7 +154,8 @@ class _Cloning:
         id.
 
         Returns:
-            The checkpoints by parent; None if a checkpoint was removed before it was locked.
+            The ids of the checkpoints by parent; None if a checkpoint was removed before it was
+            locked.
         """
         if self.from_scratch:
             return {}

@@ -15,8 +15,8 @@ def judge_failure(
     """
     Return what a failure means for its trial.
 
-    From the 10th failure in a row without a new checkpoint, an uncounted failure counts, so that a
-    trial that never trains does not run for ever.
+    From the 10th failure in a row without a new checkpoint, an uncounted failure counts. Otherwise
+    a trial that never trains would run for ever.
 
     Returns:
         The meaning, and the seconds that the trial waits after an uncounted failure.

@@ -20,8 +20,8 @@ def live_results(database: Database, *, lease: Lease, before: int, limit: int) -
     Read the last results of a trial below a step, oldest first, without superseded results.
 
     Args:
-        before: The first step that the attempt reports. The attempt supersedes this step and later
-            ones of earlier attempts when it stores its first results.
+        before: The first step that the attempt reports. When the attempt stores its first results,
+            it supersedes the results of earlier attempts from this step on.
     """
     found: list[Result] = []
     with database.begin(write=False) as txn:

@@ -13,7 +13,7 @@ from studydb.store.rungs import Rung
 Result = TypeVar("Result")
 
 TRIES = 100
-"""How often a transaction is run at most. A trial can enter only a few rungs."""
+"""The most runs of a transaction. Few are needed, because a trial can enter only a few rungs."""
 
 
 def lock_with_rungs(

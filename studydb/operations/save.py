@@ -27,12 +27,12 @@ def save(
     all earlier checkpoints' steps, the trial's losses are set to 0.
 
     Args:
-        data: The bytes of an inline checkpoint; None for one that `begin_upload` has recorded.
+        data: The bytes of an inline checkpoint; None if the bytes are in a store.
         keep: Which checkpoints the study keeps, as the attempt has read it.
         objective: The study's objective, by which `keep` compares checkpoints; None if it does not.
 
     Returns:
-        Expired checkpoints, whose bytes may now be deleted.
+        The checkpoints that retention has removed, whose bytes may now be deleted.
 
     Raises:
         LeaseLost: The attempt no longer holds its trial; the caller should delete the bytes.

@@ -17,7 +17,7 @@ def set_limits(
     database: Database, study: Study, limits: Mapping[str, Any], request: Request
 ) -> None:
     """
-    Change limits that the study has; running trials obey them from their next flush on.
+    Change limits that the study has; running trials obey them from their next flush or renewal on.
 
     Args:
         limits: Values by name, which `read_settings` has checked.

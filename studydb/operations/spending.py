@@ -36,7 +36,7 @@ class Charge:
     What a transaction adds to the spending of a study.
 
     Attributes:
-        is_spent: Whether a limit of the study has stopped it, now or before.
+        is_spent: Whether a limit or a stop rule has stopped the study, now or before.
         timed_out: The ids of the trials whose running time has reached its limit.
     """
 
@@ -81,13 +81,13 @@ def charge(
     """
     Weigh what RUNNING trials have spent since their last flush or renewal.
 
-    If a limit of the study is reached, this stops the study, with the reason.
+    If a limit or a stop rule of the study is reached, this stops the study, with the reason.
 
     Args:
         trial_ids: The trials; the caller has locked their rows.
         results: The results that the transaction stores.
         are_alive: Whether the trials have run until now. The time of a lost attempt ends with its
-            last flush or renewal, which has counted it.
+            last flush or renewal, which has counted that time.
         are_valid: Whether the stop rules for the study compare the results, because no person has
             invalidated their trial.
     """

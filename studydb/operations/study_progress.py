@@ -29,9 +29,9 @@ class StudyProgress:
         asked: What the scheduler has answered, if it promotes trials.
         pause_reason: Why the study has paused itself; None if it has not.
         keeps_workers: Whether workers wait for the study, which has paused itself because a stop
-            rule or the scheduler did not decide. They end after other such pauses, and if no work
-            is left.
-        limit_reached: Which of its limits has stopped the study; None if none has.
+            rule or the scheduler did not decide. Workers end if the study has paused itself for
+            another reason, and if no work is left.
+        limit_reached: Which limit or stop rule has stopped the study; None if none has.
         num_trials: The most trials of the study; None for no limit.
         is_resuming: Whether trials are still PAUSED because the study was paused.
         has_waited: Whether a PENDING trial's back-off is over, so that a sweep makes it runnable.
@@ -106,7 +106,7 @@ class StudyProgress:
 
     @property
     def n_successes(self) -> int:
-        """The number of trials that ended without an error, or wait at a rung."""
+        """How many trials ended without an error; with promotions, PAUSED trials count, too."""
         return self.counts.terminated + (self.counts.paused if self.promotes else 0)
 
 

@@ -2,9 +2,9 @@
 Sum up a trial's metrics, in the transaction that ends the trial or after that transaction.
 
 An attempt that knows every result of its trial keeps a tally. Without a tally, the results are read
-in the transaction if there are at most 2,000. If there are more, all of them are read after the
-commit, page by page, because reading a million rows under a lock takes too long. The results of an
-ended trial never change.
+in the transaction if there are at most 2,000, of at most 16 MiB. Otherwise all of them are read
+after the commit, page by page, because reading a million rows under a lock takes too long. The
+results of an ended trial never change.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -24,7 +24,10 @@ MOST_BYTES_IN_TRANSACTION = 16 << 20
 
 FIRST_PAGE, LARGEST_PAGE = 8, 5_000
 PAGE_BYTES = 8 << 20
-"""The first page has 8 rows. Later pages are larger, up to 5,000 rows or about 8 MiB in memory."""
+"""
+The first page has 8 rows. A later page has at most four times as many rows as the page before, at
+most 5,000 rows, and about 8 MiB in memory.
+"""
 
 Read = Callable[[Span, int], list[StoredResult]]
 
@@ -58,7 +61,7 @@ def in_transaction(txn: Txn, study: Study, *, trial_id: int, n_results: int) -> 
     Sum up the results of a trial whose row is locked.
 
     Returns:
-        None if there are too many results; then call `after_end` after the commit.
+        None if the results are too many or too large; then call `after_end` after the commit.
     """
     if n_results > MOST_IN_TRANSACTION:
         return None

@@ -1,4 +1,4 @@
-"""What follows from the answers of a custom scheduler that free workers have asked for work."""
+"""Ask a custom scheduler for work, and record that it has none or did not decide."""
 
 import hashlib
 import json
@@ -68,7 +68,7 @@ def record_idle(database: Database, study: Study, question: Question, answer: Id
 
 
 def recorded_idle(txn: Txn, study: Study, question: Question) -> Idle | None:
-    """Find what the scheduler has answered to this question, if the study's last record has it."""
+    """Read the study's last record; return its answer if it answers this question, else None."""
     found = events.scheduler_idle(txn, study_id=study.id)
     if found.get("rungs") != _digest(question):
         return None

@@ -8,7 +8,7 @@ from studydb.domain.records import Study
 
 
 def metric_kinds(database: Database, study: Study) -> dict[str, bool]:
-    """Tell for each reported metric of a study whether all its values are numbers."""
+    """Tell for each metric of a study whether its values are numbers; see `wide_view_sql`."""
     with database.begin(write=False) as txn:
         return wide_view_sql.metric_kinds(txn, study_id=study.id)
 

@@ -80,7 +80,7 @@ class ASHA(BaseScheduler):
 
     Attributes:
         max_t: The step that completes a trial ("R" in the paper).
-        grace_period: The first rung's step ("r" in the paper); no trial stops before it.
+        grace_period: The first rung's step ("r" in the paper); ASHA stops no trial before it.
         reduction_factor: One of this many trials at a rung continues ("eta" in the paper).
         brackets: The number of brackets. A new trial's bracket is random; as in Ray Tune, each
             bracket is e times as likely as the next, which has one rung less.
@@ -90,7 +90,7 @@ class ASHA(BaseScheduler):
             to less than 1; by default 0.4 for "promotion". Only "promotion" has an end game.
     """
 
-    absent: ClassVar[Mapping[str, Any]] = {"end_game": 0.0}  # studies made before it existed
+    absent: ClassVar[Mapping[str, Any]] = {"end_game": 0.0}  # of rows without it
     is_bounded: ClassVar[bool] = False  # existing studies have max_t=10**30 for "no end"
 
     max_t: int
@@ -171,7 +171,7 @@ class ASHA(BaseScheduler):
         return (1 - 1 / self.reduction_factor) * 100 / 100
 
     def to_json(self) -> dict[str, Any]:
-        """Leave out what an older studydb does not know, if it is as it was there."""
+        """Leave out options that an older studydb lacks, if that version does the same without."""
         later = {"brackets": 1, "type": STOPPING, "rule": RAY, **self.absent}
         return {k: v for k, v in super().to_json().items() if later.get(k) != v}
 
@@ -250,7 +250,7 @@ class ASHA(BaseScheduler):
         Return the worst score with which a trial continues by Syne Tune's rule; None for any score.
 
         Syne Tune stops a trial if m / n > 1 / reduction_factor, with m strictly better scores among
-        n with its own. So it stops if the score at the rank `most`, counted from 0, is better.
+        n with its own. So a trial stops if the score at the rank `most` (counted from 0) is better.
         """
         n, share = rung.n + 1, 1 / self.reduction_factor
         most = math.floor(n * share) + 1
@@ -269,7 +269,7 @@ class ASHA(BaseScheduler):
         return tuple(sorted(self._keys, key=lambda key: (-key.step, key.bracket)))
 
     def next_work(self, view: QueueView) -> Work:
-        """Resume a trial, or start a new one; in the end game no new ones."""
+        """Resume a trial, or start a new trial; in the end game, start none."""
         if not self.resumes:
             return Idle.START_NEW
         if self._has_end_game and view.spent >= 1 - (self.end_game or 0):

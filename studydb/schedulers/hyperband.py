@@ -44,8 +44,8 @@ class HyperBand(ClosingScheduler):
 
     A trial's bracket follows from its draw, when the trial is made. Enqueued trial N is an
     additional trial of the bracket of draw N. A trial pauses at each rung. The rung closes when no
-    other trial of its bracket can reach it any more: all draws of the bracket have been made, or no
-    more trials can be made, and every trial has arrived or ended. Then ceil(planned /
+    other trial of its bracket can reach it any more: every trial has arrived or ended, and either
+    all draws of the bracket are taken or no more trials can be made. Then ceil(planned /
     reduction_factor) of the trials that arrived go on, whatever became of the others. Of equal
     trials, the first that arrived goes on. If the budget does not fill the bracket, the trials that
     arrived count instead of the planned number; if none of them waits, the rung stays open for the
@@ -103,7 +103,7 @@ class HyperBand(ClosingScheduler):
         return tuple(accumulate(self.sizes))
 
     def bracket_of(self, *, seed: int, draw: int) -> int:  # noqa: ARG002
-        """Return the bracket that the draw fills; each band has the numbers after the last."""
+        """Return the bracket that the draw fills; numbers go on from one band to the next."""
         place = draw if draw < ENQUEUED_DRAWS else draw - ENQUEUED_DRAWS
         band, place = divmod(place, self.band_size)
         return band * len(self.sizes) + bisect_right(self._ends, place)
@@ -132,8 +132,9 @@ class HyperBand(ClosingScheduler):
         """
         Resume the best trial that goes on, from the highest step down; else close a rung.
 
-        A rung closes after the rungs before it: these can close as soon as it can, and come first,
-        and then their trials that go on are resumed before the next rung closes.
+        The rungs of a bracket close in ascending order of their steps. If a rung can close, so can
+        the open rungs before it, and these come first in `view.rungs()`. The trials that go on from
+        a closed rung are resumed before another rung closes.
         """
         keys = view.rungs()
         for key in sorted(keys, key=lambda key: -key.step):

@@ -29,7 +29,7 @@ class MedianStopping(BaseScheduler):
     transaction with a few statements, and steps between are not judged.
 
     Attributes:
-        grace_period: The first step that may be judged.
+        grace_period: The first step that can be judged.
         min_samples: The fewest means of other trials with which a trial is compared.
         interval: The number of steps between two judgements.
         hard_stop: Whether the trial ends. If not, it is paused, and stays PAUSED until a person

@@ -14,7 +14,7 @@ from studydb.domain.scheduling import Close, Idle, QueueView, Work
 from studydb.schedulers.closing import ClosingScheduler
 
 HALF = 0.5
-"""The share of the study's limits after which no more trials are made."""
+"""Once this share of one of the study's limits is spent, the trials are chosen."""
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,12 @@ class OneEpoch(ClosingScheduler):
     """
     Train every trial to step `i`, then the best `top_k` trials to `max_t`, and end the others.
 
-    The trials are chosen when no trial can reach step `i` any more: `num_trials` are made, or half
-    of a limit of the study (steps, cost or time) is spent, and every trial has arrived or ended. If
-    no trial waits there then, more trials are made as long as the study allows. A study without
-    `num_trials` and without limits would never come to its choice, and is refused. Of equal trials,
-    the first that reported is chosen. NaN stops a trial. If the study is extended after the choice,
-    a later trial goes on if it is not worse than the worst trial that was chosen.
+    The trials are chosen when no trial can reach step `i` any more: every trial has arrived or
+    ended, and either `num_trials` are made or half of a limit of the study (steps, cost or time) is
+    spent. If no trial waits there then, more trials are made as long as the study allows. A study
+    without `num_trials` and without limits would never come to its choice, and is refused. Of equal
+    trials, the first that reported is chosen. NaN stops a trial. If the study is extended after the
+    choice, a later trial goes on if it is not worse than the worst trial that was chosen.
 
     Attributes:
         i: The step at which the trials are compared.

@@ -30,7 +30,7 @@ class UserScheduler:
     Attributes:
         path: The import path "module:Class".
         options: The arguments by name, as plain values.
-        plan: What the user's object has declared; None until `described_scheduler` has read it.
+        plan: What the user's object declares; the defaults until `described_scheduler` has read it.
         ask: Asks the user's code; None in a process that cannot ask it.
     """
 

@@ -39,8 +39,8 @@ _NEW = {
 _config = of_main(trial.c.config)
 CONFIG = sa.case((is_object(_config), _config), else_=sa.literal({}, Json))
 """
-The config of an attempt, from its trial's row. A config that is no JSON object counts as empty: an
-attempt's config is an object, and an attempt without a valid config does not run.
+The config of an attempt, from its trial's row. A config that is no JSON object is stored as {},
+because an attempt's config is an object. An attempt whose config is not valid does not run.
 """
 
 

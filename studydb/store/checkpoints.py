@@ -1,4 +1,4 @@
-"""Rows of checkpoints. A checkpoint's row is inserted after its bytes are on disk."""
+"""Rows of checkpoints. A row is inserted after the bytes are in their store, or with the bytes."""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -182,21 +182,22 @@ def set_to_restore(
 
 def expire(txn: Txn, *, trial_id: int, newest: int) -> list[Checkpoint]:
     """
-    Mark a trial's checkpoints as expired, except pinned checkpoints and the newest two.
+    Mark a trial's checkpoints as removed, except pinned checkpoints and the newest two.
 
     An attempt restores the second newest checkpoint if the newest is corrupt.
 
     Returns:
-        The expired checkpoints, whose bytes may be deleted after the commit.
+        The removed checkpoints, whose bytes may be deleted after the commit.
     """
     return [read(row) for row in txn.all(_EXPIRE, trial=trial_id, newest=newest)]
 
 
 def expire_listed(txn: Txn, *, ids: Sequence[int]) -> list[Checkpoint]:
     """
-    Mark checkpoints of a held trial as expired, except pinned ones; see `expire`.
+    Mark checkpoints of a held trial as removed, except pinned ones; see `expire`.
 
-    Only transactions that lock the trial lock several of its checkpoints, so the order is free.
+    Only transactions that lock the trial lock several of its checkpoints, so that the order of
+    these locks cannot cause a deadlock.
     """
     found = [read(row) for row in txn.all(_EXPIRE_LISTED, ids=list(ids))]
     return sorted(found, key=lambda one: one.id or 0)
@@ -204,7 +205,7 @@ def expire_listed(txn: Txn, *, ids: Sequence[int]) -> list[Checkpoint]:
 
 def discard(txn: Txn, *, trial_id: int) -> None:
     """
-    Mark all checkpoints of a locked trial that has ended as removed, except pinned ones.
+    Mark all checkpoints of a locked, ended trial as removed, except pinned ones.
 
     The rows are locked first, by ascending id: a retry of a clone may pin one of them meanwhile.
     """
@@ -214,12 +215,12 @@ def discard(txn: Txn, *, trial_id: int) -> None:
 
 
 def expired(txn: Txn, *, trial_id: int) -> list[Checkpoint]:
-    """Read the expired checkpoints of a trial, except corrupt checkpoints."""
+    """Read the removed checkpoints of a trial, except corrupt checkpoints."""
     return [read(row) for row in txn.all(_EXPIRED, trial=trial_id)]
 
 
 def removed(txn: Txn, *, trial_ids: Sequence[int]) -> list[Checkpoint]:
-    """Read the removed checkpoints of trials whose bytes may still be there, by trial."""
+    """Read the removed checkpoints of trials, except corrupt and pinned checkpoints, by trial."""
     return [read(row) for row in txn.all(_REMOVED, trials=list(trial_ids))]
 
 
@@ -247,13 +248,13 @@ def mark_corrupt(txn: Txn, *, checkpoint_id: int) -> bool:
 
 
 def before(txn: Txn, *, trial_id: int, checkpoint_id: int) -> Checkpoint | None:
-    """Find a trial's newest checkpoint that is older than `checkpoint_id` and has not expired."""
+    """Find a trial's newest checkpoint that is older than `checkpoint_id` and is not removed."""
     row = txn.first(_BEFORE, trial=trial_id, checkpoint=checkpoint_id)
     return None if row is None else read(row)
 
 
 def source(txn: Txn, *, trial_id: int) -> Checkpoint | None:
-    """Find the checkpoint from which a clone began; None if it has expired."""
+    """Find the checkpoint from which a clone began; None if it is removed."""
     row = txn.first(_SOURCE, trial=trial_id)
     return None if row is None else read(row)
 
@@ -264,7 +265,7 @@ def set_source(txn: Txn, *, trial_id: int, checkpoint_id: int | None) -> None:
 
 
 def delete_rows(txn: Txn, *, ids: Sequence[int]) -> None:
-    """Delete the rows of expired checkpoints whose bytes have been deleted."""
+    """Delete the rows of removed checkpoints whose bytes have been deleted."""
     txn.run(_DELETE_ROWS, ids=list(ids))
 
 

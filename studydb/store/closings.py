@@ -24,7 +24,7 @@ MOST = 100
 """The most trials that one transaction gives up."""
 
 MOST_KEPT = 2**62
-"""No rung keeps more trials, whatever the user's code asks for: the databases' integers end."""
+"""The most trials that a rung keeps. The user's code can ask for more than a bigint holds."""
 
 _STUDY = sa.bindparam("study", type_=sa.BigInteger)
 _WAITING = (rung_entry.c.rung_id == sa.bindparam("rung"), rung_entry.c.waiting)
@@ -117,8 +117,8 @@ def close(txn: Txn, *, rung: Rung, keep: int) -> int:
     """
     Close a locked rung. The best waiting trials are kept; of equal trials, the first are kept.
 
-    A trial that a person has paused takes a place only if fewer others wait than are kept. If it is
-    not worse than the last trial that is kept, it may be resumed, too.
+    A trial that a person has paused takes one of the `keep` places only if fewer others wait. If it
+    takes no place, but is not worse than the last trial that is kept, it is kept, too.
 
     Returns:
         How many places are taken: `keep`, or fewer if fewer wait; 0 if `keep` is negative.
@@ -127,7 +127,7 @@ def close(txn: Txn, *, rung: Rung, keep: int) -> int:
     kept: Sequence[Any] = ()
     if keep and (last := txn.first(_LAST_KEPT, rung=rung.id, n_before=keep - 1)) is not None:
         kept, n_kept = [last], keep
-    elif keep:  # trials may have left the rung since the statement before
+    elif keep:  # fewer wait than `keep`, or some have left the rung since the first statement
         kept = txn.all(_ALL_KEPT, rung=rung.id, keep=keep)
         n_kept = len(kept)
     else:
@@ -141,7 +141,7 @@ def lock_closed(txn: Txn, *, study_id: int) -> list[int]:
     """
     Lock closed rungs that have trials to give up, and closed rungs at which no trial waits.
 
-    While they are locked, no trial begins to wait at these rungs.
+    While these rungs are locked, no trial begins to wait at them. At most 100 rungs are locked.
 
     Returns:
         The ids of the rungs.

@@ -13,8 +13,8 @@ from studydb.domain.records import Counts
 SHARDS = 32
 """
 The number of counter rows (shards) of a study. A transaction holds the lock of one shard until its
-COMMIT returns, which may wait for the disk; with 32 shards workers rarely wait for one another. The
-rows are created with the study, so a change of the number needs a migration.
+COMMIT returns, and a COMMIT may wait for the disk. With 32 shards, workers rarely wait for one
+another. The rows are created with the study, so a change of the number needs a migration.
 
 Claims and ends of attempts compute the shard from the attempt's token, not from the worker, so that
 the claims of one worker are spread over all shards. While a snapshot stays open, PostgreSQL keeps
@@ -79,7 +79,7 @@ def move(
     Args:
         key: An attempt's token or a number, from which the shard is computed.
         out_of: The state before; None for new trials.
-        into: The state after; None for deleted trials.
+        into: The state after; None to add to no state.
     """
     txn.run(_MOVE, study=study_id, **binds(key=key, out_of=out_of, into=into, n=n))
 

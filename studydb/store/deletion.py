@@ -98,7 +98,7 @@ _REST = (
 
 
 def lock_study(txn: Txn, *, study_id: int) -> None:
-    """Keep other transactions from adding any row to a study, until this transaction ends."""
+    """Keep other transactions from adding rows that refer to the study, until this one ends."""
     txn.all(_LOCK_STUDY, study=study_id)
 
 

@@ -1,4 +1,4 @@
-"""Events: who did what, and when. Rows are only inserted."""
+"""Events: who did what, and when. Rows are never changed."""
 
 import itertools
 from collections.abc import Mapping
@@ -34,7 +34,8 @@ PROBLEMS_SCANNED = 2_000
 """
 How many of a study's newest events are searched for problems and for the last error.
 
-An attempt adds 1 to 3 events, and a promotion adds one.
+Claims and completed trials add no event. A failure, a loss, a promotion and a person's request add
+one each.
 """
 
 
@@ -204,7 +205,7 @@ def append_request(
 
 
 def problems(txn: Txn, *, study_id: int) -> list[StorageProblem]:
-    """Read the newest event of each kind of problem, newest first."""
+    """Read the newest event of each kind of trouble (`PROBLEMS`), newest first."""
     return [StorageProblem._make(row) for row in txn.all(_PROBLEMS, study=study_id)]
 
 

@@ -2,9 +2,9 @@
 What searchers learn from: the trials of a study with their last values.
 
 A trial gets its number under the lock of the study's row. So if a number is visible, all lower
-numbers are visible, too. A reader that knows all trials up to a number therefore reads only two
-kinds of trials: those with higher numbers, and those that had not ended at its last read. The
-reader needs neither a sequence nor a clock.
+numbers are visible, too. Therefore a reader that knows all trials up to a number reads only the
+trials with higher numbers, and the trials that had not ended at its last read. The reader needs
+neither a sequence nor a clock.
 
 An ended trial changes only if it is invalidated, or if its invalidation is undone. Therefore the
 reader also reads which trials are invalidated, by an index that has only these. If a trial is
@@ -86,7 +86,7 @@ class SeenTrial(NamedTuple):
         return self.observation.state in FINAL
 
     def hidden(self) -> "SeenTrial":
-        """Return the trial without its value: it is invalidated, or its clone is told instead."""
+        """Return the trial without its value: it is invalidated, or its clone takes its place."""
         observation = replace(self.observation, reason=Reason.INVALIDATED, values=None, scores=None)
         return self._replace(observation=observation)
 

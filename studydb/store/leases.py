@@ -3,6 +3,7 @@ Leases: the fence, renewals, and what a flush or an attempt's end writes to a he
 
 The condition `FENCE` is: the trial is RUNNING under this attempt's number and token. Every write of
 an attempt has this condition, or follows `hold`, which locks the trial's row under this condition.
+Only `renew` does not compare the number, because a token belongs to one attempt.
 """
 
 from collections.abc import Mapping, Sequence
@@ -210,8 +211,7 @@ class RequestedTrial:
     A trial whose lease is held, and what people request of it.
 
     Attributes:
-        status: The study's status. RUNNING also if the study paused itself, because its running
-            trials then continue; SPENT if a limit of the study has stopped it.
+        status: The status that the study's RUNNING trials obey; see `STATUS_FOR_RUNNING_TRIALS`.
         request_now: Whether a request to stop is carried out without the worker's grace.
     """
 
@@ -318,8 +318,6 @@ def renew(txn: Txn, *, leases: Sequence[Lease]) -> list[RequestedTrial]:
     """
     Renew leases; their trials' rows are locked by ascending id.
 
-    A token belongs to one attempt, so the attempt's number need not be compared.
-
     Returns:
         The leases whose attempts still hold their trials.
     """
@@ -357,5 +355,5 @@ def _requested(rows: Sequence[Any]) -> list[RequestedTrial]:
 
 
 def set_verdict(txn: Txn, *, lease: Lease, verdict: Verdict | None) -> bool:
-    """Store or clear the verdict of a person's request; keep a verdict that refuses results."""
+    """Store or clear the verdict that a renewal found; keep a verdict that refuses results."""
     return txn.count(_SET_VERDICT, **fence_binds(lease), **verdict_binds(verdict)) == 1

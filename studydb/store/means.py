@@ -1,9 +1,9 @@
 """
-Running means: sums of a trial's live values up to the step at which its mean was last read.
+Running means: sums of a trial's live values, up to the step at which the mean was last read.
 
-A report adds the results since that step, so that a mean costs the same at any step. Values are
-added one by one in the order of steps: the sum does not depend on how results are divided into
-batches.
+The values before the step `mean_from` of the study's scheduler do not count. A report adds only the
+results since the last read, so that a mean costs the same at any step. Values are added one by one
+in the order of steps, so that the sum does not depend on how results are divided into batches.
 """
 
 import math
@@ -53,7 +53,7 @@ _FORGET = Prepared(
 @dataclass(frozen=True, slots=True)
 class RunningMean:
     """
-    The sum of a trial's first values.
+    The sum of a trial's live values up to a step.
 
     Attributes:
         step: The last step whose value is in `total`, or the step before the first that counts.

@@ -1,4 +1,4 @@
-"""Notes of people on studies and trials. Rows are only inserted."""
+"""Notes of people on studies and trials. Rows are never changed."""
 
 import sqlalchemy as sa
 

@@ -13,10 +13,10 @@ LEAST_ENDED = 90
 """
 How many trials `recent_ends` reads, from the highest number down.
 
-In a study of up to 1,000 trials it reads all trials. In a larger study the newest trials lie on
-many pages of the table: 1,000 of them took 1.5 ms longer among a million trials than among 10,000.
-So `recent_ends` reads 100 trials there. If fewer than 90 of these have ended, it reads 1,000: a
-pace that is computed from few ended trials for each RUNNING trial is too low.
+In a study of up to 1,000 trials it reads all trials. In a larger study it reads 100, because the
+newest trials lie on many pages of the table: to read 1,000 took 1.5 ms longer among a million
+trials than among 10,000. If fewer than 90 of the 100 have ended, it reads 1,000, because a pace is
+too low if it is computed from few ended and many RUNNING trials.
 """
 
 _NUMBERS = sa.select(trial.c.number).where(trial.c.study_id == sa.bindparam("study"))
@@ -76,7 +76,7 @@ def unfinished(txn: Txn, *, study_id: int, limit: int) -> dict[State, list[int]]
     """
     Read the numbers of some unfinished trials for each state.
 
-    PENDING trials are in the order in which they will be claimed.
+    PENDING trials that can be claimed come in the order of claims, then those in back-off.
 
     Args:
         limit: The most numbers per state.

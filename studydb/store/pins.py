@@ -1,5 +1,5 @@
 """
-Pins: why a checkpoint is kept, so that no retention removes it: for a clone, or for a person.
+Pins, which keep a checkpoint from being removed, for a clone or for a person.
 
 A pin is a row; `checkpoint.pins` counts the rows. Transactions lock checkpoints after trials, by
 ascending id, and before the study's row.

@@ -1,8 +1,8 @@
 """
 Trials that wait at rungs: find the best trials, and move a chosen trial to PENDING.
 
-`rung_entry.waiting` is true from the report that pauses a trial at a rung until the trial is
-promoted from there, ends, or is resumed by a person.
+The report that pauses a trial at a rung sets `rung_entry.waiting`. It stays true until the trial is
+promoted from there or ends, or a person resumes it without a promotion.
 """
 
 import math
@@ -66,8 +66,8 @@ _IS_PAUSED = (
     .scalar_subquery()
 )
 """
-True if the trial of an entry is PAUSED by the scheduler. PostgreSQL would plan a join from the
-trials, and then read all entries of the rung to find one.
+True if the trial of an entry is PAUSED by the scheduler. This is a subquery, because PostgreSQL
+would begin a join at the trials, and read all entries of the rung to find one.
 """
 
 IS_GIVEN_UP = (
@@ -79,8 +79,8 @@ IS_GIVEN_UP = (
 
 IN_ORDER = (rung_entry.c.score, rung_entry.c.ordinal)
 """
-The order of the index of waiting entries. PostgreSQL would read a query without an order, but with
-a LIMIT, by the key of the rung, and thus all entries of the rung if none of them fits.
+The order of the index of waiting entries. For a query with a LIMIT but without an order, PostgreSQL
+would use the key of the rung, and read all entries of the rung if none of them fits.
 """
 
 _any_waiting = (
@@ -287,7 +287,7 @@ class Queues:
 
     def underway(self, bracket: int) -> Sequence[int]:
         """
-        Return the last steps of a bracket's trials that run, or are in their back-off.
+        Return the last steps of a bracket's trials that run, or that will run again by themselves.
 
         Raises:
             TrialCanBeClaimed: A trial is PENDING and ready, in this bracket or another one.
@@ -316,7 +316,7 @@ def read_queues(txn: Txn, *, study_id: int, is_limited: bool = False) -> Queues:
 
 def underway(txn: Txn, *, study_id: int) -> Mapping[int, list[int]]:
     """
-    Read, by bracket, the last steps of the trials that run, or that will run again by themselves.
+    Read, by bracket, the last steps of trials that run, are in back-off or paused with the study.
 
     PENDING trials that are ready are left out; the caller has seen that there are none.
     """

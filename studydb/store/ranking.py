@@ -3,8 +3,8 @@ Which trials of a study are best.
 
 Trials are ranked by the score of their best value, then by number. A trial without results, or with
 NaN only, has no rank; nor has an invalidated trial. The index `trial_rank` holds a trial's score at
-the end of its last attempt. RUNNING trials are ranked without an index, so that a report need not
-update an index.
+the end of its last attempt. RUNNING trials are ranked by the scores in their rows, so that a report
+need not update an index.
 """
 
 import math

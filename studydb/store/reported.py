@@ -1,4 +1,4 @@
-"""Count what trials have reported, and what of it was reported after a decision."""
+"""Count a study's results, and those that were reported after a decision."""
 
 from typing import NamedTuple
 

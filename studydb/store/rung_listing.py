@@ -25,7 +25,7 @@ from studydb.store.promotions import BETTER_THAN_CUT, IS_KEPT
 from studydb.store.rungs import NONE_KEPT
 
 NEWEST = 100
-"""The last decisions are searched among so many of a study's newest trials."""
+"""Among how many of a study's newest trials the last decisions are searched."""
 
 _STUDY = sa.bindparam("study", type_=sa.BigInteger)
 
@@ -169,7 +169,7 @@ def last_decisions(
     """
     Read which trials the scheduler has stopped, paused, promoted or given up last, newest first.
 
-    They are searched among the newest trials, and those that were promoted in the newest events.
+    The newest trials are searched, and the trials that were promoted in the newest events.
 
     Args:
         reasons: What the user's code said, by trial id and step of the judged result.

@@ -62,8 +62,8 @@ class LimitedStudy:
     The limits of a study, its stored status, and its age.
 
     Attributes:
-        is_spent: Whether the study has been stopped by one of its limits.
-        age_s: Seconds since the study's first worker has started; 0 before that.
+        is_spent: Whether a limit or a stop rule has stopped the study.
+        age_s: Seconds since the study's first worker or own loop started; 0 before that.
         best: For each stop rule for the study, the best values of all results so far.
     """
 
@@ -113,7 +113,7 @@ def read(txn: Txn, *, study_id: int, lock: bool = False) -> LimitedStudy:
 
 
 def stop(txn: Txn, *, study_id: int, why: str) -> bool:
-    """Stop a study by one of its limits; False if the study was stopped before."""
+    """Stop a study by a limit or a stop rule; False if the study was stopped before."""
     return txn.count(_STOP, study=study_id, why=why) == 1
 
 

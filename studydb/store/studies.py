@@ -133,7 +133,7 @@ _SET_STATUS = Prepared(
         paused_by=sa.bindparam("by_whom"),
         pause_reason=None,
         stopped_at_once=sa.bindparam("now", type_=sa.Boolean),
-        # A study that a rule has stopped would stop again at the next result.
+        # Otherwise a study that a rule has stopped would stop again at the next result.
         best_values=sa.case(
             (study.c.paused_by == DecidedBy.LIMIT, sa.null()), else_=study.c.best_values
         ),
@@ -218,7 +218,7 @@ class Budget:
         next_draw: The draw of the next new trial.
         pause_reason: Why the study has paused itself; None if it has not.
         keeps_workers: Whether the study has paused itself because the user's code did not decide.
-        limit_reached: Which of its limits has stopped the study; None if none has.
+        limit_reached: Which limit or stop rule has stopped the study; None if none has.
     """
 
     status: Status
@@ -235,7 +235,7 @@ class Budget:
 @dataclass(frozen=True, slots=True)
 class Changeable:
     """
-    What `studydb set` can change in a study.
+    What an attempt reads again, because `studydb set` can change it in a running study.
 
     Attributes:
         checkpoints: The store of new checkpoints; None for the default store.
@@ -289,7 +289,7 @@ def insert(txn: Txn, *, new: NewStudy) -> int:
 
 
 def insert_trainable(txn: Txn, *, study_id: int, what: Trainable) -> None:
-    """Insert a study's trainable, or the code of a stop rule, and its signatures."""
+    """Insert a study's trainable, or the code of a stop rule or scheduler, and its signatures."""
     row = txn.all(
         sa.insert(trainable)
         .values(
@@ -404,7 +404,7 @@ def admit(txn: Txn, *, study_id: int) -> int | None:
 
 
 def start(txn: Txn, *, study_id: int, worker_id: int) -> None:
-    """Store when the study's first worker has started; later workers change nothing."""
+    """Store when the study's first worker started; later workers change nothing."""
     txn.run(_START, study=study_id, worker=worker_id)
 
 
@@ -419,7 +419,7 @@ def leave(txn: Txn, *, study_id: int, n: int = 1) -> None:
 
 
 def lock(txn: Txn, *, study_id: int) -> None:
-    """Lock the study's row; if an earlier send of this request has the lock, wait for its end."""
+    """Lock the study's row until the transaction ends."""
     txn.all(_LOCK, study=study_id)
 
 
@@ -434,7 +434,7 @@ def locked_status(txn: Txn, *, study_id: int) -> Status:
 
 
 def locked_status_for_running_trials(txn: Txn, *, study_id: int) -> Status:
-    """Lock the study's row and read the status that its RUNNING trials obey; see `leases.Held`."""
+    """Lock the study's row and read `STATUS_FOR_RUNNING_TRIALS`; raise UnknownStudy if deleted."""
     return Status(existing(txn.first(_LOCKED_STATUS, study=study_id)).for_running_trials)
 
 
@@ -465,7 +465,7 @@ def set_status(txn: Txn, *, study_id: int, status: Status, now: bool = False) ->
 
 
 def pause_itself(txn: Txn, *, study_id: int, by: DecidedBy, why: str) -> bool:
-    """Pause a RUNNING study because its code has failed; False if it is not RUNNING."""
+    """Pause a RUNNING study because its trials or its code failed; False if it is not RUNNING."""
     return txn.count(_PAUSE_ITSELF, study=study_id, by_whom=by, why=why) == 1
 
 

@@ -14,7 +14,7 @@ from studydb.store.leases import FENCE, HELD, Held, fence_binds, read_held
 from studydb.store.trials import status_of_study
 
 MOST = 100
-"""The most rows of one sweep; this bound keeps the sweep's transaction short."""
+"""The most trials that one statement of a sweep finds, so that its transaction stays short."""
 
 _STUDY = trial.c.study_id == sa.bindparam("study")
 _EXPIRED = trial.c.lease_expires_at < now()
@@ -71,7 +71,7 @@ UNPAUSE = Prepared(
 
 
 def _first(*conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
-    """LIMIT instead of EXISTS, as in `store/promotions.py`."""
+    """Tell whether a trial fits. For LIMIT instead of EXISTS see `store/promotions.py`."""
     return sa.select(trial.c.id).where(_STUDY, *conditions).limit(1).scalar_subquery().is_not(None)
 
 
@@ -136,15 +136,15 @@ def any_due(txn: Txn, *, study_id: int) -> bool:
     """
     Tell, without a lock, whether `wake`, `suspect`, `unpause` or `lost` may find a trial.
 
-    Workers ask this at every sweep. A sweep that finds nothing thus takes no lock; its four
-    statements would.
+    Every sweep asks this first. If nothing is due, the sweep sends none of its four statements, and
+    takes no lock.
     """
     row = txn.first(_ANY_DUE, study=study_id)
     return row is not None and bool(row.is_due)
 
 
 def suspect(txn: Txn, *, study_id: int) -> int:
-    """Mark trials whose lease has expired; any write of their holder clears the mark."""
+    """Mark trials whose leases have expired. A write of a trial's holder clears its mark."""
     return txn.count(SUSPECT, study=study_id)
 
 

@@ -9,8 +9,8 @@ from studydb.db import Prepared, Txn
 from studydb.db.dialect import is_listed, texts_of
 from studydb.db.schema import BY_ID, tag, trial
 
-# Names with their table, because in RETURNING SQLAlchemy writes SQLite's columns without it; then
-# `study_id` would mean that of `tag`.
+# Written with their table, because in RETURNING on SQLite SQLAlchemy omits the table of a column.
+# Then `study_id` would mean the column of `tag`.
 _study_id = sa.literal_column("trial.study_id", sa.BigInteger)
 _trial_id = sa.literal_column("trial.id", sa.BigInteger)
 

@@ -1,4 +1,4 @@
-"""Rows of trials: insert, find and list them; change their states at a person's request."""
+"""Rows of trials: insert, find and list them; change the states of trials that do not run."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -446,8 +446,9 @@ STATUS_FOR_RUNNING_TRIALS = sa.case(
     else_=study.c.status,
 )
 """
-The status that RUNNING trials obey: RUNNING after a pause by the guard, or because a stop rule or
-the scheduler did not decide; SPENT after a limit.
+The status that RUNNING trials obey: the study's status, with two exceptions. It is RUNNING if the
+guard has paused the study, or if a stop rule or the scheduler did not decide. It is SPENT if a
+limit or a stop rule has stopped the study.
 """
 
 

@@ -178,7 +178,7 @@ def best_trials(
 
 
 def trials_numbered(txn: Txn, *, name: str, numbers: Sequence[int]) -> list[ListedTrial]:
-    """Read the rows of `v_trial` with these numbers, in any order."""
+    """Read the rows of `v_trial` with these numbers, in no particular order."""
     parts = (numbers[first : first + MOST_LISTED] for first in range(0, len(numbers), MOST_LISTED))
     return [
         ListedTrial._make(row)

@@ -1,4 +1,4 @@
-"""Workers: one row, with a new uuid, for each start of a worker process."""
+"""Workers: one row, with a new uuid, for each start of a worker process or an own loop."""
 
 from dataclasses import asdict, fields
 from typing import Any
@@ -41,7 +41,7 @@ REQUEST = (
     .where(worker.c.id == sa.bindparam("worker", type_=worker.c.id.type))
     .scalar_subquery()
 )
-"""What a person requests of a worker; NULL also for a process that is no worker."""
+"""What a person requests of a worker; NULL also if there is no such worker."""
 
 _WITH_UUID_PREFIX = Prepared(
     sa.select(worker)

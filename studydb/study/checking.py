@@ -1,4 +1,4 @@
-"""Checks of the users' arguments."""
+"""Check the user's arguments."""
 
 import math
 import os
@@ -21,7 +21,7 @@ Made = TypeVar("Made")
 
 
 def scheduler(given: Scheduler | CustomScheduler | str | None) -> Scheduler:
-    """Check the argument `scheduler`; None stands for `FIFO`. The user's code is only described."""
+    """Check the argument `scheduler`; None stands for `FIFO`. Import no user code."""
     if isinstance(given, str) and IS_PATH.fullmatch(given):
         return UserScheduler.from_text(given)
     if isinstance(given, CustomScheduler) or _is_custom_class(given):

@@ -16,11 +16,12 @@ from studydb.trainables.bound_parameters import BoundSource
 
 def cloned(study: Record, new_name: str) -> NewStudy:
     """
-    Define a study like another one, without trials; its code is signed with the caller's key.
+    Define a study like another, without trials, and sign its code with the caller's key.
 
     Raises:
         InvalidName: The name breaks a rule for names.
-        NotAllowed: No key of the caller has signed the code, or objects are bound to the code.
+        NotAllowed: No key of the caller has signed the code, or the code has bound objects whose
+            bytes are in a store, not in the database.
     """
     uuid = str(uuid4())
     given = {each.name: getattr(study, each.name) for each in fields(NewStudy)}

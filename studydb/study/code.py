@@ -1,4 +1,4 @@
-"""Describing the code that a study runs, in a row that is signed for this study."""
+"""Describe the code that a study runs, in a row that is signed for this study."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -22,8 +22,8 @@ from studydb.trainables import (
 
 Code = Callable[..., Any] | WithParameters | Command | Sequence[str] | str
 """
-What trials run: a function or a `studydb.Trainable` class, also with parameters; the path of one
-("module:name"), or the name under which an installed package offers one (entry points of
+What trials run: a function or a `studydb.Trainable` class, also with bound parameters; its path
+("module:name"), or the name under which an installed package offers it (entry points of
 `studydb.trainables`); or a command, as a list such as ["./train", "--lr", "{lr}"] or as a
 `studydb.Command`.
 """
@@ -84,7 +84,7 @@ def signed(
 
 
 def remove_objects(code: Code | None, *, study_uuid: str, store: str) -> None:
-    """Remove the objects that were stored for a study which was not created."""
+    """Remove the objects that were stored for a study that was not created."""
     if isinstance(code, WithParameters) and store != INLINE:
         with suppress(CheckpointError):
             open_store(store).delete_study(study_uuid)

@@ -1,4 +1,4 @@
-"""Creating a study, or continuing the study of the same name."""
+"""Create a study, or continue the study of the same name."""
 
 import dataclasses
 import os
@@ -53,7 +53,7 @@ from studydb.study.storage import (
 from studydb.trainables import WithParameters, signed_payload
 
 _STORED_NOTHING = (StudyExists, StorageDenied, StorageReadOnly, UsageError)
-"""Errors of a creation after which no study was stored; after others the commit is unclear."""
+"""Errors after which no study was stored; after other errors of the commit, it may be stored."""
 
 
 @suggesting_keywords
@@ -173,7 +173,7 @@ def _new_study(
 
 def _check_end(spec: StudySpec, trainable: Trainable | None) -> None:
     """
-    Refuse a study that would run one configuration, or never let a trial go on, without end.
+    Refuse a study that would run one configuration without end, or would never resume a trial.
 
     Without a trainable, an empty space is allowed: the user's program then chooses what it runs.
     """
@@ -210,7 +210,7 @@ def _create(
 
 
 def _created(database: Database, new: NewStudy, code: Code | None) -> Record:
-    """Store the objects that are bound to the code, then the study; without the study, neither."""
+    """Store the code's bound objects, then the study; remove them if no study was stored."""
     if isinstance(code, WithParameters):
         _refuse_taken(database, new.name)
     store = database.locations.store_url(new.checkpoints)
@@ -316,9 +316,10 @@ def _how_to_replace(found: Record, asked: Trainable | None) -> str:
 
 def _revised(database: Database, found: Record, new: NewStudy, code: Code) -> Record:
     """
-    Replace a pickled function that was edited, if a key of this user signed the old function.
+    Replace code that was edited under the same name, if a key of this user signed the old code.
 
-    Another user's function stays, because that user's workers would refuse this user's signature.
+    Such code is a pickled function or the options of a command. Another user's code stays, because
+    that user's workers would refuse this user's signature.
     """
     old, keyring = found.trainable, load_keyring()
     if old is None or not keyring.verify(signed_payload(old, found.uuid), old.signatures):

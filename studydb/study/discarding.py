@@ -31,8 +31,8 @@ def stop_and_discard(
     """
     Stop trials, wait until they have ended, and delete their checkpoints, except pinned ones.
 
-    A trial whose checkpoints cannot be deleted does not keep those of the others. After a crash or
-    an error, the same call does the rest.
+    If the checkpoints of one trial cannot be deleted, those of the other trials are deleted all the
+    same. After a crash or an error, the same call deletes the rest.
 
     Args:
         ask: Sends a request of a person; see `Study._ask_once`.
@@ -41,7 +41,7 @@ def stop_and_discard(
     Raises:
         UnknownTrial: A trial does not exist; nothing was changed.
         NotAllowed: A trial still runs after a minute; its checkpoints are kept.
-        CheckpointError: A store cannot delete the bytes of checkpoints. No attempt restores them.
+        CheckpointError: A store cannot delete the bytes; no attempt restores these checkpoints.
     """
     for number in numbers:
         _state_of(database, study, number)  # raises UnknownTrial before a trial is stopped

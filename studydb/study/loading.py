@@ -1,4 +1,4 @@
-"""Loading a study, and deleting a study with its files."""
+"""Load a study, and delete a study with its files."""
 
 from contextlib import closing
 
@@ -37,7 +37,7 @@ def delete_study(name: str, *, storage: str | None = None, missing_ok: bool = Fa
     Delete a study: trials, results, checkpoints, and what its trials printed on this host.
 
     Args:
-        missing_ok: If True, nothing is raised if the study does not exist.
+        missing_ok: Whether to raise nothing if the study does not exist.
 
     Raises:
         UnknownStudy: The database has no study of that name.
@@ -55,7 +55,7 @@ def delete_study(name: str, *, storage: str | None = None, missing_ok: bool = Fa
 
 
 def _delete(database: Database, study: Record) -> None:
-    """Delete the rows last: after a crash the next call finds the remaining files by the rows."""
+    """Delete the rows last, because after a crash the next call finds the files by the rows."""
     recover_host(database, study, process=this_process(), is_alive=is_alive)
     recover(database, study)
     stop_for_deletion(database, study)

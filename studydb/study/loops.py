@@ -1,4 +1,4 @@
-"""Opening an own loop, with the process that the study's code that decides runs in."""
+"""Open an own loop, and the process that runs the study's custom rules and scheduler."""
 
 from studydb.db import Database
 from studydb.domain.records import Study
@@ -12,7 +12,7 @@ def open_loop(database: Database, study: Study) -> OwnLoop:
     Register this process as a worker that runs trials itself.
 
     Raises:
-        NotAllowed, Untrusted: The study's code that decides may not run here.
+        NotAllowed, Untrusted: The code of a custom rule or scheduler may not run here.
         StorageError: The database cannot be used.
     """
     rules = RuleProcess.of(database, study)

@@ -1,4 +1,4 @@
-"""Check and sign the code that decides, with which a study is created."""
+"""Check and sign the custom stop rules and the custom scheduler of a new study."""
 
 import dataclasses
 import tempfile
@@ -29,13 +29,13 @@ def described_rules(
     rules: Sequence[Rule], *, workdir: Path
 ) -> tuple[tuple[Rule, ...], tuple[Trainable, ...]]:
     """
-    Make the custom rules once, in a process like the worker's, and describe their code.
+    Make the custom rules once, in a process like a worker's decider, and describe their code.
 
     Args:
         workdir: The directory that workers search for the code after their own.
 
     Returns:
-        The rules, with the number of results that each custom rule reads; and the unsigned code.
+        The rules, each custom rule with the number of results that it reads; and the unsigned code.
 
     Raises:
         TrainableError: A rule cannot be imported or made.
@@ -56,13 +56,13 @@ def described_scheduler(
     scheduler: Scheduler, *, workdir: Path
 ) -> tuple[Scheduler, Trainable | None]:
     """
-    Make a custom scheduler once, in a process like the worker's, and describe its code.
+    Make a custom scheduler once, in a process like a worker's decider, and describe its code.
 
     Args:
         workdir: The directory that workers search for the code after their own.
 
     Returns:
-        The scheduler, with what it declares; and the unsigned code, None if it is no custom one.
+        The scheduler, with its plan if it is custom; and its unsigned code, None if it is not.
 
     Raises:
         TrainableError: The scheduler cannot be imported or made, or its plan is refused.
@@ -77,9 +77,9 @@ def described_scheduler(
 @contextmanager
 def asked_scheduler(scheduler: Scheduler, *, workdir: Path) -> Iterator[Scheduler]:
     """
-    Make a custom scheduler in a process like the worker's, and yield it so that it can be asked.
+    Make a custom scheduler in a process like a worker's decider, and yield it ready to be asked.
 
-    Another scheduler is yielded as it is.
+    A scheduler that is not custom is yielded unchanged.
 
     Raises:
         TrainableError: See `described_scheduler`.
@@ -105,7 +105,7 @@ def _declared_reads(rule: CustomRule, code: Trainable) -> int:
 
 @contextmanager
 def _asking(what: str, code: Trainable) -> Iterator[Decider]:
-    """Run one piece of code that decides; raise TrainableError if it fails."""
+    """Run a rule or a scheduler in a process; raise TrainableError if it fails."""
     to_import = TrainableImport(str(uuid4()), code, True, (code.workdir,))
     with (
         tempfile.TemporaryDirectory(prefix="studydb-", ignore_cleanup_errors=True) as folder,
@@ -121,6 +121,6 @@ def _asking(what: str, code: Trainable) -> Iterator[Decider]:
 
 
 def signed_rules(code: Sequence[Trainable], study_uuid: str) -> tuple[Trainable, ...]:
-    """Sign code that decides for a study with the user's key."""
+    """Sign the code of custom rules or a custom scheduler for a study, with the user's key."""
     keyring = load_keyring()
     return tuple(sign(each, study_uuid, keyring) for each in code)

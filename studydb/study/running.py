@@ -1,4 +1,4 @@
-"""Running a study with worker processes on this machine while its progress is shown."""
+"""Run a study with worker processes on this machine, and show its progress."""
 
 import shlex
 import sys
@@ -101,8 +101,8 @@ class _Watch:
             team.wait(LOOK_S)
         if team.failed is not None and not self._is_over():
             raise StudydbError(
-                f"All workers of {self._study.name!r} ended before it was done. Their results are "
-                f"kept; run the study again to continue it. The cause: {team.failed}"
+                f"All workers of {self._study.name!r} ended before the study was done. Its results "
+                f"are kept; run the study again to continue. The cause: {team.failed}"
             )
         read_patiently(self._look)
 

@@ -62,7 +62,7 @@ class SimulatedRun:
         database.clock = self._clock = clock = Clock()
         self._database, self._study = database, study
         self._recorded, self._settings = recorded, settings
-        # models and limits read what has been reported so far, and a kill loses what waits
+        # Models and limits need all results so far; a kill would lose results that wait.
         flushes = study.counts_flushes or isinstance(study.searcher, HistorySearcher)
         self._task = Task(
             database,
@@ -79,13 +79,13 @@ class SimulatedRun:
         self._numbers = count()
         self._idle = [SimulatedWorker(self._task) for _ in range(settings.n_workers)]
         self._rng = random.Random(f"kills {settings.seed}")  # noqa: S311  no secret
-        self._parked: list[SimulatedWorker] = []  # hold a trial, but `max_steps` allows no step
+        self._parked: list[SimulatedWorker] = []  # they hold trials, but `max_steps` is reached
         self._completions: list[Completion] = []
         self._n_begun = self._n_kills = 0
         self._end_s = 0.0
 
     def outcome(self) -> Simulation:
-        """Run the study until nothing can be done; give back what is still held."""
+        """Run the study until no worker has work; give back the trials that are still held."""
         limit_s = self._study.time_limit_s or math.inf
         self._wake()
         while self._events and self._events[0][0] <= limit_s:
@@ -161,7 +161,7 @@ class SimulatedRun:
     # --- kills
 
     def _kill(self, worker: SimulatedWorker) -> None:
-        """Drop a worker and what it holds; another worker begins in its place."""
+        """Drop a worker and its trial; another worker begins in its place."""
         self._n_kills += 1
         self._n_begun -= 1  # the step did not end
         worker.held = None

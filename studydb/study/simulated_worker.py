@@ -1,4 +1,4 @@
-"""Simulated workers: they train recorded curves, by the operations of real workers."""
+"""Simulated workers, which train recorded curves by the operations of real workers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Clock:
-    """The simulated time, which is also the database's; it moves only forwards."""
+    """The simulated time, also of the database; it never moves back."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -48,9 +48,9 @@ class Training:
     What the simulation knows of one trial.
 
     Attributes:
-        curve: The index of its curve.
-        n_steps: How many steps it has trained.
-        furthest: The number of values of the curve that it has trained at least once.
+        curve: The index of the trial's curve.
+        n_steps: How many steps the trial has trained.
+        furthest: How many steps of the curve the trial has trained at least once.
     """
 
     curve: int
@@ -69,7 +69,8 @@ class Task:
         choose: Returns the index of the curve of a new trial.
         saves: Whether trials save checkpoints when they pause.
         flushes: Whether each report is flushed, as by workers whose steps take a second or more.
-            Otherwise reports at which nothing is judged are flushed with the next one.
+            Otherwise a report that is not judged is flushed with the next judged report.
+        saves_often: With `saves`, whether trials save a checkpoint after each step.
         completed: Called with the number and the last value of a trial that is fully trained.
     """
 
@@ -92,7 +93,7 @@ class SimulatedWorker:
     A worker that holds at most one trial.
 
     Attributes:
-        held: The attempt that it holds; None if it is idle.
+        held: The worker's attempt; None if the worker is idle.
     """
 
     def __init__(self, task: Task) -> None:
@@ -124,19 +125,19 @@ class SimulatedWorker:
 
     @property
     def curve(self) -> Curve:
-        """The curve of the trial that it holds."""
+        """The curve of the worker's trial."""
         assert self.held is not None
         return self._task.curves[self._task.trainings[self.held.lease.number].curve]
 
     def next_step(self) -> int:
-        """Return the `training_iteration` that it trains next."""
+        """Return the `training_iteration` that the worker trains next."""
         return self.curve.steps[self._position]
 
     def acquire(self) -> bool:
         """Claim, promote or make a trial; return False if there is none for this worker."""
         claim = self._acquirer.acquire()
         if claim is None:
-            # A new one reads everything again: the old one polls, by the real clock.
+            # A new acquirer searches at once; the old one would wait by the real clock.
             self._acquirer = self._new_acquirer()
             return False
         task, number = self._task, claim.lease.number
@@ -195,7 +196,7 @@ class SimulatedWorker:
         return self._task.curves[self._task.trainings[held.lease.number].curve]
 
     def renew(self) -> None:
-        """Renew its lease, as the heartbeat of a real worker does."""
+        """Renew the lease of the worker's trial, as the heartbeat of a real worker does."""
         held = [] if self.held is None else [self.held.lease]
         renewal = renew(self._task.database, self._task.study, worker_id=self._id, held=held)
         if self.held is not None:
@@ -203,7 +204,7 @@ class SimulatedWorker:
 
 
 def checkpoint_without_bytes(held: HeldAttempt, *, step: int) -> Checkpoint:
-    """Make the record of an inline checkpoint that stores no bytes and is never restored."""
+    """Make the record of an inline checkpoint without bytes; only its step is read."""
     return Checkpoint(
         uuid=str(uuid4()),
         trial_id=held.lease.trial_id,

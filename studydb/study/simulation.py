@@ -2,8 +2,8 @@
 Simulations: a scheduler and a searcher try recorded curves, through the real transactions.
 
 Simulated workers claim, ask, report, pause and finish by the operations of real workers, on SQLite
-in a temporary file. Only the training and the clock are simulated: an event queue, ordered by
-simulated time, tells which worker ends its step next, and `Database.clock` gives that time.
+in a temporary file. Only the training and the clock are simulated. An event queue, ordered by
+simulated time, tells which worker ends its step next; `Database.clock` returns the simulated time.
 """
 
 import random
@@ -47,17 +47,18 @@ class SimulationOptions(TypedDict, total=False):
 
     Attributes:
         num_trials: The most trials; by default, and at most, one for each curve.
-        max_steps: No more steps (epochs) than these are trained; it is also the study's limit.
-        time_limit_s: Steps that end later, in simulated seconds, do not count; also a limit.
+        max_steps: The most steps (epochs) that are trained; also the study's limit.
+        time_limit_s: Steps that end later, in simulated seconds, do not count; also the study's
+            limit.
         step_s: The seconds of a step, or a function of params and step; by default those of the
             curve, or 1.
         start_s: The seconds from a claim until the first step begins, for each attempt; 0 unless
             given.
-        saves: Whether trials save a checkpoint when they pause, which is the default; without one,
-            a trial that is resumed begins at its first step again.
-        kills: The probability that a worker is killed during a step; 0 unless given. Its trial is
-            lost until its lease of 90 s has ended; another worker takes the killed one's place at
-            once.
+        saves: Whether trials save a checkpoint when they pause, which is the default. Without a
+            checkpoint, a resumed trial begins at its first step again.
+        kills: The probability that a worker is killed during a step; 0 unless given. A new worker
+            replaces the killed worker at once. The trial is recovered after its lease of 90 s and
+            a renewal period of 20 s. With kills and `saves`, trials save after each step.
         space: The space in which the searcher searches; by default that of the curves.
         metric, mode: The objective, if the curves do not say it; "min" by default.
     """
@@ -105,7 +106,7 @@ def simulate(
     Raises:
         InvalidSpec: An argument is wrong.
         NotAllowed: The study has no trial that was trained to its end.
-        StudyFailed: The user's scheduler has not decided, so that the study has paused itself.
+        StudyFailed: The user's scheduler has not decided, so the study has paused itself.
         TrainableError: The user's scheduler cannot be imported or made.
     """
     made = checking.scheduler(scheduler)
@@ -188,7 +189,8 @@ def _created(database: Database, new: NewStudy) -> Record:
     """
     Create the study, also with a scheduler or searcher that studydb does not know by name.
 
-    The row of such a study names another one; the simulated workers use the one that was given.
+    The row of such a study names `FIFO` or `RandomSearch` instead. The simulated workers use the
+    scheduler and the searcher of `new`.
     """
     scheduler = new.scheduler if type(new.scheduler) in SCHEDULERS.values() else FIFO()
     searcher = new.searcher if type(new.searcher) in SEARCHERS.values() else RandomSearch()
@@ -197,7 +199,7 @@ def _created(database: Database, new: NewStudy) -> Record:
 
 
 def order(recorded: RecordedCurves, seed: int) -> list[int]:
-    """Return the index of the curve of each trial, by number, in a simulation without searcher."""
+    """Return the index of each trial's curve, by the trial's number, if there is no searcher."""
     n_curves = len(recorded.curves)
     return random.Random(seed).sample(range(n_curves), n_curves)  # noqa: S311  no secret
 

@@ -1,4 +1,4 @@
-"""Opening databases, and retries of calls that a person waits for."""
+"""Open databases, and retry calls that a person waits for."""
 
 import getpass
 import os

@@ -30,7 +30,7 @@ _COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
 """W&B's command for a sweep file that has none."""
 
 _NO_END = 10**9
-"""The last step of a scheduler that stops trials for as long as they train."""
+"""The `max_t` of a scheduler that never completes a trial."""
 
 _IGNORED = {"name", "description", "project", "entity", "version", "$schema"}
 _READ = {"program", "method", "metric", "parameters", "early_terminate", "command", "run_cap"}
@@ -45,7 +45,7 @@ def read_sweep(path: str) -> dict[str, Any]:
         mode, num_trials and scheduler that the file has.
 
     Raises:
-        InvalidSpec: The file cannot be read, or says what studydb cannot do; the message names it.
+        InvalidSpec: The file cannot be read, or asks for what studydb cannot do.
         UsageError: PyYAML is not installed.
     """
     try:
@@ -102,7 +102,9 @@ def _leaf(spec: Mapping[str, Any], name: str) -> Any:
     if "parameters" in spec:
         return _space(_mapping(spec["parameters"], name))
     if "probabilities" in spec:
-        raise InvalidSpec(f"Parameter {name!r} has probabilities; studydb's choices are equal.")
+        raise InvalidSpec(
+            f"Parameter {name!r} has probabilities; studydb draws all choices equally often."
+        )
     kind = spec["distribution"] if "distribution" in spec else _implied(spec, name)
     read = _DISTRIBUTIONS[_one_of(kind, _DISTRIBUTIONS, f"{name}.distribution")]
     try:
@@ -146,7 +148,8 @@ def _scheduler(spec: Mapping[str, Any]) -> Scheduler:
     """
     Turn W&B's hyperband into ASHA by stopping, which decides at the same steps.
 
-    With `min_iter`, they are min_iter * eta^k; with `max_iter` and `s`, max_iter / eta^k, k <= s.
+    With `min_iter`, these are min_iter * eta^k. With `max_iter` and `s`, they are max_iter / eta^k
+    for k from 1 to s; if eta^s does not divide max_iter, ASHA's steps are later than W&B's.
     """
     _one_of(spec.get("type"), ["hyperband"], "early_terminate.type")
     eta = spec.get("eta", 3)

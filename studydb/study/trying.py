@@ -30,7 +30,7 @@ from studydb.trainables import Trust, call, check_trusted
 from studydb.worker.rule_code import RuleProcess, asking, trusted_rules
 
 ON_REPORT = Callable[[Result, bool], None]
-"""Is called with each result, and with whether its report has saved a checkpoint."""
+"""The function that gets each result, and whether its report has saved a checkpoint."""
 
 
 def try_trainable(
@@ -106,7 +106,7 @@ def try_trainable(
 
 @contextmanager
 def _judging(study: Study, config: Mapping[str, Any], folder: Path) -> Iterator[RuleJudge | None]:
-    """Make what asks the study's custom stop rules in a child process; None without such rules."""
+    """Yield a judge that asks the custom stop rules in a child process; None without such rules."""
     if not custom_rules(study.rules):
         yield None
         return
@@ -140,7 +140,7 @@ class _Rules:
 
 
 def _answer(channel: Channel, rules: _Rules, on_report: ON_REPORT, errors: list[Exception]) -> None:
-    """Take the place of a worker: pass the reports on, and stop the trial by the study's rules."""
+    """Answer a trial as a worker does: pass its reports on, and stop it by the study's rules."""
     try:
         _answer_all(channel, rules, on_report, errors)
     except EOFError:

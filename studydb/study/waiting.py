@@ -1,4 +1,4 @@
-"""Waiting for the end of a study that other processes run."""
+"""Wait for the end of a study that other processes run."""
 
 import time
 

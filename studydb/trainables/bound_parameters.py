@@ -76,7 +76,8 @@ def with_parameters(code: Callable[..., Any], /, **values: Any) -> WithParameter
     class with `reset_config`) keeps what earlier trials have written to the objects.
 
     Raises:
-        TrainableError: The function has no parameter of a name, or studydb itself gives it.
+        TrainableError: The function has no parameter of a given name, or studydb itself gives this
+            parameter.
     """
     if not callable(code):
         raise TrainableError(

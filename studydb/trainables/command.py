@@ -148,7 +148,7 @@ class StoredCommand:
 
 
 def _find_program(program: str, workdir: Path) -> None:
-    """Check that the program exists and may be executed; not so for the forms of W&B."""
+    """Check that the program exists and may be executed; a form of W&B is not checked."""
     if program.startswith("${"):
         return
     if "/" in program:
@@ -184,7 +184,6 @@ def _directory_with(files: Sequence[Any], workdirs: Sequence[str]) -> str:
         if all((Path(directory) / file).is_file() for file in files):
             return directory
     raise TrainableError(
-        f"The command needs {', '.join(map(str, files))}, and neither "
-        f"{' nor '.join(workdirs)} has them. Start the worker with "
-        "--workdir naming their directory."
+        f"The command needs {', '.join(map(str, files))}, not found in {' or in '.join(workdirs)}. "
+        "Start the worker with --workdir naming their directory."
     )

@@ -20,7 +20,7 @@ LINE_BYTES = 1 << 20
 
 _MARK, _TUNE_MARK = b"[studydb]", b"[tune-metric]:"
 _TUNE_OWN = "st_"
-"""Syne Tune's script adds times and counters with this prefix."""
+"""Syne Tune's reporter adds times and counters with this prefix."""
 
 CHECKPOINT = "checkpoint"
 STEP_NAMES = ("step", STEP)

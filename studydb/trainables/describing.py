@@ -44,8 +44,8 @@ def describe(function: Callable[..., Any] | str, *, workdir: str | Path) -> Trai
     Describe a function or a class so that workers can find it.
 
     The description is an import path if a fresh interpreter in `workdir` finds the function's
-    module and every module to which that module refers. Workers then run the files as they are when
-    a worker starts. Otherwise the function is pickled. None of the user's code is run.
+    module and every module to which that module refers. Each trial then runs the files as they are
+    when the trial starts. Otherwise the function is pickled. None of the user's code is run.
 
     Args:
         function: The function, its path "module:function", or the name of an entry point.

@@ -29,7 +29,7 @@ def provenance(trainable: Trainable, workdirs: Sequence[str]) -> dict[str, str]:
 
 
 def _of_module(name: str, workdirs: Sequence[str]) -> str | None:
-    """Return the digest of the file of `module:function`; None if it is in no such directory."""
+    """Return the digest of the file of `module:function`; None if no directory has the file."""
     parts = name.partition(":")[0].split(".")
     for workdir in workdirs:
         module = Path(workdir, *parts)

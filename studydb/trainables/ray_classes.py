@@ -45,7 +45,7 @@ def from_ray(cls: type) -> type[Trainable]:
 
 
 class _TrainingIteration:
-    """Is `iteration` until the object has an attribute of this name, unlike a property."""
+    """Returns `iteration`; unlike a property, it lets an object set an attribute of this name."""
 
     def __get__(self, trained: Any, cls: type) -> int:
         return 0 if trained is None else int(trained.iteration)

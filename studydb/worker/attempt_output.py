@@ -148,7 +148,7 @@ class OutputPump:
         Open the pipes of one attempt; their bytes go to `stdout` and `stderr` in the directory.
 
         Args:
-            append: Whether to write after what is in the files, not over it.
+            append: Whether to keep the present bytes of the files, and write after them.
 
         Raises:
             OSError: No pipe can be opened.

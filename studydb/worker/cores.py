@@ -24,7 +24,7 @@ def thread_limits(environ: Mapping[str, str], *, parts: int) -> dict[str, str]:
     Share this process's cores among `parts` processes.
 
     Returns:
-        Environment variables that all hold the same number; {} if the user has set any of them.
+        Environment variables that all hold the share; {} if the user has set any of them.
     """
     if any(environ.get(name) for name in THREAD_VARIABLES):
         return {}

@@ -80,6 +80,6 @@ class CurrentCode:
                 self._templates.adopt(self._to_import.trainable)
                 name = visible(self._to_import.trainable.name)
                 self._options.say(f"the study was given other code; trials now run {name}")
-            elif stores != self._to_import.stores:  # they may hold objects bound to the trainable
+            elif stores != self._to_import.stores:  # bound objects may be in the new stores
                 self._to_import = replace(self._to_import, stores=stores)
             return self._to_import, stores

@@ -38,7 +38,7 @@ IMPORT_TIMEOUT_S = 120.0
 """A process whose import of the code takes longer is killed."""
 
 _TRIES = 3
-"""A question is asked again if files have changed, and once if the process did not answer."""
+"""The most tries of a question: again if files have changed, once more without an answer."""
 
 _TICK_S = 0.25
 _END_S = 5.0
@@ -56,8 +56,8 @@ class Decider:
     """
     Asks the objects of the user's code that decide; threads may share it, and take turns.
 
-    The process is started when the first question is asked. After a failure it is killed, and the
-    next question starts another process, which imports the code as it is then.
+    The first question starts the process. After a failure the process is killed, and the next
+    question starts another process, which imports the code as it is then.
 
     Args:
         objects: The code of the objects that decide; `check_trusted` has accepted it.
@@ -109,8 +109,8 @@ class Decider:
         """
         Call a method of the object at a position, for `DECISION_S` at most.
 
-        If the process dies or does not answer, a new process is asked once more: the cause may be
-        that the host was suspended.
+        If the process dies or does not answer, a new process is asked once more, because the host
+        may have been suspended.
 
         Args:
             arguments: Plain data, which JSON can hold.
@@ -139,7 +139,7 @@ class Decider:
                     if unanswered is not None:
                         break
                     unanswered = cause
-                except BaseException:  # after an interrupt, its answer may still come
+                except BaseException:  # also an interrupt, after which the answer may still come
                     self._end()
                     raise
         raise DecisionFailed(f"{unanswered or 'its files change all the time'}.")
@@ -237,7 +237,7 @@ class Decider:
                 case Unready(position=position, failure=failure) if position < len(self._objects):
                     name = self._objects[position].trainable.name
                     raise _failed(f"{name} cannot be made: ", failure)
-            raise DecisionFailed("its process has not begun as it should.")
+            raise DecisionFailed("its process has sent a wrong first message.")
         raise DecisionFailed(f"its import took more than {IMPORT_TIMEOUT_S:g} s.")
 
     def _receive(self, process: ChildProcess, timeout_s: float) -> FromDecider | None:
@@ -265,7 +265,7 @@ class Decider:
 
 def _failed(what: str, failure: Failure) -> DecisionFailed:
     known = bounded_failure(failure)
-    if known.type == type_name(TrainableError):  # it says what is wrong with the user's code
+    if known.type == type_name(TrainableError):  # its message names the mistake in the code
         return DecisionFailed(" ".join(known.message.split()))
     place = last_place(known)
     where = f" ({Path(place[0]).name}, line {place[1]})" if place else ""

@@ -1,4 +1,4 @@
-"""The code of a study that decides: which of it may run here, and how it is asked."""
+"""A study's custom rules and scheduler: whether they may run here, and how they are asked."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -33,7 +33,7 @@ from studydb.worker.fork_server_client import ForkServer
 from studydb.worker.worker_options import WorkerOptions
 
 DIRECTORY = "decider"
-"""The folder, among a study's logs, for what the code that decides prints."""
+"""The folder, among a study's logs, for what custom rules and schedulers print."""
 
 
 def trusted_rules(
@@ -44,7 +44,7 @@ def trusted_rules(
 
     Args:
         options: The directory to search before the study's, and the values of `--allow-import`;
-            None for the current directory, and for signed rules alone.
+            None to search the current directory, and to allow only signed rules.
 
     Returns:
         The code in the order of `custom_rules(study.rules)`.
@@ -60,7 +60,7 @@ def trusted_rules(
 def trusted_code(
     study: Study, keyring: Keyring, options: WorkerOptions | None = None
 ) -> list[TrainableImport]:
-    """Do what `trusted_rules` does; a custom scheduler comes after the rules."""
+    """Do what `trusted_rules` does, also for a custom scheduler, which comes after the rules."""
     imports = trusted_rules(study, keyring, options)
     if isinstance(study.scheduler, UserScheduler):
         known = [] if study.scheduler_code is None else [study.scheduler_code]
@@ -139,7 +139,7 @@ def asked_by(
     Return a scheduler that this process can ask.
 
     Args:
-        position: The place of its code among the objects of the decider.
+        position: The position of the scheduler's code among the objects of the decider.
         say: Prints why the scheduler has not decided; the same cause is printed once.
     """
     saying = _Saying("the scheduler", say)
@@ -156,7 +156,7 @@ def asked_by(
 
 
 class _Saying:
-    """Prints each cause of a decision that failed, once."""
+    """Prints the cause of each failed decision; the same cause is printed once."""
 
     def __init__(self, what: str, say: Callable[[str], None]) -> None:
         self._what, self._say = what, say
@@ -180,7 +180,7 @@ def opened_decider(
     log_root: Path,
     is_stopping: Callable[[], bool],
 ) -> Iterator[Decider]:
-    """Make what a worker's slots ask; its process is started by the first question."""
+    """Make the decider that a worker's slots ask; the first question starts its process."""
     decider = Decider(
         forkserver, pump, objects=imports, directory=log_root / DIRECTORY, is_stopping=is_stopping
     )
@@ -190,9 +190,9 @@ def opened_decider(
 
 class RuleProcess:
     """
-    The process that the code that decides runs in, for a program that is no worker.
+    The process in which a program that is no worker runs custom rules and schedulers.
 
-    Its fork server is started when the code is first asked.
+    The first question starts the process and its fork server.
     """
 
     def __init__(self, imports: list[TrainableImport], directory: Path) -> None:
@@ -207,13 +207,13 @@ class RuleProcess:
     @classmethod
     def of(cls, database: Database, study: Study) -> Self | None:
         """
-        Make the process of a study's code that decides; None if the study has no such code.
+        Make the process for a study's custom rules and scheduler; None if it has neither.
 
         Raises:
             NotAllowed, Untrusted: See `trusted_rules`.
         """
         if not custom_rules(study.rules) and not isinstance(study.scheduler, UserScheduler):
-            return None  # also on a host without a key file
+            return None  # before a key file is needed
         imports = trusted_code(study, load_keyring())
         return cls(imports, database.locations.log_root(study) / DIRECTORY)
 

@@ -261,7 +261,7 @@ REFUSED = [
     (("enqueue", "digits", "lr=1e999"), 2, "lr=1e999"),
     (("enqueue", "digits", "epochs=3"), 2, "is the constant 27 in this study, not 3"),
     (("extend", "digits", "--trials", "0"), 2, "1 trial or more, not by 0"),
-    (("extend", "endless", "--trials", "5"), 1, "has no num_trials: it never runs out"),
+    (("extend", "endless", "--trials", "5"), 1, "so there is no number to raise"),
     (WORKER, 1, "has no trainable: its trials are run by the user's own program"),
     (CREATE, 1, "A study 'digits' already exists in {url}. Choose another name"),
     ((*CREATE, "--if-not-exists"), 1, "Study 'digits' exists with another metric"),

@@ -241,7 +241,7 @@ def test_show_prints_the_error_of_a_failed_trial(console, database):
     assert page.out.endswith("Traceback:\n  line 1\nValueError\n")
     assert document["attempts"][0]["error_type"] == "ValueError"
     assert logs.out == "the end\n"
-    assert "all of it is in /nowhere/at/all, which cannot be read on this host" in logs.err
+    assert "the files are in /nowhere/at/all, which cannot be read on this host" in logs.err
 
 
 def test_show_prints_the_code_that_each_attempt_ran(console, database):

@@ -22,6 +22,7 @@ CREATE = ("create", "digits", "--metric", "loss", "--mode", "min", "--param", "x
         ({"scheduler": studydb.ASHA(max_t=9)}, "scheduler is FIFO(), not ASHA(max_t=9,"),
         ({"searcher": studydb.RandomSearch(seed=3)}, "not RandomSearch(seed=3)"),
         ({"stop": {"loss": 3}}, "stop is none, not loss>=3. To change it: another name"),
+        ({"stop": {"loss": 1234567}}, "stop is none, not loss>=1234567. To change it"),
         ({"max_concurrent": 2}, "max_concurrent is None, not 2"),
         ({"max_failures": 2}, "max_failures is 0, not 2"),
         ({"max_losses": 1}, "max_losses is 10, not 1"),

@@ -179,8 +179,8 @@ def test_run_raises_an_error_with_the_cause_if_all_workers_are_killed(create, tm
     counts = study.run(workers=1)
 
     assert str(error.value) == (
-        "All workers of 'digits' ended before it was done. Their results are kept; run the study "
-        "again to continue it. The cause: a worker was killed by SIGKILL, by a person "
+        "All workers of 'digits' ended before the study was done. Its results are kept; run the "
+        "study again to continue. The cause: a worker was killed by SIGKILL, by a person "
         "or because memory ran out."
     )
     assert counts.terminated == 1

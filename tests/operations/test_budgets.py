@@ -211,7 +211,7 @@ def test_extend_refuses_a_study_without_num_trials_and_refuses_to_add_zero_trial
     endless, study = new_study(database, num_trials=None), new_study(database)
 
     with unchanged_rows(database):
-        with pytest.raises(NotAllowed, match="never runs out"):
+        with pytest.raises(NotAllowed, match="no number to raise"):
             control.extend(database, endless, new_request(), n_more=1)
         with pytest.raises(UsageError, match="by 1 trial or more, not by 0"):
             control.extend(database, study, new_request(), n_more=0)

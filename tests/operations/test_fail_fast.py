@@ -29,7 +29,7 @@ def test_first_failure_pauses_the_study_and_running_trials(database):
 
     progress = read_progress(database, worker.study)
     assert (progress.status, progress.is_done, progress.has_failed) == (Status.PAUSED, True, True)
-    assert progress.pause_reason == "fail_fast, and trial 0 has failed: MissingFile: no file"
+    assert progress.pause_reason == "fail_fast is set, and trial 0 has failed: MissingFile: no file"
     assert list(worker.renew(other).held.values()) == [PAUSED]
     assert other.report(0.4).verdict == PAUSED
     assert other.finish(outcome=Reason.PREEMPTED).state is State.PAUSED
@@ -97,5 +97,5 @@ def test_explanation_of_the_pause_does_not_mention_the_guard(database):
 
     text = describe_failure(database, worker.study, read_progress(database, worker.study))
 
-    assert "has paused itself: fail_fast, and trial 0 has failed: MissingFile" in text
+    assert "has paused itself: fail_fast is set, and trial 0 has failed: MissingFile" in text
     assert "--no-guard" not in text

@@ -343,7 +343,7 @@ def only_connection(storage_url, opened, monkeypatch):
 def test_wait_for_an_empty_pool_raises_storage_busy(only_connection):
     with (
         only_connection.begin(write=False),
-        pytest.raises(StorageBusy, match="connections of this process"),
+        pytest.raises(StorageBusy, match="Other threads are using all connections"),
     ):
         rows(only_connection, "SELECT 1")
 

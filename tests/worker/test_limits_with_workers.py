@@ -171,7 +171,7 @@ def test_first_failure_pauses_the_study_and_its_resumption_continues_the_others(
     paused = stage.start(slots=2)
 
     assert paused.exit_code(60.0) == 3
-    assert "fail_fast, and trial 1 has failed: ValueError: a typo" in paused.output()
+    assert "fail_fast is set, and trial 1 has failed: ValueError: a typo" in paused.output()
     assert (stage.trial(0).state, stage.trial(1).state) == ("PAUSED", "ERROR")
     assert study.trials[0].checkpoint is not None
     with pytest.raises(studydb.StudyFailed, match="fail_fast"):

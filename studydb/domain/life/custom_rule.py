@@ -44,8 +44,8 @@ class StopRule:
     The base of stop rules in your own code. A rule is a frozen dataclass in an importable module.
 
     Attributes:
-        reads: How many of a trial's last results the rule reads, at most 1,000. It is read when a
-            study is created.
+        reads: How many of a trial's last results the rule reads, at most 1,000. studydb reads this
+            attribute when a study is created.
     """
 
     reads = DEFAULT_READS
@@ -68,7 +68,8 @@ class CustomRule:
     """
     A stop rule in the user's code, as a study's row stores it.
 
-    The study also has a signed row with the same path and options, which workers run.
+    A signed row of the table `trainable` has the same path and options. Workers make the rule from
+    that row.
 
     Attributes:
         path: The import path "module:Class".
@@ -90,7 +91,7 @@ class CustomRule:
         return False
 
     def may_hit(self, recent: Sequence[Result], *, objective: Objective) -> bool:  # noqa: ARG002  as of other rules
-        """Return True: only the user's code knows which results it stops a trial at."""
+        """Return True: only the user's code knows at which results a trial ends."""
         return True
 
     def to_json(self) -> dict[str, Any]:

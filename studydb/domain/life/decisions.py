@@ -22,21 +22,21 @@ class DecidedBy(StrEnum):
     """Who decided that an attempt ends, or who paused a trial or study."""
 
     SCHEDULER = "scheduler"
-    """It also pauses the study if its code, which is the user's, does not decide."""
+    """The scheduler, also if the study was paused because the user's scheduler did not decide."""
     RULE = "rule"
-    """A stop rule. It also pauses the study if its code, which is the user's, does not decide."""
+    """A stop rule, also if the study was paused because the user's rule did not decide."""
     TRIAL = "trial"
     """The trial's own code, by a report with `done=True`."""
     PERSON = "person"
     """A person who paused or stopped this trial."""
     STUDY = "study"
-    """A person who paused or stopped the whole study."""
+    """The status of the study, which a person, a limit or the study itself has changed."""
     GUARD = "guard"
     """The check that pauses a study when its first trials fail alike."""
     FAIL_FAST = "fail_fast"
     """The setting that pauses a study at its first failure."""
     LIMIT = "limit"
-    """A limit of the study, of its spending or of its time."""
+    """A limit of the study's spending or time, or of the time of a trial."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ class Verdict:
     Attributes:
         action: STOP, PAUSE or EXPLOIT.
         reason: Why the attempt ends, and why the trial ends if the verdict ends the trial.
-        at_once: Whether the worker kills the trial without its grace. It is not stored with the
-            verdict, and comes with a renewal.
+        at_once: Whether the worker kills the trial without its grace. Only a renewal sets this; the
+            trial's row does not store it.
     """
 
     action: Action
@@ -143,7 +143,7 @@ class Decision:
         return Verdict(self.action, self.reason, DecidedBy.SCHEDULER)
 
     def for_done_trial(self) -> "Decision":
-        """Return the decision on a trial that is done: its rung ranks it, and it waits nowhere."""
+        """Return the decision on a trial that is done: ranked at a rung, but not waiting there."""
         entry = self.entry and replace(self.entry, waits=False)
         return Decision(entry=entry, cutoff=self.cutoff)
 

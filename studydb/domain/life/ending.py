@@ -31,7 +31,7 @@ FREE_EXITS = 9
 LONGEST_DELAY_S = 300.0
 
 INVALIDATE = "INVALIDATE"
-"""What people ask of a RUNNING trial that they have invalidated: to stop."""
+"""The `request` that asks a RUNNING trial to stop because a person has invalidated the trial."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ class BestValues(NamedTuple):
 
     Attributes:
         values: The best `top` values, best first.
-        in_a_row: How many of the last results left a plateau.
+        in_a_row: After how many results in a row, up to the last, `values` were a plateau.
     """
 
     values: tuple[float, ...] = ()

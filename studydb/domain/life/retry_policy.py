@@ -12,7 +12,7 @@ from studydb.domain.specs.grammar import parse_call
 from studydb.domain.specs.spec import Spec
 
 UNCOUNTED_IN_A_ROW = 9
-"""How many uncounted failures in a row, without a new checkpoint, are free; others count."""
+"""How many uncounted failures in a row, without a new checkpoint, are free; more of them count."""
 
 
 class Counting(StrEnum):
@@ -35,7 +35,7 @@ class Retry(Spec):
     "torch.OutOfMemoryError". `never` comes before `uncounted`, and `uncounted` before `on`.
 
     Attributes:
-        on: Only these are retried; None for all.
+        on: Of the other exceptions, only these are retried; None for all.
         never: A trial that raises one of these is not retried.
         uncounted: These are retried without counting as failures. From the 10th in a row without a
             new checkpoint, they count.
@@ -77,7 +77,7 @@ _KNOWN = {"Retry": Retry}
 
 def read_retry(name: str, value: Any) -> Retry | None:
     """
-    Read a `Retry`, its text such as "Retry(never=[ValueError])", or its JSON; None without one.
+    Read a `Retry`, its text such as "Retry(never=[ValueError])", or its JSON; None stays None.
 
     Raises:
         InvalidSpec: The value is none of these.

@@ -72,9 +72,11 @@ class Status(StrEnum):
     """
     The status of a study.
 
-    FINISHED and SPENT are never stored. A study is FINISHED if three conditions hold. RUNNING is
-    stored. No new trial can start: the budget is spent, or the scheduler starts no more trials. No
-    trial is PENDING or RUNNING, or waits to be promoted, given up or resumed with the study.
+    FINISHED and SPENT are never stored. A study is FINISHED if three conditions hold:
+
+    - RUNNING is stored.
+    - No new trial can start, because the budget is spent or the scheduler starts no more trials.
+    - No trial is PENDING or RUNNING, or waits to be promoted, given up or resumed with the study.
     """
 
     RUNNING = "RUNNING"
@@ -86,7 +88,7 @@ class Status(StrEnum):
 
 
 class Origin(StrEnum):
-    """Where a trial's parameters come from. So far only the first three values are used."""
+    """Where a trial's parameters come from. REPLICATE, EVALUATED and FOREIGN are not used yet."""
 
     SEARCHER = "searcher"
     ENQUEUED = "enqueued"

@@ -309,7 +309,7 @@ class Space:
             changes: Values as for `check_params`.
 
         Returns:
-            The config with these values; and by path its values that differ from the params.
+            The config with these values, and by path those of its values that differ from `params`.
 
         Raises:
             InvalidSpec: A name is unknown, a value is outside its domain, or the row of the trial

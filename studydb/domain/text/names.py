@@ -73,7 +73,7 @@ def check_note(text: object) -> str:
     Check the text of a note; it may have several lines.
 
     Raises:
-        InvalidName: The note is not a text of 1 to 10,000 characters, or only spaces.
+        InvalidName: The note is not a text of 1 to 10,000 characters, or holds only spaces.
     """
     if not isinstance(text, str) or not text.strip():
         raise InvalidName(f"The note is {text!r}; give a text.")
