@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from studydb.schedulers import MedianStopping as MedianStopping
     from studydb.schedulers import OneEpoch as OneEpoch
     from studydb.searchers import GridSearch as GridSearch
+    from studydb.searchers import OptunaSearch as OptunaSearch
     from studydb.searchers import RandomSearch as RandomSearch
     from studydb.study import Study as Study
     from studydb.study import create_study as create_study

@@ -3,6 +3,7 @@
 import ctypes
 import functools
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -20,6 +21,8 @@ _SET_PARENT_DEATH_SIGNAL = 1
 _SET_CHILD_SUBREAPER = 36
 _COMMAND_TIMEOUT_S = 5.0
 _UNKNOWN_START = 0
+_FIRST_PID_NAMESPACE = 0xEFFF_FFFC
+"""The inode of the pid namespace in which Linux boots, PROC_PID_INIT_INO."""
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals by which a service manager or terminal asks a worker or a child to save and end."""
@@ -44,7 +47,7 @@ def process_record(pid: int, started: int) -> "Process":
 
     return Process(
         host=socket.gethostname(),
-        boot_id=_boot_id(),
+        boot_id=boot_id(),
         pid_namespace=_pid_namespace(),
         pid=pid,
         started=started,
@@ -53,7 +56,7 @@ def process_record(pid: int, started: int) -> "Process":
 
 def is_local(process: "Process") -> bool:
     """Whether a process has the caller's boot ID and pid namespace; only then is its pid valid."""
-    return (process.boot_id, process.pid_namespace) == (_boot_id(), _pid_namespace())
+    return (process.boot_id, process.pid_namespace) == (boot_id(), _pid_namespace())
 
 
 def is_alive(process: "Process") -> bool:
@@ -68,7 +71,7 @@ def is_alive(process: "Process") -> bool:
     try:
         started = _read_start(process.pid)
     except _UnreadableError:
-        return _exists(process.pid)
+        return exists(process.pid)
     return started is not None and process.started in (started, _UNKNOWN_START)
 
 
@@ -99,7 +102,8 @@ def _read_start(pid: int) -> int | None:
         raise _UnreadableError from cause
 
 
-def _exists(pid: int) -> bool:
+def exists(pid: int) -> bool:
+    """Whether a process has this pid, although /proc may hide it from this user (hidepid)."""
     try:
         os.kill(pid, 0)
     except PermissionError:  # the process exists, and belongs to another user
@@ -154,6 +158,22 @@ def environment_of(pid: int) -> list[bytes]:
 def _stat_fields(pid: int) -> list[bytes]:
     """The fields of /proc/PID/stat after the name, which itself may hold spaces and brackets."""
     return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+
+
+def session_of(pid: int) -> int | None:
+    """The session of a process; None if the process does not exist or cannot be read."""
+    try:
+        return int(_stat_fields(pid)[3])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def has_host_pids() -> bool:
+    """Whether this process knows others by the host's numbers, as the drivers of devices do."""
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino == _FIRST_PID_NAMESPACE
+    except OSError:
+        return False
 
 
 def kill_group(pid: int) -> None:
@@ -212,6 +232,25 @@ def adopt_orphans() -> None:
         _prctl(_SET_CHILD_SUBREAPER, 1)
 
 
+def limit_memory(size_bytes: int, cgroup: str | None) -> None:
+    """
+    Limit the memory of this process and of its later children.
+
+    Args:
+        cgroup: The folder of a cgroup with this limit, for all of these processes together; None
+            to limit each of them.
+
+    Raises:
+        OSError: The cgroup cannot be entered.
+    """
+    if cgroup is not None:
+        (Path(cgroup) / "cgroup.procs").write_text("0", encoding="ascii")
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    least = size_bytes if hard == resource.RLIM_INFINITY else min(size_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (least, hard))
+
+
 def name_process(name: str) -> None:
     """Set this process's name in `ps` and `top`, on Linux: at most 15 ASCII characters."""
     if sys.platform == "linux":
@@ -236,7 +275,7 @@ def _has_proc() -> bool:
 
 
 @functools.cache
-def _boot_id() -> str:
+def boot_id() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

@@ -25,6 +25,9 @@ KEY_FILE = "STUDYDB_KEY_FILE"
 PARENT = "STUDYDB_PARENT"
 """The pid of a worker's parent process. When that process ends, so does the worker."""
 
+LOCK_DIR = "STUDYDB_LOCK_DIR"
+"""The directory of the locks of devices, for containers that share the devices of a host."""
+
 DEFAULT_STORAGE = "sqlite:///studydb.db"
 
 KEY_BYTES = 32

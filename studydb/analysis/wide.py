@@ -10,12 +10,12 @@ from studydb.db.wide_view_sql import FIXED, Column, Kind, WideView, bounded_name
 from studydb.domain.canonical import is_number
 from studydb.domain.records import Study
 from studydb.domain.roles import Role
-from studydb.domain.space.domains import Domain, Enumerable, Integer
+from studydb.domain.space.domains import Choice, Domain, Enumerable, Integer
 from studydb.operations import wide_views
 from studydb.operations.writing import write
 
-MAX_CHOICES_READ = 1000
-"""How many values of a `choice` are read at most to find the type of its column."""
+MAX_VALUES_READ = 1000
+"""A grid of more numbers gets a column of type double; its numbers are not read."""
 
 _INTEGERS = range(-(2**63), 2**63)
 """The integers that both databases can store."""
@@ -88,8 +88,10 @@ def kind_of(domain: Domain) -> ValueKind:
         return ValueKind.INTEGER if fits else ValueKind.DOUBLE
     if not isinstance(domain, Enumerable):
         return ValueKind.DOUBLE
-    values = [domain.at(index) for index in range(min(domain.size, MAX_CHOICES_READ))]
-    if domain.size <= MAX_CHOICES_READ and all(map(_is_integer, values)):
+    if not isinstance(domain, Choice) and domain.size > MAX_VALUES_READ:
+        return ValueKind.DOUBLE
+    values = [domain.at(index) for index in range(domain.size)]
+    if all(map(_is_integer, values)):
         return ValueKind.INTEGER
     return ValueKind.DOUBLE if all(map(is_number, values)) else ValueKind.TEXT
 

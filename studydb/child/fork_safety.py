@@ -21,7 +21,9 @@ _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/dxg", "/dev/accel")
 """Beginnings of the device files of NVIDIA, AMD, Intel and other accelerators."""
 
 _CUDA_LIBRARY = "/libcuda.so"
-_NVIDIA_CARD = "/dev/nvidia0"
+_DEVICE_FILES = Path("/dev")
+_NVIDIA_CARDS = "nvidia[0-9]*"
+"""A container may have only the file of a later card."""
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
@@ -45,7 +47,7 @@ def take_snapshot() -> Snapshot:
     return Snapshot(descriptors(), frozenset(_shared_memory()))
 
 
-def reason_against(before: Snapshot) -> str | None:
+def reason_against(before: Snapshot, *, uses_devices: bool = False) -> str | None:
     """
     Return why this process must not be forked, or None.
 
@@ -54,12 +56,18 @@ def reason_against(before: Snapshot) -> str | None:
 
     Args:
         before: The snapshot from before the import.
+        uses_devices: Whether the forks are to use devices, which no other process uses.
     """
     if not Path("/proc/self/task").exists():
         return "this system has no /proc to check what the import has opened"
     if (n_threads := threading.active_count()) > 1:
         return f"the import has started {n_threads - 1} Python threads"
-    found = _descriptor(before.descriptors) or _device() or _memory(before.shared) or _process()
+    found = (
+        _descriptor(before.descriptors)
+        or _device(uses_devices=uses_devices)
+        or _memory(before.shared)
+        or _process()
+    )
     return found or _native_threads()
 
 
@@ -89,19 +97,23 @@ def _shared_memory() -> Iterator[str]:
             yield fields[0]
 
 
-def _device() -> str | None:
+def _device(*, uses_devices: bool = False) -> str | None:
     open_paths = {_target(number) for number in descriptors()}
     for path in open_paths | mapped_files():
         if path.startswith(_DEVICES):
             return f"the import has opened the device {path}"
-    if may_use_cuda() and any(_CUDA_LIBRARY in path for path in mapped_files()):
+    if (uses_devices or may_use_cuda()) and any(_CUDA_LIBRARY in path for path in mapped_files()):
         return "the import has loaded libcuda, and trials may use a GPU here"
     return None
 
 
 def may_use_cuda() -> bool:
     """Whether this host has an NVIDIA card that trials may use."""
-    return os.environ.get(_VISIBLE, "all") not in ("", "-1") and Path(_NVIDIA_CARD).exists()
+    return os.environ.get(_VISIBLE, "all") not in ("", "-1") and has_nvidia_card()
+
+
+def has_nvidia_card() -> bool:
+    return any(_DEVICE_FILES.glob(_NVIDIA_CARDS))
 
 
 def mapped_files() -> set[str]:

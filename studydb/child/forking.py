@@ -1,10 +1,11 @@
 """
 Fork children on request, for the fork server and for templates.
 
-A request is a number and a kind, with three descriptors: the child's channel, stdout, stderr. The
-replies are frames: `Forked`, `Refused` or `Outdated`, and `Exited` once a child and its process
-group have ended. When the parent of the forking process dies, all descendants of the forking
-process are killed.
+A request is a number and a kind, with three descriptors: the child's channel, stdout, stderr. More
+descriptors may follow, which the child and the programs that it starts keep open: the locks of its
+devices. The forking process itself closes all of them after the fork. The replies are frames:
+`Forked`, `Refused` or `Outdated`, and `Exited` once a child and its process group have ended. When
+the parent of the forking process dies, all descendants of the forking process are killed.
 """
 
 import errno
@@ -16,7 +17,7 @@ import struct
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from enum import IntEnum
 from typing import NoReturn
@@ -34,8 +35,14 @@ from studydb.processes import (
     start_of,
 )
 
-REQUEST = struct.Struct("!QB")
+REQUEST = struct.Struct("!QBB")
+"""The number of a request, the kind of the child, and the number of descriptors that come."""
+
 DESCRIPTORS_PER_REQUEST = 3
+"""The least number of descriptors: the child's channel, stdout and stderr."""
+
+MOST_DESCRIPTORS = 250
+"""The most descriptors of a request; Linux passes 253 with one message."""
 
 CHILD_ID_VARIABLE = "STUDYDB_CHILD"
 """The environment variable of a child's request number; the child's descendants inherit it."""
@@ -172,14 +179,15 @@ class ForkingServer:
     def _on_request(self) -> None:
         try:
             request, descriptors, _, _ = socket.recv_fds(
-                self._control, REQUEST.size, DESCRIPTORS_PER_REQUEST
+                self._control, REQUEST.size, MOST_DESCRIPTORS
             )
         except OSError:
             self._end()
         if len(request) < REQUEST.size:
             self._end()
-        number, kind = REQUEST.unpack(request)
+        number, kind, n_descriptors = REQUEST.unpack(request)
         try:
+            _check_number(descriptors, n_descriptors)
             reply = self._answer(number, ChildKind(kind), descriptors)
         except OSError as cause:
             reply = Refused(number, cause.strerror or str(cause), cause.errno)
@@ -205,8 +213,6 @@ class ForkingServer:
             self._end()
 
     def _fork(self, number: int, kind: ChildKind, descriptors: Sequence[int]) -> int:
-        if len(descriptors) < DESCRIPTORS_PER_REQUEST:  # the limit of open files is reached
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         # Without this, a signal to the child just after the fork would run the server's handlers.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
@@ -232,13 +238,15 @@ class ForkingServer:
                 signal.signal(other, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-            job, stdout, stderr = descriptors
+            job, stdout, stderr, *kept = descriptors
             os.dup2(stdout, 1)
             os.dup2(stderr, 2)
             for inherited in (self._control, self._wakeup, self._alarm):
                 inherited.close()
-            _close_all_but(job)
+            _close_all_but({job, *kept})
             os.set_inheritable(job, False)
+            for descriptor in kept:
+                os.set_inheritable(descriptor, True)
             os.environ[CHILD_ID_VARIABLE] = str(number)
             self._begin[kind](Channel(socket.socket(fileno=job)))
         except BaseException:  # noqa: BLE001  the child must not return into the server's loop
@@ -289,15 +297,21 @@ class ForkingServer:
         os._exit(0)
 
 
+def _check_number(descriptors: Sequence[int], sent: int) -> None:
+    """Refuse a request of whose descriptors some were lost: a child would lack its locks."""
+    if len(descriptors) < max(sent, DESCRIPTORS_PER_REQUEST):  # the limit of open files is reached
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
 def _owner_of(pid: int) -> int | None:
     name = f"{CHILD_ID_VARIABLE}=".encode()
     values = [entry[len(name) :] for entry in environment_of(pid) if entry.startswith(name)]
     return int(values[0]) if values and values[0].isdigit() else None
 
 
-def _close_all_but(kept: int) -> None:
+def _close_all_but(kept: Container[int]) -> None:
     for name in os.listdir("/dev/fd"):  # noqa: PTH208  names, not paths
         descriptor = int(name)
-        if descriptor > 2 and descriptor != kept:  # noqa: PLR2004  2 is stderr
+        if descriptor > 2 and descriptor not in kept:  # noqa: PLR2004  2 is stderr
             with suppress(OSError):
                 os.close(descriptor)

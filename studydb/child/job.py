@@ -28,6 +28,10 @@ class TrainableImport:
         workdirs: The worker's working directory, where the child runs. If `signed`, the study's
             working directory follows.
         stores: The study's stores, for the objects that are bound to the trainable.
+        environment: Variables that the process sets before the import, such as those of the visible
+            devices. A process that has imported the trainable runs no attempt with other ones.
+        holds_devices: Whether the attempt holds devices, or may be forked from a template for such
+            attempts.
     """
 
     study_uuid: str
@@ -35,6 +39,8 @@ class TrainableImport:
     signed: bool
     workdirs: tuple[str, ...]
     stores: Stores = field(default_factory=partial(Stores, INLINE))
+    environment: dict[str, str] = field(default_factory=dict)
+    holds_devices: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,9 @@ class Job:
             reports do not wait for a decision.
         last_step: The step at which the scheduler completes a trial; None if there is none.
         may_keep: Whether the process may wait for another attempt after this one.
+        memory_bytes: The limit of the attempt's memory; None for no limit.
+        cgroup: The folder of the cgroup that has this limit, and which the process enters; None to
+            limit each process.
     """
 
     to_import: TrainableImport
@@ -83,6 +92,8 @@ class Job:
     next_decision_step: int | None = None
     last_step: int | None = None
     may_keep: bool = False
+    memory_bytes: int | None = None
+    cgroup: str | None = None
 
     @property
     def start_step(self) -> int:

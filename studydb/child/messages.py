@@ -66,9 +66,15 @@ class Reported(Struct, frozen=True, tag="report"):
 
 
 class Began(Struct, frozen=True, tag="began"):
-    """The user's function starts; `at_s` is the time by the host's monotonic clock."""
+    """
+    The user's function starts; `at_s` is the time by the host's monotonic clock.
+
+    Attributes:
+        warm_with_devices: Whether the trainable allows trials that hold devices to start warm.
+    """
 
     at_s: float
+    warm_with_devices: bool = False
 
 
 class FlushAsked(Struct, frozen=True, tag="flush"):

@@ -43,7 +43,7 @@ from studydb.domain.errors import (
 )
 from studydb.domain.failures import Failure, failure_of
 from studydb.domain.records import Start, TrainableKind
-from studydb.processes import STOP_SIGNALS
+from studydb.processes import STOP_SIGNALS, limit_memory
 from studydb.trainables import (
     ClassRun,
     CommandFailed,
@@ -61,7 +61,10 @@ PROGRAM = "studydb worker"
 """The only item of `sys.argv` in a trial: argparse finds no arguments, and shows this name."""
 
 START_ATTRIBUTE = "studydb_start"
-"""An attribute of the trainable; if it is "fresh", each attempt imports the trainable."""
+"""
+An attribute of the trainable. If it is "fresh", each attempt imports the trainable. If it is
+"warm", also attempts that hold devices may be forked from a process that has imported it.
+"""
 
 _DESCRIPTORS = 3
 """With the next attempt come its channel, stdout and stderr."""
@@ -209,6 +212,8 @@ class _TrialProcess:
         if staleness is not None and staleness.reason_after_trial():
             return Ended(End.NOT_REUSED)
         try:
+            if job.memory_bytes is not None:
+                limit_memory(job.memory_bytes, job.cgroup)
             if self._function is None or self._has_object:
                 prepare(job.to_import)
             trial = RunningTrial(job, self._channel, _restored(job))
@@ -231,7 +236,7 @@ class _TrialProcess:
         # Without a seed, all children, as copies of one process, would get the same random numbers.
         _seed(job.seed)
         with suppress(OSError):  # the next report notices that the worker is gone
-            self._channel.send(write(Began(time.monotonic())))
+            self._channel.send(write(Began(time.monotonic(), starts_warm_with_devices(function))))
         ended = _call(self._run or function, trial)
         trial.settle()
         trial.close()
@@ -299,15 +304,21 @@ def reason_for_fresh_starts(function: Callable[..., Any]) -> str | None:
     return f"its {START_ATTRIBUTE} asks for fresh starts" if asks else None
 
 
+def starts_warm_with_devices(function: Callable[..., Any]) -> bool:
+    """Whether the import of this trainable touches no device, as its author says."""
+    return bool(getattr(function, START_ATTRIBUTE, None) == Start.WARM)
+
+
 def prepare(to_import: TrainableImport) -> None:
     """
-    Set working directory, arguments and random generators for the import of the trainable.
+    Set variables, directory, arguments and random generators for the import of the trainable.
 
     The seed is the study's UUID, so that an import gets the same random numbers in each process.
 
     Raises:
         TrainableError: The worker's working directory cannot be entered.
     """
+    os.environ.update(to_import.environment)
     workdir = to_import.workdirs[0]
     try:
         os.chdir(workdir)

@@ -5,7 +5,8 @@ The fork server starts a template like any other child: without credentials, in 
 with its output captured. The first message on the channel names the trainable to import. The
 template answers whether it is usable, and then takes requests over the same socket, as the fork
 server does. A template is usable if it may be forked (see `fork_safety`) and the trainable does not
-demand fresh starts (`train.studydb_start = "fresh"`).
+demand fresh starts (`train.studydb_start = "fresh"`). For attempts that hold devices, the trainable
+must also allow warm starts (`train.studydb_start = "warm"`).
 """
 
 import atexit
@@ -14,8 +15,10 @@ import os
 import time
 import traceback
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from msgspec import Struct, msgpack
 
@@ -77,7 +80,9 @@ def _serve(channel: Channel) -> int:
         traceback.print_exc()
         _answer(channel, Unusable(f"its import raised {type(cause).__name__}"))
         return 1
-    reason = run.reason_for_fresh_starts(function) or fork_safety.reason_against(before)
+    reason = _reason_against(function, to_import) or fork_safety.reason_against(
+        before, uses_devices=to_import.holds_devices
+    )
     if reason is not None:
         _answer(channel, Unusable(reason))
         return 0
@@ -96,6 +101,12 @@ def _serve(channel: Channel) -> int:
         outdated=staleness.reason,
         at_end=atexit._run_exitfuncs,  # noqa: SLF001  the functions that the import has registered
     ).serve()
+
+
+def _reason_against(function: Callable[..., Any], to_import: TrainableImport) -> str | None:
+    if to_import.holds_devices and not run.starts_warm_with_devices(function):
+        return f"its {run.START_ATTRIBUTE} does not allow warm starts of trials with devices"
+    return run.reason_for_fresh_starts(function)
 
 
 def _begin(imported: run.Imported, name: str, channel: Channel) -> None:

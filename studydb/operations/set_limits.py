@@ -47,5 +47,5 @@ def _check(study: Study, name: str, old: Any, new: Any) -> None:
     if isinstance(old, CostLimit) and old.metric != new.metric:
         raise NotAllowed(
             f"The cost of study {study.name!r} is counted in {old.metric!r}, not in "
-            f"{new.metric!r}; write cost_limit={old.metric}<={new.most:g}."
+            f"{new.metric!r}; write cost_limit={old.metric}<={new.most!r}."
         )

@@ -154,6 +154,9 @@ class _Run:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
+                # It gets the locks of its devices, the only ones that are inheritable: it uses the
+                # devices, and its children may outlive this process.
+                close_fds=False,
                 process_group=0,
                 preexec_fn=lambda: die_with_parent(signal.SIGKILL, runner),  # noqa: PLW1509  the runner has one thread
             )

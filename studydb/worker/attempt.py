@@ -49,6 +49,7 @@ from studydb.trainables import provenance
 from studydb.worker.attempt_output import AttemptOutput
 from studydb.worker.children import ChildProcess
 from studydb.worker.equipment import Equipment
+from studydb.worker.holdings import NOTHING_HELD, Holdings
 from studydb.worker.host import START_PAUSES_S, host_error, oom_kills
 from studydb.worker.slot_processes import SlotProcesses
 from studydb.worker.templates import Started, Template
@@ -104,13 +105,23 @@ class Attempt:
     """
     Runs a claimed trial until the attempt ends.
 
+    Args:
+        holdings: The devices and the memory of the trial; the caller releases them at the end.
+
     Attributes:
         process: Facts about the child process for the attempt's row; None until the child ends.
         last_value: The last reported value of the study's metric; None before the first report.
     """
 
-    def __init__(self, equipment: Equipment, held: HeldAttempt, processes: SlotProcesses) -> None:
+    def __init__(
+        self,
+        equipment: Equipment,
+        held: HeldAttempt,
+        processes: SlotProcesses,
+        holdings: Holdings = NOTHING_HELD,
+    ) -> None:
         self._equipment, self._held, self._processes = equipment, held, processes
+        self._holdings = holdings
         self._progress = _Progress()
         self._stores = Stores(INLINE)
         self._to_import: TrainableImport | None = None
@@ -135,9 +146,10 @@ class Attempt:
         """
         checkpoint = self._held.claim.checkpoint
         try:
-            self._to_import, self._stores = self._equipment.code.read()
+            to_import, self._stores = self._equipment.code.read()
         except (NotAllowed, TrainableError, Untrusted) as error:
             return self._stop_claiming(str(error), failure_of(error))
+        self._to_import = self._holdings.show(to_import)
         while True:
             usable = self._equipment.checkpoints.newest(self._held, checkpoint, self._stores)
             outcome = self._run_child(usable[1] if usable else None)
@@ -169,6 +181,7 @@ class Attempt:
             except OSError as error:
                 return self._give_up(host_error("start the process of a trial", error))
             child, self._start, self._start_s = started.child, started.start, None
+            self._holdings.give_to(child)
             self._provenance = provenance(self._code.trainable, self._code.workdirs)
             self._template = started.template
             try:
@@ -201,7 +214,10 @@ class Attempt:
             output = self._equipment.pump.open(directory, append=self._is_restart)
             try:
                 started = self._processes.spawn(
-                    self._job(restore, scratch), output, fresh=self._fresh
+                    self._holdings.limit(self._job(restore, scratch)),
+                    output,
+                    fresh=self._fresh,
+                    descriptors=self._holdings.grant.descriptors,
                 )
             except BaseException:
                 output.finish()
@@ -248,7 +264,7 @@ class Attempt:
                 claim.lease.bracket, restore.step if restore else 0
             ),
             last_step=last_step(study.scheduler),
-            may_keep=self._equipment.options.warm_starts,
+            may_keep=self._equipment.options.warm_starts and self._holdings.may_be_kept,
         )
 
     @property
@@ -384,6 +400,8 @@ class Attempt:
         if isinstance(message, Began):
             waited_s = time.monotonic() - self._claimed_s
             self._start_s = min(max(0.0, message.at_s - self._claimed_s), waited_s)
+            if message.warm_with_devices:
+                self._equipment.templates.allow_devices(self._code.trainable)
             return
         self._progress.began = True
         if self._template is not None:
@@ -469,7 +487,9 @@ class Attempt:
             return Outcome(Reason.PREEMPTED)
         how = f"The process of the trial {exit_ or 'closed its channel and hung'}."
         was_killed = exit_ is not None and exit_.signal == signal.SIGKILL
-        if was_killed and oom_kills() > progress.oom_kills:
+        if out_of_memory := self._holdings.why_killed():
+            how = f"{out_of_memory} {how}"
+        elif was_killed and oom_kills() > progress.oom_kills:
             how += (
                 " The kernel, out of memory, has killed a process of this host, perhaps this one."
             )
@@ -480,7 +500,7 @@ class Attempt:
             case End.COMPLETED:
                 return Outcome(Reason.COMPLETED)
             case End.FAILED:
-                return Outcome(Reason.FAILED, ended.failure)
+                return Outcome(Reason.FAILED, self._holdings.explain(ended.failure))
             case End.PREEMPTED if not self._was_asked_to_stop():
                 how = "The trial received a stop signal that its worker had not sent."
                 return Outcome(Reason.LOST, ended.failure or Failure("Terminated", how))
@@ -534,7 +554,8 @@ class Attempt:
 
     def _may_keep(self, ended: Ended) -> bool:
         is_orderly = ended.end in (End.COMPLETED, End.STOPPED) and ended.failure is None
-        is_reusable = self._code.trainable.kind != TrainableKind.COMMAND
+        is_command = self._code.trainable.kind == TrainableKind.COMMAND
+        is_reusable = not is_command and self._holdings.may_be_kept
         is_allowed = self._equipment.options.warm_starts and is_reusable
         # A stopping worker keeps the process, too; its slot ends it once the trial's end is stored.
         return ended.kept and is_orderly and is_allowed and not self._held.is_lost

@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -197,9 +197,20 @@ class Forker:
         with self._lock:
             return not self._children
 
-    def spawn(self, kind: ChildKind, first: Frame, *, stdout: int, stderr: int) -> ChildProcess:
+    def spawn(
+        self,
+        kind: ChildKind,
+        first: Frame,
+        *,
+        stdout: int,
+        stderr: int,
+        descriptors: Sequence[int] = (),
+    ) -> ChildProcess:
         """
         Start a child, and send the first message to the child.
+
+        Args:
+            descriptors: More descriptors that the child and its programs keep open.
 
         Raises:
             ForkerDied: The server has ended.
@@ -211,7 +222,7 @@ class Forker:
         child = ChildProcess(Channel(ours, send_timeout_s=_SEND_TIMEOUT_S))
         try:
             with theirs:
-                self._ask(child, kind, [theirs.fileno(), stdout, stderr])
+                self._ask(child, kind, [theirs.fileno(), stdout, stderr, *descriptors])
             child.wait_started()
             self._send_first(child, first)
         except (FrameError, OSError, TemplateOutdated) as cause:
@@ -237,7 +248,8 @@ class Forker:
             number = next(_numbers)
             self._children[number] = child
             try:
-                socket.send_fds(self._socket, [REQUEST.pack(number, kind)], descriptors)
+                request = REQUEST.pack(number, kind, len(descriptors))
+                socket.send_fds(self._socket, [request], descriptors)
             except OSError as cause:
                 self.dead = True
                 raise ForkerDied(f"The forking process cannot be reached: {cause}.") from cause

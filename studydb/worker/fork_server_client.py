@@ -6,8 +6,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import studydb
@@ -169,25 +171,30 @@ class ForkServer:
         _kill_descendants_of_dead_workers()
         self._living()
 
-    def spawn(self, job: Job, *, stdout: int, stderr: int) -> ChildProcess:
+    def spawn(
+        self, job: Job, *, stdout: int, stderr: int, descriptors: Sequence[int] = ()
+    ) -> ChildProcess:
         """
         Start the process of one attempt; the process imports the trainable itself.
 
         Args:
             stdout, stderr: Descriptors for the process's output; the caller closes them.
+            descriptors: The locks of the attempt's devices, which the process inherits.
 
         Raises:
             OSError: No process can be started.
             FrameError: The job is too large.
         """
-        return self.fork(ChildKind.ATTEMPT, write_job(job), stdout=stdout, stderr=stderr)
+        return self.fork(
+            ChildKind.ATTEMPT, write_job(job), stdout=stdout, stderr=stderr, descriptors=descriptors
+        )
 
-    def fork(self, kind: ChildKind, first: Frame, *, stdout: int, stderr: int) -> ChildProcess:
-        """Start a child of any kind, and send it `first`; the errors are those of `spawn`."""
+    def fork(self, kind: ChildKind, first: Frame, **descriptors: Any) -> ChildProcess:
+        """Start a child of any kind, and send it `first`; see `Forker.spawn` and `spawn`."""
         try:
-            return self._living().forker.spawn(kind, first, stdout=stdout, stderr=stderr)
+            return self._living().forker.spawn(kind, first, **descriptors)
         except ForkerDied:
-            return self._living().forker.spawn(kind, first, stdout=stdout, stderr=stderr)
+            return self._living().forker.spawn(kind, first, **descriptors)
 
     def _living(self) -> _Server:
         with self._lock:

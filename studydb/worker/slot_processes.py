@@ -1,6 +1,7 @@
 """The processes of one slot: the process of its last trial, if that may go on, or a new one."""
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -35,14 +36,23 @@ class SlotProcesses:
         self._templates, self._interruption, self._grace_s = templates, interruption, grace_s
         self._idle: _Idle | None = None
 
-    def spawn(self, job: Job, output: AttemptOutput, *, fresh: bool = False) -> Started:
+    def spawn(
+        self,
+        job: Job,
+        output: AttemptOutput,
+        *,
+        fresh: bool = False,
+        descriptors: Sequence[int] = (),
+    ) -> Started:
         """Start an attempt, in the process that waits if there is one; see `Templates.spawn`."""
         if self._idle is not None and self._idle.code != job.to_import:
-            self.close()  # the study was given other code
+            self.close()  # the study was given other code, or the trial other devices
         idle, self._idle = self._idle, None
         if idle is not None and self._take(idle, job, output):
             return replace(idle.started, is_reused=True)
-        return self._templates.spawn(job, stdout=output.stdout, stderr=output.stderr, fresh=fresh)
+        return self._templates.spawn(
+            job, stdout=output.stdout, stderr=output.stderr, fresh=fresh, descriptors=descriptors
+        )
 
     def keep(self, started: Started, code: TrainableImport, output: AttemptOutput) -> None:
         """Keep a process that has imported `code`; its output goes to the earlier log."""

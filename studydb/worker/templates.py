@@ -2,13 +2,13 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from studydb.child.channel import FrameError
 from studydb.child.forking import ChildKind
-from studydb.child.job import Job, write_job
+from studydb.child.job import Job, TrainableImport, write_job
 from studydb.child.template import Ready, Unusable, read_readiness, write_import
 from studydb.domain.records import Start, Trainable, TrainableKind
 from studydb.worker.attempt_output import AttemptOutput, OutputPump
@@ -60,14 +60,16 @@ class Template:
     One template process, ready to be forked.
 
     Attributes:
+        to_import: What the process has imported, with the environment of the import.
         is_proven: Whether an attempt forked from the template has reported or ended.
         has_forked: Whether any attempt was forked from the template.
-        trainable_uuid: The trainable that the process has imported.
         used_s: When an attempt was last started or seen running, by the monotonic clock.
     """
 
-    def __init__(self, process: ChildProcess, output: AttemptOutput, trainable_uuid: str) -> None:
-        self._process, self._output, self.trainable_uuid = process, output, trainable_uuid
+    def __init__(
+        self, process: ChildProcess, output: AttemptOutput, to_import: TrainableImport
+    ) -> None:
+        self._process, self._output, self.to_import = process, output, to_import
         self._forker = Forker(
             process.channel.detach(),
             is_gone=lambda: process.exit is not None,
@@ -84,10 +86,18 @@ class Template:
     def is_idle(self) -> bool:
         return self._forker.is_idle
 
-    def spawn(self, job: Job, *, stdout: int, stderr: int) -> ChildProcess:
+    def spawn(
+        self, job: Job, *, stdout: int, stderr: int, descriptors: Sequence[int] = ()
+    ) -> ChildProcess:
         """Start the process of one attempt; the errors are those of `Forker.spawn`."""
         self.used_s = time.monotonic()
-        return self._forker.spawn(ChildKind.ATTEMPT, write_job(job), stdout=stdout, stderr=stderr)
+        return self._forker.spawn(
+            ChildKind.ATTEMPT,
+            write_job(job),
+            stdout=stdout,
+            stderr=stderr,
+            descriptors=descriptors,
+        )
 
     def kill(self) -> None:
         """Kill the process; the attempts forked from it end with it."""
@@ -106,14 +116,22 @@ class Template:
         self._process.wait()
 
 
+_Key = tuple[bool, tuple[tuple[str, str], ...]]
+
+
+def _key_of(to_import: TrainableImport) -> _Key:
+    """What the templates of one trainable differ by: devices, and the variables of the import."""
+    return to_import.holds_devices, tuple(sorted(to_import.environment.items()))
+
+
 class Templates:
     """
     Starts attempts: from a template if that is safe, else fresh; slots may share this object.
 
-    A template is made at the first attempt, and replaced when a source file has changed or the
-    template has grown. If a template is unsafe, or hangs or dies in its import, a line is printed
-    and all starts are fresh. Attempts that run a command, or a trainable that `adopt` has replaced,
-    start fresh.
+    A template is made at the first attempt in an environment, and replaced when a source file has
+    changed or the template has grown. If a template is unsafe, or hangs or dies in its import, a
+    line is printed and all starts are fresh. Attempts that run a command, or a trainable that
+    `adopt` has replaced, start fresh. So do attempts that hold devices, until `allow_devices`.
 
     Args:
         directory: The folder for the output of imports.
@@ -136,11 +154,21 @@ class Templates:
         self._say, self._is_stopping = say, is_stopping
         self._adopted: str | None = None
         self._lock = threading.Lock()
-        self._template: Template | None = None
+        self._templates: dict[_Key, Template] = {}
+        self._may_hold_devices: str | None = None
+        self._without_devices: str | None = None
         self._retired: list[Template] = []
         self._n_deaths = self._n_outdated = 0
 
-    def spawn(self, job: Job, *, stdout: int, stderr: int, fresh: bool = False) -> Started:
+    def spawn(
+        self,
+        job: Job,
+        *,
+        stdout: int,
+        stderr: int,
+        fresh: bool = False,
+        descriptors: Sequence[int] = (),
+    ) -> Started:
         """
         Start the process of one attempt.
 
@@ -148,6 +176,7 @@ class Templates:
             job: Describes the attempt.
             stdout, stderr: Descriptors for the process's output; the caller closes them.
             fresh: Whether the process must import the trainable itself.
+            descriptors: The locks of the attempt's devices, which the process inherits.
 
         Raises:
             OSError: No process can be started.
@@ -159,7 +188,9 @@ class Templates:
                 if template is None:
                     break
                 try:
-                    child = template.spawn(job, stdout=stdout, stderr=stderr)
+                    child = template.spawn(
+                        job, stdout=stdout, stderr=stderr, descriptors=descriptors
+                    )
                     template.has_forked = True
                     return Started(child, template)
                 except TemplateOutdated as cause:
@@ -167,17 +198,22 @@ class Templates:
                 except (ForkerDied, TimeoutError):
                     template.kill()
                     with self._lock:
-                        if self._template is template:
-                            self._drop_dead()
-        return Started(self._forkserver.spawn(job, stdout=stdout, stderr=stderr), None)
+                        if template in self._templates.values():
+                            self._drop_dead(template)
+        child = self._forkserver.spawn(job, stdout=stdout, stderr=stderr, descriptors=descriptors)
+        return Started(child, None)
+
+    def allow_devices(self, trainable: Trainable) -> None:
+        """From now on start attempts of this trainable warm although they hold devices."""
+        if self._enabled and trainable.uuid != self._without_devices:
+            self._may_hold_devices = trainable.uuid
 
     def adopt(self, trainable: Trainable) -> None:
         """From now on start warm only attempts of this trainable, which replaces another one."""
         self._adopted = trainable.uuid  # a slot that imports the former one gives up, and unlocks
         with self._lock:
-            if self._template is not None:
-                self._retired.append(self._template)
-            self._template, self._enabled = None, self._allowed
+            self._retired += self._templates.values()
+            self._templates, self._enabled = {}, self._allowed
             self._n_deaths = self._n_outdated = 0
         self.close_retired()
 
@@ -191,22 +227,21 @@ class Templates:
         template = started.template
         if template is None or template.is_proven:
             return False
-        if not self._is_replaced(template.trainable_uuid):
+        if not self._is_replaced(template.to_import.trainable.uuid):
             self._disable(reason)
         self._retire(template, None)
         return True
 
     def drop_idle(self) -> None:
-        """End unused retired templates, and the current template if it was idle for `IDLE_S`."""
+        """End unused retired templates, and current templates that were idle for `IDLE_S`."""
         if not self._lock.acquire(blocking=False):  # another slot is making a template
             return
         try:
-            template = self._template
-            if template is not None and not template.is_idle:
-                template.used_s = time.monotonic()
-            elif template is not None and time.monotonic() - template.used_s >= IDLE_S:
-                self._retired.append(template)
-                self._template = None
+            for key, template in list(self._templates.items()):
+                if not template.is_idle:
+                    template.used_s = time.monotonic()
+                elif time.monotonic() - template.used_s >= IDLE_S:
+                    self._retired.append(self._templates.pop(key))
         finally:
             self._lock.release()
         self.close_retired()
@@ -215,26 +250,32 @@ class Templates:
         """End all templates, and the attempts forked from them."""
         with self._lock:
             self._allowed = self._enabled = False
-            templates = [*self._retired, *filter(None, [self._template])]
-            self._retired, self._template = [], None
+            templates = [*self._retired, *self._templates.values()]
+            self._retired, self._templates = [], {}
         for template in templates:
             template.close()
 
     def _usable(self, job: Job) -> Template | None:
-        trainable = job.to_import.trainable
+        trainable, key = job.to_import.trainable, _key_of(job.to_import)
+        if trainable.kind == TrainableKind.COMMAND:
+            return None
+        if job.to_import.holds_devices and self._may_hold_devices != trainable.uuid:
+            return None
         with self._lock:  # other slots wait for the same import
-            if trainable.kind == TrainableKind.COMMAND:
-                return None
             if self._is_replaced(trainable.uuid):
                 return None
-            if self._template is not None and self._template.is_dead:
-                self._drop_dead()
-            if self._template is None and self._enabled:
-                self._template = self._make(job)
-            if not self._enabled or self._template is None:
+            template = self._templates.get(key)
+            if template is not None and template.is_dead:
+                self._drop_dead(template)
+                template = None
+            if template is None and self._enabled:
+                template = self._make(job)
+                if template is not None:
+                    self._templates[key] = template
+            if not self._enabled or template is None:
                 return None
-            self._template.used_s = time.monotonic()  # keep `drop_idle` from ending the template
-            return self._template
+            template.used_s = time.monotonic()  # keep `drop_idle` from ending the template
+            return template
 
     def _is_replaced(self, trainable_uuid: str) -> bool:
         return self._adopted not in (None, trainable_uuid)
@@ -255,13 +296,16 @@ class Templates:
         output.release()
         reason = self._await(process, trainable_uuid)
         if reason is None:
-            return Template(process, output, trainable_uuid)
+            return Template(process, output, job.to_import)
         process.kill()
         process.wait()
         process.channel.close()
         output.finish()
         if not self._is_stopping() and not self._is_replaced(trainable_uuid):
-            self._disable(reason)
+            if job.to_import.holds_devices:
+                self._disable_devices(trainable_uuid, reason)
+            else:
+                self._disable(reason)
         return None
 
     def _await(self, process: ChildProcess, trainable_uuid: str) -> str | None:
@@ -289,11 +333,15 @@ class Templates:
             self._enabled = False
             self._say(f"each trial imports the trainable anew, because {reason}")
 
+    def _disable_devices(self, trainable_uuid: str, reason: str) -> None:
+        self._may_hold_devices, self._without_devices = None, trainable_uuid
+        self._say(f"each trial with devices imports the trainable anew, because {reason}")
+
     def _retire(self, template: Template, why: str | None) -> None:
         """Fork no more attempts from a template; end it after its last attempt."""
         with self._lock:
-            if self._template is template:
-                self._template = None
+            if template in self._templates.values():
+                del self._templates[_key_of(template.to_import)]
                 self._retired.append(template)
                 self._n_outdated = 0 if template.has_forked else self._n_outdated + 1
                 if self._n_outdated >= DEATHS_LIMIT:
@@ -302,10 +350,8 @@ class Templates:
                     self._say(f"{why}; a new process imports the trainable")
         self.close_retired()
 
-    def _drop_dead(self) -> None:
-        assert self._template is not None
-        self._retired.append(self._template)
-        self._template = None
+    def _drop_dead(self, template: Template) -> None:
+        self._retired.append(self._templates.pop(_key_of(template.to_import)))
         self._n_deaths += 1
         if self._n_deaths >= DEATHS_LIMIT:
             self._disable(f"{self._n_deaths} processes that had imported it have died")

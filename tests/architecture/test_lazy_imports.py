@@ -1,5 +1,6 @@
 """Trial processes load neither SQLAlchemy nor a database driver, and `import studydb` is light."""
 
+import ast
 import json
 import os
 import socket
@@ -9,6 +10,8 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+
+import studydb
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,6 +53,15 @@ def test_study_in_a_file_loads_no_psycopg(sqlite_url):
 
     assert "sqlalchemy" in packages(loaded)
     assert "psycopg" not in packages(loaded)
+
+
+def test_every_public_name_of_studydb_is_imported_for_type_checkers():
+    tree = ast.parse((ROOT / "studydb" / "__init__.py").read_text())
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+
+    imported = {alias.asname for node in imports for alias in node.names}
+
+    assert set(studydb.__all__) - {"Trial"} <= imported  # Trial is another name of RunningTrial
 
 
 def test_every_public_name_of_studydb_exists():

@@ -121,11 +121,12 @@ def test_values_of_wide_views_are_integers_doubles_or_texts(database):
         "flag": choice([True, False]),
         "mixed": choice(texts),
         "ratio": choice([1, 0.5]),
+        "late": choice([*range(1000), "text"]),
     }
     study = arrange.new_study(database, name="typed", space=Space.read(space), num_trials=None)
     for text in texts:
         given = {"log": 4, "size": 2**63 - 1, "wide": 1, "step": 2, "flag": True}
-        arrange.enqueued(database, study, n=2, mixed=text, ratio=1, **given)
+        arrange.enqueued(database, study, n=2, mixed=text, ratio=1, late="text", **given)
     make_wide_views(database, study)
 
     rows = wide_rows(database, "v_trial_typed")
@@ -133,7 +134,11 @@ def test_values_of_wide_views_are_integers_doubles_or_texts(database):
     integers = {"n": 2, "log": 4, "size": 2**63 - 1}
     doubles = {"wide": 1.0, "step": 2.0, "ratio": 1.0}
     for row in rows:
-        for kind, values in ((int, integers), (float, doubles), (str, {"flag": "true"})):
+        for kind, values in (
+            (int, integers),
+            (float, doubles),
+            (str, {"flag": "true", "late": "text"}),
+        ):
             assert {name: row[name] for name in values} == values
             assert {type(row[name]) for name in values} == {kind}
     mixed = [row["mixed"] for row in rows]

@@ -133,7 +133,10 @@ def start(fork_server: ForkServer, pump: OutputPump, tmp_path: Path) -> Iterator
             trainable,
             job.pop("signed", True),
             job.pop("workdirs", (str(tmp_path),)),
+            environment=job.pop("environment", {}),
+            holds_devices=bool(job.get("descriptors")),
         )
+        descriptors = job.pop("descriptors", ())
         defaults = {
             "to_import": to_import,
             "trial_uuid": str(uuid.uuid4()),
@@ -145,7 +148,12 @@ def start(fork_server: ForkServer, pump: OutputPump, tmp_path: Path) -> Iterator
             "scratch": str(directory / "scratch"),
             "store": "inline:",
         }
-        child = server.spawn(Job(**defaults | job), stdout=output.stdout, stderr=output.stderr)
+        child = server.spawn(
+            Job(**defaults | job),
+            stdout=output.stdout,
+            stderr=output.stderr,
+            descriptors=descriptors,
+        )
         output.release()
         attempts.append(Attempt(child, output, directory=directory, workdir=tmp_path))
         return attempts[-1]

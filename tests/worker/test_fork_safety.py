@@ -30,10 +30,8 @@ def test_open_accelerator_device_forbids_a_fork(monkeypatch, path):
 def test_loaded_libcuda_forbids_a_fork_if_a_gpu_is_present_and_visible(
     monkeypatch, tmp_path, visible, card, forbidden
 ):
-    (tmp_path / "nvidia0").touch()
-    monkeypatch.setattr(
-        fork_safety, "_NVIDIA_CARD", str(tmp_path / ("nvidia0" if card else "none"))
-    )
+    (tmp_path / ("nvidia3" if card else "nvidiactl")).touch()
+    monkeypatch.setattr(fork_safety, "_DEVICE_FILES", tmp_path)
     monkeypatch.setattr(fork_safety, "mapped_files", lambda: {"/usr/lib/libcuda.so.1"})
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:

@@ -54,8 +54,8 @@ class Warm:
             is_stopping=lambda: self.is_stopping,
         )
 
-    def spawn(self, job, *, stdout, stderr):
-        self.started.append(self.templates.spawn(job, stdout=stdout, stderr=stderr))
+    def spawn(self, job, **descriptors):
+        self.started.append(self.templates.spawn(job, **descriptors))
         return self.started[-1].child
 
     @property

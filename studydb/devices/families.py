@@ -1,0 +1,66 @@
+"""The makers' variables that tell a process which accelerators it may use."""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_NUMBER_OR_UUID = re.compile(r"[0-9]{1,4}|(?:GPU|MIG)-[0-9A-Za-z][0-9A-Za-z/-]{0,99}")
+_NUMBER_OF_TILE = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4})*")
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """
+    Devices whose visibility one variable controls.
+
+    Attributes:
+        variable: The variable with the visible devices, separated by commas.
+        device_file: A file that exists on hosts with such a device.
+        nothing: The variable's value by which a process sees no device.
+        entry: What a valid entry looks like. A runtime ignores all entries from the first invalid
+            one on, such as the "NoDevFiles" that Slurm has written.
+    """
+
+    variable: str
+    device_file: str
+    nothing: str
+    entry: re.Pattern[str] = _NUMBER_OR_UUID
+
+    def entries(self, value: str) -> tuple[str, ...]:
+        """Return the entries of the variable's value, in order, up to the first invalid one."""
+        found: list[str] = []
+        for entry in value.split(","):
+            if not self.entry.fullmatch(entry.strip()):
+                break
+            found.append(entry.strip())
+        return tuple(dict.fromkeys(found))
+
+
+CUDA = Family("CUDA_VISIBLE_DEVICES", "/dev/nvidiactl", nothing="")
+
+FAMILIES = (
+    CUDA,
+    Family("HIP_VISIBLE_DEVICES", "/dev/kfd", nothing="-1"),
+    Family("ROCR_VISIBLE_DEVICES", "/dev/kfd", nothing="-1"),
+    # The specification gives an empty mask the meaning "all devices".
+    Family("ZE_AFFINITY_MASK", "/dev/dri", nothing="-1", entry=_NUMBER_OF_TILE),
+)
+
+
+def family_here(environ: Mapping[str, str] = os.environ) -> Family:
+    """
+    Choose the family of this host's devices.
+
+    Slurm may set the variables of all makers, with the same entries. Only one of them is to be
+    changed: the entries of HIP_VISIBLE_DEVICES number what ROCR_VISIBLE_DEVICES leaves.
+
+    Returns:
+        The first family whose variable is set and whose device file exists; else the first whose
+        variable is set; else the first whose device file exists; else CUDA.
+    """
+    named = [family for family in FAMILIES if family.variable in environ]
+    present = [family for family in FAMILIES if Path(family.device_file).exists()]
+    both = [family for family in named if family in present]
+    return next(iter([*both, *named, *present]), CUDA)

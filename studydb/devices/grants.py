@@ -1,0 +1,229 @@
+"""The devices that a worker offers, and those that one trial holds."""
+
+import os
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+from studydb.devices import nvidia_smi
+from studydb.devices.discovery import Device, Offer, find_devices
+from studydb.devices.families import CUDA
+from studydb.devices.lock_files import WHOLE, LockFile, lock_directory, turn
+from studydb.processes import exists, has_host_pids, session_of
+
+RELEASE_S = 10.0
+"""How long to wait until the driver has freed what the processes of a trial have used."""
+
+_PAUSE_S = 0.25
+
+
+@dataclass(eq=False)
+class DeviceGrant:
+    """
+    The devices, or the part of one, that a trial holds until `release`.
+
+    Attributes:
+        names: The entries of the devices, as the worker has inherited, found or read them.
+        variables: What `environment` returns.
+        descriptors: The locks. The trial's process inherits them, so that the devices stay locked
+            until this process has ended, too, whatever becomes of the worker.
+    """
+
+    names: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    descriptors: tuple[int, ...] = ()
+    _cards: frozenset[str] = frozenset()
+    _leaders: set[int] = field(default_factory=set)
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that show the trial its devices, and no others."""
+        return dict(self.variables)
+
+    def run_by(self, pid: int) -> None:
+        """Record that this process, which leads a session, and its descendants use the devices."""
+        self._leaders.add(pid)
+
+    def release(self, *, patience_s: float = RELEASE_S) -> str | None:
+        """
+        Wait until the driver has freed the devices, and give them back.
+
+        Call this after the trial's processes have ended; a second call does nothing.
+
+        Returns:
+            None; or, if a process still used a device after `patience_s`, a line that names both.
+        """
+        try:
+            users = self._await_users(patience_s) if self._leaders else ()
+        finally:
+            for descriptor in self.descriptors:
+                with suppress(OSError):
+                    os.close(descriptor)
+            self.descriptors = ()
+            self._leaders.clear()
+        if not users:
+            return None
+        listed = ", ".join(f"process {pid} still uses {card}" for card, pid in users)
+        return f"{listed}, {patience_s:g} s after the end of the trial; the next trial may fail"
+
+    def _await_users(self, patience_s: float) -> tuple[tuple[str, int], ...]:
+        if not self._cards or not has_host_pids():
+            return ()
+        deadline_s = time.monotonic() + patience_s
+        while users := self._users():
+            if time.monotonic() >= deadline_s:
+                return users
+            time.sleep(_PAUSE_S)
+        return ()
+
+    def _users(self) -> tuple[tuple[str, int], ...]:
+        """Return the uses of these cards by the trial's processes, and by processes that ended."""
+        return tuple(
+            (card, pid)
+            for card, pid in nvidia_smi.list_users()
+            if card in self._cards and (session_of(pid) in self._leaders or not exists(pid))
+        )
+
+
+NO_DEVICES = DeviceGrant(variables=MappingProxyType({}))
+"""What a trial holds on a worker that hands out no devices: it sees what its worker sees."""
+
+
+class Devices:
+    """
+    The devices that a worker hands out; its slots share the object.
+
+    Args:
+        offer: The devices.
+        directory: Where the lock files are; None for no devices.
+    """
+
+    def __init__(self, offer: Offer, directory: Path | None = None) -> None:
+        self._offer, self._directory = offer, directory
+
+    @classmethod
+    def of(cls, asked: str, environ: Mapping[str, str] = os.environ) -> "Devices":
+        """
+        Find the devices of `--gpus`, and check that they can be locked.
+
+        Args:
+            asked: "auto", "none", or a list of indices and UUIDs.
+
+        Raises:
+            UsageError: A typed device does not exist, or the directory of the locks is wrong.
+            HostError: This host cannot lock devices.
+        """
+        offer = find_devices(asked, environ)
+        if not offer.devices:
+            return cls(offer)
+        devices = cls(offer, lock_directory(environ))
+        devices.free()
+        return devices
+
+    def offered(self) -> tuple[str, ...]:
+        """Return the entries of all devices, whether they are free or not."""
+        return tuple(device.name for device in self._offer.devices)
+
+    def free(self) -> float:
+        """
+        Return how many devices one trial can get now; if no device is free, the largest free part.
+
+        A later `take` may find less, because another worker has been faster.
+        """
+        with ExitStack() as opened:
+            sizes = [lock.free for lock in self._open_locks(opened)]
+        return float(sizes.count(WHOLE) or max(sizes, default=0) / WHOLE)
+
+    def take(self, gpus: float) -> DeviceGrant | None:
+        """
+        Lock devices for a trial, without waiting for other trials.
+
+        Args:
+            gpus: A whole number, or a part of one device. 0 hides the worker's devices.
+
+        Returns:
+            None if the devices are not free now, or another worker takes devices at the moment.
+
+        Raises:
+            HostError: A lock file cannot be used any more.
+        """
+        if self._directory is None or self._offer.family is None:
+            return None if gpus else NO_DEVICES
+        if not gpus:
+            return DeviceGrant(variables=self._variables(()))
+        if round(gpus * WHOLE) <= 0 or (gpus > 1 and gpus != int(gpus)):
+            raise ValueError(f"gpus is {gpus}; it is a whole number, or a part of 1.")
+        with turn(self._directory) as has_turn:
+            return self._take(gpus) if has_turn else None
+
+    def _take(self, gpus: float) -> DeviceGrant | None:
+        size, count = round(min(gpus, 1.0) * WHOLE), max(1, int(gpus))
+        with ExitStack() as opened:
+            sized = [(lock.free, lock) for lock in self._open_locks(opened)]
+            # A part comes from the fullest device that has room, so that others stay whole.
+            fitting = sorted((pair for pair in sized if pair[0] >= size), key=lambda pair: pair[0])
+            taken: list[_DeviceLock] = []
+            for _, lock in fitting:
+                if len(taken) < count and lock.take(size):
+                    taken.append(lock)
+            return self._grant(taken) if len(taken) == count else None
+
+    def _open_locks(self, opened: ExitStack) -> list["_DeviceLock"]:
+        if self._directory is None:
+            return []
+        return [
+            opened.enter_context(closing(_DeviceLock(device, self._directory)))
+            for device in self._offer.devices
+        ]
+
+    def _grant(self, taken: Sequence["_DeviceLock"]) -> DeviceGrant:
+        order = {device.name: n for n, device in enumerate(self._offer.devices)}
+        names = sorted((lock.device.name for lock in taken), key=order.__getitem__)
+        cards = {lock.device.card for lock in taken} - {None}
+        return DeviceGrant(
+            names=tuple(names),
+            variables=self._variables(names),
+            descriptors=tuple(copy for lock in taken for copy in lock.copies()),
+            _cards=frozenset(map(str, cards)) if self._offer.family is CUDA else frozenset(),
+        )
+
+    def _variables(self, names: Collection[str]) -> dict[str, str]:
+        family = self._offer.family
+        assert family is not None
+        settings = dict(self._offer.settings or {}) if names else {}
+        return {family.variable: ",".join(names) or family.nothing, **settings}
+
+
+class _DeviceLock:
+    """The lock of one device; that of a MIG instance also shares the lock of its card."""
+
+    def __init__(self, device: Device, directory: Path) -> None:
+        self.device = device
+        self._file = LockFile(directory, device.lock)
+        self._card: LockFile | None = None
+        if device.card_lock is not None:
+            try:
+                self._card = LockFile(directory, device.card_lock)
+            except BaseException:
+                self._file.close()
+                raise
+
+    @property
+    def free(self) -> int:
+        if self._card is not None and not self._card.can_share():
+            return 0
+        return self._file.free
+
+    def take(self, size: int) -> bool:
+        return (self._card is None or self._card.share()) and self._file.lock(size)
+
+    def copies(self) -> Iterator[int]:
+        """Yield descriptors that keep the locks after `close`."""
+        for file in filter(None, (self._file, self._card)):
+            yield os.dup(file.descriptor)
+
+    def close(self) -> None:
+        for file in filter(None, (self._file, self._card)):
+            file.close()

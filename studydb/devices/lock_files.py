@@ -1,0 +1,241 @@
+"""
+Lock files, by which the workers of all users, studies and databases of a host share its devices.
+
+A lock is an OFD lock (`man 2 fcntl_locking`) on a range of bytes. It belongs to an open file and
+not to a process: it lasts until the last descriptor of that open file is closed, in the worker and
+in the processes that have inherited the descriptor. So no lock outlives the processes that use the
+device, and none has to be removed after a crash. The files stay.
+"""
+
+import errno
+import fcntl
+import os
+import re
+import secrets
+import stat
+import struct
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from studydb.domain.errors import HostError, UsageError
+from studydb.settings import LOCK_DIR
+
+WHOLE = 1_000_000
+"""A device is locked as this many bytes, and a part of it as a part of them."""
+
+TURN_S = 1.0
+"""How long to wait for the worker that takes devices at this moment; it needs milliseconds."""
+
+_DIRECTORIES = ("/run/lock", "/tmp", "/var/tmp")  # noqa: S108  they are shared on purpose
+_SHARED = stat.S_ISVTX | stat.S_IRWXO
+"""Everybody may make files in such a directory, and nobody may remove those of others."""
+
+_TRIES = 100
+_PAUSE_S = 0.005
+_LOCK = struct.Struct("@hhqqi4x")  # struct flock: type, whence, start, length, pid
+
+
+def lock_directory(environ: Mapping[str, str] = os.environ) -> Path:
+    """
+    Choose the directory of the lock files.
+
+    The choice must not depend on the user: two workers with different directories would not exclude
+    each other. So a directory is used only if every user may make files in it.
+
+    Raises:
+        UsageError: The directory that the environment names cannot be used.
+        HostError: This host has no directory for all users, or no locks that processes inherit.
+    """
+    if not hasattr(fcntl, "F_OFD_SETLK"):
+        raise HostError(
+            "Devices can be locked on Linux only. Start the worker with --gpus none; its trials "
+            "then see what it sees."
+        )
+    if named := environ.get(LOCK_DIR):
+        mode = _mode(named)
+        if mode is None or not os.access(named, os.W_OK | os.X_OK):
+            raise UsageError(
+                f"{LOCK_DIR} is {named}, where this user can make no file. Correct it."
+            )
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise UsageError(
+                f"{LOCK_DIR} is {named}, where every user can remove the files of others. "
+                f"Run: chmod +t {named}"
+            )
+        return Path(named)
+    for path in _DIRECTORIES:
+        if ((_mode(path) or 0) & _SHARED) == _SHARED:
+            return Path(path)
+    raise HostError(
+        f"This host has no directory in which all users can lock devices: none of "
+        f"{', '.join(_DIRECTORIES)} has the mode 1777. Name a directory in {LOCK_DIR}, or start "
+        "the worker with --gpus none."
+    )
+
+
+def _mode(path: str) -> int | None:
+    try:
+        mode = os.stat(path).st_mode  # noqa: PTH116  as the system call
+    except OSError:
+        return None
+    return mode if stat.S_ISDIR(mode) else None
+
+
+class LockFile:
+    """
+    One lock file, opened; each object has locks of its own, also among threads of a process.
+
+    Raises:
+        HostError: The file cannot be opened or locked, or is no regular file.
+    """
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self.path = directory / f"studydb-gpu-{re.sub(r'[^0-9A-Za-z-]', '_', name)}.lock"
+        self.descriptor = _open(self.path)
+
+    def close(self) -> None:
+        """Close this process's descriptor; processes that have inherited it keep the locks."""
+        os.close(self.descriptor)
+
+    def can_share(self) -> bool:
+        """Tell whether `share` would succeed now."""
+        kind, *_ = self._call(fcntl.F_OFD_GETLK, fcntl.F_RDLCK, 0, WHOLE)
+        return kind == fcntl.F_UNLCK
+
+    def free_ranges(self, start: int = 0, end: int = WHOLE) -> Iterator[tuple[int, int]]:
+        """Yield the first byte and the number of bytes of each range that nobody has locked."""
+        if start >= end:
+            return
+        kind, _, first, length, _ = self._call(fcntl.F_OFD_GETLK, fcntl.F_WRLCK, start, end - start)
+        if kind == fcntl.F_UNLCK:
+            yield start, end - start
+            return
+        yield from self.free_ranges(start, first)
+        if length:  # a length of 0 means: up to the end of the file
+            yield from self.free_ranges(max(start, first + length), end)
+
+    @property
+    def free(self) -> int:
+        """The number of bytes that nobody has locked."""
+        return sum(size for _, size in self.free_ranges())
+
+    def lock(self, size: int) -> bool:
+        """Lock this many free bytes; return False if there are not as many. Have the turn."""
+        left = size
+        for start, length in list(self.free_ranges()):
+            taken = min(left, length)
+            if taken and self._set(fcntl.F_WRLCK, start, taken):
+                left -= taken
+        return left == 0
+
+    def share(self) -> bool:
+        """Lock the file as one of several users; return False if somebody has locked a part."""
+        return self._set(fcntl.F_RDLCK, 0, WHOLE)
+
+    def try_turn(self) -> bool:
+        """Lock the byte that only the holder of the turn has locked."""
+        return self._set(fcntl.F_WRLCK, WHOLE, 1)
+
+    def _set(self, kind: int, start: int, length: int) -> bool:
+        try:
+            self._call(fcntl.F_OFD_SETLK, kind, start, length)
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
+
+    def _call(self, command: int, kind: int, start: int, length: int) -> tuple[int, ...]:
+        request = _LOCK.pack(kind, os.SEEK_SET, start, length, 0)
+        try:
+            return _LOCK.unpack(fcntl.fcntl(self.descriptor, command, request))
+        except (BlockingIOError, PermissionError):  # somebody else has the lock
+            raise
+        except OSError as cause:
+            raise HostError(
+                f"This host cannot lock {self.path}: {cause.strerror}. Name a local directory in "
+                f"{LOCK_DIR}, or start the worker with --gpus none."
+            ) from cause
+
+
+@contextmanager
+def turn(directory: Path) -> Iterator[bool]:
+    """
+    Have other workers wait while this one compares and locks several devices.
+
+    Without turns, two workers that want two devices each could both get one, and neither two.
+
+    Yields:
+        False if another worker, which may be suspended, keeps the turn for more than a second.
+    """
+    file = LockFile(directory, "turn")
+    try:
+        deadline_s = time.monotonic() + TURN_S
+        while not (has_turn := file.try_turn()) and time.monotonic() < deadline_s:
+            time.sleep(_PAUSE_S)
+        yield has_turn
+    finally:
+        file.close()
+
+
+def _open(path: Path) -> int:
+    for _ in range(_TRIES):
+        try:
+            # Without O_CREAT, which Linux refuses for files of others (fs.protected_regular).
+            descriptor = os.open(
+                path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+            )
+        except FileNotFoundError:
+            _make(path)
+            continue
+        except OSError as cause:
+            if cause.errno in (errno.EMFILE, errno.ENFILE):
+                raise HostError(
+                    f"This host cannot open the lock file {path}: {cause.strerror}. Raise the "
+                    "limit of open files (`ulimit -n`), or give the worker fewer slots."
+                ) from cause
+            raise _unusable(path, cause.strerror or str(cause)) from cause
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise _unusable(path, "it is no regular file")
+        with suppress(OSError):  # systemd-tmpfiles removes no file that is locked in this way
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        if _is_at(path, descriptor):
+            return descriptor
+        os.close(descriptor)  # the file was removed after it was opened
+    raise _unusable(path, "it is removed again and again")
+
+
+def _unusable(path: Path, why: str) -> HostError:
+    return HostError(
+        f"The lock file {path} cannot be used: {why}. Remove it, or name another directory in "
+        f"{LOCK_DIR}."
+    )
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(follow_symlinks=False), os.fstat(descriptor))
+    except OSError:
+        return False
+
+
+def _make(path: Path) -> None:
+    """
+    Make a lock file that every user may open.
+
+    It gets its name after its mode, so that no other user finds it with another mode, even if this
+    process is killed in between.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.fchmod(descriptor, 0o666)
+            with suppress(FileExistsError):
+                os.link(temporary, path)
+        finally:
+            os.close(descriptor)
+            temporary.unlink()
+    except OSError as cause:
+        raise _unusable(path, cause.strerror or str(cause)) from cause

@@ -1,0 +1,157 @@
+"""
+Limits of the memory of trials: of the whole trial by cgroup v2, else of each of its processes.
+
+A worker may make cgroups where systemd has delegated a subtree to it (`Delegate=memory`), or where
+it runs as root. In such a cgroup the kernel counts what the trial's processes use together, and
+kills all of them when they exceed the limit. Without cgroups each process gets RLIMIT_DATA: memory
+beyond the limit is refused to it, and Python raises MemoryError. RLIMIT_AS would also count the
+addresses that CUDA reserves, which exceed the host's memory.
+"""
+
+import itertools
+import os
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from studydb.processes import children_of
+
+_PREFIX = "studydb"
+_REMOVE_TRIES, _PAUSE_S = 20, 0.05
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    """
+    The limit of one trial.
+
+    Attributes:
+        cgroup: The folder of the trial's cgroup, which its process enters; None for a limit of
+            each process.
+    """
+
+    size_bytes: int
+    cgroup: Path | None = None
+
+    def __str__(self) -> str:
+        whose = "each of its processes" if self.cgroup is None else "its processes together"
+        return f"{whose} may use {self.size_bytes / 1e9:g} GB, as its memory_gb says"
+
+    def was_exceeded(self) -> bool:
+        """Whether the kernel has killed a process of the trial because of this limit."""
+        if self.cgroup is None:
+            return False
+        with suppress(OSError, ValueError):
+            for line in (self.cgroup / "memory.events").read_text(encoding="ascii").splitlines():
+                name, _, number = line.partition(" ")
+                if name == "oom_kill":
+                    return int(number) > 0
+        return False
+
+    def close(self) -> None:
+        """Remove the cgroup, with what is left of the trial; call this after `was_exceeded`."""
+        if self.cgroup is None:
+            return
+        _write(self.cgroup / "cgroup.kill", "1")
+        for _ in range(_REMOVE_TRIES):
+            try:
+                self.cgroup.rmdir()
+            except FileNotFoundError:
+                return
+            except OSError:  # a process in it has not ended yet
+                time.sleep(_PAUSE_S)
+            else:
+                return
+
+
+class MemoryLimits:
+    """
+    Makes the limits of a worker's trials.
+
+    Args:
+        cgroup: The folder of a cgroup whose children have memory limits; None for limits of each
+            process.
+    """
+
+    def __init__(self, cgroup: Path | None = None) -> None:
+        self.cgroup = cgroup
+
+    @classmethod
+    def of_this_process(
+        cls, of_self: Path = Path("/proc/self/cgroup"), cgroups: Path = Path("/sys/fs/cgroup")
+    ) -> "MemoryLimits":
+        """
+        Use cgroups if this process may make some; for that, it moves into a child of its cgroup.
+
+        Call this at most once in a process, and only if trials may have limits.
+        """
+        return cls(_delegated(of_self, cgroups))
+
+    def limit(self, size_bytes: int) -> MemoryLimit:
+        """Make the limit of one trial; if its cgroup cannot be made, a limit of each process."""
+        if self.cgroup is None:
+            return MemoryLimit(size_bytes)
+        folder = self.cgroup / f"{_PREFIX}-{os.getpid()}-{next(_numbers)}"
+        limit = MemoryLimit(size_bytes, folder)
+        try:
+            folder.mkdir()
+        except OSError:
+            return MemoryLimit(size_bytes)
+        if not _write(folder / "memory.max", str(size_bytes)):
+            limit.close()
+            return MemoryLimit(size_bytes)
+        _write(folder / "memory.swap.max", "0")
+        _write(folder / "memory.oom.group", "1")  # a trial without one of its processes would hang
+        return limit
+
+
+def _delegated(of_self: Path, cgroups: Path) -> Path | None:
+    try:
+        lines = of_self.read_text(encoding="utf-8").splitlines()
+        path = next(line[3:] for line in lines if line.startswith("0::"))
+        folder = cgroups / path.lstrip("/")
+        if "memory" not in (folder / "cgroup.controllers").read_text(encoding="ascii").split():
+            return None
+        enabled = (folder / "cgroup.subtree_control").read_text(encoding="ascii").split()
+        return folder if "memory" in enabled or _enable(folder) else None
+    except (OSError, StopIteration, UnicodeDecodeError):
+        return None
+
+
+def _enable(folder: Path) -> bool:
+    """
+    Enable limits for the children of this process's cgroup.
+
+    A cgroup with such children must have no processes itself. If others than this process and its
+    descendants are in the cgroup, nothing changes.
+    """
+    leaf = folder / f"{_PREFIX}-worker-{os.getpid()}"
+    leaf.mkdir()
+    pids = _family(os.getpid())
+    moved = all(_write(leaf / "cgroup.procs", str(pid)) for pid in pids)
+    if moved and _write(folder / "cgroup.subtree_control", "+memory"):
+        return True
+    for pid in pids:
+        _write(folder / "cgroup.procs", str(pid))
+    with suppress(OSError):
+        leaf.rmdir()
+    return False
+
+
+def _family(pid: int) -> list[int]:
+    return [pid, *(each for child in children_of(pid) for each in _family(child))]
+
+
+def _write(path: Path, text: str) -> bool:
+    """Write to a file of a cgroup, which exists if the kernel knows it; return whether it took."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY)
+        try:
+            os.write(descriptor, text.encode())
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,77 @@
+"""What one trial holds of its worker's host: devices, and a limited amount of memory."""
+
+from dataclasses import dataclass, replace
+
+from studydb.child.job import Job, TrainableImport
+from studydb.devices import NO_DEVICES, DeviceGrant, MemoryLimit
+from studydb.domain.failures import Failure
+from studydb.worker.children import ChildProcess
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """The devices of a trial, and the limit of its memory; None for no limit."""
+
+    grant: DeviceGrant = NO_DEVICES
+    memory: MemoryLimit | None = None
+
+    @property
+    def may_be_kept(self) -> bool:
+        """
+        Whether a process may run another trial after this one.
+
+        A process that waited would keep its devices, and a cgroup counts what earlier trials used.
+        """
+        return not self.grant.names and self.memory is None
+
+    def show(self, to_import: TrainableImport) -> TrainableImport:
+        """Add the variables that show the trial its devices."""
+        return replace(
+            to_import,
+            environment=self.grant.environment(),
+            holds_devices=bool(self.grant.names),
+        )
+
+    def limit(self, job: Job) -> Job:
+        """Add the limit of the memory."""
+        if self.memory is None:
+            return job
+        cgroup = self.memory.cgroup
+        return replace(
+            job,
+            memory_bytes=self.memory.size_bytes,
+            cgroup=None if cgroup is None else str(cgroup),
+        )
+
+    def give_to(self, child: ChildProcess) -> None:
+        """Record that the devices are used by this process and its descendants."""
+        if self.grant.names:
+            self.grant.run_by(child.process.pid)
+
+    def why_killed(self) -> str | None:
+        """Say that the kernel has killed the trial because of its limit; None if it has not."""
+        if self.memory is None or not self.memory.was_exceeded():
+            return None
+        return f"The trial was out of memory: {self.memory}."
+
+    def explain(self, failure: Failure | None) -> Failure | None:
+        """Add to a MemoryError the limit that has caused it."""
+        if failure is None or self.memory is None or not failure.type.endswith("MemoryError"):
+            return failure
+        return replace(failure, message=f"{failure.message}\nOut of memory: {self.memory}.")
+
+    def release(self) -> str | None:
+        """
+        Give everything back, after the trial's processes have ended and its end is stored.
+
+        Returns:
+            A line for the person who looks at the worker, if a process still uses a device.
+        """
+        try:
+            return self.grant.release()
+        finally:
+            if self.memory is not None:
+                self.memory.close()
+
+
+NOTHING_HELD = Holdings()

@@ -1,0 +1,303 @@
+"""Locks of devices: what excludes what, and lock files that other users have made."""
+
+import errno
+import fcntl
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from harness.fake_nvidia_smi import INSTANCES, UUIDS
+from harness.refusal import check_refused
+
+from studydb.devices import Devices, lock_files
+from studydb.devices.discovery import Device, Offer
+from studydb.devices.families import CUDA
+from studydb.devices.lock_files import WHOLE, LockFile, lock_directory, turn
+from studydb.domain.errors import HostError, UsageError
+
+ROOT = Path(__file__).parents[2]
+A, B, C, D = UUIDS
+NOBODY = 65534
+
+
+@pytest.fixture
+def worker(tmp_path):
+    """A function that makes the devices of another worker of this host."""
+
+    def make(*uuids, **cards):
+        devices = [Device(uuid, uuid, uuid) for uuid in uuids]
+        devices += [Device(part, part, card) for card, parts in cards.items() for part in parts]
+        return Devices(Offer(CUDA, tuple(devices)), tmp_path)
+
+    return make
+
+
+def test_device_is_given_to_one_trial_until_it_is_released(worker):
+    mine, other = worker(A, B), worker(B, A)
+    grant = mine.take(1)
+
+    assert grant.names == (A,)
+    assert other.free() == 1
+    assert other.take(1).names == (B,)
+    assert mine.take(1) is None
+    assert other.free() == mine.free() == 0
+
+    assert grant.release() is None
+    assert grant.release() is None
+    assert other.take(1).names == (A,)
+
+
+def test_trial_gets_all_of_its_devices_or_none(worker):
+    one, other = worker(*UUIDS), worker(*UUIDS)
+    held = other.take(1)
+
+    assert one.take(4) is None
+    assert one.free() == 3
+    assert one.take(3).names == (B, C, D)
+    held.release()
+    assert other.take(2) is None
+    assert other.take(1) is not None
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [[0.5, 0.5], [0.25] * 4, [0.5, 0.25, 0.25], [0.333333] * 3, [0.9, 0.1], [0.6, 0.4], [1]],
+)
+def test_parts_of_a_device_fill_it_exactly(worker, parts):
+    grants = [worker(A).take(part) for part in parts]
+
+    assert None not in grants
+    assert worker(A).free() < 0.001
+    for part in (0.01, 0.5, 1):
+        assert worker(A).take(part) is None
+
+
+@pytest.mark.parametrize(
+    ("held", "refused", "granted"),
+    [([0.5], [1, 0.6], [0.5, 0.25]), ([0.25, 0.25], [1, 0.51], [0.5]), ([1], [0.1, 1], [])],
+)
+def test_parts_and_whole_devices_exclude_each_other(worker, held, refused, granted):
+    kept = [worker(A).take(part) for part in held]
+
+    assert None not in kept
+    for part in refused:
+        assert worker(A).take(part) is None
+    for part in granted:
+        grant = worker(A).take(part)
+        assert grant is not None
+        grant.release()
+
+
+def test_part_is_made_of_what_earlier_parts_have_left(worker):
+    parts = [worker(A).take(0.25) for _ in range(4)]
+    parts[0].release()
+    parts[2].release()
+
+    grant = worker(A).take(0.5)
+
+    assert grant is not None
+    assert worker(A).free() == 0
+
+
+def test_part_comes_from_the_fullest_device_so_that_others_stay_whole(worker):
+    first, second, third = (worker(A, B).take(part) for part in (0.5, 0.25, 0.5))
+
+    assert (first.names, second.names, third.names) == ((A,), (A,), (B,))
+    first.release()
+    assert worker(A, B).take(0.5).names == (B,)
+    assert worker(A, B).take(1) is None
+
+
+def test_card_and_its_mig_instances_exclude_each_other(worker):
+    parts = worker(**{A: INSTANCES})
+    first = parts.take(1)
+
+    assert worker(A).take(1) is None
+    assert worker(A).take(0.5) is None
+    assert worker(**{A: INSTANCES}).take(2) is None
+    second = worker(**{A: INSTANCES}).take(1)
+    assert {first.names, second.names} == {(INSTANCES[0],), (INSTANCES[1],)}
+
+    first.release()
+    second.release()
+    assert worker(A).take(0.5) is not None
+    assert parts.take(1) is None
+    assert parts.free() == 0
+
+
+@pytest.mark.parametrize("gpus", [1.5, -1, 0.0000001, float("nan")])
+def test_number_that_is_neither_whole_nor_a_part_is_refused(worker, gpus):
+    with pytest.raises(ValueError, match=r"whole number|NaN"):
+        worker(A, B).take(gpus)
+
+
+def test_trial_without_devices_sees_none_of_those_of_its_worker(worker):
+    grant = worker(A).take(0)
+
+    assert grant.environment() == {"CUDA_VISIBLE_DEVICES": ""}
+    assert (grant.names, grant.descriptors) == ((), ())
+
+
+def test_suspended_worker_that_has_the_turn_delays_others_and_costs_no_device(
+    worker, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(lock_files, "TURN_S", 0.05)
+    with turn(tmp_path) as has_turn:
+        assert has_turn
+        assert worker(A).take(1) is None
+
+    assert worker(A).take(1) is not None
+
+
+def test_two_trials_that_want_two_devices_each_take_turns(worker, tmp_path):
+    """Without turns each of the two could lock one device, and neither would get two."""
+    mine = LockFile(tmp_path, A)
+    with turn(tmp_path):
+        assert mine.lock(WHOLE)
+        mine.close()
+
+    grants = [worker(A, B).take(2), worker(B, A).take(2)]
+
+    assert sorted(grant is None for grant in grants) == [False, True]
+
+
+# files of several users
+
+
+def mode_of(path):
+    return path.stat().st_mode & 0o7777
+
+
+def test_lock_file_is_open_to_all_users_whatever_the_umask(worker, tmp_path):
+    mask = os.umask(0o077)
+    try:
+        worker(A).take(1)
+    finally:
+        os.umask(mask)
+
+    files = list(tmp_path.iterdir())
+    assert {mode_of(file) for file in files} == {0o666}
+    assert f"studydb-gpu-{A}.lock" in {file.name for file in files}
+
+
+TAKE = """
+import os, sys
+from pathlib import Path
+from studydb.devices import Devices
+from studydb.devices.discovery import Device, Offer
+from studydb.devices.families import CUDA
+os.setgid({user}); os.setuid({user})
+devices = Devices(Offer(CUDA, (Device("{uuid}", "{uuid}", "{uuid}"),)), Path(sys.argv[1]))
+print(devices.take(1) is not None)
+"""
+
+
+def taken_by(user, directory):
+    code = TAKE.format(user=user, uuid=A)
+    return subprocess.check_output([sys.executable, "-c", code, directory], cwd=ROOT, text=True)
+
+
+@pytest.fixture
+def shared():
+    """A directory like /run/lock, which every user may enter; pytest's own is closed to others."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o1777)
+        yield Path(folder)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may become another user")
+@pytest.mark.parametrize("first", ["root", "nobody"])
+def test_workers_of_two_users_exclude_each_other(shared, first):
+    devices = Devices(Offer(CUDA, (Device(A, A, A),)), shared)
+    if first == "nobody":
+        assert taken_by(NOBODY, shared) == "True\n"  # the file now belongs to this user
+        assert (shared / f"studydb-gpu-{A}.lock").stat().st_uid == NOBODY
+
+    grant = devices.take(1)
+    assert grant is not None
+    assert taken_by(NOBODY, shared) == "False\n"
+    grant.release()
+    assert taken_by(NOBODY, shared) == "True\n"
+
+
+def test_lock_file_that_is_a_link_is_not_followed(worker, tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("data")
+    (tmp_path / f"studydb-gpu-{A}.lock").symlink_to(precious)
+
+    check_refused([f"studydb-gpu-{A}.lock", "Remove it"], worker(A).take, 1, error=HostError)
+
+    assert precious.read_text() == "data"
+    assert mode_of(precious) != 0o666
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_lock_file_that_is_no_regular_file_is_refused_without_a_wait(worker, tmp_path, make):
+    make(tmp_path / f"studydb-gpu-{A}.lock")
+
+    check_refused(["cannot be used"], worker(A).take, 1, error=HostError)
+
+
+def test_lock_file_that_was_removed_while_it_was_opened_is_made_anew(worker, tmp_path, monkeypatch):
+    path, real, opened = tmp_path / f"studydb-gpu-{A}.lock", os.open, []
+
+    def remove_once(file, *arguments):
+        descriptor = real(file, *arguments)
+        if file == path and not opened:
+            opened.append(file)
+            path.unlink()
+        return descriptor
+
+    monkeypatch.setattr(os, "open", remove_once)
+    grant = worker(A).take(1)
+
+    assert opened
+    assert path.stat().st_ino == os.fstat(grant.descriptors[0]).st_ino
+    assert worker(A).take(1) is None
+
+
+def test_locks_cannot_be_had_in_a_directory_where_users_can_remove_files_of_others(tmp_path):
+    tmp_path.chmod(0o777)
+    check_refused(
+        ["chmod +t"], lock_directory, {"STUDYDB_LOCK_DIR": str(tmp_path)}, error=UsageError
+    )
+    tmp_path.chmod(0o1777)
+    assert lock_directory({"STUDYDB_LOCK_DIR": str(tmp_path)}) == tmp_path
+    missing = {"STUDYDB_LOCK_DIR": str(tmp_path / "missing")}
+    check_refused(["STUDYDB_LOCK_DIR", "missing"], lock_directory, missing, error=UsageError)
+
+
+def test_directory_of_the_locks_is_the_first_in_which_every_user_may_make_files(
+    tmp_path, monkeypatch
+):
+    folders = [tmp_path / name for name in ("of-root", "shared")]
+    for folder, mode in zip(folders, (0o755, 0o1777), strict=True):
+        folder.mkdir()
+        folder.chmod(mode)
+    monkeypatch.setattr(lock_files, "_DIRECTORIES", ("/missing", *map(str, folders)))
+
+    assert lock_directory({"TMPDIR": str(folders[0])}) == folders[1]
+
+    folders[1].chmod(0o755)
+    check_refused(["1777", "STUDYDB_LOCK_DIR"], lock_directory, {}, error=HostError)
+
+
+def test_host_without_inherited_locks_says_so(worker, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(fcntl, "fcntl", refuse)
+    check_refused(["cannot lock", "STUDYDB_LOCK_DIR"], worker(A).free, error=HostError)
+
+    monkeypatch.delattr(fcntl, "F_OFD_SETLK")
+    check_refused(["Linux only", "--gpus none"], lock_directory, {}, error=HostError)
+
+
+def test_name_of_a_lock_stays_in_its_directory(tmp_path):
+    file = LockFile(tmp_path, "MIG-GPU-x/1/../../../0")
+
+    assert file.path.parent == tmp_path
+    file.close()

@@ -1,0 +1,142 @@
+"""Memory limits in a folder that looks like a subtree of cgroup v2; no test has a real one."""
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from studydb.devices import MemoryLimits
+from studydb.processes import limit_memory
+
+ROOT = Path(__file__).parents[2]
+FILES = ("memory.max", "memory.swap.max", "memory.oom.group", "cgroup.procs", "cgroup.kill")
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """A cgroup whose children get their files, as the kernel makes them."""
+    folder = tmp_path / "service"
+    folder.mkdir()
+    (tmp_path / "self").write_text("1:name=systemd:/\n0::/service\n")
+    make(folder, controllers="cpu memory", enabled="")
+    real = Path.mkdir
+
+    def mkdir(path, *arguments, **options):
+        real(path, *arguments, **options)
+        if path.parent == folder:
+            for name in FILES:
+                (path / name).touch()
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    return folder
+
+
+def make(folder, *, controllers, enabled):
+    (folder / "cgroup.controllers").write_text(controllers)
+    (folder / "cgroup.subtree_control").write_text(enabled)
+    (folder / "cgroup.procs").touch()
+
+
+def limits_of(tree):
+    return MemoryLimits.of_this_process(tree.parent / "self", tree.parent)
+
+
+def test_trial_gets_a_cgroup_that_limits_all_of_its_processes_together(tree):
+    limit = limits_of(tree).limit(2_000_000_000)
+
+    assert limit.cgroup.parent == tree
+    assert {name: (limit.cgroup / name).read_text() for name in FILES[:3]} == {
+        "memory.max": "2000000000",
+        "memory.swap.max": "0",
+        "memory.oom.group": "1",
+    }
+    assert str(limit).startswith("its processes together may use 2 GB")
+
+
+def test_worker_moves_out_of_the_cgroup_that_gets_limited_children(tree):
+    child = subprocess.Popen(["sleep", "60"])
+    limits_of(tree)
+    child.kill()
+    child.wait()
+
+    leaf = tree / f"studydb-worker-{os.getpid()}"
+    assert (leaf / "cgroup.procs").read_text() != ""
+    assert (tree / "cgroup.subtree_control").read_text() == "+memory"
+
+
+@pytest.mark.parametrize("lacks", ["controller", "rights", "version 2", "a cgroup", "room"])
+def test_worker_that_may_make_no_cgroups_limits_each_process(tree, lacks, monkeypatch):
+    match lacks:
+        case "controller":
+            make(tree, controllers="cpu", enabled="")
+        case "rights":
+            (tree / "cgroup.subtree_control").unlink()
+        case "version 2":
+            (tree.parent / "self").write_text("9:memory:/service\n")
+        case "a cgroup":
+            (tree.parent / "self").write_text("0::/elsewhere\n")
+        case "room":  # others are in the cgroup, so that the kernel refuses limited children
+            (tree / "cgroup.subtree_control").unlink()
+            (tree / "cgroup.subtree_control").mkdir()
+
+    limit = limits_of(tree).limit(2_000_000_000)
+
+    assert limit.cgroup is None
+    assert not limit.was_exceeded()
+    limit.close()
+    assert str(limit).startswith("each of its processes may use 2 GB")
+
+
+def test_cgroup_that_cannot_be_limited_is_not_used(tree, monkeypatch):
+    limits = limits_of(tree)
+    monkeypatch.setattr("studydb.devices.memory_limits._write", lambda *_: False)
+    monkeypatch.setattr("studydb.devices.memory_limits._PAUSE_S", 0.0)
+
+    assert limits.limit(1).cgroup is None
+
+
+@pytest.mark.parametrize(
+    ("events", "exceeded"),
+    [("max 9\noom_kill 0\n", False), ("oom_kill 1\n", True), ("", False), (None, False)],
+)
+def test_kill_for_memory_is_told_from_other_kills(tree, events, exceeded):
+    limit = limits_of(tree).limit(1)
+    if events is not None:
+        (limit.cgroup / "memory.events").write_text(events)
+
+    assert limit.was_exceeded() == exceeded
+
+
+def test_cgroup_is_removed_with_what_is_left_in_it(tree, monkeypatch):
+    limit, tries, removed = limits_of(tree).limit(1), [], []
+
+    def rmdir(path):
+        tries.append((path / "cgroup.kill").read_text())
+        if len(tries) < 3:
+            raise OSError("busy")
+        removed.append(path)
+
+    monkeypatch.setattr(Path, "rmdir", rmdir)
+    monkeypatch.setattr("studydb.devices.memory_limits._PAUSE_S", 0.0)
+    limit.close()
+
+    assert tries == ["1"] * 3
+    assert removed == [limit.cgroup]
+
+
+def test_limit_of_a_process_is_no_higher_than_the_one_it_already_has():
+    code = (
+        "import resource; from studydb.processes import limit_memory\n"
+        "resource.setrlimit(resource.RLIMIT_DATA, (10**9, 10**9)); limit_memory(2 * 10**9, None)\n"
+        "print(resource.getrlimit(resource.RLIMIT_DATA), resource.getrlimit(resource.RLIMIT_AS))"
+    )
+
+    printed = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True)
+
+    assert printed == f"{(10**9, 10**9)} {(-1, -1)}\n"
+    assert resource.getrlimit(resource.RLIMIT_DATA)[0] == -1
+    with pytest.raises(FileNotFoundError):
+        limit_memory(1, "/nowhere")
