@@ -92,3 +92,21 @@ def test_paused_trial_has_the_checkpoint_of_its_last_report(stage, s3_server):
 
     assert row.last_step >= 1
     assert row.checkpoint_step == row.last_step
+
+
+def test_command_saves_to_s3_and_ends_after_its_last_checkpoint_is_stored(
+    create_command, script, stage, s3_server
+):
+    saves = "\n".join(
+        f'echo state-{step} > "$STUDYDB_SAVE/state"; studydb report error=1 --save'
+        for step in (1, 2, 3)
+    )
+    create_command(script(saves), checkpoints=f"s3://{s3_server.bucket}")
+
+    assert stage.run() == 0
+
+    rows = stage.rows(checkpoint, checkpoint.c.removed_at.is_(None), order=checkpoint.c.id)
+    assert stage.steps() == [1, 2, 3]
+    assert [row.step for row in rows] == [2, 3]
+    newest = stage.study.best_trial.checkpoints[-1]
+    assert (newest.path / "state").read_text() == "state-3\n"
