@@ -32,6 +32,9 @@ _FILES_AT_A_TIME = 4
 _MOST_PARTS = 9_000
 """S3 takes 10,000 parts per object, so the parts of a file above 140 GiB are larger."""
 
+_MARKERS = ("KeyMarker", "UploadIdMarker")
+"""Where the next page of a bucket's multipart uploads begins."""
+
 _MANIFEST, _FILES = "manifest", "files"
 _MANIFEST_BYTES = 256 << 20
 _MAGIC = frozenset("*?[]#{}")
@@ -122,6 +125,8 @@ class RemoteStore:
     process that is forked must not use the store before.
     """
 
+    is_remote = True
+
     def __init__(self, url: str) -> None:
         self._url = check_remote_url(url)
         self._scheme = SCHEMES[urlsplit(url).scheme]
@@ -129,10 +134,6 @@ class RemoteStore:
     @property
     def url(self) -> str:
         return self._url
-
-    @property
-    def is_remote(self) -> bool:
-        return True
 
     def connect(self) -> None:
         try:
@@ -354,12 +355,19 @@ class RemoteStore:
         bucket, _, prefix = path.partition("/")
 
         def abort() -> None:
-            found = self._files.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=prefix)
-            for upload in found.get("Uploads") or ():
-                if not of_others and upload["Key"] != prefix:
-                    continue
-                with suppress(FileNotFoundError):
-                    self._files.abort_mpu(bucket, upload["Key"], upload["UploadId"])
+            markers: dict[str, str] = {}
+            while True:  # a page has up to 1,000 uploads
+                found = self._files.call_s3(
+                    "list_multipart_uploads", Bucket=bucket, Prefix=prefix, **markers
+                )
+                for upload in found.get("Uploads") or ():
+                    if not of_others and upload["Key"] != prefix:
+                        continue
+                    with suppress(FileNotFoundError):
+                        self._files.abort_mpu(bucket, upload["Key"], upload["UploadId"])
+                if not found.get("IsTruncated"):
+                    return
+                markers = {name: found[f"Next{name}"] for name in _MARKERS}
 
         retry_transient(abort, patience_s=WRITE_PATIENCE_S)
 

@@ -21,6 +21,7 @@ from numpy import random as numpy_random
 
 from studydb.artifacts import fetch_parameter
 from studydb.artifacts.checkpoint_files import Restored, fetch
+from studydb.artifacts.restore_cache import open_cache
 from studydb.child.channel import Channel
 from studydb.child.job import Job, TrainableImport, read_job
 from studydb.child.messages import Began, End, Ended, NextAttempt, read_from_supervisor, write
@@ -350,8 +351,8 @@ def _seed(seed: int) -> None:
 def _restored(job: Job) -> Restored | None:
     if job.restore is None:
         return None
-    store_url = job.restore.store or job.store
-    return fetch(store_url, job.restore, target=Path(job.scratch) / "checkpoint")
+    target = Path(job.scratch) / "checkpoint"
+    return fetch(job.restore, target=target, cache=open_cache(job.cache_bytes))
 
 
 def _make_directory(job: Job, trial: RunningTrial) -> None:

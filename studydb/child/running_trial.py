@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from studydb.artifacts.checkpoint_files import CheckpointLike, Restored, Saver, prepare
+from studydb.artifacts.restore_cache import open_cache
 from studydb.child.channel import Channel, FrameError
 from studydb.child.checkpoint_saves import CheckpointSaves, Outcome
 from studydb.child.job import Job
@@ -75,6 +76,7 @@ class RunningTrial:
             trial_uuid=job.trial_uuid,
             attempt=job.attempt,
             inline_limit_bytes=job.inline_limit_bytes,
+            cache=open_cache(job.cache_bytes),
         )
         self._saves = CheckpointSaves(saver, self._supervisor, self.scratch)
         self._last_step = job.start_step

@@ -200,6 +200,7 @@ class AbandonedUpload:
     An upload whose attempt has ended without the checkpoint's row: its bytes can be deleted.
 
     Attributes:
+        trial_uuid: None for an upload of a person, whose trial was not enqueued.
         id: The id of the upload's row.
         uuid: The UUID that the checkpoint would have.
         url: Where the bytes are, if they exist.
@@ -209,7 +210,7 @@ class AbandonedUpload:
 
     id: int
     uuid: str
-    trial_uuid: str
+    trial_uuid: str | None
     attempt: int
     url: str
     is_stored: bool = False

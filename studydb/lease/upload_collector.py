@@ -108,6 +108,6 @@ def _belongs_to_attempt(upload: AbandonedUpload, study: Study) -> bool:
     parts = parts_of(upload.url)
     return (
         parts is not None
-        and parts[:3] == (study.uuid, upload.trial_uuid, str(upload.attempt))
+        and parts[:3] == (study.uuid, upload.trial_uuid or parts[1], str(upload.attempt))
         and parts[3].endswith(f"-{upload.uuid}")
     )

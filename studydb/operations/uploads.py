@@ -28,11 +28,25 @@ def begin_upload(database: Database, *, lease: Lease, uuid: str, url: str) -> No
             raise lost(lease)
 
 
+def begin_upload_of_person(database: Database, study: Study, *, uuid: str, url: str) -> None:
+    """Record that a person's checkpoint will be written; `enqueue` deletes the row again."""
+    with suppress(Duplicate), database.begin() as txn:
+        uploads.insert_of_person(txn, study_id=study.id, uuid=uuid, url=url)
+
+
+def end_upload(database: Database, *, uuid: str) -> None:
+    """Delete the row of an upload of a person whose bytes have been deleted."""
+    with database.begin() as txn:
+        uploads.end(txn, uuid=uuid)
+
+
 def abandoned_uploads(
     database: Database, study: Study, *, after_id: int = 0, settled_s: float = 0.0
 ) -> list[AbandonedUpload]:
     """
     Find uploads whose attempts have ended; an ended attempt never records a checkpoint.
+
+    An upload of a person counts as abandoned after a day, if no trial was enqueued with it.
 
     A process that has lost its trial without noticing may still write. When its worker notices, it
     deletes what the process has written.

@@ -14,6 +14,9 @@ from studydb.domain.errors import TrainableError, TrialStopped
 from studydb.domain.given_directory import GivenDirectory
 from studydb.domain.text.display import with_article
 
+EXPORT_ATTRIBUTE = "export_model"
+"""A method of a class, or an attribute of a function, that writes the model of a checkpoint."""
+
 
 class ClassTrial(Protocol):
     """The part of a trial that a class needs."""
@@ -38,7 +41,9 @@ class Trainable:
     The process of a trial makes one object, calls `setup`, then `load_checkpoint` if there is a
     checkpoint, then `step` until the trial ends: by a rule, a scheduler, a person, or because
     `step` returned a dict with `done=True`, or None. `cleanup` is called last, also after an error.
-    If the class has a method `reset_config`, the object may run further trials before `cleanup`.
+    If the class has a method `reset_config`, the object may run further trials before `cleanup`. If
+    it has a method `export_model(directory)`, `studydb export-model` calls it after `setup` and
+    `load_checkpoint`.
 
     Attributes:
         checkpoint_every: A checkpoint is saved at every step that this divides; 0 for none.
@@ -258,6 +263,25 @@ def _checked_answer(answer: object) -> bool:
         return answer
     kind = with_article(type(answer).__name__)
     raise TrainableError(f"reset_config() returned {kind}; return True or False.")
+
+
+def export_of_class(cls: type[Trainable]) -> Callable[[dict[str, Any], Any, str], None] | None:
+    """Return a function of config, checkpoint and directory; None if the class exports no model."""
+    if getattr(cls, EXPORT_ATTRIBUTE, None) is None:
+        return None
+
+    def write(config: dict[str, Any], checkpoint: Any, directory: str) -> None:
+        trained = cls()
+        try:
+            trained.config = config
+            trained.setup(config)
+            _load(trained, checkpoint)
+            trained.iteration = checkpoint.step
+            getattr(trained, EXPORT_ATTRIBUTE)(directory)
+        finally:
+            trained.cleanup()
+
+    return write
 
 
 def _load(trained: Trainable, checkpoint: Any) -> None:

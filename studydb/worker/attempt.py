@@ -158,7 +158,8 @@ class Attempt:
                 continue
             if not outcome.unrestorable or usable is None:
                 return outcome
-            checkpoint = self._equipment.checkpoints.mark_corrupt(self._held, usable[0])
+            why = outcome.failure.message if outcome.failure else ""
+            checkpoint = self._equipment.checkpoints.mark_corrupt(self._held, usable[0], why=why)
 
     def delete_upload(self) -> None:
         """
@@ -265,6 +266,7 @@ class Attempt:
             ),
             last_step=last_step(study.scheduler),
             may_keep=self._equipment.options.warm_starts and self._holdings.may_be_kept,
+            cache_bytes=self._equipment.options.cache_bytes,
         )
 
     @property
@@ -460,7 +462,7 @@ class Attempt:
             time_total_s=result.time_total_s,
         )
 
-    def _safely(self, call: Callable[[], None]) -> None:
+    def _safely(self, call: Callable[[], object]) -> None:
         with suppress(LeaseLost):  # a notice or answer tells the child that the lease is lost
             call()
 

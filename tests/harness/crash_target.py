@@ -42,12 +42,15 @@ from studydb.db import Database, connect
 from studydb.db.transaction_block import TransactionBlock
 from studydb.domain.custom_scheduler import work_question
 from studydb.domain.deciding import Undecided
+from studydb.domain.life.retention import Keep
 from studydb.domain.scheduling import Idle
 from studydb.lease.upload_collector import collect_uploads
 from studydb.operations import proposer
 from studydb.operations.checkpoints import delete_rows
 from studydb.operations.delete import delete, stop_for_deletion
+from studydb.operations.pin import pin, unpin
 from studydb.operations.recover import recover, recover_host
+from studydb.operations.unkept_checkpoints import remove_unkept
 from studydb.operations.uploads import abandoned_uploads, begin_upload, delete_upload
 from studydb.operations.user_work import pause_undecided, record_idle
 from studydb.operations.wide_views import drop_views, make_views
@@ -109,6 +112,18 @@ def _deleting_rows(database: Database) -> Call:
     run = SimulatedWorker(database, new_study(database)).take()
     removed = [older for _ in range(3) for older in run.save()]
     return lambda over: delete_rows(over, removed=removed)
+
+
+def _removing_unkept(database: Database) -> Call:
+    """A checkpoint whose pin was removed, in a study with a quota."""
+    study = new_study(database, keep=Keep(quota=99))
+    run = SimulatedWorker(database, study).take()
+    run.save()
+    pin(database, study, 0, arrange.new_request())
+    for _ in range(2):
+        run.save()
+    unpin(database, study, 0, arrange.new_request())
+    return lambda over: remove_unkept(over, study, 0)
 
 
 def _deleting_an_upload(database: Database) -> Call:
@@ -187,6 +202,7 @@ OPERATIONS: dict[str, Arranged] = {
     "pause_undecided": _pausing_because_no_work_was_named,
     "record_idle": _recording_that_a_scheduler_is_idle,
     "delete_rows": _deleting_rows,
+    "remove_unkept": _removing_unkept,
     "delete_upload": _deleting_an_upload,
     "collect_uploads": _collecting_uploads,
     "close": _closing,

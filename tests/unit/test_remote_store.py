@@ -485,3 +485,33 @@ def test_delete_fails_if_the_directory_on_the_other_host_is_missing(monkeypatch)
         store.delete(url)
     store._files.makedirs(store._root)
     store.delete(url)
+
+
+def test_uploads_of_every_page_are_aborted(s3, server, monkeypatch):
+    where = place()
+    url = f"{s3.url}/{'/'.join(where.parts)}"
+    key = url.split("/", 3)[3]
+    for number in range(3):
+        server.client().create_multipart_upload(Bucket=server.bucket, Key=f"{key}/files/{number}")
+    s3.exists(url)
+    call = s3._files.call_s3
+    monkeypatch.setattr(
+        s3._files, "call_s3", lambda name, **given: one_per_page(call(name, **given), given)
+    )
+
+    s3.delete_unfinished(url)
+
+    assert server.unfinished() == []
+
+
+def one_per_page(found, given):
+    """What S3 would answer if a page had one upload; moto returns all of them."""
+    uploads = sorted(found.get("Uploads") or (), key=lambda one: one["Key"])
+    uploads = [one for one in uploads if one["Key"] > given.get("KeyMarker", "")]
+    last = uploads[0] if uploads else {"Key": "", "UploadId": ""}
+    return {
+        "Uploads": uploads[:1],
+        "IsTruncated": len(uploads) > 1,
+        "NextKeyMarker": last["Key"],
+        "NextUploadIdMarker": last["UploadId"],
+    }

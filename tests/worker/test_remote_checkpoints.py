@@ -110,3 +110,30 @@ def test_command_saves_to_s3_and_ends_after_its_last_checkpoint_is_stored(
     assert [row.step for row in rows] == [2, 3]
     newest = stage.study.best_trial.checkpoints[-1]
     assert (newest.path / "state").read_text() == "state-3\n"
+
+
+def reads(server):
+    """The objects that were read since the requests were cleared."""
+    return [path for method, path in server.requests if method == "GET" and "/models/" in path]
+
+
+@pytest.mark.parametrize("size", ["10GB", "0"])
+def test_resume_on_the_same_host_reads_no_object(
+    sqlite_stage, s3_server, monkeypatch, tmp_path, size
+):
+    monkeypatch.setenv("STUDYDB_CACHE_SIZE", size)
+    monkeypatch.setenv("STUDYDB_CACHE_DIR", str(tmp_path / "cache"))
+    stage = sqlite_stage
+    stage.create("obedient:gated", checkpoints=f"s3://{s3_server.bucket}/models")
+    first = stage.start()
+    stage.open_gate(1)
+    stage.await_trial(lambda row: row.checkpoint_step == 2)
+    first.kill()
+    s3_server.requests.clear()
+
+    stage.open_gate("all")
+    assert stage.run() == 0
+
+    assert [row.start_step for row in stage.attempts()] == [1, 3]
+    assert bool(reads(s3_server)) is (size == "0")
+    assert (tmp_path / "cache").exists() is (size != "0")
