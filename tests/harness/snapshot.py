@@ -115,7 +115,7 @@ def take_snapshot(database: Database, of: Study) -> Snapshot:
             "results": _results(txn.all(_RESULTS, study=of.id), attempts, numbers),
             "checkpoints": [{"number": numbers[row.trial_id]} | _checkpoint(row) for row in saved],
             "uploads": [
-                {"number": numbers[row.trial_id], "uuid": row.uuid, "attempt": row.attempt}
+                {"number": numbers.get(row.trial_id), "uuid": row.uuid, "attempt": row.attempt}
                 for row in txn.all(_UPLOADS, study=of.id)
             ],
             "counts": _counts(txn, of),
