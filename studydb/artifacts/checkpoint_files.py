@@ -131,6 +131,24 @@ class Saver:
         self._study_uuid, self._trial_uuid, self._attempt = study_uuid, trial_uuid, attempt
         self._inline_limit_bytes = inline_limit_bytes
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether the store is on other hosts; a directory or the database is not."""
+        return self._store is not None and self._store.is_remote
+
+    def connect(self) -> None:
+        """
+        Import the library of a remote store.
+
+        A thread must not import it: if the trial forks meanwhile, as loaders of data do, the fork
+        keeps the locks of half imported modules for ever.
+
+        Raises:
+            CheckpointError: The library is missing.
+        """
+        if self._store is not None:
+            self._store.connect()
+
     def begin(self, *, step: int) -> Upload | None:
         """
         Name the object of the next checkpoint; None if it will be in the database.

@@ -29,6 +29,9 @@ class DirectoryStore:
     def url(self) -> str:
         return self.root.as_uri()
 
+    def connect(self) -> None:
+        """Do nothing: a directory needs no connection."""
+
     def put_bytes(self, place: Place, data: bytes) -> Stored:
         with self._temporary(place) as (temporary, url), temporary.open("xb") as file:
             file.write(data)

@@ -3,12 +3,13 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from studydb.artifacts import tree
@@ -22,8 +23,13 @@ from studydb.artifacts.remote_faults import (
 from studydb.artifacts.store import Place, Stored, check_uuid, digest_of, parts_of
 from studydb.domain.errors import CheckpointError, UsageError
 
-PART_BYTES = 16 << 20
-"""The bytes that are sent at a time; an upload holds about three parts in memory."""
+_Moved = TypeVar("_Moved")
+
+PART_BYTES = 8 << 20
+"""The bytes that are sent at a time; the upload of a file holds about three parts in memory."""
+
+_FILES_AT_A_TIME = 4
+"""How many files of a directory are sent or fetched at a time."""
 
 _MOST_PARTS = 9_000
 """S3 takes 10,000 parts per object, so the parts of a file above 140 GiB are larger."""
@@ -63,7 +69,7 @@ class Scheme:
 _S3 = Scheme(
     "s3",
     "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or give the host a role",
-    get_options=(("chunksize", PART_BYTES // 2), ("max_concurrency", 4)),
+    get_options=(("max_concurrency", 1),),  # several requests would hold whole parts in memory
 )
 _GS = Scheme("gs", "Set GOOGLE_APPLICATION_CREDENTIALS, or run `gcloud auth application-default`")
 _ABFS = Scheme("abfs", "Set AZURE_STORAGE_CONNECTION_STRING or AZURE_STORAGE_KEY", user=True)
@@ -131,6 +137,17 @@ class RemoteStore:
     def url(self) -> str:
         return self._url
 
+    def connect(self) -> None:
+        try:
+            files = self._files
+            if self._scheme is _S3:
+                files.connect()  # imports more modules
+        except Exception as cause:
+            raise CheckpointError(
+                f"Checkpoints cannot be written to {self._url}: {self._explained(cause)} "
+                "Training continues, and the previous checkpoint is kept."
+            ) from cause
+
     def put_bytes(self, place: Place, data: bytes) -> Stored:
         with self._writing(place) as path:
             self._upload(lambda: _parts_of(data), path, size_bytes=len(data))
@@ -138,12 +155,8 @@ class RemoteStore:
 
     def put_directory(self, place: Place, source: Path) -> Stored:
         contents = tree.scan(source)
-        entries: list[_Entry] = []
         with self._writing(place) as path:
-            for index, file in enumerate(contents.files):
-                size_bytes = file.path.stat().st_size
-                entry = self._upload_file(file, _file(path, index), size_bytes)
-                entries.append(entry)
+            entries = self._upload_files(contents.files, path)
             manifest = _encode(contents.directories, entries)
             self._upload(lambda: _parts_of(manifest), _manifest(path), size_bytes=len(manifest))
         digest = tree.digest_of_files((entry.name, entry.digest) for entry in entries)
@@ -172,8 +185,13 @@ class RemoteStore:
         try:
             for name in directories:
                 (target / name).mkdir(parents=True, exist_ok=True)
-            for index, entry in enumerate(entries):
-                self._download(url, _file(path, index), entry, target / entry.name)
+            self._at_a_time(
+                lambda index, entry: self._download(
+                    url, _file(path, index), entry, target / entry.name
+                ),
+                range(len(entries)),
+                entries,
+            )
         except BaseException:
             shutil.rmtree(target, ignore_errors=True)
             raise
@@ -237,9 +255,22 @@ class RemoteStore:
             )
         return "/".join((self._root, *parts))
 
-    def _upload_file(self, file: tree.File, target: str, size_bytes: int) -> "_Entry":
+    def _upload_files(self, files: Sequence[tree.File], path: str) -> "list[_Entry]":
+        targets = [_file(path, index) for index in range(len(files))]
+        return self._at_a_time(self._upload_file, files, targets)
+
+    def _at_a_time(self, move: Callable[..., _Moved], *arguments: Sequence[Any]) -> list[_Moved]:
+        """Send or fetch files, some at a time; after an error no further file is begun."""
+        n_threads = 1 if self._scheme.renames else _FILES_AT_A_TIME  # one connection for SFTP
+        pool = ThreadPoolExecutor(n_threads, thread_name_prefix="studydb-files")
+        try:
+            return list(pool.map(move, *arguments))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _upload_file(self, file: tree.File, target: str) -> "_Entry":
         digest, length = self._upload(
-            lambda: tree.chunks_of(file.path), target, size_bytes=size_bytes
+            lambda: tree.chunks_of(file.path), target, size_bytes=file.path.stat().st_size
         )
         return _Entry(file.name, length, digest)
 
@@ -267,7 +298,19 @@ class RemoteStore:
             raise
         if self._scheme.renames:
             self._files.mv(path, target)
+        if length >= part_bytes:
+            self._abort_other_uploads(target)
         return content.digest(), length
+
+    def _abort_other_uploads(self, target: str) -> None:
+        """
+        Abort the uploads of an object that is whole: tries whose replies were lost.
+
+        The library sends such a request again, and begins a second upload. If the host may not list
+        uploads, they stay.
+        """
+        with suppress(Exception):
+            self._abort_uploads(target, of_others=False)
 
     def _download(self, url: str, path: str, entry: "_Entry", target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -310,8 +353,13 @@ class RemoteStore:
         with suppress(FileNotFoundError):
             self._files.rm_file(path)
 
-    def _abort_uploads(self, path: str) -> None:
-        """Abort multipart uploads of S3 below a path; other stores drop them by themselves."""
+    def _abort_uploads(self, path: str, *, of_others: bool = True) -> None:
+        """
+        Abort multipart uploads of S3; other stores drop them by themselves.
+
+        Args:
+            of_others: Whether those of all objects whose names begin with the path are aborted.
+        """
         if self._scheme is not _S3:
             return
         bucket, _, prefix = path.partition("/")
@@ -323,6 +371,8 @@ class RemoteStore:
                     "list_multipart_uploads", Bucket=bucket, Prefix=prefix, **markers
                 )
                 for upload in found.get("Uploads") or ():
+                    if not of_others and upload["Key"] != prefix:
+                        continue
                     with suppress(FileNotFoundError):
                         self._files.abort_mpu(bucket, upload["Key"], upload["UploadId"])
                 if not found.get("IsTruncated"):

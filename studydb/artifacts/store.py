@@ -96,6 +96,9 @@ class Store(Protocol):
     def url(self) -> str:
         """The URL that opens this store again."""
 
+    def connect(self) -> None:
+        """Import the store's library and prepare its connection, without a request."""
+
     def put_bytes(self, place: Place, data: bytes) -> Stored:
         """Store bytes; they survive a crash of the host once the call returns."""
 

@@ -239,6 +239,7 @@ class _TrialProcess:
         with suppress(OSError):  # the next report notices that the worker is gone
             self._channel.send(write(Began(time.monotonic(), starts_warm_with_devices(function))))
         ended = _call(self._run or function, trial)
+        trial.settle()
         trial.close()
         if self._has_object and self._state is not None:
             self._state.restore()
@@ -262,6 +263,7 @@ class _TrialProcess:
     def _may_keep(self) -> bool:
         assert self._trial is not None
         assert self._state is not None
+        self._trial.settle()
         if self._trial.raised_for not in (None, End.COMPLETED, End.STOPPED):
             return False
         if self._staleness is None:
@@ -286,6 +288,7 @@ def _call(function: Callable[..., Any], trial: RunningTrial) -> Ended:
             return Ended(End.FAILED, failure_of(error))
         return Ended(End.NOT_REUSED)
     except ProcessLost:  # the worker sees this process die in the same way
+        trial.settle()
         flush_streams()
         os.kill(os.getpid(), signal.SIGKILL)
         raise

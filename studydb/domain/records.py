@@ -204,6 +204,8 @@ class AbandonedUpload:
         id: The id of the upload's row.
         uuid: The UUID that the checkpoint would have.
         url: Where the bytes are, if they exist.
+        is_stored: Whether a checkpoint's row names the bytes, because the upload was recorded once
+            more after the checkpoint: they must stay, and only the upload's row can be deleted.
     """
 
     id: int
@@ -211,6 +213,7 @@ class AbandonedUpload:
     trial_uuid: str | None
     attempt: int
     url: str
+    is_stored: bool = False
 
 
 class TrainableKind(StrEnum):

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from studydb.artifacts import INLINE, Stores, checkpoint_payload, is_signed, open_store, parts_of
-from studydb.artifacts.checkpoint_records import Restore, Saved
+from studydb.artifacts.checkpoint_records import Restore, Saved, Upload
 from studydb.db import Database
 from studydb.domain.errors import (
     CheckpointError,
@@ -19,8 +19,9 @@ from studydb.domain.errors import (
     StorageTransient,
     UsageError,
 )
-from studydb.domain.records import Checkpoint, CheckpointKind, Claim, Study
+from studydb.domain.records import AbandonedUpload, Checkpoint, CheckpointKind, Claim, Study
 from studydb.lease.held import HeldAttempt
+from studydb.lease.upload_collector import delete_bytes
 from studydb.operations.checkpoints import delete_rows, mark_corrupt
 from studydb.operations.refresh import refreshed
 from studydb.operations.restore import restore
@@ -133,6 +134,11 @@ class Checkpoints:
             return str(error) if held.record_store_error(str(error)) else None
         self._discard(held, replaced, stores)
         return None
+
+    def delete_upload(self, held: HeldAttempt, upload: Upload, stores: Stores) -> None:
+        """Delete what an attempt that has lost its trial has written of a checkpoint."""
+        begun = AbandonedUpload(0, upload.uuid, held.claim.uuid, held.lease.attempt, upload.url)
+        delete_bytes(self._study, begun, stores)
 
     def _signed(self, held: HeldAttempt, saved: Saved) -> Checkpoint:
         lease = held.lease

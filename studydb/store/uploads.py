@@ -10,8 +10,7 @@ import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import after, now
-from studydb.db.schema import by_id, checkpoint, is_still, trial, upload
-from studydb.domain.life.states import State
+from studydb.db.schema import attempt, by_id, checkpoint, trial, upload
 from studydb.domain.records import AbandonedUpload, Lease
 from studydb.store.leases import FENCE, fence_binds
 
@@ -51,15 +50,22 @@ _END = Prepared(
     sa.delete(upload).where(upload.c.uuid == sa.bindparam("uuid")).returning(upload.c.id)
 )
 
-_is_of_ended_attempt = sa.or_(~is_still(State.RUNNING), trial.c.attempt != upload.c.attempt)
+_is_of_ended_attempt = after(attempt.c.ended_at, sa.bindparam("settled_s", type_=sa.Float)) <= now()
 _is_of_dead_person = sa.and_(
     upload.c.trial_id == 0,
     after(upload.c.started_at, sa.literal(PATIENCE_S, sa.Double)) <= now(),
     ~sa.exists().where(checkpoint.c.uuid == upload.c.uuid),
 )
 _ABANDONED = Prepared(
-    sa.select(upload.c.id, upload.c.uuid, upload.c.attempt, upload.c.url, trial.c.uuid.label("of"))
+    sa.select(
+        *(upload.c.id, upload.c.uuid, upload.c.attempt, upload.c.url, trial.c.uuid.label("of")),
+        sa.exists().where(checkpoint.c.uuid == upload.c.uuid).label("is_stored"),
+    )
     .outerjoin_from(upload, trial, trial.c.id == upload.c.trial_id)
+    .outerjoin(
+        attempt,
+        sa.and_(attempt.c.trial_id == upload.c.trial_id, attempt.c.attempt == upload.c.attempt),
+    )
     .where(
         upload.c.study_id == sa.bindparam("study"),
         upload.c.id > sa.bindparam("after"),
@@ -105,10 +111,15 @@ def end(txn: Txn, *, uuid: str) -> bool:
     return txn.count(_END, uuid=uuid) == 1
 
 
-def abandoned(txn: Txn, *, study_id: int, after_id: int = 0) -> list[AbandonedUpload]:
-    """Find uploads of attempts that have ended, or of people a day ago; `MOST` at a time."""
-    rows = txn.all(_ABANDONED, study=study_id, after=after_id)
-    return [AbandonedUpload(row.id, row.uuid, row.of, row.attempt, row.url) for row in rows]
+def abandoned(
+    txn: Txn, *, study_id: int, after_id: int = 0, settled_s: float = 0.0
+) -> list[AbandonedUpload]:
+    """Find uploads of attempts that ended `settled_s` ago, or of people a day ago."""
+    rows = txn.all(_ABANDONED, study=study_id, after=after_id, settled_s=settled_s)
+    return [
+        AbandonedUpload(row.id, row.uuid, row.of, row.attempt, row.url, bool(row.is_stored))
+        for row in rows
+    ]
 
 
 def delete(txn: Txn, *, upload_id: int) -> None:

@@ -11,6 +11,7 @@ from types import FunctionType
 from typing import Any, ClassVar, Protocol, TypeGuard
 
 from studydb.domain.errors import TrainableError, TrialStopped
+from studydb.domain.given_directory import GivenDirectory
 from studydb.domain.text.display import with_article
 
 EXPORT_ATTRIBUTE = "export_model"
@@ -332,4 +333,4 @@ class _Loop:
     def _save(self, send: Callable[[Any], None]) -> None:
         with tempfile.TemporaryDirectory(prefix="save-", dir=self._trial.scratch) as directory:
             saved = self._trained.save_checkpoint(directory)
-            send(directory if saved is None else saved)
+            send(GivenDirectory(Path(directory)) if saved is None else saved)

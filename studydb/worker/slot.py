@@ -252,6 +252,7 @@ class Slot(threading.Thread):
             held.close()
             if not is_stored:
                 self._processes.close()
+                attempt.delete_upload()
             self._release(claim, holdings)
 
     def _take(self, claim: Claim) -> Holdings | None:

@@ -25,7 +25,7 @@ from uuid import UUID, uuid4
 import pytest
 from fleet.trainables.scheduling import Cup
 
-from harness import arrange, duplicate_requests
+from harness import arrange, duplicate_requests, upload_requests
 from harness.arrange import LEASE_S, RENEWAL_S, SimulatedWorker, enqueued, new_study
 from harness.asked_scheduler import described
 from harness.control_requests import Arranged, Call
@@ -44,6 +44,7 @@ from studydb.domain.custom_scheduler import work_question
 from studydb.domain.deciding import Undecided
 from studydb.domain.life.retention import Keep
 from studydb.domain.scheduling import Idle
+from studydb.lease.upload_collector import collect_uploads
 from studydb.operations import proposer
 from studydb.operations.checkpoints import delete_rows
 from studydb.operations.delete import delete, stop_for_deletion
@@ -134,6 +135,20 @@ def _deleting_an_upload(database: Database) -> Call:
     return lambda over: delete_upload(over, upload_id=left.id)
 
 
+def _collecting_uploads(database: Database) -> Call:
+    """The call deletes the rows of two uploads of an ended attempt, in two transactions."""
+    study = new_study(database)
+    run = SimulatedWorker(database, study).take()
+    for _ in range(2):
+        begin_upload(database, lease=run.lease, uuid=str(uuid4()), url="file:///store/x")
+    run.finish(0.5)
+
+    def call(over: Database) -> None:
+        collect_uploads(over, study)
+
+    return call
+
+
 def _closing(database: Database) -> Call:
     study = new_study(database)
     return lambda over: stop_for_deletion(over, study)
@@ -189,6 +204,7 @@ OPERATIONS: dict[str, Arranged] = {
     "delete_rows": _deleting_rows,
     "remove_unkept": _removing_unkept,
     "delete_upload": _deleting_an_upload,
+    "collect_uploads": _collecting_uploads,
     "close": _closing,
     "delete": _deleting,
     "make_views": _making_views,
@@ -214,7 +230,7 @@ def seeded_tokens(seed: str) -> Iterator[None]:
     """Let an arrangement make the same tokens in every process."""
     rng = Random(seed)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (arrange, duplicate_requests):
+        for module in (arrange, duplicate_requests, upload_requests):
             patch.setattr(module, "uuid4", lambda: UUID(int=rng.getrandbits(128), version=4))
         yield
 
