@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from studydb.domain.errors import UsageError
+from studydb.domain.sizes import size_of
 
 STORAGE = "STUDYDB_STORAGE"
 """The database's URL; it may hold a password."""
@@ -24,6 +25,14 @@ KEY_FILE = "STUDYDB_KEY_FILE"
 
 PARENT = "STUDYDB_PARENT"
 """The pid of a worker's parent process. When that process ends, so does the worker."""
+
+CACHE_SIZE = "STUDYDB_CACHE_SIZE"
+"""How many bytes the cache of remote checkpoints may hold on this host, such as 10GB; 0: none."""
+
+CACHE_DIR = "STUDYDB_CACHE_DIR"
+"""The folder of that cache; by default it is in the user's cache directory."""
+
+DEFAULT_CACHE_BYTES = 10 << 30
 
 LOCK_DIR = "STUDYDB_LOCK_DIR"
 """The directory of the locks of devices, for containers that share the devices of a host."""
@@ -63,6 +72,32 @@ def scrubbed_environment(environ: Mapping[str, str] = os.environ) -> dict[str, s
         for name, value in environ.items()
         if name not in (STORAGE, SIGNING_KEY) and not name.startswith("PG")
     }
+
+
+def cache_size_bytes(environ: Mapping[str, str] = os.environ) -> int:
+    """
+    Return the limit of the cache of remote checkpoints; 0 if there is to be none.
+
+    Raises:
+        UsageError: The variable is not a size.
+    """
+    text = environ.get(CACHE_SIZE) or str(DEFAULT_CACHE_BYTES)
+    size_bytes = size_of(text)
+    if size_bytes is None:
+        raise UsageError(f"{CACHE_SIZE} is {text!r}; write 500M, 10GB, a number of bytes, or 0.")
+    return size_bytes
+
+
+def cache_folder(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the folder of the cache of remote checkpoints; None if no home directory is known."""
+    if named := environ.get(CACHE_DIR):
+        return expanded(named).absolute()
+    configured = environ.get("XDG_CACHE_HOME", "")
+    try:
+        home = expanded(configured if configured.startswith("/") else "~/.cache")
+    except UsageError:
+        return None
+    return home / "studydb" / "checkpoints"
 
 
 def key_file_path(environ: Mapping[str, str] = os.environ) -> Path:

@@ -4,6 +4,7 @@ import click
 
 from benchmarks.ask import ask
 from benchmarks.burden import burden
+from benchmarks.checkpoints import checkpoints
 from benchmarks.claim import claim
 from benchmarks.decide import decide
 from benchmarks.frames import frames
@@ -33,6 +34,6 @@ def bench() -> None:
 
 for command in (
     *(trial, claim, ask, report, decide, growth, burden),
-    *(frames, worker, loops, idle, start, reuse, real, long, schedulers, simulate),
+    *(frames, worker, loops, idle, start, reuse, real, long, schedulers, simulate, checkpoints),
 ):
     bench.add_command(command)

@@ -8,6 +8,7 @@ from studydb.artifacts.inline import (
     pack_directory,
     unpack_directory,
 )
+from studydb.artifacts.library_threads import library_threads
 from studydb.artifacts.locations import Locations
 from studydb.artifacts.parameter_files import fetch_parameter, store_parameter
 from studydb.artifacts.signing import checkpoint_payload, is_signed
@@ -31,6 +32,7 @@ __all__ = [
     "digest_of",
     "fetch_parameter",
     "is_signed",
+    "library_threads",
     "open_store",
     "pack_directory",
     "parts_of",

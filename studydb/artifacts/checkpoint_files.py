@@ -17,8 +17,10 @@ from studydb.artifacts.inline import (
     pack_directory,
     unpack_directory,
 )
-from studydb.artifacts.store import Place, digest_of
+from studydb.artifacts.restore_cache import RestoreCache
+from studydb.artifacts.store import Place, Store, Stored, digest_of
 from studydb.artifacts.store_urls import open_store
+from studydb.artifacts.stores import Stores
 from studydb.artifacts.tree import scan
 from studydb.domain.errors import CheckpointError, UsageError
 from studydb.domain.records import CheckpointKind
@@ -61,29 +63,48 @@ class Restored:
         return f"<checkpoint of step {self.step}: {'dict' if self._path is None else self._path}>"
 
 
-def fetch(store_url: str, restore: Restore, *, target: Path) -> Restored:
+def fetch(restore: Restore, *, target: Path, cache: RestoreCache | None = None) -> Restored:
     """
     Fetch a checkpoint and check its digest; the caller has verified its signature.
 
     Args:
         target: The path for the copy of a directory; it must not exist.
+        cache: Asked before a remote store, and filled from it; None to read the store.
 
     Raises:
         CheckpointError: The bytes are missing or corrupt.
         OSError: This host cannot reach the store, or cannot write a copy.
     """
     if restore.kind is CheckpointKind.DICT:
-        return Restored(restore.step, data=_fetch_bytes(store_url, restore))
+        return Restored(restore.step, data=_fetch_bytes(restore, cache))
     if restore.url == INLINE:
-        data = _fetch_bytes(store_url, restore)
-        return Restored(restore.step, path=unpack_directory(data, target))
-    path = open_store(store_url).get_directory(restore.url, digest=restore.digest, target=target)
+        return Restored(restore.step, path=unpack_directory(_inline_bytes(restore), target))
+    if cache is not None and cache.copy_directory(restore, target):
+        return Restored(restore.step, path=target)
+    store = _store_of(restore)
+    path = store.get_directory(restore.url, digest=restore.digest, target=target)
+    if cache is not None and store.is_remote:
+        cache.add_directory(restore.digest, restore.size_bytes, path)
     return Restored(restore.step, path=path)
 
 
-def _fetch_bytes(store_url: str, restore: Restore) -> bytes:
-    if restore.url != INLINE:
-        return open_store(store_url).get_bytes(restore.url, digest=restore.digest)
+def _fetch_bytes(restore: Restore, cache: RestoreCache | None) -> bytes:
+    if restore.url == INLINE:
+        return _inline_bytes(restore)
+    if cache is not None and (found := cache.read_bytes(restore)) is not None:
+        return found
+    store = _store_of(restore)
+    data = store.get_bytes(restore.url, digest=restore.digest)
+    if cache is not None and store.is_remote:
+        cache.add_bytes(restore.digest, data)
+    return data
+
+
+def _store_of(restore: Restore) -> Store:
+    return open_store((restore.stores or Stores(INLINE)).store_of(restore.url))
+
+
+def _inline_bytes(restore: Restore) -> bytes:
     if restore.data is None or digest_of(restore.data) != restore.digest:
         raise CheckpointError(
             f"The checkpoint of step {restore.step} in the database is damaged: "
@@ -103,10 +124,30 @@ class Saver:
         trial_uuid: str,
         attempt: int,
         inline_limit_bytes: int = INLINE_LIMIT_BYTES,
+        cache: RestoreCache | None = None,
     ) -> None:
+        self._cache = cache
         self._store = None if store_url == INLINE else open_store(store_url)
         self._study_uuid, self._trial_uuid, self._attempt = study_uuid, trial_uuid, attempt
         self._inline_limit_bytes = inline_limit_bytes
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the store is on other hosts; a directory or the database is not."""
+        return self._store is not None and self._store.is_remote
+
+    def connect(self) -> None:
+        """
+        Import the library of a remote store.
+
+        A thread must not import it: if the trial forks meanwhile, as loaders of data do, the fork
+        keeps the locks of half imported modules for ever.
+
+        Raises:
+            CheckpointError: The library is missing.
+        """
+        if self._store is not None:
+            self._store.connect()
 
     def begin(self, *, step: int) -> Upload | None:
         """
@@ -149,6 +190,8 @@ class Saver:
             stored = self._store.put_bytes(place, prepared)
         else:
             stored = self._store.put_directory(place, prepared)
+        if self._cache is not None and self._store.is_remote:
+            _fill(self._cache, prepared, stored)
         return Saved(upload.uuid, kind, stored.url, stored.digest, stored.size_bytes, step)
 
     def _place(self, step: int, name: str) -> Place:
@@ -159,6 +202,14 @@ class Saver:
             return pack_directory(prepared, limit_bytes=self._inline_limit_bytes)
         check_inline_size(len(prepared), self._inline_limit_bytes)
         return prepared
+
+
+def _fill(cache: RestoreCache, prepared: bytes | Path, stored: Stored) -> None:
+    """Keep what was stored: writing it here costs little beside its upload."""
+    if isinstance(prepared, bytes):
+        cache.add_bytes(stored.digest, prepared)
+    else:
+        cache.add_directory(stored.digest, stored.size_bytes, prepared)
 
 
 def prepare(checkpoint: CheckpointLike) -> bytes | Path:

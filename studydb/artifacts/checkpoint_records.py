@@ -5,6 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from studydb.artifacts.stores import Stores
 from studydb.domain.metrics import STEPS_END
 from studydb.domain.records import CheckpointKind
 
@@ -55,13 +56,15 @@ class Restore:
     Attributes:
         url: The URL of the bytes; "inline:" if they are in `data`.
         step: The last step that the checkpoint contains.
+        size_bytes: The size that the row names, by which a cache finds the bytes.
         data: The bytes of an inline checkpoint.
-        store: The URL of the store that holds the bytes; None for the store of new checkpoints.
+        stores: The study's stores, one of which holds the bytes; None if they are in `data`.
     """
 
     kind: CheckpointKind
     url: str
     digest: str
     step: int
+    size_bytes: int = 0
     data: bytes | None = None
-    store: str | None = None
+    stores: Stores | None = None

@@ -20,12 +20,17 @@ class DirectoryStore:
     URL's last four parts. So the tree may be moved, and no row can name a file outside the tree.
     """
 
+    is_remote = False
+
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
 
     @property
     def url(self) -> str:
         return self.root.as_uri()
+
+    def connect(self) -> None:
+        """Do nothing: a directory needs no connection."""
 
     def put_bytes(self, place: Place, data: bytes) -> Stored:
         with self._temporary(place) as (temporary, url), temporary.open("xb") as file:
@@ -76,7 +81,7 @@ class DirectoryStore:
     def delete_unfinished(self, url: str) -> None:
         path = self._locate(url)
         for temporary in path.parent.glob(f".{path.name}.*"):
-            _discard(temporary)
+            discard(temporary)
         self.delete(url)
 
     def delete_study(self, study_uuid: str) -> None:
@@ -128,7 +133,7 @@ class DirectoryStore:
                 f"{cause}. Training continues, and the previous checkpoint is kept."
             ) from cause
         finally:
-            _discard(temporary)
+            discard(temporary)
 
     def _remove(self, path: Path) -> None:
         aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
@@ -138,7 +143,7 @@ class DirectoryStore:
             return
         except OSError as cause:
             raise CheckpointError(f"The checkpoint {path} cannot be removed: {cause}.") from cause
-        _discard(aside)
+        discard(aside)
 
 
 def _make_directory(path: Path) -> None:
@@ -152,7 +157,8 @@ def _make_directory(path: Path) -> None:
             tree.sync_directory(directory.parent)
 
 
-def _discard(path: Path) -> None:
+def discard(path: Path) -> None:
+    """Remove a file or a directory as far as possible; a missing one is no error."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

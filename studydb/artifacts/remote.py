@@ -3,7 +3,8 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,11 +23,17 @@ from studydb.artifacts.remote_faults import (
 from studydb.artifacts.store import Place, Stored, check_uuid, digest_of, parts_of
 from studydb.domain.errors import CheckpointError, UsageError
 
-PART_BYTES = 16 << 20
-"""The bytes that are sent at a time; an upload holds about three parts in memory."""
+PART_BYTES = 8 << 20
+"""The bytes that are sent at a time; the upload of a file holds about three parts in memory."""
+
+_FILES_AT_A_TIME = 4
+"""How many files of a directory are sent at a time."""
 
 _MOST_PARTS = 9_000
 """S3 takes 10,000 parts per object, so the parts of a file above 140 GiB are larger."""
+
+_MARKERS = ("KeyMarker", "UploadIdMarker")
+"""Where the next page of a bucket's multipart uploads begins."""
 
 _MANIFEST, _FILES = "manifest", "files"
 _MANIFEST_BYTES = 256 << 20
@@ -60,7 +67,7 @@ class Scheme:
 _S3 = Scheme(
     "s3",
     "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or give the host a role",
-    get_options=(("chunksize", PART_BYTES // 2), ("max_concurrency", 4)),
+    get_options=(("chunksize", PART_BYTES), ("max_concurrency", 4)),
 )
 _GS = Scheme("gs", "Set GOOGLE_APPLICATION_CREDENTIALS, or run `gcloud auth application-default`")
 _ABFS = Scheme("abfs", "Set AZURE_STORAGE_CONNECTION_STRING or AZURE_STORAGE_KEY", user=True)
@@ -118,6 +125,8 @@ class RemoteStore:
     process that is forked must not use the store before.
     """
 
+    is_remote = True
+
     def __init__(self, url: str) -> None:
         self._url = check_remote_url(url)
         self._scheme = SCHEMES[urlsplit(url).scheme]
@@ -126,6 +135,17 @@ class RemoteStore:
     def url(self) -> str:
         return self._url
 
+    def connect(self) -> None:
+        try:
+            files = self._files
+            if self._scheme is _S3:
+                files.connect()  # imports more modules
+        except Exception as cause:
+            raise CheckpointError(
+                f"Checkpoints cannot be written to {self._url}: {self._explained(cause)} "
+                "Training continues, and the previous checkpoint is kept."
+            ) from cause
+
     def put_bytes(self, place: Place, data: bytes) -> Stored:
         with self._writing(place) as path:
             self._upload(lambda: _parts_of(data), path, size_bytes=len(data))
@@ -133,12 +153,8 @@ class RemoteStore:
 
     def put_directory(self, place: Place, source: Path) -> Stored:
         contents = tree.scan(source)
-        entries: list[_Entry] = []
         with self._writing(place) as path:
-            for index, file in enumerate(contents.files):
-                size_bytes = file.path.stat().st_size
-                entry = self._upload_file(file, _file(path, index), size_bytes)
-                entries.append(entry)
+            entries = self._upload_files(contents.files, path)
             manifest = _encode(contents.directories, entries)
             self._upload(lambda: _parts_of(manifest), _manifest(path), size_bytes=len(manifest))
         digest = tree.digest_of_files((entry.name, entry.digest) for entry in entries)
@@ -232,9 +248,19 @@ class RemoteStore:
             )
         return "/".join((self._root, *parts))
 
-    def _upload_file(self, file: tree.File, target: str, size_bytes: int) -> "_Entry":
+    def _upload_files(self, files: Sequence[tree.File], path: str) -> "list[_Entry]":
+        """Send files, some at a time; after an error no further file is begun."""
+        n_threads = 1 if self._scheme.renames else _FILES_AT_A_TIME  # one connection for SFTP
+        pool = ThreadPoolExecutor(n_threads, thread_name_prefix="studydb-upload")
+        try:
+            targets = [_file(path, index) for index in range(len(files))]
+            return list(pool.map(self._upload_file, files, targets))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _upload_file(self, file: tree.File, target: str) -> "_Entry":
         digest, length = self._upload(
-            lambda: tree.chunks_of(file.path), target, size_bytes=size_bytes
+            lambda: tree.chunks_of(file.path), target, size_bytes=file.path.stat().st_size
         )
         return _Entry(file.name, length, digest)
 
@@ -262,7 +288,19 @@ class RemoteStore:
             raise
         if self._scheme.renames:
             self._files.mv(path, target)
+        if length >= part_bytes:
+            self._abort_other_uploads(target)
         return content.digest(), length
+
+    def _abort_other_uploads(self, target: str) -> None:
+        """
+        Abort the uploads of an object that is whole: tries whose replies were lost.
+
+        The library sends such a request again, and begins a second upload. If the host may not list
+        uploads, they stay.
+        """
+        with suppress(Exception):
+            self._abort_uploads(target, of_others=False)
 
     def _download(self, url: str, path: str, entry: "_Entry", target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -305,17 +343,31 @@ class RemoteStore:
         with suppress(FileNotFoundError):
             self._files.rm_file(path)
 
-    def _abort_uploads(self, path: str) -> None:
-        """Abort multipart uploads of S3 below a path; other stores drop them by themselves."""
+    def _abort_uploads(self, path: str, *, of_others: bool = True) -> None:
+        """
+        Abort multipart uploads of S3; other stores drop them by themselves.
+
+        Args:
+            of_others: Whether those of all objects whose names begin with the path are aborted.
+        """
         if self._scheme is not _S3:
             return
         bucket, _, prefix = path.partition("/")
 
         def abort() -> None:
-            found = self._files.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=prefix)
-            for upload in found.get("Uploads") or ():
-                with suppress(FileNotFoundError):
-                    self._files.abort_mpu(bucket, upload["Key"], upload["UploadId"])
+            markers: dict[str, str] = {}
+            while True:  # a page has up to 1,000 uploads
+                found = self._files.call_s3(
+                    "list_multipart_uploads", Bucket=bucket, Prefix=prefix, **markers
+                )
+                for upload in found.get("Uploads") or ():
+                    if not of_others and upload["Key"] != prefix:
+                        continue
+                    with suppress(FileNotFoundError):
+                        self._files.abort_mpu(bucket, upload["Key"], upload["UploadId"])
+                if not found.get("IsTruncated"):
+                    return
+                markers = {name: found[f"Next{name}"] for name in _MARKERS}
 
         retry_transient(abort, patience_s=WRITE_PATIENCE_S)
 

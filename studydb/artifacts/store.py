@@ -85,11 +85,19 @@ class Store(Protocol):
 
     All methods can raise CheckpointError. If this host cannot reach the store or cannot write the
     target, methods that read raise OSError instead.
+
+    Attributes:
+        is_remote: Whether each read goes over a network, so that a cache on this host pays.
     """
+
+    is_remote: bool
 
     @property
     def url(self) -> str:
         """The URL that opens this store again."""
+
+    def connect(self) -> None:
+        """Import the store's library and prepare its connection, without a request."""
 
     def put_bytes(self, place: Place, data: bytes) -> Stored:
         """Store bytes; they survive a crash of the host once the call returns."""

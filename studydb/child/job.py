@@ -63,7 +63,9 @@ class Job:
             trial waits for the worker's answer.
         next_decision_step: Reports at this step or later wait for the worker's answer; None if
             reports do not wait for a decision.
+        last_step: The step at which the scheduler completes a trial; None if there is none.
         may_keep: Whether the process may wait for another attempt after this one.
+        cache_bytes: The limit of this host's cache of remote checkpoints; 0 for no cache.
         memory_bytes: The limit of the attempt's memory; None for no limit.
         cgroup: The folder of the cgroup that has this limit, and which the process enters; None to
             limit each process.
@@ -89,7 +91,9 @@ class Job:
     restore: Restore | None = None
     time_total_s: float = 0.0
     next_decision_step: int | None = None
+    last_step: int | None = None
     may_keep: bool = False
+    cache_bytes: int = 0
     memory_bytes: int | None = None
     cgroup: str | None = None
 

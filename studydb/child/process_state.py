@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from studydb.artifacts import library_threads
 from studydb.child.fork_safety import descriptors
 from studydb.processes import adopt_orphans
 
@@ -39,7 +40,7 @@ class ProcessState:
         os.umask(self._umask)
         self._limits = _limits()
         self._threads = set(threading.enumerate())
-        self._n_running = len(sys._current_frames())  # noqa: SLF001  counts threads of C, too
+        self._n_running = _n_running()
 
     def restore(self) -> None:
         """Undo what a trial has changed in environment, signals, timers and umask."""
@@ -63,7 +64,7 @@ class ProcessState:
         A Python thread could report for the next trial. A process, or another stream to the output,
         would write to the earlier trial's log; a process would also live until the last trial of
         this process ends. Threads of libraries such as OpenBLAS that run no Python code now are no
-        reason.
+        reason, and neither are those by which studydb reaches a remote store.
         """
         if not (_TASKS / str(os.getpid()) / "children").exists():
             return "this system cannot list the processes that the trial has left"
@@ -78,12 +79,18 @@ class ProcessState:
         return None
 
     def _new_thread(self) -> str | None:
-        threads = [thread.name for thread in threading.enumerate() if thread not in self._threads]
+        known = self._threads | library_threads()
+        threads = [thread.name for thread in threading.enumerate() if thread not in known]
         if threads:
             return f"the thread {threads[0]!r}"
-        if len(sys._current_frames()) > self._n_running:  # noqa: SLF001
+        if _n_running() > self._n_running:
             return "a thread that runs Python code"
         return None
+
+
+def _n_running() -> int:
+    """Count the threads that run Python code, of C also, but not those of remote stores."""
+    return len(sys._current_frames()) - len(library_threads())  # noqa: SLF001
 
 
 def _handlers() -> dict[int, Any]:

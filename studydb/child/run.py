@@ -21,6 +21,7 @@ from numpy import random as numpy_random
 
 from studydb.artifacts import fetch_parameter
 from studydb.artifacts.checkpoint_files import Restored, fetch
+from studydb.artifacts.restore_cache import open_cache
 from studydb.child.channel import Channel
 from studydb.child.job import Job, TrainableImport, read_job
 from studydb.child.messages import Began, End, Ended, NextAttempt, read_from_supervisor, write
@@ -238,6 +239,7 @@ class _TrialProcess:
         with suppress(OSError):  # the next report notices that the worker is gone
             self._channel.send(write(Began(time.monotonic(), starts_warm_with_devices(function))))
         ended = _call(self._run or function, trial)
+        trial.settle()
         trial.close()
         if self._has_object and self._state is not None:
             self._state.restore()
@@ -261,6 +263,7 @@ class _TrialProcess:
     def _may_keep(self) -> bool:
         assert self._trial is not None
         assert self._state is not None
+        self._trial.settle()
         if self._trial.raised_for not in (None, End.COMPLETED, End.STOPPED):
             return False
         if self._staleness is None:
@@ -285,6 +288,7 @@ def _call(function: Callable[..., Any], trial: RunningTrial) -> Ended:
             return Ended(End.FAILED, failure_of(error))
         return Ended(End.NOT_REUSED)
     except ProcessLost:  # the worker sees this process die in the same way
+        trial.settle()
         flush_streams()
         os.kill(os.getpid(), signal.SIGKILL)
         raise
@@ -347,8 +351,8 @@ def _seed(seed: int) -> None:
 def _restored(job: Job) -> Restored | None:
     if job.restore is None:
         return None
-    store_url = job.restore.store or job.store
-    return fetch(store_url, job.restore, target=Path(job.scratch) / "checkpoint")
+    target = Path(job.scratch) / "checkpoint"
+    return fetch(job.restore, target=target, cache=open_cache(job.cache_bytes))
 
 
 def _make_directory(job: Job, trial: RunningTrial) -> None:

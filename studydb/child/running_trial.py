@@ -6,25 +6,26 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from studydb.artifacts.checkpoint_files import CheckpointLike, Restored, Saver, prepare
-from studydb.artifacts.checkpoint_records import Saved
+from studydb.artifacts.restore_cache import open_cache
 from studydb.child.channel import Channel, FrameError
+from studydb.child.checkpoint_saves import CheckpointSaves, Outcome
 from studydb.child.job import Job
-from studydb.child.messages import End, FlushAsked, Reported, UploadAsked
+from studydb.child.messages import End, FlushAsked, Reported
 from studydb.child.supervisor_connection import SupervisorConnection
 from studydb.domain.errors import (
-    CheckpointError,
     InvalidReport,
     LeaseLost,
     TrainableError,
     TrialStopped,
     UsageError,
 )
+from studydb.domain.given_directory import GivenDirectory
 from studydb.domain.life.decisions import Action
 from studydb.domain.life.rules import RuleWatch, rule_from_json
 from studydb.domain.metrics import STEP, STEPS_END, Result, read_report
@@ -67,14 +68,17 @@ class RunningTrial:
         self._directory = Path(job.directory) if job.directory else self.scratch / "directory"
         self._objective = job.objective
         self._watch = RuleWatch(tuple(map(rule_from_json, job.rules)), job.objective)
-        self._saver = Saver(
+        self._final_step = job.last_step
+        self._supervisor = SupervisorConnection(channel, next_decision_step=job.next_decision_step)
+        saver = Saver(
             job.store,
             study_uuid=job.to_import.study_uuid,
             trial_uuid=job.trial_uuid,
             attempt=job.attempt,
             inline_limit_bytes=job.inline_limit_bytes,
+            cache=open_cache(job.cache_bytes),
         )
-        self._supervisor = SupervisorConnection(channel, next_decision_step=job.next_decision_step)
+        self._saves = CheckpointSaves(saver, self._supervisor, self.scratch)
         self._last_step = job.start_step
         self._rises_from = 0
         self._last: Result | None = None
@@ -113,7 +117,9 @@ class RunningTrial:
 
         The call returns immediately, except in two cases. At a step where the trial may be stopped,
         the call waits for the decision. With a checkpoint, it waits until result and checkpoint are
-        stored. If the checkpoint's store fails, training continues and the older checkpoint stays.
+        stored, if a directory or the database keeps checkpoints. For a remote store, it waits for
+        the upload of the checkpoint before, copies the new one, and returns; `flush` waits until
+        the copy is stored. If the store fails, training continues and the older checkpoint stays.
 
         Args:
             metrics: The study's metric and others. `training_iteration` is the step; if it is
@@ -142,7 +148,7 @@ class RunningTrial:
             verdict = self._supervisor.verdict
             is_sent = not self._supervisor.lost and not (verdict and verdict.refuses_results)
             if is_sent:
-                self._send(result, *self._save(checkpoint, result.step))
+                self._send_with(result, checkpoint)
             elif checkpoint is not None and not self._supervisor.lost:
                 self._send_checkpoint(checkpoint, result.step)
             self._last_step = self._rises_from = result.step
@@ -164,7 +170,7 @@ class RunningTrial:
 
     def flush(self) -> None:
         """
-        Wait until everything that was reported is stored.
+        Wait until everything that was reported is stored, and the last checkpoint, too.
 
         Raises:
             TrialStopped, LeaseLost: See `report`.
@@ -172,6 +178,7 @@ class RunningTrial:
         with self._locked():
             self._supervisor.listen()
             self._raise_if_ended()
+            self._saves.wait()
             self._supervisor.ask(FlushAsked(self._supervisor.next_id()))
             self._raise_if_ended()
 
@@ -192,6 +199,11 @@ class RunningTrial:
                 f"The trainable ended without reporting {self.metric!r}. Call "
                 f"studydb.report({{{self.metric!r}: …}}) after each step, or return the value."
             )
+
+    def settle(self) -> None:
+        """Wait until the last checkpoint is stored, unless the trial is lost or the worker ends."""
+        with suppress(SystemExit):  # the message that the trial has ended meets the same end
+            self._saves.wait()
 
     @property
     def has_reported(self) -> bool:
@@ -252,7 +264,31 @@ class RunningTrial:
         with self._turn:
             yield
 
-    def _send(self, result: Result, saved: Saved | None, artifact_error: str | None) -> None:
+    def _send_with(self, result: Result, checkpoint: CheckpointLike | None) -> None:
+        if checkpoint is None:
+            self._send(result, (None, None))
+            return
+        prepared = prepare(checkpoint)
+        if not self._saves.may_run_beside or self._is_final(result):
+            self._send(result, self._saves.store(prepared, step=result.step))
+            return
+        self._send(result, (None, None))
+        self._saves.store_beside(
+            prepared, step=result.step, is_given=isinstance(checkpoint, GivenDirectory)
+        )
+
+    def _is_final(self, result: Result) -> bool:
+        """
+        Whether the result certainly completes the trial.
+
+        Its checkpoint is stored before it. If the process dies between the two, the trial goes on
+        from the checkpoint before, and does not end without its last checkpoint.
+        """
+        is_at_end = self._final_step is not None and result.step >= self._final_step
+        return result.is_last or is_at_end or self._watch.passes_a_bound(result)
+
+    def _send(self, result: Result, outcome: Outcome) -> None:
+        saved, artifact_error = outcome
         decides, may_hit = self._supervisor.next_decision_step, self._watch.may_hit(result)
         waits = saved is not None or (decides is not None and result.step >= decides) or may_hit
         report = Reported(
@@ -264,25 +300,9 @@ class RunningTrial:
             raise InvalidReport(f"The report at step {result.step}: {cause}") from cause
         self._last = result
 
-    def _save(
-        self, checkpoint: CheckpointLike | None, step: int
-    ) -> tuple[Saved | None, str | None]:
-        if checkpoint is None:
-            return None, None
-        prepared = prepare(checkpoint)
-        try:
-            upload = self._saver.begin(step=step)
-            if upload is not None:
-                self._supervisor.ask(UploadAsked(self._supervisor.next_id(), upload))
-                if self._supervisor.lost:
-                    return None, None  # no process would delete the bytes
-            return self._saver.save(prepared, step=step, upload=upload), None
-        except CheckpointError as failure:
-            return None, str(failure)
-
     def _send_checkpoint(self, checkpoint: CheckpointLike, step: int) -> None:
-        saved, artifact_error = self._save(checkpoint, step)
-        self._supervisor.ask(Reported(self._supervisor.next_id(), None, saved, artifact_error))
+        outcome = self._saves.store(prepare(checkpoint), step=step)
+        self._supervisor.ask(Reported(self._supervisor.next_id(), None, *outcome))
 
     def _save_after_the_end(
         self, metrics: Mapping[str, Any], checkpoint: CheckpointLike | None

@@ -22,6 +22,7 @@ COMMANDS = {
     "rungs": ("rungs", "List the rungs at which trials are compared."),
     "checkpoints": ("checkpoints", "List the checkpoints of a study or a trial."),
     "export-checkpoint": ("export_checkpoint", "Copy a trial's checkpoint to a folder."),
+    "export-model": ("export_checkpoint", "Write a trial's model to a folder."),
     "pin": ("pin", "Keep a checkpoint until the pin is removed."),
     "gc": ("gc", "Delete what removed checkpoints have left."),
     "workers": ("workers", "List the workers."),

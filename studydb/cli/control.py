@@ -1,5 +1,6 @@
 """`pause`, `resume`, `stop`, `enqueue`, `extend`: people control a study and its trials."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -93,17 +94,45 @@ def stop(
     help="A name for the trial. Commands accept it like the number.",
 )
 @click.option("--tag", "tags", multiple=True, type=Spec(), metavar="TAG", help="A tag. Repeatable.")
+@click.option(
+    "--checkpoint",
+    "source",
+    metavar="FROM",
+    help="Begin from N, N:STEP or STUDY/N[:STEP] (a trial's checkpoint), or from a directory.",
+)
+@click.option(
+    "--checkpoint-step",
+    "step",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="S",
+    help="The last step that the directory contains.",
+)
 @storage_option
 def enqueue(
-    *, name: str, params: Sequence[str], label: str | None, tags: Sequence[str], storage: Storage
+    *,
+    name: str,
+    params: Sequence[str],
+    label: str | None,
+    tags: Sequence[str],
+    source: str | None,
+    step: int,
+    storage: Storage,
 ) -> None:
-    """Add a trial to NAME with these parameters; missing values are drawn from the space."""
+    """
+    Add a trial to NAME with these parameters; missing values are drawn from the space.
+
+    With --checkpoint it begins from a checkpoint of a trial, which is kept until the new trial
+    ends, or from a directory, which is uploaded and signed with your key. Write ./3 for a directory
+    that is called 3.
+    """
     given = read_values(params)
     if label is not None:
         check_trial_name(label)
     check_tags(tags)
     with opened_study(storage, name) as study:
-        number = study.enqueue(given, name=label, tags=tags)
+        begins = {} if source is None else {"checkpoint": read_start(source)}
+        number = study.enqueue(given, name=label, tags=tags, checkpoint_step=step, **begins)
     called = "" if label is None else f", {label!r}"
     click.echo(f"Study {name!r}: enqueued trial {number}{called}.")
 
@@ -135,6 +164,22 @@ def read_values(params: Sequence[str]) -> dict[str, Any]:
                 "to have one drawn."
             )
     return parse_parameters(params)
+
+
+def read_start(text: str) -> Any:
+    """Read what a trial begins from: a trial's checkpoint, or else a path."""
+    from studydb.study.starting import SavedByTrial
+
+    found = _START.fullmatch(text)
+    if found is None:
+        return text
+    number, step = int(found["number"]), found["step"]
+    return SavedByTrial(number, None if step is None else int(step), found["study"])
+
+
+_START = re.compile(
+    r"(?:(?P<study>(?!\.{1,2}/)[^/]+)/)?(?P<number>[0-9]{1,18})(?::(?P<step>[0-9]{1,18}))?"
+)
 
 
 def subject(name: str, trials: Sequence[int | str]) -> str:

@@ -1,20 +1,25 @@
-"""`export-checkpoint`: copy a trial's checkpoint to a folder."""
+"""`export-checkpoint` copies a trial's checkpoint; `export-model` writes the model in it."""
 
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from studydb.cli.opening import opened_study
 from studydb.cli.options import Storage, TrialWord, storage_option, study_argument
-from studydb.domain.errors import NotFound
+from studydb.domain.errors import NotFound, StudydbError
+from studydb.domain.failures import failure_of
 from studydb.domain.objective import Objective
 from studydb.domain.records import CheckpointKind
-from studydb.domain.text.display import visible
+from studydb.domain.text.display import printed, visible
 
 if TYPE_CHECKING:
     from studydb.study.frozen_trial import Checkpoint, FrozenTrial
+    from studydb.study.handle import Study
+
+FAILED = 1
 
 MOST_STEPS = 10
 """How many steps an error lists."""
@@ -45,18 +50,8 @@ def export_checkpoint(
     reads that file if the classes of the values can be imported. A checkpoint that no key of yours
     signed is refused, because opening it could run code.
     """
-    is_of_best_trial = best and len(places) == 1
-    if not is_of_best_trial and len(places) != len(("TRIAL", "DIR")):
-        usage = "NAME --best DIR" if best else "NAME TRIAL DIR, or NAME --best DIR"
-        raise click.UsageError(f"Write `studydb export-checkpoint {usage}`.", ctx)
-    if best and step is not None:
-        raise click.UsageError("Give --step or --best, not both.", ctx)
     with opened_study(storage, name) as study:
-        if is_of_best_trial:
-            trial = study.best_trial
-        else:
-            trial = study.trial(TrialWord().convert(places[0], None, ctx))
-        checkpoint = _chosen(trial, study.record.objective, step=step, best=best)
+        trial, checkpoint = _picked(ctx, study, places, step=step, best=best)
         target = checkpoint.export(places[-1])
     click.echo(
         f"Exported the checkpoint of trial {trial.number} (step {checkpoint.step}, "
@@ -65,6 +60,68 @@ def export_checkpoint(
     if checkpoint.kind == CheckpointKind.DICT:
         file = shlex.quote(str(target / "checkpoint.pkl"))
         click.echo(f"It is a pickle: `python -m pickle {file}` shows it.")
+
+
+@click.command("export-model")
+@study_argument
+@click.argument("places", metavar="[TRIAL] DIR", nargs=-1, required=True)
+@click.option("--step", type=click.IntRange(min=0), metavar="S", help="From the one of step S.")
+@click.option(
+    "--best", is_flag=True, help="From that with the best value; without TRIAL, the best trial's."
+)
+@storage_option
+@click.pass_context
+def export_model(
+    ctx: click.Context,
+    *,
+    name: str,
+    places: Sequence[str],
+    step: int | None,
+    best: bool,
+    storage: Storage,
+) -> int:
+    """
+    Let the trainable of NAME write its model to a new folder DIR, from a checkpoint of TRIAL.
+
+    By default from the newest checkpoint. A class has a method export_model(self, directory), a
+    function an attribute export_model, a function of (config, checkpoint, directory). Your code
+    runs here, in this process.
+    """
+    from studydb.study.exporting import export_model as write_model
+
+    target, workdir = Path(places[-1]).expanduser().absolute(), Path.cwd()
+    with opened_study(storage, name) as study:
+        trial, checkpoint = _picked(ctx, study, places, step=step, best=best)
+        stores = study.database.locations.checkpoint_stores(study.record)
+        try:
+            write_model(study.record, trial, checkpoint, target, workdir=workdir, stores=stores)
+        except StudydbError:
+            raise
+        except Exception as error:  # noqa: BLE001  the user's code raises anything
+            click.echo(printed(failure_of(error).traceback), err=True, nl=False)
+            return FAILED
+    click.echo(
+        f"Exported the model of trial {trial.number} (step {checkpoint.step}) to "
+        f"{visible(str(target))}."
+    )
+    return 0
+
+
+def _picked(
+    ctx: click.Context, study: "Study", places: Sequence[str], *, step: int | None, best: bool
+) -> "tuple[FrozenTrial, Checkpoint]":
+    """Read the words [TRIAL] DIR; find the trial and its checkpoint."""
+    is_of_best_trial = best and len(places) == 1
+    if not is_of_best_trial and len(places) != len(("TRIAL", "DIR")):
+        usage = "NAME --best DIR" if best else "NAME TRIAL DIR, or NAME --best DIR"
+        raise click.UsageError(f"Write `studydb {ctx.info_name} {usage}`.", ctx)
+    if best and step is not None:
+        raise click.UsageError("Give --step or --best, not both.", ctx)
+    if is_of_best_trial:
+        trial = study.best_trial
+    else:
+        trial = study.trial(TrialWord().convert(places[0], None, ctx))
+    return trial, _chosen(trial, study.record.objective, step=step, best=best)
 
 
 def _chosen(

@@ -1,11 +1,11 @@
-"""`gc`: delete the bytes of removed checkpoints."""
+"""`gc`: delete checkpoints that are no longer kept, and what crashes have left."""
 
 import click
 
 from studydb.cli.opening import opened_study
 from studydb.cli.options import Storage, storage_option, study_argument
 from studydb.domain.errors import CheckpointError
-from studydb.domain.text.display import size_text
+from studydb.domain.text.display import counted, size_text
 
 
 @click.command()
@@ -14,19 +14,23 @@ from studydb.domain.text.display import size_text
 @storage_option
 def gc(*, name: str, dry_run: bool, storage: Storage) -> None:
     """
-    Delete the bytes of removed checkpoints of NAME that a crash or a failing store has left.
+    Delete the checkpoints of NAME that are no longer kept, and what crashes have left.
 
-    Workers delete what their trials no longer keep at once, so there is usually nothing. The
-    command may run while workers do. Kept checkpoints and damaged ones stay.
+    That is: checkpoints that the study's keep=… does not keep and that no pin keeps, the bytes of
+    checkpoints that were removed before a crash or in a store that failed, and uploads that were
+    cut off. Workers delete what their trials no longer keep at once, so there is usually nothing.
+    The command may run while workers do. Damaged checkpoints stay.
     """
     with opened_study(storage, name) as study:
         done = study.gc(dry_run=dry_run)
-    noun = "removed checkpoint" if done.n == 1 else "removed checkpoints"
     did = "would be deleted" if dry_run else "deleted"
-    click.echo(f"Study {name!r}: {done.n} {noun} ({size_text(done.size_bytes)}) {did}.")
-    if done.left:
+    uploads = f" and {counted(done.n_uploads, 'cut upload')}" if done.n_uploads else ""
+    what = f"{counted(done.n, 'removed checkpoint')} ({size_text(done.size_bytes)}){uploads}"
+    click.echo(f"Study {name!r}: {what} {did}.")
+    if done.left or done.n_uploads_left:
+        where = f" in {done.left[0]!r}" if done.left else ""
         raise CheckpointError(
-            f"The bytes of {len(done.left)} removed checkpoints of {name!r} are still in "
-            f"{done.left[0]!r}, because the store fails. Repeat the command on a host that can "
-            "write there."
+            f"The bytes of {len(done.left)} removed checkpoints and {done.n_uploads_left} cut "
+            f"uploads of {name!r} are still there{where}, because the store fails. Repeat the "
+            "command on a host that can write there."
         )

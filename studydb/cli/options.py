@@ -1,6 +1,5 @@
 """Options, arguments and types that several commands share."""
 
-import re
 import shlex
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +8,7 @@ import click
 from click.core import ParameterSource
 
 from studydb.domain.errors import InvalidName
+from studydb.domain.sizes import size_of
 from studydb.domain.text.display import visible
 from studydb.domain.text.names import check_trial_name
 from studydb.settings import storage_url
@@ -107,13 +107,10 @@ class Bytes(click.ParamType[int]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        found = _SIZE.fullmatch(str(value).strip().upper())
-        if found is None:
+        size_bytes = size_of(str(value))
+        if size_bytes is None:
             self.fail(f"{value!r} is not a size; write 500M, 4G or a number of bytes.", param, ctx)
-        return int(found[1]) << 10 * " KMGT".index(found[2] or " ")
-
-
-_SIZE = re.compile(r"([0-9]{1,15})\s*(?:([KMGT])?(?:I?B)?)")
+        return size_bytes
 
 
 study_argument = click.argument("name", metavar="NAME")

@@ -12,6 +12,7 @@ from studydb.domain.records import LEASE_S
 from studydb.domain.text.display import visible
 from studydb.lease.retries import PATIENCE_S
 from studydb.lease.room import SPILL_BYTES
+from studydb.settings import CACHE_SIZE, DEFAULT_CACHE_BYTES
 from studydb.worker.worker_options import GRACE_S
 
 
@@ -54,6 +55,14 @@ def _seconds_option(flag: str, default: float, meaning: str) -> Callable[..., An
     help="The limit of results that wait on disk for the database, such as 500M; 0: use no disk.",
 )
 @click.option(
+    "--cache-size",
+    type=Bytes(),
+    default=f"{DEFAULT_CACHE_BYTES >> 30}GB",
+    envvar=("STUDYDB_WORKER_CACHE_SIZE", CACHE_SIZE),
+    metavar="BYTES",
+    help="The limit of remote checkpoints that this host keeps for later resumes; 0: keep none.",
+)
+@click.option(
     "--preempt-signal",
     type=click.Choice(["USR1", "USR2"]),
     help="A signal that releases the running trials like SIGTERM, as Slurm's --signal sends.",
@@ -72,6 +81,7 @@ def worker(
     grace: float,
     allow_import: Sequence[str],
     spill_size: int,
+    cache_size: int,
     preempt_signal: str | None,
     start: str,
     chdir: str,
@@ -96,6 +106,7 @@ def worker(
             grace_s=grace,
             allow_imports=tuple(allow_import),
             spill_bytes=spill_size,
+            cache_bytes=cache_size,
             preempt_signal=signal.Signals[f"SIG{preempt_signal}"] if preempt_signal else 0,
             warm_starts=start == "auto",
             runs_in_directory=chdir == "trial",

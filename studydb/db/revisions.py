@@ -1,6 +1,6 @@
 """The schema's revisions. `check_schema` compares them with a database without loading Alembic."""
 
-HEAD = "0013"
+HEAD = "0015"
 TABLE = "studydb_version"
 REVISIONS = (
     "0001",
@@ -15,6 +15,7 @@ REVISIONS = (
     "0011",
     "0012",
     "0013",
+    "0015",
 )
 """Every known revision in order. A database with another revision is newer than this studydb."""
 

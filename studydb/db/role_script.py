@@ -42,7 +42,7 @@ WORKER_UPDATES = {
             "pause_reason",
         ),  # a worker's transaction pauses or stops the study
         *("proposer_token", "proposer_worker_id", "proposer_expires_at"),
-        *("best_values", "started_at"),
+        *("best_values", "started_at", "checkpoint_bytes"),
     ),
     "trial": (
         *("state", "reason", "ready", "ready_at", "request", "request_now", "paused_by"),

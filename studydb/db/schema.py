@@ -65,6 +65,8 @@ study = table_with_id(
     sa.Column("best_values", Json),
     sa.Column("started_at", UtcDateTime),
     sa.Column("stopped_at_once", sa.Boolean),
+    sa.Column("checkpoint_bytes", sa.BigInteger),
+    sa.Column("deleting_at", UtcDateTime),
 )
 """
 `n_counted` is compared with `num_trials`, and `n_running` with `max_concurrent`; without
@@ -75,7 +77,9 @@ the table `proposal`; a later migration drops it. `paused_by` says who or what p
 `proposer_expires_at`; see `store/proposer.py`.
 `best_values` has, for each stop rule for the study, the best values so far (`Plateau`).
 `started_at` is when the study's first worker or own loop has started. `stopped_at_once` says that
-the study was stopped without its workers' grace.
+the study was stopped without its workers' grace. `checkpoint_bytes` is the sum of the sizes of the
+kept checkpoints; NULL, and not counted, if the study has no quota. After `deleting_at` no trial of
+another study may begin from a checkpoint of this study.
 Not used yet: `objectives`, the metrics and modes if there are several.
 """
 
@@ -339,10 +343,12 @@ checkpoint = table_with_id(
     required("created_at", UtcDateTime),
     sa.Column("corrupt_at", UtcDateTime),
     sa.Column("removed_at", UtcDateTime),
+    partial_index("checkpoint_kept", "study_id", "id", where="removed_at IS NULL AND study_id > 0"),
 )
 """
 After `removed_at` the checkpoint is not restored, and its bytes are deleted. A checkpoint with
-`pins` above 0 does not expire.
+`pins` above 0 does not expire. The condition `study_id > 0` of the index, which holds for all rows,
+keeps PostgreSQL from reading the whole index for the checkpoints of one trial.
 """
 
 add_checks(checkpoint, uuid=UUID)

@@ -200,16 +200,20 @@ class AbandonedUpload:
     An upload whose attempt has ended without the checkpoint's row: its bytes can be deleted.
 
     Attributes:
+        trial_uuid: None for an upload of a person, whose trial was not enqueued.
         id: The id of the upload's row.
         uuid: The UUID that the checkpoint would have.
         url: Where the bytes are, if they exist.
+        is_stored: Whether a checkpoint's row names the bytes, because the upload was recorded once
+            more after the checkpoint: they must stay, and only the upload's row can be deleted.
     """
 
     id: int
     uuid: str
-    trial_uuid: str
+    trial_uuid: str | None
     attempt: int
     url: str
+    is_stored: bool = False
 
 
 class TrainableKind(StrEnum):

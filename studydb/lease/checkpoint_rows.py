@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from studydb.artifacts import INLINE, Stores, checkpoint_payload, is_signed, open_store, parts_of
-from studydb.artifacts.checkpoint_records import Restore, Saved
+from studydb.artifacts.checkpoint_records import Restore, Saved, Upload
 from studydb.db import Database
 from studydb.domain.errors import (
     CheckpointError,
@@ -19,8 +19,9 @@ from studydb.domain.errors import (
     StorageTransient,
     UsageError,
 )
-from studydb.domain.records import Checkpoint, CheckpointKind, Claim, Study
+from studydb.domain.records import AbandonedUpload, Checkpoint, CheckpointKind, Claim, Study
 from studydb.lease.held import HeldAttempt
+from studydb.lease.upload_collector import delete_bytes
 from studydb.operations.checkpoints import delete_rows, mark_corrupt
 from studydb.operations.refresh import refreshed
 from studydb.operations.restore import restore
@@ -104,15 +105,19 @@ class Checkpoints:
             url=checkpoint.url,
             digest=checkpoint.digest,
             step=checkpoint.step,
+            size_bytes=checkpoint.size_bytes,
             data=data,
-            store=stores.store_of(checkpoint.url),
+            stores=stores,
         )
 
-    def record(self, held: HeldAttempt, saved: Saved, stores: Stores) -> None:
+    def record(self, held: HeldAttempt, saved: Saved, stores: Stores) -> str | None:
         """
         Sign and record a new checkpoint, and delete the checkpoints that it replaces.
 
         If it is certain that the row is not stored, the new bytes are deleted.
+
+        Returns:
+            Why the study's quota has refused the checkpoint, if an event says so; else None.
 
         Raises:
             LeaseLost: The attempt no longer holds its trial.
@@ -122,10 +127,18 @@ class Checkpoints:
         """
         try:
             replaced = held.save(self._signed(held, saved), saved.data, self._study.keep)
-        except (LeaseLost, NotAllowed, UsageError):
+        except (LeaseLost, NotAllowed, UsageError, CheckpointError) as error:
             _delete(saved.url, stores)
-            raise
+            if not isinstance(error, CheckpointError):
+                raise
+            return str(error) if held.record_store_error(str(error)) else None
         self._discard(held, replaced, stores)
+        return None
+
+    def delete_upload(self, held: HeldAttempt, upload: Upload, stores: Stores) -> None:
+        """Delete what an attempt that has lost its trial has written of a checkpoint."""
+        begun = AbandonedUpload(0, upload.uuid, held.claim.uuid, held.lease.attempt, upload.url)
+        delete_bytes(self._study, begun, stores)
 
     def _signed(self, held: HeldAttempt, saved: Saved) -> Checkpoint:
         lease = held.lease
@@ -167,9 +180,12 @@ def delete_removed(
     stores: Stores,
 ) -> list[Checkpoint]:
     """
-    Delete the bytes of a trial's removed checkpoints, then their rows.
+    Delete the bytes of removed checkpoints, then their rows.
 
     After a crash, rows still name the remaining bytes.
+
+    Args:
+        trial_uuid: The trial of the checkpoints that were read without it.
 
     Returns:
         The checkpoints whose bytes could not be deleted, because their store fails.
@@ -177,7 +193,8 @@ def delete_removed(
     left = [
         old
         for old in removed
-        if _belongs_to_trial(old, study, trial_uuid) and not _delete(old.url, stores)
+        if _belongs_to_trial(old, study, old.trial_uuid or trial_uuid)
+        and not _delete(old.url, stores)
     ]
     gone = [old for old in removed if old not in left]
     if gone:

@@ -10,6 +10,7 @@ from pathlib import Path
 from studydb.artifacts import INLINE, Stores
 from studydb.artifacts.checkpoint_files import CheckpointLike, Restored, Saver, fetch, prepare
 from studydb.artifacts.checkpoint_records import Restore, Saved, Upload
+from studydb.artifacts.restore_cache import RestoreCache, open_cache
 from studydb.db import Database
 from studydb.domain.errors import CheckpointError, HostError
 from studydb.domain.failures import MESSAGE_BYTES, bounded
@@ -17,9 +18,9 @@ from studydb.domain.records import CheckpointKind, Study
 from studydb.lease.checkpoint_rows import Checkpoints
 from studydb.lease.held import HeldAttempt
 from studydb.lease.retries import retry_until_answered
-from studydb.settings import load_keyring
+from studydb.settings import cache_size_bytes, load_keyring
 
-_CALLS_UP_TO_USER = 7
+_CALLS_UP_TO_USER = 8
 """How many calls lead from the user's line to `warnings.warn`; `suggesting_keywords` is one."""
 
 
@@ -35,6 +36,7 @@ class OwnCheckpoints:
         self._database, self._study, self._held = database, study, held
         self._rows: Checkpoints | None = None
         self._stores = Stores(INLINE)
+        self._cache: RestoreCache | None = None
         self._copy: weakref.finalize[[Path, int], OwnCheckpoints] | None = None
 
     def restore(self) -> Restored | None:
@@ -101,7 +103,8 @@ class OwnCheckpoints:
 
     def record(self, saved: Saved) -> None:
         """Flush the results, then record a checkpoint. For errors see `Checkpoints.record`."""
-        self._opened().record(self._held, saved, self._stores)
+        if refusal := self._opened().record(self._held, saved, self._stores):
+            self._warn(refusal)
 
     def record_error(self, error: CheckpointError) -> None:
         """
@@ -113,12 +116,15 @@ class OwnCheckpoints:
         """
         text = bounded(str(error), MESSAGE_BYTES)
         if self._held.record_store_error(text):
-            number = self._held.lease.number
-            warnings.warn(
-                f"A checkpoint of trial {number} could not be stored: {text}",
-                RuntimeWarning,
-                stacklevel=_CALLS_UP_TO_USER,
-            )
+            self._warn(text)
+
+    def _warn(self, text: str) -> None:
+        number = self._held.lease.number
+        warnings.warn(
+            f"A checkpoint of trial {number} could not be stored: {text}",
+            RuntimeWarning,
+            stacklevel=_CALLS_UP_TO_USER,
+        )
 
     def remove_copy(self) -> None:
         """Remove the copy of a restored directory."""
@@ -131,6 +137,7 @@ class OwnCheckpoints:
             study_uuid=self._study.uuid,
             trial_uuid=self._held.claim.uuid,
             attempt=self._held.lease.attempt,
+            cache=self._cache,
         )
 
     def _opened(self) -> Checkpoints:
@@ -139,17 +146,17 @@ class OwnCheckpoints:
                 self._database, self._study, load_keyring(), retry=retry_until_answered
             )
             self._stores = rows.stores()
+            self._cache = open_cache(cache_size_bytes())
             self._rows = rows
         return self._rows
 
     def _fetch(self, what: Restore) -> Restored:
-        store_url = what.store or self._stores.current
         if what.kind is CheckpointKind.DICT:
-            return fetch(store_url, what, target=Path())
+            return fetch(what, target=Path(), cache=self._cache)
         folder = Path(tempfile.mkdtemp(prefix="studydb-"))
         copy = weakref.finalize(self, _remove, folder, os.getpid())
         try:
-            restored = fetch(store_url, what, target=folder / "checkpoint")
+            restored = fetch(what, target=folder / "checkpoint", cache=self._cache)
         except BaseException:
             copy()
             raise

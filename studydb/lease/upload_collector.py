@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 from studydb.artifacts import Stores, open_store, parts_of
 from studydb.db import Database
@@ -14,6 +15,12 @@ from studydb.operations.uploads import abandoned_uploads, delete_upload
 
 PAUSE_S = 60.0
 """The time between two looks of one process for uploads that no attempt will finish."""
+
+SETTLED_S = 10.0
+"""
+How long after the end of an attempt its uploads are deleted. When a worker is killed, its trial can
+be recovered before its fork server has killed the process that writes.
+"""
 
 
 class UploadCollector:
@@ -35,7 +42,7 @@ class UploadCollector:
         if is_busy or time.monotonic() < self._next_s:
             return
         self._next_s = time.monotonic() + PAUSE_S
-        found = abandoned_uploads(self._database, self.study)
+        found = abandoned_uploads(self._database, self.study, settled_s=SETTLED_S)
         if found:
             self._thread = threading.Thread(
                 target=self._collect, args=(found,), name="studydb-uploads", daemon=True
@@ -44,17 +51,22 @@ class UploadCollector:
 
     def _collect(self, found: Sequence[AbandonedUpload]) -> None:
         with suppress(Exception):  # the rows are left, and a later look finds them again
-            collect_uploads(self._database, self.study, found)
+            collect_uploads(self._database, self.study, found, settled_s=SETTLED_S)
 
 
 def collect_uploads(
-    database: Database, study: Study, found: Sequence[AbandonedUpload] | None = None
+    database: Database,
+    study: Study,
+    found: Sequence[AbandonedUpload] | None = None,
+    *,
+    settled_s: float = 0.0,
 ) -> int:
     """
     Delete the bytes of uploads whose attempts have ended, then their rows.
 
     Args:
         found: The first uploads, if they have been read.
+        settled_s: How long the attempts must have ended; 0 if no process of theirs is alive.
 
     Returns:
         How many uploads are left, because their store fails.
@@ -63,31 +75,39 @@ def collect_uploads(
         StorageTransient: The database did not answer; the rest is left to the next call.
     """
     stores = database.locations.checkpoint_stores(refreshed(database, study))
-    uploads = abandoned_uploads(database, study) if found is None else found
+    read = partial(abandoned_uploads, database, study, settled_s=settled_s)
+    uploads = read() if found is None else found
     n_left = 0
     while uploads:
         for one in uploads:
-            if _belongs_to_attempt(one, study) and not _delete_bytes(one, stores):
-                n_left += 1
-            else:
+            if delete_bytes(study, one, stores):
                 delete_upload(database, upload_id=one.id)
-        uploads = abandoned_uploads(database, study, after_id=uploads[-1].id)
+            else:
+                n_left += 1
+        uploads = read(after_id=uploads[-1].id)
     return n_left
 
 
-def _belongs_to_attempt(upload: AbandonedUpload, study: Study) -> bool:
-    """Whether a row's URL names the upload's own object; if not, only the row is deleted."""
-    parts = parts_of(upload.url)
-    return (
-        parts is not None
-        and parts[:3] == (study.uuid, upload.trial_uuid, str(upload.attempt))
-        and parts[3].endswith(f"-{upload.uuid}")
-    )
+def delete_bytes(study: Study, upload: AbandonedUpload, stores: Stores) -> bool:
+    """
+    Delete what an upload has written; return whether its row may be deleted, too.
 
-
-def _delete_bytes(upload: AbandonedUpload, stores: Stores) -> bool:
+    Nothing is deleted if a checkpoint's row names the bytes, or if the URL was changed, so that it
+    does not name the upload's own object.
+    """
+    if upload.is_stored or not _belongs_to_attempt(upload, study):
+        return True
     try:
         open_store(stores.store_of(upload.url)).delete_unfinished(upload.url)
     except CheckpointError:
         return False
     return True
+
+
+def _belongs_to_attempt(upload: AbandonedUpload, study: Study) -> bool:
+    parts = parts_of(upload.url)
+    return (
+        parts is not None
+        and parts[:3] == (study.uuid, upload.trial_uuid or parts[1], str(upload.attempt))
+        and parts[3].endswith(f"-{upload.uuid}")
+    )

@@ -6,7 +6,7 @@ from studydb.db import Database, Txn
 from studydb.domain.life.event_kinds import Actor, EventKind
 from studydb.domain.records import Checkpoint, Lease
 from studydb.operations.flushing import lost
-from studydb.store import checkpoints, events, leases, pins
+from studydb.store import checkpoints, events, leases, pins, quotas
 
 
 def mark_corrupt(
@@ -34,6 +34,7 @@ def mark_corrupt(
         is_next = held.checkpoint_id == checkpoint.id
         if is_next and checkpoint.trial_id != lease.trial_id:
             before = _move_pin(txn, lease, to=before)  # lock order: ascending checkpoints
+        quotas.subtract(txn, checkpoint_id=checkpoint.id)
         is_new = checkpoints.mark_corrupt(txn, checkpoint_id=checkpoint.id)
         if not is_new and not is_next:
             return before  # a duplicate request

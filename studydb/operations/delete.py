@@ -1,6 +1,8 @@
 """Delete a study with all its rows; a transaction deletes at most 500 trials."""
 
-from studydb.db import Database
+import shlex
+
+from studydb.db import Database, Txn
 from studydb.domain.errors import NotAllowed
 from studydb.domain.life.states import Status
 from studydb.domain.records import Study
@@ -13,19 +15,36 @@ def stop_for_deletion(database: Database, study: Study) -> None:
     Stop a study that is to be deleted, so that no trial starts while the study's files are removed.
 
     Raises:
-        NotAllowed: Trials are RUNNING.
+        NotAllowed: Trials are RUNNING, or trials of other studies are to begin from a checkpoint of
+            this study.
     """
     with database.begin() as txn:
         studies.set_status(txn, study_id=study.id, status=Status.STOPPED)
         # A lost trial that recovery cannot end is still RUNNING. It must not block the deletion.
         abandoned = len(sweeps.lost(txn, study_id=study.id))
         running = counters.read(txn, study_id=study.id).running - abandoned
+        if running <= 0:
+            _refuse_if_needed(txn, study)
+            studies.mark_deleting(txn, study_id=study.id)
     if running > 0:
         verb = "is" if running == 1 else "are"
         raise NotAllowed(
             f"{counted(running, 'trial')} of study {study.name!r} {verb} running. The study is "
             "stopped now. Repeat the deletion when no trial is running. The trials of a dead "
             "worker end when their leases have expired."
+        )
+
+
+def _refuse_if_needed(txn: Txn, study: Study) -> None:
+    """Refuse to delete checkpoints from which trials of other studies are to begin."""
+    needing = deletion.needing(txn, study_id=study.id)
+    if needing:
+        who = ", ".join(f"trial {one.number} of {one.study!r}" for one in needing)
+        first = needing[0]
+        raise NotAllowed(
+            f"Study {study.name!r} has checkpoints from which trials of other studies begin, which "
+            f"have not ended: {who}. Nothing was deleted. Wait until these trials have ended, or "
+            f"stop them: `studydb stop {shlex.quote(first.study)} {first.number}`."
         )
 
 

@@ -9,7 +9,7 @@ from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.life.states import FINAL
 from studydb.domain.records import Checkpoint, Request, Study
 from studydb.operations.reads import existing_trial
-from studydb.store import checkpoints, events
+from studydb.store import checkpoints, events, quotas
 
 
 def discard(database: Database, study: Study, number: int, request: Request) -> list[Checkpoint]:
@@ -41,7 +41,8 @@ def discard(database: Database, study: Study, number: int, request: Request) -> 
                 f"Trial {number} of {study.name!r} is {trial.state}, so its checkpoints are kept. "
                 "Repeat the command when the trial has ended."
             )
-        checkpoints.discard(txn, trial_id=trial.id)
+        size_bytes = checkpoints.discard(txn, trial_id=trial.id)
+        quotas.add(txn, study_id=study.id, size_bytes=-size_bytes)
     with database.begin(write=False) as txn:
         trial = existing_trial(txn, study, number)
         return checkpoints.expired(txn, trial_id=trial.id)

@@ -11,6 +11,7 @@ from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.life.states import Origin, State
 from studydb.domain.records import Request, Study
 from studydb.domain.scheduling import ENQUEUED_DRAWS
+from studydb.operations.start_checkpoints import Start, begin_from, lock_source
 from studydb.searchers import RandomSearch
 from studydb.store import counters, events, studies, trials
 from studydb.store.tags import insert as insert_tags
@@ -25,6 +26,7 @@ def enqueue(
     priority: int = 0,
     name: str | None = None,
     tags: Sequence[str] = (),
+    start: Start | None = None,
 ) -> int:
     """
     Add a PENDING trial with given parameters; missing parameters are drawn from the space.
@@ -33,6 +35,7 @@ def enqueue(
         priority: PENDING trials are claimed in ascending order of this value.
         name: A name that `check_trial_name` has accepted; no other trial of the study may have it.
         tags: Tags that `check_tags` has accepted.
+        start: The checkpoint from which the trial begins; None to begin from scratch.
 
     Returns:
         The trial's number.
@@ -40,12 +43,15 @@ def enqueue(
     Raises:
         InvalidSpec: A given parameter is not in the space, or its value is outside its domain.
         BudgetSpent: `num_trials` trials already exist.
-        TrialExists: Another trial of the study has the name.
+        TrialExists: Another trial of the study has the name. More errors: see `lock_source`.
     """
     given = study.space.check_params(params)
     uuid = str(UUID(hex=request.token))
     try:
         with database.begin() as txn:
+            if start is not None and (sent := events.data_of(txn, token=request.token)):
+                return int(sent["number"])
+            source = lock_source(txn, study, start)
             number = studies.admit(txn, study_id=study.id)
             # The lock of the study's row keeps two enqueued trials from getting the same name.
             own = _number_if_own(txn, study, name, uuid)
@@ -71,19 +77,24 @@ def enqueue(
                 priority=priority,
             )
             insert_tags(txn, study_id=study.id, trial_id=trial_id, tags=tags)
+            begin_from(txn, study, start, source, request, trial_id=trial_id)
             _record(txn, study, request, number)
             counters.move(txn, study_id=study.id, key=0, out_of=None, into=State.PENDING)
         return number
     except Duplicate as error:
         with database.begin(write=False) as txn:
-            recorded = events.data_of(txn, token=request.token)
-            if recorded:
+            if recorded := events.data_of(txn, token=request.token):
                 return int(recorded["number"])
             _number_if_own(txn, study, name, uuid)
-        raise StorageError(  # a worker's login has inserted a trial
-            f"Study {study.name!r} has a trial that neither ask nor enqueue has made; a new trial "
-            f"collides with it ({error}). Delete the row of that trial."
-        ) from None
+        raise StorageError(_collision(study, error)) from None
+
+
+def _collision(study: Study, error: Duplicate) -> str:
+    """Describe a trial that a worker's login has inserted."""
+    return (
+        f"Study {study.name!r} has a trial that neither ask nor enqueue has made; a new trial "
+        f"collides with it ({error}). Delete the row of that trial."
+    )
 
 
 def _record(txn: Txn, study: Study, request: Request, number: int) -> None:

@@ -17,6 +17,7 @@ from studydb.domain.listed_rows import (
     StorageProblem,
 )
 from studydb.domain.records import LastError, Study, TrialRow
+from studydb.operations.quota import describe as describe_quota
 from studydb.operations.reads import scheduler_reasons
 from studydb.operations.spending import describe as describe_limits
 from studydb.operations.study_progress import StudyProgress, progress_in
@@ -100,7 +101,7 @@ def read_overview(database: Database, study: Study) -> Overview:
             problems=events.problems(txn, study_id=study.id),
             last_error=events.last_error(txn, study_id=study.id),
             checkpoints=checkpoint_listing.sizes(txn, trial_ids=newest),
-            limits=describe_limits(txn, study),
+            limits=[*describe_limits(txn, study), *describe_quota(txn, study)],
             notes=notes.newest(txn, study_id=study.id, trial_id=None, limit=MOST_NOTES),
             at=txn.now,
         )

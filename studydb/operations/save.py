@@ -6,6 +6,7 @@ from studydb.domain.life.retention import Keep, SavedState
 from studydb.domain.objective import Objective
 from studydb.domain.records import Checkpoint, Lease
 from studydb.operations.flushing import lost
+from studydb.operations.quota import count_saved, removed_before
 from studydb.store import checkpoint_listing, checkpoints, leases, uploads
 
 NEWEST = Keep()
@@ -36,6 +37,8 @@ def save(
 
     Raises:
         LeaseLost: The attempt no longer holds its trial; the caller should delete the bytes.
+        CheckpointError: The checkpoint does not fit into the study's quota; nothing was stored, and
+            the caller should delete the bytes.
     """
     try:
         with database.begin() as txn:
@@ -43,18 +46,21 @@ def save(
             if held is None:
                 return _saved_before(txn, lease, checkpoint)
 
-            row_id = checkpoints.insert(txn, lease=lease, what=checkpoint, data=data)
+            new = checkpoints.insert(txn, lease=lease, what=checkpoint, data=data)
             if data is None:
                 uploads.end(txn, uuid=checkpoint.uuid)
             advanced = checkpoint.step > held.checkpoint_step
             checkpoints.set_to_restore(
                 txn,
                 trial_id=lease.trial_id,
-                checkpoint_id=row_id,
+                checkpoint_id=new.id,
                 step=max(checkpoint.step, held.checkpoint_step),
                 losses=0 if advanced else held.losses,
             )
-            return _expire(txn, lease, row_id, keep, objective)
+            expired = _expire(txn, lease, new.id, keep, objective)
+            if new.is_counted:
+                expired += count_saved(txn, lease, checkpoint, expired=expired)
+            return expired
     except Duplicate:
         with database.begin(write=False) as txn:
             return _saved_before(txn, lease, checkpoint)
@@ -74,4 +80,6 @@ def _expire(
 def _saved_before(txn: Txn, lease: Lease, checkpoint: Checkpoint) -> list[Checkpoint]:
     if checkpoints.by_uuid(txn, uuid=checkpoint.uuid) is None:
         raise lost(lease)
-    return checkpoints.expired(txn, trial_id=lease.trial_id)
+    expired = checkpoints.expired(txn, trial_id=lease.trial_id)
+    known = {one.id for one in expired}
+    return expired + [one for one in removed_before(txn, lease, checkpoint) if one.id not in known]

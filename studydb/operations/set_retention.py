@@ -7,18 +7,20 @@ from studydb.db.faults import Duplicate
 from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.life.retention import Keep
 from studydb.domain.records import Request, Study
-from studydb.store import events, studies
+from studydb.store import events, quotas, studies
 
 
 def set_retention(database: Database, study: Study, keep: Keep, request: Request) -> None:
     """
     Change which checkpoints are kept, for attempts that begin from now on.
 
-    A trial drops what is no longer kept at its next save; nothing that was dropped comes back.
+    A trial drops what is no longer kept at its next save; nothing that was dropped comes back. A
+    quota holds for running attempts, too; what is kept is summed up now.
     """
     with suppress(Duplicate), database.begin() as txn:
         kind, data = EventKind.RETENTION_SET, {"keep": str(keep)}
         events.append_request(txn, study_id=study.id, kind=kind, request=request, data=data)
         settings = studies.locked_settings(txn, study_id=study.id)
+        quotas.recount(txn, study_id=study.id, has_quota=keep.quota is not None)
         stored = {**settings, "keep": keep.to_json()}
         studies.store_settings(txn, study_id=study.id, settings=stored)

@@ -28,17 +28,35 @@ def begin_upload(database: Database, *, lease: Lease, uuid: str, url: str) -> No
             raise lost(lease)
 
 
+def begin_upload_of_person(database: Database, study: Study, *, uuid: str, url: str) -> None:
+    """Record that a person's checkpoint will be written; `enqueue` deletes the row again."""
+    with suppress(Duplicate), database.begin() as txn:
+        uploads.insert_of_person(txn, study_id=study.id, uuid=uuid, url=url)
+
+
+def end_upload(database: Database, *, uuid: str) -> None:
+    """Delete the row of an upload of a person whose bytes have been deleted."""
+    with database.begin() as txn:
+        uploads.end(txn, uuid=uuid)
+
+
 def abandoned_uploads(
-    database: Database, study: Study, *, after_id: int = 0
+    database: Database, study: Study, *, after_id: int = 0, settled_s: float = 0.0
 ) -> list[AbandonedUpload]:
     """
     Find uploads whose attempts have ended; an ended attempt never records a checkpoint.
 
-    A process that has lost its trial without noticing may still write. When it notices, it deletes
-    what it has written.
+    An upload of a person counts as abandoned after a day, if no trial was enqueued with it.
+
+    A process that has lost its trial without noticing may still write. When its worker notices, it
+    deletes what the process has written.
+
+    Args:
+        settled_s: How long the attempts must have ended. The process of a trial may live for a
+            moment after its worker, and write.
     """
     with database.begin(write=False, single=True) as txn:
-        return uploads.abandoned(txn, study_id=study.id, after_id=after_id)
+        return uploads.abandoned(txn, study_id=study.id, after_id=after_id, settled_s=settled_s)
 
 
 def delete_upload(database: Database, *, upload_id: int) -> None:

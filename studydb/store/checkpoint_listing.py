@@ -9,7 +9,7 @@ from studydb.db import Prepared, Txn
 from studydb.db.dialect import is_listed
 from studydb.db.schema import attempt, by_id, checkpoint, result, trial, worker
 from studydb.domain.listed_rows import CheckpointSizes, ListedCheckpoint
-from studydb.domain.records import KeptCheckpoint
+from studydb.domain.records import Checkpoint, KeptCheckpoint
 from studydb.store import checkpoints
 
 VALUE = (
@@ -38,6 +38,11 @@ _KEPT = checkpoint.c.removed_at.is_(None)
 _WITH_VALUE = checkpoints.OF_TRIAL.add_columns(VALUE)
 _OF_TRIAL = Prepared(
     _WITH_VALUE.where(checkpoint.c.trial_id == sa.bindparam("trial"), _KEPT).order_by(_BY_ID)
+)
+_KEPT_OF = Prepared(
+    _WITH_VALUE.add_columns(checkpoint.c.pins, trial.c.number)
+    .where(is_listed(checkpoint.c.trial_id, "trials"), _KEPT)
+    .order_by(trial.c.number, _BY_ID)
 )
 _FIND = Prepared(_WITH_VALUE.where(checkpoint.c.id == sa.bindparam("checkpoint")))
 
@@ -93,6 +98,21 @@ class NumberedTrial(NamedTuple):
 
     id: int
     number: int
+
+
+class CountedPins(NamedTuple):
+    """A kept checkpoint, its value, the number of its pins, and that of its trial."""
+
+    row: Checkpoint
+    value: float | None
+    pins: int
+    number: int
+
+
+def of_trials(txn: Txn, *, trial_ids: Sequence[int]) -> list[CountedPins]:
+    """Read the kept checkpoints of trials, by trial in the order of the saves."""
+    found = txn.all(_KEPT_OF, trials=list(trial_ids))
+    return [CountedPins(checkpoints.read(row), row.value, row.pins, row.number) for row in found]
 
 
 def of_trial(txn: Txn, *, trial_id: int) -> list[KeptCheckpoint]:

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import is_listed, now
-from studydb.db.schema import by_id, checkpoint, trial
+from studydb.db.schema import by_id, checkpoint, study, trial
 from studydb.domain.records import Checkpoint, Lease
 
 _FIELDS = tuple(
@@ -19,13 +19,18 @@ OF_TRIAL = sa.select(*_COLUMNS, trial.c.uuid.label("trial_uuid")).join(
     trial, trial.c.id == checkpoint.c.trial_id
 )
 
+_is_counted = (
+    sa.select(study.c.checkpoint_bytes.is_not(None))
+    .where(study.c.id == sa.bindparam("study_id"))
+    .scalar_subquery()
+)
 _INSERT = Prepared(
     sa.insert(checkpoint)
     .values(
         {name: sa.bindparam(name) for name in (*_FIELDS, "study_id", "data")}
         | {"pins": 0, "created_at": now()}
     )
-    .returning(checkpoint.c.id)
+    .returning(checkpoint.c.id, _is_counted.label("is_counted"))
 )
 
 _SET_TO_RESTORE = Prepared(
@@ -36,6 +41,16 @@ _SET_TO_RESTORE = Prepared(
         checkpoint_step=sa.bindparam("to_step"),
         losses=sa.bindparam("to_losses"),
         suspect_at=None,
+    )
+)
+
+_SET_START = Prepared(
+    sa.update(trial)
+    .where(trial.c.id == sa.bindparam("trial"))
+    .values(
+        checkpoint_id=sa.bindparam("to_checkpoint"),
+        checkpoint_step=sa.bindparam("to_step"),
+        source_checkpoint_id=sa.bindparam("to_source", type_=sa.BigInteger),
     )
 )
 
@@ -75,7 +90,7 @@ _EXPIRE_LISTED = Prepared(
 )
 
 _TO_DISCARD = Prepared(
-    sa.select(checkpoint.c.id)
+    sa.select(checkpoint.c.id, checkpoint.c.size_bytes)
     .where(
         checkpoint.c.trial_id == sa.bindparam("trial"),
         checkpoint.c.pins == 0,
@@ -158,17 +173,38 @@ _BEFORE = Prepared(
 _DELETE_ROWS = Prepared(sa.delete(checkpoint).where(is_listed(checkpoint.c.id, "ids")))
 
 
-def insert(txn: Txn, *, lease: Lease, what: Checkpoint, data: bytes | None) -> int:
+class Inserted(NamedTuple):
+    """A new row's id, and whether the study counts the bytes of its checkpoints."""
+
+    id: int
+    is_counted: bool
+
+
+def insert(txn: Txn, *, lease: Lease, what: Checkpoint, data: bytes | None) -> Inserted:
     """
     Insert a checkpoint's row.
 
     Raises:
         Duplicate: The same save was already stored (its reply was lost).
     """
+    return insert_of(
+        txn,
+        study_id=lease.study_id,
+        trial_id=lease.trial_id,
+        attempt=lease.attempt,  # the fence has checked both
+        what=what,
+        data=data,
+    )
+
+
+def insert_of(
+    txn: Txn, *, study_id: int, trial_id: int, attempt: int, what: Checkpoint, data: bytes | None
+) -> Inserted:
+    """Insert the row of a checkpoint that a trial has saved, or, as attempt 0, is to begin from."""
     values = {name: getattr(what, name) for name in _FIELDS}
-    values |= {"trial_id": lease.trial_id, "attempt": lease.attempt}  # the fence has checked both
-    row = txn.all(_INSERT, **values, study_id=lease.study_id, data=data)[0]
-    return int(row.id)
+    values |= {"trial_id": trial_id, "attempt": attempt}
+    row = txn.all(_INSERT, **values, study_id=study_id, data=data)[0]
+    return Inserted(int(row.id), bool(row.is_counted))
 
 
 def set_to_restore(
@@ -177,6 +213,19 @@ def set_to_restore(
     """Store which checkpoint the next attempt of a held trial restores."""
     txn.run(
         _SET_TO_RESTORE, trial=trial_id, to_checkpoint=checkpoint_id, to_step=step, to_losses=losses
+    )
+
+
+def set_start(
+    txn: Txn, *, trial_id: int, checkpoint_id: int, step: int, source_id: int | None
+) -> None:
+    """Store from which checkpoint a new trial begins; `source_id` if it is of another trial."""
+    txn.run(
+        _SET_START,
+        trial=trial_id,
+        to_checkpoint=checkpoint_id,
+        to_step=step,
+        to_source=source_id,
     )
 
 
@@ -203,15 +252,25 @@ def expire_listed(txn: Txn, *, ids: Sequence[int]) -> list[Checkpoint]:
     return sorted(found, key=lambda one: one.id or 0)
 
 
-def discard(txn: Txn, *, trial_id: int) -> None:
+def discard(txn: Txn, *, trial_id: int) -> int:
     """
     Mark all checkpoints of a locked, ended trial as removed, except pinned ones.
 
     The rows are locked first, by ascending id: a retry of a clone may pin one of them meanwhile.
+
+    Returns:
+        The bytes that the removed checkpoints have together.
     """
-    ids = [row.id for row in txn.all(_TO_DISCARD, trial=trial_id)]
+    found = txn.all(_TO_DISCARD, trial=trial_id)
+    ids = [row.id for row in found]
     txn.run(_DISCARD, ids=ids)
-    txn.run(_RESTORE_KEPT, trial=trial_id, ids=ids)
+    restore_kept(txn, trial_id=trial_id, removed_ids=ids)
+    return sum(row.size_bytes for row in found)
+
+
+def restore_kept(txn: Txn, *, trial_id: int, removed_ids: Sequence[int]) -> None:
+    """If a locked trial's newest checkpoint was removed, let the newest kept one be the newest."""
+    txn.run(_RESTORE_KEPT, trial=trial_id, ids=list(removed_ids))
 
 
 def expired(txn: Txn, *, trial_id: int) -> list[Checkpoint]:

@@ -1,13 +1,19 @@
 """Delete a study's rows, children before parents."""
 
+from typing import NamedTuple
+
 import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
 from studydb.db import decision_schema as decisions
 from studydb.db import schema as tables
 from studydb.db.dialect import is_listed
+from studydb.store import pins
 
 TRIALS_PER_TRANSACTION = 500
+
+MOST_NEEDING = 5
+"""How many trials an error names."""
 
 _of_study = (
     sa.select(tables.trial.c.id)
@@ -42,6 +48,22 @@ _PINS = Prepared(
             sa.select(tables.checkpoint.c.id).where(is_listed(tables.checkpoint.c.trial_id, "ids"))
         )
     )
+)
+
+_NEEDING = Prepared(
+    sa.select(tables.study.c.name, tables.trial.c.number)
+    .select_from(tables.checkpoint)
+    .join(tables.pin, tables.pin.c.checkpoint_id == tables.checkpoint.c.id)
+    .join(tables.trial, tables.trial.c.id == tables.pin.c.trial_id)
+    .join(tables.study, tables.study.c.id == tables.pin.c.study_id)
+    .where(
+        tables.checkpoint.c.study_id == sa.bindparam("study"),
+        tables.checkpoint.c.study_id > sa.literal_column("0"),  # as in `checkpoint_kept`
+        tables.checkpoint.c.removed_at.is_(None),
+        tables.checkpoint.c.pins > 0,
+        tables.pin.c.study_id != sa.bindparam("study"),
+    )
+    .limit(MOST_NEEDING)
 )
 
 _OF_TRIALS = (
@@ -97,6 +119,18 @@ _REST = (
 )
 
 
+class Needing(NamedTuple):
+    """A trial of another study that is to begin from a checkpoint of this study."""
+
+    study: str
+    number: int
+
+
+def needing(txn: Txn, *, study_id: int) -> list[Needing]:
+    """Find trials of other studies that have pinned a checkpoint of this study; some of them."""
+    return [Needing(row.name, row.number) for row in txn.all(_NEEDING, study=study_id)]
+
+
 def lock_study(txn: Txn, *, study_id: int) -> None:
     """Keep other transactions from adding rows that refer to the study, until this one ends."""
     txn.all(_LOCK_STUDY, study=study_id)
@@ -115,6 +149,7 @@ def some_trials(txn: Txn, *, study_id: int) -> None:
     retry could pin a checkpoint, after the statement that deletes such rows.
     """
     ids = [row.id for row in txn.all(_SOME, study=study_id, limit=TRIALS_PER_TRANSACTION)]
+    pins.release(txn, trial_ids=ids)  # of checkpoints of other studies, too
     for statement in (_RESULTS, _TAGS):
         txn.run(statement, study=study_id, ids=ids)
     for statement in _OF_TRIALS:

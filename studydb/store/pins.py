@@ -18,6 +18,9 @@ from studydb.db.schema import by_id, checkpoint, pin
 CLONE = "clone"
 """The reason of a pin: a clone begins from the checkpoint."""
 
+START = "start"
+"""The reason of a pin: an enqueued trial begins from the checkpoint."""
+
 PERSON = "person"
 """The reason of a pin: a person wants the checkpoint; `trial_id` is NULL."""
 

@@ -133,6 +133,7 @@ _SET_STATUS = Prepared(
         paused_by=sa.bindparam("by_whom"),
         pause_reason=None,
         stopped_at_once=sa.bindparam("now", type_=sa.Boolean),
+        deleting_at=None,  # a deletion that failed is given up; one that begins sets it afterwards
         # Otherwise a study that a rule has stopped would stop again at the next result.
         best_values=sa.case(
             (study.c.paused_by == DecidedBy.LIMIT, sa.null()), else_=study.c.best_values
@@ -169,6 +170,11 @@ _RELOCATE = Prepared(
     .where(THIS)
     .values(checkpoints=sa.bindparam("to_store"), settings=sa.bindparam("to_settings"))
 )
+
+_LOCK_UNDELETED = Prepared(
+    sa.select(study.c.id).where(THIS, study.c.deleting_at.is_(None)).with_for_update(key_share=True)
+)
+_MARK_DELETING = Prepared(sa.update(study).where(THIS).values(deleting_at=now()))
 
 _STORE_SETTINGS = Prepared(
     sa.update(study).where(THIS).values(settings=sa.bindparam("to_settings"))
@@ -275,6 +281,7 @@ def insert(txn: Txn, *, new: NewStudy) -> int:
             checkpoints=new.checkpoints,
             created_by=new.created_by,
             created_at=now(),
+            checkpoint_bytes=None if new.keep.quota is None else 0,
             **{name: settings[name] for name in _IN_COLUMNS},
             settings={name: settings[name] for name in _IN_JSON},
         )
@@ -504,6 +511,30 @@ def relocate(txn: Txn, *, study_id: int, url: str) -> None:
     former = [store for store in known if store != url]
     settings = {**(row.settings or {}), "former_checkpoints": former}
     txn.run(_RELOCATE, study=study_id, to_store=url, to_settings=settings)
+
+
+def read_stores_of(txn: Txn, *, study_id: int, other_id: int) -> None:
+    """Let a locked study read the stores of another, from whose checkpoint a trial begins."""
+    row = existing(txn.first(_LOCKED_PLACES, study=study_id))
+    other = existing(txn.first(_LOCKED_PLACES, study=other_id))
+    known = (row.checkpoints, *_former(row.settings))
+    wanted = (other.checkpoints, *_former(other.settings))
+    new = [store for store in dict.fromkeys(wanted) if store not in known]
+    if new:
+        former = [*_former(row.settings), *new]
+        store_settings(
+            txn, study_id=study_id, settings={**(row.settings or {}), "former_checkpoints": former}
+        )
+
+
+def lock_undeleted(txn: Txn, *, study_id: int) -> bool:
+    """Lock a study's row; False if the study is being deleted."""
+    return txn.first(_LOCK_UNDELETED, study=study_id) is not None
+
+
+def mark_deleting(txn: Txn, *, study_id: int) -> None:
+    """Store that no trial of another study may begin from a checkpoint of this study any more."""
+    txn.run(_MARK_DELETING, study=study_id)
 
 
 def locked_settings(txn: Txn, *, study_id: int) -> dict[str, Any]:

@@ -2,17 +2,20 @@
 Uploads: checkpoints whose bytes may exist in a store, although their rows do not.
 
 An upload's row is inserted before the first byte is written, and deleted by the transaction that
-inserts the checkpoint's row. So every object of a crashed attempt can be found by a row.
+inserts the checkpoint's row. So every object of a crashed attempt can be found by a row. A person's
+upload, for a trial that is yet to be enqueued, has the trial 0 and the attempt 0.
 """
 
 import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
-from studydb.db.dialect import now
-from studydb.db.schema import by_id, is_still, trial, upload
-from studydb.domain.life.states import State
+from studydb.db.dialect import after, now
+from studydb.db.schema import attempt, by_id, checkpoint, trial, upload
 from studydb.domain.records import AbandonedUpload, Lease
 from studydb.store.leases import FENCE, fence_binds
+
+PATIENCE_S = 86_400.0
+"""An upload of a person has no lease: after this time, the process is taken for dead."""
 
 MOST = 100
 """The most uploads that one look finds."""
@@ -36,15 +39,37 @@ _INSERT = Prepared(
     .returning(upload.c.id)
 )
 
-_END = Prepared(sa.delete(upload).where(upload.c.uuid == sa.bindparam("uuid")))
+_INSERT_OF_PERSON = Prepared(
+    sa.insert(upload).values(
+        {name: sa.bindparam(name) for name in ("uuid", "study_id", "url")}
+        | {"trial_id": 0, "attempt": 0, "started_at": now()}
+    )
+)
 
+_END = Prepared(
+    sa.delete(upload).where(upload.c.uuid == sa.bindparam("uuid")).returning(upload.c.id)
+)
+
+_is_of_ended_attempt = after(attempt.c.ended_at, sa.bindparam("settled_s", type_=sa.Float)) <= now()
+_is_of_dead_person = sa.and_(
+    upload.c.trial_id == 0,
+    after(upload.c.started_at, sa.literal(PATIENCE_S, sa.Double)) <= now(),
+    ~sa.exists().where(checkpoint.c.uuid == upload.c.uuid),
+)
 _ABANDONED = Prepared(
-    sa.select(upload.c.id, upload.c.uuid, upload.c.attempt, upload.c.url, trial.c.uuid.label("of"))
-    .join_from(upload, trial, trial.c.id == upload.c.trial_id)
+    sa.select(
+        *(upload.c.id, upload.c.uuid, upload.c.attempt, upload.c.url, trial.c.uuid.label("of")),
+        sa.exists().where(checkpoint.c.uuid == upload.c.uuid).label("is_stored"),
+    )
+    .outerjoin_from(upload, trial, trial.c.id == upload.c.trial_id)
+    .outerjoin(
+        attempt,
+        sa.and_(attempt.c.trial_id == upload.c.trial_id, attempt.c.attempt == upload.c.attempt),
+    )
     .where(
         upload.c.study_id == sa.bindparam("study"),
         upload.c.id > sa.bindparam("after"),
-        sa.or_(~is_still(State.RUNNING), trial.c.attempt != upload.c.attempt),
+        sa.or_(_is_of_ended_attempt, _is_of_dead_person),
     )
     .order_by(by_id(upload))
     .limit(MOST)
@@ -66,15 +91,35 @@ def insert(txn: Txn, *, lease: Lease, uuid: str, url: str) -> bool:
     return txn.count(_INSERT, uuid=uuid, url=url, **fence_binds(lease)) == 1
 
 
-def end(txn: Txn, *, uuid: str) -> None:
-    """Delete the row of an upload whose checkpoint's row this transaction inserts."""
-    txn.run(_END, uuid=uuid)
+def insert_of_person(txn: Txn, *, study_id: int, uuid: str, url: str) -> None:
+    """
+    Insert the row of an upload for a trial that is yet to be enqueued.
+
+    Raises:
+        Duplicate: An earlier send of the same request has inserted the row.
+    """
+    txn.run(_INSERT_OF_PERSON, study_id=study_id, uuid=uuid, url=url)
 
 
-def abandoned(txn: Txn, *, study_id: int, after_id: int = 0) -> list[AbandonedUpload]:
-    """Find uploads of attempts that have ended, by ascending id; `MOST` at a time."""
-    rows = txn.all(_ABANDONED, study=study_id, after=after_id)
-    return [AbandonedUpload(row.id, row.uuid, row.of, row.attempt, row.url) for row in rows]
+def end(txn: Txn, *, uuid: str) -> bool:
+    """
+    Delete the row of an upload whose checkpoint's row this transaction inserts.
+
+    Returns:
+        False if the row was deleted, and with it the bytes.
+    """
+    return txn.count(_END, uuid=uuid) == 1
+
+
+def abandoned(
+    txn: Txn, *, study_id: int, after_id: int = 0, settled_s: float = 0.0
+) -> list[AbandonedUpload]:
+    """Find uploads of attempts that ended `settled_s` ago, or of people a day ago."""
+    rows = txn.all(_ABANDONED, study=study_id, after=after_id, settled_s=settled_s)
+    return [
+        AbandonedUpload(row.id, row.uuid, row.of, row.attempt, row.url, bool(row.is_stored))
+        for row in rows
+    ]
 
 
 def delete(txn: Txn, *, upload_id: int) -> None:

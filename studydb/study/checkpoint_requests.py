@@ -26,7 +26,7 @@ class CheckpointRequests:
 
         A pinned checkpoint is kept whatever the study's `keep` says, until its pin is removed. A
         checkpoint whose pin was removed, and that `keep` does not keep, goes when its trial saves
-        again, or by `stop(trial, discard_checkpoints=True)`.
+        again, by `gc()`, or by `stop(trial, discard_checkpoints=True)`.
 
         Args:
             step: The step of the checkpoint; None for the newest one, or for all with `remove`.
@@ -48,12 +48,16 @@ class CheckpointRequests:
     @suggesting_keywords
     def gc(self, *, dry_run: bool = False) -> Collected:
         """
-        Delete the bytes of removed checkpoints that a crash or a failing store has left.
+        Delete checkpoints that are no longer kept, and what crashes or a failing store have left.
+
+        That is: checkpoints that the study's `keep` does not keep and that nobody has pinned, the
+        bytes of checkpoints that were removed before, and uploads that were cut off.
 
         Args:
             dry_run: Delete nothing; return what would be deleted.
 
         Returns:
-            How many checkpoints, their bytes, and the URLs whose store fails on this host.
+            How many checkpoints, their bytes, the URLs whose store fails on this host, and how many
+            uploads.
         """
         return collect(self.database, self.record, dry_run=dry_run)

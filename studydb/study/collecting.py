@@ -1,14 +1,17 @@
-"""Delete what retention has removed and a crash, or a failing store, has left behind."""
+"""Delete what is no longer kept, and what crashes or a failing store have left behind."""
 
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
 
 from studydb.db import Database
 from studydb.domain.records import Checkpoint, Study
 from studydb.lease.checkpoint_rows import delete_removed
+from studydb.lease.upload_collector import collect_uploads
+from studydb.operations.quota import recount
 from studydb.operations.refresh import refreshed
 from studydb.operations.removed_checkpoints import read_removed
+from studydb.operations.unkept_checkpoints import read_unkept, remove_unkept
+from studydb.operations.uploads import abandoned_uploads
 from studydb.study.storage import read_patiently, write_patiently
 
 BATCH = 100
@@ -24,31 +27,74 @@ class Collected:
         n: The number of checkpoints.
         size_bytes: Their bytes together.
         left: The URLs of checkpoints whose bytes could not be deleted, because their store fails.
+        n_uploads: The number of uploads that were cut off, and whose attempts have ended.
+        n_uploads_left: How many of them are left, because their store fails.
     """
 
     n: int
     size_bytes: int
     left: tuple[str, ...] = ()
+    n_uploads: int = 0
+    n_uploads_left: int = 0
 
 
 def collect(database: Database, study: Study, *, dry_run: bool) -> Collected:
     """
-    Delete the bytes, then the rows, of a study's removed checkpoints, 100 at a time.
+    Delete the checkpoints that are not kept, and uploads that were cut off.
 
-    A row goes after its bytes. So if this process dies, a later call finds what is left; several
-    processes may collect at once.
+    First the rows of checkpoints that `keep` does not keep are marked as removed. Then the bytes
+    of removed checkpoints are deleted, and after them their rows, 100 at a time; and so for
+    uploads. So if this process dies, a later call finds what is left; several processes may collect
+    at once. Last, the sum of a study with a quota is computed again.
     """
-    n, size_bytes, after_number = 0, 0, -1
-    left: list[str] = []
-    while True:
-        page = read_patiently(partial(read_removed, database, study, after_number=after_number))
-        kept = [] if dry_run else _delete(database, study, page.checkpoints)
-        left += [one.url for one in kept]
-        gone = [one for one in page.checkpoints if one not in kept]
-        n, size_bytes = n + len(gone), size_bytes + sum(one.size_bytes for one in gone)
-        if page.next_number is None:
-            return Collected(n, size_bytes, tuple(left))
+    unkept = _unkept(database, study, dry_run=dry_run)
+    found = _removed(database, study, dry_run=dry_run)
+    n_uploads = _count_uploads(database, study)
+    n_left = 0
+    if not dry_run:
+        n_left = write_patiently(database, lambda: collect_uploads(database, study))
+        write_patiently(database, lambda: recount(database, study))
+    if dry_run:
+        found.gone += unkept  # else they are among the removed ones
+    return Collected(
+        n=len(found.gone),
+        size_bytes=sum(one.size_bytes for one in found.gone),
+        left=tuple(one.url for one in found.left),
+        n_uploads=n_uploads - n_left,
+        n_uploads_left=n_left,
+    )
+
+
+@dataclass(slots=True)
+class _Removed:
+    gone: list[Checkpoint]
+    left: list[Checkpoint]
+
+
+def _unkept(database: Database, study: Study, *, dry_run: bool) -> list[Checkpoint]:
+    """Find the checkpoints that `keep` does not keep; mark them as removed unless `dry_run`."""
+    found: list[Checkpoint] = []
+    after_number: int | None = -1
+    while after_number is not None:
+        page = read_patiently(partial(read_unkept, database, study, after_number=after_number))
+        found += page.checkpoints
+        for number in () if dry_run else page.numbers:
+            write_patiently(database, partial(remove_unkept, database, study, number))
         after_number = page.next_number
+    return found
+
+
+def _removed(database: Database, study: Study, *, dry_run: bool) -> _Removed:
+    """Find the removed checkpoints whose bytes may be there; delete both unless `dry_run`."""
+    found = _Removed([], [])
+    after_number: int | None = -1
+    while after_number is not None:
+        page = read_patiently(partial(read_removed, database, study, after_number=after_number))
+        left = [] if dry_run else _delete(database, study, page.checkpoints)
+        found.left += left
+        found.gone += [one for one in page.checkpoints if one not in left]
+        after_number = page.next_number
+    return found
 
 
 def _delete(database: Database, study: Study, found: list[Checkpoint]) -> list[Checkpoint]:
@@ -58,16 +104,15 @@ def _delete(database: Database, study: Study, found: list[Checkpoint]) -> list[C
         read_patiently(lambda: refreshed(database, study))
     )
     left: list[Checkpoint] = []
-    for trial_uuid, group in groupby(found, key=lambda one: one.trial_uuid):
-        mine = list(group)
-        for first in range(0, len(mine), BATCH):
-            delete = partial(
-                delete_removed,
-                database,
-                study,
-                mine[first : first + BATCH],
-                trial_uuid=trial_uuid or "",
-                stores=stores,
-            )
-            left += write_patiently(database, delete)
+    for first in range(0, len(found), BATCH):
+        batch = found[first : first + BATCH]
+        delete = partial(delete_removed, database, study, batch, trial_uuid="", stores=stores)
+        left += write_patiently(database, delete)
     return left
+
+
+def _count_uploads(database: Database, study: Study) -> int:
+    n, after_id = 0, 0
+    while page := read_patiently(partial(abandoned_uploads, database, study, after_id=after_id)):
+        n, after_id = n + len(page), page[-1].id
+    return n

@@ -4,20 +4,22 @@ import atexit
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
 from studydb.artifacts import INLINE, is_signed
 from studydb.artifacts.checkpoint_files import Restored, fetch
 from studydb.artifacts.checkpoint_records import Restore
+from studydb.artifacts.restore_cache import open_cache
 from studydb.db import Database
 from studydb.domain import records
-from studydb.domain.errors import CheckpointError
+from studydb.domain.errors import CheckpointError, InvalidSpec
 from studydb.domain.records import CheckpointKind, KeptCheckpoint
 from studydb.operations.refresh import refreshed
 from studydb.operations.restore import kept, newest, restore
-from studydb.settings import SIGNING_KEY, load_keyring
+from studydb.operations.start_checkpoints import FromTrial
+from studydb.settings import SIGNING_KEY, cache_size_bytes, load_keyring
 from studydb.study.storage import read_patiently
 
 DICT_FILE = "checkpoint.pkl"
@@ -57,7 +59,7 @@ class Checkpoint:
         """
         if self.kind != CheckpointKind.DICT:
             raise CheckpointError("The checkpoint is a directory; use its .path.")
-        return self._fetch(Path()).to_dict()
+        return self.fetched(Path()).to_dict()
 
     @property
     def path(self) -> Path:
@@ -95,7 +97,7 @@ class Checkpoint:
             raise CheckpointError(f"{path} exists; name a directory that does not exist.")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            restored = self._fetch(path)
+            restored = self.fetched(path)
             if restored.data is not None:
                 _write_new(path, restored.data)
         except OSError as cause:
@@ -104,17 +106,43 @@ class Checkpoint:
             ) from cause
         return path
 
-    def _fetch(self, target: Path) -> Restored:
+    def as_start(self, database: Database, *, newest: bool = False) -> FromTrial:
+        """
+        Name this checkpoint for a trial of this database that begins from it.
+
+        Args:
+            newest: Whether a newer checkpoint of the trial is to be taken, if there is one.
+
+        Raises:
+            InvalidSpec: The checkpoint is in another database.
+        """
+        if database.url != self._database.url:
+            raise InvalidSpec(
+                f"The checkpoint of trial {self._trial.number} is in another database. Export it, "
+                "and give the path: study.enqueue(…, checkpoint=saved.export('model'))."
+            )
+        named = FromTrial(self._study.id, self._study.name, self._trial.number)
+        return named if newest else replace(named, step=self.step, checkpoint_id=self._row.id)
+
+    def fetched(self, target: Path) -> Restored:
+        """Read and verify the bytes; a directory is copied to `target`, which must not exist."""
         row, database = self._row, self._database
         self._verify()
         data = None
         if row.url == INLINE:
             data = read_patiently(lambda: restore(database, checkpoint=row))
         kind = CheckpointKind(row.kind)
-        what = Restore(kind=kind, url=row.url, digest=row.digest, step=row.step, data=data)
         study = read_patiently(lambda: refreshed(database, self._study))
-        store = database.locations.checkpoint_stores(study).store_of(row.url)
-        return fetch(store, what, target=target)
+        what = Restore(
+            kind=kind,
+            url=row.url,
+            digest=row.digest,
+            step=row.step,
+            size_bytes=row.size_bytes,
+            data=data,
+            stores=database.locations.checkpoint_stores(study),
+        )
+        return fetch(what, target=target, cache=open_cache(cache_size_bytes()))
 
     def _verify(self) -> None:
         """Refuse a checkpoint that no key of yours signed, because reading it can run code."""

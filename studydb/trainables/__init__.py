@@ -2,7 +2,14 @@
 
 from studydb.trainables.bound_parameters import StoredParameter, WithParameters, with_parameters
 from studydb.trainables.calling import call, check_signature, returned_metrics
-from studydb.trainables.classes import ClassRun, NotReset, Trainable, can_reset
+from studydb.trainables.classes import (
+    EXPORT_ATTRIBUTE,
+    ClassRun,
+    NotReset,
+    Trainable,
+    can_reset,
+    export_of_class,
+)
 from studydb.trainables.command import Command
 from studydb.trainables.command_run import CommandFailed, GivenBack, ProcessLost
 from studydb.trainables.config_use import ignores_config
@@ -12,6 +19,7 @@ from studydb.trainables.provenance import provenance
 from studydb.trainables.trust import Trust, check_trusted, sign, signed_payload
 
 __all__ = [
+    "EXPORT_ATTRIBUTE",
     "ClassRun",
     "Command",
     "CommandFailed",
@@ -29,6 +37,7 @@ __all__ = [
     "check_trusted",
     "describe",
     "describe_with_parameters",
+    "export_of_class",
     "ignores_config",
     "load",
     "provenance",

@@ -11,7 +11,11 @@ from types import FunctionType
 from typing import Any, ClassVar, Protocol, TypeGuard
 
 from studydb.domain.errors import TrainableError, TrialStopped
+from studydb.domain.given_directory import GivenDirectory
 from studydb.domain.text.display import with_article
+
+EXPORT_ATTRIBUTE = "export_model"
+"""A method of a class, or an attribute of a function, that writes the model of a checkpoint."""
 
 
 class ClassTrial(Protocol):
@@ -37,7 +41,9 @@ class Trainable:
     The process of a trial makes one object, calls `setup`, then `load_checkpoint` if there is a
     checkpoint, then `step` until the trial ends: by a rule, a scheduler, a person, or because
     `step` returned a dict with `done=True`, or None. `cleanup` is called last, also after an error.
-    If the class has a method `reset_config`, the object may run further trials before `cleanup`.
+    If the class has a method `reset_config`, the object may run further trials before `cleanup`. If
+    it has a method `export_model(directory)`, `studydb export-model` calls it after `setup` and
+    `load_checkpoint`.
 
     Attributes:
         checkpoint_every: A checkpoint is saved at every step that this divides; 0 for none.
@@ -259,6 +265,25 @@ def _checked_answer(answer: object) -> bool:
     raise TrainableError(f"reset_config() returned {kind}; return True or False.")
 
 
+def export_of_class(cls: type[Trainable]) -> Callable[[dict[str, Any], Any, str], None] | None:
+    """Return a function of config, checkpoint and directory; None if the class exports no model."""
+    if getattr(cls, EXPORT_ATTRIBUTE, None) is None:
+        return None
+
+    def write(config: dict[str, Any], checkpoint: Any, directory: str) -> None:
+        trained = cls()
+        try:
+            trained.config = config
+            trained.setup(config)
+            _load(trained, checkpoint)
+            trained.iteration = checkpoint.step
+            getattr(trained, EXPORT_ATTRIBUTE)(directory)
+        finally:
+            trained.cleanup()
+
+    return write
+
+
 def _load(trained: Trainable, checkpoint: Any) -> None:
     trained.load_checkpoint(
         checkpoint.to_dict() if checkpoint.data is not None else str(checkpoint.path)
@@ -308,4 +333,4 @@ class _Loop:
     def _save(self, send: Callable[[Any], None]) -> None:
         with tempfile.TemporaryDirectory(prefix="save-", dir=self._trial.scratch) as directory:
             saved = self._trained.save_checkpoint(directory)
-            send(directory if saved is None else saved)
+            send(GivenDirectory(Path(directory)) if saved is None else saved)

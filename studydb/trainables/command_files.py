@@ -12,6 +12,7 @@ from typing import Any, Protocol, Self
 
 from studydb.domain.command_line import Paths
 from studydb.domain.errors import CheckpointError, InvalidReport
+from studydb.domain.given_directory import GivenDirectory
 from studydb.settings import scrubbed_environment
 from studydb.trainables.calling import ReportingTrial
 from studydb.trainables.command_reports import CommandReport
@@ -107,7 +108,9 @@ class CommandFiles:
         return given
 
     @contextlib.contextmanager
-    def taken(self, report: CommandReport, *, is_answered: bool) -> Iterator[Path | None]:
+    def taken(
+        self, report: CommandReport, *, is_answered: bool
+    ) -> Iterator[Path | GivenDirectory | None]:
         """
         Move the saved checkpoint away, so that the command can write the next one.
 
@@ -123,12 +126,12 @@ class CommandFiles:
         taken = self._root / f"saved-{self._n_saved}"
         if not report.checkpoint:
             copied = self._keeps and self._has_new_state() and self._copied(taken)
-            yield taken if copied else None
+            yield GivenDirectory(taken) if copied else None
             shutil.rmtree(taken, ignore_errors=True)
             return
         self._take_save(taken)
         try:
-            yield taken
+            yield GivenDirectory(taken)
         except (InvalidReport, CheckpointError):
             with contextlib.suppress(OSError):
                 self.save.rmdir()  # fails if the command has written to it already

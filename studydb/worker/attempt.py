@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import assert_never
 
 from studydb.artifacts import INLINE, Stores
-from studydb.artifacts.checkpoint_records import Restore
+from studydb.artifacts.checkpoint_records import Restore, Upload
 from studydb.child.channel import Channel, Frame, FrameError
 from studydb.child.job import Job, TrainableImport
 from studydb.child.messages import (
@@ -40,8 +40,9 @@ from studydb.domain.failures import Failure, failure_of
 from studydb.domain.life.decisions import Action
 from studydb.domain.life.ending import DIED, GIVEN_BACK, TRY_LATER
 from studydb.domain.life.states import Reason
-from studydb.domain.metrics import DONE, STEP, Result, read_report
+from studydb.domain.metrics import DONE, STEP, STEPS_END, Result, read_report
 from studydb.domain.records import AttemptProcess, Start, TrainableKind
+from studydb.domain.scheduling import Scheduler
 from studydb.lease.held import HeldAttempt
 from studydb.processes import SIGNAL_SPREAD_S, STOP_SIGNALS
 from studydb.trainables import provenance
@@ -133,6 +134,7 @@ class Attempt:
         self._start: Start | None = None
         self._start_s: float | None = None
         self._provenance: dict[str, str] | None = None
+        self._upload: Upload | None = None
 
     def run(self) -> Outcome:
         """
@@ -156,7 +158,18 @@ class Attempt:
                 continue
             if not outcome.unrestorable or usable is None:
                 return outcome
-            checkpoint = self._equipment.checkpoints.mark_corrupt(self._held, usable[0])
+            why = outcome.failure.message if outcome.failure else ""
+            checkpoint = self._equipment.checkpoints.mark_corrupt(self._held, usable[0], why=why)
+
+    def delete_upload(self) -> None:
+        """
+        Delete what a lost attempt has written of a checkpoint; its process has ended.
+
+        Another worker may have collected the upload before these bytes were written.
+        """
+        if self._held.is_lost and self._upload is not None:
+            checkpoints = self._equipment.checkpoints
+            checkpoints.delete_upload(self._held, self._upload, self._stores)
 
     def _run_child(self, restore: Restore | None) -> Outcome:
         directory = self._equipment.log_dir(self._held.lease)
@@ -251,7 +264,9 @@ class Attempt:
             next_decision_step=study.scheduler.next_decision_step(
                 claim.lease.bracket, restore.step if restore else 0
             ),
+            last_step=last_step(study.scheduler),
             may_keep=self._equipment.options.warm_starts and self._holdings.may_be_kept,
+            cache_bytes=self._equipment.options.cache_bytes,
         )
 
     @property
@@ -399,6 +414,7 @@ class Attempt:
             case FlushAsked():
                 self._safely(self._held.flush)
             case UploadAsked(upload=upload):
+                self._upload = upload
                 self._safely(lambda: self._held.begin_upload(upload.uuid, upload.url))
             case _:
                 assert_never(message)
@@ -423,6 +439,9 @@ class Attempt:
                 self._flush_in_background()
         if saved is not None:
             checkpoints = self._equipment.checkpoints
+            self._upload = (
+                None  # `record` deletes the bytes if it is certain that no row names them
+            )
             self._safely(lambda: checkpoints.record(held, saved, self._stores))
         if message.artifact_error is not None:
             error = message.artifact_error
@@ -443,7 +462,7 @@ class Attempt:
             time_total_s=result.time_total_s,
         )
 
-    def _safely(self, call: Callable[[], None]) -> None:
+    def _safely(self, call: Callable[[], object]) -> None:
         with suppress(LeaseLost):  # a notice or answer tells the child that the lease is lost
             call()
 
@@ -558,6 +577,12 @@ class Attempt:
         self.process = AttemptProcess(
             str(directory), tail, self._start, self._start_s, self._provenance
         )
+
+
+def last_step(scheduler: Scheduler) -> int | None:
+    """Return the step at which a scheduler completes a trial; None for none in reach."""
+    max_t = getattr(scheduler, "max_t", None)
+    return max_t if max_t is not None and max_t < STEPS_END else None
 
 
 def _receive(channel: Channel) -> Frame | None:

@@ -247,6 +247,7 @@ class Slot(threading.Thread):
             held.close()
             if not is_stored:
                 self._processes.close()
+                attempt.delete_upload()
 
     def _too_late(self) -> Outcome | None:
         """Give back a trial whose claim was answered when the worker was to claim no more."""

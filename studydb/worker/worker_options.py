@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from studydb.domain.records import LEASE_S
 from studydb.lease.retries import PATIENCE_S
 from studydb.lease.room import SPILL_BYTES
+from studydb.settings import DEFAULT_CACHE_BYTES
 
 GRACE_S = 30.0
 
@@ -28,6 +29,7 @@ class WorkerOptions:
         preempt_signal: A signal that a batch system sends before it ends its jobs; 0 for none.
         runs_in_directory: Whether each trial's own directory is the working directory of its code.
         warm_starts: Whether attempts may be forked from a process that has imported the trainable.
+        cache_bytes: How many bytes of remote checkpoints this host keeps; 0 for none.
     """
 
     storage: str = field(repr=False)
@@ -45,3 +47,4 @@ class WorkerOptions:
     preempt_signal: int = 0
     runs_in_directory: bool = False
     warm_starts: bool = True
+    cache_bytes: int = DEFAULT_CACHE_BYTES

@@ -12,6 +12,9 @@ from fleet.workers import TRAINABLES
 
 GRACE_PERIOD, REDUCTION_FACTOR = 2, 3
 
+WEIGHTS_BYTES = 18 << 20
+"""The bytes of some checkpoints in remote stores; they are sent in two parts."""
+
 KINDS: dict[str, str | studydb.Command] = {
     "function": "chaotic:train",
     "class": "chaotic:Chaotic",
@@ -28,6 +31,8 @@ class ChaosRun:
     Attributes:
         scheduler: "FIFO" or "ASHA".
         kind: A key of `KINDS`.
+        checkpoints: The URL of the store of checkpoints; None for the default store.
+        keep: Which checkpoints are kept, as a person types it; None for the default.
         journal: The directory in which children record the acknowledged steps.
     """
 
@@ -39,6 +44,13 @@ class ChaosRun:
     journal: Path
     lease_s: float = 5.0
     kind: str = "function"
+    checkpoints: str | None = None
+    keep: str | None = None
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether checkpoints are sent beside the training."""
+        return (self.checkpoints or "").startswith("s3:")
 
     def create(self, storage: str) -> studydb.Study:
         asha = studydb.ASHA(
@@ -53,11 +65,17 @@ class ChaosRun:
                 "steps": self.steps,
                 "step_s": self.step_s,
                 "journal": str(self.journal),
+                "save_waits": not self.is_remote,
+                "weights_bytes": WEIGHTS_BYTES if self.is_remote else 0,
             },
             metric="loss",
             mode="min",
             num_trials=self.trials,
-            max_losses=10,  # the default would end trials that die three times at one step
+            max_losses=30
+            if self.is_remote
+            else 10,  # the default would end trials that die three times at one step
+            checkpoints=self.checkpoints,
+            keep=self.keep or "last=1",
             scheduler=asha if self.scheduler == "ASHA" else studydb.FIFO(),
             searcher=studydb.RandomSearch(seed=self.seed),
             storage=storage,
@@ -92,6 +110,7 @@ class ChaosRun:
             "the summary of each trial equals that of its live rows": invariants.summaries_true(
                 tables, study.record.objective.mode
             ),
+            "no trial found its checkpoint gone or damaged": invariants.damaged(study),
             "counters equal count(*)": invariants.counters_true(tables),
             "some trials resumed": invariants.some_resumed(tables),
             "every worker that was not killed exited with 0": report.unexpected_exits,

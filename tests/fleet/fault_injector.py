@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 import psutil
 from harness.postgres import PostgresServer
@@ -18,6 +19,9 @@ from fleet.departures import Departures, lives
 from fleet.disconnected import DisconnectedWorker
 from fleet.workers import Fleet, WorkerProcess
 from studydb.domain.errors import StorageTransient
+
+if TYPE_CHECKING:
+    from fleet.faulty_store import FaultyStore
 
 SETTLE_S = 2.0
 """How long processes of a trial may live after the process above them."""
@@ -54,6 +58,7 @@ class FaultPlan:
         outage_s: The shortest and longest time of an outage.
         freezes: How often a worker's processes get SIGSTOP, for longer than its lease.
         partitions: How often a worker's proxy is frozen or cut for longer than the lease.
+        store_outages: How often the store of checkpoints goes away.
         limit_s: The time after which the run fails.
     """
 
@@ -66,6 +71,8 @@ class FaultPlan:
     outage_s: tuple[float, float] = (2.0, 3.0)
     freezes: int = 1
     partitions: int = 0
+    store_outages: int = 0
+    store_outage_s: tuple[float, float] = (4.0, 8.0)
     limit_s: float = 600.0
     targets: Sequence[str] = TARGETS
 
@@ -92,6 +99,7 @@ class FaultReport:
     outages: int = 0
     frozen: int = 0
     partitioned: Counter[str] = field(default_factory=Counter)
+    store_outages: int = 0
     departures: Departures = field(default_factory=lambda: Departures(SETTLE_S))
     unexpected_exits: list[str] = field(default_factory=list)
     zombie_writes: list[str] = field(default_factory=list)
@@ -102,15 +110,20 @@ class FaultReport:
         return sum(self.killed.values())
 
     def shortfall(self, plan: FaultPlan) -> list[str]:
-        done = (self.kills, self.outages, self.frozen, self.partitioned.total())
-        planned = (plan.kills, plan.outages, plan.freezes, plan.partitions)
+        cut = self.partitioned.total()
+        done = (self.kills, self.outages, self.frozen, cut, self.store_outages)
+        planned = (
+            *(plan.kills, plan.outages, plan.freezes, plan.partitions),
+            plan.store_outages,
+        )
         return [f"{done} of {planned}"] if any(map(operator.lt, done, planned)) else []
 
     def __str__(self) -> str:
         return (
             f"{self.kills} kills ({_listed(self.killed)}), {self.outages} crashes of the server, "
             f"{self.frozen} frozen workers, {self.partitioned.total()} partitions "
-            f"({_listed(self.partitioned)}), {self.seconds:.0f} s; finished {self.recovery_s:.0f} s "
+            f"({_listed(self.partitioned)}), {self.store_outages} outages of the store, "
+            f"{self.seconds:.0f} s; finished {self.recovery_s:.0f} s "
             f"after the last fault; longest life after a death: {self.departures}"
         )
 
@@ -129,17 +142,18 @@ class FaultInjector:
         study: studydb.Study,
         *,
         server: PostgresServer | None = None,
+        store: "FaultyStore | None" = None,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._plan, self._fleet, self._study = plan, fleet, study
-        self._server, self._say = server, say
+        self._server, self._store, self._say = server, store, say
         self._random = random.Random(plan.seed)
         self._began_s = time.monotonic()
         self._workers: list[WorkerProcess] = []
         self._due: list[tuple[float, Callable[[], None]]] = []
         self._disconnected: list[DisconnectedWorker] = []
         self._reserved: DisconnectedWorker | None = None
-        self._is_away = False
+        self._is_away = self._store_is_away = False
         self.report = FaultReport()
 
     def run(self) -> FaultReport:
@@ -183,6 +197,9 @@ class FaultInjector:
         self._random.shuffle(disconnections)
         if self._server is not None:
             scheduled += _spread([partial(self._stop_server, self._server)] * plan.outages, 1.0)
+        if self._store is not None:
+            stop_store = partial(self._stop_store, self._store)
+            scheduled += _spread([stop_store] * plan.store_outages, 1.0)
         scheduled += _spread(
             [partial(self._disconnect_a_worker, how) for how in disconnections], 0.7
         )
@@ -204,7 +221,7 @@ class FaultInjector:
 
     def _is_plan_done(self) -> bool:
         is_done = not self.report.shortfall(self._plan)
-        return is_done and self._reserved is None and not self._is_away
+        return is_done and self._reserved is None and not (self._is_away or self._store_is_away)
 
     def _is_over(self) -> bool:
         try:
@@ -307,6 +324,20 @@ class FaultInjector:
     def _start_server(self, server: PostgresServer) -> None:
         server.start()
         self._is_away = False
+
+    def _stop_store(self, store: "FaultyStore") -> None:
+        if self._store_is_away:
+            return self._later(1.0, partial(self._stop_store, store))
+        store.go_away()
+        self._store_is_away = True
+        self.report.store_outages += 1
+        away_s = self._random.uniform(*self._plan.store_outage_s)
+        self._say(f"outage {self.report.store_outages} of the store: away for {away_s:.1f} s")
+        return self._later(away_s, partial(self._start_store, store))
+
+    def _start_store(self, store: "FaultyStore") -> None:
+        store.come_back()
+        self._store_is_away = False
 
     # Frozen hosts and network partitions
 

@@ -16,7 +16,8 @@ from harness.asha_reference import decisions
 
 import studydb
 from studydb.db.decision_schema import rung, rung_entry
-from studydb.db.schema import attempt, counter, result, trial
+from studydb.db.schema import attempt, counter, event, result, trial
+from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.life.states import Mode
 
 Curve = Callable[[Mapping[str, Any], int], float]
@@ -223,6 +224,14 @@ def counters_true(tables: StudyRows) -> list[str]:
 def some_resumed(tables: StudyRows) -> list[str]:
     """At least one attempt began from a checkpoint; otherwise the run tested no restore."""
     return [] if resumptions(tables) else ["no attempt began after step 1"]
+
+
+def damaged(study: studydb.Study) -> list[str]:
+    """No attempt has found the bytes of its checkpoint missing or changed."""
+    kind = EventKind.CHECKPOINT_CORRUPT
+    of_study = (event.c.study_id == study.record.id, event.c.kind == kind)
+    with study.database.begin(write=False) as txn:
+        return [str(row.data) for row in txn.all(sa.select(event).where(*of_study))]
 
 
 def resumptions(tables: StudyRows) -> int:

@@ -5,11 +5,12 @@ An action that runs again sends the same token or flush number, so it is a dupli
 """
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+from harness import model_uploads
 from harness.arrange import new_checkpoint, new_request, process, register_worker, results, token
 from harness.asked_scheduler import sent
 from harness.model import Model
@@ -44,6 +45,7 @@ from studydb.operations.report import report
 from studydb.operations.retry import retry
 from studydb.operations.save import save
 from studydb.operations.set_limits import set_limits
+from studydb.operations.uploads import abandoned_uploads, begin_upload, delete_upload
 from studydb.store import events
 
 
@@ -89,6 +91,7 @@ class ClaimedAttempt:
     stored: dict[int, tuple[Result, ...]] = field(default_factory=dict)
     has_flushed: bool = False
     has_saved: bool = False
+    begun: list[Checkpoint] = field(default_factory=list)
 
     @property
     def lease(self) -> Lease:
@@ -275,6 +278,33 @@ class ActionFactory:
 
         return StudyAction("save", act, expect)
 
+    def begin_upload(self, attempt: ClaimedAttempt) -> StudyAction:
+        """Record that the bytes of the attempt's next checkpoint will be written."""
+        begun = new_checkpoint(attempt.lease, step=max(1, attempt.after_step))
+        attempt.begun.append(begun)
+        return StudyAction(
+            "begin_upload",
+            lambda database: begin_upload(
+                database, lease=attempt.lease, uuid=begun.uuid, url=f"file:///store/{begun.uuid}"
+            ),
+            lambda model: model_uploads.begin_upload(model, attempt.lease.token, uuid=begun.uuid),
+        )
+
+    def save_upload(self, attempt: ClaimedAttempt, begun: Checkpoint) -> StudyAction:
+        """Record the checkpoint of an upload that has begun."""
+        stored = replace(begun, url=f"file:///store/{begun.uuid}")
+        attempt.has_saved = True
+
+        def act(database: Database) -> list[str]:
+            older = save(database, lease=attempt.lease, checkpoint=stored)
+            return sorted(one.uuid for one in older)
+
+        def expect(model: Model) -> list[str]:
+            token = attempt.lease.token
+            return sorted(model_uploads.save_upload(model, token, uuid=begun.uuid, step=begun.step))
+
+        return StudyAction("save_upload", act, expect)
+
     def mark_corrupt(self, attempt: ClaimedAttempt, bad: Checkpoint) -> StudyAction:
         def act(database: Database) -> str | None:
             before = mark_corrupt(database, lease=attempt.lease, checkpoint=bad)
@@ -322,6 +352,22 @@ class ActionFactory:
             act,
             lambda model: model.recover_host(dead),
             lambda model, _, skipped_later: model.recover_host_in_turns(dead, skipped_later),
+        )
+
+    def collect(self) -> StudyAction:
+        """Delete the rows of uploads whose attempts have ended."""
+
+        def act(database: Database) -> list[tuple[str, bool]]:
+            found = abandoned_uploads(database, self.study)
+            for one in found:
+                delete_upload(database, upload_id=one.id)
+            return sorted((one.uuid, one.is_stored) for one in found)
+
+        return StudyAction(
+            "collect",
+            act,
+            model_uploads.collect,
+            lambda model, *_: model_uploads.collect_in_turns(model),
         )
 
     def delete_removed(self) -> StudyAction:

@@ -25,7 +25,7 @@ from uuid import UUID, uuid4
 import pytest
 from fleet.trainables.scheduling import Cup
 
-from harness import arrange, duplicate_requests
+from harness import arrange, duplicate_requests, upload_requests
 from harness.arrange import LEASE_S, RENEWAL_S, SimulatedWorker, enqueued, new_study
 from harness.asked_scheduler import described
 from harness.control_requests import Arranged, Call
@@ -42,11 +42,15 @@ from studydb.db import Database, connect
 from studydb.db.transaction_block import TransactionBlock
 from studydb.domain.custom_scheduler import work_question
 from studydb.domain.deciding import Undecided
+from studydb.domain.life.retention import Keep
 from studydb.domain.scheduling import Idle
+from studydb.lease.upload_collector import collect_uploads
 from studydb.operations import proposer
 from studydb.operations.checkpoints import delete_rows
 from studydb.operations.delete import delete, stop_for_deletion
+from studydb.operations.pin import pin, unpin
 from studydb.operations.recover import recover, recover_host
+from studydb.operations.unkept_checkpoints import remove_unkept
 from studydb.operations.uploads import abandoned_uploads, begin_upload, delete_upload
 from studydb.operations.user_work import pause_undecided, record_idle
 from studydb.operations.wide_views import drop_views, make_views
@@ -110,6 +114,18 @@ def _deleting_rows(database: Database) -> Call:
     return lambda over: delete_rows(over, removed=removed)
 
 
+def _removing_unkept(database: Database) -> Call:
+    """A checkpoint whose pin was removed, in a study with a quota."""
+    study = new_study(database, keep=Keep(quota=99))
+    run = SimulatedWorker(database, study).take()
+    run.save()
+    pin(database, study, 0, arrange.new_request())
+    for _ in range(2):
+        run.save()
+    unpin(database, study, 0, arrange.new_request())
+    return lambda over: remove_unkept(over, study, 0)
+
+
 def _deleting_an_upload(database: Database) -> Call:
     study = new_study(database)
     run = SimulatedWorker(database, study).take()
@@ -117,6 +133,20 @@ def _deleting_an_upload(database: Database) -> Call:
     run.finish(0.5)
     (left,) = abandoned_uploads(database, study)
     return lambda over: delete_upload(over, upload_id=left.id)
+
+
+def _collecting_uploads(database: Database) -> Call:
+    """The call deletes the rows of two uploads of an ended attempt, in two transactions."""
+    study = new_study(database)
+    run = SimulatedWorker(database, study).take()
+    for _ in range(2):
+        begin_upload(database, lease=run.lease, uuid=str(uuid4()), url="file:///store/x")
+    run.finish(0.5)
+
+    def call(over: Database) -> None:
+        collect_uploads(over, study)
+
+    return call
 
 
 def _closing(database: Database) -> Call:
@@ -172,7 +202,9 @@ OPERATIONS: dict[str, Arranged] = {
     "pause_undecided": _pausing_because_no_work_was_named,
     "record_idle": _recording_that_a_scheduler_is_idle,
     "delete_rows": _deleting_rows,
+    "remove_unkept": _removing_unkept,
     "delete_upload": _deleting_an_upload,
+    "collect_uploads": _collecting_uploads,
     "close": _closing,
     "delete": _deleting,
     "make_views": _making_views,
@@ -198,7 +230,7 @@ def seeded_tokens(seed: str) -> Iterator[None]:
     """Let an arrangement make the same tokens in every process."""
     rng = Random(seed)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (arrange, duplicate_requests):
+        for module in (arrange, duplicate_requests, upload_requests):
             patch.setattr(module, "uuid4", lambda: UUID(int=rng.getrandbits(128), version=4))
         yield
 

@@ -29,6 +29,7 @@ def expected_rows(model: Model) -> Snapshot:
             if attempt.stored
         },
         "checkpoints": [asdict(one) for one in model.checkpoints],
+        "uploads": [asdict(one) for one in model.uploads],
         "counts": {state: sum(trial.state is state for trial in model.trials) for state in State},
         "spending": {
             "cost": round(model.spending.cost, 6),

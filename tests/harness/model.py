@@ -18,6 +18,7 @@ from harness.model_rows import (
     ModelAttempt,
     ModelCheckpoint,
     ModelTrial,
+    ModelUpload,
     ModelWorker,
 )
 from harness.model_schedulers import new_judge, promote
@@ -45,6 +46,7 @@ class Model:
         self.trials: list[ModelTrial] = []
         self.workers: dict[str, ModelWorker] = {}
         self.checkpoints: list[ModelCheckpoint] = []
+        self.uploads: list[ModelUpload] = []
         self.judge = new_judge(spec)
         self.spending = ModelSpending(spec)
         self.limit: str | None = None  # why a limit has stopped the study

@@ -43,6 +43,15 @@ class ModelCheckpoint:
 
 
 @dataclass
+class ModelUpload:
+    """The row of an upload that has begun."""
+
+    uuid: str
+    number: int
+    attempt: int
+
+
+@dataclass
 class ModelAttempt:
     """Attempt `no` of trial `number`; `stored` holds the attempt's flushed values by step."""
 

@@ -123,6 +123,9 @@ WEIGHTS = {
     "resume_the_study": 1,
     "drain": 0.5,
     "send_again": 4,
+    "begin_upload": 1,
+    "save_upload": 1,
+    "collect": 0.5,
 }
 """The weight of each step. A step is a method of this name, or the action that `_name` returns."""
 
@@ -239,6 +242,20 @@ class RandomWalk:
         self.sent += [reports, other]
         self.busy.clear()
 
+    def reinstate(self, rng: Random) -> None:
+        """Undo an invalidation; if no trial is invalid, invalidate one first."""
+        if all(trial.invalidated_at is None for trial in self.model.trials):
+            self.do(self._invalidate(rng))
+        self.do(self._reinstate(rng))
+
+    def save_upload(self, rng: Random) -> None:
+        """Begin an upload, sometimes of a zombie, and mostly record its checkpoint."""
+        attempt = self._attempt(rng, held=rng.random() < 0.6) or self._attempt(rng)
+        if attempt is not None:
+            self.do(self.factory.begin_upload(attempt))
+            if rng.random() < 0.7:
+                self.do(self.factory.save_upload(attempt, attempt.begun[-1]))
+
     def carry_out_verdicts(self, _: Random) -> None:
         for attempt in self.attempts(held=True):
             if self.model.trials[attempt.lease.number].verdict is not None:
@@ -327,6 +344,21 @@ class RandomWalk:
         return (
             self.factory.save(attempt, step_offset=rng.choice([0, 0, -1, 4])) if attempt else None
         )
+
+    def _begin_upload(self, rng: Random) -> StudyAction | None:
+        attempt = self._attempt(rng, held=rng.random() < 0.7) or self._attempt(rng)
+        return self.factory.begin_upload(attempt) if attempt else None
+
+    def _save_upload(self, rng: Random) -> StudyAction | None:
+        """Record the checkpoint of an upload that has begun."""
+        uploading = [attempt for attempt in self.attempts(held=True) if attempt.begun][-6:]
+        if not uploading:
+            return self._begin_upload(rng)
+        attempt = rng.choice(uploading)
+        return self.factory.save_upload(attempt, rng.choice(attempt.begun[-2:]))
+
+    def _collect(self, _: Random) -> StudyAction:
+        return self.factory.collect()
 
     def _finish(self, rng: Random) -> StudyAction | None:
         attempt, values = self._writer(rng), rng.choice([[], some_values(rng)])

@@ -8,6 +8,8 @@ from botocore.config import Config
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
+_LONGEST_WAIT_S = 60.0
+
 _INTERNAL_ERROR = b"<?xml version='1.0'?><Error><Code>InternalError</Code></Error>"
 
 
@@ -22,6 +24,7 @@ class S3Server:
         bucket: The bucket of the present test.
         fail_every: Fail each request whose number is divisible by this; 0 for none.
         requests: The method and path of each request that was answered.
+        writes: PUT requests wait while this event is cleared; they write objects and their parts.
     """
 
     def __init__(self):
@@ -31,12 +34,14 @@ class S3Server:
         self._lock = threading.Lock()
         self.fail_every = 0
         self.requests = []
+        self.writes = threading.Event()
         self.start()
         self.reset()
 
     def reset(self):
         """Begin with an empty bucket, without faults."""
         self.fail_every = 0
+        self.writes.set()
         self.requests.clear()
         self.bucket = f"bucket-{uuid.uuid4()}"
         self.client().create_bucket(Bucket=self.bucket)
@@ -95,6 +100,8 @@ class S3Server:
             self._count += 1
             fails = self.fail_every and self._count % self.fail_every == 0
             self.requests.append((environ["REQUEST_METHOD"], environ["PATH_INFO"]))
+        if environ["REQUEST_METHOD"] == "PUT":
+            self.writes.wait(_LONGEST_WAIT_S)
         if fails:
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             start_response("500 Internal Server Error", [("Content-Type", "application/xml")])

@@ -44,7 +44,7 @@ def unordered(shown: Snapshot) -> Snapshot:
     """Return a snapshot without params and without the order of concurrent changes."""
     rows = {
         name: sorted(shown[name], key=lambda row: json.dumps(row, sort_keys=True, default=str))
-        for name in ("events", "checkpoints", "workers")
+        for name in ("events", "checkpoints", "uploads", "workers")
     }
     trials = {
         number: {name: value for name, value in trial.items() if name != "params"}

@@ -21,6 +21,7 @@ from studydb.db.schema import (
     result,
     study,
     trial,
+    upload,
     worker,
 )
 from studydb.domain.life.event_kinds import EventKind
@@ -81,6 +82,7 @@ _TRIALS = _of_study(trial, trial.c.number)
 _ATTEMPTS = _of_study(attempt, attempt.c.trial_id, attempt.c.attempt)
 _RESULTS = _of_study(result, result.c.trial_id, result.c.attempt, result.c.step)
 _CHECKPOINTS = _of_study(checkpoint, checkpoint.c.id)
+_UPLOADS = _of_study(upload, upload.c.id)
 _COUNTERS = _of_study(counter, counter.c.shard)
 _RUNGS = _of_study(rung, rung.c.bracket, rung.c.step)
 _ENTRIES = Prepared(
@@ -112,6 +114,10 @@ def take_snapshot(database: Database, of: Study) -> Snapshot:
             },
             "results": _results(txn.all(_RESULTS, study=of.id), attempts, numbers),
             "checkpoints": [{"number": numbers[row.trial_id]} | _checkpoint(row) for row in saved],
+            "uploads": [
+                {"number": numbers.get(row.trial_id), "uuid": row.uuid, "attempt": row.attempt}
+                for row in txn.all(_UPLOADS, study=of.id)
+            ],
             "counts": _counts(txn, of),
             "spending": _spending(txn, of),
             "rungs": _rungs(txn, of, numbers),

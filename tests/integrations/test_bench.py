@@ -168,6 +168,18 @@ def test_reuse_benchmark_measures_reused_processes_beside_warm_and_fresh_starts(
     assert all(runs[0] > 0 for runs in measured["trials_per_s"].values())
 
 
+def test_checkpoints_benchmark_measures_the_library_beside_studydb():
+    sizes = ("--megabytes", "16", "--loop-megabytes", "16", "--every", "0.2", "--steps", "2")
+
+    ended = run("checkpoints", *sizes, "--rounds", "1", "--json")
+
+    assert ended.returncode in (0, 1), ended.stderr  # 1 if so few bytes miss a limit
+    measured = json.loads(ended.stdout)
+    assert measured["throughput"]["ratio"].keys() == {"up", "down"}
+    assert measured["memory"]["grown_mb"].keys() == {"save", "restore"}
+    assert measured["loop"]["loss"].keys() == {"studydb", "library"}
+
+
 def test_loops_benchmark_counts_no_error_and_at_most_one_connection_per_loop(postgres_server):
     options = ("--loops", "6", "--seconds", "0.5", "--waiting", "10")
 

@@ -1,5 +1,6 @@
 """Own loops save checkpoints; the next attempt at the trial goes on from the newest usable one."""
 
+import errno
 import os
 import threading
 from collections import Counter
@@ -495,3 +496,58 @@ def test_ask_finds_a_trial_that_a_person_lets_wait_at_its_rung_again(create_stud
     again = study.ask()
     again.finish()
     assert again.number == 0
+
+
+@pytest.mark.row("C3")
+def test_training_goes_on_when_the_quota_is_full_and_status_says_what_to_type(
+    create_study, storage_url, tmp_path, console
+):
+    study = create_study(
+        "full", num_trials=2, storage=storage_url, checkpoints=str(tmp_path / "s"), keep="quota=400"
+    )
+    first, second = study.ask(), study.ask()
+    first.report({"loss": 1.0}, checkpoint={"data": bytes(250)})
+
+    with pytest.warns(RuntimeWarning, match="does not fit into the quota of 400"):
+        second.report({"loss": 2.0}, checkpoint={"data": bytes(250)})
+    second.report({"loss": 0.5})
+    kept_before = len(files(tmp_path / "s"))
+    first.finish()
+    second.report({"loss": 0.4}, checkpoint={"data": bytes(250)})
+    second.finish()
+
+    shown = console("status", "full").out
+    assert [trial.best_value for trial in study.trials] == [1.0, 0.4]
+    assert kept_before == 1
+    assert len(files(tmp_path / "s")) == 1
+    assert study.trial(0).checkpoint is None
+    assert study.trial(1).checkpoint.to_dict() == {"data": bytes(250)}
+    assert "`studydb set full keep=…`" in " ".join(shown.split())
+    assert "of 400 B" in shown
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO])
+def test_training_goes_on_when_the_disk_of_the_store_is_full(
+    study_in_a_folder, console, monkeypatch, number
+):
+    study, fsync = study_in_a_folder, os.fsync
+    trial = study.ask()
+    trial.report({"loss": 1.0}, checkpoint={"step": 1})
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", failing_with(number))
+        with pytest.warns(RuntimeWarning, match=os.strerror(number)):
+            trial.report({"loss": 0.5}, checkpoint={"step": 2})
+    assert os.fsync is fsync
+    trial.report({"loss": 0.4}, checkpoint={"step": 3})
+    trial.finish()
+
+    assert saved(study) == [1, 3]
+    assert live_steps(study) == [1, 2, 3]
+    assert os.strerror(number) in console("status", "own").out
+
+
+def failing_with(number):
+    def fsync(_descriptor):
+        raise OSError(number, os.strerror(number))
+
+    return fsync

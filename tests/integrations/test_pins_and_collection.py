@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from harness.arrange import rows
+from harness.arrange import change, rows
 
 import studydb
 from studydb.artifacts import DirectoryStore
@@ -122,9 +122,71 @@ def test_gc_keeps_the_rows_of_bytes_that_a_store_does_not_delete(console, study,
         failing.setattr(DirectoryStore, "delete", refused)
         ran = console("gc", "own", code=1)
 
-    assert "The bytes of 1 removed checkpoints of 'own' are still in" in ran.err
+    assert "The bytes of 1 removed checkpoints and 0 cut uploads of 'own' are still" in ran.err
     assert n_rows(study) == 3
     assert study.gc().n == 1
+
+
+@pytest.mark.row("C3")
+def test_gc_removes_a_checkpoint_whose_pin_was_removed_and_no_other(console, study):
+    trial = study.ask()
+    save(trial, 1)
+    study.pin(0)
+    save(trial, 2)
+    study.pin(0)
+    save(trial, 3, 4)
+    study.pin(0, step=1, remove=True)
+    trial.finish()
+
+    would = study.gc(dry_run=True)
+    did = console("gc", "own").lines
+
+    assert [each.step for each in study.trial(0).checkpoints] == [2, 3, 4]
+    assert would.n == 1
+    assert did == [f"Study 'own': 1 removed checkpoint ({would.size_bytes} B) deleted."]
+    assert len(files(study)) == 3
+
+
+def test_gc_removes_what_a_stricter_policy_does_not_keep(create_study, storage_url, tmp_path):
+    store = str(tmp_path / "store")
+    study = create_study(
+        "many", num_trials=1, storage=storage_url, checkpoints=store, keep="last=4"
+    )
+    save(study.ask(), 1, 2, 3, 4)
+    study.set(keep="last=1")
+
+    assert study.gc().n == 2
+
+    assert [each.step for each in study.trial(0).checkpoints] == [3, 4]
+
+
+def test_gc_deletes_cut_uploads_and_counts_them(console, study, monkeypatch):
+    trial = study.ask()
+    with monkeypatch.context() as died:
+        died.setattr(checkpoint_rows.Checkpoints, "record", lambda *_: None)
+        save(trial, 1, 2)
+    trial.finish()
+    assert len(files(study)) == 2
+
+    would = console("gc", "own", "--dry-run").lines
+    assert len(files(study)) == 2
+    did = console("gc", "own").lines
+
+    what = "Study 'own': 0 removed checkpoints (0 B) and 2 cut uploads"
+    assert (would, did) == ([f"{what} would be deleted."], [f"{what} deleted."])
+    assert files(study) == []
+    assert study.gc() == studydb.study.collecting.Collected(0, 0)
+
+
+def test_gc_counts_the_quota_again(create_study, storage_url):
+    study = create_study("few", num_trials=1, storage=storage_url, keep="quota=1MB")
+    save(study.ask(), 1)
+    change(study.database, "UPDATE study SET checkpoint_bytes = 7")
+
+    study.gc()
+
+    sizes = "SELECT (SELECT sum(size_bytes) FROM checkpoint) - checkpoint_bytes FROM study"
+    assert rows(study.database, sizes) == [(0,)]
 
 
 def refused(*_args, **_options):

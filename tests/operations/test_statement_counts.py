@@ -1,5 +1,7 @@
 """An operation takes the same number of statements and commits, however large its study is."""
 
+from functools import partial
+
 import pytest
 from harness.arrange import LEASE_S, SimulatedWorker, enqueued, new_study
 
@@ -9,7 +11,9 @@ from studydb.domain.space.search_space import Space, choice, constant, uniform
 from studydb.lease.acquire import Acquirer
 from studydb.operations.recover import recover
 from studydb.operations.renew import is_requested
+from studydb.operations.save import save
 from studydb.operations.study_progress import read_progress
+from studydb.operations.uploads import begin_upload
 from studydb.schedulers import ASHA, FIFO
 
 ENDS = ("COMMIT", "ROLLBACK")
@@ -77,6 +81,21 @@ def test_save_reads_the_kept_checkpoints_only_if_a_policy_needs_them(
     checkpoint = run.checkpoint(step=5)
 
     assert counted(database, lambda: run.save(checkpoint, keep=keep)) == (1, 0, statements)
+
+
+def test_upload_costs_one_statement_and_one_commit_before_the_save(database, worker):
+    run = worker.ask()
+    checkpoint = run.checkpoint(step=1)
+    begin = partial(
+        begin_upload, database, lease=run.lease, uuid=checkpoint.uuid, url="file:///store/x"
+    )
+
+    assert counted(database, begin) == (1, 0, 1)
+    assert counted(database, lambda: save(database, lease=run.lease, checkpoint=checkpoint)) == (
+        1,
+        0,
+        5,
+    )
 
 
 def test_claim_costs_one_commit(database, study, worker):

@@ -1,5 +1,6 @@
 """An upload has its row before its bytes; what ended attempts have left is found and deleted."""
 
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
@@ -128,6 +129,23 @@ def test_row_stays_until_the_store_has_deleted_the_bytes(
     assert not store.exists(left.url)
 
 
+def test_bytes_of_a_stored_checkpoint_stay_although_its_upload_is_recorded_once_more(
+    database, study, worker, store
+):
+    run = worker.ask()
+    late = Upload(run, study, store).begin()
+    stored = store.put_bytes(late.place, b"state")
+    checkpoint = replace(new_checkpoint(run.lease, step=1), uuid=late.uuid, url=stored.url)
+    save(database, lease=run.lease, checkpoint=checkpoint)
+    late.begin()
+    run.finish(outcome=Reason.PREEMPTED)
+
+    assert collect_uploads(database, study) == 0
+
+    assert rows(database) == []
+    assert store.exists(stored.url)
+
+
 def test_row_that_names_another_object_deletes_only_itself(database, study, worker, store):
     run = worker.ask()
     kept = Upload(run, study, store)
@@ -155,12 +173,13 @@ def test_every_upload_is_found_although_a_look_is_bounded(
     assert len(uploads) == 230
 
 
-def test_process_looks_once_a_minute_and_does_not_wait_for_the_store(
-    database, study, worker, store, monkeypatch
+def test_process_looks_once_a_minute_and_does_not_wait_for_the_store(  # noqa: PLR0917
+    database, clock, study, worker, store, monkeypatch
 ):
     run = worker.ask()
     Upload(run, study, store).begin()
     run.finish(0.5)
+    clock.advance(upload_collector.SETTLED_S)
     collector, now = UploadCollector(database, study), [1000.0]
     monkeypatch.setattr(upload_collector.time, "monotonic", lambda: now[0])
 
@@ -175,3 +194,22 @@ def test_process_looks_once_a_minute_and_does_not_wait_for_the_store(
     collector.look()
     database.observer = None
     assert len([what for what in looked if "upload" in what]) == 1
+
+
+def test_worker_waits_until_no_process_of_the_attempt_can_write(
+    database, clock, study, worker, store
+):
+    run = worker.ask()
+    begun = Upload(run, study, store).begin()
+    run.finish(outcome=Reason.LOST)
+    early, later = (UploadCollector(database, study) for _ in range(2))
+
+    early.look()
+    assert early._thread is None
+    store.put_bytes(begun.place, b"from the process of a dead worker")
+
+    clock.advance(upload_collector.SETTLED_S)
+    later.look()
+    later._thread.join()
+    assert not store.exists(begun.url)
+    assert rows(database) == []

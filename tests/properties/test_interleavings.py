@@ -77,6 +77,15 @@ PLANS = [
     ("save", AGAIN),
     ("save", "recover"),
     ("save", "finish", "recover"),
+    ("begin_upload", AGAIN),
+    ("begin_upload", "finish", "collect"),
+    ("begin_upload", "recover", "collect"),
+    ("save_upload", AGAIN),
+    ("save_upload", "finish", "collect"),
+    ("save_upload", "recover", "collect"),
+    ("save_upload", AGAIN, "collect"),
+    ("save_upload", "begin_upload", "save"),
+    ("collect", AGAIN),
     ("mark_corrupt", "recover"),
     ("renew", "renew"),
     ("renew", "stop"),
@@ -255,7 +264,10 @@ def run_concurrently(stage, plan, seed, **options):
 
 
 def n_writers(plan):
-    return sum(name in {"report", "finish", "give_back", "save", "mark_corrupt"} for name in plan)
+    return sum(
+        name in {"report", "finish", "give_back", "save", "save_upload", "mark_corrupt"}
+        for name in plan
+    )
 
 
 def prepare(walk, plan, rng):
@@ -283,6 +295,9 @@ def prepare(walk, plan, rng):
 
 
 def prepare_sweeps(walk, plan, rng):
+    if "save_upload" in plan or "collect" in plan:
+        for attempt in walk.attempts(held=True):
+            walk.do(walk.factory.begin_upload(attempt))
     if "recover" in plan and rng.random() < 0.8:
         walk.make_suspect(rng.choice(LEASES_S))
     if "recover_host" in plan:

@@ -40,7 +40,7 @@ from studydb.schedulers import FIFO
 
 NIGHTLY = os.environ.get("STUDYDB_NIGHTLY") == "1"
 STEPS = 50
-WALKS = 250 if NIGHTLY else 12
+WALKS = 250 if NIGHTLY else 16
 
 SETTINGS = settings(
     max_examples=WALKS,
@@ -69,6 +69,10 @@ MUST_HAPPEN = {
     "report: LeaseLost",
     "save: something",
     "save: LeaseLost",
+    "begin_upload: nothing",
+    "begin_upload: LeaseLost",
+    "save_upload: something",
+    "collect: something",
     "renew: something",
     "finish: TERMINATED",
     "finish: LeaseLost",
@@ -155,7 +159,8 @@ def any_custom(seed):
 
 
 def any_means(seed):
-    return {"scheduler": [*MEDIANS, SYNE_TUNE][seed[0] % (len(MEDIANS) + 1)]}
+    schedulers = [*MEDIANS, MEDIANS[-1], SYNE_TUNE]  # the last of MEDIANS pauses trials
+    return {"scheduler": schedulers[seed[0] % len(schedulers)]}
 
 
 def any_choice_at_the_end(seed):

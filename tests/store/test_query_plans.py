@@ -32,6 +32,7 @@ from studydb.store import (
     promotions,
     proposals,
     proposer,
+    quotas,
     ranking,
     results,
     rung_listing,
@@ -166,6 +167,10 @@ HOT = {
     "pins to remove": (
         lambda txn: pins.remove(txn, checkpoint_ids=[1, 2]),
         "ix_pin_checkpoint_id",
+    ),
+    "checkpoints that may go": (
+        lambda txn: quotas.oldest(txn, study_id=1, after_id=5),
+        "checkpoint_kept",
     ),
     "removed checkpoints": (
         lambda txn: checkpoints.removed(txn, trial_ids=[1, 2]),

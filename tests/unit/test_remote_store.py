@@ -299,6 +299,36 @@ def test_upload_that_fails_in_the_middle_leaves_no_object(s3, server, tmp_path, 
     assert server.unfinished() == []
 
 
+def test_file_that_is_whole_aborts_no_upload_of_a_file_whose_name_begins_alike(s3, server):
+    where = place()
+    key = f"prefix/{'/'.join(where.parts)}"
+    server.client().create_multipart_upload(Bucket=server.bucket, Key=f"{key}/files/10")
+
+    s3._abort_other_uploads(f"{server.bucket}/{key}/files/1")
+
+    assert server.unfinished() == [f"{key}/files/10"]
+
+
+def test_upload_whose_begin_was_answered_too_late_is_aborted(s3, server, tmp_path, monkeypatch):
+    monkeypatch.setattr(remote, "PART_BYTES", 5 << 20)
+    whole, folder, other = place(), place(), place()
+    (tmp_path / "w").write_bytes(bytes(6 << 20))
+    for name in ("", "/files/0"):
+        for one in (whole, folder, other):
+            key = f"prefix/{'/'.join(one.parts)}{name}"
+            server.client().create_multipart_upload(Bucket=server.bucket, Key=key)
+
+    s3.put_bytes(whole, bytes(6 << 20))
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "w").rename(tmp_path / "folder" / "w")
+    s3.put_directory(folder, tmp_path / "folder")
+
+    left = {key.removeprefix("prefix/") for key in server.unfinished()}
+    assert "/".join(whole.parts) not in left
+    assert f"{'/'.join(folder.parts)}/files/0" not in left
+    assert f"{'/'.join(other.parts)}" in left
+
+
 def test_multipart_upload_of_a_dead_process_is_removed_with_the_study(s3, server):
     key = f"prefix/{'/'.join(place().parts)}"
     server.client().create_multipart_upload(Bucket=server.bucket, Key=key)
@@ -455,3 +485,33 @@ def test_delete_fails_if_the_directory_on_the_other_host_is_missing(monkeypatch)
         store.delete(url)
     store._files.makedirs(store._root)
     store.delete(url)
+
+
+def test_uploads_of_every_page_are_aborted(s3, server, monkeypatch):
+    where = place()
+    url = f"{s3.url}/{'/'.join(where.parts)}"
+    key = url.split("/", 3)[3]
+    for number in range(3):
+        server.client().create_multipart_upload(Bucket=server.bucket, Key=f"{key}/files/{number}")
+    s3.exists(url)
+    call = s3._files.call_s3
+    monkeypatch.setattr(
+        s3._files, "call_s3", lambda name, **given: one_per_page(call(name, **given), given)
+    )
+
+    s3.delete_unfinished(url)
+
+    assert server.unfinished() == []
+
+
+def one_per_page(found, given):
+    """What S3 would answer if a page had one upload; moto returns all of them."""
+    uploads = sorted(found.get("Uploads") or (), key=lambda one: one["Key"])
+    uploads = [one for one in uploads if one["Key"] > given.get("KeyMarker", "")]
+    last = uploads[0] if uploads else {"Key": "", "UploadId": ""}
+    return {
+        "Uploads": uploads[:1],
+        "IsTruncated": len(uploads) > 1,
+        "NextKeyMarker": last["Key"],
+        "NextUploadIdMarker": last["UploadId"],
+    }

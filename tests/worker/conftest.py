@@ -61,6 +61,16 @@ class Attempt:
             if not isinstance(message, Began):
                 return message
 
+    def allow_upload(self) -> None:
+        """Answer the child's question whether an upload may begin, which comes next."""
+        message: FromChild = Began(0.0)
+        while isinstance(message, Began):
+            frame = self.child.channel.receive(PATIENCE_S)
+            assert frame is not None, "the child has sent nothing"
+            message = read_from_child(frame)
+        assert isinstance(message, UploadAsked), message
+        self.answer(message)
+
     def answer(self, message: FromChild, **answer: Any) -> None:
         assert not isinstance(message, Ended)
         assert message.id is not None, f"the child does not wait for an answer to {message}"

@@ -63,3 +63,31 @@ def test_checkpoint_too_large_for_the_database_is_stored_after_a_change_of_store
     assert error in [row.data for row in problems if row.kind == "checkpoint failed"]
     assert [row.start_step for row in postgres_stage.attempts()] == [1, 1, 2]
     assert postgres_stage.steps() == [1, 2]
+
+
+def test_living_study_moves_to_s3_and_back(stage, tmp_path, s3_server, monkeypatch):
+    monkeypatch.setenv("STUDYDB_CACHE_SIZE", "0")
+    remote, local = f"s3://{s3_server.bucket}/models", str(tmp_path / "local")
+    stage.create("obedient:gated", checkpoints=local, keep="last=9")
+    worker = stage.start()
+    stage.await_trial(lambda row: row.checkpoint_step == 1)
+
+    stage.command("set", "staged", f"checkpoints={remote}")
+    kill_child(worker)
+    stage.await_trial(lambda row: row.checkpoint_step == 2)
+    stage.command("set", "staged", f"checkpoints={local}")
+    kill_child(worker)
+    stage.await_trial(lambda row: row.checkpoint_step == 3)
+    kill_child(worker)
+    stage.open_gate("all")
+
+    assert worker.exit_code(60.0) == 0
+    places = [url.split("://")[0] for url in urls(stage)]
+    assert places == ["file", "s3", "file", "file"]
+    assert [row.start_step for row in stage.attempts()] == [1, 2, 3, 4]
+    assert stage.events("checkpoint corrupt") == []
+    saved = stage.study.trial(0).checkpoints
+    assert [one.to_dict()["step"] for one in saved] == [1, 2, 3, 4]
+    assert len(s3_server.objects()) == 1
+    stage.command("delete", "staged", "--yes")
+    assert s3_server.objects() == []

@@ -10,13 +10,16 @@ from pathlib import Path
 import pytest
 from harness.child_messages import expect_failure, steps_of
 
-from studydb.artifacts import DirectoryStore
+from studydb.artifacts import DirectoryStore, Stores
 from studydb.artifacts.checkpoint_records import Restore
 from studydb.child.messages import End, Ended
 
 
 def restore_of(saved):
-    return Restore(saved.kind, saved.url, saved.digest, saved.step, saved.data)
+    stores = Stores("/".join(saved.url.split("/")[:-4]) or "inline:")
+    return Restore(
+        saved.kind, saved.url, saved.digest, saved.step, saved.size_bytes, saved.data, stores
+    )
 
 
 @pytest.fixture(params=["dict", "directory"])

@@ -10,7 +10,7 @@ import pytest
 from harness.child_messages import STOP
 from msgspec import msgpack
 
-from studydb.artifacts import digest_of
+from studydb.artifacts import Stores, digest_of
 from studydb.artifacts.checkpoint_records import Restore
 from studydb.child.channel import Channel, Frame, FrameError
 from studydb.child.job import Job, TrainableImport, read_job, write_job
@@ -207,7 +207,9 @@ def test_job_is_read_as_it_was_written(tmp_path):
         scratch="/c",
         store="inline:",
         rules=({"metric": "loss", "op": "<=", "bound": -math.inf},),
-        restore=Restore(CheckpointKind.DICT, "inline:", "0" * 64, 7, b"checkpoint"),
+        restore=Restore(
+            CheckpointKind.DICT, "inline:", "0" * 64, 7, 10, b"checkpoint", Stores("a")
+        ),
         next_decision_step=9,
     )
 

@@ -1,8 +1,12 @@
 """A worker keeps its checkpoints in an S3 server; killed and slow stores lose nothing."""
 
+import pytest
 from fleet.workers import eventually
 
-from studydb.db.schema import checkpoint
+from studydb.db.schema import checkpoint, upload
+from studydb.lease.upload_collector import collect_uploads
+
+THREE_PARTS_BYTES = 40 << 20
 
 
 def test_killed_worker_goes_on_from_its_checkpoint_in_s3(stage, s3_server):
@@ -24,6 +28,35 @@ def test_killed_worker_goes_on_from_its_checkpoint_in_s3(stage, s3_server):
     assert stage.study.best_trial.checkpoint.to_dict()["step"] == 4
 
 
+@pytest.mark.parametrize("killed", ["child", "worker"])
+def test_killed_multipart_upload_leaves_nothing_after_collection(stage, s3_server, killed):
+    stage.create(
+        "obedient:gated",
+        checkpoints=f"s3://{s3_server.bucket}/models",
+        space={"size_bytes": THREE_PARTS_BYTES, "n_steps": 2},
+    )
+    stage.open_gate("all")
+    s3_server.writes.clear()
+    first = stage.start()
+    eventually(s3_server.unfinished)
+    if killed == "child":
+        eventually(first.children)[0].kill()
+    else:
+        first.kill()
+    s3_server.writes.set()
+    assert (stage.run() if killed == "worker" else first.exit_code(60.0)) == 0
+
+    study = stage.study
+    eventually(lambda: collect_uploads(study.database, study.record) == 0)
+
+    rows = stage.rows(checkpoint, order=checkpoint.c.id)
+    assert [len(stage.attempts()), stage.steps(), [row.step for row in rows]] == [2, [1, 2], [1, 2]]
+    assert stage.rows(upload) == []
+    assert s3_server.unfinished() == []
+    assert s3_server.objects() == sorted(row.url.split("/", 3)[3] for row in rows)
+    assert stage.study.best_trial.checkpoint.to_dict()["step"] == 2
+
+
 def test_training_goes_on_without_its_bucket_and_status_says_why(stage, s3_server):
     stage.create("obedient:gated", checkpoints="s3://no-such-bucket")
     stage.open_gate("all")
@@ -43,3 +76,64 @@ def test_warm_starts_go_on_in_a_study_whose_checkpoints_are_in_s3(stage, s3_serv
     assert stage.run() == 0
 
     assert [stage.attempts(number)[0].start for number in (0, 1)] == ["warm", "warm"]
+
+
+def test_paused_trial_has_the_checkpoint_of_its_last_report(stage, s3_server):
+    stage.create("obedient:gated", checkpoints=f"s3://{s3_server.bucket}")
+    s3_server.writes.clear()
+    stage.start()
+    stage.await_result()
+    assert stage.trial().checkpoint_step == 0
+    stage.command("pause", "staged", "0")
+    stage.open_gate("all")
+    s3_server.writes.set()
+
+    row = stage.await_state("PAUSED")
+
+    assert row.last_step >= 1
+    assert row.checkpoint_step == row.last_step
+
+
+def test_command_saves_to_s3_and_ends_after_its_last_checkpoint_is_stored(
+    create_command, script, stage, s3_server
+):
+    saves = "\n".join(
+        f'echo state-{step} > "$STUDYDB_SAVE/state"; studydb report error=1 --save'
+        for step in (1, 2, 3)
+    )
+    create_command(script(saves), checkpoints=f"s3://{s3_server.bucket}")
+
+    assert stage.run() == 0
+
+    rows = stage.rows(checkpoint, checkpoint.c.removed_at.is_(None), order=checkpoint.c.id)
+    assert stage.steps() == [1, 2, 3]
+    assert [row.step for row in rows] == [2, 3]
+    newest = stage.study.best_trial.checkpoints[-1]
+    assert (newest.path / "state").read_text() == "state-3\n"
+
+
+def reads(server):
+    """The objects that were read since the requests were cleared."""
+    return [path for method, path in server.requests if method == "GET" and "/models/" in path]
+
+
+@pytest.mark.parametrize("size", ["10GB", "0"])
+def test_resume_on_the_same_host_reads_no_object(
+    sqlite_stage, s3_server, monkeypatch, tmp_path, size
+):
+    monkeypatch.setenv("STUDYDB_CACHE_SIZE", size)
+    monkeypatch.setenv("STUDYDB_CACHE_DIR", str(tmp_path / "cache"))
+    stage = sqlite_stage
+    stage.create("obedient:gated", checkpoints=f"s3://{s3_server.bucket}/models")
+    first = stage.start()
+    stage.open_gate(1)
+    stage.await_trial(lambda row: row.checkpoint_step == 2)
+    first.kill()
+    s3_server.requests.clear()
+
+    stage.open_gate("all")
+    assert stage.run() == 0
+
+    assert [row.start_step for row in stage.attempts()] == [1, 3]
+    assert bool(reads(s3_server)) is (size == "0")
+    assert (tmp_path / "cache").exists() is (size != "0")

@@ -2,6 +2,9 @@
 
 import pytest
 
+from studydb.schedulers import ASHA, FIFO
+from studydb.worker.attempt import last_step
+
 
 def test_failing_checkpoint_store_is_reported_once_and_training_continues(sqlite_stage):
     (sqlite_stage.folder / "file").touch()
@@ -31,3 +34,15 @@ def test_line_about_a_failed_trial_names_the_error(sqlite_stage, trainable, line
     assert worker.exit_code() == 3
     assert line in worker.output()
     assert f"The traceback: `studydb show {sqlite_stage.study.name} 0`" in worker.output()
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "last"),
+    [
+        (ASHA(max_t=27), 27),
+        (FIFO(), None),
+        (ASHA(max_t=10**30, reduction_factor=10**30), None),  # no message can hold this number
+    ],
+)
+def test_job_names_the_step_at_which_the_scheduler_completes_a_trial(scheduler, last):
+    assert last_step(scheduler) == last

@@ -21,7 +21,8 @@ SELECT study.id, study.uuid, study.name, study.status, study.metric, study.mode,
     study.checkpoints, study.settings, study.next_number, study.next_draw, study.n_counted,
     study.n_running, study.created_by, study.created_at, study.paused_by, study.pause_reason,
     study.objectives, study.proposer_token, study.proposer_worker_id, study.proposer_expires_at,
-    study.best_values, study.started_at, study.stopped_at_once, search_space.space
+    study.best_values, study.started_at, study.stopped_at_once, study.checkpoint_bytes,
+    study.deleting_at, search_space.space
 FROM study
 JOIN search_space ON search_space.study_id = study.id
     AND search_space.version = study.space_version
@@ -113,7 +114,7 @@ LIMIT 4;
 --           Filter: ((best_value IS NULL) OR (best_value = $2) OR (invalidated_at IS NOT NULL))
 
 -- studydb/store/view_rows.py trials_numbered: Read the rows of `v_trial` with these numbers, in
---   any order.
+--   no particular order.
 SELECT v_trial.study, v_trial.number, v_trial.state, v_trial.reason, v_trial.params,
     v_trial.value, v_trial.best_value, v_trial.best_step, v_trial.last_step, v_trial.attempt,
     v_trial.failures, v_trial.losses, v_trial.started_at, v_trial.ended_at, v_trial.duration_s,

@@ -1,5 +1,5 @@
 -- studydb/operations/renew.py is_requested: Tell, by a single statement without locks, whether
---   a renewal would tell something new. Imported by studydb/lease/heartbeat.py,
+--   a renewal would return a new request. Imported by studydb/lease/heartbeat.py,
 --   studydb/study/simulated_worker.py.
 
 -- studydb/store/leases.py requests: Read what people request of trials and of their worker,

@@ -31,14 +31,22 @@ FOR NO KEY UPDATE OF trial;
 --             ->  Index Scan using study_pkey on study
 --                   Index Cond: (id = trial.study_id)
 
--- studydb/store/checkpoints.py insert: Insert a checkpoint's row.
+-- studydb/store/checkpoints.py insert_of: Insert the row of a checkpoint that a trial has
+--   saved, or, as attempt 0, is to begin from.
 INSERT INTO checkpoint (uuid, study_id, trial_id, attempt, step, kind, url, digest, size_bytes,
     key_id, mac, data, pins, created_at)
 VALUES (:uuid, :study_id, :trial_id, :attempt, :step, :kind, :url, :digest, :size_bytes,
     :key_id, :mac, :data, 0, coalesce(CAST(:now AS timestamptz), clock_timestamp()))
-RETURNING checkpoint.id;
+RETURNING checkpoint.id, (
+    SELECT study.checkpoint_bytes IS NOT NULL
+    FROM study
+    WHERE study.id = :study_id
+) AS is_counted;
 -- Plan:
 --   Insert on checkpoint
+--     InitPlan 1
+--       ->  Index Scan using study_pkey on study
+--             Index Cond: (id = $2)
 --     ->  Result
 
 -- studydb/store/checkpoints.py set_to_restore: Store which checkpoint the next attempt of a
@@ -54,7 +62,7 @@ WHERE trial.id = :trial;
 --     ->  Index Scan using trial_pkey on trial
 --           Index Cond: (id = $5)
 
--- studydb/store/checkpoints.py expire: Mark a trial's checkpoints as expired, except pinned
+-- studydb/store/checkpoints.py expire: Mark a trial's checkpoints as removed, except pinned
 --   checkpoints and the newest two.
 UPDATE checkpoint
 SET data=NULL,

@@ -90,8 +90,8 @@ RETURNING trial.id;
 --                 Index Cond: (id = waited.id)
 --                 Filter: (state = ($7)::text)
 
--- studydb/store/sweeps.py suspect: Mark trials whose lease has expired; any write of their
---   holder clears the mark.
+-- studydb/store/sweeps.py suspect: Mark trials whose leases have expired. A write of a trial's
+--   holder clears its mark.
 WITH expired AS MATERIALIZED (
     SELECT trial.id AS id
     FROM trial

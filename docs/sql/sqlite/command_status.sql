@@ -19,7 +19,8 @@ SELECT study.id, study.uuid, study.name, study.status, study.metric, study.mode,
     study.checkpoints, study.settings, study.next_number, study.next_draw, study.n_counted,
     study.n_running, study.created_by, study.created_at, study.paused_by, study.pause_reason,
     study.objectives, study.proposer_token, study.proposer_worker_id, study.proposer_expires_at,
-    study.best_values, study.started_at, study.stopped_at_once, search_space.space
+    study.best_values, study.started_at, study.stopped_at_once, study.checkpoint_bytes,
+    study.deleting_at, search_space.space
 FROM study
 JOIN search_space ON search_space.study_id = study.id
     AND search_space.version = study.space_version
@@ -306,8 +307,8 @@ ORDER BY worker.id DESC
 LIMIT :limit
 OFFSET 0;
 
--- studydb/store/events.py problems: Read the newest event of each kind of problem, newest
---   first.
+-- studydb/store/events.py problems: Read the newest event of each kind of trouble (`PROBLEMS`),
+--   newest first.
 SELECT event.kind, event.at, anon_1.times, trial.number, event.attempt, event.data
 FROM event
 JOIN (
@@ -361,6 +362,11 @@ WHERE checkpoint.trial_id IN (SELECT value FROM json_each(:trials))
     AND checkpoint.removed_at IS NULL
 GROUP BY worker.host
 ORDER BY size_bytes DESC, worker.host;
+
+-- studydb/store/quotas.py read: Read a study's quota.
+SELECT study.name, study.settings, study.checkpoint_bytes
+FROM study
+WHERE study.id = :study;
 
 -- studydb/store/notes.py newest: Read the newest notes on a trial or, without `trial_id`, on
 --   the study; oldest first.

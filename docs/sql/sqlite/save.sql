@@ -22,12 +22,17 @@ WHERE trial.id = :trial
     AND trial.token = :held_token
     AND trial.state = 'RUNNING';
 
--- studydb/store/checkpoints.py insert: Insert a checkpoint's row.
+-- studydb/store/checkpoints.py insert_of: Insert the row of a checkpoint that a trial has
+--   saved, or, as attempt 0, is to begin from.
 INSERT INTO checkpoint (uuid, study_id, trial_id, attempt, step, kind, url, digest, size_bytes,
     key_id, mac, data, pins, created_at)
 VALUES (:uuid, :study_id, :trial_id, :attempt, :step, :kind, :url, :digest, :size_bytes,
     :key_id, :mac, :data, 0, :now)
-RETURNING id;
+RETURNING id, (
+    SELECT study.checkpoint_bytes IS NOT NULL
+    FROM study
+    WHERE id = :study_id
+) AS is_counted;
 
 -- studydb/store/checkpoints.py set_to_restore: Store which checkpoint the next attempt of a
 --   held trial restores.
@@ -38,7 +43,7 @@ SET losses=:to_losses,
     checkpoint_step=:to_step
 WHERE trial.id = :trial;
 
--- studydb/store/checkpoints.py expire: Mark a trial's checkpoints as expired, except pinned
+-- studydb/store/checkpoints.py expire: Mark a trial's checkpoints as removed, except pinned
 --   checkpoints and the newest two.
 UPDATE checkpoint
 SET data=NULL,

@@ -58,8 +58,8 @@ WHERE trial.id IN (SELECT waited.id FROM waited)
     AND trial.state = 'PENDING'
 RETURNING id;
 
--- studydb/store/sweeps.py suspect: Mark trials whose lease has expired; any write of their
---   holder clears the mark.
+-- studydb/store/sweeps.py suspect: Mark trials whose leases have expired. A write of a trial's
+--   holder clears its mark.
 WITH expired AS MATERIALIZED (
     SELECT trial.id AS id
     FROM trial

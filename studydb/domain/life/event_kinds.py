@@ -40,6 +40,7 @@ class EventKind(StrEnum):
     LOST = "lost"
     CHECKPOINT_FAILED = "checkpoint failed"
     CHECKPOINT_CORRUPT = "checkpoint corrupt"
+    QUOTA_REACHED = "quota reached"
     CONFIG_NOT_READ = "config not read"
     SCHEDULER_IDLE = "scheduler idle"
     JUDGED = "judged"

@@ -7,6 +7,7 @@ from typing import Any
 
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.objective import Objective
+from studydb.domain.sizes import read_size, size_word
 from studydb.domain.specs.building import build, rebuild
 from studydb.domain.specs.grammar import parse_call
 from studydb.domain.specs.spec import Spec
@@ -46,14 +47,22 @@ class Keep(Spec):
         best: The number of checkpoints with the best values of the study's metric at their steps;
             of equal values the earlier one is better, and NaN is never best.
         every: Checkpoints at steps that this divides are kept; None for no such rule.
+        quota: The most bytes that the kept checkpoints of all trials of the study have together,
+            such as "10GB"; None for no limit. A save that would exceed it first removes the oldest
+            checkpoints, whichever trials they are of, except pinned ones and the newest of each
+            trial that has not ended. If that is not enough, the new checkpoint is not stored, and
+            training continues.
     """
 
     last: int = 1
     best: int = 0
     every: int | None = None
+    quota: int | str | None = None
 
     def _check(self) -> None:
-        for name, least in (("last", 1), ("best", 0), ("every", 1)):
+        if self.quota is not None:
+            object.__setattr__(self, "quota", read_size("The quota of Keep", self.quota))
+        for name, least in (("last", 1), ("best", 0), ("every", 1), ("quota", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise InvalidSpec(
@@ -85,8 +94,20 @@ class Keep(Spec):
             if one.id not in best and (self.every is None or one.step % self.every)
         )
 
+    @property
+    def quota_bytes(self) -> int | None:
+        """The quota as a number of bytes."""
+        return self.quota if isinstance(self.quota, int) else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form that is stored; workers of earlier versions read it without a quota."""
+        stored = super().to_json()
+        return stored if self.quota is not None else {k: stored[k] for k in stored if k != "quota"}
+
     def __str__(self) -> str:
         given = {name: value for name, value in self.options().items() if value}
+        if self.quota_bytes is not None:
+            given["quota"] = size_word(self.quota_bytes)
         return ", ".join(f"{name}={value}" for name, value in given.items())
 
 

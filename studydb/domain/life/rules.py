@@ -206,3 +206,8 @@ class RuleWatch:
         self._recent.append(result)
         recent = tuple(self._recent)
         return any(rule.may_hit(recent, objective=self._objective) for rule in self._rules)
+
+    def passes_a_bound(self, result: Result) -> bool:
+        """Whether a result hits a threshold; the trial needs no other process to know that."""
+        bounds = [rule for rule in self._rules if isinstance(rule, Threshold)]
+        return first_hit(bounds, [result], 1, objective=self._objective) is not None

@@ -19,7 +19,8 @@ class Spec:
     A name with options, which are checked by their annotations and stored in a study's row.
 
     A new spec is a frozen dataclass derived from this class. Options annotated with bool, int,
-    float or str, perhaps with `| None`, are checked for their type; `_check` checks more.
+    float or str, perhaps with `| None`, are checked for their type; `_check` checks more. It alone
+    checks options that may have several types.
 
     Attributes:
         kind: The spec's name in calls and in JSON; by default the class's name.
@@ -67,6 +68,8 @@ class Spec:
 def _read_option(value: Any, annotation: Any, *, subject: str, is_bounded: bool) -> Any:
     kinds = set(get_args(annotation)) if isinstance(annotation, UnionType) else {annotation}
     optional = NoneType in kinds
+    if len(kinds - {NoneType}) > 1:
+        return value  # `_check` reads it
     kind = (kinds - {NoneType}).pop()
     if kind not in _NOUNS or (optional and value is None):
         return value

@@ -34,7 +34,7 @@ def main() -> int:
         report = {**metrics(config["x"], step), "step": step, "checkpoint": keeps}
         client.sendall(json.dumps(report).encode() + b"\n")
         answer = json.loads(answers.readline())
-        if keeps and "error" not in answer and answer.get("why") != "lost":
+        if keeps and config["save_waits"] and "error" not in answer and answer.get("why") != "lost":
             journal.acknowledge(step)
         if not answer.get("go"):
             return 0

@@ -1,0 +1,161 @@
+"""A cache of remote checkpoints on this host, so that a trial resumes here without the network."""
+
+import os
+import re
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from studydb.artifacts import tree
+from studydb.artifacts.checkpoint_records import Restore
+from studydb.artifacts.directory import discard
+from studydb.artifacts.store import digest_of
+from studydb.domain.errors import CheckpointError
+from studydb.settings import cache_folder
+
+SPARED_BYTES = 1 << 30
+"""The cache leaves this many bytes of the disk free: training needs them more."""
+
+STALE_S = 86_400.0
+"""After this time, a file that was not renamed to its entry belongs to a process that has died."""
+
+_ENTRY = re.compile(r"[0-9a-f]{64}-(\d+)")
+_PRIVATE = 0o700
+
+
+def open_cache(limit_bytes: int) -> "RestoreCache | None":
+    """Return this user's cache; None if `limit_bytes` is 0, or the user has no home directory."""
+    folder = cache_folder() if limit_bytes > 0 else None
+    return None if folder is None else RestoreCache(folder, limit_bytes)
+
+
+class _Entry(NamedTuple):
+    used_s: float
+    path: Path
+    size_bytes: int
+
+
+class RestoreCache:
+    """
+    Checkpoints by digest and size in one folder, which any number of processes may share.
+
+    An entry is written beside and renamed, so it is whole. An entry is a file for a dict, and a
+    directory for a directory. Each use compares the bytes with the digest in the signed row, while
+    they are copied; so nobody who can write to the folder can change what a trial restores. The
+    entry that was used least recently goes first. Its removal renames it, so a process that copies
+    from it finds it missing, and reads the store. No error of the cache ends a save or a restore.
+
+    Args:
+        limit_bytes: The entries together have at most so many bytes; 0: there is no cache.
+    """
+
+    def __init__(self, folder: Path, limit_bytes: int) -> None:
+        self.folder, self._limit_bytes = folder, limit_bytes
+
+    def read_bytes(self, restore: Restore) -> bytes | None:
+        """Read a dict's bytes; None if the cache does not have them, or has others."""
+        path = self._path(restore.digest, restore.size_bytes)
+        try:
+            data = _read_regular(path, restore.size_bytes)
+        except OSError:
+            return None
+        if digest_of(data) != restore.digest:
+            self._remove(path)
+            return None
+        _touch(path)
+        return data
+
+    def copy_directory(self, restore: Restore, target: Path) -> bool:
+        """Copy a directory to `target`; False if the cache does not have it, or has others."""
+        path = self._path(restore.digest, restore.size_bytes)
+        if not path.is_dir():
+            return False
+        try:
+            found, _ = tree.copy(tree.scan(path), target, durable=False)
+        except (OSError, CheckpointError):  # removed meanwhile, or the target's disk is full
+            discard(target)
+            return False
+        if found != restore.digest:
+            discard(target)
+            self._remove(path)
+            return False
+        _touch(path)
+        return True
+
+    def add_bytes(self, digest: str, data: bytes) -> None:
+        """Keep the bytes of a dict, if they fit; older entries make room."""
+        self._add(digest, len(data), lambda path: path.write_bytes(data))
+
+    def add_directory(self, digest: str, size_bytes: int, source: Path) -> None:
+        """Keep a copy of a directory, if it fits and still has this digest."""
+
+        def write(path: Path) -> None:
+            found, _ = tree.copy(tree.scan(source), path, durable=False)
+            if found != digest:
+                raise CheckpointError(f"{source} has changed since its digest was computed.")
+
+        self._add(digest, size_bytes, write)
+
+    def _add(self, digest: str, size_bytes: int, write: Callable[[Path], object]) -> None:
+        path = self._path(digest, size_bytes)
+        if size_bytes > self._limit_bytes or path.exists():
+            return
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        with suppress(OSError, CheckpointError):  # the disk is full: go on without the cache
+            self.folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+            self._shrink_to(self._limit_bytes - size_bytes)
+            if shutil.disk_usage(self.folder).free < size_bytes + SPARED_BYTES:
+                return
+            try:
+                write(temporary)
+                temporary.rename(path)
+            finally:
+                discard(temporary)
+            self._shrink_to(self._limit_bytes)  # others have added entries meanwhile
+
+    def _shrink_to(self, limit_bytes: int) -> None:
+        entries = sorted(self._entries())
+        total_bytes = sum(entry.size_bytes for entry in entries)
+        for entry in entries:
+            if total_bytes <= limit_bytes:
+                return
+            self._remove(entry.path)
+            total_bytes -= entry.size_bytes
+
+    def _entries(self) -> Iterator[_Entry]:
+        for path in self.folder.iterdir():
+            with suppress(OSError):  # another process has removed it
+                used_s, found = path.lstat().st_mtime, _ENTRY.fullmatch(path.name)
+                if found is not None:
+                    yield _Entry(used_s, path, int(found[1]))
+                elif path.name.startswith(".") and used_s < time.time() - STALE_S:
+                    discard(path)
+
+    def _path(self, digest: str, size_bytes: int) -> Path:
+        return self.folder / f"{digest}-{size_bytes}"
+
+    def _remove(self, path: Path) -> None:
+        aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        with suppress(OSError):
+            path.rename(aside)
+            discard(aside)
+
+
+def _read_regular(path: Path, size_bytes: int) -> bytes:
+    """Read a file that is no link and no pipe, and has this size; raise OSError otherwise."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:  # noqa: PTH123  a descriptor
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode) or facts.st_size != size_bytes:
+            raise OSError(f"{path} is not a file of {size_bytes} bytes")
+        return file.read(size_bytes)
+
+
+def _touch(path: Path) -> None:
+    with suppress(OSError):  # another user's entry
+        os.utime(path)

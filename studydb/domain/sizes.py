@@ -1,0 +1,40 @@
+"""Sizes in bytes, as people write them."""
+
+import re
+from typing import Any
+
+from studydb.domain.canonical import is_integral
+from studydb.domain.errors import InvalidSpec
+
+_SIZE = re.compile(r"([0-9]{1,15})\s*(?:([KMGT])?(?:I?B)?)")
+
+
+def size_of(text: str) -> int | None:
+    """Read digits with K, M, G or T for powers of 1024, such as "500M" or "10GB"; None if wrong."""
+    found = _SIZE.fullmatch(text.strip().upper())
+    return None if found is None else int(found[1]) << 10 * " KMGT".index(found[2] or " ")
+
+
+def read_size(name: str, value: Any) -> int:
+    """
+    Read a number of bytes, or its text such as "10GB".
+
+    Raises:
+        InvalidSpec: The value is neither.
+    """
+    size_bytes = size_of(value) if isinstance(value, str) else None
+    if size_bytes is None and is_integral(value) and value >= 0:
+        size_bytes = int(value)
+    if size_bytes is None:
+        raise InvalidSpec(
+            f"{name} is {value!r}, which is not a size; write 500M, 10GB or a number of bytes."
+        )
+    return size_bytes
+
+
+def size_word(size_bytes: int) -> str:
+    """Write a size so that `size_of` reads the same number of bytes again."""
+    for power, unit in ((40, "TB"), (30, "GB"), (20, "MB"), (10, "KB")):
+        if size_bytes and size_bytes % (1 << power) == 0:
+            return f"{size_bytes >> power}{unit}"
+    return str(size_bytes)

@@ -1,0 +1,152 @@
+"""Let an enqueued trial begin from a checkpoint: one of another trial, or an uploaded one."""
+
+import shlex
+from dataclasses import dataclass
+
+from studydb.artifacts import INLINE
+from studydb.db import Txn
+from studydb.domain.errors import NotAllowed, NotFound, UnknownTrial
+from studydb.domain.records import Checkpoint, Request, Study
+from studydb.operations.checkpoints import newest_of
+from studydb.store import checkpoint_listing, checkpoints, pins, quotas, studies, trials, uploads
+
+
+@dataclass(frozen=True, slots=True)
+class FromTrial:
+    """
+    A checkpoint of a trial in this database.
+
+    Attributes:
+        study_id, study_name, number: The trial, perhaps of another study.
+        step: The checkpoint's step; None for the newest checkpoint.
+        checkpoint_id: The id of its row, if it is known.
+    """
+
+    study_id: int
+    study_name: str
+    number: int
+    step: int | None = None
+    checkpoint_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Uploaded:
+    """
+    A checkpoint whose bytes the caller has stored and signed for the new trial, as attempt 0.
+
+    Attributes:
+        data: The bytes of an inline checkpoint; None for one that `begin_upload_of_person` has
+            recorded.
+    """
+
+    checkpoint: Checkpoint
+    data: bytes | None = None
+
+
+Start = FromTrial | Uploaded
+
+
+def lock_source(txn: Txn, study: Study, start: Start | None) -> Checkpoint | None:
+    """
+    Count a pin of the checkpoint from which a trial will begin, and lock the rows of both studies.
+
+    The order of locks is: the source trial, its checkpoint, the studies by ascending id.
+
+    Returns:
+        The checkpoint; None for an uploaded one, and to begin from scratch.
+
+    Raises:
+        UnknownTrial: No such trial.
+        NotFound: The trial keeps no such checkpoint.
+        NotAllowed: The study of the trial is being deleted.
+    """
+    if not isinstance(start, FromTrial):
+        return None
+    trial = trials.find(txn, study_id=start.study_id, number=start.number, lock=True)
+    if trial is None:
+        raise UnknownTrial(f"Study {start.study_name!r} has no trial {start.number}.")
+    found = _chosen(txn, start, trial_id=trial.id, newest_id=trial.checkpoint_id)
+    if found is None or found.id is None or not pins.count(txn, checkpoint_id=found.id):
+        raise NotFound(_absence(start))
+    for study_id in sorted({study.id, start.study_id}):
+        if studies.lock_undeleted(txn, study_id=study_id):
+            continue
+        raise NotAllowed(
+            f"Study {start.study_name!r} is being deleted, so no trial can begin from its "
+            "checkpoints."
+        )
+    return found
+
+
+def begin_from(
+    txn: Txn,
+    study: Study,
+    start: Start | None,
+    source: Checkpoint | None,
+    request: Request,
+    *,
+    trial_id: int,
+) -> None:
+    """
+    Store from which checkpoint a new trial begins; the pin keeps it until the trial ends.
+
+    Args:
+        source: What `lock_source` returned.
+
+    Raises:
+        NotFound: The uploaded bytes were deleted, because the upload took longer than a day.
+    """
+    if isinstance(start, Uploaded):
+        _insert_uploaded(txn, study, start, trial_id=trial_id)
+    if not isinstance(start, FromTrial) or source is None or source.id is None:
+        return
+    checkpoints.set_start(
+        txn, trial_id=trial_id, checkpoint_id=source.id, step=source.step, source_id=source.id
+    )
+    pins.insert(
+        txn,
+        study_id=study.id,
+        checkpoint_id=source.id,
+        trial_id=trial_id,
+        actor=request.actor,
+        reason=pins.START,
+    )
+    if start.study_id != study.id and source.url != INLINE:
+        studies.read_stores_of(txn, study_id=study.id, other_id=start.study_id)
+
+
+def _insert_uploaded(txn: Txn, study: Study, start: Uploaded, *, trial_id: int) -> None:
+    what = start.checkpoint
+    new = checkpoints.insert_of(
+        txn, study_id=study.id, trial_id=trial_id, attempt=0, what=what, data=start.data
+    )
+    if start.data is None and not uploads.end(txn, uuid=what.uuid):
+        raise NotFound(
+            "The uploaded checkpoint was deleted, because its upload took longer than a day. "
+            "Enqueue the trial again."
+        )
+    if new.is_counted:
+        quotas.add(txn, study_id=study.id, size_bytes=what.size_bytes)
+    checkpoints.set_start(
+        txn, trial_id=trial_id, checkpoint_id=new.id, step=what.step, source_id=None
+    )
+
+
+def _chosen(
+    txn: Txn, start: FromTrial, *, trial_id: int, newest_id: int | None
+) -> Checkpoint | None:
+    if start.checkpoint_id is not None:
+        return checkpoints.find(txn, checkpoint_id=start.checkpoint_id)
+    if start.step is None:
+        return None if newest_id is None else newest_of(txn, checkpoint_id=newest_id)
+    kept = [row for row, _ in checkpoint_listing.of_trial(txn, trial_id=trial_id)]
+    return next((row for row in reversed(kept) if row.step == start.step), None)
+
+
+def _absence(start: FromTrial) -> str:
+    what = "no checkpoint" if start.step is None else f"no checkpoint of step {start.step}"
+    name = shlex.quote(start.study_name)
+    return (
+        f"Trial {start.number} of {start.study_name!r} keeps {what}. "
+        f"`studydb checkpoints {name} {start.number}` lists those that it keeps."
+    )

@@ -1,0 +1,75 @@
+"""Remove what the study's `keep` does not keep, such as checkpoints whose pin was removed."""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import NamedTuple
+
+from studydb.db import Database, Txn
+from studydb.domain.life.retention import Keep, SavedState
+from studydb.domain.objective import Objective
+from studydb.domain.records import Checkpoint, Study
+from studydb.operations.reads import existing_trial
+from studydb.operations.removed_checkpoints import MOST_TRIALS
+from studydb.store import checkpoint_listing, checkpoints, quotas, studies
+from studydb.store.checkpoint_listing import CountedPins
+
+
+class UnkeptPage(NamedTuple):
+    """
+    The checkpoints of some consecutive trials that `keep` does not keep and nobody has pinned.
+
+    Attributes:
+        numbers: The numbers of their trials, ascending.
+        next_number: The number after which the next page begins; None after the last page.
+    """
+
+    checkpoints: list[Checkpoint]
+    numbers: list[int]
+    next_number: int | None
+
+
+def read_unkept(database: Database, study: Study, *, after_number: int) -> UnkeptPage:
+    """Read a page of the checkpoints that `remove_unkept` would remove."""
+    with database.begin(write=False, snapshot=True) as txn:
+        keep = _keep(txn, study)
+        trials = checkpoint_listing.trials_after(
+            txn, study_id=study.id, after_number=after_number, limit=MOST_TRIALS
+        )
+        found = list(_unkept(txn, keep, study.objective, [one.id for one in trials]))
+    numbers = sorted({one.number for one in found})
+    is_last = len(trials) < MOST_TRIALS
+    return UnkeptPage([one.row for one in found], numbers, None if is_last else trials[-1].number)
+
+
+def remove_unkept(database: Database, study: Study, number: int) -> None:
+    """
+    Mark the checkpoints of a trial that `keep` does not keep as removed, except pinned ones.
+
+    The trial is locked, as by a save, so that what is removed is not what it restores next.
+
+    Raises:
+        UnknownTrial: The trial was deleted with its study.
+    """
+    with database.begin() as txn:
+        trial = existing_trial(txn, study, number, lock=True)
+        found = _unkept(txn, _keep(txn, study), study.objective, [trial.id])
+        ids = [one.row.id for one in found if one.row.id is not None]
+        removed = checkpoints.expire_listed(txn, ids=ids)
+        size_bytes = sum(one.size_bytes for one in removed)
+        quotas.add(txn, study_id=study.id, size_bytes=-size_bytes)
+
+
+def _keep(txn: Txn, study: Study) -> Keep:
+    return studies.read_changeable(txn, study_id=study.id, trainable_uuid="").keep
+
+
+def _unkept(
+    txn: Txn, keep: Keep, objective: Objective, trial_ids: Sequence[int]
+) -> Iterator[CountedPins]:
+    kept = checkpoint_listing.of_trials(txn, trial_ids=trial_ids)
+    for _, group in groupby(kept, key=attrgetter("number")):
+        mine = list(group)
+        saved = [SavedState(one.row.id or 0, one.row.step, one.value) for one in mine]
+        expired = set(keep.expired(saved, objective))
+        yield from (one for one in mine if one.row.id in expired and one.pins == 0)

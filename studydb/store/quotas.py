@@ -1,0 +1,154 @@
+"""The quota of a study's checkpoints: the sum of what is kept, and what may go for a new one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from studydb.db import Prepared, Txn
+from studydb.db.dialect import is_listed
+from studydb.db.schema import by_id, checkpoint, study, trial
+from studydb.domain.life.retention import read_keep
+from studydb.domain.records import Checkpoint
+from studydb.domain.study_spec import DEFAULTS
+from studydb.store import checkpoints
+from studydb.store.studies import THIS, existing
+
+MOST = 100
+"""How many checkpoints that may go are read at a time."""
+
+_KEPT = checkpoint.c.removed_at.is_(None)
+_KEPT_OF_STUDY = sa.and_(
+    checkpoint.c.study_id == sa.bindparam("study"),
+    _KEPT,
+    checkpoint.c.study_id > sa.literal_column("0"),  # as in the condition of the index
+)
+
+_LOCK = Prepared(
+    sa.select(study.c.name, study.c.settings, study.c.checkpoint_bytes)
+    .where(THIS)
+    .with_for_update(key_share=True)
+)
+_READ = Prepared(sa.select(study.c.name, study.c.settings, study.c.checkpoint_bytes).where(THIS))
+_ADD = Prepared(
+    sa.update(study)
+    .where(THIS, study.c.checkpoint_bytes.is_not(None))
+    .values(checkpoint_bytes=study.c.checkpoint_bytes + sa.bindparam("by", type_=sa.BigInteger))
+)
+_SUM = Prepared(
+    sa.select(
+        sa.cast(sa.func.coalesce(sa.func.sum(checkpoint.c.size_bytes), 0), sa.BigInteger).label("n")
+    ).where(_KEPT_OF_STUDY)
+)
+_STORE = Prepared(
+    sa.update(study)
+    .where(THIS)
+    .values(checkpoint_bytes=sa.bindparam("to_bytes", type_=sa.BigInteger))
+)
+_OF_CHECKPOINT = Prepared(
+    sa.select(checkpoint.c.study_id, checkpoint.c.size_bytes).where(
+        checkpoint.c.id == sa.bindparam("checkpoint"), _KEPT
+    )
+)
+_OLDEST = Prepared(
+    checkpoints.OF_TRIAL.add_columns(trial.c.number, trial.c.ended_at)
+    .where(
+        _KEPT_OF_STUDY,
+        checkpoint.c.id > sa.bindparam("after_id", type_=sa.BigInteger),
+        checkpoint.c.pins == 0,
+        sa.or_(
+            trial.c.ended_at.is_not(None), trial.c.checkpoint_id.is_distinct_from(checkpoint.c.id)
+        ),
+    )
+    .order_by(checkpoint.c.id)
+    .limit(MOST)
+    .with_for_update(key_share=True, skip_locked=True, of=[checkpoint, trial])
+)
+"""
+SKIP LOCKED: the caller has locked the study's row, which comes after trials and checkpoints in the
+lock order, so it must not wait for them. The lock of the trial keeps its newest checkpoint the
+newest: an attempt that finds its newest corrupt changes the trial's row.
+"""
+
+_REMOVED = Prepared(
+    checkpoints.OF_TRIAL.add_columns(trial.c.number, trial.c.ended_at)
+    .where(
+        trial.c.study_id == sa.bindparam("study"),
+        is_listed(trial.c.number, "numbers"),
+        checkpoint.c.removed_at.is_not(None),
+        checkpoint.c.corrupt_at.is_(None),
+    )
+    .order_by(by_id(checkpoint))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """
+    A study's quota.
+
+    Attributes:
+        limit_bytes: None if the study has no quota.
+        used_bytes: The sizes of the kept checkpoints; None if they are not counted.
+    """
+
+    study: str
+    limit_bytes: int | None
+    used_bytes: int | None
+
+
+class Removable(NamedTuple):
+    """A checkpoint that may go; `number` is its trial's, and `is_over` whether that has ended."""
+
+    row: Checkpoint
+    number: int
+    is_over: bool
+
+
+def lock(txn: Txn, *, study_id: int) -> Quota:
+    """Lock the study's row, so that transactions that count take turns, and read its quota."""
+    return _quota(existing(txn.first(_LOCK, study=study_id)))
+
+
+def read(txn: Txn, *, study_id: int) -> Quota:
+    """Read a study's quota."""
+    return _quota(existing(txn.first(_READ, study=study_id)))
+
+
+def add(txn: Txn, *, study_id: int, size_bytes: int) -> None:
+    """Add to the sum of a study that has a quota; a negative size was removed."""
+    txn.run(_ADD, study=study_id, by=size_bytes)
+
+
+def subtract(txn: Txn, *, checkpoint_id: int) -> None:
+    """Subtract a kept checkpoint from the sum of its study; call this before it is removed."""
+    row = txn.first(_OF_CHECKPOINT, checkpoint=checkpoint_id)
+    if row is not None:
+        add(txn, study_id=row.study_id, size_bytes=-row.size_bytes)
+
+
+def recount(txn: Txn, *, study_id: int, has_quota: bool) -> None:
+    """Sum up the kept checkpoints of a locked study; without a quota, stop counting."""
+    total = txn.all(_SUM, study=study_id)[0].n if has_quota else None
+    txn.run(_STORE, study=study_id, to_bytes=total)
+
+
+def oldest(txn: Txn, *, study_id: int, after_id: int) -> list[Removable]:
+    """Lock the oldest checkpoints that may go, by ascending id, and those of others are left."""
+    return _read(txn.all(_OLDEST, study=study_id, after_id=after_id))
+
+
+def removed(txn: Txn, *, study_id: int, numbers: Sequence[int]) -> list[Removable]:
+    """Read the removed checkpoints of trials whose bytes may still be there."""
+    return _read(txn.all(_REMOVED, study=study_id, numbers=list(numbers)))
+
+
+def _read(found: Sequence[Any]) -> list[Removable]:
+    return [Removable(checkpoints.read(row), row.number, row.ended_at is not None) for row in found]
+
+
+def _quota(row: Any) -> Quota:
+    stored: Mapping[str, Any] = row.settings or {}
+    keep = read_keep("keep", stored.get("keep") or DEFAULTS["keep"])
+    return Quota(row.name, keep.quota_bytes, row.checkpoint_bytes)

@@ -1,0 +1,182 @@
+"""Read `checkpoint=` of `enqueue`: a checkpoint in this database, or bytes to upload."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from studydb.artifacts import checkpoint_payload, open_store, parts_of
+from studydb.artifacts.checkpoint_files import Saver, prepare
+from studydb.artifacts.checkpoint_records import Saved, Upload
+from studydb.db import Database
+from studydb.domain.errors import (
+    CheckpointError,
+    InvalidSpec,
+    NotFound,
+    StorageTransient,
+    StudydbError,
+)
+from studydb.domain.records import Checkpoint as Row
+from studydb.domain.records import Study
+from studydb.operations.create import load
+from studydb.operations.refresh import refreshed
+from studydb.operations.start_checkpoints import FromTrial, Start, Uploaded
+from studydb.operations.uploads import begin_upload_of_person, end_upload
+from studydb.settings import load_keyring
+from studydb.study.frozen_trial import Checkpoint, FrozenTrial
+from studydb.study.storage import read_patiently, write_patiently
+
+PICKLE_SUFFIX = ".pkl"
+"""The end of the name of a file that holds the pickle of a dict, as `export` writes it."""
+
+
+class SavedByTrial(NamedTuple):
+    """The checkpoint of a trial, by its number; the study None is the study of the new trial."""
+
+    number: int
+    step: int | None = None
+    study: str | None = None
+
+
+StartLike = (
+    int | SavedByTrial | FrozenTrial | Checkpoint | Mapping[Any, Any] | str | os.PathLike[str]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Starting:
+    """
+    Makes the checkpoint from which a new trial begins.
+
+    Attributes:
+        trial_uuid: The UUID that the new trial will have; the signature covers it.
+    """
+
+    database: Database
+    study: Study
+    trial_uuid: str
+
+    @contextmanager
+    def begin(self, given: StartLike, *, step: int) -> Iterator[Start]:
+        """
+        Find the checkpoint, or upload the bytes; if the block fails for good, delete them again.
+
+        Args:
+            step: The last step that the bytes contain, if they are to be uploaded.
+
+        Raises:
+            CheckpointError: The bytes cannot be read or stored.
+            InvalidSpec: `given` is none of these, or a trial of another database.
+            NotFound: The trial has no checkpoint.
+        """
+        start = self._named(given, step)
+        if start is not None:
+            yield start
+            return
+        uploaded, upload = self._upload(_prepared(given), step)
+        try:
+            yield uploaded
+        except StudydbError as error:
+            if not isinstance(error, StorageTransient):
+                self._forget(upload)
+            raise
+
+    def _named(self, given: StartLike, step: int) -> FromTrial | None:
+        if isinstance(given, FrozenTrial):
+            found = given.checkpoint
+            if found is None:
+                raise NotFound(f"Trial {given.number} has no checkpoint to begin from.")
+            named = found.as_start(self.database, newest=True)
+        elif isinstance(given, Checkpoint):
+            named = given.as_start(self.database)
+        elif isinstance(given, SavedByTrial):
+            named = self._of_trial(given)
+        elif isinstance(given, int) and not isinstance(given, bool):
+            named = self._of_trial(SavedByTrial(given))
+        else:
+            return None
+        if step:
+            raise InvalidSpec("checkpoint_step is only for a path or a dict; a checkpoint has one.")
+        return named
+
+    def _of_trial(self, given: SavedByTrial) -> FromTrial:
+        study = self.study
+        if (name := given.study) is not None and name != study.name:
+            study = read_patiently(lambda: load(self.database, name))
+        return FromTrial(study.id, study.name, given.number, given.step)
+
+    def _upload(self, prepared: bytes | Path, step: int) -> tuple[Uploaded, Upload | None]:
+        keyring = load_keyring()
+        current = read_patiently(lambda: refreshed(self.database, self.study))
+        saver = Saver(
+            self.database.locations.store_url(current.checkpoints),
+            study_uuid=self.study.uuid,
+            trial_uuid=self.trial_uuid,
+            attempt=0,
+        )
+        upload = saver.begin(step=step)
+        if upload is not None:
+            begin = {"uuid": upload.uuid, "url": upload.url}
+            write_patiently(
+                self.database, lambda: begin_upload_of_person(self.database, self.study, **begin)
+            )
+        try:
+            saved = saver.save(prepared, step=step, upload=upload)
+        except CheckpointError:
+            self._forget(upload)
+            raise
+        signers = current.trainable.signatures if current.trainable else ()
+        key_id, mac = keyring.sign(self._payload(saved), prefer=signers)
+        row = Row(
+            uuid=saved.uuid,
+            trial_id=0,
+            attempt=0,
+            step=step,
+            kind=saved.kind,
+            url=saved.url,
+            digest=saved.digest,
+            size_bytes=saved.size_bytes,
+            key_id=key_id,
+            mac=mac,
+        )
+        return Uploaded(row, saved.data), upload
+
+    def _payload(self, saved: Saved) -> bytes:
+        return checkpoint_payload(
+            kind=saved.kind,
+            trial_uuid=self.trial_uuid,
+            attempt=0,
+            step=saved.step,
+            digest=saved.digest,
+        )
+
+    def _forget(self, upload: Upload | None) -> None:
+        """Delete what was uploaded; what fails is left to `gc`."""
+        if upload is None:
+            return
+        with suppress(StudydbError, OSError):
+            open_store(_root_of(upload.url)).delete_unfinished(upload.url)
+            end_upload(self.database, uuid=upload.uuid)
+
+
+def _root_of(url: str) -> str:
+    """Return the URL of the store of an object that this process has named."""
+    return "/".join(url.split("/")[: -len(parts_of(url) or ())])
+
+
+def _prepared(given: Any) -> bytes | Path:
+    if isinstance(given, str | os.PathLike) and Path(given).suffix == PICKLE_SUFFIX:
+        path = Path(given)
+        if path.is_file():
+            try:
+                return path.read_bytes()
+            except OSError as cause:
+                raise CheckpointError(f"{path} cannot be read: {cause}.") from cause
+    if not isinstance(given, str | os.PathLike | Mapping):
+        raise InvalidSpec(
+            f"checkpoint is {given!r}; give a trial, its number, one of its checkpoints, a dict, "
+            "or the path of a directory."
+        )
+    return prepare(given)

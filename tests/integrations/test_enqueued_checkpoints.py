@@ -1,0 +1,276 @@
+"""`enqueue(checkpoint=…)`: a trial begins from a trial's checkpoint, a dict, or a path."""
+
+from pathlib import Path
+
+import pytest
+from harness.arrange import change, rows
+
+import studydb
+from studydb.domain.errors import (
+    BudgetSpent,
+    CheckpointError,
+    InvalidSpec,
+    NotAllowed,
+    NotFound,
+    UnknownTrial,
+)
+from studydb.study import starting
+
+
+@pytest.fixture(params=["folder", "inline"])
+def place(request, tmp_path):
+    return "inline:" if request.param == "inline" else str(tmp_path / "store")
+
+
+@pytest.fixture
+def study(create_study, storage_url, place):
+    space = {"lr": studydb.uniform(0, 1)}
+    return create_study("own", space=space, num_trials=9, storage=storage_url, checkpoints=place)
+
+
+@pytest.fixture
+def trained(study):
+    """A completed trial with checkpoints of the steps 1 and 2."""
+    with study.ask() as trial:
+        for step in (1, 2):
+            trial.report({"loss": 1 / step}, checkpoint={"step": step})
+    return study.trial(trial.number)
+
+
+def files(folder):
+    return [path for path in Path(folder).rglob("*") if path.is_file()]
+
+
+def begun(study, number):
+    """Claim the enqueued trial; return what it begins from, and end it."""
+    with study.ask() as trial:
+        assert trial.number == number
+        found = trial.checkpoint
+        what = found and (found.to_dict() if found._path is None else sorted_files(found.path))
+        trial.report({"loss": 0.1})
+        assert study.trial(number).checkpoint is None or trial.start_step >= 0
+        return trial.start_step, what
+
+
+def sorted_files(folder):
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+@pytest.mark.row("C1")
+@pytest.mark.parametrize("kind", ["trial", "number", "checkpoint"])
+def test_enqueued_trial_begins_from_a_trials_checkpoint(study, trained, kind):
+    given = {"trial": trained, "number": trained.number, "checkpoint": trained.checkpoints[0]}
+
+    number = study.enqueue({"lr": 0.5}, checkpoint=given[kind])
+
+    step = 1 if kind == "checkpoint" else 2
+    assert begun(study, number) == (step, {"step": step})
+    steps = study.results_dataframe().query(f"number == {number}").step
+    assert list(steps) == [step + 1]
+    assert rows(study.database, "SELECT count(*) FROM pin") == [(0,)]
+
+
+@pytest.mark.row("B9")
+def test_enqueued_trial_begins_from_an_uploaded_directory(study, tmp_path):
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "w").write_bytes(b"weights")
+
+    number = study.enqueue({}, checkpoint=model, checkpoint_step=7)
+    (model / "w").write_bytes(b"changed")
+
+    assert begun(study, number) == (7, {"w": b"weights"})
+    assert rows(study.database, "SELECT count(*) FROM upload") == [(0,)]
+
+
+@pytest.mark.parametrize("kind", ["dict", "exported"])
+def test_enqueued_trial_begins_from_a_dict(study, trained, tmp_path, kind):
+    exported = trained.checkpoint.export(tmp_path / "model") / "checkpoint.pkl"
+    given = {"step": 2} if kind == "dict" else exported
+
+    number = study.enqueue({}, checkpoint=given)
+
+    assert begun(study, number) == (0, {"step": 2})
+
+
+def test_trial_of_another_study_in_another_store_is_a_source(
+    study, trained, create_study, storage_url, tmp_path
+):
+    store = str(tmp_path / "other")
+    other = create_study("other", num_trials=1, storage=storage_url, checkpoints=store)
+
+    number = other.enqueue({}, checkpoint=trained)
+    with pytest.raises(NotAllowed, match="trial 0 of 'other'"):
+        studydb.delete_study("own", storage=storage_url)
+
+    assert begun(other, number) == (2, {"step": 2})
+    studydb.delete_study("own", storage=storage_url)
+
+
+def test_trial_of_another_database_is_refused(study, create_study, tmp_path):
+    other = create_study("far", num_trials=2, storage=f"sqlite:///{tmp_path / 'far.db'}")
+    with other.ask() as trial:
+        trial.report({"loss": 1.0}, checkpoint={"a": 1})
+
+    with pytest.raises(InvalidSpec, match="another database"):
+        study.enqueue({}, checkpoint=other.trial(0))
+
+
+@pytest.mark.row("C2")
+def test_two_trials_share_the_bytes_which_go_after_both(create_study, storage_url, tmp_path):
+    store = tmp_path / "store"
+    study = create_study("two", num_trials=9, storage=storage_url, checkpoints=str(store))
+    with study.ask() as trial:
+        trial.report({"loss": 1.0}, checkpoint={"step": 1})
+    numbers = [study.enqueue({}, checkpoint=0) for _ in range(2)]
+
+    before = len(files(store))
+    study.stop(numbers[0], discard_checkpoints=True)
+    study.stop(0, discard_checkpoints=True)
+    shared = len(files(store))
+    second = begun(study, numbers[1])
+    study.stop(0, discard_checkpoints=True)
+    study.stop(0, discard_checkpoints=True)
+
+    assert (before, shared) == (1, 1)
+    assert second == (1, {"step": 1})
+    assert files(store) == []
+
+
+def test_damaged_source_falls_back_with_an_event(study, trained, place):
+    number = study.enqueue({}, checkpoint=trained)
+    change(study.database, f"UPDATE checkpoint SET digest = '{'0' * 64}' WHERE step = 2")
+
+    assert begun(study, number) == (1, {"step": 1})
+    kinds = rows(study.database, "SELECT kind FROM event WHERE kind = 'checkpoint corrupt'")
+    assert len(kinds) == 1
+
+
+def test_uploaded_checkpoint_that_was_changed_is_not_restored(study, tmp_path):
+    number = study.enqueue({}, checkpoint={"a": 1})
+    change(study.database, f"UPDATE checkpoint SET digest = '{'0' * 64}'")
+
+    assert begun(study, number) == (0, None)
+
+
+def test_uploaded_checkpoint_of_one_trial_is_not_accepted_for_another(study):
+    """The signature covers the trial's UUID."""
+    study.enqueue({}, checkpoint={"a": 1})
+    other = study.enqueue({})
+    change(
+        study.database,
+        "UPDATE checkpoint SET trial_id = (SELECT max(id) FROM trial)",
+    )
+    change(
+        study.database,
+        "UPDATE trial SET checkpoint_id = (SELECT max(id) FROM checkpoint), checkpoint_step = 0 "
+        f"WHERE number = {other}",
+    )
+    study.stop(other - 1)
+
+    assert begun(study, other) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "says"),
+    [
+        (99, UnknownTrial, "has no trial 99"),
+        (3.5, InvalidSpec, "checkpoint is 3.5"),
+        ("no-such-directory", CheckpointError, "does not exist"),
+    ],
+)
+def test_wrong_source_adds_no_trial(study, given, error, says):
+    with pytest.raises(error, match=says):
+        study.enqueue({}, checkpoint=given)
+
+    assert study.trials == []
+    assert rows(study.database, "SELECT count(*) FROM upload") == [(0,)]
+
+
+def test_source_without_a_checkpoint_is_refused(study):
+    study.enqueue({})
+
+    with pytest.raises(NotFound, match="keeps no checkpoint"):
+        study.enqueue({}, checkpoint=0)
+
+
+def test_refused_enqueue_leaves_no_bytes(create_study, storage_url, tmp_path):
+    store = tmp_path / "store"
+    study = create_study("full", num_trials=1, storage=storage_url, checkpoints=str(store))
+    study.enqueue({})
+
+    with pytest.raises(BudgetSpent):
+        study.enqueue({}, checkpoint={"a": 1})
+
+    assert files(store) == []
+    assert rows(study.database, "SELECT count(*) FROM upload") == [(0,)]
+
+
+@pytest.mark.parametrize("point", ["before the bytes", "after the bytes"])
+def test_gc_deletes_a_day_later_what_a_killed_enqueue_has_left(
+    create_study, storage_url, tmp_path, monkeypatch, point
+):
+    store = tmp_path / "store"
+    store.mkdir()
+    study = create_study("cut", num_trials=9, storage=storage_url, checkpoints=str(store))
+    with monkeypatch.context() as killed:
+        where = (starting.Saver, "save") if point.startswith("before") else (starting, "Uploaded")
+        killed.setattr(*where, killed_here)
+        with pytest.raises(KeyboardInterrupt):
+            study.enqueue({}, checkpoint={"a": 1})
+    left = len(files(store))
+
+    early = study.gc().n_uploads
+    change(study.database, "UPDATE upload SET started_at = '2001-01-01 00:00:00.000000+00:00'")
+    late = study.gc().n_uploads
+
+    assert left == (0 if point.startswith("before") else 1)
+    assert (early, late) == (0, 1)
+    assert files(store) == []
+    assert rows(study.database, "SELECT count(*) FROM upload") == [(0,)]
+
+
+def killed_here(*_args, **_options):
+    raise KeyboardInterrupt
+
+
+# the command
+
+
+@pytest.mark.row("B9")
+@pytest.mark.parametrize("text", ["0", "0:1", "own/0", "own/0:2"])
+def test_enqueue_command_names_a_trial(console, study, trained, text):
+    ran = console("enqueue", "own", "lr=0.5", "--checkpoint", text)
+
+    step = 1 if text.endswith(":1") else 2
+    assert ran.lines == ["Study 'own': enqueued trial 1."]
+    assert begun(study, 1) == (step, {"step": step})
+
+
+def test_enqueue_command_takes_a_directory_that_looks_like_a_trial(
+    console, study, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "3").mkdir()
+    (tmp_path / "3" / "w").write_bytes(b"w")
+
+    console("enqueue", "own", "lr=0.5", "--checkpoint", "./3", "--checkpoint-step", "4")
+
+    assert begun(study, 0) == (4, {"w": b"w"})
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--checkpoint", "7"), "Study 'own' has no trial 7."),
+        (("--checkpoint", "none/7"), "There is no study 'none'"),
+        (("--checkpoint", "./missing"), "does not exist"),
+        (("--checkpoint", "0:9"), "keeps no checkpoint of step 9"),
+        (("--checkpoint", "0", "--checkpoint-step", "3"), "only for a path or a dict"),
+    ],
+)
+def test_enqueue_command_refuses_a_wrong_source(console, study, trained, words, says):
+    ran = console("enqueue", "own", "lr=0.5", *words, code=2 if "only for" in says else 1)
+
+    assert says in ran.error
+    assert len(study.trials) == 1

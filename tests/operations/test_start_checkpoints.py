@@ -1,0 +1,260 @@
+"""An enqueued trial begins from a checkpoint, which is pinned until the trial has ended."""
+
+from dataclasses import replace
+
+import pytest
+from harness.arrange import SimulatedWorker, new_request, new_study, rows, trial_of
+
+from studydb.domain.errors import NotAllowed, NotFound, UnknownTrial
+from studydb.domain.life.decisions import RungKey
+from studydb.domain.life.retention import Keep
+from studydb.domain.life.states import Reason, Status
+from studydb.operations import control
+from studydb.operations.checkpoints import mark_corrupt
+from studydb.operations.create import load
+from studydb.operations.delete import delete, stop_for_deletion
+from studydb.operations.discard import discard
+from studydb.operations.enqueue import enqueue
+from studydb.operations.start_checkpoints import FromTrial, Uploaded
+from studydb.operations.uploads import abandoned_uploads, begin_upload_of_person
+from studydb.schedulers import ASHA
+from studydb.store.uploads import PATIENCE_S
+
+
+@pytest.fixture
+def source(run):
+    """A running trial with checkpoints of the steps 3 and 5."""
+    for step in (3, 5):
+        run.save(run.checkpoint(step=step))
+    return run
+
+
+def start_of(run, **more):
+    study = run.worker.study
+    return FromTrial(study.id, study.name, run.lease.number, **more)
+
+
+def begin(database, study, start, request=None):
+    return enqueue(database, study, {}, request or new_request(), start=start)
+
+
+def pins(database):
+    return rows(database, "SELECT step, pins FROM checkpoint ORDER BY id")
+
+
+@pytest.mark.row("C1", "B9")
+@pytest.mark.parametrize("steps", [(None, 5), (3, 3), (5, 5)])
+def test_trial_begins_from_the_pinned_checkpoint_of_another_trial(
+    database, study, worker, source, steps
+):
+    step, chosen = steps
+    number = begin(database, study, start_of(source, step=step))
+    for later in (7, 8, 9):
+        source.save(source.checkpoint(step=later))
+
+    run = worker.claim()
+
+    assert run.lease.number == number
+    assert (run.claimed.checkpoint.step, run.claimed.checkpoint.trial_uuid) == (
+        chosen,
+        source.claimed.uuid,
+    )
+    assert (chosen, 1) in pins(database)
+    run.finish(0.5)
+    assert all(n == 0 for _, n in pins(database))
+
+
+@pytest.mark.parametrize("how", ["finish", "fail", "stop", "stop while it is pending"])
+def test_pin_goes_when_the_trial_ends(database, study, worker, source, how):
+    number = begin(database, study, start_of(source))
+    if how.endswith("pending"):
+        control.stop(database, study, [number], new_request())
+    else:
+        run = worker.claim()
+        if how == "stop":
+            control.stop(database, study, [number], new_request())
+        run.finish(0.5, outcome=Reason.FAILED if how == "fail" else Reason.COMPLETED)
+
+    assert trial_of(database, study, number).ended_at is not None
+    assert rows(database, "SELECT count(*) FROM pin") == [(0,)]
+    assert {n for _, n in pins(database)} == {0}
+
+
+@pytest.mark.row("C1", "C2")
+def test_trial_of_another_study_is_a_source_and_its_stores_are_read(database, worker):
+    other = new_study(database, checkpoints="file:///a")
+    source = SimulatedWorker(database, other).take()
+    source.save(replace(source.checkpoint(step=4), url="file:///a/x"))
+    study = new_study(database, checkpoints="file:///b")
+
+    begin(database, study, start_of(source))
+
+    claimed = SimulatedWorker(database, study).claim().claimed
+    assert claimed.checkpoint.step == 4
+    now = load(database, study.name)
+    assert (now.checkpoints, now.former_checkpoints) == ("file:///b", ("file:///a",))
+
+
+def test_pinned_source_outlives_its_retention_and_a_discard(database, study, source):
+    begin(database, study, start_of(source))
+    for step in (6, 7, 8):
+        source.save(source.checkpoint(step=step))
+    source.finish(0.5)
+    discard(database, study, source.lease.number, new_request())
+
+    assert rows(database, "SELECT step FROM checkpoint WHERE removed_at IS NULL") == [(5,)]
+
+
+def test_damaged_source_falls_back_to_the_one_before_and_then_to_scratch(
+    database, study, worker, source
+):
+    begin(database, study, start_of(source))
+    run = worker.claim()
+
+    before = mark_corrupt(database, lease=run.lease, checkpoint=run.claimed.checkpoint)
+    pinned = pins(database)
+    last = mark_corrupt(database, lease=run.lease, checkpoint=before)
+
+    assert (before.step, last) == (3, None)
+    assert pinned == [(3, 1), (5, 0)]
+    assert rows(database, "SELECT count(*) FROM pin") == [(0,)]
+    kind = "checkpoint corrupt"
+    assert rows(database, f"SELECT count(*) FROM event WHERE kind = '{kind}'") == [(2,)]
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        (FromTrial(1, "x", 99), UnknownTrial, "has no trial 99"),
+        (FromTrial(1, "x", 0, step=4), NotFound, "keeps no checkpoint of step 4"),
+        (FromTrial(1, "x", 0, checkpoint_id=10**6), NotFound, "keeps no checkpoint"),
+    ],
+)
+def test_unknown_source_is_refused_and_adds_no_trial(database, study, source, refused):
+    start, error, says = refused
+    start = replace(start, study_id=study.id)
+    before = rows(database, "SELECT count(*) FROM trial")
+
+    with pytest.raises(error, match=says):
+        begin(database, study, start)
+
+    assert rows(database, "SELECT count(*) FROM trial") == before
+    assert {n for _, n in pins(database)} == {0}
+
+
+def test_resent_request_gives_the_first_answer_although_the_source_is_gone(database, study, source):
+    request = new_request()
+    number = begin(database, study, start_of(source, step=3), request)
+    control.stop(database, study, [number], new_request())
+    for step in (6, 7, 8):
+        source.save(source.checkpoint(step=step))
+
+    assert begin(database, study, start_of(source, step=3), request) == number
+
+
+def test_trial_enters_only_the_rungs_above_its_checkpoint(database):
+    study = new_study(database, scheduler=ASHA(max_t=9, grace_period=1, reduction_factor=3))
+    worker = SimulatedWorker(database, study)
+    source = worker.take()
+    source.save(source.checkpoint(step=2))
+    begin(database, study, start_of(source))
+    run = worker.claim()
+
+    run.report(0.5, first=3)
+
+    entered = rows(
+        database,
+        "SELECT g.step FROM rung_entry e JOIN rung g ON g.id = e.rung_id "
+        f"WHERE e.trial_id = {run.lease.trial_id}",
+    )
+    assert run.claimed.next_decision_step == RungKey(0, 3).step
+    assert entered == [(3,)]
+
+
+# deletion
+
+
+@pytest.mark.row("C2")
+def test_study_whose_checkpoint_another_study_needs_is_not_deleted(database, source, study):
+    other = new_study(database)
+    number = begin(database, other, start_of(source))
+    source.finish(0.5)
+
+    with pytest.raises(NotAllowed, match=f"trial {number} of '{other.name}'") as refusal:
+        delete(database, study)
+    assert "Nothing was deleted" in str(refusal.value)
+    assert rows(database, f"SELECT deleting_at, status FROM study WHERE id = {study.id}") == [
+        (None, "RUNNING")
+    ]
+    control.stop(database, other, [number], new_request())
+    delete(database, study)
+
+    assert rows(database, "SELECT name FROM study") == [(other.name,)]
+
+
+def test_study_that_is_being_deleted_is_no_source(database, source, study):
+    source.finish(0.5)
+    stop_for_deletion(database, study)
+
+    with pytest.raises(NotAllowed, match="is being deleted"):
+        begin(database, new_study(database), start_of(source))
+    control.set_status(database, study, Status.RUNNING, new_request())  # the deletion has failed
+
+    assert begin(database, new_study(database), start_of(source)) == 0
+
+
+def test_deletion_of_the_enqueuing_study_unpins_the_source(database, source):
+    other = new_study(database)
+    begin(database, other, start_of(source))
+
+    delete(database, other)
+
+    assert pins(database) == [(3, 0), (5, 0)]
+
+
+# uploads
+
+
+def test_uploaded_checkpoint_is_the_trials_own_and_is_counted(database):
+    study = new_study(database, keep=Keep(quota=100))
+    worker = SimulatedWorker(database, study)
+    what = replace(worker.take().checkpoint(step=6), size_bytes=8)
+
+    number = begin(database, study, Uploaded(what, data=b"12345678"))
+
+    claimed = worker.claim().claimed
+    assert (claimed.lease.number, claimed.checkpoint.step) == (number, 6)
+    assert (claimed.checkpoint.attempt, claimed.checkpoint.trial_uuid) == (0, claimed.uuid)
+    assert rows(database, "SELECT checkpoint_bytes FROM study") == [(8,)]
+    assert rows(database, "SELECT count(*) FROM pin") == [(0,)]
+
+
+def test_upload_without_a_trial_is_found_after_a_day_and_no_earlier(database, study, clock, run):
+    what = replace(run.checkpoint(step=6), url="file:///store/x")
+    begin_upload_of_person(database, study, uuid=what.uuid, url=what.url)
+    clock.advance(PATIENCE_S - 1)
+    early = abandoned_uploads(database, study)
+    clock.advance(2)
+
+    (late,) = abandoned_uploads(database, study)
+
+    assert early == []
+    assert (late.uuid, late.trial_uuid, late.attempt) == (what.uuid, None, 0)
+
+
+def test_upload_that_was_collected_meanwhile_adds_no_trial(database, study, run):
+    what = replace(run.checkpoint(step=6), url="file:///store/x")
+
+    with pytest.raises(NotFound, match="took longer than a day"):
+        begin(database, study, Uploaded(what))
+
+    assert rows(database, "SELECT count(*) FROM trial") == [(1,)]
+
+
+def test_upload_whose_uuid_a_checkpoint_has_is_never_collected(database, study, clock, run):
+    what = run.checkpoint(step=6)
+    run.save(what)
+    begin_upload_of_person(database, study, uuid=what.uuid, url="file:///store/x")
+    clock.advance(2 * PATIENCE_S)
+
+    assert abandoned_uploads(database, study) == []

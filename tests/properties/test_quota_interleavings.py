@@ -1,0 +1,174 @@
+"""
+Saves at the quota, interleaved statement by statement with all that touches checkpoints.
+
+In any schedule there is no deadlock, the sum is exact, the quota holds, and each trial that has not
+ended keeps the checkpoint that its next attempt restores. `STUDYDB_SCHEDULES=200` runs more.
+"""
+
+import itertools
+import os
+from contextlib import nullcontext
+from dataclasses import replace
+from datetime import UTC, datetime
+from random import Random
+
+import pytest
+from harness.arrange import SimulatedWorker, new_request, new_study, rows
+from harness.interleaver import step_by_step
+
+from studydb.domain.life.retention import Keep
+from studydb.domain.life.states import Reason
+from studydb.operations.checkpoints import mark_corrupt
+from studydb.operations.delete import stop_for_deletion
+from studydb.operations.discard import discard
+from studydb.operations.enqueue import enqueue
+from studydb.operations.finish import finish
+from studydb.operations.pin import pin, unpin
+from studydb.operations.quota import recount
+from studydb.operations.retry import retry
+from studydb.operations.save import save
+from studydb.operations.set_retention import set_retention
+from studydb.operations.start_checkpoints import FromTrial
+from studydb.store import checkpoints
+
+SCHEDULES = int(os.environ.get("STUDYDB_SCHEDULES", "3"))
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+QUOTAS = (14, 17)
+"""With 14, each save of 3 needs room; with 17, one save fits beside the 14 that are kept."""
+
+CALLS = (
+    *("save first", "save second", "corrupt first", "finish first", "discard ended"),
+    *("pin ended", "unpin first", "retry ended", "set", "recount", "begin from ended"),
+)
+PAIRS = [pair for pair in itertools.combinations(CALLS, 2) if "save" in "".join(pair)]
+
+
+class Situation:
+    """Two running trials and an ended one, each with two checkpoints; the first has a pinned one."""
+
+    def __init__(self, database, quota):
+        self.keep = Keep(last=9, quota=quota)
+        self.study = new_study(database, keep=self.keep, num_trials=9)
+        worker = SimulatedWorker(database, self.study)
+        self.ended, self.first, self.second = (worker.take() for _ in range(3))
+        self.first.save(replace(self.first.checkpoint(step=0), size_bytes=2), self.keep)
+        for step, run in itertools.product((1, 2), (self.first, self.ended, self.second)):
+            run.save(replace(run.checkpoint(step=step), size_bytes=2), self.keep)
+        self.ended.finish(0.5)
+        pin(database, self.study, self.first.lease.number, new_request(), step=0)
+        with database.begin(write=False) as txn:
+            self.newest = checkpoints.find(txn, checkpoint_id=self.first.trial().checkpoint_id)
+
+    def call(self, name):
+        study, request, ended = self.study, new_request(), self.ended.lease.number
+        first, lease = self.first.lease.number, self.first.lease
+        ending = {"lease": lease, "outcome": Reason.COMPLETED, "batch": self.first.batch(0.5)}
+        calls = {
+            "save first": self._saving(self.first),
+            "save second": self._saving(self.second),
+            "corrupt first": lambda over: mark_corrupt(over, lease=lease, checkpoint=self.newest),
+            "finish first": lambda over: finish(over, study, **ending),
+            "discard ended": lambda over: discard(over, study, ended, request),
+            "pin ended": lambda over: pin(over, study, ended, request),
+            "unpin first": lambda over: unpin(over, study, first, request),
+            "retry ended": lambda over: retry(over, study, [ended], request),
+            "begin from ended": lambda over: enqueue(
+                over, study, {}, request, start=FromTrial(study.id, study.name, ended)
+            ),
+            "set": lambda over: set_retention(over, study, self.keep, request),
+            "recount": lambda over: recount(over, study),
+        }
+        return calls[name]
+
+    def _saving(self, run):
+        what = replace(run.checkpoint(step=3), size_bytes=3)
+        given = {"checkpoint": what, "data": b"abc", "keep": self.keep}
+        return lambda over: save(over, lease=run.lease, **given, objective=self.study.objective)
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=" + ".join)
+def test_saves_at_the_quota_keep_the_sum_and_what_living_trials_restore(stage, pair):
+    database, interleaver = stage
+    are_saves = all(name.startswith("save") for name in pair)
+    for seed in range(SCHEDULES * (4 if are_saves else 1)):
+        rng = Random(f"{pair} {seed}")
+        quota = QUOTAS[seed % len(QUOTAS)]
+        situation = Situation(database, quota)
+        study_id = situation.study.id
+        calls = [situation.call(name) for name in pair]
+
+        with rng.choice([nullcontext, step_by_step])():
+            result = interleaver.run(calls, rng, clock=lambda: NOW)
+
+        kept = f"FROM checkpoint WHERE study_id = {study_id} AND removed_at IS NULL"
+        ((total, counted),) = rows(
+            database,
+            f"SELECT (SELECT sum(size_bytes) {kept}), checkpoint_bytes FROM study "
+            f"WHERE id = {study_id}",
+        )
+        lost = rows(
+            database,
+            f"SELECT number FROM trial WHERE study_id = {study_id} AND ended_at IS NULL "
+            f"AND checkpoint_id IS NOT NULL AND checkpoint_id NOT IN (SELECT id {kept})",
+        )
+        pinned = rows(
+            database,
+            f"SELECT id FROM checkpoint WHERE study_id = {study_id} AND pins > 0 "
+            "AND removed_at IS NOT NULL AND corrupt_at IS NULL",
+        )
+        assert result.faults == [], result
+        assert total == counted <= quota, result
+        assert (lost, pinned) == ([], []), result
+
+
+ACROSS = [
+    ("begin in a", "begin in b"),
+    ("begin in a", "delete b"),
+    ("begin in a", "delete b", "begin in b"),
+    ("begin in a", "discard in b"),
+]
+
+
+@pytest.mark.parametrize("plan", ACROSS, ids=" + ".join)
+def test_studies_whose_trials_begin_from_each_other_lose_no_checkpoint(stage, plan):
+    database, interleaver = stage
+    for seed in range(4 * SCHEDULES):  # few orders lead to a deadlock
+        rng = Random(f"{plan} {seed}")
+        a, b = (new_study(database, num_trials=9) for _ in range(2))
+        for study in (a, b):
+            run = SimulatedWorker(database, study).take()
+            run.save(run.checkpoint(step=1))
+            run.finish(0.5)
+        calls = {
+            "begin in a": begin(a, of=b),
+            "begin in b": begin(b, of=a),
+            "delete b": lambda over, b=b: stop_for_deletion(over, b),
+            "discard in b": discarding(b),
+        }
+
+        with rng.choice([nullcontext, step_by_step])():
+            result = interleaver.run([calls[name] for name in plan], rng, clock=lambda: NOW)
+
+        ((n_begun,),) = rows(
+            database, f"SELECT count(*) FROM trial WHERE study_id = {a.id} AND number = 1"
+        )
+        ((deleting, n_kept),) = rows(
+            database,
+            "SELECT deleting_at IS NOT NULL, (SELECT count(*) FROM checkpoint WHERE "
+            f"study_id = {b.id} AND removed_at IS NULL) FROM study WHERE id = {b.id}",
+        )
+        assert result.faults == [], result
+        assert not (n_begun and (deleting or not n_kept)), result
+
+
+def begin(study, *, of):
+    request = new_request()
+    start = FromTrial(of.id, of.name, 0)
+    return lambda over: enqueue(over, study, {}, request, start=start)
+
+
+def discarding(study):
+    request = new_request()
+    return lambda over: discard(over, study, 0, request)

@@ -1,0 +1,338 @@
+"""A trial trains on while its checkpoint is sent to a remote store, and ends after it is stored."""
+
+# The trainables below are written as users write them, so they break these rules of ruff.
+# ruff: noqa: T201
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from fleet.workers import eventually
+from harness.child_messages import STOP, expect_failure, steps_of
+from harness.reused_process import Reusing
+
+from studydb import Trainable
+from studydb.artifacts import open_store
+from studydb.child.messages import End, Ended, LostNotice, StopNotice, write
+from studydb.domain.life.decisions import Action, DecidedBy, Verdict
+from studydb.domain.life.rules import read_rules
+from studydb.domain.life.states import Reason
+from studydb.worker.fork_server_client import ForkServer
+
+PAUSE = Verdict(Action.PAUSE, Reason.PAUSED, DecidedBy.SCHEDULER)
+
+
+@pytest.fixture
+def remote(s3_server, start):
+    """Start an attempt whose checkpoints go to an S3 server."""
+    server = ForkServer()
+    server.start()
+
+    def started(function, **job):
+        return start(function, server=server, store=f"s3://{s3_server.bucket}", **job)
+
+    yield started
+    server.close()
+
+
+def saved_bytes(saved, s3_server):
+    return open_store(f"s3://{s3_server.bucket}").get_bytes(saved.url, digest=saved.digest)
+
+
+def two_steps(config, trial):
+    trial.report({"loss": 1}, checkpoint={"step": 1})
+    trial.report({"loss": 2})
+
+
+def test_training_goes_on_while_a_checkpoint_is_sent(remote, s3_server):
+    s3_server.writes.clear()
+    attempt = remote(two_steps)
+
+    first, second = attempt.receive(), attempt.receive()
+    s3_server.writes.set()
+    saved, ended = attempt.finish()
+
+    assert (first.result.step, second.result.step) == (1, 2)
+    assert (first.id, second.id, first.saved, saved.id, saved.result) == (None,) * 5
+    assert saved.saved.step == 1
+    assert ended == Ended(End.COMPLETED)
+    assert saved_bytes(saved.saved, s3_server)
+
+
+def test_next_save_waits_for_the_upload_before(remote, s3_server):
+    def train(config, trial):
+        for step in (1, 2):
+            trial.report({"loss": step}, checkpoint={"step": step})
+
+    s3_server.writes.clear()
+    attempt = remote(train)
+    assert attempt.receive().result.step == 1
+    attempt.allow_upload()
+    assert attempt.receive().result.step == 2
+    assert attempt.child.channel.receive(0.2) is None
+    s3_server.writes.set()
+    assert attempt.receive().saved.step == 1
+    attempt.allow_upload()
+
+    assert [message.saved.step for message in attempt.finish()[:-1]] == [2]
+    assert len(s3_server.objects()) == 2
+
+
+def test_directory_may_be_changed_in_place_after_the_report(remote, s3_server, tmp_path):
+    def train(config, trial):
+        model = Path("model")
+        model.mkdir()
+        (model / "weights").write_bytes(b"first" * 1000)
+        (model / "old").write_bytes(b"old")
+        trial.report({"loss": 1}, checkpoint=model)
+        with (model / "weights").open("r+b") as file:
+            file.write(b"other" * 1000)
+        (model / "old").unlink()
+        (model / "new").touch()
+        trial.report({"loss": 2})
+
+    s3_server.writes.clear()
+    attempt = remote(train)
+    assert steps_of([attempt.receive(), attempt.receive()]) == [1, 2]
+    s3_server.writes.set()
+    saved = attempt.finish()[0].saved
+
+    store = open_store(f"s3://{s3_server.bucket}")
+    copy = store.get_directory(saved.url, digest=saved.digest, target=tmp_path / "copy")
+    assert {file.name: file.read_bytes() for file in copy.iterdir()} == {
+        "weights": b"first" * 1000,
+        "old": b"old",
+    }
+    assert not list((attempt.directory / "scratch").iterdir())
+
+
+def test_flush_waits_for_the_checkpoint(remote, s3_server):
+    def train(config, trial):
+        trial.report({"loss": 1}, checkpoint={"step": 1})
+        trial.flush()
+        print("stored")
+
+    s3_server.writes.clear()
+    attempt = remote(train)
+    assert attempt.receive().result.step == 1
+    attempt.allow_upload()
+    assert attempt.child.channel.receive(0.2) is None
+    s3_server.writes.set()
+    saved, asked = attempt.receive(), attempt.receive()
+    assert saved.saved.step == 1
+    assert attempt.printed == ""
+    attempt.answer(asked)
+    attempt.finish()
+    assert attempt.printed == "stored\n"
+
+
+@pytest.mark.parametrize("verdict", [PAUSE, STOP])
+def test_paused_or_stopped_attempt_ends_after_its_checkpoint_is_stored(remote, s3_server, verdict):
+    s3_server.writes.clear()
+    attempt = remote(two_steps, next_decision_step=1)
+    judged = attempt.receive()
+    attempt.answer(judged, verdict=verdict)
+    attempt.allow_upload()
+    assert attempt.child.channel.receive(0.2) is None
+    s3_server.writes.set()
+
+    saved, ended = attempt.finish()
+
+    assert judged.result.step == 1
+    assert saved.saved.step == 1
+    assert ended == Ended(End.STOPPED)
+
+
+def test_pause_that_comes_during_an_upload_saves_once(remote, s3_server):
+    def train(config, trial):
+        trial.report({"loss": 1}, checkpoint={"step": 1})
+        Path("sending").touch()
+        while not Path("noticed").exists():
+            time.sleep(0.01)
+        trial.report({"loss": 2}, checkpoint={"step": 2})
+
+    s3_server.writes.clear()
+    attempt = remote(train)
+    assert attempt.receive().result.step == 1
+    attempt.allow_upload()
+    eventually((attempt.workdir / "sending").exists)
+    attempt.child.channel.send(write(StopNotice(PAUSE)))
+    (attempt.workdir / "noticed").touch()
+    s3_server.writes.set()
+
+    messages = attempt.finish()
+
+    assert [message.saved.step for message in messages if getattr(message, "saved", None)] == [1, 2]
+    assert messages[-1] == Ended(End.STOPPED)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        {"rules": tuple(rule.to_json() for rule in read_rules({"training_iteration": 1}))},
+        {"last_step": 1},
+        {"config": {"done": True}},
+    ],
+    ids=["rule", "last step", "done"],
+)
+def test_checkpoint_of_the_last_result_is_stored_before_the_result(remote, s3_server, job):
+    def train(config, trial):
+        trial.report({"loss": 1, "done": "done" in config}, checkpoint={"step": 1})
+
+    s3_server.writes.clear()
+    attempt = remote(train, **job)
+    attempt.allow_upload()
+    assert attempt.child.channel.receive(0.2) is None
+    s3_server.writes.set()
+
+    report, ended = attempt.finish()
+
+    assert (report.result.step, report.saved.step) == (1, 1)
+    assert ended == Ended(End.COMPLETED)
+
+
+def test_lost_attempt_does_not_wait_for_its_upload(remote, s3_server):
+    def train(config, trial):
+        trial.report({"loss": 1}, checkpoint={"step": 1})
+        trial.flush()
+
+    s3_server.writes.clear()
+    attempt = remote(train)
+    assert attempt.receive().result.step == 1
+    attempt.allow_upload()
+    attempt.child.channel.send(write(LostNotice()))
+
+    assert attempt.finish()[-1] == Ended(End.LOST)
+
+
+def test_upload_that_fails_is_reported_and_training_goes_on(start, s3_server):
+    server = ForkServer()
+    server.start()
+    attempt = start(two_steps, server=server, store="s3://no-such-bucket")
+
+    messages = attempt.finish()
+    server.close()
+
+    (told,) = [one for one in messages[:-1] if one.artifact_error]
+    assert "could not be written to s3://no-such-bucket" in told.artifact_error
+    assert told.saved is None
+    assert steps_of(messages) == [1, 2]
+    assert messages[-1] == Ended(End.COMPLETED)
+
+
+def test_checkpoint_is_sent_while_the_trial_waits_if_its_copy_finds_no_room(
+    remote, s3_server, tmp_path
+):
+    def train(config, trial):
+        Path("model").mkdir(exist_ok=True)
+        Path("model", "w").write_bytes(b"weights")
+        (trial.scratch / "upload").touch()  # where the copy would be made
+        trial.report({"loss": 1}, checkpoint="model")
+        trial.report({"loss": 2})
+
+    messages = remote(train).finish()
+
+    assert [message.saved is not None for message in messages[:-1]] == [False, True, False]
+    assert messages[1].saved.step == 1
+
+
+def test_error_of_the_trial_is_reported_after_its_checkpoint_is_stored(remote, s3_server):
+    def train(config, trial):
+        trial.report({"loss": 1}, checkpoint={"step": 1})
+        raise ValueError("too late")
+
+    messages = remote(train).finish()
+
+    assert messages[1].saved.step == 1
+    expect_failure(messages, "ValueError", "too late")
+
+
+def test_fork_of_a_process_that_sends_ends_without_waiting(remote, s3_server):
+    def train(config, trial):
+        trial.report({"loss": 1}, checkpoint={"step": 1})
+        pid = os.fork()
+        if pid == 0:
+            trial.settle()
+            os._exit(7)
+        _, status = os.waitpid(pid, 0)
+        trial.report({"loss": os.waitstatus_to_exitcode(status)})
+
+    s3_server.writes.clear()
+    attempt = remote(train)
+    results = [attempt.receive(), attempt.receive()]
+    s3_server.writes.set()
+
+    assert [message.result.value for message in results] == [1, 7]
+    assert attempt.finish()[0].saved.step == 1
+
+
+def test_fork_finds_all_modules_of_the_library_imported(remote, s3_server):
+    def train(config, trial):
+        trial.report({"loss": 1}, checkpoint={"step": 1})
+        pid = os.fork()
+        if pid == 0:
+            waiting = sys.modules.get("s3fs") is None or sys.modules.get("aiobotocore") is None
+            os._exit(int(waiting))
+        _, status = os.waitpid(pid, 0)
+        trial.report({"loss": os.waitstatus_to_exitcode(status)})
+
+    s3_server.writes.clear()
+    attempt = remote(train)
+    results = [attempt.receive(), attempt.receive()]
+    s3_server.writes.set()
+    attempt.finish()
+
+    assert results[1].result.value == 0
+
+
+def test_generator_trains_on(remote, s3_server):
+    def train(config, trial):
+        for step in (1, 2):
+            trial.save({"step": step})
+            yield {"loss": step}
+
+    messages = remote(train).finish()
+
+    assert [message.saved.step for message in messages if getattr(message, "saved", None)] == [0, 1]
+
+
+class Kept(Trainable):
+    """Runs two steps per trial in one process, each with a checkpoint of files."""
+
+    def setup(self, config):  # noqa: ARG002
+        self.trained = 0
+
+    def reset_config(self, config):  # noqa: ARG002
+        self.trained = 0
+        return True
+
+    def step(self):
+        if self.trained == 2:
+            return None
+        self.trained += 1
+        return {"loss": os.getpid()}
+
+    def save_checkpoint(self, directory):
+        Path(directory, "trained").write_text(str(self.trained))
+
+    def load_checkpoint(self, checkpoint):
+        self.trained = int(Path(checkpoint, "trained").read_text())
+
+
+def test_process_of_a_class_runs_the_next_trial_after_its_uploads(s3_server, pump, tmp_path):
+    server = ForkServer()
+    server.start()
+    process = Reusing(server, pump, tmp_path)
+    try:
+        trials = [process.run(Kept, store=f"s3://{s3_server.bucket}") for _ in range(2)]
+    finally:
+        process.close()
+        server.close()
+
+    for messages in trials:
+        assert [one.saved.step for one in messages if getattr(one, "saved", None)] == [1, 2]
+        assert messages[-1].kept, messages[-1].not_kept
+    first, second = ({one.result.value for one in each if steps_of([one])} for each in trials)
+    assert first == second

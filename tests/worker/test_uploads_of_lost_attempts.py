@@ -1,0 +1,86 @@
+"""A worker deletes what the process of an attempt has written after it lost its trial."""
+
+from uuid import uuid4
+
+import pytest
+import sqlalchemy as sa
+from fleet.workers import eventually
+from harness.arrange import LEASE_S, RENEWAL_S
+from harness.supervised_slot import ScriptedChild, Supervised, wire
+
+from studydb.artifacts import DirectoryStore, Place
+from studydb.artifacts.checkpoint_records import Upload
+from studydb.child.messages import FlushAsked, UploadAsked
+from studydb.db.schema import trial, upload
+from studydb.lease.upload_collector import collect_uploads
+from studydb.operations.recover import recover
+
+PATIENCE_S = 10.0
+
+
+class Zombie(ScriptedChild):
+    """A child that begins an upload, writes when its trial is lost, and then asks for a flush."""
+
+    def __init__(self, supervised, store, clock, *, changed=None):
+        self._supervised, self._store, self._clock = supervised, store, clock
+        self._changed = changed
+        super().__init__(b"")
+
+    def _send_script(self):
+        database, study = self._supervised.database, self._supervised.study
+        self._theirs.settimeout(PATIENCE_S)
+        (row,) = eventually(lambda: rows(database, trial))
+        place = Place(study.uuid, row.uuid, 1, 1, str(uuid4()))
+        url = self._changed or "/".join((self._store.url, *place.parts))
+        self._theirs.sendall(wire(UploadAsked(1, Upload(place.checkpoint_uuid, url))))
+        assert self._theirs.recv(1 << 16)
+        self._lose()
+        self._store.put_bytes(place, b"too late")
+        self._script = wire(FlushAsked(2))
+        super()._send_script()
+
+    def _lose(self):
+        """Let another worker recover the trial and collect its uploads."""
+        database, study = self._supervised.database, self._supervised.study
+        for _ in range(2):
+            self._clock.advance(LEASE_S + RENEWAL_S)
+            recover(database, study)
+        assert collect_uploads(database, study) == 0
+
+
+@pytest.fixture
+def store(tmp_path):
+    (tmp_path / "store").mkdir()
+    return DirectoryStore(tmp_path / "store")
+
+
+@pytest.fixture
+def supervised(database, clock, store, tmp_path):
+    slot = Supervised(database, tmp_path, checkpoints=store.url, num_trials=1)
+    yield slot
+    slot.close()
+
+
+def rows(database, table):
+    with database.begin(write=False) as txn:
+        return txn.all(sa.select(table))
+
+
+def files(store):
+    return [path for path in store.root.rglob("*") if path.is_file()]
+
+
+def test_bytes_that_a_lost_attempt_has_written_are_deleted(supervised, store, clock):
+    supervised.run(Zombie(supervised, store, clock), trials=1)
+
+    assert files(store) == []
+    assert rows(supervised.database, upload) == []
+
+
+def test_child_that_names_other_bytes_has_nothing_deleted(supervised, store, clock):
+    other = Place(*(str(uuid4()) for _ in range(2)), 1, 1, str(uuid4()))
+    kept = store.put_bytes(other, b"of another trial")
+
+    supervised.run(Zombie(supervised, store, clock, changed=kept.url), trials=1)
+
+    assert store.exists(kept.url)
