@@ -24,11 +24,6 @@ from studydb.db import Database, connect, migrate
 # With the default thresholds, a quarter of the tests' time is garbage collection.
 gc.set_threshold(20_000, 50, 100)
 
-# If PYTHONDONTWRITEBYTECODE is set, each process would rewrite the assertions of all tests: 4 s. So
-# this process stores the rewritten modules until all tests are collected.
-WRITES_NO_BYTECODE = sys.dont_write_bytecode
-sys.dont_write_bytecode = False
-
 
 class FakeClock:
     def __init__(self) -> None:
@@ -52,7 +47,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """Let the garbage collector skip the thousands of collected tests, which live to the end."""
-    sys.dont_write_bytecode = WRITES_NO_BYTECODE
     gc.collect()
     gc.freeze()
 
