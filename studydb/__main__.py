@@ -1,6 +1,5 @@
 """The console: `studydb …` and `python -m studydb …`."""
 
-import atexit
 import gc
 import os
 import sys
@@ -48,6 +47,8 @@ def main(arguments: "Sequence[str] | None" = None) -> "NoReturn":
 
 
 def _prepare() -> None:
+    import atexit  # noqa: PLC0415  as below
+
     gc.set_threshold(NEW_OBJECTS)
     # Without this, the interpreter looks for garbage among all imported objects before it exits,
     # which takes a fifth of the CPU time of a command that reads the database.
