@@ -72,8 +72,8 @@ def stop(
     A running trial gets the request within seconds. If the trial has not ended after the worker's
     --grace, the worker kills it. A stopped study keeps its PENDING trials and can be resumed.
 
-    With --discard-checkpoints TRIALs may have ended already. A checkpoint from which a clone goes
-    on is kept.
+    With --discard-checkpoints, you can also name trials that have ended. Pinned checkpoints are
+    kept, and so is a checkpoint from which a clone goes on.
     """
     with opened_study(storage, name) as study:
         study.stop(*trials, now=now, discard_checkpoints=discards)

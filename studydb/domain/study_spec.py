@@ -68,11 +68,12 @@ class StudySpec:
 
     A new setting is a field here, an argument of `create_study` and an option of `studydb create`.
     The study's row holds a setting in the column of its name, or in the JSON column `settings`.
+    `create_study` explains the settings that are not listed here.
 
     Attributes:
         searcher: None if all trials of the study are enqueued.
         losses_at_step: The number of losses in a row at one step that ends a trial; None for no
-            limit. `create_study` explains the other settings.
+            limit.
     """
 
     objective: Objective
@@ -105,7 +106,7 @@ class StudySpec:
 
     @property
     def limits(self) -> Limits:
-        """The limits when this record was read; a person may have raised them since then."""
+        """The limits when this record was read; a person may have changed them since then."""
         return Limits(**{name: getattr(self, name) for name in LIMITS})
 
     @property

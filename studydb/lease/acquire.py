@@ -152,8 +152,9 @@ class Acquirer:
         """
         Try claim and ask; begin with the operation that returned the previous trial.
 
-        If trials wait at rungs, a worker does what the scheduler wants before it asks. An earlier
-        send of the token may have claimed a trial that it had promoted; then the claim comes first.
+        If trials wait at rungs, a worker does what the scheduler wants before it asks. But if an
+        earlier try was not answered, the claim comes first, because that try may have promoted a
+        trial and claimed it.
         """
         claims_first = self._claims_first or (again and self._resumes)
         claimed = self._claim(again=again) if claims_first else None
@@ -172,7 +173,7 @@ class Acquirer:
         if step is not NextStep.START_NEW:
             self._end_wait()
             return None
-        # The ask above makes no trial while PENDING trials wait; others may have claimed these now.
+        # If trials were PENDING, the ask above made no trial; others may have claimed them since.
         asked = self._ask(again=again, if_nothing_waits=False)
         if asked is not None:
             self._claims_first = False
@@ -181,7 +182,7 @@ class Acquirer:
     def _remember(self, claimed: Claim) -> None:
         """Choose with which operation the next search begins, and where in the queue."""
         self._last_position = claimed.queue_position
-        # A trial that begins was enqueued; one that has run before was promoted, as a rule.
+        # A trial at its first attempt was enqueued; at a later attempt, as a rule, it was promoted.
         self._claims_first = not self._resumes or claimed.lease.attempt == 1
 
     def _claim(self, *, again: bool, is_promoted: bool = False) -> Claim | None:
@@ -223,7 +224,7 @@ class Acquirer:
         return QUEUE_START
 
     def look_anew(self) -> StudyProgress:
-        """Do the same as `look`, without what an earlier look has read."""
+        """Do the same as `look`, but use nothing that an earlier look has read."""
         self._watch.forget()
         return self.look()
 

@@ -8,9 +8,10 @@ of the mean time of a trial, but for at least 1 s and at most 60 s. Then they ta
 and the origin of its trial is "by index". So a single worker gets every point from the model, and
 hundreds of workers never stand still.
 
-No two trials get the same params, except in the last case below. A point that the study has is
-dropped, and the model is asked again with other random numbers, a few times. After that, a few
-points by index are tried. If the study has these, too, the next step depends on the space:
+A proposed trial has params that no other trial has, except in the last case below. A point that
+the study has is dropped, and the model is asked again with other random numbers, a few times. After
+that, a few points by index are tried. If the study has these, too, the next step depends on the
+space:
 
 - A space with finitely many points is searched in an order that depends on the seed, and the first
   point that the study lacks is taken. If the study has every point, it makes no further trials, as
@@ -237,7 +238,7 @@ class Proposer:
                 )
             except StorageTransient:
                 wait_s = RENEWAL_RETRY_S
-            except Exception:  # noqa: BLE001  the lease expires, and its token refuses the points
+            except Exception:  # noqa: BLE001  the lease expires; then the points are not stored
                 return
 
     def _choose(self, turn: Turn) -> list[Point]:
@@ -292,7 +293,7 @@ class Proposer:
         return points
 
     def _observe(self) -> tuple[Model, set[str]]:
-        """Tell the model what has changed; return it, and the hashes of all trials' params."""
+        """Tell the model what has changed; return the model, and the hashes of all params."""
         changed = None if self._history is None else self._history.changes()
         if self._history is None or self._model is None or changed is None:
             self._history = History(self._database, self._study)

@@ -146,7 +146,7 @@ class Slot(threading.Thread):
         slot looks at once, so that several new trials start without delay.
         """
         if self._saw_work:
-            self._wait()  # another process was faster; without this wait both would try on and on
+            self._wait()  # another process was faster; without a wait both would try on and on
         if (sight := self._look()) is not Sight.NOTHING:
             return sight is Sight.WORK
         turn = self._equipment.interruption.turn
@@ -168,7 +168,7 @@ class Slot(threading.Thread):
         """Wait until no other slot looks; return False if the worker is to claim no more."""
         while self._equipment.interruption.may_claim:
             if self._equipment.interruption.turn.acquire(timeout=LONGEST_WAIT_S):
-                self._away_since_s = None  # the slot before has tried the database since then
+                self._away_since_s = None  # the slot that had the turn has tried the database
                 return True
             self._drop_idle()
         return False
@@ -198,7 +198,7 @@ class Slot(threading.Thread):
         return Sight.WORK if progress.can_claim else Sight.NOTHING
 
     def _answer_of(self, call: Callable[[], Answered]) -> Answered | None:
-        """Make a call; return None, and print it once, while the database does not answer."""
+        """Make a call; while the database does not answer, print that once, and return None."""
         try:
             answer = call()
         except StorageTransient as error:

@@ -77,7 +77,7 @@ def run_worker(options: WorkerOptions) -> int:
         The exit code; workers/README.md lists them.
 
     Raises:
-        StudydbError: The worker cannot start: no study, no database, or an untrusted trainable.
+        StudydbError: The worker cannot start: no study, no database, or untrusted code.
     """
     options = _checked(options)
     interruption = Interruption()
@@ -230,7 +230,7 @@ def _fitting(
 
 
 def _connect(options: WorkerOptions, interruption: Interruption) -> Database:
-    """Connect; if the server does not answer, print that once, and try again for some seconds."""
+    """Connect; if the server does not answer, print that once, and try again for up to 30 s."""
     patience_s = min(START_PATIENCE_S, options.patience_s)
     deadline_s = time.monotonic() + patience_s
     is_printed = False
