@@ -120,7 +120,7 @@ class ClassQueues:
         return max(2, MOST_POSITIONS // max(1, len(self._known)))
 
     def learn(self, classes: Mapping[str, Resources]) -> None:
-        """Take in the classes of the study; none is ever removed, and their queues stay as known."""
+        """Take in the classes of the study, which only grow; what is known of queues stays."""
         before = self._known
         self._known = before | {  # a slot that searches may have read a newer class meanwhile
             name: replace(before[name], request=request) if name in before else Known(request)

@@ -11,10 +11,11 @@ from studydb.db import connect
 from studydb.domain.errors import InvalidSpec, NotAllowed, StorageTransient
 from studydb.domain.life.states import Reason
 from studydb.domain.records import Batch
-from studydb.domain.resources import Capacity, Resources, read_capacity, read_resources
+from studydb.domain.resources import OF_STUDY, Capacity, Resources, read_capacity, read_resources
 from studydb.lease import fitting
 from studydb.lease.acquire import Acquirer
 from studydb.lease.fitting import Fitting
+from studydb.lease.watch import Watch
 from studydb.operations.enqueue import enqueue
 from studydb.operations.finish import finish
 from studydb.operations.register import register
@@ -350,6 +351,15 @@ def test_the_reservation_of_a_dead_worker_means_nothing(database, study):
     assert node.start() is None
     assert first.lease.number == 0
     assert arrange.rows(database, "SELECT reserved_for FROM worker ORDER BY id")[1] == (1,)
+
+
+def test_what_fits_now_is_seen_though_the_study_has_not_changed(database):
+    study = new_study(database, num_trials=1)
+    watch = Watch(database, study)
+    for _ in range(3):
+        assert not watch.read(fits=[]).can_claim
+
+    assert watch.read(fits=[OF_STUDY]).can_claim
 
 
 def test_slots_of_one_worker_search_in_turn(database, study):
