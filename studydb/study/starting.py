@@ -15,7 +15,7 @@ from studydb.domain.errors import (
     CheckpointError,
     InvalidSpec,
     NotFound,
-    StorageTransient,
+    StorageError,
     StudydbError,
 )
 from studydb.domain.records import Checkpoint as Row
@@ -61,7 +61,7 @@ class Starting:
     @contextmanager
     def begin(self, given: StartLike, *, step: int) -> Iterator[Start]:
         """
-        Find the checkpoint, or upload the bytes; if the block fails for good, delete them again.
+        Find the checkpoint, or upload the bytes; if the block refuses them, delete them again.
 
         Args:
             step: The last step that the bytes contain, if they are to be uploaded.
@@ -79,7 +79,8 @@ class Starting:
         try:
             yield uploaded
         except StudydbError as error:
-            if not isinstance(error, StorageTransient):
+            # A lost COMMIT may have stored the trial, and then another fault ended the retries.
+            if not isinstance(error, StorageError):
                 self._forget(upload)
             raise
 
