@@ -168,6 +168,8 @@ def _root_of(url: str) -> str:
 
 
 def _prepared(given: Any) -> bytes | Path:
+    if isinstance(given, str) and not given:  # Path("") is the working directory
+        raise InvalidSpec("checkpoint is empty; write '.' for the working directory.")
     if isinstance(given, str | os.PathLike) and Path(given).suffix == PICKLE_SUFFIX:
         path = Path(given)
         if path.is_file():

@@ -18,6 +18,7 @@ from studydb.operations.enqueue import enqueue
 from studydb.operations.start_checkpoints import FromTrial, Uploaded
 from studydb.operations.uploads import abandoned_uploads, begin_upload_of_person
 from studydb.schedulers import ASHA
+from studydb.store import checkpoint_listing
 from studydb.store.uploads import COMMIT_S, PATIENCE_S
 
 
@@ -227,6 +228,9 @@ def test_uploaded_checkpoint_is_the_trials_own_and_is_counted(database):
     assert (claimed.checkpoint.attempt, claimed.checkpoint.trial_uuid) == (0, claimed.uuid)
     assert rows(database, "SELECT checkpoint_bytes FROM study") == [(8,)]
     assert rows(database, "SELECT count(*) FROM pin") == [(0,)]
+    with database.begin(write=False) as txn:
+        (uploaded,) = checkpoint_listing.sizes(txn, trial_ids=[claimed.lease.trial_id])
+    assert (uploaded.host, uploaded.n, uploaded.size_bytes) == (None, 1, 8)
 
 
 def test_upload_without_a_trial_is_found_after_a_day_and_an_hour_and_no_earlier(
