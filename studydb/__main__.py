@@ -47,7 +47,12 @@ def main(arguments: "Sequence[str] | None" = None) -> "NoReturn":
 
 
 def _prepare() -> None:
+    import atexit  # noqa: PLC0415  as below
+
     gc.set_threshold(NEW_OBJECTS)
+    # Without this, the interpreter looks for garbage among all imported objects before it exits,
+    # which takes a fifth of the CPU time of a command that reads the database.
+    atexit.register(gc.freeze)
     _put_working_directory_first()
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -7,10 +7,12 @@ import signal
 import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # the folder of `harness`, `fleet`
@@ -87,6 +89,13 @@ def postgres_server() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def administration(postgres_server: str) -> Iterator[psycopg.Connection[Any]]:
+    """The connection that creates and drops the databases of tests."""
+    with closing(postgres.connect(postgres_server)) as connection:
+        yield connection
+
+
+@pytest.fixture(scope="session")
 def postgres_template(postgres_server: str) -> Iterator[str]:
     name = f"studydb_template_{uuid.uuid4().hex}"
     migrate.upgrade(postgres.create_database(postgres_server, name))
@@ -124,8 +133,10 @@ def s3_server(shared_s3_server: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
-def empty_postgres_url(postgres_server: str) -> Iterator[str]:
-    with postgres.temporary_database(postgres_server) as url:
+def empty_postgres_url(
+    postgres_server: str, administration: psycopg.Connection[Any]
+) -> Iterator[str]:
+    with postgres.temporary_database(postgres_server, connection=administration) as url:
         yield url
 
 
@@ -136,8 +147,12 @@ def empty_sqlite_url(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def postgres_url(postgres_server: str, postgres_template: str) -> Iterator[str]:
-    with postgres.temporary_database(postgres_server, template=postgres_template) as url:
+def postgres_url(
+    postgres_server: str, postgres_template: str, administration: psycopg.Connection[Any]
+) -> Iterator[str]:
+    with postgres.temporary_database(
+        postgres_server, template=postgres_template, connection=administration
+    ) as url:
         yield url
 
 

@@ -1,6 +1,6 @@
 """Claims of PENDING trials."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from typing import Any
 from uuid import uuid4
@@ -14,6 +14,8 @@ from benchmarks.space import STUDY
 from benchmarks.teams import Plan, Step
 from studydb.db import connect
 from studydb.domain.records import LEASE_S, Claimant
+from studydb.domain.resources import Capacity
+from studydb.lease.fitting import Fitting
 from studydb.operations import claim as operation
 from studydb.operations.create import load
 
@@ -27,28 +29,46 @@ WAITING_PER_S = 10_000
 @click.command()
 @options.turns(processes=(1, 8, 32), rounds=5, seconds=1.0)
 @options.against
-def claim(*, turns: options.Turns, commit: str | None) -> None:
+@click.option(
+    "--shapes",
+    type=click.IntRange(1, 64),
+    multiple=True,
+    metavar="N",
+    help="Also measure studies whose trials have N different requests for resources. Repeatable.",
+)
+@click.option(
+    "--waiting", "n_waiting", type=click.IntRange(1), metavar="N", help="Trials that wait."
+)
+def claim(
+    *, turns: options.Turns, commit: str | None, shapes: Sequence[int], n_waiting: int | None
+) -> None:
     """
     Claims of PENDING trials per second, on PostgreSQL.
 
     The other contender is one raw statement. It finds a trial with SKIP LOCKED, and writes the
-    trial, its attempt and the counter.
+    trial, its attempt and the counter. With --shapes, studies whose trials ask for resources are
+    compared with the study whose trials do not (at least 0.83 of its claims per second).
     """
-    n = int(WAITING_PER_S * max(turns.seconds, 0.5))
+    n = n_waiting or int(WAITING_PER_S * max(turns.seconds, 0.5))
     if commit is not None:
         compare(_subject(n), commit, turns)
         return
+    shaped = {f"{OURS}, {number} requests": number for number in shapes}
+    place = DATABASES | {name: f"shapes_{number}" for name, number in shaped.items()}
     with (
         places.postgresql_server(fsync=turns.fsync) as server,
-        places.databases(server, *DATABASES.values()) as urls,
+        places.databases(server, *place.values()) as urls,
     ):
         for url in urls.values():
             ours.create(places.with_tables(url))
+        of_shapes = {
+            (name,): Plan(build_shaped, {"url": urls[place[name]], "name": name}) for name in shaped
+        }
         contest = Contest(
             unit="claims/s",
-            plans={(OURS, RAW): Plan(build, {"urls": urls})},
-            ours={OURS: [RAW]},
-            before=lambda name: waiting.fill(urls[DATABASES[name]], n),
+            plans={(OURS, RAW): Plan(build, {"urls": urls})} | of_shapes,
+            ours={OURS: [RAW]} | {name: [OURS] for name in shaped},
+            before=lambda name: waiting.fill(urls[place[name]], n, shapes=shaped.get(name, 0)),
         )
         outcome = measure(contest, turns, places.conditions(server))
     show(outcome, as_json=turns.as_json)
@@ -81,6 +101,20 @@ def build(stack: ExitStack, *, index: int, urls: Mapping[str, str]) -> Mapping[s
         return _one(connection.execute(raw_sql.CLAIM, params, prepare=True).fetchone())
 
     return {OURS: claim_ours, RAW: claim_raw}
+
+
+def build_shaped(stack: ExitStack, *, index: int, url: str, name: str) -> Mapping[str, Step]:
+    """Return the step: a claim by a worker with more resources than all trials ask for."""
+    database = stack.enter_context(closing(connect(url, connections=1)))
+    study = load(database, STUDY)
+    fitting = Fitting(database, study, worker_id=index + 1, capacity=Capacity())
+
+    def claim_fitting() -> int:
+        fitting.learn()
+        claimant = Claimant(index + 1, uuid4().hex, LEASE_S)
+        return _one(fitting.claim(claimant, again=True))
+
+    return {name: claim_fitting}
 
 
 def _one(claimed: object) -> int:

@@ -3,13 +3,13 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from studydb.artifacts import tree
@@ -23,11 +23,13 @@ from studydb.artifacts.remote_faults import (
 from studydb.artifacts.store import Place, Stored, check_uuid, digest_of, parts_of
 from studydb.domain.errors import CheckpointError, UsageError
 
+_Moved = TypeVar("_Moved")
+
 PART_BYTES = 8 << 20
 """The bytes that are sent at a time; the upload of a file holds about three parts in memory."""
 
 _FILES_AT_A_TIME = 4
-"""How many files of a directory are sent at a time."""
+"""How many files of a directory are sent or fetched at a time."""
 
 _MOST_PARTS = 9_000
 """S3 takes 10,000 parts per object, so the parts of a file above 140 GiB are larger."""
@@ -67,7 +69,7 @@ class Scheme:
 _S3 = Scheme(
     "s3",
     "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or give the host a role",
-    get_options=(("chunksize", PART_BYTES), ("max_concurrency", 4)),
+    get_options=(("max_concurrency", 1),),  # several requests would hold whole parts in memory
 )
 _GS = Scheme("gs", "Set GOOGLE_APPLICATION_CREDENTIALS, or run `gcloud auth application-default`")
 _ABFS = Scheme("abfs", "Set AZURE_STORAGE_CONNECTION_STRING or AZURE_STORAGE_KEY", user=True)
@@ -183,8 +185,13 @@ class RemoteStore:
         try:
             for name in directories:
                 (target / name).mkdir(parents=True, exist_ok=True)
-            for index, entry in enumerate(entries):
-                self._download(url, _file(path, index), entry, target / entry.name)
+            self._at_a_time(
+                lambda index, entry: self._download(
+                    url, _file(path, index), entry, target / entry.name
+                ),
+                range(len(entries)),
+                entries,
+            )
         except BaseException:
             shutil.rmtree(target, ignore_errors=True)
             raise
@@ -249,12 +256,15 @@ class RemoteStore:
         return "/".join((self._root, *parts))
 
     def _upload_files(self, files: Sequence[tree.File], path: str) -> "list[_Entry]":
-        """Send files, some at a time; after an error no further file is begun."""
+        targets = [_file(path, index) for index in range(len(files))]
+        return self._at_a_time(self._upload_file, files, targets)
+
+    def _at_a_time(self, move: Callable[..., _Moved], *arguments: Sequence[Any]) -> list[_Moved]:
+        """Send or fetch files, some at a time; after an error no further file is begun."""
         n_threads = 1 if self._scheme.renames else _FILES_AT_A_TIME  # one connection for SFTP
-        pool = ThreadPoolExecutor(n_threads, thread_name_prefix="studydb-upload")
+        pool = ThreadPoolExecutor(n_threads, thread_name_prefix="studydb-files")
         try:
-            targets = [_file(path, index) for index in range(len(files))]
-            return list(pool.map(self._upload_file, files, targets))
+            return list(pool.map(move, *arguments))
         finally:
             pool.shutdown(cancel_futures=True)
 

@@ -72,8 +72,8 @@ def stop(
     A running trial gets the request within seconds. If the trial has not ended after the worker's
     --grace, the worker kills it. A stopped study keeps its PENDING trials and can be resumed.
 
-    With --discard-checkpoints TRIALs may have ended already. A checkpoint from which a clone goes
-    on is kept.
+    With --discard-checkpoints, you can also name trials that have ended. Pinned checkpoints are
+    kept, and so is a checkpoint from which a clone goes on.
     """
     with opened_study(storage, name) as study:
         study.stop(*trials, now=now, discard_checkpoints=discards)
@@ -108,6 +108,9 @@ def stop(
     metavar="S",
     help="The last step that the directory contains.",
 )
+@click.option(
+    "--resources", metavar="REQUEST", help="What this trial needs, as 'gpus=2, licence=1'."
+)
 @storage_option
 def enqueue(
     *,
@@ -117,6 +120,7 @@ def enqueue(
     tags: Sequence[str],
     source: str | None,
     step: int,
+    resources: str | None,
     storage: Storage,
 ) -> None:
     """
@@ -132,7 +136,8 @@ def enqueue(
     check_tags(tags)
     with opened_study(storage, name) as study:
         begins = {} if source is None else {"checkpoint": read_start(source)}
-        number = study.enqueue(given, name=label, tags=tags, checkpoint_step=step, **begins)
+        options: dict[str, Any] = {"checkpoint_step": step, "resources": resources, **begins}
+        number = study.enqueue(given, name=label, tags=tags, **options)
     called = "" if label is None else f", {label!r}"
     click.echo(f"Study {name!r}: enqueued trial {number}{called}.")
 

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     multiple=True,
     type=Spec(),
     metavar="RULE",
-    help="Stop a trial at a result with 'loss>=3' or 'training_iteration>=27'. Repeatable.",
+    help="A rule that stops a trial, as 'loss>=3' or 'training_iteration>=27'. Repeatable.",
 )
 @click.option(
     "--max-failures",
@@ -100,7 +100,7 @@ if TYPE_CHECKING:
 @click.option(
     "--cost-limit",
     metavar="METRIC<=MOST",
-    help="Stop the study once the values of a metric add up to this, as 'usd<=50'.",
+    help="Stop the study once the sum of a metric reaches MOST, as 'usd<=50'.",
 )
 @click.option(
     "--max-steps", type=int, metavar="N", help="Stop the study after N reports of all trials."
@@ -109,19 +109,19 @@ if TYPE_CHECKING:
     "--time-limit",
     "time_limit_s",
     metavar="TIME",
-    help="Stop the study this long after its first worker's start, as 2h.",
+    help="Stop the study TIME after its first worker's start, as 2h.",
 )
 @click.option(
     "--total-time-limit",
     "total_time_limit_s",
     metavar="TIME",
-    help="Stop the study once its trials have run for this long together.",
+    help="Stop the study once its trials have run for TIME in all, as 2d.",
 )
 @click.option(
     "--trial-time-limit",
     "trial_time_limit_s",
     metavar="TIME",
-    help="End a trial once it has run for this long, over all its attempts, as 10m.",
+    help="End a trial once it has run for TIME, over all its attempts, as 10m.",
 )
 @click.option("--checkpoints", metavar="URL", help="The store of checkpoints.")
 @click.option(
@@ -130,6 +130,18 @@ if TYPE_CHECKING:
     metavar="KEEP",
     help="Which checkpoints of a trial are kept, besides the newest two: as 'last=3, best=1, "
     "every=10', the newest 3, the one with the best value, and those of each 10th step.",
+)
+@click.option(
+    "--resources",
+    metavar="REQUEST",
+    help="What each trial needs, as 'gpus=1, memory_gb=8, licence=1'.  [default: a slot]",
+)
+@click.option(
+    "--require",
+    multiple=True,
+    type=Spec(),
+    metavar="TAG",
+    help="A tag that workers must have, as a100. Repeatable.",
 )
 @click.option(
     "--report-regex",
@@ -214,7 +226,7 @@ def _read_scheduler(text: str) -> Scheduler:
 
 
 def _require(defined: Mapping[str, Any], *names: str) -> None:
-    """Refuse a study without these options; a sweep file may have given them."""
+    """Refuse a study that lacks one of these arguments; options or a sweep file can give them."""
     context = click.get_current_context()
     for option in context.command.params:
         if option.name in names and option.name not in defined:
@@ -233,7 +245,7 @@ def read_code(
     Read what the trials run: the command after `--`, --trainable's function, or a sweep's program.
 
     Raises:
-        UsageError: Both are given, or an option for commands without a command.
+        UsageError: A command and --trainable are both given, or a command's option without one.
     """
     if command:
         if trainable is not None:

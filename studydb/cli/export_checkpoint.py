@@ -29,9 +29,11 @@ MOST_STEPS = 10
 @click.command("export-checkpoint")
 @study_argument
 @click.argument("places", metavar="[TRIAL] DIR", nargs=-1, required=True)
-@click.option("--step", type=click.IntRange(min=0), metavar="S", help="Export that of step S.")
+@click.option("--step", type=click.IntRange(min=0), metavar="S", help="The checkpoint of step S.")
 @click.option(
-    "--best", is_flag=True, help="Export that with the best value; without TRIAL, the best trial's."
+    "--best",
+    is_flag=True,
+    help="The checkpoint with the best value; without TRIAL, of the best trial.",
 )
 @storage_option
 @click.pass_context
@@ -129,7 +131,7 @@ def _chosen(
     trial: "FrozenTrial", objective: Objective, *, step: int | None, best: bool
 ) -> "Checkpoint":
     """
-    Choose a trial's checkpoint: that of a step, or that with the best value, or the newest.
+    Choose a trial's checkpoint: of a step, or with the best value, or the newest.
 
     Raises:
         NotFound: The trial has no such checkpoint; the message names the steps that it has.
@@ -141,7 +143,7 @@ def _chosen(
             steps = ", ".join(str(each.step) for each in saved[-MOST_STEPS:])
             raise NotFound(
                 f"Trial {trial.number} has no checkpoint of step {step}. Its newest checkpoints "
-                f"are of the steps {steps}; which are kept is a setting of the study."
+                f"are of the steps {steps}; the study's setting `keep` says which are kept."
             )
     elif best:
         valued = [each for each in saved if each.value is not None]

@@ -34,9 +34,9 @@ def pin(*, name: str, trial: int | str, step: int | None, remove: bool, storage:
     if remove and not steps:
         click.echo(f"{which}: no checkpoint was pinned.")
         return
-    did = "no longer pinned" if remove else "pinned"
+    did = "unpinned" if remove else "pinned"
     shown = ", ".join(map(str, steps))
-    click.echo(f"{which}: {did}: the checkpoint of step {shown}.")
+    click.echo(f"{which}: {did} the checkpoint of step {shown}.")
     if not remove:
         word = shlex.quote(str(trial))
         print_next(f"studydb pin {shlex.quote(name)} {word} --step {shown} --remove{suffix}")

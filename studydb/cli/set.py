@@ -7,13 +7,14 @@ import click
 
 from studydb.cli.create import read_code
 from studydb.cli.opening import opened_study
-from studydb.cli.options import Storage, storage_option, study_argument
+from studydb.cli.options import Storage, TrialWord, storage_option, study_argument
 from studydb.domain.errors import UsageError
 from studydb.domain.limits import LIMITS
+from studydb.domain.resources import read_resources
 from studydb.domain.text.display import visible
 from studydb.domain.text.suggestions import did_you_mean
 
-KEYS = ("checkpoints", "trainable", "keep", *LIMITS)
+KEYS = ("checkpoints", "trainable", "keep", "resources", *LIMITS)
 
 
 class _WithCommand(click.Command):
@@ -30,6 +31,14 @@ class _WithCommand(click.Command):
 @click.argument("settings", metavar="KEY=VALUE... [-- COMMAND…]", nargs=-1)
 @click.option("--report-regex", metavar="RE", help="How the command prints metrics.")
 @click.option("--report-file", metavar="PATH", help="Where the command writes JSON lines.")
+@click.option(
+    "--trial",
+    "trials",
+    type=TrialWord(),
+    multiple=True,
+    metavar="N",
+    help="A trial, by its number or name, to which resources=… applies. Repeatable.",
+)
 @storage_option
 @click.pass_obj
 def set(  # noqa: A001  the command
@@ -40,10 +49,11 @@ def set(  # noqa: A001  the command
     settings: Sequence[str],
     report_regex: str | None,
     report_file: str | None,
+    trials: Sequence[int | str],
     storage: Storage,
 ) -> None:
     """
-    Change settings of NAME: checkpoints=URL, trainable=M:F, keep=…, limits, or a command.
+    Change settings of NAME: checkpoints=URL, trainable=M:F, keep, resources, limits, or a command.
 
     A limit that the study was created with can be raised or lowered, as 'cost_limit=usd<=80',
     max_steps=900, time_limit_s=3h, total_time_limit_s=2d or trial_time_limit_s=10m. A study that
@@ -51,6 +61,9 @@ def set(  # noqa: A001  the command
 
     keep='last=3, best=1, every=10' says which checkpoints attempts that start later keep; see
     `studydb create --help`.
+
+    resources='gpus=1, memory_gb=8' says what each trial needs whose own request is not given; with
+    --trial N, what that trial needs, which must be PENDING or PAUSED. Workers need no restart.
 
     Attempts that start later save to URL: a directory that all workers see, or inline: (the
     database). Older checkpoints stay in their store, and trials are restored from that store.
@@ -60,16 +73,25 @@ def set(  # noqa: A001  the command
     """
     given = read_settings(settings)
     checkpoints, trainable = given.pop("checkpoints", None), given.pop("trainable", None)
-    keep = given.pop("keep", None)
+    keep, resources = given.pop("keep", None), given.pop("resources", None)
     limits = given
     code = read_code(command, trainable, report_regex=report_regex, report_file=report_file)
-    if code is None and checkpoints is None and keep is None and not limits:
+    if trials and resources is None:
+        raise UsageError("--trial is for resources=…, which is not given.")
+    if code is checkpoints is keep is resources is None and not limits:
         raise UsageError(
             f"Nothing is to be set. Write KEY=VALUE, with {' or '.join(KEYS)} as KEY, or a command "
             "after `--`."
         )
     with opened_study(storage, name) as study:
-        study.set(checkpoints=checkpoints, trainable=code, keep=keep, **limits)
+        if code is checkpoints is keep is None and not limits:
+            study.set_resources(resources, *trials)
+        elif trials:
+            raise UsageError("--trial is for resources=… alone; set the others by another command.")
+        else:
+            study.set(
+                checkpoints=checkpoints, trainable=code, keep=keep, resources=resources, **limits
+            )
         record = study.record
     for limit in limits:
         click.echo(f"Study {name!r}: {limit} is {visible(str(getattr(record, limit)))}.")
@@ -78,6 +100,11 @@ def set(  # noqa: A001  the command
         click.echo(f"{later} save checkpoints to {visible(record.checkpoints or '')}.")
     if keep is not None:
         click.echo(f"{later} keep checkpoints by {visible(str(record.keep))}.")
+    if resources is not None:
+        which = (
+            f"trial {', '.join(visible(str(one)) for one in trials)}" if trials else "each trial"
+        )
+        click.echo(f"Study {name!r}: {which} needs {read_resources('resources', resources)}.")
     if record.trainable is not None and code is not None:
         click.echo(f"{later} run {visible(record.trainable.name)}.")
 

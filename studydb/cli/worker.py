@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from studydb.cli.options import POSITIVE, Bytes, Storage, storage_option
+from studydb.cli.options import POSITIVE, Bytes, Spec, Storage, storage_option
+from studydb.domain.class_queues import RESERVE_AFTER_S
 from studydb.domain.records import LEASE_S
 from studydb.domain.text.display import visible
 from studydb.lease.retries import PATIENCE_S
@@ -73,6 +74,42 @@ def _seconds_option(flag: str, default: float, meaning: str) -> Callable[..., An
     default="auto",
     help="auto: import the trainable once and fork trials, if safe; fresh: each trial imports it.",
 )
+@click.option(
+    "--cpus", type=float, metavar="N", help="How many CPUs trials share.  [default: the host's]"
+)
+@click.option(
+    "--gpus",
+    default="auto",
+    metavar="GPUS",
+    help="The GPUs that trials share: auto, none, or indices or UUIDs as 0,1.",
+)
+@click.option(
+    "--memory-gb",
+    type=float,
+    metavar="N",
+    help="How much memory trials share, in 10^9 bytes.  [default: the host's]",
+)
+@click.option(
+    "--resource",
+    "resource",
+    multiple=True,
+    type=Spec(),
+    metavar="NAME=N",
+    help="An amount of any other resource that trials ask for, as licence=2. Repeatable.",
+)
+@click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    type=Spec(),
+    metavar="TAG",
+    help="A word that studies may require, as a100. Repeatable.",
+)
+@_seconds_option(
+    "--reserve-after",
+    RESERVE_AFTER_S,
+    "How long smaller trials pass one that does not fit; then it gets the worker.",
+)
 @storage_option
 def worker(
     *,
@@ -85,6 +122,9 @@ def worker(
     preempt_signal: str | None,
     start: str,
     chdir: str,
+    resource: Sequence[str],
+    tags: Sequence[str],
+    reserve_after: float,
     storage: Storage,
     **options: Any,
 ) -> int:
@@ -110,8 +150,11 @@ def worker(
             preempt_signal=signal.Signals[f"SIG{preempt_signal}"] if preempt_signal else 0,
             warm_starts=start == "auto",
             runs_in_directory=chdir == "trial",
+            resources=",".join(resource),
+            tags=tuple(tags),
+            reserve_after_s=reserve_after,
             say=_say,
-            **options,  # study, slots, max_trials, wait, workdir
+            **options,  # study, slots, max_trials, wait, workdir, cpus, gpus, memory_gb
         )
     )
 

@@ -14,6 +14,7 @@ COLUMNS = (
     "slots",
     "running",
     "health",
+    "uses",
     "version",
     "started_at",
     "seen_at",
@@ -35,8 +36,10 @@ def workers(*, name: str | None, limit: int, form: str, storage: Storage) -> Non
     List the workers of all studies, or of NAME, newest first.
 
     health: alive, draining (asked to end), silent (not seen for longer than its lease), dead (a
-    process of this host that no longer exists), or ended.
+    process of this host that no longer exists), or ended. uses: what the trials of a live worker
+    use of what it offers, if trials ask for resources.
     """
+    from studydb.analysis.fit_text import load_text
     from studydb.operations.workers import list_workers
 
     if name is None:
@@ -45,7 +48,15 @@ def workers(*, name: str | None, limit: int, form: str, storage: Storage) -> Non
     else:
         with opened_study(storage, name) as study:
             found = list_workers(study.database, study.record, limit=limit)
-    rows = [{**worker._asdict(), "health": health} for worker, health in found.workers]
+    loads = found.loads
+    rows = [
+        {
+            **worker._asdict(),
+            "health": health,
+            "uses": load_text(loads[worker.worker]) if worker.worker in loads else None,
+        }
+        for worker, health in found.workers
+    ]
     if form == "table":
         rows = [{**row, "worker": row["worker"][:SHORT_ID]} for row in rows]
     shown = [[row[name] for name in COLUMNS] for row in rows]

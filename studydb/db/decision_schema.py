@@ -168,4 +168,8 @@ resource_class = sa.Table(
     required("request", Json),
     sa.PrimaryKeyConstraint("study_id", "name"),
 )
-"""Not used yet: a request for resources; `trial.resource_class` names the request of a trial."""
+"""
+The distinct requests for resources in a study; `trial.resource_class` names that of a trial. The
+name "" is the request of the study, for trials that have none; other names are the requests as
+text. A study without requests has no rows.
+"""

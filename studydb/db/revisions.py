@@ -1,6 +1,6 @@
 """The schema's revisions. `check_schema` compares them with a database without loading Alembic."""
 
-HEAD = "0015"
+HEAD = "0016"
 TABLE = "studydb_version"
 REVISIONS = (
     "0001",
@@ -16,6 +16,7 @@ REVISIONS = (
     "0012",
     "0013",
     "0015",
+    "0016",
 )
 """Every known revision in order. A database with another revision is newer than this studydb."""
 

@@ -61,7 +61,7 @@ WORKER_UPDATES = {
         *("start", "start_s", "provenance", "pid", "devices", "exit_code", "signal", "cost"),
     ),
     "checkpoint": ("data", "corrupt_at", "removed_at", "pins"),
-    "worker": ("seen_at", "ended_at"),
+    "worker": ("seen_at", "ended_at", "reserved_for"),
     "rung": (
         *("n_entries", "n_ranked", "cut_rank", "cut_score", "cut_trial_id"),
         *("n_planned", "n_ended", "closed_at", "closed_cutoff", "closed_ordinal", "is_over"),

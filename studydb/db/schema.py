@@ -233,6 +233,7 @@ trial = table_with_id(
     ),
 )
 """
+`resource_class` names what the trial asks for; see `resource_class` in decision_schema.py.
 Trials with a lower `priority` run first. `rank_score` is set to `best_score` when an attempt ends,
 so that a report updates no index, and one look-up in an index finds the best trial.
 `checkpoint_step` is the highest step saved. `flush_no` counts the attempt's flushes; the attempt's
@@ -248,7 +249,7 @@ out without the worker's grace. `running_s` is the running time of all attempts 
 
 Not used yet: `generation`, the number of intervals that a member of a population has run;
 `replicate_of`, the trial that this trial repeats; `feasible`, whether the trial keeps the study's
-constraints; `cost`.
+constraints; `cost`; `resources`.
 """
 
 add_checks(
@@ -413,8 +414,13 @@ worker = table_with_id(
     required("started_at", UtcDateTime),
     required("seen_at", UtcDateTime),
     sa.Column("ended_at", UtcDateTime),
+    sa.Column("reserved_for", sa.BigInteger),
     sa.Index("worker_study", "study_id"),
 )
+"""
+`resources` is what the worker offers; NULL for own loops, which every request fits. `reserved_for`
+is the number of the trial before which the worker starts no other trial.
+"""
 
 # The uuid of an own loop has no hyphens.
 add_checks(worker, uuid=f"length({{uuid}}) IN (32, 36) AND {HEX}")

@@ -260,8 +260,8 @@ class Trainable:
         workdir: The working directory in which the study was created.
         python_version: Such as "3.11"; a pickle is loaded only by the same minor version.
         signatures: The MACs by key id.
-        role: A `TrainableRole`; the signatures cover it. The `source` of a stop rule holds the
-            rule's options, as JSON.
+        role: A `TrainableRole`; the signatures cover it. The `source` of a stop rule or of a
+            scheduler holds its options, as JSON.
     """
 
     uuid: str
@@ -292,7 +292,8 @@ class NewStudy(StudySpec):
         trainable: What workers run, signed for this study; None if own loops run the trials.
         created_by: A person: user@host.
         rule_code: The code of the study's custom stop rules, signed for this study.
-        scheduler_code: The code of its custom scheduler, signed for this study; None without one.
+        scheduler_code: The code of the study's custom scheduler, signed for this study; None if the
+            scheduler is one of studydb's own.
     """
 
     uuid: str
@@ -329,8 +330,9 @@ class TrialRow:
     Attributes:
         name: The name that the person who enqueued the trial gave it; None without one.
         tags: In alphabetical order.
-        config: What the trial's next attempt receives: its params, or changed values of them, with
-            the constants of the space. None if a version without configs has made the trial.
+        config: What the trial's next attempt receives: its params, with the values that a person
+            has changed, and the constants of the space. None if a version without configs has made
+            the trial.
         changed: By path, the values of `config` that a person has changed.
         checkpoint_id: The checkpoint that the next attempt restores; a clone's can be another
             trial's.
@@ -396,8 +398,8 @@ class Claim:
 
     Attributes:
         params: The sampled parameters; they never change for this trial.
-        config: What the attempt receives: `params` and the constants of the study's space. A
-            scheduler may have changed values of parameters for this attempt.
+        config: What the attempt receives: `params`, with the values that a person has changed, and
+            the constants of the study's space.
         seed: The seed of the user's random numbers, the same for every attempt of the trial.
         checkpoint: What to restore; None to start from the beginning.
         next_decision_step: See `Answer`.
@@ -406,6 +408,7 @@ class Claim:
         misfit: Why the params or the config do not fit the study's space; None if they fit. A trial
             with a misfit must not run.
         name, tags: See `TrialRow`.
+        resource_class: The name of what the trial asks for; see `store/resource_classes.py`.
     """
 
     lease: Lease
@@ -420,6 +423,7 @@ class Claim:
     misfit: str | None = None
     name: str | None = None
     tags: tuple[str, ...] = ()
+    resource_class: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -467,7 +471,7 @@ class Start(StrEnum):
     WARM = "warm"
     """Forked from a process that had imported the trainable already."""
     FRESH = "fresh"
-    """Started as a new Python process, which imports the trainable."""
+    """Forked from the fork server; the process imports the trainable itself."""
     REUSED = "reused"
     """The process of an earlier trial; its class has a method `reset_config`."""
 

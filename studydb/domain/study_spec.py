@@ -1,6 +1,6 @@
 """The spec of a study: one record from the command line to the database and back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from studydb.domain.limits import (
     read_max_steps,
 )
 from studydb.domain.objective import Objective
+from studydb.domain.resources import Resources, read_require, read_resources_or_none
 from studydb.domain.scheduling import Scheduler
 from studydb.domain.searching import Searcher
 from studydb.domain.space.search_space import Space
@@ -43,11 +44,16 @@ class MoreOptions(LimitOptions, total=False):
         retry: Which exceptions are retried, and which count; None if `max_failures` decides alone.
         keep: Which checkpoints of each trial are kept, such as Keep(last=3, best=1) or its text
             "last=3, best=1"; by default the newest two.
+        resources: What each trial needs, such as {"gpus": 1, "memory_gb": 8, "licence": 1} or
+            "gpus=1"; a worker starts a trial only if it offers this and has it free.
+        require: Tags that a worker must have to run the study, such as ["a100"].
     """
 
     fail_fast: bool | str
     retry: Retry | str | None
     keep: Keep | str
+    resources: Mapping[str, float] | str | None
+    require: Iterable[str]
 
 
 def fail_fast_flag(name: str, value: Any) -> bool:
@@ -62,11 +68,12 @@ class StudySpec:
 
     A new setting is a field here, an argument of `create_study` and an option of `studydb create`.
     The study's row holds a setting in the column of its name, or in the JSON column `settings`.
+    `create_study` explains the settings that are not listed here.
 
     Attributes:
         searcher: None if all trials of the study are enqueued.
         losses_at_step: The number of losses in a row at one step that ends a trial; None for no
-            limit. `create_study` explains the other settings.
+            limit.
     """
 
     objective: Objective
@@ -89,6 +96,8 @@ class StudySpec:
     total_time_limit_s: float | None = setting(None, read_duration)
     time_limit_s: float | None = setting(None, read_duration)
     trial_time_limit_s: float | None = setting(None, read_duration)
+    resources: Resources | None = setting(None, read_resources_or_none)  # noqa: RUF009  a field
+    require: tuple[str, ...] = setting((), read_require)
 
     @property
     def num_draws(self) -> int | None:
@@ -97,7 +106,7 @@ class StudySpec:
 
     @property
     def limits(self) -> Limits:
-        """The limits when this record was read; a person may have raised them since then."""
+        """The limits when this record was read; a person may have changed them since then."""
         return Limits(**{name: getattr(self, name) for name in LIMITS})
 
     @property
@@ -120,7 +129,9 @@ class StudySpec:
 
     def settings_json(self) -> dict[str, Any]:
         """Return the settings as they are stored."""
-        settings = self.settings() | {"keep": self.keep.to_json()}
+        settings = self.settings() | {"keep": self.keep.to_json(), "require": list(self.require)}
+        if self.resources is not None:
+            settings["resources"] = self.resources.to_json()
         if self.retry is not None:
             settings["retry"] = self.retry.to_json()
         return settings

@@ -1,6 +1,7 @@
 """Get the next trial: claim a PENDING trial or make a new trial; look whether a try may succeed."""
 
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from time import monotonic
 from uuid import uuid4
@@ -8,7 +9,9 @@ from uuid import uuid4
 from studydb.db import Database
 from studydb.domain.life.states import Status
 from studydb.domain.records import DRAIN, QUEUE_START, Claim, Claimant, QueuePosition, Study
+from studydb.domain.resources import OF_STUDY
 from studydb.domain.scheduling import Idle
+from studydb.lease.fitting import Fitting
 from studydb.lease.proposing import Proposer, Step
 from studydb.lease.watch import PollInterval, Watch
 from studydb.operations.ask import ask
@@ -30,6 +33,10 @@ entries, too (3 ms for 20,000). A trial that returns to an earlier position wait
 """
 
 
+TURN_S = 0.5
+"""How long a slot waits while another slot of its worker searches for a trial."""
+
+
 class Acquirer:
     """
     Acquires trials for a worker process (`studydb worker`) or for an own loop.
@@ -47,9 +54,17 @@ class Acquirer:
         worker_id: int,
         lease_s: float,
         proposer: Proposer | None = None,
+        fitting: Fitting | None = None,
         clock_s: Callable[[], float] = monotonic,
     ) -> None:
-        """Prepare to acquire; the threads of a worker share one `proposer`."""
+        """
+        Prepare to acquire; the threads of a worker share one `proposer` and one `fitting`.
+
+        Args:
+            fitting: What the worker offers; None if every request fits.
+        """
+        self._fitting = fitting or Fitting(database, study, worker_id=worker_id, clock_s=clock_s)
+        self._has_turn = False
         self._database, self._study = database, study
         self._proposer = proposer or Proposer.of(database, study, worker_id=worker_id)
         self._worker_id, self._lease_s, self._clock_s = worker_id, lease_s, clock_s
@@ -73,12 +88,28 @@ class Acquirer:
         """
         if self._is_idle and not self._again and not self._may_succeed():
             return None  # polling writes nothing
+        self._fitting.learn()
+        if not (self._has_turn or self._fitting.shares):
+            return self._search()
+        if not self._has_turn and not self._fitting.take_turn(TURN_S):
+            return None
+        self._has_turn = True  # stays True if the search raises: it may hold a trial
+        claimed = self._search()
+        if claimed is not None:
+            self._fitting.hold(claimed)
+        self._has_turn = False
+        self._fitting.end_turn()
+        return claimed
+
+    def _search(self) -> Claim | None:
         again, self._again = self._again, True  # stays True if `_acquire` raises
         claimed = self._acquire(again=again)
         self._claimant = self._new_claimant()
         self._again, self._is_idle = False, claimed is None
         if claimed is None:
             self._watch.forget()
+            if not self._fitting.is_classed:
+                self._fitting.learn(now=True)
             return None
         self._end_wait()
         self._sweeps.reset()
@@ -108,9 +139,10 @@ class Acquirer:
 
     def _may_succeed(self) -> bool:
         """Whether a claim or ask may succeed. This only reads, unless a proposal is due."""
+        fits = self._fitting.names()
         if self._proposer is not None and self._proposer.is_waiting and not self._resumes:
-            return self._proposer.advance(if_nothing_waits=True) is not Step.WAIT
-        return self._watch.read().can_claim
+            return self._proposer.advance(if_nothing_waits=True, fits=fits) is not Step.WAIT
+        return self._watch.read(fits=fits).can_claim
 
     @property
     def _resumes(self) -> bool:
@@ -120,8 +152,9 @@ class Acquirer:
         """
         Try claim and ask; begin with the operation that returned the previous trial.
 
-        If trials wait at rungs, a worker does what the scheduler wants before it asks. An earlier
-        send of the token may have claimed a trial that it had promoted; then the claim comes first.
+        If trials wait at rungs, a worker does what the scheduler wants before it asks. But if an
+        earlier try was not answered, the claim comes first, because that try may have promoted a
+        trial and claimed it.
         """
         claims_first = self._claims_first or (again and self._resumes)
         claimed = self._claim(again=again) if claims_first else None
@@ -140,7 +173,7 @@ class Acquirer:
         if step is not NextStep.START_NEW:
             self._end_wait()
             return None
-        # The ask above makes no trial while PENDING trials wait; others may have claimed these now.
+        # If trials were PENDING, the ask above made no trial; others may have claimed them since.
         asked = self._ask(again=again, if_nothing_waits=False)
         if asked is not None:
             self._claims_first = False
@@ -149,10 +182,12 @@ class Acquirer:
     def _remember(self, claimed: Claim) -> None:
         """Choose with which operation the next search begins, and where in the queue."""
         self._last_position = claimed.queue_position
-        # A trial that begins was enqueued; one that has run before was promoted, as a rule.
+        # A trial at its first attempt was enqueued; at a later attempt, as a rule, it was promoted.
         self._claims_first = not self._resumes or claimed.lease.attempt == 1
 
     def _claim(self, *, again: bool, is_promoted: bool = False) -> Claim | None:
+        if self._fitting.is_classed:
+            return self._fitting.claim(self._claimant, again=again)
         # A promoted trial has an old number, so a scan behind the last claimed trial misses it.
         return claim(
             self._database,
@@ -163,16 +198,22 @@ class Acquirer:
         )
 
     def _promote(self, *, again: bool) -> NextStep:
-        return promote(self._database, self._study, self._claimant, again=again)
+        fits = self._fitting.names()
+        return promote(self._database, self._study, self._claimant, again=again, fits=fits)
 
     def _ask(self, *, again: bool, if_nothing_waits: bool) -> Claim | None:
+        fits = self._fitting.names()
+        if fits is not None and OF_STUDY not in fits:
+            return None  # a claim finds what an earlier send has made
+        by_model = None if self._proposer is None else partial(self._proposer.prepare, fits=fits)
         return ask(
             self._database,
             self._study,
             self._claimant,
             again=again,
             if_nothing_waits=if_nothing_waits,
-            by_model=None if self._proposer is None else self._proposer.prepare,
+            fits=fits,
+            by_model=by_model,
         )
 
     def _after_position(self) -> QueuePosition:
@@ -183,7 +224,7 @@ class Acquirer:
         return QUEUE_START
 
     def look_anew(self) -> StudyProgress:
-        """Do the same as `look`, without what an earlier look has read."""
+        """Do the same as `look`, but use nothing that an earlier look has read."""
         self._watch.forget()
         return self.look()
 
@@ -194,13 +235,14 @@ class Acquirer:
         While trials run, lost trials are recovered: at first at every look, later ever more rarely,
         down to once in 15 s. A trial whose back-off is over is woken by the look that sees it.
         """
-        progress = self._watch.read()
+        fits = self._fitting.look()
+        progress = self._watch.read(fits=fits)
         is_due = progress.counts.running > 0 and self._sweeps.is_over
         if is_due or progress.needs_sweep:
             recover(self._database, self._study)
             recover_host(self._database, self._study, process=this_process(), is_alive=is_alive)
             self._sweeps.begin()
-            progress = self._watch.read()
+            progress = self._watch.read(fits=fits)
         self._is_idle = not progress.can_claim
         if progress.asked.question is not None and progress.status is Status.FINISHED:
             self._record_end(progress.asked)

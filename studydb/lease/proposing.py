@@ -8,9 +8,10 @@ of the mean time of a trial, but for at least 1 s and at most 60 s. Then they ta
 and the origin of its trial is "by index". So a single worker gets every point from the model, and
 hundreds of workers never stand still.
 
-No two trials get the same params, except in the last case below. A point that the study has is
-dropped, and the model is asked again with other random numbers, a few times. After that, a few
-points by index are tried. If the study has these, too, the next step depends on the space:
+A proposed trial has params that no other trial has, except in the last case below. A point that
+the study has is dropped, and the model is asked again with other random numbers, a few times. After
+that, a few points by index are tried. If the study has these, too, the next step depends on the
+space:
 
 - A space with finitely many points is searched in an order that depends on the seed, and the first
   point that the study lacks is taken. If the study has every point, it makes no further trials, as
@@ -21,7 +22,7 @@ points by index are tried. If the study has these, too, the next step depends on
 
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
 from math import inf
@@ -111,12 +112,13 @@ class Proposer:
         """End this thread's wait; call this when the thread has got a trial, or gives up."""
         self._waiting.until_s = None
 
-    def advance(self, *, if_nothing_waits: bool) -> Step:
+    def advance(self, *, if_nothing_waits: bool, fits: Sequence[str] | None = None) -> Step:
         """
         Do what is needed for the next ask; this may take as long as a fit.
 
         Args:
             if_nothing_waits: If True, nothing is done while a trial can be claimed.
+            fits: The classes of requests that the worker can start; None if every request fits.
 
         Raises:
             StorageTransient: Call again.
@@ -125,7 +127,11 @@ class Proposer:
         if self._has_just_looked():
             return Step.WAIT
         seen = proposer.look(
-            self._database, self._study, token=self._token, if_nothing_waits=if_nothing_waits
+            self._database,
+            self._study,
+            token=self._token,
+            if_nothing_waits=if_nothing_waits,
+            fits=fits,
         )
         if seen is None:
             if not if_nothing_waits:
@@ -145,9 +151,14 @@ class Proposer:
         self._propose_by_index(seen.draw)
         return Step.ASK
 
-    def prepare(self, if_nothing_waits: bool) -> bool:  # noqa: FBT001  `ask` calls it as its argument `by_model`
+    def prepare(
+        self,
+        if_nothing_waits: bool,  # noqa: FBT001  `ask` calls it as its argument `by_model`
+        *,
+        fits: Sequence[str] | None = None,
+    ) -> bool:
         """Do what is needed for the next ask; return whether to ask."""
-        return self.advance(if_nothing_waits=if_nothing_waits) is Step.ASK
+        return self.advance(if_nothing_waits=if_nothing_waits, fits=fits) is Step.ASK
 
     def _has_just_looked(self) -> bool:
         """Whether another thread of this process looked a moment ago, and found no proposal."""
@@ -227,7 +238,7 @@ class Proposer:
                 )
             except StorageTransient:
                 wait_s = RENEWAL_RETRY_S
-            except Exception:  # noqa: BLE001  the lease expires, and its token refuses the points
+            except Exception:  # noqa: BLE001  the lease expires; then the points are not stored
                 return
 
     def _choose(self, turn: Turn) -> list[Point]:
@@ -282,7 +293,7 @@ class Proposer:
         return points
 
     def _observe(self) -> tuple[Model, set[str]]:
-        """Tell the model what has changed; return it, and the hashes of all trials' params."""
+        """Tell the model what has changed; return the model, and the hashes of all params."""
         changed = None if self._history is None else self._history.changes()
         if self._history is None or self._model is None or changed is None:
             self._history = History(self._database, self._study)

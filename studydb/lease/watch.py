@@ -1,6 +1,7 @@
 """Watch a study: how often a process polls it, and how little each poll reads."""
 
 import random
+from collections.abc import Sequence
 from time import monotonic
 from typing import Any
 
@@ -14,15 +15,15 @@ RENEWED_S = 30.0
 """The longest time between two reads of the progress of a study that looks unchanged."""
 
 PROMOTION_S = 5.0
-"""The same if the scheduler promotes trials: a report elsewhere may let a trial be promoted."""
+"""The same if the scheduler promotes trials, because a report may let another trial be promoted."""
 
 
 class PollInterval:
     """
     The jittered wait before the next look: 0.1 s after a trial, then doubled each time.
 
-    A wait is at most 0.1 s longer than twice the time since the last trial, so that an idle worker
-    soon notices the end of a short study. The longest wait is 1.9 s, unless another is given.
+    A wait is at most 0.1 s longer than twice the time since the last trial. So an idle worker soon
+    notices the end of a short study. The longest wait is 1.9 s, unless another is given.
     """
 
     def __init__(self, *, longest_s: float = LONGEST_WAIT_S) -> None:
@@ -40,7 +41,7 @@ class PollInterval:
         return wait_s
 
     def begin(self) -> None:
-        """Begin the next wait now, and go on meanwhile; `is_over` tells when it is over."""
+        """Begin the next wait, and return at once; `is_over` tells when the wait is over."""
         self._end_s = monotonic() + self.next_s()
 
     @property
@@ -53,9 +54,10 @@ class Watch:
     """
     Reads the progress of a study for a process that polls.
 
-    Most reads are a single short statement, `read_signs`. The progress is read only if the signs
-    have changed, and now and then, because the signs do not show all: trials can be promoted after
-    a report elsewhere. An answer of a scheduler takes a statement that reads all open rungs.
+    Most reads are a single short statement, `read_signs`. The progress is read if the signs have
+    changed. It is also read at intervals, because the signs do not show that a report in another
+    process lets a trial be promoted. If trials are promoted, the progress takes a statement that
+    reads all open rungs.
 
     Attributes:
         request: What a person requests of the worker, as the last read saw it: `DRAIN` or None.
@@ -79,17 +81,21 @@ class Watch:
         self.forget()
         self._renewal.reset()
 
-    def read(self) -> StudyProgress:
+    def read(self, *, fits: Sequence[str] | None = None) -> StudyProgress:
         """
         Read the study's progress; its counts may be 30 s old while the signs are the same.
+
+        Args:
+            fits: The classes of requests that the process can start now; None if every request
+                fits.
 
         Raises:
             UnknownStudy: The study was deleted.
         """
-        seen = read_signs(self._database, self._study, worker_id=self._worker_id)
+        seen = read_signs(self._database, self._study, worker_id=self._worker_id, fits=fits)
         signs, last, self.request = seen.of_study, self._last, seen.request
         if last is None or signs != self._signs or self._renewal.is_over:
-            last = self._last = read_progress(self._database, self._study)
+            last = self._last = read_progress(self._database, self._study, fits=fits)
             self._signs = signs
             self._renewal.begin()
-        return last  # another thread of an own loop may call `forget` meanwhile
+        return last  # another thread of an own loop may have set `_last` to None

@@ -1,6 +1,7 @@
 """Make a new trial within the budget and give it to a worker."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from time import monotonic
 
 from studydb.db import Database
@@ -24,6 +25,7 @@ def ask(
     *,
     again: bool = True,
     if_nothing_waits: bool = False,
+    fits: Sequence[str] | None = None,
     by_model: Callable[[bool], bool] | None = None,
 ) -> Claim | None:
     """
@@ -36,6 +38,8 @@ def ask(
     Args:
         again: Whether the token may have been sent before; see `claim`.
         if_nothing_waits: Whether to make no trial if a PENDING trial can be claimed.
+        fits: The classes of requests that the worker can start, and the class "" is one of them;
+            None in a study whose trials ask for nothing.
         by_model: Called with `if_nothing_waits` before each ask; gets proposals from the searcher's
             model, and tells whether the next draw has a proposal. Without this call, hundreds of
             asks would queue for a proposal that is missing. None if the searcher has no model:
@@ -52,7 +56,9 @@ def ask(
         if by_model is not None and not by_model(if_nothing_waits):
             break
         try:
-            row = _ask_in_turn(database, study, claimant, if_nothing_waits=if_nothing_waits)
+            row = _ask_in_turn(
+                database, study, claimant, if_nothing_waits=if_nothing_waits, fits=fits
+            )
         except Duplicate as refused:
             earlier = find_earlier_send(database, study, claimant)
             if earlier is not None or not isinstance(refused, DuplicateParams):
@@ -60,7 +66,9 @@ def ask(
             _skip_duplicate(database, study)
             continue
         is_by_index = row is None and by_model is None
-        if is_by_index and not propose_next(database, study, if_nothing_waits=if_nothing_waits):
+        if is_by_index and not propose_next(
+            database, study, if_nothing_waits=if_nothing_waits, fits=fits
+        ):
             break
     if row is None:
         return find_earlier_send(database, study, claimant) if again else None
@@ -71,7 +79,12 @@ def ask(
 
 
 def _ask_in_turn(
-    database: Database, study: Study, claimant: Claimant, *, if_nothing_waits: bool
+    database: Database,
+    study: Study,
+    claimant: Claimant,
+    *,
+    if_nothing_waits: bool,
+    fits: Sequence[str] | None,
 ) -> LeasedTrial | None:
     """
     Wait for a turn in the queue of asks, then ask.
@@ -81,19 +94,22 @@ def _ask_in_turn(
     budget, and the token still keeps a trial from being made twice.
     """
     queue = monotonic() >= database.no_queue_until_s
+    send = partial(
+        proposals.ask,
+        claimant=claimant,
+        study_id=study.id,
+        if_nothing_waits=if_nothing_waits,
+        fits=fits,
+    )
     try:
         with database.begin(durable=False, single=True) as txn:  # a flush makes the ask durable
-            return proposals.ask(
-                txn, claimant, study_id=study.id, if_nothing_waits=if_nothing_waits, queue=queue
-            )
+            return send(txn, queue=queue)
     except LockTimeout:
         if not queue:
             raise
     database.no_queue_until_s = monotonic() + NO_QUEUE_S
     with database.begin(durable=False, single=True) as txn:
-        return proposals.ask(
-            txn, claimant, study_id=study.id, if_nothing_waits=if_nothing_waits, queue=False
-        )
+        return send(txn, queue=False)
 
 
 def _propose_ahead(database: Database, study: Study, *, taken: int) -> None:

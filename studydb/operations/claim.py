@@ -51,16 +51,16 @@ def claim(
     Returns:
         None if no trial is runnable, the study is not RUNNING, or `max_concurrent` trials run.
     """
-    attempt_claim = partial(_claim, database, study, claimant)
+    attempt_claim = partial(claim_once, database, study, claimant)
     stop_if_too_old(database, study)
     try:
         claimed = None
         for position in dict.fromkeys((after_position, QUEUE_START)):
             claimed = claimed or attempt_claim(after_position=position)
-        if claimed is None and _add_configs(database, study):
+        if claimed is None and add_configs(database, study):
             claimed = attempt_claim(after_position=QUEUE_START)
         if claimed is None and again:
-            claimed = _wait_for_earlier_send(database, study, claimant)
+            claimed = wait_for_earlier_send(database, study, claimant)
             # A trial that an earlier send had locked is free again if that send has failed.
             claimed = claimed or attempt_claim(after_position=QUEUE_START)
     except Duplicate:
@@ -68,17 +68,31 @@ def claim(
     return claimed
 
 
-def _claim(
-    database: Database, study: Study, claimant: Claimant, *, after_position: QueuePosition
+def claim_once(
+    database: Database,
+    study: Study,
+    claimant: Claimant,
+    *,
+    after_position: QueuePosition,
+    resource_class: str = "",
 ) -> Claim | None:
+    """
+    Claim the first trial of a class after a position of its queue.
+
+    Raises:
+        Duplicate: The token was sent before, and has claimed a trial.
+    """
     with database.begin(durable=False, single=True) as txn:  # a flush makes the claim durable
-        row = single_statement.claim(txn, claimant, study=study, after_position=after_position)
+        row = single_statement.claim(
+            txn, claimant, study=study, after_position=after_position, resource_class=resource_class
+        )
     if row is None:
         return None
     if row.checkpoint_id is None and not row.has_tags:
-        return claim_from_row(study, row, claimant)
+        return claim_from_row(study, row, claimant, resource_class=resource_class)
     with database.begin(write=False) as txn:
-        return _claim_with_more(txn, study, row, claimant, checkpoint_id=row.checkpoint_id)
+        claimed = _claim_with_more(txn, study, row, claimant, checkpoint_id=row.checkpoint_id)
+    return replace(claimed, resource_class=resource_class) if resource_class else claimed
 
 
 def _claim_with_more(
@@ -94,7 +108,7 @@ def _claim_with_more(
     )
 
 
-def _add_configs(database: Database, study: Study) -> bool:
+def add_configs(database: Database, study: Study) -> bool:
     """
     Add configs to the PENDING trials at the head of the queue that have none.
 
@@ -114,7 +128,7 @@ def _add_configs(database: Database, study: Study) -> bool:
     return bool(lacking)
 
 
-def _wait_for_earlier_send(database: Database, study: Study, claimant: Claimant) -> Claim | None:
+def wait_for_earlier_send(database: Database, study: Study, claimant: Claimant) -> Claim | None:
     """
     Wait until an earlier send of the request has committed or failed, and find its trial.
 
@@ -136,6 +150,7 @@ def claim_from_row(
     *,
     newest: Checkpoint | None = None,
     own_tags: tuple[str, ...] = (),
+    resource_class: str = "",
 ) -> Claim:
     """
     Build the `Claim` from the row of a leased trial.
@@ -143,6 +158,7 @@ def claim_from_row(
     Args:
         newest: The checkpoint that the attempt restores.
         own_tags: The trial's tags.
+        resource_class: The name of what the trial asks for.
     """
     config, misfit = study.space.check_row(row.params, row.config)
     return Claim(
@@ -169,6 +185,7 @@ def claim_from_row(
         misfit=misfit,
         name=row.name,
         tags=own_tags,
+        resource_class=resource_class,
     )
 
 
@@ -185,4 +202,5 @@ def _read_earlier_send(txn: Txn, study: Study, claimant: Claimant) -> Claim | No
         return None
     row = claims.leased(txn, trial_id=made.trial_id)._replace(config=made.config)
     holder = replace(claimant, worker_id=made.worker_id or 0)
-    return _claim_with_more(txn, study, row, holder, checkpoint_id=made.restored_id)
+    found = _claim_with_more(txn, study, row, holder, checkpoint_id=made.restored_id)
+    return replace(found, resource_class=claims.class_of(txn, trial_id=made.trial_id))

@@ -8,7 +8,7 @@ from studydb.domain.errors import StudyExists, UnknownStudy
 from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.records import NewStudy, Study
 from studydb.domain.text.suggestions import did_you_mean
-from studydb.store import counters, events, rungs, studies
+from studydb.store import counters, events, resource_classes, rungs, studies
 
 
 def create(database: Database, new: NewStudy) -> Study:
@@ -22,6 +22,8 @@ def create(database: Database, new: NewStudy) -> Study:
         with database.begin() as txn:
             study_id = studies.insert(txn, new=new)
             counters.create(txn, study_id=study_id)
+            if new.resources is not None:
+                resource_classes.set_of_study(txn, study_id=study_id, asked=new.resources)
             for spec in new.scheduler.rungs():
                 rungs.create(txn, study_id=study_id, spec=spec)
             for code in (new.trainable, *new.rule_code, new.scheduler_code):

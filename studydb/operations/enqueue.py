@@ -10,10 +10,11 @@ from studydb.domain.errors import BudgetSpent, StorageError, TrialExists
 from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.life.states import Origin, State
 from studydb.domain.records import Request, Study
+from studydb.domain.resources import OF_STUDY, Resources
 from studydb.domain.scheduling import ENQUEUED_DRAWS
 from studydb.operations.start_checkpoints import Start, begin_from, lock_source
 from studydb.searchers import RandomSearch
-from studydb.store import counters, events, studies, trials
+from studydb.store import counters, events, resource_classes, studies, trials
 from studydb.store.tags import insert as insert_tags
 
 
@@ -27,15 +28,16 @@ def enqueue(
     name: str | None = None,
     tags: Sequence[str] = (),
     start: Start | None = None,
+    resources: Resources | None = None,
 ) -> int:
     """
     Add a PENDING trial with given parameters; missing parameters are drawn from the space.
 
     Args:
         priority: PENDING trials are claimed in ascending order of this value.
-        name: A name that `check_trial_name` has accepted; no other trial of the study may have it.
-        tags: Tags that `check_tags` has accepted.
+        name, tags: Checked ones; no other trial of the study may have the name.
         start: The checkpoint from which the trial begins; None to begin from scratch.
+        resources: What the trial asks for; None for what the study asks for its trials.
 
     Returns:
         The trial's number.
@@ -58,10 +60,8 @@ def enqueue(
             if number is None or own is not None:
                 txn.abandon()
                 return _enqueued_before(txn, study, request) if own is None else own
-
             draw = ENQUEUED_DRAWS + number
-            drawn = RandomSearch().propose(study.space, seed=study.seed, draw=draw)
-            completed = study.space.complete(given, drawn)
+            completed = _completed(study, given, draw)
             trial_id = trials.insert(
                 txn,
                 study_id=study.id,
@@ -75,6 +75,7 @@ def enqueue(
                 wants_unique=study.searcher is not None and study.searcher.wants_unique,
                 bracket=study.scheduler.bracket_of(seed=study.seed, draw=draw),
                 priority=priority,
+                resource_class=_class_of(txn, study, resources),
             )
             insert_tags(txn, study_id=study.id, trial_id=trial_id, tags=tags)
             begin_from(txn, study, start, source, request, trial_id=trial_id)
@@ -95,6 +96,17 @@ def _collision(study: Study, error: Duplicate) -> str:
         f"Study {study.name!r} has a trial that neither ask nor enqueue has made; a new trial "
         f"collides with it ({error}). Delete the row of that trial."
     )
+
+
+def _completed(study: Study, given: Mapping[str, Any], draw: int) -> dict[str, Any]:
+    drawn = RandomSearch().propose(study.space, seed=study.seed, draw=draw)
+    return study.space.complete(given, drawn)
+
+
+def _class_of(txn: Txn, study: Study, resources: Resources | None) -> str:
+    if resources is None:
+        return OF_STUDY
+    return resource_classes.add(txn, study_id=study.id, asked=resources)
 
 
 def _record(txn: Txn, study: Study, request: Request, number: int) -> None:

@@ -17,6 +17,7 @@ from studydb.domain.listed_rows import (
     StorageProblem,
 )
 from studydb.domain.records import LastError, Study, TrialRow
+from studydb.operations.fit_report import FitReport, fit_report_in
 from studydb.operations.quota import describe as describe_quota
 from studydb.operations.reads import scheduler_reasons
 from studydb.operations.spending import describe as describe_limits
@@ -53,6 +54,7 @@ class Overview:
         checkpoints: The sizes of the kept checkpoints of the trials that `ends` describes, by host.
         limits: What each limit of the study allows and what is used.
         notes: The newest notes on the study, oldest first.
+        fit: How the trials' requests for resources fit the workers; None without requests.
         at: The time of the read, by the database's clock.
     """
 
@@ -68,6 +70,7 @@ class Overview:
     checkpoints: list[CheckpointSizes]
     limits: list[str]
     notes: list[ListedNote]
+    fit: FitReport | None
     at: datetime
 
 
@@ -84,9 +87,10 @@ def read_overview(database: Database, study: Study) -> Overview:
             raise UnknownStudy(f"Study {study.name!r} has been renamed or deleted just now.")
         ends = store.recent_ends(txn, study_id=study.id, n_trials=row.n_trials)
         newest = checkpoint_listing.newest_trials(txn, study_id=study.id, limit=ends.read)
+        progress = progress_in(txn, study)
         return Overview(
             row=row,
-            progress=progress_in(txn, study),
+            progress=progress,
             best=next(iter(ranking.best(txn, study_id=study.id)), None),
             unfinished=_unfinished(txn, study),
             decisions=rung_listing.last_decisions(
@@ -103,6 +107,7 @@ def read_overview(database: Database, study: Study) -> Overview:
             checkpoints=checkpoint_listing.sizes(txn, trial_ids=newest),
             limits=[*describe_limits(txn, study), *describe_quota(txn, study)],
             notes=notes.newest(txn, study_id=study.id, trial_id=None, limit=MOST_NOTES),
+            fit=fit_report_in(txn, study, makes_new=progress.has_budget),
             at=txn.now,
         )
 

@@ -1,5 +1,6 @@
 """Do what the scheduler wants of a free worker: resume a trial, close a rung, or make a trial."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -71,7 +72,12 @@ class NextStep(StrEnum):
 
 
 def promote(
-    database: Database, study: Study, claimant: Claimant, *, again: bool = True
+    database: Database,
+    study: Study,
+    claimant: Claimant,
+    *,
+    again: bool = True,
+    fits: Sequence[str] | None = None,
 ) -> NextStep:
     """
     Ask the scheduler for work until it names a trial or has no more work.
@@ -84,26 +90,30 @@ def promote(
 
     Args:
         again: Whether the token may have been sent before; see `claim`.
+        fits: The classes of requests that the worker can start; None if every request fits. Other
+            trials are left to other workers.
 
     Returns:
         CLAIM if a trial was promoted, by this request or by an earlier send of it, or if a trial
         can be claimed. START_NEW only if the scheduler says so.
     """
-    step = _search(database, study, claimant)
+    step = _search(database, study, claimant, fits)
     if step is not NextStep.CLAIM and again and _was_sent_before(database, claimant):
         return NextStep.CLAIM
     return step
 
 
-def _search(database: Database, study: Study, claimant: Claimant) -> NextStep:
+def _search(
+    database: Database, study: Study, claimant: Claimant, fits: Sequence[str] | None
+) -> NextStep:
     n_refused = n_closed = 0
     while n_refused < TRIES and n_closed < MOST_CLOSED:
-        asked = _ask_scheduler(database, study)
+        asked = _ask_scheduler(database, study, fits)
         if asked.is_left:
             give_up(database, study, is_idle=asked.work is Idle.WAIT)
         match asked.work:
             case WaitingTrial() as chosen:
-                step = _promote(database, study, chosen, claimant)
+                step = _promote(database, study, chosen, claimant, fits)
                 if step is not None:
                     return step
                 n_refused += 1
@@ -121,11 +131,11 @@ def _search(database: Database, study: Study, claimant: Claimant) -> NextStep:
     return NextStep.WAIT
 
 
-def _ask_scheduler(database: Database, study: Study) -> Asked:
+def _ask_scheduler(database: Database, study: Study, fits: Sequence[str] | None) -> Asked:
     if not study.scheduler.resumes:
         return NOTHING
     with database.begin(write=False, snapshot=True) as txn:
-        asked = ask_scheduler(txn, study)
+        asked = ask_scheduler(txn, study, fits=fits)
     try:
         return answered(study, asked)
     except DecisionFailed as error:
@@ -146,7 +156,7 @@ def answered(study: Study, asked: Asked) -> Asked:
     return asked._replace(work=ask_user(study, asked.question))
 
 
-def ask_scheduler(txn: Txn, study: Study) -> Asked:
+def ask_scheduler(txn: Txn, study: Study, *, fits: Sequence[str] | None = None) -> Asked:
     """
     Read the rungs in a snapshot, and ask the scheduler what a free worker does.
 
@@ -155,11 +165,14 @@ def ask_scheduler(txn: Txn, study: Study) -> Asked:
     the rungs are the same.
 
     A scheduler that reads which trials are underway gets no answer while a trial can be claimed.
+
+    Args:
+        fits: The classes of requests that the free worker can start; None if every request fits.
     """
     if not study.scheduler.resumes:
         return NOTHING
     is_limited = study.limits.end_study
-    queues = promotions.read_queues(txn, study_id=study.id, is_limited=is_limited)
+    queues = promotions.read_queues(txn, study_id=study.id, is_limited=is_limited, fits=fits)
     try:
         work = study.scheduler.next_work(queues)
     except TrialCanBeClaimed:
@@ -179,23 +192,27 @@ def _can_close(queues: QueueView, closing: Close) -> bool:
 
 
 def _promote(
-    database: Database, study: Study, chosen: WaitingTrial, claimant: Claimant
+    database: Database,
+    study: Study,
+    chosen: WaitingTrial,
+    claimant: Claimant,
+    fits: Sequence[str] | None,
 ) -> NextStep | None:
     """Promote a trial; None if another worker was faster, so that the scheduler is asked again."""
     try:
         with database.begin(durable=False) as txn:  # a promotion that is lost is made again
-            if promotions.promote(txn, study_id=study.id, chosen=chosen):
+            if promotions.promote(txn, study_id=study.id, chosen=chosen, fits=fits):
                 _record(txn, study, chosen, claimant)
                 return NextStep.CLAIM
-            step = _after_refusal(txn, study)
+            step = _after_refusal(txn, study, fits)
             txn.abandon()
             return step
     except Duplicate:
         return NextStep.CLAIM
 
 
-def _after_refusal(txn: Txn, study: Study) -> NextStep | None:
-    if claims.any_runnable(txn, study_id=study.id):
+def _after_refusal(txn: Txn, study: Study, fits: Sequence[str] | None) -> NextStep | None:
+    if claims.any_runnable(txn, study_id=study.id, fits=fits):
         return NextStep.CLAIM
     budget = studies.budget(txn, study_id=study.id)
     may_promote = budget.status is Status.RUNNING and budget.has_room

@@ -1,7 +1,7 @@
 """Compute proposals ahead of their asks, outside of any transaction, and store them."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 
 from studydb.db import Database
@@ -25,7 +25,13 @@ MOST_BYTES_AHEAD = 8 * MOST_BYTES
 """About how many bytes of JSON are stored ahead."""
 
 
-def propose_next(database: Database, study: Study, *, if_nothing_waits: bool) -> bool:
+def propose_next(
+    database: Database,
+    study: Study,
+    *,
+    if_nothing_waits: bool,
+    fits: Sequence[str] | None = None,
+) -> bool:
     """
     If the next draw has no proposal, store proposals for it and for the draws after it.
 
@@ -35,7 +41,9 @@ def propose_next(database: Database, study: Study, *, if_nothing_waits: bool) ->
         False if there is no next draw; see `proposals.next_of`.
     """
     with database.begin(write=False) as txn:
-        following = proposals.next_of(txn, study_id=study.id, if_nothing_waits=if_nothing_waits)
+        following = proposals.next_of(
+            txn, study_id=study.id, if_nothing_waits=if_nothing_waits, fits=fits
+        )
         if following is None:
             return False
         end = proposer.outlook(txn, study_id=study.id).end

@@ -59,10 +59,19 @@ class Point(NamedTuple):
     is_unique: bool = True
 
 
-def look(database: Database, study: Study, *, token: str, if_nothing_waits: bool) -> Look | None:
+def look(
+    database: Database,
+    study: Study,
+    *,
+    token: str,
+    if_nothing_waits: bool,
+    fits: Sequence[str] | None = None,
+) -> Look | None:
     """Read, without a lock, what an asker waits for; see `store.proposer.look`."""
     with database.begin(write=False) as txn:
-        return proposer.look(txn, study_id=study.id, token=token, if_nothing_waits=if_nothing_waits)
+        return proposer.look(
+            txn, study_id=study.id, token=token, if_nothing_waits=if_nothing_waits, fits=fits
+        )
 
 
 def mean_trial_s(database: Database, study: Study) -> float:

@@ -3,6 +3,7 @@
 from studydb.db import Database
 from studydb.db.faults import Duplicate
 from studydb.domain.records import Process, Study
+from studydb.domain.resources import Capacity
 from studydb.store import studies, workers
 
 
@@ -15,11 +16,13 @@ def register(
     slots: int,
     lease_s: float,
     version: str,
+    capacity: Capacity | None = None,
 ) -> int:
     """
     Insert the row of a worker process; the first worker's start is the start of the study.
 
     Args:
+        capacity: What the worker offers to trials; None if every request fits.
         uuid: New for each start of a process. A second row with the same uuid is not inserted.
 
     Returns:
@@ -35,6 +38,7 @@ def register(
                 slots=slots,
                 lease_s=lease_s,
                 version=version,
+                capacity=capacity,
             )
             studies.start(txn, study_id=study.id, worker_id=worker_id)
         return worker_id

@@ -1,12 +1,14 @@
 """Read a study's progress and whether a claim may succeed, without locks, for polling."""
 
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from studydb.db import Database, Txn
 from studydb.domain.deciding import DecisionFailed
 from studydb.domain.life.states import Status
 from studydb.domain.records import Counts, Study
+from studydb.domain.resources import OF_STUDY
 from studydb.domain.scheduling import Idle
 from studydb.operations.promote import NOTHING, Asked, answered, ask_scheduler
 from studydb.store import progress
@@ -22,7 +24,8 @@ class StudyProgress:
         status: The stored status. FINISHED instead of RUNNING, if the budget is spent and nothing
             is left to do: no trial is PENDING or RUNNING, and `has_promotable` and `is_resuming`
             are False. If the scheduler starts no more trials, the budget counts as spent.
-        has_runnable: Whether a PENDING trial is not in back-off, whatever the study's status.
+        has_runnable: Whether a PENDING trial that fits the reader is not in back-off, whatever the
+            study's status.
         has_budget: Whether the budget, the searcher and the scheduler allow new trials.
         has_room: Whether `max_concurrent` lets one more trial run.
         promotes: Whether the scheduler promotes PAUSED trials at all.
@@ -35,6 +38,7 @@ class StudyProgress:
         num_trials: The most trials of the study; None for no limit.
         is_resuming: Whether trials are still PAUSED because the study was paused.
         has_waited: Whether a PENDING trial's back-off is over, so that a sweep makes it runnable.
+        may_ask: Whether what the study asks for a new trial fits the reader.
     """
 
     status: Status
@@ -50,6 +54,7 @@ class StudyProgress:
     num_trials: int | None = None
     is_resuming: bool = False
     has_waited: bool = False
+    may_ask: bool = True
 
     @property
     def has_promotable(self) -> bool:
@@ -68,7 +73,8 @@ class StudyProgress:
     @property
     def can_claim(self) -> bool:
         """Whether a claim or ask may succeed now."""
-        has_work = self.has_runnable or self.has_budget or self.has_promotable
+        may_ask = self.has_budget and self.may_ask
+        has_work = self.has_runnable or may_ask or self.has_promotable
         return self.status is Status.RUNNING and self.has_room and has_work
 
     def is_exhausted(self, n_held: int) -> bool:
@@ -110,31 +116,53 @@ class StudyProgress:
         return self.counts.terminated + (self.counts.paused if self.promotes else 0)
 
 
-def read_progress(database: Database, study: Study) -> StudyProgress:
+def read_progress(
+    database: Database, study: Study, *, fits: Sequence[str] | None = None
+) -> StudyProgress:
     """
     Read a study's budget and counts, and whether a trial can be claimed.
 
     This is a single statement, unless the scheduler promotes trials and must be asked.
+
+    Args:
+        fits: The classes of requests that the reader can start now; None if every request fits.
     """
     promotes = study.scheduler.resumes
     # Without a snapshot, two statements could miss a trial that is promoted between them.
     with database.begin(write=False, single=not promotes, snapshot=promotes) as txn:
-        seen, asked = progress.read(txn, study_id=study.id), ask_scheduler(txn, study)
+        seen = progress.read(txn, study_id=study.id, fits=fits)
+        asked = ask_scheduler(txn, study, fits=fits)
+        is_left_to_others = promotes and _is_left_to_others(txn, study, asked, fits)
     if asked.question is not None:
         with suppress(DecisionFailed):  # `promote` asks again, and pauses the study
             asked = answered(study, asked)
-    return _progress(study, seen, asked)
+    found = _progress(study, seen, asked, is_left_to_others=is_left_to_others)
+    return found if fits is None else replace(found, may_ask=OF_STUDY in fits)
 
 
-def read_signs(database: Database, study: Study, *, worker_id: int | None = None) -> Signs:
+def _is_left_to_others(txn: Txn, study: Study, asked: Asked, fits: Sequence[str] | None) -> bool:
+    """Tell whether the scheduler has work, but only for workers with other resources."""
+    if fits is None or asked.is_something or asked.question is not None:
+        return False
+    return ask_scheduler(txn, study).is_something
+
+
+def read_signs(
+    database: Database,
+    study: Study,
+    *,
+    worker_id: int | None = None,
+    fits: Sequence[str] | None = None,
+) -> Signs:
     """
     Read, in a single statement, what shows whether a study's progress may have changed.
 
     Args:
         worker_id: The worker whose `request` is read; None if no worker looks.
+        fits: See `read_progress`.
     """
     with database.begin(write=False, single=True) as txn:
-        return progress.signs(txn, study_id=study.id, worker_id=worker_id)
+        return progress.signs(txn, study_id=study.id, worker_id=worker_id, fits=fits)
 
 
 def progress_in(txn: Txn, study: Study) -> StudyProgress:
@@ -142,12 +170,14 @@ def progress_in(txn: Txn, study: Study) -> StudyProgress:
     return _progress(study, progress.read(txn, study_id=study.id), ask_scheduler(txn, study))
 
 
-def _progress(study: Study, seen: progress.Progress, asked: Asked) -> StudyProgress:
+def _progress(
+    study: Study, seen: progress.Progress, asked: Asked, *, is_left_to_others: bool = False
+) -> StudyProgress:
     budget, counts = seen.budget, seen.counts
     is_idle = counts.pending == counts.running == 0 and not (seen.is_resuming or asked.is_something)
     starts_new = asked.work is not Idle.WAIT
     is_spent = budget.is_spent or not starts_new
-    is_over = is_spent and is_idle
+    is_over = is_spent and is_idle and not is_left_to_others
     is_finished = budget.status is Status.RUNNING and is_over
     return StudyProgress(
         status=Status.FINISHED if is_finished else budget.status,

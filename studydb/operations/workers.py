@@ -1,6 +1,7 @@
 """Read the workers of a study or of all studies, each with its health, without locks."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum, auto
 
@@ -8,7 +9,8 @@ from studydb.db import Database, Txn
 from studydb.domain.listed_rows import ListedWorker
 from studydb.domain.records import DRAIN, Process, Study
 from studydb.processes import is_alive
-from studydb.store import view_rows
+from studydb.store import resource_classes, view_rows
+from studydb.store.resource_classes import Load
 
 MOST_WORKERS = 100
 
@@ -32,10 +34,16 @@ class Health(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerList:
-    """Workers, newest first, each with its health at the database's time `at`."""
+    """
+    Workers, newest first, each with its health at the database's time `at`.
+
+    Attributes:
+        loads: What the live workers of studies with requests for resources offer and use, by UUID.
+    """
 
     workers: list[tuple[ListedWorker, Health]]
     at: datetime
+    loads: Mapping[str, Load] = field(default_factory=dict)
 
     @property
     def n_alive(self) -> int:
@@ -48,7 +56,13 @@ def list_workers(
 ) -> WorkerList:
     """Read the newest workers of a study, or of all studies."""
     with database.begin(write=False) as txn:
-        return workers_in(txn, study_id=None if study is None else study.id, limit=limit)
+        found = workers_in(txn, study_id=None if study is None else study.id, limit=limit)
+        ids = resource_classes.studies(txn) if study is None else [study.id]
+        loads: dict[str, Load] = {}
+        for study_id in ids:
+            if resource_classes.read(txn, study_id=study_id):
+                loads |= resource_classes.loads(txn, study_id=study_id)
+        return replace(found, loads=loads)
 
 
 def workers_in(txn: Txn, *, study_id: int | None, limit: int = MOST_WORKERS) -> WorkerList:

@@ -1,5 +1,6 @@
 """Attempts: one row per execution of a trial, with its config, its worker and its end."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -80,6 +81,11 @@ END = (
     )
 )
 _END = Prepared(END)
+_SET_DEVICES = Prepared(
+    sa.update(attempt)
+    .where(attempt.c.token == sa.bindparam("of_token"), attempt.c.ended_at.is_(None))
+    .values(devices=sa.bindparam("to_devices"))
+)
 
 
 class ClaimedAttempt(NamedTuple):
@@ -239,6 +245,11 @@ def end_binds(
         "to_start_s": process and process.start_s,
         "to_provenance": process and process.code,
     }
+
+
+def set_devices(txn: Txn, *, lease: Lease, names: Sequence[str]) -> None:
+    """Store which devices an attempt holds, unless it has ended."""
+    txn.run(_SET_DEVICES, of_token=lease.token, to_devices=list(names))
 
 
 def by_token(txn: Txn, *, token: str) -> ClaimedAttempt | None:

@@ -1,13 +1,14 @@
 """The queue of PENDING trials, and the statements that lease a trial to a worker."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
 from studydb.db.chain import of
-from studydb.db.dialect import after, now
+from studydb.db.dialect import after, is_listed, now
 from studydb.db.schema import BY_ID, in_state, is_still, trial
 from studydb.domain.life.states import State, Status
 from studydb.domain.records import Claimant, QueuePosition
@@ -49,13 +50,9 @@ _AFTER_POSITION = sa.tuple_(
     sa.bindparam("after_number", type_=sa.BigInteger),
 )
 
-_RUNNABLE = (
-    _STUDY,
-    in_state(State.PENDING),
-    trial.c.ready,
-    trial.c.resource_class == sa.bindparam("fits", ""),
-    status_of_study(sa.bindparam("study", type_=sa.BigInteger)) == Status.RUNNING,
-)
+_READY = (_STUDY, in_state(State.PENDING), trial.c.ready)
+_IS_OPEN = status_of_study(sa.bindparam("study", type_=sa.BigInteger)) == Status.RUNNING
+_RUNNABLE = (*_READY, trial.c.resource_class == sa.bindparam("fits", ""), _IS_OPEN)
 
 FIRST_RUNNABLE = (
     sa.select(trial.c.id, trial.c.config.is_not(sa.null()).label("has_config"))
@@ -112,12 +109,56 @@ NOTHING_WAITS = ~sa.exists().where(
     trial.c.ready,
     trial.c.resource_class == "",
 )
-"""True if no trial of the study is PENDING and ready."""
+"""True if no trial of the study, which has no classes, is PENDING and ready."""
+
+_of_fitting = (*_READY, is_listed(trial.c.resource_class, "fitting"))
+NOTHING_FITTING_WAITS = (
+    sa.select(trial.c.id).where(*_of_fitting).limit(1).scalar_subquery().is_(None)
+)
+"""True if no trial of a class that is listed as `fitting` is PENDING and ready."""
+
+
+class Unless(StrEnum):
+    """Which trials keep an ask from making a new trial, if they can be claimed."""
+
+    NONE = "none"
+    WAITING = "waiting"
+    """Any trial, in a study without requests for resources."""
+    FITTING = "fitting"
+    """The trials of the classes that are listed as `fitting`."""
+
+
+MAY_START = {
+    Unless.NONE: sa.true(),
+    Unless.WAITING: NOTHING_WAITS,
+    Unless.FITTING: NOTHING_FITTING_WAITS,
+}
+"""The conditions under which a new trial is made."""
+
+
+def unless(fits: Sequence[str] | None, *, if_nothing_waits: bool) -> Unless:
+    """
+    Choose a key of `MAY_START`.
+
+    Args:
+        fits: The classes that the worker can start; None in a study without classes.
+    """
+    if not if_nothing_waits:
+        return Unless.NONE
+    return Unless.WAITING if fits is None else Unless.FITTING
+
+
+def unless_binds(key: Unless, fits: Sequence[str] | None) -> dict[str, Any]:
+    """Return the binds of the condition in `MAY_START`."""
+    return {"fitting": fits} if key is Unless.FITTING else {}
+
 
 _LEASED_ROW = Prepared(sa.select(*_LEASED).where(trial.c.id == sa.bindparam("trial")))
 
+_CLASS_OF = Prepared(sa.select(trial.c.resource_class).where(trial.c.id == sa.bindparam("trial")))
+
 _LOCK_ALL_RUNNABLE = Prepared(
-    sa.select(trial.c.id).where(*_RUNNABLE).order_by(BY_ID).with_for_update(key_share=True)
+    sa.select(trial.c.id).where(*_READY, _IS_OPEN).order_by(BY_ID).with_for_update(key_share=True)
 )
 
 _FIRST_OF_QUEUE = (
@@ -151,12 +192,16 @@ ANY_RUNNABLE = (
 """Selects the id of one PENDING trial that is ready, if there is one."""
 
 _ANY_RUNNABLE = Prepared(ANY_RUNNABLE)
+_ANY_FITTING = Prepared(sa.select(trial.c.id).where(*_of_fitting).limit(1))
 
 
-def claim_binds(claimant: Claimant, after_position: QueuePosition) -> dict[str, Any]:
+def claim_binds(
+    claimant: Claimant, after_position: QueuePosition, resource_class: str
+) -> dict[str, Any]:
     """Return the binds of `FIRST_RUNNABLE` and `LEASE_RUNNABLE`, except the id of the study."""
     return {
         **lease_binds(claimant),
+        **({"fits": resource_class} if resource_class else {}),
         "after_priority": after_position.priority,
         "after_number": after_position.number,
     }
@@ -174,6 +219,11 @@ def lease_binds(claimant: Claimant) -> dict[str, Any]:
 def leased(txn: Txn, *, trial_id: int) -> LeasedTrial:
     """Read a trial's row as a claim returns it."""
     return LeasedTrial._make(txn.all(_LEASED_ROW, trial=trial_id)[0])
+
+
+def class_of(txn: Txn, *, trial_id: int) -> str:
+    """Read the name of a trial's request for resources; see `store/resource_classes.py`."""
+    return str(txn.all(_CLASS_OF, trial=trial_id)[0].resource_class)
 
 
 def without_config(txn: Txn, *, study_id: int, limit: int) -> list[tuple[int, Any]]:
@@ -202,6 +252,13 @@ def await_claims(txn: Txn, *, study_id: int) -> None:
         txn.all(_LOCK_ALL_RUNNABLE, study=study_id)
 
 
-def any_runnable(txn: Txn, *, study_id: int) -> bool:
-    """Tell, without a lock, whether a study of any status has a PENDING trial that is ready."""
-    return txn.first(_ANY_RUNNABLE, study=study_id) is not None
+def any_runnable(txn: Txn, *, study_id: int, fits: Sequence[str] | None = None) -> bool:
+    """
+    Tell, without a lock, whether a study of any status has a PENDING trial that is ready.
+
+    Args:
+        fits: Only trials of these classes count; None for all trials.
+    """
+    if fits is None:
+        return txn.first(_ANY_RUNNABLE, study=study_id) is not None
+    return txn.first(_ANY_FITTING, study=study_id, fitting=fits) is not None

@@ -1,5 +1,6 @@
 """What a process that polls a study reads: its budget, its counts, and whether a trial waits."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ from studydb.db.schema import PAUSED_BY_STUDY, in_state, study, trial
 from studydb.domain.life.states import State
 from studydb.domain.records import Counts
 from studydb.store import counters, studies, sweeps, workers
-from studydb.store.claims import ANY_RUNNABLE
+from studydb.store.claims import ANY_RUNNABLE, NOTHING_FITTING_WAITS
 from studydb.store.studies import Budget
 
 _counts = counters.SUMS.subquery("counts")
@@ -18,34 +19,43 @@ _OF_STUDY = trial.c.study_id == sa.bindparam("study")
 
 _paused_with_study = sa.select(trial.c.id).where(_OF_STUDY, PAUSED_BY_STUDY).limit(1)
 _running = sa.select(trial.c.id).where(_OF_STUDY, in_state(State.RUNNING)).limit(1)
-_HAS_RUNNABLE = ANY_RUNNABLE.scalar_subquery().is_not(None)
 
-_SIGNS = Prepared(
-    sa.select(
-        study.c.status,
-        study.c.paused_by,
-        studies.HAS_BUDGET.label("open"),
-        studies.IS_SPENT.label("spent"),
-        studies.HAS_ROOM.label("has_room"),
-        _HAS_RUNNABLE.label("has_runnable"),
-        sweeps.HAS_WAITED.label("has_waited"),
-        _running.scalar_subquery().is_not(None).label("has_running"),
-        workers.REQUEST.label("request"),
-    ).where(studies.THIS)
-)
 
-_PROGRESS = Prepared(
-    sa.select(
-        *studies.BUDGET,
-        *_counts.c,
-        _HAS_RUNNABLE.label("has_runnable"),
-        sweeps.HAS_WAITED.label("has_waited"),
-        _paused_with_study.scalar_subquery().is_not(None).label("is_resuming"),
+def _signs(has_runnable: sa.ColumnElement[bool]) -> Prepared:
+    return Prepared(
+        sa.select(
+            study.c.status,
+            study.c.paused_by,
+            studies.HAS_BUDGET.label("open"),
+            studies.IS_SPENT.label("spent"),
+            studies.HAS_ROOM.label("has_room"),
+            has_runnable.label("has_runnable"),
+            sweeps.HAS_WAITED.label("has_waited"),
+            _running.scalar_subquery().is_not(None).label("has_running"),
+            workers.REQUEST.label("request"),
+        ).where(studies.THIS)
     )
-    .select_from(study)
-    .join(_counts, sa.true())
-    .where(studies.THIS)
-)
+
+
+def _progress(has_runnable: sa.ColumnElement[bool]) -> Prepared:
+    return Prepared(
+        sa.select(
+            *studies.BUDGET,
+            *_counts.c,
+            has_runnable.label("has_runnable"),
+            sweeps.HAS_WAITED.label("has_waited"),
+            _paused_with_study.scalar_subquery().is_not(None).label("is_resuming"),
+        )
+        .select_from(study)
+        .join(_counts, sa.true())
+        .where(studies.THIS)
+    )
+
+
+_ANY_RUNNABLE = ANY_RUNNABLE.scalar_subquery().is_not(None)
+_SIGNS, _PROGRESS = _signs(_ANY_RUNNABLE), _progress(_ANY_RUNNABLE)
+_SIGNS_OF_FITTING = _signs(sa.not_(NOTHING_FITTING_WAITS))
+_PROGRESS_OF_FITTING = _progress(sa.not_(NOTHING_FITTING_WAITS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +64,8 @@ class Progress:
     A study's budget and counts, as one statement sees them.
 
     Attributes:
-        has_runnable: Whether a PENDING trial is not in back-off, whatever the study's status.
+        has_runnable: Whether a PENDING trial, of a class that fits, is not in back-off, whatever
+            the study's status.
         has_waited: Whether a PENDING trial's back-off is over, so that a sweep makes it runnable.
         is_resuming: Whether trials are still PAUSED because the study was paused.
     """
@@ -66,14 +77,21 @@ class Progress:
     is_resuming: bool
 
 
-def read(txn: Txn, *, study_id: int) -> Progress:
+def read(txn: Txn, *, study_id: int, fits: Sequence[str] | None = None) -> Progress:
     """
     Read a study's progress in one statement, so that no trial moves between two reads.
+
+    Args:
+        fits: The classes of requests that the reader can start now; None for all classes.
 
     Raises:
         UnknownStudy: The study was deleted.
     """
-    row = studies.existing(txn.first(_PROGRESS, study=study_id))
+    row = studies.existing(
+        txn.first(_PROGRESS, study=study_id)
+        if fits is None
+        else txn.first(_PROGRESS_OF_FITTING, study=study_id, fitting=fits)
+    )
     return Progress(
         budget=studies.budget_of(row),
         counts=Counts(*(int(getattr(row, column.key)) for column in _counts.c)),
@@ -98,7 +116,9 @@ class Signs:
     request: str | None
 
 
-def signs(txn: Txn, *, study_id: int, worker_id: int | None) -> Signs:
+def signs(
+    txn: Txn, *, study_id: int, worker_id: int | None, fits: Sequence[str] | None = None
+) -> Signs:
     """
     Read what shows whether a study's progress may have changed; the caller compares two reads.
 
@@ -108,8 +128,16 @@ def signs(txn: Txn, *, study_id: int, worker_id: int | None) -> Signs:
     of each of three indexes. To read the 32 rows of the counters, too, would take a third more of
     the server's time.
 
+    Args:
+        fits: See `read`. Which classes fit is a sign, too: a trial that has ended makes room.
+
     Raises:
         UnknownStudy: The study was deleted.
     """
-    *of_study, request = studies.existing(txn.first(_SIGNS, study=study_id, worker=worker_id))
-    return Signs(tuple(of_study), request)
+    binds = {"study": study_id, "worker": worker_id}
+    if fits is None:
+        *of_study, request = studies.existing(txn.first(_SIGNS, **binds))
+        return Signs(tuple(of_study), request)
+    found = txn.first(_SIGNS_OF_FITTING, fitting=fits, **binds)
+    *of_study, request = studies.existing(found)
+    return Signs((*of_study, *fits), request)

@@ -14,15 +14,15 @@ import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
 from studydb.db.decision_schema import rung, rung_entry
-from studydb.db.dialect import now
+from studydb.db.dialect import is_listed, now
 from studydb.db.schema import PAUSED_BY_STUDY, in_state, is_still, study, trial
 from studydb.domain.life.decisions import DecidedBy, RungKey
 from studydb.domain.life.states import State, Status
 from studydb.domain.limits import Spending
 from studydb.domain.quantile import Cut, exact_cutoff
 from studydb.domain.scheduling import RungView, TrialCanBeClaimed, WaitingTrial
-from studydb.store import claims, counters, spending, studies
-from studydb.store.claims import NOTHING_WAITS
+from studydb.store import claims, counters, resource_classes, spending, studies
+from studydb.store.claims import NOTHING_FITTING_WAITS, NOTHING_WAITS
 from studydb.store.rungs import NONE_KEPT
 from studydb.store.studies import HAS_ROOM, Budget
 
@@ -59,12 +59,17 @@ IS_KEPT = _place <= sa.tuple_(
 _IS_NOT_KEPT = _place > sa.tuple_(rung.c.closed_cutoff, rung.c.closed_ordinal)
 """True if a closed rung has not kept the trial of an entry; NULL at an open rung."""
 
-_IS_PAUSED = (
-    sa.select(sa.and_(*_PAUSED))
-    .where(trial.c.id == rung_entry.c.trial_id)
-    .correlate(rung_entry)
-    .scalar_subquery()
-)
+
+def _is_paused(*conditions: sa.ColumnElement[bool]) -> sa.ScalarSelect[Any]:
+    return (
+        sa.select(sa.and_(*_PAUSED, *conditions))
+        .where(trial.c.id == rung_entry.c.trial_id)
+        .correlate(rung_entry)
+        .scalar_subquery()
+    )
+
+
+_IS_PAUSED = _is_paused()
 """
 True if the trial of an entry is PAUSED by the scheduler. This is a subquery, because PostgreSQL
 would begin a join at the trials, and read all entries of the rung to find one.
@@ -107,10 +112,10 @@ ANY_GIVEN_UP = (
 """True if at least one trial is to be given up at a rung."""
 
 
-def _best_waiting(column: sa.Column[Any]) -> sa.ScalarSelect[Any]:
+def _best_waiting(column: sa.Column[Any], is_paused: sa.ColumnElement[Any]) -> sa.ScalarSelect[Any]:
     return (
         sa.select(column)
-        .where(_ENTRIES, rung_entry.c.waiting, IS_KEPT, _IS_PAUSED)
+        .where(_ENTRIES, rung_entry.c.waiting, IS_KEPT, is_paused)
         .order_by(*IN_ORDER)
         .limit(1)
         .correlate(rung)
@@ -118,7 +123,8 @@ def _best_waiting(column: sa.Column[Any]) -> sa.ScalarSelect[Any]:
     )
 
 
-_rungs = sa.select(
+_FITS = is_listed(trial.c.resource_class, "fitting")
+_rung_columns = (
     rung.c.bracket,
     rung.c.step,
     rung.c.quantile,
@@ -133,15 +139,23 @@ _rungs = sa.select(
     ANY_GIVEN_UP.label("any_given_up"),
     _any_waiting.where(rung.c.closed_at.is_not(None)).scalar_subquery().label("waiting_id"),
     BETTER_THAN_CUT.label("better"),
-    _best_waiting(rung_entry.c.trial_id).label("best_id"),
-    _best_waiting(rung_entry.c.score).label("best_score"),
-).where(rung.c.study_id == _STUDY)
-_QUEUES = Prepared(_rungs.where(~rung.c.is_over))
-_ONE_RUNG = Prepared(
-    _rungs.where(
-        rung.c.bracket == sa.bindparam("of_bracket"), rung.c.step == sa.bindparam("at_step")
-    )
 )
+
+
+def _rungs_with_best(is_paused: sa.ColumnElement[Any]) -> tuple[Prepared, Prepared]:
+    """Make the statements that read all rungs that are not over, and one rung."""
+    rungs = sa.select(
+        *_rung_columns,
+        _best_waiting(rung_entry.c.trial_id, is_paused).label("best_id"),
+        _best_waiting(rung_entry.c.score, is_paused).label("best_score"),
+    ).where(rung.c.study_id == _STUDY)
+    of_key = (rung.c.bracket == sa.bindparam("of_bracket"), rung.c.step == sa.bindparam("at_step"))
+    return Prepared(rungs.where(~rung.c.is_over)), Prepared(rungs.where(*of_key))
+
+
+_QUEUES, _ONE_RUNG = _rungs_with_best(_IS_PAUSED)
+_FITTING_QUEUES, _ONE_FITTING_RUNG = _rungs_with_best(_is_paused(_FITS))
+"""The same statements; the best trial is the best of those that the worker can start."""
 
 _ALIVE = (
     in_state(State.RUNNING),
@@ -163,6 +177,29 @@ _UNDERWAY = Prepared(
     )
 )
 
+_FITS_ELSEWHERE = is_listed(trial.c.resource_class, "elsewhere")
+_UNDERWAY_ELSEWHERE = Prepared(
+    sa.union_all(
+        sa.select(trial.c.bracket, sa.func.coalesce(trial.c.last_step, 0).label("step")).where(
+            trial.c.study_id == _STUDY, in_state(State.PENDING), trial.c.ready, _FITS_ELSEWHERE
+        ),
+        sa.select(rung.c.bracket, rung.c.step)
+        .join(rung_entry, _ENTRIES)
+        .where(
+            rung.c.study_id == _STUDY,
+            ~rung.c.is_over,
+            rung.c.closed_at.is_not(None),
+            rung_entry.c.waiting,
+            IS_KEPT,
+            _is_paused(_FITS_ELSEWHERE),
+        ),
+    )
+)
+"""
+The trials that another live worker can start, and this worker cannot: PENDING trials, and trials
+that a closed rung has kept. A later rung must not close before they have arrived.
+"""
+
 _rung = (
     sa.select(rung.c.id)
     .where(
@@ -180,18 +217,24 @@ True if the trial of an entry waits at the rung. COALESCE keeps the planner from
 
 _OF_TRIAL = (rung_entry.c.trial_id == sa.bindparam("trial"), IS_WAITING)
 
-_PROMOTE = Prepared(
-    sa.update(trial)
-    .where(
-        trial.c.id == sa.bindparam("trial"),
-        *_PAUSED,
-        sa.exists().where(rung_entry.c.rung_id == _rung, *_OF_TRIAL),
-        sa.exists().where(study.c.id == _STUDY, study.c.status == Status.RUNNING, HAS_ROOM),
-        NOTHING_WAITS,
+
+def _promoting(*conditions: sa.ColumnElement[bool]) -> Prepared:
+    return Prepared(
+        sa.update(trial)
+        .where(
+            trial.c.id == sa.bindparam("trial"),
+            *_PAUSED,
+            sa.exists().where(rung_entry.c.rung_id == _rung, *_OF_TRIAL),
+            sa.exists().where(study.c.id == _STUDY, study.c.status == Status.RUNNING, HAS_ROOM),
+            *conditions,
+        )
+        .values(state=State.PENDING, ready=True, ready_at=None, paused_by=None)
+        .returning(trial.c.id)
     )
-    .values(state=State.PENDING, ready=True, ready_at=None, paused_by=None)
-    .returning(trial.c.id)
-)
+
+
+_PROMOTE = _promoting(NOTHING_WAITS)
+_PROMOTE_FITTING = _promoting(NOTHING_FITTING_WAITS, _FITS)
 _MARK_PROMOTED = Prepared(
     sa.update(rung_entry)
     .where(rung_entry.c.rung_id == _rung, rung_entry.c.trial_id == sa.bindparam("trial"))
@@ -218,12 +261,17 @@ class Queues:
         is_left: Whether closed rungs still have work for `give_up`.
     """
 
-    def __init__(self, txn: Txn, study_id: int, *, is_limited: bool) -> None:
-        self._txn, self._study_id = txn, study_id
+    def __init__(
+        self, txn: Txn, study_id: int, *, is_limited: bool, fits: Sequence[str] | None = None
+    ) -> None:
+        self._txn, self._study_id, self._fits = txn, study_id, fits
         self._budget: Budget | None = None
         self._spent: float | None = None if is_limited else 0.0
         self._underway: Mapping[int, list[int]] | None = None
-        rows = txn.all(_QUEUES, study=study_id)
+        if fits is None:
+            rows = txn.all(_QUEUES, study=study_id)
+        else:
+            rows = txn.all(_FITTING_QUEUES, study=study_id, fitting=fits)
         self._rows = {RungKey(row.bracket, row.step): row for row in rows}
         self._others: dict[RungKey, Any] = {}
         self.is_left = any(_is_left(row) for row in rows)
@@ -273,13 +321,15 @@ class Queues:
 
     def _read_other(self, key: RungKey) -> Any:
         if key not in self._others:
-            self._others[key] = self._txn.first(
-                _ONE_RUNG, study=self._study_id, of_bracket=key.bracket, at_step=key.step
-            )
+            binds = {"study": self._study_id, "of_bracket": key.bracket, "at_step": key.step}
+            if self._fits is None:
+                self._others[key] = self._txn.first(_ONE_RUNG, **binds)
+            else:
+                self._others[key] = self._txn.first(_ONE_FITTING_RUNG, fitting=self._fits, **binds)
         return self._others[key]
 
     def best_waiting(self, key: RungKey) -> WaitingTrial | None:
-        """Return the best trial that waits at a rung and may be resumed."""
+        """Return the best trial that waits at a rung, may be resumed, and fits."""
         row = self._rows.get(key)
         if row is None or row.best_id is None:
             return None
@@ -290,12 +340,13 @@ class Queues:
         Return the last steps of a bracket's trials that run, or that will run again by themselves.
 
         Raises:
-            TrialCanBeClaimed: A trial is PENDING and ready, in this bracket or another one.
+            TrialCanBeClaimed: A trial is PENDING and ready, in this bracket or another one, and
+                fits.
         """
         if self._underway is None:
-            if claims.any_runnable(self._txn, study_id=self._study_id):
+            if claims.any_runnable(self._txn, study_id=self._study_id, fits=self._fits):
                 raise TrialCanBeClaimed
-            self._underway = underway(self._txn, study_id=self._study_id)
+            self._underway = underway(self._txn, study_id=self._study_id, fits=self._fits)
         return self._underway.get(bracket, ())
 
 
@@ -304,34 +355,51 @@ def _is_left(row: Any) -> bool:
     return row.closed_at is not None and (row.any_given_up or row.waiting_id is None)
 
 
-def read_queues(txn: Txn, *, study_id: int, is_limited: bool = False) -> Queues:
+def read_queues(
+    txn: Txn, *, study_id: int, is_limited: bool = False, fits: Sequence[str] | None = None
+) -> Queues:
     """
     Read a study's rungs with the trials that wait, in one statement and without locks.
 
     Args:
+        fits: The classes of requests that the worker can start; None if every request fits.
         is_limited: Whether the study ends at one of its limits.
     """
-    return Queues(txn, study_id, is_limited=is_limited)
+    return Queues(txn, study_id, is_limited=is_limited, fits=fits)
 
 
-def underway(txn: Txn, *, study_id: int) -> Mapping[int, list[int]]:
+def underway(
+    txn: Txn, *, study_id: int, fits: Sequence[str] | None = None
+) -> Mapping[int, list[int]]:
     """
     Read, by bracket, the last steps of trials that run, are in back-off or paused with the study.
 
-    PENDING trials that are ready are left out; the caller has seen that there are none.
+    PENDING trials that are ready, and fit, are left out; the caller has seen that there are none. A
+    trial that fits no live worker is not underway: nobody can tell when it will run.
     """
     found: dict[int, list[int]] = defaultdict(list)
-    for row in txn.all(_UNDERWAY, study=study_id):
+    rows = txn.all(_UNDERWAY, study=study_id)
+    if fits is not None:
+        elsewhere = resource_classes.fitting_elsewhere(txn, study_id=study_id, fits=fits)
+        if elsewhere:
+            rows += txn.all(_UNDERWAY_ELSEWHERE, study=study_id, elsewhere=elsewhere)
+    for row in rows:
         found[row.bracket].append(row.step)
     return found
 
 
-def promote(txn: Txn, *, study_id: int, chosen: WaitingTrial) -> bool:
+def promote(
+    txn: Txn, *, study_id: int, chosen: WaitingTrial, fits: Sequence[str] | None = None
+) -> bool:
     """
     Move a waiting trial to PENDING.
 
+    Args:
+        fits: The classes of requests that the worker can start; None if every request fits.
+
     Returns:
-        False if the trial does not wait at the rung any more, another trial can be claimed, the
+        False if the trial does not wait at the rung any more, another trial that fits can be
+            claimed, the
         study is not RUNNING, or `max_concurrent` trials run.
     """
     binds = {
@@ -340,7 +408,11 @@ def promote(txn: Txn, *, study_id: int, chosen: WaitingTrial) -> bool:
         "of_bracket": chosen.rung.bracket,
         "at_step": chosen.rung.step,
     }
-    if txn.count(_PROMOTE, **binds) == 0:
+    if fits is None:
+        is_promoted = txn.count(_PROMOTE, **binds) > 0
+    else:
+        is_promoted = txn.count(_PROMOTE_FITTING, fitting=fits, **binds) > 0
+    if not is_promoted:
         return False
     txn.run(_MARK_PROMOTED, **binds)
     return True

@@ -6,7 +6,7 @@ next draws are computed ahead, outside of any transaction, and stored as rows of
 makes its trial from the row of its draw; it computes nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -29,8 +29,6 @@ MOST_DELETED = 1024
 
 CLEAN_UP_DRAWS = 4096
 """Once in this many draws, the oldest proposals of taken draws are deleted."""
-
-_IF = {False: sa.true(), True: claims.NOTHING_WAITS}
 
 _IS_PROPOSED = sa.func.coalesce(
     sa.select(sa.true())
@@ -131,10 +129,10 @@ def _ask(condition: sa.ColumnElement[bool], *, in_queue: bool) -> Chain:
 
 _ASK = {
     (flag, in_queue): _ask(condition, in_queue=in_queue)
-    for flag, condition in _IF.items()
+    for flag, condition in claims.MAY_START.items()
     for in_queue in (True, False)
 }
-"""The statements of `ask`, by its flag `if_nothing_waits`, and by whether the ask queues."""
+"""The statements of `ask`, by what keeps it from making a trial, and by whether it queues."""
 
 _NEXT = {
     flag: Prepared(
@@ -142,7 +140,7 @@ _NEXT = {
             THIS, OPEN, HAS_DRAWS, HAS_ROOM, condition
         )
     )
-    for flag, condition in _IF.items()
+    for flag, condition in claims.MAY_START.items()
 }
 
 _KEEP_STUDY = Prepared(sa.select(study.c.id).where(THIS).with_for_update(read=True, key_share=True))
@@ -196,7 +194,13 @@ _SKIP_DUPLICATE = Prepared(
 
 
 def ask(
-    txn: Txn, claimant: Claimant, *, study_id: int, if_nothing_waits: bool, queue: bool = True
+    txn: Txn,
+    claimant: Claimant,
+    *,
+    study_id: int,
+    if_nothing_waits: bool,
+    queue: bool = True,
+    fits: Sequence[str] | None = None,
 ) -> LeasedTrial | None:
     """
     Make a trial of the next draw's proposal, and its first attempt.
@@ -204,6 +208,7 @@ def ask(
     Args:
         if_nothing_waits: Whether to make no trial if a trial can be claimed.
         queue: Whether to wait in the queue; False after a wait that timed out. SQLite has no queue.
+        fits: The classes of requests that the worker can start; None if every request fits.
 
     Returns:
         None if the budget is spent, the study is not RUNNING, `max_concurrent` trials run, or the
@@ -215,8 +220,9 @@ def ask(
         DuplicateParams: The proposal is to be unique, and a trial has its params.
         LockTimeout: The turn did not come within `ADVISORY_LOCK_TIMEOUT_S`.
     """
+    unless = claims.unless(fits, if_nothing_waits=if_nothing_waits)
     row = txn.chain(
-        _ASK[if_nothing_waits, queue and txn.features.concurrent_writers],
+        _ASK[unless, queue and txn.features.concurrent_writers],
         (),
         study=study_id,
         study_id=study_id,
@@ -224,6 +230,7 @@ def ask(
         parent_id=None,
         counted=True,
         priority=0,
+        **claims.unless_binds(unless, fits),
         **claims.lease_binds(claimant),
         **attempts.first_binds(claimant),
         **counters.binds(key=claimant.token, out_of=None, into=State.RUNNING),
@@ -245,7 +252,9 @@ def await_asks(txn: Txn, *, study_id: int) -> None:
         txn.all(_QUEUE_UP, study=study_id)
 
 
-def next_of(txn: Txn, *, study_id: int, if_nothing_waits: bool) -> NextDraw | None:
+def next_of(
+    txn: Txn, *, study_id: int, if_nothing_waits: bool, fits: Sequence[str] | None = None
+) -> NextDraw | None:
     """
     Read the next draw without a lock.
 
@@ -254,7 +263,8 @@ def next_of(txn: Txn, *, study_id: int, if_nothing_waits: bool) -> NextDraw | No
         the study is not RUNNING, or `max_concurrent` trials run. With `if_nothing_waits`, also None
         if a trial can be claimed.
     """
-    row = txn.first(_NEXT[if_nothing_waits], study=study_id)
+    unless = claims.unless(fits, if_nothing_waits=if_nothing_waits)
+    row = txn.first(_NEXT[unless], study=study_id, **claims.unless_binds(unless, fits))
     return None if row is None else NextDraw(row.next_draw, bool(row.is_proposed))
 
 

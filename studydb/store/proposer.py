@@ -6,6 +6,7 @@ is NULL or has passed, or if the worker that holds it has ended. The token stays
 another process takes the lease, so that a duplicate request to store points is recognized.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -50,7 +51,7 @@ _LOOK = {
             sa.or_(_IS_FREE, _MINE).label("is_free"),
         ).where(THIS, OPEN, HAS_DRAWS, HAS_ROOM, condition)
     )
-    for flag, condition in {False: sa.true(), True: claims.NOTHING_WAITS}.items()
+    for flag, condition in claims.MAY_START.items()
 }
 
 _TAKE = Prepared(
@@ -142,7 +143,14 @@ class Outlook(NamedTuple):
         return None if self.n_left is None else self.draw + self.n_left
 
 
-def look(txn: Txn, *, study_id: int, token: str, if_nothing_waits: bool) -> Look | None:
+def look(
+    txn: Txn,
+    *,
+    study_id: int,
+    token: str,
+    if_nothing_waits: bool,
+    fits: Sequence[str] | None = None,
+) -> Look | None:
     """
     Read the state of the next draw, without a lock.
 
@@ -151,7 +159,9 @@ def look(txn: Txn, *, study_id: int, token: str, if_nothing_waits: bool) -> Look
         budget or its draws are spent, or `max_concurrent` trials run. With `if_nothing_waits`, also
         None if a trial can be claimed.
     """
-    row = txn.first(_LOOK[if_nothing_waits], study=study_id, proposer=token)
+    unless = claims.unless(fits, if_nothing_waits=if_nothing_waits)
+    binds = claims.unless_binds(unless, fits)
+    row = txn.first(_LOOK[unless], study=study_id, proposer=token, **binds)
     return None if row is None else Look(row.next_draw, bool(row.is_proposed), bool(row.is_free))
 
 

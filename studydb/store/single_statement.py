@@ -107,13 +107,19 @@ class Completed(NamedTuple):
 
 
 def claim(
-    txn: Txn, claimant: Claimant, *, study: Study, after_position: QueuePosition
+    txn: Txn,
+    claimant: Claimant,
+    *,
+    study: Study,
+    after_position: QueuePosition,
+    resource_class: str = "",
 ) -> LeasedTrial | None:
     """
     Give the first runnable trial (PENDING and ready) of a study to a worker; start its attempt.
 
     Args:
         after_position: Only trials after this position are claimed.
+        resource_class: Only trials of this class are claimed.
 
     Returns:
         The trial's row, RUNNING under a new attempt. None if no trial is runnable, the study is not
@@ -129,7 +135,7 @@ def claim(
         study_id=study.id,
         worker_id=claimant.worker_id,
         token=claimant.token,
-        **claims.claim_binds(claimant, after_position),
+        **claims.claim_binds(claimant, after_position, resource_class),
         **counters.binds(key=claimant.token, out_of=State.PENDING, into=State.RUNNING),
     )
     return None if row is None else LeasedTrial._make(row)

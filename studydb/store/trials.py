@@ -81,6 +81,7 @@ _INSERT_PENDING = Prepared(
             "attempt": 0,
             "is_unique": _IS_UNIQUE,
             "name": sa.bindparam("name", type_=sa.Text),
+            "resource_class": sa.bindparam("resource_class", type_=sa.Text),
         }
     )
     .returning(trial.c.id)
@@ -239,6 +240,7 @@ def insert(
     parent_id: int | None = None,
     counted: bool = True,
     name: str | None = None,
+    resource_class: str = "",
 ) -> int:
     """
     Insert a PENDING trial; the caller has locked the study's row.
@@ -253,6 +255,7 @@ def insert(
         uuid=uuid,
         number=number,
         name=name,
+        resource_class=resource_class,
         params=dict(params),
         params_hash=params_hash(params),
         config=dict(config),

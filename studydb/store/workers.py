@@ -9,13 +9,17 @@ from studydb.db import Prepared, Txn
 from studydb.db.dialect import now
 from studydb.db.schema import worker
 from studydb.domain.records import Process, Worker
+from studydb.domain.resources import Capacity
 
 PROCESS_FIELDS = tuple(field.name for field in fields(Process))
-_GIVEN = ("uuid", "study_id", *PROCESS_FIELDS, "slots", "lease_s", "version")
+_GIVEN = ("uuid", "study_id", *PROCESS_FIELDS, "slots", "lease_s", "version", "resources")
 
 _INSERT = Prepared(
     sa.insert(worker)
-    .values({name: sa.bindparam(name) for name in _GIVEN} | {"started_at": now(), "seen_at": now()})
+    .values(
+        {name: sa.bindparam(name, type_=worker.c[name].type) for name in _GIVEN}
+        | {"started_at": now(), "seen_at": now()}
+    )
     .returning(worker.c.id)
 )
 _BY_UUID = Prepared(sa.select(worker.c.id).where(worker.c.uuid == sa.bindparam("by_uuid")))
@@ -60,9 +64,13 @@ def insert(
     slots: int,
     lease_s: float,
     version: str,
+    capacity: Capacity | None = None,
 ) -> int:
     """
     Insert the row of a process that will hold leases.
+
+    Args:
+        capacity: What the worker offers; None if every request fits.
 
     Raises:
         Duplicate: The same row was already stored (the reply was lost).
@@ -74,6 +82,7 @@ def insert(
         slots=slots,
         lease_s=lease_s,
         version=version,
+        resources=None if capacity is None else capacity.to_json(),
         **asdict(process),
     )[0]
     return int(row.id)

@@ -40,7 +40,7 @@ from studydb.schedulers import FIFO
 from studydb.searchers import RandomSearch
 from studydb.settings import load_keyring
 from studydb.study import checking
-from studydb.study.code import Code, described, remove_objects, signed
+from studydb.study.code import Code, default_resources, described, remove_objects, signed
 from studydb.study.handle import Study
 from studydb.study.rule_checks import described_rules, described_scheduler, signed_rules
 from studydb.study.storage import (
@@ -155,7 +155,8 @@ def _new_study(
     _check_end(spec, trainable)
     rules, rule_code = described_rules(spec.rules, workdir=place)
     scheduler, scheduler_code = described_scheduler(spec.scheduler, workdir=place)
-    spec = dataclasses.replace(spec, rules=rules, scheduler=scheduler)
+    resources = default_resources(code) if spec.resources is None else spec.resources
+    spec = dataclasses.replace(spec, rules=rules, scheduler=scheduler, resources=resources)
     if spec.searcher is not None:
         spec.searcher.check(spec.space, [spec.objective])
     seed = None if spec.searcher is None else spec.searcher.seed

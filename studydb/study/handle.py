@@ -16,6 +16,7 @@ from studydb.domain.life.states import Status
 from studydb.domain.limits import LimitOptions
 from studydb.domain.records import Counts, Request, Trainable
 from studydb.domain.records import Study as Record
+from studydb.domain.resources import read_resources_or_none
 from studydb.domain.study_spec import read_settings
 from studydb.domain.text.names import check_tags, check_trial_name
 from studydb.domain.text.other_tools import missing_attribute, suggesting_keywords
@@ -38,6 +39,7 @@ from studydb.study.cloning import cloned
 from studydb.study.code import Code, described, signed
 from studydb.study.frozen_trial import FrozenTrial
 from studydb.study.loops import open_loop
+from studydb.study.resource_requests import ResourceRequests
 from studydb.study.running import full_url, run
 from studydb.study.starting import Starting, StartLike
 from studydb.study.storage import (
@@ -55,7 +57,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class Study(TrialRequests, CheckpointRequests):
+class Study(TrialRequests, CheckpointRequests, ResourceRequests):
     """
     A handle on a study in a database; threads can share a handle.
 
@@ -177,6 +179,7 @@ class Study(TrialRequests, CheckpointRequests):
         tags: Iterable[str] = (),
         checkpoint: StartLike | None = None,
         checkpoint_step: int = 0,
+        resources: Mapping[str, float] | str | None = None,
     ) -> int:
         """
         Add a PENDING trial with these params; missing values are drawn from the space.
@@ -194,6 +197,8 @@ class Study(TrialRequests, CheckpointRequests):
                 directory, or of the file checkpoint.pkl that `export` writes: it is uploaded to
                 the study's store, and signed with your key.
             checkpoint_step: The last step that a dict or a path contains.
+            resources: What this trial needs instead of the study's `resources`, such as
+                {"gpus": 2}; {} for nothing.
 
         Returns:
             The trial's number.
@@ -210,7 +215,13 @@ class Study(TrialRequests, CheckpointRequests):
         rank = integer("priority", priority)
         label = None if name is None else check_trial_name(name)
         marks = check_tags(tags)
-        options: dict[str, Any] = {"priority": rank, "name": label, "tags": marks}
+        asked = read_resources_or_none("resources", resources)
+        options: dict[str, Any] = {
+            "priority": rank,
+            "name": label,
+            "tags": marks,
+            "resources": asked,
+        }
         if checkpoint is None:
             return int(self._ask_once(enqueue, params, **options))
         self.record.space.check_params(params)  # before anything is uploaded
@@ -247,6 +258,7 @@ class Study(TrialRequests, CheckpointRequests):
         trainable: Code | None = None,
         workdir: str | Path | None = None,
         keep: Keep | str | None = None,
+        resources: Mapping[str, float] | str | None = None,
         **limits: Unpack[LimitOptions],
     ) -> None:
         """
@@ -263,6 +275,7 @@ class Study(TrialRequests, CheckpointRequests):
             workdir: The directory that workers search for `trainable` after their own directory;
                 None for the current directory.
             keep: Which checkpoints of each trial are kept; see `Keep`.
+            resources: What each trial asks for; see `set_resources`.
             limits: Limits with which the study was created; see `LimitOptions`.
 
         Raises:
@@ -282,8 +295,12 @@ class Study(TrialRequests, CheckpointRequests):
         url = checking.store_url(checkpoints)
         new = None if trainable is None else self._signed(trainable, workdir, url)
         kept = None if keep is None else read_keep("keep", keep)
-        if url is None and new is None and kept is None and not to_set:
-            raise InvalidSpec("Nothing is to be set; give checkpoints, trainable, keep or a limit.")
+        if all(each is None for each in (url, new, kept, resources)) and not to_set:
+            raise InvalidSpec(
+                "Nothing is to be set; give checkpoints, trainable, keep, resources or a limit."
+            )
+        if resources is not None:
+            self.set_resources(resources)
         if kept is not None:
             self._ask_once(set_retention, kept)
         if to_set:

@@ -9,6 +9,7 @@ from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.metrics import Result
 from studydb.domain.records import Lease, Study
 from studydb.lease.checkpoint_rows import Checkpoints
+from studydb.lease.fitting import Fitting
 from studydb.lease.heartbeat import Heartbeat
 from studydb.lease.held import HeldAttempt
 from studydb.lease.proposing import Proposer
@@ -17,6 +18,7 @@ from studydb.lease.rule_judge import AskRule
 from studydb.worker.attempt_output import OutputPump
 from studydb.worker.current_code import CurrentCode
 from studydb.worker.first_trials import FirstTrials
+from studydb.worker.host_resources import HostResources
 from studydb.worker.interruption import Interruption
 from studydb.worker.notices import Notices
 from studydb.worker.templates import Templates
@@ -37,6 +39,9 @@ class Equipment:
     interruption: Interruption
     notices: Notices
     room: Room
+    host: HostResources
+    fitting: Fitting
+    """Which trials fit beside those that run."""
     ask_rule: AskRule | None = None
     """Asks the study's custom stop rules in a child; None if the study has none."""
     proposer: Proposer | None = None
@@ -58,7 +63,7 @@ class Equipment:
         return self.database.locations.trial_directory(self.study, lease).absolute()
 
     def record_artifact_error(self, held: HeldAttempt, error: str) -> None:
-        """Record that a checkpoint could not be stored; training continues."""
+        """Record that a checkpoint could not be stored, and print it; training continues."""
         if held.record_store_error(error):
             number = held.lease.number
             self.options.say(f"trial {number}: a checkpoint could not be stored: {error}")

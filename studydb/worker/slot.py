@@ -10,7 +10,7 @@ from enum import Enum
 from typing import TypeVar
 
 from studydb.db.faults import is_of_values
-from studydb.domain.errors import LeaseLost, StorageError, StorageTransient, StudydbError
+from studydb.domain.errors import HostError, LeaseLost, StorageError, StorageTransient, StudydbError
 from studydb.domain.failures import Failure, failure_of
 from studydb.domain.life.ending import Ending
 from studydb.domain.life.states import Reason, State
@@ -21,10 +21,12 @@ from studydb.lease.held import HeldAttempt, refusal
 from studydb.lease.retries import retry_until_answered
 from studydb.lease.watch import LONGEST_WAIT_S, PollInterval
 from studydb.operations.reads import best_trials
+from studydb.operations.record_devices import record_devices
 from studydb.operations.study_progress import read_progress
 from studydb.worker.attempt import Attempt, Outcome
 from studydb.worker.equipment import Equipment
 from studydb.worker.first_trials import FAILED_LIMIT
+from studydb.worker.holdings import NOTHING_HELD, Holdings
 from studydb.worker.slot_processes import SlotProcesses
 
 Answered = TypeVar("Answered")
@@ -77,6 +79,7 @@ class Slot(threading.Thread):
             worker_id=equipment.worker_id,
             lease_s=equipment.options.lease_s,
             proposer=equipment.proposer,
+            fitting=equipment.fitting,
         )
         self._processes = SlotProcesses(
             equipment.templates, equipment.interruption, grace_s=equipment.options.grace_s
@@ -143,7 +146,7 @@ class Slot(threading.Thread):
         slot looks at once, so that several new trials start without delay.
         """
         if self._saw_work:
-            self._wait()  # another process was faster; without this wait both would try on and on
+            self._wait()  # another process was faster; without a wait both would try on and on
         if (sight := self._look()) is not Sight.NOTHING:
             return sight is Sight.WORK
         turn = self._equipment.interruption.turn
@@ -165,7 +168,7 @@ class Slot(threading.Thread):
         """Wait until no other slot looks; return False if the worker is to claim no more."""
         while self._equipment.interruption.may_claim:
             if self._equipment.interruption.turn.acquire(timeout=LONGEST_WAIT_S):
-                self._away_since_s = None  # the slot before has tried the database since then
+                self._away_since_s = None  # the slot that had the turn has tried the database
                 return True
             self._drop_idle()
         return False
@@ -193,7 +196,7 @@ class Slot(threading.Thread):
         return Sight.WORK if progress.can_claim else Sight.NOTHING
 
     def _answer_of(self, call: Callable[[], Answered]) -> Answered | None:
-        """Make a call; return None, and print it once, while the database does not answer."""
+        """Make a call; while the database does not answer, print that once, and return None."""
         try:
             answer = call()
         except StorageTransient as error:
@@ -225,10 +228,12 @@ class Slot(threading.Thread):
             ask_rule=equipment.ask_rule,
         )
         equipment.heartbeat.add(held)
-        attempt = Attempt(equipment, held, self._processes)
+        holdings = self._take(claim)
+        attempt = Attempt(equipment, held, self._processes, holdings or NOTHING_HELD)
         is_stored = False
         try:
-            self._end(held, attempt, _outcome_of_misfit(claim) or self._too_late() or attempt.run())
+            not_run = _outcome_of_misfit(claim) or self._too_late() or _outcome_without(holdings)
+            self._end(held, attempt, not_run or attempt.run())
             is_stored = True
         except LeaseLost as error:
             equipment.options.say(str(error))
@@ -248,6 +253,31 @@ class Slot(threading.Thread):
             if not is_stored:
                 self._processes.close()
                 attempt.delete_upload()
+            self._release(claim, holdings)
+
+    def _take(self, claim: Claim) -> Holdings | None:
+        """Take what a trial asks for; None if another worker of this host was faster."""
+        equipment = self._equipment
+        if equipment.fitting.is_refused(claim):
+            return None
+        asked = equipment.fitting.granted(claim)
+        if asked is None:
+            return NOTHING_HELD
+        try:
+            holdings = equipment.host.take(asked)
+        except HostError as error:
+            equipment.interruption.give_up(str(error))
+            return None
+        if holdings is not None and holdings.grant.names:
+            with suppress(StorageTransient):  # the names are for people
+                record_devices(equipment.database, claim.lease, holdings.grant.names)
+        return holdings
+
+    def _release(self, claim: Claim, holdings: Holdings | None) -> None:
+        warning = None if holdings is None else holdings.release()
+        if warning is not None:
+            self._equipment.options.say(f"trial {claim.lease.number}: {warning}")
+        self._equipment.fitting.release(claim)
 
     def _too_late(self) -> Outcome | None:
         """Give back a trial whose claim was answered when the worker was to claim no more."""
@@ -313,6 +343,11 @@ class Slot(threading.Thread):
 def _outcome_of_misfit(claim: Claim) -> Outcome | None:
     failure = refusal(claim)
     return None if failure is None else Outcome(Reason.FAILED, failure)
+
+
+def _outcome_without(holdings: Holdings | None) -> Outcome | None:
+    """Give back a trial if what it asks for could not be taken."""
+    return None if holdings is not None else Outcome(Reason.PREEMPTED)
 
 
 def _one_line(failure: Failure) -> str:

@@ -25,6 +25,7 @@ from studydb.domain.records import DRAIN, Study
 from studydb.domain.roles import Role
 from studydb.domain.text.display import counted
 from studydb.lease.checkpoint_rows import Checkpoints
+from studydb.lease.fitting import Fitting
 from studydb.lease.heartbeat import Heartbeat
 from studydb.lease.proposing import Proposer
 from studydb.lease.retries import retry_until_answered
@@ -44,6 +45,7 @@ from studydb.worker.current_code import CurrentCode, trusted_import
 from studydb.worker.equipment import Equipment
 from studydb.worker.fork_server_client import ForkServer
 from studydb.worker.host import host_error, is_host_fault
+from studydb.worker.host_resources import HostResources
 from studydb.worker.interruption import Interruption
 from studydb.worker.notices import Notices
 from studydb.worker.rule_code import asking, opened_decider, trusted_code, with_asked_scheduler
@@ -75,7 +77,7 @@ def run_worker(options: WorkerOptions) -> int:
         The exit code; workers/README.md lists them.
 
     Raises:
-        StudydbError: The worker cannot start: no study, no database, or an untrusted trainable.
+        StudydbError: The worker cannot start: no study, no database, or untrusted code.
     """
     options = _checked(options)
     interruption = Interruption()
@@ -123,9 +125,23 @@ def _checked(options: WorkerOptions) -> WorkerOptions:
         raise UsageError(f"A lease cannot be {options.lease_s} s; give 1 s or more.")
     if not options.patience_s >= 0:
         raise UsageError(f"--patience is {options.patience_s}; give 0 seconds or more.")
+    if not 0 <= options.reserve_after_s < math.inf:
+        raise UsageError(f"--reserve-after is {options.reserve_after_s}; give 0 seconds or more.")
     if not options.grace_s >= 0:
         raise UsageError(f"--grace is {options.grace_s}; give 0 seconds or more.")
     return replace(options, workdir=_workdir(options.workdir))
+
+
+def _host_for(study: Study, options: WorkerOptions) -> HostResources:
+    """Find what the host offers; refuse a worker that could never claim a trial of the study."""
+    host = HostResources.of(options, say=options.say)
+    if lacking := host.capacity.lacks(study.require):
+        tags = " ".join(f"--tag {shlex.quote(tag)}" for tag in lacking)
+        raise UsageError(
+            f"Study {study.name!r} requires workers with the tag {', '.join(map(repr, lacking))}, "
+            f"and this worker has no such tag. If this host is meant, start it with {tags}."
+        )
+    return host
 
 
 def _work(
@@ -138,6 +154,7 @@ def _work(
     retry = partial(retry_until_answered, patience_s=options.patience_s, give_up=is_stopping)
     study = retry(lambda: load(database, options.study))
     log_root = database.locations.log_root(study)  # raises here if there is no home directory
+    host = _host_for(study, options)
     keyring = load_keyring()
     to_import = trusted_import(database, study, keyring, options)
     deciding = trusted_code(study, keyring, options)
@@ -146,7 +163,7 @@ def _work(
     notices = Notices(study.name, options.say)
     database.on_slow = heartbeat_database.on_slow = notices.slow_transaction
 
-    worker_id = _register(database, study, options, retry)
+    worker_id = _register(database, study, options, host, retry)
     stack.callback(_leave, database, worker_id)
     collector = UploadCollector(heartbeat_database, study)
     heartbeat = Heartbeat(
@@ -185,6 +202,8 @@ def _work(
         interruption=interruption,
         notices=notices,
         room=Room(spill_bytes=options.spill_bytes, say=options.say),
+        host=host,
+        fitting=_fitting(database, study, worker_id, host, options),
         ask_rule=asking(decider, say=options.say) if study.rule_code else None,
         proposer=Proposer.of(database, study, worker_id=worker_id),
     )
@@ -197,8 +216,21 @@ def _work(
     return code
 
 
+def _fitting(
+    database: Database, study: Study, worker_id: int, host: HostResources, options: WorkerOptions
+) -> Fitting:
+    return Fitting(
+        database,
+        study,
+        worker_id=worker_id,
+        capacity=host.capacity,
+        free_gpus=host.free_gpus,
+        reserve_after_s=options.reserve_after_s,
+    )
+
+
 def _connect(options: WorkerOptions, interruption: Interruption) -> Database:
-    """Connect; if the server does not answer, print that once, and try again for some seconds."""
+    """Connect; if the server does not answer, print that once, and try again for up to 30 s."""
     patience_s = min(START_PATIENCE_S, options.patience_s)
     deadline_s = time.monotonic() + patience_s
     is_printed = False
@@ -227,7 +259,11 @@ def _answer_timeout_s(options: WorkerOptions, interruption: Interruption) -> flo
 
 
 def _register(
-    database: Database, study: Study, options: WorkerOptions, retry: Callable[..., Any]
+    database: Database,
+    study: Study,
+    options: WorkerOptions,
+    host: HostResources,
+    retry: Callable[..., Any],
 ) -> int:
     uuid, process = str(uuid4()), this_process()
     send = partial(
@@ -239,6 +275,7 @@ def _register(
         slots=options.slots,
         lease_s=options.lease_s,
         version=__version__,
+        capacity=host.capacity,
     )
     worker_id: int = retry(lambda: write(database, send, role=Role.WORKER))
     recovered = retry(lambda: recover_host(database, study, process=process, is_alive=is_alive))

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from studydb.domain.class_queues import RESERVE_AFTER_S
 from studydb.domain.records import LEASE_S
 from studydb.lease.retries import PATIENCE_S
 from studydb.lease.room import SPILL_BYTES
@@ -29,6 +30,12 @@ class WorkerOptions:
         preempt_signal: A signal that a batch system sends before it ends its jobs; 0 for none.
         runs_in_directory: Whether each trial's own directory is the working directory of its code.
         warm_starts: Whether attempts may be forked from a process that has imported the trainable.
+        cpus, memory_gb: What the worker offers to its trials; None for what the host has.
+        gpus: "auto", "none", or a list of indices and UUIDs.
+        resources: Amounts of other resources, as "licence=2".
+        tags: Words that studies may require.
+        reserve_after_s: How long smaller trials pass the first trial of the queue, which does not
+            fit beside the trials that run.
         cache_bytes: How many bytes of remote checkpoints this host keeps; 0 for none.
     """
 
@@ -47,4 +54,10 @@ class WorkerOptions:
     preempt_signal: int = 0
     runs_in_directory: bool = False
     warm_starts: bool = True
+    cpus: float | None = None
+    gpus: str = "auto"
+    memory_gb: float | None = None
+    resources: str = ""
+    tags: tuple[str, ...] = ()
+    reserve_after_s: float = RESERVE_AFTER_S
     cache_bytes: int = DEFAULT_CACHE_BYTES

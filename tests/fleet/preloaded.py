@@ -8,6 +8,7 @@ session and signal handlers. It starts no interpreter and imports nothing of stu
 """
 
 import atexit
+import gc
 import importlib
 import json
 import os
@@ -152,8 +153,16 @@ def run_studydb(
 
 
 def serve() -> None:
-    """Fork a worker for each line of standard input; exit at the end of the input."""
+    """
+    Fork a worker for each line of standard input; exit at the end of the input.
+
+    The garbage collector ignores what is imported here. Otherwise each forked worker copies all
+    pages of these objects when it exits: 240 ms of CPU time instead of 45 ms.
+    """
     preload()
+    compile_statements()
+    gc.collect()
+    gc.freeze()
     wake_up, woken = os.pipe()
     os.set_blocking(woken, False)
     signal.set_wakeup_fd(woken)
@@ -178,6 +187,23 @@ def preload() -> None:
 
     import studydb.cli.worker  # noqa: PLC0415
     import studydb.worker.supervisor  # noqa: F401, PLC0415
+
+
+def compile_statements() -> None:
+    """Compile the constant statements for both databases, so that no forked worker does so."""
+    from studydb.db import Chain, Database, Prepared  # noqa: PLC0415
+    from studydb.db.urls import read_url  # noqa: PLC0415
+
+    sqlite = Database(read_url("sqlite:///none.db")).engine.dialect
+    postgresql = Database(read_url("postgresql:///none")).engine.dialect
+    modules = [module for name, module in sys.modules.items() if name.startswith("studydb.store.")]
+    for statement in [value for module in modules for value in vars(module).values()]:
+        if isinstance(statement, Prepared):
+            statement.compiled(sqlite)
+            statement.compiled(postgresql)
+        elif isinstance(statement, Chain):
+            statement.steps(sqlite)
+            statement.whole(postgresql, durable=True)
 
 
 def _report_exits() -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from harness import custom_scheduler_requests, rung_requests
+from harness import custom_scheduler_requests, fitting_requests, rung_requests
 from harness.arrange import (
     SimulatedWorker,
     change,
@@ -447,6 +447,7 @@ OPERATIONS: dict[str, Arranged] = {
     "pause_the_study": _pausing_the_study,
     "resume_the_study": _resuming_the_study,
     **REQUESTS_OF_PEOPLE,
+    **fitting_requests.REQUESTS,
     "pause_pending_trials": partial(_steering, control.pause),
     "pause_a_running_trial": partial(_steering, control.pause, is_running=True),
     "stop_pending_trials": partial(_steering, control.stop),

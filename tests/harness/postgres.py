@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
@@ -233,35 +233,59 @@ def database_url(server_url: str, database: str) -> str:
     return urlunsplit(urlsplit(server_url)._replace(path=f"/{quote(database)}"))
 
 
-def create_database(server_url: str, name: str, *, template: str = "template1") -> str:
-    """Copy a template database, which must have no connections; return the URL of the copy."""
-    with connect(server_url) as connection:
+def create_database(
+    server_url: str,
+    name: str,
+    *,
+    template: str = "template1",
+    connection: psycopg.Connection[Any] | None = None,
+) -> str:
+    """
+    Copy a template database, which must have no connections; return the URL of the copy.
+
+    Args:
+        connection: An open connection to the server; None to make one.
+    """
+    with nullcontext(connection) if connection else connect(server_url) as session:
         # Without fsync, FILE_COPY takes 18 ms and the default strategy 64 ms.
-        has_strategies = connection.info.server_version >= _FIRST_VERSION_WITH_STRATEGIES
+        has_strategies = session.info.server_version >= _FIRST_VERSION_WITH_STRATEGIES
         statement = sql.SQL("CREATE DATABASE {} TEMPLATE {} {}").format(
             sql.Identifier(name),
             sql.Identifier(template),
             sql.SQL("STRATEGY FILE_COPY" if has_strategies else ""),
         )
-        connection.execute(statement)
+        session.execute(statement)
     return database_url(server_url, name)
 
 
 @contextmanager
-def temporary_database(server_url: str, *, template: str = "template1") -> Iterator[str]:
-    """The URL of a database that exists until the block ends."""
+def temporary_database(
+    server_url: str,
+    *,
+    template: str = "template1",
+    connection: psycopg.Connection[Any] | None = None,
+) -> Iterator[str]:
+    """
+    The URL of a database that exists until the block ends.
+
+    Args:
+        connection: An open connection to the server; None to make two. Two new connections take
+            6 ms of CPU time, and the creation and removal of the database take 15 ms.
+    """
     name = f"studydb_test_{uuid4().hex}"
-    url = create_database(server_url, name, template=template)
+    url = create_database(server_url, name, template=template, connection=connection)
     try:
         yield url
     finally:
-        drop_database(server_url, name)
+        drop_database(server_url, name, connection=connection)
 
 
-def drop_database(server_url: str, name: str) -> None:
-    with connect(server_url) as connection:
+def drop_database(
+    server_url: str, name: str, *, connection: psycopg.Connection[Any] | None = None
+) -> None:
+    with nullcontext(connection) if connection else connect(server_url) as session:
         statement = sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name))
-        connection.execute(statement)
+        session.execute(statement)
 
 
 def database_in(url: str) -> str:

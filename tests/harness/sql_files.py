@@ -84,7 +84,8 @@ def _run(*words: str) -> None:
 
 
 SENT_AGAIN = (
-    *("claim", "claim_from_a_checkpoint", "claim_with_max_concurrent", "promote"),
+    *("claim", "claim_from_a_checkpoint", "claim_with_max_concurrent", "claim_what_fits"),
+    "promote",
     *("ask", "ask_for_the_first_trial"),
     *("report", "report_at_a_rung", "finish_at_rungs", "renew", "save"),
 )

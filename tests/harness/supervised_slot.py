@@ -14,10 +14,13 @@ from studydb.child.channel import Channel, Frame
 from studydb.child.job import Job, TrainableImport
 from studydb.child.messages import End, Ended, Reported, write
 from studydb.db import Database
+from studydb.devices import Devices
 from studydb.domain.failures import Failure
 from studydb.domain.metrics import Result
 from studydb.domain.records import Study, Trainable, TrainableKind
+from studydb.domain.resources import Capacity
 from studydb.lease.checkpoint_rows import Checkpoints
+from studydb.lease.fitting import Fitting
 from studydb.lease.heartbeat import Heartbeat
 from studydb.lease.room import Room
 from studydb.settings import load_keyring
@@ -25,6 +28,7 @@ from studydb.worker.attempt_output import OutputPump
 from studydb.worker.children import ChildProcess, Exit
 from studydb.worker.current_code import CurrentCode
 from studydb.worker.equipment import Equipment
+from studydb.worker.host_resources import HostResources
 from studydb.worker.interruption import Interruption
 from studydb.worker.notices import Notices
 from studydb.worker.slot import Slot, TrialLimit
@@ -210,6 +214,8 @@ class Supervised:
             heartbeat=Heartbeat(database, study, worker_id=self._worker_id, lease_s=LEASE_S),
             interruption=interruption,
             room=Room(say=self.log.append),
+            host=HostResources(Capacity(), Devices.of("none")),
+            fitting=Fitting(database, study, worker_id=self._worker_id, capacity=Capacity()),
             notices=Notices(study.name, self.log.append),
         )
 

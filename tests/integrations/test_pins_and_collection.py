@@ -40,7 +40,7 @@ def test_pin_command_keeps_a_checkpoint_until_it_removes_the_pin(console, study)
     save(trial, 3, 4)
 
     assert said == [
-        "Trial 0 of 'own': pinned: the checkpoint of step 1.",
+        "Trial 0 of 'own': pinned the checkpoint of step 1.",
         "",
         "Next:",
         "  studydb pin own 0 --step 1 --remove",
@@ -50,7 +50,7 @@ def test_pin_command_keeps_a_checkpoint_until_it_removes_the_pin(console, study)
     listed = console("checkpoints", "own", "--format", "json").json
     assert [row["pins"] for row in listed] == [1, 0, 0]
     removed = console("pin", "own", "0", "--remove").lines
-    assert removed == ["Trial 0 of 'own': no longer pinned: the checkpoint of step 1."]
+    assert removed == ["Trial 0 of 'own': unpinned the checkpoint of step 1."]
     assert console("pin", "own", "0", "--remove").lines == [
         "Trial 0 of 'own': no checkpoint was pinned."
     ]

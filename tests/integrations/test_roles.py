@@ -66,6 +66,9 @@ NOT_OF_WORKERS = {
     ("tags", "_MARK"),
     ("tags", "_ADD"),
     ("tags", "_REMOVE"),
+    ("resource_classes", "_MOVE"),
+    ("resource_classes", "_CHANGE"),
+    ("resource_classes", "_INSERT"),
 }
 """Statements that workers never send, besides the statements of `store/deletion.py`."""
 
@@ -285,7 +288,7 @@ UPDATES_TO_COME = {
         *("generation", "is_unique", "feasible", "cost"),
         "resource_class",
     },
-    "attempt": {"pid", "devices", "exit_code", "signal", "cost"},
+    "attempt": {"pid", "exit_code", "signal", "cost"},
     "rung": {"n_planned", "n_ended"},
     "rung_entry": {"ranked"},
 }

@@ -44,7 +44,7 @@ def test_set_keeps_the_list_of_former_checkpoint_stores(console, database, tmp_p
     [
         (
             "foo=1",
-            "'foo' cannot be set. Settings: checkpoints, trainable, keep, cost_limit, max_steps",
+            "'foo' cannot be set. Settings: checkpoints, trainable, keep, resources, cost_limit",
         ),
         ("checkpoint=/x", "Did you mean 'checkpoints'?"),
         ("checkpoints", "'checkpoints' has no value; write checkpoints=VALUE."),

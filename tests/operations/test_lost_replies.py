@@ -139,6 +139,7 @@ def test_worker_claims_with_a_new_token_after_its_unanswered_claim_was_recovered
     enqueued(database, study)
     worker = SimulatedWorker(database, study)
     acquirer = Acquirer(database, study, worker_id=worker.id, lease_s=LEASE_S)
+    acquirer.look()  # reads whether trials ask for resources; the next statement is the claim
     with cut(database, "after"), pytest.raises(StorageUnreachable):
         acquirer.acquire()
     recover_after_expiry(clock, database, study)

@@ -34,6 +34,7 @@ from studydb.store import (
     proposer,
     quotas,
     ranking,
+    resource_classes,
     results,
     rung_listing,
     rungs,
@@ -216,6 +217,34 @@ HOT = {
     "neighbours": (
         lambda txn: rungs.query_neighbours(txn, rung=RUNG, trial_id=5)(),
         "rung_entry_rank",
+    ),
+    "queues of requests": (
+        lambda txn: resource_classes.queues(txn, study_id=1, after_position=QUEUE_START, depth=4),
+        "(?s)(?=.*resource_class_(pkey|1)|.*autoindex_resource_class).*trial_claim",
+    ),
+    "look for what fits": (
+        lambda txn: claims.any_runnable(txn, study_id=1, fits=["", "gpus=1"]),
+        "trial_claim",
+    ),
+    "signs of what fits": (
+        lambda txn: progress.signs(txn, study_id=1, worker_id=1, fits=["", "gpus=1"]),
+        "(?s)(?=.*trial_running)(?=.*trial_backoff).*trial_claim",
+    ),
+    "progress of what fits": (
+        lambda txn: progress.read(txn, study_id=1, fits=["", "gpus=1"]),
+        "(?s)(?=.*trial_paused_by_study)(?=.*trial_backoff).*trial_claim",
+    ),
+    "promotion of what fits": (
+        lambda txn: promotions.read_queues(txn, study_id=1, fits=["", "gpus=1"]),
+        "rung_entry_waiting",
+    ),
+    "underway elsewhere": (
+        lambda txn: txn.all(promotions._UNDERWAY_ELSEWHERE, study=1, elsewhere=["gpus=1"]),
+        "(?s)(?=.*rung_entry_waiting).*trial_claim",
+    ),
+    "devices of an attempt": (
+        lambda txn: attempts.set_devices(txn, lease=LEASE, names=["a"]),
+        "token",
     ),
     "promotion": (lambda txn: promotions.read_queues(txn, study_id=1), "rung_entry_waiting"),
     "underway": (

@@ -554,4 +554,35 @@ LIMIT :limit;
 --           ->  Index Scan using note_trial on note
 --                 Index Cond: ((study_id = $1) AND (trial_id IS NULL))
 
+-- studydb/store/resource_classes.py queues: Read, without locks, the first `depth` positions of
+--   each class after a position of the queue.
+SELECT resource_class.name, resource_class.request, (
+    SELECT study.status = 'RUNNING' AND (study.max_concurrent IS NULL OR study.n_running <
+        study.max_concurrent)
+    FROM study
+    WHERE study.id = resource_class.study_id
+) AS is_open, ARRAY(
+    SELECT CAST(trial.priority AS TEXT) || ':' || CAST(trial.number AS TEXT) AS text
+    FROM trial
+    WHERE trial.study_id = resource_class.study_id
+        AND trial.state = 'PENDING'
+        AND trial.ready
+        AND trial.resource_class = resource_class.name
+        AND (trial.priority, trial.number) > (:after_priority, :after_number)
+    ORDER BY trial.priority, trial.number
+    LIMIT :depth
+) AS positions
+FROM resource_class
+WHERE resource_class.study_id = :study;
+-- Plan:
+--   Index Scan using resource_class_pkey on resource_class
+--     Index Cond: (study_id = $6)
+--     SubPlan 1
+--       ->  Index Scan using study_pkey on study
+--             Index Cond: (id = resource_class.study_id)
+--     SubPlan 2
+--       ->  Limit
+--             ->  Index Only Scan using trial_claim on trial
+--                   Index Cond: ((study_id = resource_class.study_id) AND (resource_class = resource_class.name) AND (ROW(priority, number) > ROW($3, $4)))
+
 COMMIT;

@@ -1,5 +1,5 @@
 -- studydb/operations/claim.py claim: Claim the first PENDING trial of a study. Imported by
---   studydb/lease/acquire.py, studydb/operations/ask.py.
+--   studydb/lease/acquire.py, studydb/operations/ask.py, studydb/operations/claim_fitting.py.
 
 BEGIN;
 

@@ -378,4 +378,29 @@ ORDER BY note.id + 0 DESC
 LIMIT :limit
 OFFSET 0;
 
+-- studydb/store/resource_classes.py queues: Read, without locks, the first `depth` positions of
+--   each class after a position of the queue.
+SELECT resource_class.name, resource_class.request, (
+    SELECT study.status = 'RUNNING' AND (study.max_concurrent IS NULL OR study.n_running <
+        study.max_concurrent)
+    FROM study
+    WHERE study.id = resource_class.study_id
+) AS is_open, (
+    SELECT json_group_array(text)
+    FROM (
+        SELECT CAST(trial.priority AS TEXT) || ':' || CAST(trial.number AS TEXT) AS text
+        FROM trial
+        WHERE trial.study_id = resource_class.study_id
+            AND trial.state = 'PENDING'
+            AND trial.ready = 1
+            AND trial.resource_class = resource_class.name
+            AND (trial.priority, trial.number) > (:after_priority, :after_number)
+        ORDER BY trial.priority, trial.number
+        LIMIT :depth
+        OFFSET 0
+    )
+) AS positions
+FROM resource_class
+WHERE resource_class.study_id = :study;
+
 ROLLBACK;

@@ -18,6 +18,7 @@ class EventKind(StrEnum):
     CHECKPOINTS_SET = "checkpoints set"
     LIMITS_SET = "limits set"
     RETENTION_SET = "retention set"
+    RESOURCES_SET = "resources set"
     ENQUEUED = "enqueued"
     PAUSED = "paused"
     RESUMED = "resumed"

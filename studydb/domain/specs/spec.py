@@ -26,7 +26,7 @@ class Spec:
         kind: The spec's name in calls and in JSON; by default the class's name.
         kind_key: The key of this name in JSON.
         is_bounded: Whether integers must fit into a column of 64 bits.
-        absent: For options that a row may lack: their values then, if not the defaults.
+        absent: The values of options that a row lacks, where they differ from the defaults.
     """
 
     kind: ClassVar[str]

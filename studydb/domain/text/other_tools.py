@@ -80,8 +80,8 @@ _WORDS_BY_TRANSLATION = {
     "stop=[my_rules.TooSlow(limit=3)] of create_study, a subclass of studydb.StopRule": (
         "stopper functionstopper combinedstopper"
     ),
-    "not there yet; start a worker per GPU, as in CUDA_VISIBLE_DEVICES=0 studydb worker …": (
-        "resources gpus resources_per_trial with_resources gpu cpus"
+    "resources={'gpus': 1} of create_study, `--resources gpus=1`": (
+        "gpus resources_per_trial with_resources gpu cpus cpu memory_gb"
     ),
     (
         "space={'lr': studydb.loguniform(1e-4, 1)} of create_study, "

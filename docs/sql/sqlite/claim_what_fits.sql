@@ -1,0 +1,87 @@
+-- studydb/operations/claim_fitting.py claim_fitting: Claim the first PENDING trial of the queue
+--   that fits. Imported by studydb/lease/fitting.py.
+
+BEGIN;
+
+-- studydb/store/resource_classes.py queues: Read, without locks, the first `depth` positions of
+--   each class after a position of the queue.
+SELECT resource_class.name, resource_class.request, (
+    SELECT study.status = 'RUNNING' AND (study.max_concurrent IS NULL OR study.n_running <
+        study.max_concurrent)
+    FROM study
+    WHERE study.id = resource_class.study_id
+) AS is_open, (
+    SELECT json_group_array(text)
+    FROM (
+        SELECT CAST(trial.priority AS TEXT) || ':' || CAST(trial.number AS TEXT) AS text
+        FROM trial
+        WHERE trial.study_id = resource_class.study_id
+            AND trial.state = 'PENDING'
+            AND trial.ready = 1
+            AND trial.resource_class = resource_class.name
+            AND (trial.priority, trial.number) > (:after_priority, :after_number)
+        ORDER BY trial.priority, trial.number
+        LIMIT :depth
+        OFFSET 0
+    )
+) AS positions
+FROM resource_class
+WHERE resource_class.study_id = :study;
+
+ROLLBACK;
+
+BEGIN;
+
+-- studydb/store/single_statement.py claim: Give the first runnable trial (PENDING and ready) of
+--   a study to a worker; start its attempt.
+SELECT trial.id, trial.config IS NOT NULL AS has_config
+FROM trial
+WHERE trial.study_id = :study
+    AND trial.state = 'PENDING'
+    AND trial.ready = 1
+    AND trial.resource_class = :fits
+    AND (SELECT study.status FROM study WHERE study.id = :study) = 'RUNNING'
+    AND (trial.priority, trial.number) > (:after_priority, :after_number)
+ORDER BY trial.priority, trial.number
+LIMIT 1
+OFFSET 0;
+
+-- studydb/store/single_statement.py claim
+UPDATE trial
+SET state='RUNNING',
+    attempt=(trial.attempt + 1),
+    token=:to_token,
+    flush_no=0,
+    worker_id=:to_worker,
+    lease_s=:to_lease_s,
+    lease_expires_at=strftime('%Y-%m-%d %H:%M:%f', :now, (:to_lease_s) || ' seconds'),
+    suspect_at=NULL,
+    started_at=coalesce(trial.started_at, :now)
+WHERE trial.id = :runnable_id
+    AND trial.state = 'PENDING'
+    AND :runnable_has_config = 1
+RETURNING id, uuid, number, priority, bracket, attempt, name, params, config, draw,
+    checkpoint_id, time_total_s, has_tags;
+
+-- studydb/store/single_statement.py claim
+INSERT INTO attempt (trial_id, attempt, study_id, token, worker_id, config, restored_id,
+    start_step, live_through, flush_no, started_at)
+SELECT :main_id, :main_attempt AS main_1, :study_id, :token, :worker_id, CASE WHEN
+    json_type(:main_config) = 'object' THEN :main_config ELSE '{}' END, :main_checkpoint_id AS
+    main_2, coalesce((
+    SELECT checkpoint.step
+    FROM checkpoint
+    WHERE checkpoint.id = :main_checkpoint_id
+), 0) + 1, 4611686018427387904, 0, :now;
+
+-- studydb/store/single_statement.py claim
+UPDATE counter
+SET pending=(counter.pending + :by_pending),
+    running=(counter.running + :by_running),
+    paused=(counter.paused + 0),
+    terminated=(counter.terminated + 0),
+    error=(counter.error + 0)
+WHERE counter.study_id = :study
+    AND counter.shard = :shard_no;
+
+COMMIT;

@@ -1,0 +1,421 @@
+"""What a trial asks for, what a worker offers, and what the trials of one worker use now."""
+
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from math import inf, isfinite
+from typing import Any
+
+from studydb.domain.arguments import count
+from studydb.domain.errors import InvalidSpec
+from studydb.domain.text.names import check_tags
+from studydb.domain.text.suggestions import did_you_mean
+
+CPUS, GPUS, MEMORY_GB = "cpus", "gpus", "memory_gb"
+KNOWN = (CPUS, GPUS, MEMORY_GB)
+"""The resources that every worker has; other names are amounts that people define."""
+
+MOST_NAMES = 16
+"""The most resources that one request or one worker may name."""
+
+MOST_AMOUNT = 1e9
+
+DECIMALS = 6
+"""Amounts are rounded to this many decimals, so that sums of them are exact: 0.1 + 0.2 is 0.3."""
+
+NOTHING = "nothing"
+"""The text of a request for nothing."""
+
+OF_STUDY = ""
+"""The name of what a study asks for its trials; other requests are named by their text."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,39}")
+_OTHER_WORDS = {
+    **dict.fromkeys(("cpu", "num_cpus", "ncpus"), CPUS),
+    **dict.fromkeys(("gpu", "num_gpus", "ngpus", "device", "devices"), GPUS),
+    **dict.fromkeys(("memory", "mem", "ram", "memory_gib", "mem_gb", "ram_gb"), MEMORY_GB),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """
+    A request for resources: what one trial holds while it runs.
+
+    Attributes:
+        gpus: A whole number, or a fraction below 1 for trials that share a GPU.
+        memory_gb: In units of 10^9 bytes.
+        custom: Amounts above 0 by name, such as licences.
+    """
+
+    cpus: float = 0.0
+    gpus: float = 0.0
+    memory_gb: float = 0.0
+    custom: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def amounts(self) -> dict[str, float]:
+        """All amounts above 0 by name: the known resources first, then the custom ones."""
+        known = {name: getattr(self, name) for name in KNOWN}
+        named = known | dict(sorted(self.custom.items()))
+        return {name: amount for name, amount in named.items() if amount}
+
+    def plus(self, other: "Resources") -> "Resources":
+        """Add the amounts of another request."""
+        total = Counter(self.amounts)
+        total.update(other.amounts)
+        amounts = {name: round(amount, DECIMALS) for name, amount in total.items()}
+        known = {name: amounts.pop(name, 0.0) for name in KNOWN}
+        return Resources(**known, custom=amounts)
+
+    def to_json(self) -> dict[str, float]:
+        """Return the amounts as they are stored, by name."""
+        return self.amounts
+
+    def __str__(self) -> str:
+        return amounts_text(self.amounts) or NOTHING
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+
+def amounts_text(amounts: Mapping[str, float]) -> str:
+    """Write amounts by name, as in "cpus=1, gpus=0.5"; an amount without a limit is left out."""
+    finite = {name: amount for name, amount in amounts.items() if isfinite(amount)}
+    return ", ".join(f"{name}={_number_text(amount)}" for name, amount in finite.items())
+
+
+def _number_text(amount: float) -> str:
+    return str(int(amount)) if amount == int(amount) else f"{amount:.{DECIMALS}f}".rstrip("0")
+
+
+def read_resources(name: str, value: Any) -> Resources:
+    """
+    Read a request: a dict such as {"gpus": 1, "licence": 2}, its text "gpus=1, licence=2", or None.
+
+    Args:
+        name: What the errors call the value.
+
+    Raises:
+        InvalidSpec: The value is no request, or an amount is not a number of 0 or more.
+    """
+    if isinstance(value, Resources):
+        value = value.amounts
+    amounts = read_amounts(name, {} if value is None else value)
+    gpus = amounts.get(GPUS, 0.0)
+    if gpus > 1 and gpus != int(gpus):
+        raise InvalidSpec(
+            f"{name} asks for {_number_text(gpus)} gpus; a trial gets whole GPUs, or a part of "
+            "one: give a whole number, or a fraction below 1."
+        )
+    known = {each: amounts.pop(each, 0.0) for each in KNOWN}
+    return Resources(**known, custom={each: amount for each, amount in amounts.items() if amount})
+
+
+def read_require(name: str, value: Any) -> tuple[str, ...]:  # noqa: ARG001  a reader of settings
+    """Read the tags that a study requires of its workers; None means none."""
+    return check_tags(() if value is None else value)
+
+
+def read_resources_or_none(name: str, value: Any) -> Resources | None:
+    """Do the same as `read_resources`; None stays None."""
+    return None if value is None else read_resources(name, value)
+
+
+def read_amounts(name: str, value: Any) -> dict[str, float]:
+    """
+    Read amounts of resources by name, from a mapping or from a text such as "gpus=1, licence=2".
+
+    Raises:
+        InvalidSpec: The value is neither, a name is wrong, or an amount is not 0 or more.
+    """
+    given = _split(name, value) if isinstance(value, str) else value
+    if not isinstance(given, Mapping):
+        raise InvalidSpec(
+            f"{name} is {value!r}; give amounts by name, such as {{'gpus': 1}} or 'gpus=1'."
+        )
+    if len(given) > MOST_NAMES:
+        raise InvalidSpec(f"{name} names {len(given)} resources; at most {MOST_NAMES} are allowed.")
+    return {_checked_name(name, each): _amount(name, each, given[each]) for each in given}
+
+
+def _split(name: str, text: str) -> dict[str, str]:
+    if text.strip() in ("", NOTHING):
+        return {}
+    given: dict[str, str] = {}
+    for part in text.split(","):
+        key, sign, amount = (piece.strip() for piece in part.partition("="))
+        if not (key and sign and amount):
+            raise InvalidSpec(
+                f"{name} is {text!r}, and {part.strip()!r} is not NAME=AMOUNT; write it as "
+                "'gpus=1, licence=2'."
+            )
+        if key in given:
+            raise InvalidSpec(f"{name} gives {key!r} twice; give it once.")
+        given[key] = amount
+    return given
+
+
+def _checked_name(name: str, each: Any) -> str:
+    if not isinstance(each, str) or not _NAME.fullmatch(each):
+        raise InvalidSpec(
+            f"{name} names the resource {each!r}; a name has up to 40 letters, digits, '_', '-' "
+            "and '.', and begins with a letter."
+        )
+    meant = _OTHER_WORDS.get(each.casefold())
+    if meant is None and each.casefold() in KNOWN and each not in KNOWN:
+        meant = each.casefold()
+    if meant is not None:
+        raise InvalidSpec(f"{name} names the resource {each!r}; the name is {meant!r}.")
+    if each == NOTHING:
+        raise InvalidSpec(f"{name} names the resource {each!r}; this word means no resources.")
+    return each
+
+
+def _amount(name: str, each: str, value: Any) -> float:
+    try:
+        amount = inf if isinstance(value, bool) else round(float(value), DECIMALS)
+    except (TypeError, ValueError, OverflowError):
+        amount = inf
+    if not 0 <= amount <= MOST_AMOUNT:  # also refuses NaN
+        raise InvalidSpec(
+            f"{name} gives {each} as {value!r}; it must be a number from 0 to {MOST_AMOUNT:g}."
+        )
+    return amount + 0.0  # no -0.0, which would be another text
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """
+    What a worker offers to its trials, or what of it is free.
+
+    Attributes:
+        cpus, memory_gb: Amounts; infinite where the worker has no limit.
+        cards: Which part of each GPU is offered: 1.0 for a whole card. A fraction of a GPU must fit
+            on one card, and a whole GPU is a card that no other trial uses.
+        custom: Amounts by name. A worker has nothing of a resource that it does not name.
+        tags: Words that studies may require, such as "a100".
+        is_unlimited: Whether every request fits, whatever it names: own loops without a capacity.
+    """
+
+    cpus: float = inf
+    cards: tuple[float, ...] = ()
+    memory_gb: float = inf
+    custom: Mapping[str, float] = field(default_factory=dict)
+    tags: frozenset[str] = frozenset()
+    is_unlimited: bool = False
+
+    @property
+    def gpus(self) -> float:
+        """The sum of the parts of all cards."""
+        return inf if self.is_unlimited else round(sum(self.cards), DECIMALS)
+
+    @property
+    def amounts(self) -> dict[str, float]:
+        """All amounts by name, those of 0 too."""
+        known = {name: getattr(self, name) for name in KNOWN}
+        return known | dict(sorted(self.custom.items()))
+
+    def fits(self, asked: Resources) -> bool:
+        """Tell whether a request fits into these amounts."""
+        return self.is_unlimited or (
+            asked.cpus <= self.cpus
+            and asked.memory_gb <= self.memory_gb
+            and all(amount <= self.custom.get(name, 0.0) for name, amount in asked.custom.items())
+            and self.cards_for(asked.gpus) is not None
+        )
+
+    def cards_for(self, gpus: float) -> tuple[int, ...] | None:
+        """
+        Choose cards for a request: their positions; None if it does not fit.
+
+        A fraction gets the card with the least that is enough, so that whole cards stay free.
+        """
+        if gpus < 1:
+            enough = [(part, at) for at, part in enumerate(self.cards) if part >= gpus]
+            return () if gpus == 0 else (min(enough)[1],) if enough else None
+        whole = [at for at, part in enumerate(self.cards) if part >= 1]
+        return tuple(whole[: int(gpus)]) if len(whole) >= gpus else None
+
+    def lacks(self, required: Iterable[str]) -> list[str]:
+        """Return the tags that a study requires and this worker does not have, in order."""
+        return [] if self.is_unlimited else sorted(set(required) - self.tags)
+
+    def minus(self, asked: Resources) -> "Capacity":
+        """Return what is left beside a trial that holds a request, which must fit."""
+        if self.is_unlimited:
+            return self
+        chosen = self.cards_for(asked.gpus)
+        if chosen is None or not self.fits(asked):
+            raise ValueError(f"{asked} does not fit into {self}")
+        part = min(asked.gpus, 1.0)
+        cards = tuple(
+            round(free - part, DECIMALS) if at in chosen else free
+            for at, free in enumerate(self.cards)
+        )
+        custom = {
+            name: round(amount - asked.custom.get(name, 0.0), DECIMALS)
+            for name, amount in self.custom.items()
+        }
+        return replace(
+            self,
+            cpus=round(self.cpus - asked.cpus, DECIMALS),
+            memory_gb=round(self.memory_gb - asked.memory_gb, DECIMALS),
+            cards=cards,
+            custom=custom,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the worker's row stores; an amount without a limit is left out."""
+        finite = {name: amount for name, amount in self.amounts.items() if isfinite(amount)}
+        more: dict[str, Any] = {"tags": sorted(self.tags)} if self.tags else {}
+        if self.is_unlimited:
+            more["unlimited"] = True
+        return {"amounts": finite, **more}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any] | None) -> "Capacity":
+        """Read what `to_json` has returned; a row without a capacity is of an own loop."""
+        if stored is None or stored.get("unlimited"):
+            return UNLIMITED
+        amounts = dict(stored.get("amounts", {}))
+        return cls(
+            cpus=amounts.pop(CPUS, inf),
+            cards=whole_cards(amounts.pop(GPUS, 0)),
+            memory_gb=amounts.pop(MEMORY_GB, inf),
+            custom=amounts,
+            tags=frozenset(stored.get("tags", ())),
+        )
+
+    def __str__(self) -> str:
+        if self.is_unlimited:
+            return "no limit"
+        shown = {name: amount for name, amount in self.amounts.items() if amount}
+        parts = [amounts_text(shown), *(f"tag {tag}" for tag in sorted(self.tags))]
+        return ", ".join(part for part in parts if part) or NOTHING
+
+
+UNLIMITED = Capacity(is_unlimited=True)
+"""The capacity of own loops, unless they are given one: every request fits."""
+
+
+def whole_cards(n: float) -> tuple[float, ...]:
+    """Return `n` cards of which all is free."""
+    return (1.0,) * int(n)
+
+
+def read_capacity(
+    *,
+    cpus: float | None = None,
+    gpus: int = 0,
+    memory_gb: float | None = None,
+    custom: Mapping[str, Any] | str | None = None,
+    tags: Iterable[str] = (),
+) -> Capacity:
+    """
+    Check what a worker is to offer; None means no limit.
+
+    Raises:
+        InvalidSpec: An amount is not a number of 0 or more, or a custom name is a known one.
+        InvalidName: A tag breaks a rule for tags.
+    """
+    more = read_amounts("--resource", {} if custom is None else custom)
+    if taken := [name for name in KNOWN if name in more]:
+        raise InvalidSpec(
+            f"--resource gives {taken[0]!r}, which has an option: --{taken[0].replace('_', '-')}."
+        )
+    return Capacity(
+        cpus=inf if cpus is None else _amount("--cpus", CPUS, cpus),
+        cards=whole_cards(count("gpus", gpus, least=0)),
+        memory_gb=inf if memory_gb is None else _amount("--memory-gb", MEMORY_GB, memory_gb),
+        custom=more,
+        tags=frozenset(check_tags(tags)),
+    )
+
+
+def nearest_offer(asked: Resources, offers: Iterable[Capacity]) -> Capacity | None:
+    """Return the offer that lacks the fewest resources of a request, the largest of these."""
+    return max(
+        offers,
+        key=lambda one: (-len(_lacking(asked, one)), one.gpus, one.cpus, one.memory_gb),
+        default=None,
+    )
+
+
+def _lacking(asked: Resources, offer: Capacity) -> list[str]:
+    has = offer.amounts
+    return [name for name, amount in asked.amounts.items() if amount > has.get(name, 0.0)]
+
+
+def typing_hint(asked: Resources, offers: Iterable[Capacity]) -> str:
+    """Suggest the name that was meant, if no worker offers a resource of a request's name."""
+    offered = {name for one in offers for name in one.amounts}
+    unknown = [name for name in asked.amounts if name not in offered]
+    return did_you_mean(unknown[0], offered) if unknown else ""
+
+
+class Ledger:
+    """What the trials of one worker hold; its slots share the ledger."""
+
+    def __init__(self, capacity: Capacity) -> None:
+        self.capacity = capacity
+        self._free = capacity
+        self._held: dict[object, tuple[Resources, tuple[int, ...]]] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def free(self) -> Capacity:
+        """What no trial holds."""
+        return self._free
+
+    @property
+    def n_held(self) -> int:
+        """How many trials hold a request, one for nothing too."""
+        return len(self._held)
+
+    def held_by(self, holder: object) -> Resources | None:
+        """Return what a holder holds; None if it holds nothing."""
+        held = self._held.get(holder)
+        return None if held is None else held[0]
+
+    def hold(self, holder: object, asked: Resources) -> bool:
+        """
+        Record that a trial holds a request; False, without a change, if the request does not fit.
+
+        Args:
+            holder: What `release` names.
+        """
+        with self._lock:
+            chosen = self._free.cards_for(asked.gpus)
+            if holder in self._held or not self._free.fits(asked):
+                return False
+            self._held[holder] = asked, chosen or ()
+            self._free = self._free.minus(asked)
+            return True
+
+    def release(self, holder: object) -> None:
+        """Record that a trial holds nothing any more; calling it again changes nothing."""
+        with self._lock:
+            if self._held.pop(holder, None) is not None:
+                self._free = self._left()
+
+    def _left(self) -> Capacity:
+        if self.capacity.is_unlimited:
+            return self.capacity
+        cards, custom = list(self.capacity.cards), dict(self.capacity.custom)
+        cpus, memory_gb = self.capacity.cpus, self.capacity.memory_gb
+        for asked, chosen in self._held.values():
+            cpus, memory_gb = cpus - asked.cpus, memory_gb - asked.memory_gb
+            for at in chosen:
+                cards[at] = round(cards[at] - min(asked.gpus, 1.0), DECIMALS)
+            for name, amount in asked.custom.items():
+                custom[name] = round(custom[name] - amount, DECIMALS)
+        return replace(
+            self.capacity,
+            cpus=round(cpus, DECIMALS),
+            memory_gb=round(memory_gb, DECIMALS),
+            cards=tuple(cards),
+            custom=custom,
+        )

@@ -1,0 +1,172 @@
+"""What fits: the claims of one process in a study whose trials ask for resources."""
+
+import threading
+from collections.abc import Callable
+from math import inf
+from time import monotonic
+
+from studydb.db import Database
+from studydb.domain.class_queues import RESERVE_AFTER_S, ClassQueues
+from studydb.domain.errors import StorageTransient
+from studydb.domain.records import QUEUE_START, Claim, Claimant, QueuePosition, Study
+from studydb.domain.resources import UNLIMITED, Capacity, Ledger, Resources
+from studydb.operations.claim_fitting import claim_fitting, read_queues
+from studydb.operations.reservations import read_classes, reserve
+
+LEARN_S = 5.0
+"""
+How often a process reads whether a study, whose trials asked for nothing so far, has requests now.
+While it has none, claims are the same as without this module.
+"""
+
+RESUME_SCAN_S = 2.0
+"""As in `lease/acquire.py`: how long claims skip the part of the queue that was empty."""
+
+
+NEVER = -inf
+
+
+class Fitting:
+    """
+    Which trials of a study fit, for the slots of one worker or the threads of one own loop.
+
+    In a study with requests, one slot at a time searches for a trial: what is free must not be
+    counted twice. A claim without an answer keeps the turn, because it may hold a trial.
+
+    Attributes:
+        queues: The study's classes and their queues, as this process has read them.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        study: Study,
+        *,
+        worker_id: int,
+        capacity: Capacity = UNLIMITED,
+        free_gpus: Callable[[], float] | None = None,
+        reserve_after_s: float = RESERVE_AFTER_S,
+        clock_s: Callable[[], float] = monotonic,
+    ) -> None:
+        """
+        Prepare to search; nothing is read yet.
+
+        Args:
+            free_gpus: Tells how many GPUs of the host no process holds; see `Devices.free`. None if
+                nobody else uses the GPUs.
+        """
+        self._database, self._study, self._worker_id = database, study, worker_id
+        self._clock_s = clock_s
+        self._learned_s = self._scanned_s = NEVER
+        self._turn, self._learning = threading.Lock(), threading.Lock()
+        self._refused: set[str] = set()
+        self.ledger = Ledger(capacity)
+        self.queues = ClassQueues(
+            self.ledger,
+            free_gpus=free_gpus,
+            reserve_after_s=reserve_after_s,
+            reserve=self._reserve,
+            clock_s=clock_s,
+        )
+
+    @property
+    def shares(self) -> bool:
+        """Whether claims take turns, because what is free must not be counted twice."""
+        return self.is_classed and not self.ledger.capacity.is_unlimited
+
+    @property
+    def is_classed(self) -> bool:
+        """Whether the study or a trial of it asks for resources, as far as this process knows."""
+        return self.queues.is_classed
+
+    def learn(self, *, now: bool = False) -> None:
+        """
+        Read the study's classes if that is due, or `now`.
+
+        Slots that come meanwhile wait: before the first read they would claim as if no trial asked
+        for anything.
+        """
+        with self._learning:
+            if now or self._clock_s() - self._learned_s >= LEARN_S:
+                self.queues.learn(read_classes(self._database, self._study))
+                self._learned_s = self._clock_s()
+
+    def look(self) -> list[str] | None:
+        """
+        Read the queues; return the classes that fit now, or None in a study without classes.
+
+        A look at a study without classes reads nothing here: it sees each trial that waits, and a
+        claim that then finds none reads the classes.
+        """
+        if self._learned_s == NEVER:
+            self.learn()
+        if not self.is_classed:
+            return None
+        if self._turn.acquire(blocking=False):  # else another slot searches, and reads the queues
+            try:
+                read_queues(self._database, self._study, self.queues)
+            finally:
+                self._turn.release()
+        return self.queues.fitting()
+
+    def names(self) -> list[str] | None:
+        """Return the classes that fit now; None in a study without classes."""
+        return self.queues.fitting() if self.is_classed else None
+
+    def take_turn(self, timeout_s: float) -> bool:
+        """Begin a search; False if another slot searches for all of this time."""
+        return self._turn.acquire(timeout=timeout_s)
+
+    def end_turn(self) -> None:
+        """End a search."""
+        self._turn.release()
+
+    def claim(self, claimant: Claimant, *, again: bool) -> Claim | None:
+        """Claim the first trial that fits; the caller has the turn."""
+        now_s = self._clock_s()
+        after_position = self.queues.after_position
+        if now_s - self._scanned_s >= RESUME_SCAN_S:
+            self._scanned_s, after_position = now_s, QUEUE_START
+        return claim_fitting(
+            self._database,
+            self._study,
+            claimant,
+            self.queues,
+            again=again,
+            after_position=after_position,
+        )
+
+    def request_of(self, claim: Claim) -> Resources:
+        """Return what a claimed trial asks for."""
+        known = self.queues.request_of(claim.resource_class)
+        if known is None:
+            self.learn(now=True)
+            known = self.queues.request_of(claim.resource_class)
+        return Resources() if known is None else known
+
+    def hold(self, claim: Claim) -> bool:
+        """Record that a claimed trial uses what it asks for; False if that is not free."""
+        is_held = self.ledger.hold(claim.lease.token, self.request_of(claim))
+        if not is_held:
+            self._refused.add(claim.lease.token)
+        return is_held
+
+    def granted(self, claim: Claim) -> Resources | None:
+        """Return what a trial holds; None if it was claimed while no trial asked for anything."""
+        return self.ledger.held_by(claim.lease.token)
+
+    def is_refused(self, claim: Claim) -> bool:
+        """Whether a claimed trial asks for what is not free: a person has changed its request."""
+        return claim.lease.token in self._refused
+
+    def release(self, claim: Claim) -> None:
+        """Record that a trial uses nothing any more, because its processes have ended."""
+        self.ledger.release(claim.lease.token)
+        self._refused.discard(claim.lease.token)
+
+    def _reserve(self, position: QueuePosition | None) -> bool:
+        number = None if position is None else position.number
+        try:
+            return reserve(self._database, self._study, worker_id=self._worker_id, number=number)
+        except StorageTransient:
+            return position is None  # tried again some seconds later

@@ -1,0 +1,34 @@
+"""Read what a study's trials ask for, and reserve a worker for a trial."""
+
+from studydb.db import Database
+from studydb.domain.records import Study
+from studydb.domain.resources import Resources
+from studydb.store import resource_classes
+
+
+def read_classes(database: Database, study: Study) -> dict[str, Resources]:
+    """Read a study's requests by the names of their classes; empty if no trial asks for any."""
+    with database.begin(write=False, single=True) as txn:
+        return resource_classes.read(txn, study_id=study.id)
+
+
+def reserve(database: Database, study: Study, *, worker_id: int, number: int | None) -> bool:
+    """
+    Store for which trial a worker keeps its resources free.
+
+    The row is for people and for other workers; what binds is in the worker's memory. So the
+    reservation of a dead worker means nothing, and a lost one is made again.
+
+    Args:
+        number: The trial's number; None if the worker is not reserved any more.
+
+    Returns:
+        False if another live worker has reserved itself for the trial.
+    """
+    with database.begin(durable=False) as txn:
+        if number is not None:
+            return resource_classes.reserve(
+                txn, study_id=study.id, worker_id=worker_id, number=number
+            )
+        resource_classes.unreserve(txn, worker_id=worker_id)
+        return True

@@ -1,0 +1,64 @@
+"""Change what trials ask for."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from studydb.db import Database, Txn
+from studydb.db.faults import Duplicate
+from studydb.domain.errors import NotAllowed
+from studydb.domain.life.event_kinds import EventKind
+from studydb.domain.life.states import State
+from studydb.domain.records import Request, Study, TrialRow
+from studydb.domain.resources import Resources
+from studydb.operations.reads import existing_trial
+from studydb.store import events, resource_classes, studies
+
+_WAITING = (State.PENDING, State.PAUSED)
+
+
+def set_resources(
+    database: Database, study: Study, asked: Resources, numbers: Sequence[int], request: Request
+) -> None:
+    """
+    Change what trials ask for, or what the study asks for all trials without their own request.
+
+    A RUNNING trial is refused: its worker has given it what it asked for. The study's request is a
+    single row, so to change it costs the same in a study with a million trials. A RUNNING attempt
+    keeps what it has; the trial's next attempt asks for the new amounts.
+
+    Args:
+        numbers: The trials; none for the study.
+
+    Raises:
+        UnknownTrial: No such trial; nothing was changed.
+        NotAllowed: A trial runs or has ended; nothing was changed.
+        InvalidSpec: The study has 64 different requests already; nothing was changed.
+    """
+    ordered = sorted(set(numbers))
+    data = {"numbers": ordered, "resources": asked.to_json()}
+    with suppress(Duplicate), database.begin() as txn:
+        kind = EventKind.RESOURCES_SET
+        events.append_request(txn, study_id=study.id, kind=kind, request=request, data=data)
+        waiting = [_lock(txn, study, number) for number in ordered]  # lock order: rising ids
+
+        settings = studies.locked_settings(txn, study_id=study.id)
+        if not ordered:
+            resource_classes.set_of_study(txn, study_id=study.id, asked=asked)
+            stored = {**settings, "resources": asked.to_json()}
+            studies.store_settings(txn, study_id=study.id, settings=stored)
+            return
+        name = resource_classes.add(txn, study_id=study.id, asked=asked)
+        resource_classes.move(
+            txn, study_id=study.id, trial_ids=[trial.id for trial in waiting], name=name
+        )
+
+
+def _lock(txn: Txn, study: Study, number: int) -> TrialRow:
+    trial = existing_trial(txn, study, number, lock=True)
+    if trial.state not in _WAITING:
+        raise NotAllowed(
+            f"Trial {number} of {study.name!r} is {trial.state}; what a trial needs can be changed "
+            "while it is PENDING or PAUSED. Pause a trial that runs first: "
+            f"`studydb pause {study.name} {number}`."
+        )
+    return trial

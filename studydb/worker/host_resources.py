@@ -1,0 +1,95 @@
+"""What a worker offers to its trials, and gives to each of them."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from studydb.devices import Devices, MemoryLimits
+from studydb.domain.errors import HostError
+from studydb.domain.resources import Capacity, Resources, read_capacity
+from studydb.worker.cores import available_cores
+from studydb.worker.holdings import Holdings
+from studydb.worker.worker_options import WorkerOptions
+
+GB = 10**9
+TAKE_TRIES, TAKE_PAUSE_S = 10, 0.05
+"""How often a worker tries to lock devices while other workers of the host lock theirs."""
+
+
+class HostResources:
+    """
+    The resources of a worker's host that its trials share.
+
+    Attributes:
+        capacity: What the worker offers.
+    """
+
+    def __init__(self, capacity: Capacity, devices: Devices) -> None:
+        self.capacity, self._devices = capacity, devices
+        self._memory_limits: MemoryLimits | None = None
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, options: WorkerOptions, *, say: Callable[[str], None]) -> "HostResources":
+        """
+        Find what the host has, as far as the options do not say what to offer.
+
+        With `--gpus auto`, a host that cannot lock its devices offers none, and the worker says so.
+
+        Raises:
+            UsageError: An option is wrong, or names a device that does not exist.
+            HostError: Named devices cannot be locked.
+        """
+        try:
+            devices = Devices.of(options.gpus)
+        except HostError as error:
+            if options.gpus != "auto":
+                raise
+            say(f"this worker offers no GPUs: {error}")
+            devices = Devices.of("none")
+        capacity = read_capacity(
+            cpus=available_cores() if options.cpus is None else options.cpus,
+            gpus=len(devices.offered()),
+            memory_gb=memory_gb() if options.memory_gb is None else options.memory_gb,
+            custom=options.resources,
+            tags=options.tags,
+        )
+        return cls(capacity, devices)
+
+    def free_gpus(self) -> float:
+        """Return how many devices no trial of any worker holds; see `Devices.free`."""
+        return self._devices.free()
+
+    def take(self, asked: Resources) -> Holdings | None:
+        """
+        Take the devices and make the memory limit of a trial.
+
+        Returns:
+            None if other workers of this host hold the devices now.
+        """
+        for _ in range(TAKE_TRIES):
+            grant = self._devices.take(asked.gpus)
+            if grant is not None:
+                memory = (
+                    self._limits().limit(int(asked.memory_gb * GB)) if asked.memory_gb else None
+                )
+                return Holdings(grant, memory)
+            time.sleep(TAKE_PAUSE_S)
+        return None
+
+    def _limits(self) -> MemoryLimits:
+        with self._lock:  # a worker without limits stays in its cgroup
+            if self._memory_limits is None:
+                self._memory_limits = MemoryLimits.of_this_process()
+            return self._memory_limits
+
+
+def memory_gb(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> float:
+    """Return the host's memory, or the limit of this container if that is less."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, ValueError):
+        total = min(total, int(limit.read_text(encoding="ascii")))
+    return round(total / GB, 3)

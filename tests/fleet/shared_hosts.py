@@ -1,0 +1,279 @@
+"""Workers of unequal size run trials of several sizes, and some workers are killed meanwhile."""
+
+import itertools
+import json
+import random
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+import studydb
+from fleet.workers import TRAINABLES, Fleet, WorkerProcess
+from studydb.db.schema import attempt, trial, worker
+from studydb.domain.resources import Capacity, Resources, read_capacity, read_resources
+
+LEASE_S = 4.0
+
+SIZES = ((1, 1), (2, 1), (2, 2), (4, 2), (4, 4), (6, 2), (8, 4), (8, 8))
+"""The cpus and gpus that each worker offers; the gpus are an amount of the name "card"."""
+
+WEIGHTS = (8, 8, 8, 3, 1)
+"""How frequent each shape is: two of eight workers fit the last one, and only when empty."""
+
+SHAPES = ("cpus=1", "cpus=2, card=1", "cpus=1, card=0.5", "cpus=4, card=2", "cpus=8")
+
+
+@dataclass(frozen=True)
+class Span:
+    """When a process of a trial ran, as the trial wrote it."""
+
+    worker: str
+    asked: Resources
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Turn:
+    """An attempt, as the database has it; seconds since the study began."""
+
+    number: int
+    asked: str
+    worker_id: int
+    start_s: float
+    end_s: float
+
+
+@dataclass
+class Run:
+    """
+    One run, and what is to hold of it.
+
+    Attributes:
+        capacities: What each worker offers, by its mark.
+        lives: When each worker's row was made, and when its last trial ended.
+        kills_s: When workers were killed.
+    """
+
+    spans: list[Span]
+    turns: list[Turn]
+    capacities: dict[str, Capacity]
+    offers: dict[int, Capacity]
+    lives: dict[int, tuple[float, float]]
+    slots: int
+    reserve_after_s: float
+    kills_s: list[float] = field(default_factory=list)
+
+    def oversubscribed(self) -> list[str]:
+        """Return a line for each moment at which the trials of a worker used more than it has."""
+        wrong: list[str] = []
+        by_worker: dict[str, list[Span]] = defaultdict(list)
+        for span in self.spans:
+            by_worker[span.worker].append(span)
+        for mark, spans in by_worker.items():
+            for moment in sorted({span.start_s for span in spans}):
+                used: Counter[str] = Counter()
+                for span in spans:
+                    if span.start_s <= moment < span.end_s:
+                        used.update(span.asked.amounts)
+                offered = self.capacities[mark].amounts
+                wrong += [
+                    f"{name}: {used[name]} of {offered.get(name, 0)}"
+                    for name in used
+                    if used[name] > offered.get(name, 0) + 1e-6
+                ]
+        return wrong
+
+    @property
+    def longest_s(self) -> float:
+        return max(turn.end_s - turn.start_s for turn in self.turns)
+
+    def waits(self) -> dict[str, float]:
+        """
+        Return, by shape, the longest time for which others passed the first trial of the queue.
+
+        A trial is the first of the queue once all trials with lower numbers have begun. Times in
+        which a worker was killed are left out: its successor must begin to wait anew.
+        """
+        first: dict[int, Turn] = {}
+        for turn in sorted(self.turns, key=lambda each: each.start_s):
+            first.setdefault(turn.number, turn)
+        longest: dict[str, float] = defaultdict(float)
+        head_s = 0.0
+        for number in sorted(first):
+            turn = first[number]
+            is_cut = any(head_s <= kill_s <= turn.start_s for kill_s in self.kills_s)
+            if not is_cut:
+                longest[turn.asked] = max(longest[turn.asked], turn.start_s - head_s)
+            head_s = max(head_s, turn.start_s)
+        return dict(longest)
+
+    def summary(self) -> str:
+        """Return the figures of the run in a line."""
+        waits = {shape: round(wait_s, 2) for shape, wait_s in self.waits().items()}
+        return (
+            f"{len(self.turns)} attempts of {len({turn.number for turn in self.turns})} trials on "
+            f"{len(self.offers)} workers, {len(self.kills_s)} killed; oversubscribed "
+            f"{len(self.oversubscribed())} times; waits {waits}, the longest trial "
+            f"{self.longest_s:.2f} s; slots busy {self.busy_share():.1%}"
+        )
+
+    def busy_share(self) -> float:
+        """
+        Return which part of the slots' time was used, of the time in which a trial fitted.
+
+        A worker that could have been reserved for the first trial of the queue is left out.
+        """
+        busy_s = idle_s = 0.0
+        asked = {text: read_resources("asked", text) for text in SHAPES}
+        for start_s, end_s, running, waiting in self._intervals():
+            head = min(waiting, default=None)
+            for worker_id, offer in self.offers.items():
+                born_s, died_s = self.lives[worker_id]
+                if start_s < born_s or end_s > died_s:
+                    continue
+                mine = [asked[one.asked] for one in running if one.worker_id == worker_id]
+                free = offer
+                for one in mine:
+                    free = free.minus(one) if free.fits(one) else free
+                busy_s += len(mine) * (end_s - start_s)
+                if len(mine) >= self.slots or head is None:
+                    continue
+                of_head = asked[waiting[head]]
+                if offer.fits(of_head) and not free.fits(of_head):
+                    continue  # it may be reserved
+                if any(free.fits(asked[shape]) for shape in set(waiting.values())):
+                    idle_s += end_s - start_s
+        return busy_s / (busy_s + idle_s)
+
+    def _intervals(self) -> Iterator[tuple[float, float, list[Turn], dict[int, str]]]:
+        moments = sorted({s for turn in self.turns for s in (turn.start_s, turn.end_s)})
+        begun: dict[int, float] = {}
+        for turn in self.turns:
+            begun[turn.number] = min(turn.start_s, begun.get(turn.number, turn.start_s))
+        shape = {turn.number: turn.asked for turn in self.turns}
+        for start_s, end_s in itertools.pairwise(moments):
+            running = [turn for turn in self.turns if turn.start_s <= start_s < turn.end_s]
+            waiting = {number: shape[number] for number in begun if begun[number] > start_s}
+            yield start_s, end_s, running, waiting
+
+
+def run(
+    storage: str,
+    folder: Path,
+    *,
+    n_trials: int,
+    sizes: Sequence[tuple[int, int]] = SIZES,
+    seconds: tuple[float, float],
+    kills: int,
+    slots: int = 8,
+    reserve_after_s: float = 5.0,
+    seed: int = 0,
+    timeout_s: float = 600.0,
+) -> Run:
+    """Run `n_trials` trials of all shapes, in a random order, and kill workers now and then."""
+    rng = random.Random(seed)
+    (folder / "held").mkdir(parents=True)
+    study = studydb.create_study(
+        "shared",
+        "sharing:train",
+        space={
+            "folder": str(folder),
+            "asked": studydb.choice(list(SHAPES)),
+            "seconds": studydb.uniform(*seconds),
+        },
+        metric="loss",
+        mode="min",
+        num_trials=n_trials,
+        searcher=None,
+        workdir=TRAINABLES,
+        max_losses=100,
+        storage=storage,
+    )
+    for shape in rng.choices(SHAPES, weights=WEIGHTS, k=n_trials):
+        study.enqueue({"asked": shape}, resources=shape)
+    options = {"lease": LEASE_S, "slots": slots, "reserve_after": reserve_after_s}
+    capacities: dict[str, Capacity] = {}
+    kills_s: list[float] = []
+    with Fleet(storage, "shared", folder, preloaded=True, **options) as fleet:
+
+        def start(size: tuple[int, int]) -> tuple[WorkerProcess, tuple[int, int]]:
+            process = fleet.start(cpus=size[0], resource=f"card={size[1]}", gpus="none")
+            capacities[process.mark] = read_capacity(cpus=size[0], custom={"card": size[1]})
+            return process, size
+
+        team = [start(size) for size in sizes]
+        began_s = time.monotonic()
+        due = [began_s + 3.0 + rng.uniform(2.0, 6.0) * n for n in range(kills)]
+        while not study.progress.is_done:
+            if time.monotonic() - began_s > timeout_s:
+                raise AssertionError(f"{study.counts}\n{fleet.output()[-4000:]}")
+            if due and time.monotonic() > due[0]:
+                due.pop(0)
+                victim = rng.randrange(len(team))
+                kills_s.append(time.time())
+                team[victim][0].end()
+                team[victim] = start(team[victim][1])
+            time.sleep(0.2)
+    facts = {"capacities": capacities, "slots": slots, "reserve_after_s": reserve_after_s}
+    return _collect(storage, folder, kills_s, facts)
+
+
+def _collect(storage: str, folder: Path, kills_s: list[float], facts: dict[str, Any]) -> Run:
+    engine = sa.create_engine(storage.replace("postgresql://", "postgresql+psycopg://"))
+    columns = (worker.c.id, worker.c.resources, worker.c.started_at)
+    with engine.connect() as connection:
+        zero_s = _first_start(connection)
+        turns = list(_turns(connection, zero_s))
+        rows = connection.execute(sa.select(*columns)).all()
+    engine.dispose()
+    last_s: dict[int, float] = defaultdict(float)
+    for turn in turns:
+        last_s[turn.worker_id] = max(last_s[turn.worker_id], turn.end_s)
+    return Run(
+        spans=[span for path in (folder / "held").iterdir() for span in _spans(path)],
+        turns=turns,
+        offers={row.id: Capacity.from_json(row.resources) for row in rows},
+        lives={row.id: (row.started_at.timestamp() - zero_s, last_s[row.id]) for row in rows},
+        kills_s=[moment - zero_s for moment in kills_s],
+        **facts,
+    )
+
+
+def _first_start(connection: Connection) -> float:
+    return connection.execute(sa.select(sa.func.min(attempt.c.started_at))).scalar_one().timestamp()
+
+
+def _turns(connection: Connection, zero_s: float) -> Iterator[Turn]:
+    rows = connection.execute(
+        sa.select(
+            trial.c.number,
+            trial.c.resource_class,
+            attempt.c.worker_id,
+            attempt.c.started_at,
+            attempt.c.ended_at,
+        ).join(attempt, attempt.c.trial_id == trial.c.id)
+    )
+    for row in rows:
+        yield Turn(
+            row.number,
+            row.resource_class,
+            row.worker_id,
+            row.started_at.timestamp() - zero_s,
+            row.ended_at.timestamp() - zero_s,
+        )
+
+
+def _spans(path: Path) -> Iterator[Span]:
+    """Read the lines of one process, which runs one trial or, if it is reused, several."""
+    lines: list[dict[str, Any]] = [json.loads(line) for line in path.read_text().splitlines()]
+    for asked, group in itertools.groupby(lines, key=lambda line: (line["trial"], line["asked"])):
+        times = [line["at"] for line in group]
+        request = read_resources("asked", asked[1])
+        yield Span(path.name.partition("-")[0], request, times[0], times[-1])

@@ -1,0 +1,75 @@
+"""Requests of studies whose trials ask for resources, arranged so that they can be sent again."""
+
+from typing import Any
+
+from harness.arrange import SimulatedWorker, enqueued, new_request, new_study
+from harness.control_requests import Arranged, Call
+from studydb.db import Database
+from studydb.domain.class_queues import ClassQueues
+from studydb.domain.records import Study
+from studydb.domain.resources import Ledger, read_capacity, read_resources
+from studydb.operations.claim_fitting import claim_fitting, read_queues
+from studydb.operations.enqueue import enqueue
+from studydb.operations.record_devices import record_devices
+from studydb.operations.reservations import reserve
+from studydb.operations.set_resources import set_resources
+
+ONE, TWO = read_resources("one", "gpus=1"), read_resources("two", "gpus=2")
+
+
+def with_resources(database: Database, **overrides: Any) -> Study:
+    """A study in which one trial fits no worker with a GPU, and two trials do."""
+    study = new_study(database, **overrides)
+    for asked in (TWO, ONE, None):
+        enqueue(database, study, {"lr": 0.5}, new_request(), resources=asked)
+    return study
+
+
+def _claiming_what_fits(database: Database, **overrides: Any) -> Call:
+    study = with_resources(database, **overrides)
+    claimant = SimulatedWorker(database, study).claimant()
+    queues = ClassQueues(Ledger(read_capacity(gpus=1)))
+    read_queues(database, study, queues)
+
+    def call(over: Database) -> Any:
+        queues.forget()
+        return claim_fitting(over, study, claimant, queues)
+
+    return call
+
+
+def _enqueueing_with_resources(database: Database) -> Call:
+    study, request = new_study(database), new_request()
+    return lambda over: enqueue(over, study, {"lr": 0.5}, request, resources=ONE)
+
+
+def _setting_resources(database: Database) -> Call:
+    study, request = with_resources(database), new_request()
+    return lambda over: set_resources(over, study, TWO, [], request)
+
+
+def _setting_resources_of_trials(database: Database) -> Call:
+    study, request = with_resources(database), new_request()
+    enqueued(database, study)
+    return lambda over: set_resources(over, study, TWO, [1, 2], request)
+
+
+def _reserving(database: Database) -> Call:
+    study = with_resources(database)
+    worker_id = SimulatedWorker(database, study).claimant().worker_id
+    return lambda over: reserve(over, study, worker_id=worker_id, number=0)
+
+
+def _recording_devices(database: Database) -> Call:
+    run = SimulatedWorker(database, new_study(database)).take()
+    return lambda over: record_devices(over, run.lease, ["GPU-a", "GPU-b"])
+
+
+REQUESTS: dict[str, Arranged] = {
+    "claim_what_fits": _claiming_what_fits,
+    "enqueue_with_resources": _enqueueing_with_resources,
+    "set_resources": _setting_resources,
+    "set_resources_of_trials": _setting_resources_of_trials,
+    "reserve": _reserving,
+    "record_devices": _recording_devices,
+}

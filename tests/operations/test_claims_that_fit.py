@@ -1,0 +1,369 @@
+"""Claims, asks and promotions in a study whose trials ask for resources."""
+
+import threading
+from contextlib import closing
+
+import pytest
+from harness import arrange
+from harness.arrange import new_request, new_study
+
+from studydb.db import connect
+from studydb.domain.errors import InvalidSpec, NotAllowed, StorageTransient
+from studydb.domain.life.states import Reason
+from studydb.domain.records import Batch
+from studydb.domain.resources import Capacity, Resources, read_capacity, read_resources
+from studydb.lease import fitting
+from studydb.lease.acquire import Acquirer
+from studydb.lease.fitting import Fitting
+from studydb.operations.enqueue import enqueue
+from studydb.operations.finish import finish
+from studydb.operations.register import register
+from studydb.operations.reservations import read_classes, reserve
+from studydb.operations.set_resources import set_resources
+from studydb.processes import this_process
+from studydb.store import trials
+
+BIG, SMALL = read_resources("big", "gpus=2"), read_resources("small", "gpus=1")
+
+
+class Clock:
+    """A clock that a test sets forward."""
+
+    def __init__(self):
+        self.now_s = 1000.0
+
+    def __call__(self):
+        return self.now_s
+
+
+class Node:
+    """A worker that offers a capacity; `start` claims a trial and holds what it asks for."""
+
+    def __init__(self, database, study, capacity, clock=None, reserve_after_s=60.0):
+        self.database, self.study, self.clock = database, study, clock or Clock()
+        self.id = register(
+            database,
+            study,
+            uuid=arrange.token(),
+            process=this_process(),
+            slots=8,
+            lease_s=arrange.LEASE_S,
+            version="0",
+            capacity=capacity,
+        )
+        self.fitting = Fitting(
+            database,
+            study,
+            worker_id=self.id,
+            capacity=capacity,
+            reserve_after_s=reserve_after_s,
+            clock_s=self.clock,
+        )
+        self.acquirer = self._new_acquirer()
+
+    def _new_acquirer(self):
+        return Acquirer(
+            self.database,
+            self.study,
+            worker_id=self.id,
+            lease_s=arrange.LEASE_S,
+            fitting=self.fitting,
+            clock_s=self.clock,
+        )
+
+    def start(self):
+        self.clock.now_s += 0.1  # the queues are read again
+        self.acquirer = self._new_acquirer()
+        return self.acquirer.acquire()
+
+    def number(self):
+        claim = self.start()
+        return None if claim is None else claim.lease.number
+
+    def end(self, claim):
+        finish(
+            self.database, self.study, lease=claim.lease, outcome=Reason.COMPLETED, batch=Batch(1)
+        )
+        self.fitting.release(claim)
+
+
+@pytest.fixture
+def study(database):
+    return new_study(database, searcher=None, num_trials=100)
+
+
+def put(database, study, *asked):
+    return [
+        enqueue(database, study, {}, new_request(), resources=one and read_resources("r", one))
+        for one in asked
+    ]
+
+
+@pytest.mark.row("A6")
+def test_a_worker_claims_the_first_trial_that_fits(database, study):
+    put(database, study, "gpus=4", "gpus=1", None, "licence=1")
+    node = Node(database, study, read_capacity(gpus=1))
+
+    started = [node.number() for _ in range(3)]
+
+    assert started == [1, 2, None]
+
+
+def test_trials_are_claimed_in_the_order_of_the_queue_whatever_they_ask(database, study):
+    put(database, study, "gpus=1", "gpus=0.5", None, "gpus=1", "cpus=1", "gpus=0.5")
+    node = Node(database, study, read_capacity(cpus=8, gpus=8))
+
+    assert [node.number() for _ in range(7)] == [0, 1, 2, 3, 4, 5, None]
+
+
+def test_a_worker_is_never_given_more_than_it_has(database, study):
+    put(database, study, *["gpus=0.6"] * 3, *["gpus=1"] * 2)
+    node = Node(database, study, read_capacity(gpus=2))
+
+    claims = [node.start() for _ in range(4)]
+
+    assert [claim and claim.lease.number for claim in claims] == [0, 1, None, None]
+    node.end(claims[0])
+    assert node.number() == 2
+    assert node.number() is None
+
+
+def test_priorities_come_before_numbers_across_requests(database, study):
+    for priority, asked in ((5, "gpus=1"), (0, None), (-1, "cpus=1"), (0, "gpus=1")):
+        request = asked and read_resources("r", asked)
+        enqueue(database, study, {}, new_request(), priority=priority, resources=request)
+    node = Node(database, study, read_capacity(cpus=8, gpus=8))
+
+    assert [node.number() for _ in range(4)] == [2, 1, 3, 0]
+
+
+def test_a_study_that_asks_for_nothing_has_no_classes(database):
+    plain = new_study(database)
+
+    assert read_classes(database, plain) == {}
+
+
+def test_a_new_trial_is_not_made_by_a_worker_that_it_does_not_fit(database):
+    greedy = new_study(database, resources=BIG)
+    small, big = (
+        Node(database, greedy, read_capacity(gpus=1)),
+        Node(database, greedy, read_capacity(gpus=2)),
+    )
+
+    assert small.start() is None
+    assert big.number() == 0
+    assert big.start() is None
+
+
+def test_a_worker_makes_new_trials_while_trials_wait_that_do_not_fit(database):
+    mixed = new_study(database, resources=SMALL)
+    put(database, mixed, "gpus=2")
+    node = Node(database, mixed, read_capacity(gpus=1))
+
+    assert node.number() == 1
+
+
+def test_a_trial_that_fits_comes_before_a_new_one(database):
+    mixed = new_study(database, resources=SMALL)
+    put(database, mixed, "gpus=0.5")
+    node = Node(database, mixed, read_capacity(gpus=2))
+    acquirer = node._new_acquirer()
+    acquirer._claims_first = False
+
+    assert acquirer.acquire().lease.number == 0
+
+
+def test_a_worker_learns_that_a_study_has_requests_now(database, study):
+    put(database, study, None)
+    node = Node(database, study, read_capacity(gpus=1))
+    assert node.number() == 0
+
+    put(database, study, "gpus=2", "gpus=1")
+
+    assert node.start() is None  # now it knows
+    assert node.number() == 2
+
+
+def test_an_own_loop_takes_every_trial(database, study):
+    put(database, study, "gpus=4", "licence=9", None)
+    node = Node(database, study, Capacity(is_unlimited=True))
+
+    assert [node.number() for _ in range(4)] == [0, 1, 2, None]
+
+
+def test_the_65th_request_of_a_study_is_refused(database, study):
+    put(database, study, *(f"cpus={n}" for n in range(1, 64)))
+
+    with pytest.raises(InvalidSpec, match="64 different sets"):
+        put(database, study, "cpus=64")
+
+    assert put(database, study, "cpus=63") == [63]
+
+
+def test_what_the_study_asks_changes_for_trials_that_wait(database):
+    greedy = new_study(database, resources=BIG)
+    put(database, greedy, None, "gpus=3")
+    node = Node(database, greedy, read_capacity(gpus=1))
+    assert node.start() is None
+
+    set_resources(database, greedy, SMALL, [], new_request())
+
+    assert node.number() == 0
+    assert read_classes(database, greedy)[""] == SMALL
+
+
+def test_what_a_waiting_trial_asks_can_be_changed(database, study):
+    put(database, study, "gpus=3", "gpus=3")
+
+    set_resources(database, study, SMALL, [1], new_request())
+
+    assert Node(database, study, read_capacity(gpus=1)).number() == 1
+
+
+def test_what_a_running_trial_asks_stays(database, study):
+    put(database, study, "gpus=1", "gpus=1")
+    Node(database, study, read_capacity(gpus=1)).start()
+
+    with pytest.raises(NotAllowed, match="RUNNING"):
+        set_resources(database, study, Resources(), [1, 0], new_request())
+
+    rows = arrange.rows(database, "SELECT resource_class FROM trial")
+    assert set(rows) == {("gpus=1",)}
+
+
+def test_a_passed_trial_reserves_the_worker(database, study):
+    put(database, study, "gpus=1", "gpus=2", *["gpus=1"] * 9)
+    node = Node(database, study, read_capacity(gpus=2), reserve_after_s=60.0)
+    first, second = node.start(), node.start()
+    assert [first.lease.number, second.lease.number] == [0, 2]
+
+    node.clock.now_s += 59
+    node.end(second)
+    third = node.start()
+    node.clock.now_s += 2
+    node.end(third)
+    refused = node.start()
+    node.end(first)
+
+    assert third.lease.number == 3
+    assert refused is None
+    assert node.number() == 1
+
+
+def test_one_worker_is_reserved_for_a_trial(database, study):
+    put(database, study, *["gpus=1"] * 4, "gpus=2", *["gpus=1"] * 9)
+    clock = Clock()
+    nodes = [Node(database, study, read_capacity(gpus=2), clock) for _ in range(2)]
+    claims = [[node.start(), node.start()] for node in nodes]
+    for node, held in zip(nodes, claims, strict=True):
+        node.end(held[0])
+        held[0] = node.start()
+    clock.now_s += 61
+    for node, held in zip(nodes, claims, strict=True):
+        node.end(held[0])
+
+    assert [node.number() for node in nodes] == [None, 7]
+    rows = arrange.rows(database, "SELECT reserved_for FROM worker ORDER BY id")
+    assert rows == [(4,), (None,)]
+
+
+def test_a_reservation_ends_when_its_trial_runs_elsewhere(database, study):
+    put(database, study, "gpus=1", "gpus=2", *["gpus=1"] * 9)
+    node = Node(database, study, read_capacity(gpus=2))
+    node.start()
+    held = node.start()
+    node.clock.now_s += 61
+    node.end(held)
+    assert node.start() is None
+
+    assert Node(database, study, read_capacity(gpus=2)).number() == 1
+
+    assert node.number() == 3
+    assert arrange.rows(database, "SELECT reserved_for FROM worker ORDER BY id")[0] == (None,)
+
+
+def test_a_class_whose_trials_are_locked_does_not_hide_the_others(database, study, storage_url):
+    if not database.features.concurrent_writers:
+        pytest.skip("SQLite has one writer at a time")
+    put(database, study, "gpus=1", "cpus=1")
+    node = Node(database, study, read_capacity(cpus=1, gpus=1))
+
+    with database.begin() as txn:
+        trials.find(txn, study_id=study.id, number=0, lock=True)
+        with closing(connect(storage_url, connections=1)) as other:
+            node.database = node.fitting._database = other
+            assert node.number() == 1
+
+
+def test_the_reservation_of_a_dead_worker_means_nothing(database, study):
+    put(database, study, "gpus=1", "gpus=2", *["gpus=1"] * 9)
+    dead, node = (Node(database, study, read_capacity(gpus=2)) for _ in range(2))
+    assert reserve(database, study, worker_id=dead.id, number=1)
+    arrange.change(database, f"UPDATE worker SET lease_s = 0 WHERE id = {dead.id}")
+    first = node.start()
+    held = node.start()
+    node.clock.now_s += 61
+    node.end(held)
+
+    assert node.start() is None
+    assert first.lease.number == 0
+    assert arrange.rows(database, "SELECT reserved_for FROM worker ORDER BY id")[1] == (1,)
+
+
+def test_slots_of_one_worker_search_in_turn(database, study):
+    put(database, study, "gpus=1", "gpus=1")
+    node = Node(database, study, read_capacity(gpus=1))
+    first, second = node._new_acquirer(), node._new_acquirer()
+    node.fitting.learn(now=True)
+    assert node.fitting.take_turn(0.0)
+
+    assert first.acquire() is None  # another slot searches
+    node.fitting.end_turn()
+    assert first.acquire().lease.number == 0
+    assert second.acquire() is None
+
+
+def test_a_claim_without_an_answer_keeps_the_turn(database, study, monkeypatch):
+    put(database, study, "gpus=1", "gpus=1")
+    node = Node(database, study, read_capacity(gpus=2))
+    node.fitting.learn(now=True)
+    lost, other = node._new_acquirer(), node._new_acquirer()
+    claim_of = node.fitting.claim
+
+    def lose_the_reply(*args, **options):
+        claim_of(*args, **options)
+        raise StorageTransient("the reply was lost")
+
+    monkeypatch.setattr(node.fitting, "claim", lose_the_reply)
+    with pytest.raises(StorageTransient):
+        lost.acquire()
+    monkeypatch.undo()
+
+    assert other.acquire() is None
+    assert lost.acquire().lease.number == 0
+    assert other.acquire().lease.number == 1
+
+
+def test_slots_wait_until_the_first_of_them_has_read_the_requests(database, study, monkeypatch):
+    put(database, study, "gpus=1")
+    node = Node(database, study, read_capacity(gpus=1))
+    is_reading, may_end = threading.Event(), threading.Event()
+
+    def read_slowly(*given):
+        is_reading.set()
+        assert may_end.wait(10.0)
+        return read_classes(*given)
+
+    monkeypatch.setattr(fitting, "read_classes", read_slowly)
+    first = threading.Thread(target=node.fitting.learn)
+    first.start()
+    assert is_reading.wait(10.0)
+    second = threading.Thread(target=node.fitting.learn)
+    second.start()
+    second.join(0.1)
+    assert second.is_alive()
+
+    may_end.set()
+    first.join()
+    second.join()
+    assert node.fitting.is_classed

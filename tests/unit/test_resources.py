@@ -1,0 +1,206 @@
+"""Requests for resources, capacities, the ledger of a worker, and the choice of the next class."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from studydb.domain.class_queues import READ_AGAIN_S, ClassQueues
+from studydb.domain.errors import InvalidName, InvalidSpec
+from studydb.domain.records import QueuePosition
+from studydb.domain.resources import (
+    UNLIMITED,
+    Capacity,
+    Ledger,
+    Resources,
+    nearest_offer,
+    read_capacity,
+    read_resources,
+)
+
+AMOUNTS = st.dictionaries(
+    st.sampled_from(["cpus", "memory_gb", "licence", "tape-drive"]),
+    st.floats(0, 100, allow_nan=False),
+    max_size=4,
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({}, "nothing"),
+        ("nothing", "nothing"),
+        ({"gpus": 0}, "nothing"),
+        ("licence=2,gpus=0.50", "gpus=0.5, licence=2"),
+        ({"memory_gb": 8.0, "cpus": 1}, "cpus=1, memory_gb=8"),
+        ({"cpus": 1 / 3}, "cpus=0.333333"),
+    ],
+)
+def test_a_request_has_one_text(value, text):
+    assert str(read_resources("resources", value)) == text
+    assert str(read_resources("resources", text)) == text
+
+
+@given(AMOUNTS)
+def test_a_request_survives_text_and_json(amounts):
+    asked = read_resources("resources", amounts)
+
+    assert read_resources("resources", str(asked)) == asked
+    assert read_resources("resources", asked.to_json()) == asked
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("gpu=1", "the name is 'gpus'"),
+        ({"CPUS": 1}, "the name is 'cpus'"),
+        ("gpus", "is not NAME=AMOUNT"),
+        ("gpus=1,gpus=2", "twice"),
+        ("gpus=-1", "from 0 to"),
+        ({"gpus": math.nan}, "from 0 to"),
+        ({"gpus": True}, "from 0 to"),
+        ({"licence": "many"}, "from 0 to"),
+        ({"gpus": 1.5}, "whole GPUs"),
+        ({"a b": 1}, "letters, digits"),
+        ({7: 1}, "letters, digits"),
+        ([1], "amounts by name"),
+        ({f"r{n}": 1 for n in range(17)}, "at most 16"),
+    ],
+)
+def test_a_wrong_request_is_refused(value, says):
+    with pytest.raises(InvalidSpec, match=says):
+        read_resources("resources", value)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"cpus": -1}, InvalidSpec),
+        ({"custom": "gpus=1"}, InvalidSpec),
+        ({"custom": "licence"}, InvalidSpec),
+        ({"gpus": -1}, InvalidSpec),
+        ({"tags": [""]}, InvalidName),
+        ({"tags": "a100"}, InvalidName),
+    ],
+)
+def test_a_wrong_capacity_is_refused(options, error):
+    with pytest.raises(error):
+        read_capacity(**options)
+
+
+def test_parts_of_gpus_fit_on_single_cards():
+    two = read_capacity(gpus=2)
+    left = two.minus(read_resources("r", "gpus=0.6")).minus(read_resources("r", "gpus=0.6"))
+
+    assert left.gpus == 0.8
+    assert not left.fits(read_resources("r", "gpus=0.6"))
+    assert left.fits(read_resources("r", "gpus=0.4"))
+    assert not left.fits(read_resources("r", "gpus=1"))
+
+
+def test_a_part_of_a_gpu_leaves_whole_gpus_to_others():
+    left = read_capacity(gpus=2).minus(read_resources("r", "gpus=0.5"))
+
+    assert left.minus(read_resources("r", "gpus=0.5")).fits(read_resources("r", "gpus=1"))
+
+
+def test_what_a_worker_does_not_name_does_not_fit():
+    assert not Capacity().fits(read_resources("r", "licence=1"))
+    assert UNLIMITED.fits(read_resources("r", "licence=1, gpus=99"))
+
+
+def test_a_capacity_survives_json():
+    offered = read_capacity(cpus=4, gpus=2, memory_gb=9.5, custom="licence=3", tags=["b", "a"])
+
+    assert Capacity.from_json(offered.to_json()) == offered
+    assert Capacity.from_json(UNLIMITED.to_json()) == UNLIMITED == Capacity.from_json(None)
+    assert offered.lacks(["a", "c"]) == ["c"]
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.1, 0.2, 0.3, 0.5, 1.0, 2.0]), st.booleans())))
+def test_a_ledger_never_gives_more_than_there_is(steps):
+    ledger, held = Ledger(read_capacity(cpus=3, gpus=2)), []
+    for number, (gpus, is_release) in enumerate(steps):
+        if is_release and held:
+            ledger.release(held.pop(0)[0])
+        asked = Resources(cpus=0.5, gpus=gpus)
+        if ledger.hold(number, asked):
+            held.append((number, asked))
+        assert all(0 <= part <= 1 for part in ledger.free.cards)
+        assert ledger.free.cpus == 3 - 0.5 * len(held) >= 0
+    for number, _ in held:
+        ledger.release(number)
+    assert ledger.free == ledger.capacity
+
+
+def test_a_holder_holds_once():
+    ledger = Ledger(read_capacity(cpus=2))
+
+    assert ledger.hold("a", Resources(cpus=1))
+    assert not ledger.hold("a", Resources(cpus=1))
+    assert ledger.held_by("a") == Resources(cpus=1)
+    ledger.release("a")
+    ledger.release("a")
+    assert ledger.held_by("a") is None
+
+
+def test_the_nearest_offer_lacks_least():
+    small, large = read_capacity(cpus=1, gpus=1), read_capacity(cpus=9)
+
+    assert nearest_offer(Resources(gpus=2, cpus=1), [small, large]) == small
+    assert nearest_offer(Resources(gpus=2), []) is None
+
+
+def queues_of(ledger, classes, **options):
+    """Queues that have read these positions, by request."""
+    queues = ClassQueues(ledger, **options)
+    queues.take_in(
+        {
+            text: (read_resources("r", text), [QueuePosition(0, n) for n in numbers])
+            for text, numbers in classes.items()
+        },
+        depth=3,
+    )
+    return queues
+
+
+def test_the_first_trial_that_fits_is_chosen():
+    queues = queues_of(
+        Ledger(read_capacity(gpus=1)), {"gpus=2": [0], "gpus=1": [4, 5], "nothing": [2]}
+    )
+
+    assert queues.next_claim(()) == ("nothing", (0, 2))
+    assert queues.next_claim({"nothing"}) == ("gpus=1", (0, 4))
+    queues.claimed("gpus=1", QueuePosition(0, 4))
+    queues.emptied("nothing")
+    assert queues.next_claim(()) == ("gpus=1", (0, 5))
+    queues.claimed("gpus=1", QueuePosition(0, 5))
+    assert queues.next_claim(()) is None
+
+
+def test_a_class_that_may_have_more_trials_is_tried_behind_its_last_known_one():
+    queues = queues_of(Ledger(UNLIMITED), {"cpus=1": [1, 2, 3]})
+
+    queues.claimed("cpus=1", QueuePosition(0, 9))
+
+    assert queues.next_claim(()) == ("cpus=1", (0, 10))
+
+
+def test_queues_are_read_again_soon():
+    now_s = 10.0
+    queues = queues_of(Ledger(UNLIMITED), {"cpus=1": [1]}, clock_s=lambda: now_s)
+
+    assert not queues.must_read
+    now_s += 2 * READ_AGAIN_S
+    assert queues.must_read
+
+
+def test_gpus_that_other_workers_hold_do_not_fit():
+    free = 1.0
+    ledger = Ledger(read_capacity(gpus=2))
+    queues = queues_of(ledger, {"gpus=2": [0], "gpus=1": [1]}, free_gpus=lambda: free)
+
+    assert queues.fitting() == ["gpus=1"]
+    free = 0.5
+    assert queues.fitting() == []

@@ -1,0 +1,36 @@
+"""The examples of docs/resources.md run as they are written."""
+
+import re
+import shlex
+
+from harness.documented_code import DOCS, names_defined_in
+
+from studydb.domain.resources import Resources
+
+
+def commands():
+    """The commands on the page, except workers, each as a list of words without `studydb`."""
+    text = (DOCS / "resources.md").read_text()
+    blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    words = [shlex.split(line)[1:] for line in lines]
+    return [line for line in words if line[0] != "worker"]
+
+
+def test_examples_of_the_page_about_resources_run(sqlite_stage, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STUDYDB_STORAGE", sqlite_stage.storage)
+    (tmp_path / "train.py").write_text("def main(config):\n    return 0.5\n")
+
+    study = names_defined_in("resources.md")["study"]
+
+    assert study.status == "FINISHED"
+    assert study.record.resources == Resources(cpus=1, memory_gb=2)
+    create, *others = commands()
+    sqlite_stage.command(*create)
+    for lr in range(9):
+        sqlite_stage.command("enqueue", "big", f"lr=0.{lr + 1}")
+    for words in others:
+        sqlite_stage.command(*words)
+    assert "No live worker fits trial 0" in sqlite_stage.command("status", "big")
+    study.close()

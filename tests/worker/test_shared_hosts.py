@@ -1,0 +1,50 @@
+"""Workers of unequal size are never oversubscribed, and no trial waits for ever."""
+
+import os
+import sys
+
+import pytest
+from fleet import shared_hosts
+from harness import postgres
+
+pytestmark = pytest.mark.timeout(1600)
+
+NIGHTLY = bool(os.environ.get("STUDYDB_NIGHTLY"))
+
+
+@pytest.fixture(scope="module")
+def outcome(crashable_server, tmp_path_factory):
+    """A small fleet; by night 8 workers and 2,000 trials."""
+    options = (
+        {"n_trials": 2000, "seconds": (0.3, 1.2), "kills": 12, "timeout_s": 1500.0}
+        if NIGHTLY
+        else {
+            "n_trials": 60,
+            "seconds": (0.2, 0.8),
+            "kills": 2,
+            "sizes": [(1, 1), (4, 2), (8, 2)],
+            "timeout_s": 120.0,
+            "reserve_after_s": 1.0,
+        }
+    )
+    folder = tmp_path_factory.mktemp("shared")
+    server = crashable_server.url()
+    with postgres.temporary_database(server, template="template") as url:
+        run = shared_hosts.run(url, folder, **options)
+    sys.stdout.write(run.summary())
+    return run
+
+
+def test_no_worker_is_ever_oversubscribed(outcome):
+    assert len({span.worker for span in outcome.spans}) >= 3
+    assert outcome.oversubscribed() == []
+
+
+def test_no_shape_waits_longer_than_a_reservation_and_three_trials(outcome):
+    limit_s = outcome.reserve_after_s + 3 * outcome.longest_s
+
+    assert {shape: s for shape, s in outcome.waits().items() if s > limit_s} == {}
+
+
+def test_slots_are_busy_while_a_trial_fits(outcome):
+    assert outcome.busy_share() >= (0.95 if NIGHTLY else 0.7)

@@ -1,0 +1,107 @@
+"""Whole workers: what they offer, what their trials hold, and which trials they leave."""
+
+from uuid import uuid4
+
+import pytest
+from fleet.workers import eventually
+
+
+@pytest.fixture
+def gpu():
+    """The beginning of names of GPUs that no other test uses: tests share the host's locks."""
+    return f"GPU-{uuid4().hex[:8]}"
+
+
+def seen(stage):
+    path = stage.folder / "seen"
+    return sorted(path.read_text().split()) if path.exists() else []
+
+
+def devices(stage, n):
+    return sorted(
+        name
+        for number in range(n)
+        for one in stage.attempts(number)
+        for name in one.devices or ["none"]
+    )
+
+
+@pytest.mark.row("C10")
+def test_each_trial_sees_a_gpu_of_its_own(stage, gpu):
+    given = {"CUDA_VISIBLE_DEVICES": f"{gpu}-a,{gpu}-b"}
+    stage.create("sharing:look", num_trials=3, resources={"gpus": 1})
+    worker = stage.start(slots=3, environment=given)
+
+    eventually(lambda: len(seen(stage)) == 2)
+    assert seen(stage) == [f"{gpu}-a", f"{gpu}-b"]
+    stage.open_gate(1)
+
+    assert worker.exit_code(60.0) == 0
+    assert set(devices(stage, 3)) == {f"{gpu}-a", f"{gpu}-b"}
+
+
+def test_halves_of_a_gpu_run_together(sqlite_stage, gpu):
+    given = {"CUDA_VISIBLE_DEVICES": gpu}
+    sqlite_stage.create("sharing:look", num_trials=3, resources="gpus=0.5")
+    worker = sqlite_stage.start(slots=3, environment=given)
+
+    eventually(lambda: len(seen(sqlite_stage)) == 2)
+    sqlite_stage.open_gate(1)
+
+    assert worker.exit_code(60.0) == 0
+    assert seen(sqlite_stage) == [gpu] * 3
+
+
+@pytest.mark.row("C10")
+def test_two_workers_of_a_host_share_its_gpus(sqlite_stage, gpu):
+    given = {"CUDA_VISIBLE_DEVICES": f"{gpu}-a,{gpu}-b,{gpu}-c"}
+    sqlite_stage.create("sharing:look", num_trials=6, resources="gpus=1")
+    workers = [sqlite_stage.start(slots=3, environment=given) for _ in range(2)]
+
+    eventually(lambda: len(seen(sqlite_stage)) == 3)
+    assert seen(sqlite_stage) == [f"{gpu}-a", f"{gpu}-b", f"{gpu}-c"]
+    sqlite_stage.open_gate(1)
+
+    assert [worker.exit_code(60.0) for worker in workers] == [0, 0]
+    assert {row.losses for row in map(sqlite_stage.trial, range(6))} == {0}
+
+
+def test_a_worker_without_a_required_tag_does_not_start(sqlite_stage):
+    sqlite_stage.create("sharing:look", require=["a100"])
+
+    worker = sqlite_stage.start()
+
+    assert worker.exit_code(60.0) == 2
+    assert "start it with --tag a100" in " ".join(worker.output().split())
+
+
+def test_a_worker_with_the_tag_runs_the_study(sqlite_stage):
+    sqlite_stage.create("sharing:look", require=["a100"])
+    sqlite_stage.open_gate(1)
+
+    assert sqlite_stage.run(tag="a100") == 0
+
+
+@pytest.mark.row("A6")
+def test_a_worker_leaves_what_does_not_fit_and_status_says_so(sqlite_stage):
+    study = sqlite_stage.create("sharing:look", num_trials=2, searcher=None)
+    study.enqueue({}, resources={"licence": 2, "cpus": 1})
+    study.enqueue({}, resources={"licence": 1})
+    sqlite_stage.open_gate(1)
+    sqlite_stage.start(resource="licence=1", cpus=4)
+
+    eventually(lambda: sqlite_stage.trial(1).state == "TERMINATED")
+
+    text = " ".join(sqlite_stage.command("status", "staged").split())
+    assert sqlite_stage.trial(0).state == "PENDING"
+    assert "No live worker fits trial 0: it asks cpus=1, licence=2, the largest offers" in text
+
+
+@pytest.mark.parametrize("option", [{"cpus": -1}, {"resource": "gpus=1"}, {"tag": " a"}])
+def test_a_wrong_offer_is_refused(sqlite_stage, option):
+    sqlite_stage.create("sharing:look")
+
+    worker = sqlite_stage.start(**option)
+
+    assert worker.exit_code(60.0) == 2
+    assert "Traceback" not in worker.output()
