@@ -66,7 +66,8 @@ class ClassQueues:
     The first trial by priority and number that fits is claimed. While the first trial that fits the
     empty worker does not fit beside the trials that run, smaller trials pass it, for
     `reserve_after_s` at most. Then the worker is reserved: it starts no other trial before that one
-    has started here or elsewhere.
+    has started here or elsewhere. While that trial only waits for GPUs that other workers of the
+    host hold, trials without GPUs start that leave it enough of the rest.
 
     Attributes:
         reserved: The trial that the worker is reserved for; None without one.
@@ -89,7 +90,7 @@ class ClassQueues:
             free_gpus: Tells how many GPUs of the host no other worker uses; a part of one if all
                 are in use. None if only this worker uses them.
             reserve: Publishes for which trial the worker is reserved, or that it is not; False if
-                another worker has reserved itself for the trial.
+                another worker has reserved itself for the trial, or if the answer was lost.
         """
         self.ledger = ledger
         self._known: dict[str, Known] = {}
@@ -99,6 +100,7 @@ class ClassQueues:
         self._read_at_s: float | None = None
         self._blocked: _Blocked | None = None
         self._tried_at_s: float | None = None
+        self._may_be_published = False
         self.reserved: QueuePosition | None = None
         self.after_position = QUEUE_START
 
@@ -118,25 +120,31 @@ class ClassQueues:
         return max(2, MOST_POSITIONS // max(1, len(self._known)))
 
     def learn(self, classes: Mapping[str, Resources]) -> None:
-        """Take in the classes of the study; what is known of their queues stays."""
+        """Take in the classes of the study, which only grow; what is known of queues stays."""
         before = self._known
-        self._known = {
+        self._known = before | {  # a slot that searches may have read a newer class meanwhile
             name: replace(before[name], request=request) if name in before else Known(request)
             for name, request in classes.items()
         }
         self._fitting = None
 
     def take_in(
-        self, queues: Mapping[str, tuple[Resources, list[QueuePosition]]], *, depth: int
+        self, queues: Mapping[str, tuple[Resources, list[QueuePosition] | None]], *, depth: int
     ) -> None:
-        """Take in what a read of the queues has returned."""
+        """
+        Take in what a read of the queues has returned.
+
+        Args:
+            queues: Requests and positions by class; without positions (None), no trial of the study
+                may start at the moment. That does not end the wait of a trial that was passed.
+        """
         self._read_at_s = self._clock_s()
         self._known = {
             name: Known(
                 request,
                 positions[0] if positions else None,
-                deque(positions[1:]),
-                is_cut=len(positions) >= depth,
+                deque(positions[1:] if positions else ()),
+                is_cut=positions is not None and len(positions) >= depth,
             )
             for name, (request, positions) in queues.items()
         }
@@ -144,7 +152,10 @@ class ClassQueues:
         firsts = [one.first for one in self._known.values() if one.first is not None]
         priority, number = min(firsts, default=QUEUE_START)
         self.after_position = QueuePosition(priority, number - 1) if firsts else QUEUE_START
-        self._look_for_blocked()
+        if self._blocked is None:
+            self._withdraw()
+        if all(positions is not None for _, positions in queues.values()):
+            self._look_for_blocked()
 
     def request_of(self, name: str) -> Resources | None:
         """Return the request of a class; None for a class that is not known yet."""
@@ -158,12 +169,8 @@ class ClassQueues:
         cached = self._fitting
         if cached is not None and cached[0] is free and cached[1] == only:
             return cached[2]
-        fits = self._fits_now()
-        names = [
-            name
-            for name, one in known.items()
-            if (only is None or name == only) and fits(one.request)
-        ]
+        may_start = self._may_start(only)
+        names = [name for name, one in known.items() if may_start(name, one.request)]
         if self._free_gpus is None:
             self._fitting = free, only, names
         return names
@@ -181,12 +188,39 @@ class ClassQueues:
         n_gpus = self._free_gpus() if free.cards else 0.0
         return lambda asked: asked.gpus <= n_gpus and free.fits(asked)
 
+    def _may_start(self, only: str | None) -> Callable[[str, Resources], bool]:
+        """
+        Return a function that tells whether a class may start now, by its name and its request.
+
+        Args:
+            only: The class of the trial that the worker is reserved for; None without one.
+        """
+        fits, awaited = self._fits_now(), self._known.get(only) if only is not None else None
+        if awaited is None:
+            return lambda _, asked: fits(asked)
+        spare = self._spare(awaited.request)
+        return lambda name, asked: (
+            fits(asked) and (name == only or (spare is not None and spare.fits(asked)))
+        )
+
+    def _spare(self, awaited: Resources) -> Capacity | None:
+        """
+        Return what other trials may use while the worker is reserved for a trial; None for nothing.
+
+        If this worker's own trials leave enough to that trial, it waits for GPUs that other workers
+        of the host hold, perhaps for days. Trials without GPUs that fit beside it delay nothing.
+        """
+        free = self.ledger.free
+        if free.is_unlimited or not free.fits(awaited):
+            return None
+        return replace(free.minus(awaited), cards=())
+
     def next_claim(self, without: Container[str]) -> tuple[str, QueuePosition] | None:
         """Choose the class of the first trial that fits; None if no class is left."""
         best: QueuePosition | None = None
         chosen = ""
-        known = self._known
-        for name in self.fitting():
+        fitting, known = self.fitting(), self._known
+        for name in fitting:
             first = known[name].first
             if first is not None and (best is None or first < best) and name not in without:
                 best, chosen = first, name
@@ -231,11 +265,14 @@ class ClassQueues:
             return
         if self._tried_at_s is None or now_s - self._tried_at_s >= _RETRY_S:
             self._tried_at_s = now_s
+            self._may_be_published = True  # also if the answer is lost
             if self._reserve(self._blocked.position):
                 self.reserved = self._blocked.position
 
     def _unblock(self) -> None:
-        self._blocked = self._tried_at_s = None
-        if self.reserved is not None:
-            self.reserved = None
-            self._reserve(None)
+        self._blocked = self._tried_at_s = self.reserved = None
+        self._withdraw()
+
+    def _withdraw(self) -> None:
+        if self._may_be_published and self._reserve(None):
+            self._may_be_published = False

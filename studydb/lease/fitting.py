@@ -79,6 +79,11 @@ class Fitting:
         """Whether the study or a trial of it asks for resources, as far as this process knows."""
         return self.queues.is_classed
 
+    @property
+    def is_unused(self) -> bool:
+        """Whether trials ask for resources, and none of them runs in this process."""
+        return self.is_classed and self.ledger.n_held == 0
+
     def learn(self, *, now: bool = False) -> None:
         """
         Read the study's classes if that is due, or `now`.
@@ -169,4 +174,4 @@ class Fitting:
         try:
             return reserve(self._database, self._study, worker_id=self._worker_id, number=number)
         except StorageTransient:
-            return position is None  # tried again some seconds later
+            return False  # tried again some seconds later

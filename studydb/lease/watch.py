@@ -93,7 +93,8 @@ class Watch:
             UnknownStudy: The study was deleted.
         """
         seen = read_signs(self._database, self._study, worker_id=self._worker_id, fits=fits)
-        signs, last, self.request = seen.of_study, self._last, seen.request
+        # A GPU that another worker of the host has given back changes nothing but what fits.
+        signs, last, self.request = (seen.of_study, fits), self._last, seen.request
         if last is None or signs != self._signs or self._renewal.is_over:
             last = self._last = read_progress(self._database, self._study, fits=fits)
             self._signs = signs

@@ -3,7 +3,7 @@
 from studydb.db import Database
 from studydb.domain.records import Study
 from studydb.domain.resources import Resources
-from studydb.store import resource_classes
+from studydb.store import resource_classes, studies
 
 
 def read_classes(database: Database, study: Study) -> dict[str, Resources]:
@@ -27,6 +27,7 @@ def reserve(database: Database, study: Study, *, worker_id: int, number: int | N
     """
     with database.begin(durable=False) as txn:
         if number is not None:
+            studies.lock(txn, study_id=study.id)  # else two workers do not see each other's row
             return resource_classes.reserve(
                 txn, study_id=study.id, worker_id=worker_id, number=number
             )

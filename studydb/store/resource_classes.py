@@ -147,11 +147,11 @@ class ClassQueue(NamedTuple):
     A class, and the first positions of its queue.
 
     Attributes:
-        positions: Ascending; empty if no trial of the class can be claimed.
+        positions: Ascending; None if no trial of the study may start now.
     """
 
     request: Resources
-    positions: list[QueuePosition]
+    positions: list[QueuePosition] | None
 
 
 @dataclass(slots=True)
@@ -181,7 +181,7 @@ def queues(
     """
     Read, without locks, the first `depth` positions of each class after a position of the queue.
 
-    A study that is not RUNNING, or in which `max_concurrent` trials run, has none.
+    A study that is not RUNNING, or in which `max_concurrent` trials run, has no positions: None.
     """
     rows = txn.all(
         _QUEUES,
@@ -193,7 +193,7 @@ def queues(
     return {
         row.name: ClassQueue(
             read_resources("a class", row.request),
-            sorted(map(_read_position, row.positions)) if row.is_open else [],
+            sorted(map(_read_position, row.positions)) if row.is_open else None,
         )
         for row in rows
     }

@@ -34,9 +34,20 @@ class Notices:
             self._best_due_s = time.monotonic() + BEST_EVERY_S
             return True
 
-    def nothing_claimed(self, progress: StudyProgress) -> None:
-        """Print why nothing was claimed, unless the last line was the same."""
+    def nothing_claimed(self, progress: StudyProgress, *, is_too_small: bool = False) -> None:
+        """
+        Print why nothing was claimed, unless the last line was the same.
+
+        Args:
+            is_too_small: Whether trials ask for resources, and this worker runs none of them. Then
+                those that wait probably ask for more than the worker has.
+        """
         why = self._why(progress)
+        if why is None and is_too_small and not progress.can_claim:
+            why = (
+                "waiting: no trial can start on this worker now; "
+                f"`studydb status {shlex.quote(self._name)}` says what trials ask for"
+            )
         with self._lock:
             if why is None or why == self._last:
                 return

@@ -191,7 +191,9 @@ class Slot(threading.Thread):
             return Sight.NOTHING
         if progress.is_done and not self._equipment.options.wait:
             return Sight.END
-        self._equipment.notices.nothing_claimed(progress)
+        self._equipment.notices.nothing_claimed(
+            progress, is_too_small=self._equipment.fitting.is_unused
+        )
         self._saw_work = progress.can_claim
         return Sight.WORK if progress.can_claim else Sight.NOTHING
 

@@ -11,17 +11,18 @@ from studydb.db import connect
 from studydb.domain.errors import InvalidSpec, NotAllowed, StorageTransient
 from studydb.domain.life.states import Reason
 from studydb.domain.records import Batch
-from studydb.domain.resources import Capacity, Resources, read_capacity, read_resources
+from studydb.domain.resources import OF_STUDY, Capacity, Resources, read_capacity, read_resources
 from studydb.lease import fitting
 from studydb.lease.acquire import Acquirer
 from studydb.lease.fitting import Fitting
+from studydb.lease.watch import Watch
 from studydb.operations.enqueue import enqueue
 from studydb.operations.finish import finish
 from studydb.operations.register import register
 from studydb.operations.reservations import read_classes, reserve
 from studydb.operations.set_resources import set_resources
 from studydb.processes import this_process
-from studydb.store import trials
+from studydb.store import resource_classes, studies, trials
 
 BIG, SMALL = read_resources("big", "gpus=2"), read_resources("small", "gpus=1")
 
@@ -267,6 +268,48 @@ def test_one_worker_is_reserved_for_a_trial(database, study):
     assert rows == [(4,), (None,)]
 
 
+def test_a_full_study_does_not_end_the_wait_of_a_passed_trial(database):
+    study = new_study(database, num_trials=11, max_concurrent=2)
+    put(database, study, "gpus=1", "gpus=2", *["gpus=1"] * 9)
+    node = Node(database, study, read_capacity(gpus=2), reserve_after_s=60.0)
+    first, second = node.start(), node.start()
+    node.end(second)
+    third = node.start()
+
+    for _ in range(7):
+        node.clock.now_s += 10
+        assert node.number() is None  # the study is full
+        node.acquirer.look()
+    node.end(third)
+
+    assert node.number() is None
+    node.end(first)
+    assert node.number() == 1
+
+
+def test_workers_that_reserve_at_once_do_not_both_reserve(database, study, storage_url):
+    if not database.features.concurrent_writers:
+        pytest.skip("SQLite has one writer at a time")
+    put(database, study, "gpus=2")
+    first, second = (Node(database, study, read_capacity(gpus=2)) for _ in range(2))
+    answers = []
+
+    with closing(connect(storage_url, connections=1)) as other:
+
+        def reserve_too():
+            answers.append(reserve(other, study, worker_id=second.id, number=0))
+
+        rival = threading.Thread(target=reserve_too)
+        with database.begin() as txn:
+            studies.lock(txn, study_id=study.id)
+            assert resource_classes.reserve(txn, study_id=study.id, worker_id=first.id, number=0)
+            rival.start()
+            rival.join(0.3)
+        rival.join()
+
+    assert answers == [False]
+
+
 def test_a_reservation_ends_when_its_trial_runs_elsewhere(database, study):
     put(database, study, "gpus=1", "gpus=2", *["gpus=1"] * 9)
     node = Node(database, study, read_capacity(gpus=2))
@@ -308,6 +351,15 @@ def test_the_reservation_of_a_dead_worker_means_nothing(database, study):
     assert node.start() is None
     assert first.lease.number == 0
     assert arrange.rows(database, "SELECT reserved_for FROM worker ORDER BY id")[1] == (1,)
+
+
+def test_what_fits_now_is_seen_though_the_study_has_not_changed(database):
+    study = new_study(database, num_trials=1)
+    watch = Watch(database, study)
+    for _ in range(3):
+        assert not watch.read(fits=[]).can_claim
+
+    assert watch.read(fits=[OF_STUDY]).can_claim
 
 
 def test_slots_of_one_worker_search_in_turn(database, study):

@@ -187,6 +187,72 @@ def test_a_class_that_may_have_more_trials_is_tried_behind_its_last_known_one():
     assert queues.next_claim(()) == ("cpus=1", (0, 10))
 
 
+def test_a_class_that_an_older_read_did_not_have_is_kept():
+    queues = queues_of(Ledger(UNLIMITED), {"cpus=1": [1], "cpus=2": [2]})
+
+    queues.learn({"cpus=1": Resources(cpus=1)})
+    queues.emptied("cpus=2")
+
+    assert queues.next_claim(()) == ("cpus=1", (0, 1))
+
+
+def waiting_for_gpus(reserve=lambda _: True):
+    """Queues of a worker that is reserved for a trial; another worker holds one of the GPUs."""
+    now_s = iter(range(0, 1000, 10))
+    positions = {"cpus=3, gpus=2": [0], "gpus=1": [1], "cpus=2": [2], "cpus=1": [3]}
+    queues = ClassQueues(
+        Ledger(read_capacity(cpus=4, gpus=2)),
+        free_gpus=lambda: 1.0,
+        reserve_after_s=5.0,
+        reserve=reserve,
+        clock_s=lambda: float(next(now_s)),
+    )
+    read = {
+        text: (read_resources("r", text), [QueuePosition(0, n) for n in numbers])
+        for text, numbers in positions.items()
+    }
+    for _ in range(2):
+        queues.take_in(read, depth=3)
+    return queues, read
+
+
+def test_trials_without_gpus_start_beside_one_that_waits_for_gpus_of_others():
+    queues, _ = waiting_for_gpus()
+
+    assert queues.reserved == (0, 0)
+    assert queues.fitting() == ["cpus=1"]
+
+
+def test_a_reservation_is_withdrawn_until_the_database_has_answered():
+    answers, asked = [True, False, True], []
+
+    def reserve(position):
+        asked.append(position)
+        return answers.pop(0)
+
+    queues, read = waiting_for_gpus(reserve)
+    del read["cpus=3, gpus=2"]
+    for _ in range(3):
+        queues.take_in(read, depth=3)
+
+    assert asked == [(0, 0), None, None]
+
+
+def test_a_reservation_without_an_answer_is_withdrawn():
+    answers, asked = [False, True], []
+
+    def reserve(position):
+        asked.append(position)
+        return answers.pop(0)
+
+    queues, read = waiting_for_gpus(reserve)
+    del read["cpus=3, gpus=2"]
+    for _ in range(2):
+        queues.take_in(read, depth=3)
+
+    assert asked == [(0, 0), None]
+
+
 def test_queues_are_read_again_soon():
     now_s = 10.0
     queues = queues_of(Ledger(UNLIMITED), {"cpus=1": [1]}, clock_s=lambda: now_s)

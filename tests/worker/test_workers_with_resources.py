@@ -88,9 +88,10 @@ def test_a_worker_leaves_what_does_not_fit_and_status_says_so(sqlite_stage):
     study.enqueue({}, resources={"licence": 2, "cpus": 1})
     study.enqueue({}, resources={"licence": 1})
     sqlite_stage.open_gate(1)
-    sqlite_stage.start(resource="licence=1", cpus=4)
+    worker = sqlite_stage.start(resource="licence=1", cpus=4)
 
     eventually(lambda: sqlite_stage.trial(1).state == "TERMINATED")
+    eventually(lambda: "no trial can start on this worker now" in worker.output())
 
     text = " ".join(sqlite_stage.command("status", "staged").split())
     assert sqlite_stage.trial(0).state == "PENDING"
