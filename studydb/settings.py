@@ -125,7 +125,7 @@ def expanded(path: str | os.PathLike[str]) -> Path:
         return Path(path).expanduser()
     except RuntimeError as cause:
         raise UsageError(
-            f"{os.fspath(path)!r} cannot be found: the home directory is unknown. Set HOME, or "
+            f"{os.fspath(path)!r} cannot be found: that home directory is unknown. Set HOME, or "
             "write the path without '~'."
         ) from cause
 

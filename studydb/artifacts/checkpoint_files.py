@@ -84,7 +84,7 @@ def fetch(restore: Restore, *, target: Path, cache: RestoreCache | None = None) 
     store = _store_of(restore)
     path = store.get_directory(restore.url, digest=restore.digest, target=target)
     if cache is not None and store.is_remote:
-        cache.add_directory(restore.digest, restore.size_bytes, path)
+        cache.add_directory(restore.digest, restore.size_bytes, path, url=restore.url)
     return Restored(restore.step, path=path)
 
 
@@ -209,7 +209,7 @@ def _fill(cache: RestoreCache, prepared: bytes | Path, stored: Stored) -> None:
     if isinstance(prepared, bytes):
         cache.add_bytes(stored.digest, prepared)
     else:
-        cache.add_directory(stored.digest, stored.size_bytes, prepared)
+        cache.add_directory(stored.digest, stored.size_bytes, prepared, url=stored.url)
 
 
 def prepare(checkpoint: CheckpointLike) -> bytes | Path:

@@ -104,6 +104,11 @@ def _resolve(entry: Path, root: Path, real_root: Path) -> Path:
     return target
 
 
+def has_links(root: Path) -> bool:
+    """Whether a directory contains symbolic links."""
+    return any(path.is_symlink() for path in root.rglob("*"))
+
+
 def copy(tree: Tree, target: Path, *, durable: bool) -> tuple[str, int]:
     """
     Copy a directory to `target`, which must not exist; each file is read once.

@@ -64,7 +64,7 @@ class CheckpointSaves:
         """
         Copy a checkpoint, and send the copy from a thread, which reports the outcome to the worker.
 
-        If this host has no room for the copy, the checkpoint is sent while the trial waits.
+        If the copy fails, the checkpoint is sent while the trial waits.
 
         Args:
             is_given: Whether the directory may be moved instead of copied.
@@ -82,7 +82,7 @@ class CheckpointSaves:
             return
         try:
             copy = self._taken(prepared, is_given=is_given)
-        except (OSError, shutil.Error):
+        except (OSError, CheckpointError):  # without room, or changed since it was checked
             self._send(prepared, step, upload)
             return
         self._thread = threading.Thread(
@@ -97,12 +97,16 @@ class CheckpointSaves:
         return upload
 
     def _taken(self, prepared: bytes | Path, *, is_given: bool) -> bytes | Path:
-        """Copy a directory: a hard link would show what the user's code writes to it later."""
+        """
+        Copy a directory: a hard link would show what the user's code writes to it later.
+
+        A given directory is moved, unless it has links: they may name their targets by its path.
+        """
         if isinstance(prepared, bytes):
             return prepared
         copy = self._scratch / "upload"
         try:
-            if is_given:
+            if is_given and not tree.has_links(prepared):
                 return prepared.rename(copy)
             tree.take_copy(prepared, copy)
         except BaseException:

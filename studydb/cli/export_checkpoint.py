@@ -14,6 +14,7 @@ from studydb.domain.failures import failure_of
 from studydb.domain.objective import Objective
 from studydb.domain.records import CheckpointKind
 from studydb.domain.text.display import printed, visible
+from studydb.settings import expanded
 
 if TYPE_CHECKING:
     from studydb.study.frozen_trial import Checkpoint, FrozenTrial
@@ -91,7 +92,7 @@ def export_model(
     """
     from studydb.study.exporting import export_model as write_model
 
-    target, workdir = Path(places[-1]).expanduser().absolute(), Path.cwd()
+    target, workdir = expanded(places[-1]).absolute(), Path.cwd()
     with opened_study(storage, name) as study:
         trial, checkpoint = _picked(ctx, study, places, step=step, best=best)
         stores = study.database.locations.checkpoint_stores(study.record)

@@ -264,7 +264,12 @@ class ListedCheckpoint(NamedTuple):
 
 
 class CheckpointSizes(NamedTuple):
-    """How many kept checkpoints the workers of a host have saved, and their bytes together."""
+    """
+    How many kept checkpoints the workers of a host have saved, and their bytes together.
+
+    Attributes:
+        host: None for those that people have uploaded, and if the worker's row is missing.
+    """
 
     host: str | None
     n: int

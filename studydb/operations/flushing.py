@@ -7,7 +7,7 @@ are dropped. A result with `is_last` ends the trial as COMPLETED, whatever the s
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from operator import attrgetter
@@ -55,6 +55,8 @@ class Flushed:
             None if there is none.
         why: The words of the study's custom scheduler on why it stops or pauses the trial at the
             last stored step; None without words.
+        resources: What the trial asks for from its next attempt on, if the custom scheduler changes
+            that with the verdict; else None.
     """
 
     held: Held
@@ -66,6 +68,7 @@ class Flushed:
     ruled: RuleDecision | None = None
     undecided: tuple[int, Undecided] | None = None
     why: str | None = None
+    resources: Mapping[str, float] | None = None
 
 
 def unchanged(held: Held) -> Flushed:
@@ -206,6 +209,7 @@ def _judge_batch(
         ruled=ruled,
         undecided=judged.undecided,
         why=judged.why,
+        resources=judged.resources,
     )
 
 
@@ -214,6 +218,7 @@ class _Judged(NamedTuple):
     verdict: Verdict | None
     undecided: tuple[int, Undecided] | None
     why: str | None = None
+    resources: Mapping[str, float] | None = None
 
 
 def _judge(
@@ -227,7 +232,7 @@ def _judge(
     due: AbstractSet[int],
 ) -> _Judged:
     recent = _recent_results(txn, study, lease)
-    undecided = why = None
+    undecided = why = asked = None
     for position, result in enumerate(batch.results, 1):
         recent.append(result)
         n_results = summary.n_results + position
@@ -243,9 +248,10 @@ def _judge(
                 undecided = undecided or (result.step, decision)
             else:
                 verdict = _enter(txn, view, decision, lease=lease, result=result) or verdict
-                why = decision.why if decision.verdict is not None else None
+                if decision.verdict is not None:
+                    why, asked = decision.why, decision.resources
         if verdict is not None:
-            return _Judged(batch.results[:position], verdict, undecided, why)
+            return _Judged(batch.results[:position], verdict, undecided, why, asked)
     return _Judged(batch.results, None, undecided)
 
 

@@ -6,13 +6,16 @@ in the transaction that stores the results, if the attempt still holds its trial
 """
 
 from studydb.db import Database, Txn
+from studydb.domain.deciding import Undecided
+from studydb.domain.errors import InvalidSpec
 from studydb.domain.life.decisions import DecidedBy
 from studydb.domain.life.event_kinds import Actor, EventKind
 from studydb.domain.metrics import Result
 from studydb.domain.records import Lease, Study
+from studydb.domain.resources import read_resources
 from studydb.operations.flushing import Flushed
 from studydb.operations.guard import pause_after_rule, pause_after_scheduler
-from studydb.store import events, results
+from studydb.store import events, resource_classes, results, studies
 
 
 def live_results(database: Database, *, lease: Lease, before: int, limit: int) -> list[Result]:
@@ -35,9 +38,10 @@ def live_results(database: Database, *, lease: Lease, before: int, limit: int) -
 
 def carry_out(txn: Txn, study: Study, flushed: Flushed, *, lease: Lease) -> None:
     """
-    Record why the user's code has ended a trial; pause the study if the code did not decide.
+    Carry out what the user's code has decided besides the verdict.
 
-    This may lock the study's row.
+    Record why it has ended the trial, and what the trial asks for from now on; pause the study if
+    the code did not decide. This may lock the study's row.
     """
     if flushed.undecided is not None:
         step, undecided = flushed.undecided
@@ -46,6 +50,8 @@ def carry_out(txn: Txn, study: Study, flushed: Flushed, *, lease: Lease) -> None
         data = {"step": flushed.stored[-1].step, "why": flushed.why}
         kind, actor = EventKind.JUDGED, Actor.SCHEDULER
         events.append(txn, study_id=study.id, lease=lease, kind=kind, actor=actor, data=data)
+    if flushed.resources is not None:
+        _change_resources(txn, study, flushed, lease=lease)
     ruled = flushed.ruled
     if ruled is None:
         return
@@ -57,3 +63,23 @@ def carry_out(txn: Txn, study: Study, flushed: Flushed, *, lease: Lease) -> None
         events.append(txn, study_id=study.id, lease=lease, kind=kind, actor=actor, data=met)
     if ruled.failure is not None and ruled.failure.step <= last:
         pause_after_rule(txn, study, lease=lease, failure=ruled.failure)
+
+
+def _change_resources(txn: Txn, study: Study, flushed: Flushed, *, lease: Lease) -> None:
+    """
+    Store what a trial that pauses asks for from its next attempt on.
+
+    The study pauses itself, and the trial keeps its request, if the study has 64 others already.
+    """
+    step, asked = flushed.stored[-1].step, read_resources("resources", flushed.resources)
+    studies.locked_settings(txn, study_id=study.id)
+    try:
+        name = resource_classes.add(txn, study_id=study.id, asked=asked)
+    except InvalidSpec as error:
+        why = f"{study.scheduler} has changed the resources of the trial. {error}"
+        pause_after_scheduler(txn, study, Undecided(why), lease=lease, step=step)
+        return
+    resource_classes.move_of_attempt(txn, lease=lease, name=name)
+    data = {"numbers": [lease.number], "resources": asked.to_json()}
+    kind, actor = EventKind.RESOURCES_SET, Actor.SCHEDULER
+    events.append(txn, study_id=study.id, lease=lease, kind=kind, actor=actor, data=data)

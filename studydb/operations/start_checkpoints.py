@@ -94,7 +94,7 @@ def begin_from(
         source: What `lock_source` returned.
 
     Raises:
-        NotFound: The uploaded bytes were deleted, because the upload took longer than a day.
+        NotFound: The upload took longer than a day, so its bytes are deleted.
     """
     if isinstance(start, Uploaded):
         _insert_uploaded(txn, study, start, trial_id=trial_id)
@@ -120,9 +120,9 @@ def _insert_uploaded(txn: Txn, study: Study, start: Uploaded, *, trial_id: int) 
     new = checkpoints.insert_of(
         txn, study_id=study.id, trial_id=trial_id, attempt=0, what=what, data=start.data
     )
-    if start.data is None and not uploads.end(txn, uuid=what.uuid):
+    if start.data is None and not uploads.end_of_person(txn, uuid=what.uuid):
         raise NotFound(
-            "The uploaded checkpoint was deleted, because its upload took longer than a day. "
+            "The uploaded checkpoint is deleted, because its upload took longer than a day. "
             "Enqueue the trial again."
         )
     if new.is_counted:

@@ -46,7 +46,8 @@ def abandoned_uploads(
     """
     Find uploads whose attempts have ended; an ended attempt never records a checkpoint.
 
-    An upload of a person counts as abandoned after a day, if no trial was enqueued with it.
+    An upload of a person counts as abandoned after 25 hours, if no trial was enqueued with it;
+    after a day, no trial can be.
 
     A process that has lost its trial without noticing may still write. When its worker notices, it
     deletes what the process has written.

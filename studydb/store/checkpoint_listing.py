@@ -65,7 +65,7 @@ _SIZES = Prepared(
         sa.cast(sa.func.sum(checkpoint.c.size_bytes), sa.BigInteger).label("size_bytes"),
     )
     .select_from(checkpoint)
-    .join(
+    .outerjoin(  # an uploaded checkpoint is of no attempt
         attempt,
         sa.and_(
             attempt.c.trial_id == checkpoint.c.trial_id, attempt.c.attempt == checkpoint.c.attempt

@@ -19,7 +19,7 @@ from studydb.db.dialect import after, is_listed, now, texts_of
 from studydb.db.schema import by_id, in_state, is_still, study, trial, worker
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.life.states import State, Status
-from studydb.domain.records import QueuePosition
+from studydb.domain.records import Lease, QueuePosition
 from studydb.domain.resources import OF_STUDY, Capacity, Resources, read_resources
 from studydb.store.studies import HAS_ROOM
 
@@ -135,6 +135,11 @@ _MOVE = Prepared(
     .values(resource_class=sa.bindparam("to_class"))
     .returning(trial.c.id)
 )
+_MOVE_OF_ATTEMPT = Prepared(
+    sa.update(trial)
+    .where(trial.c.id == sa.bindparam("trial"), trial.c.attempt == sa.bindparam("of_attempt"))
+    .values(resource_class=sa.bindparam("to_class"))
+)
 
 
 class ClassQueue(NamedTuple):
@@ -234,6 +239,11 @@ def _insert(txn: Txn, study_id: int, name: str, asked: Resources) -> None:
 def move(txn: Txn, *, study_id: int, trial_ids: list[int], name: str) -> int:
     """Put PENDING and PAUSED trials, which the caller has locked, into a class; count them."""
     return txn.count(_MOVE, study=study_id, ids=trial_ids, to_class=name)
+
+
+def move_of_attempt(txn: Txn, *, lease: Lease, name: str) -> None:
+    """Put a trial into a class; the caller has checked the attempt's lease, or has ended it."""
+    txn.run(_MOVE_OF_ATTEMPT, trial=lease.trial_id, of_attempt=lease.attempt, to_class=name)
 
 
 def capacities(txn: Txn, *, study_id: int) -> list[Capacity]:

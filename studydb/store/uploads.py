@@ -15,7 +15,13 @@ from studydb.domain.records import AbandonedUpload, Lease
 from studydb.store.leases import FENCE, fence_binds
 
 PATIENCE_S = 86_400.0
-"""An upload of a person has no lease: after this time, the process is taken for dead."""
+"""An upload of a person has no lease: after this time, no trial is enqueued with it any more."""
+
+COMMIT_S = 3_600.0
+"""
+How much later its bytes are deleted. An `enqueue` that has taken the upload in time may commit
+later, and until then its checkpoint is visible to nobody.
+"""
 
 MOST = 100
 """The most uploads that one look finds."""
@@ -50,10 +56,19 @@ _END = Prepared(
     sa.delete(upload).where(upload.c.uuid == sa.bindparam("uuid")).returning(upload.c.id)
 )
 
+_END_OF_PERSON = Prepared(
+    sa.delete(upload)
+    .where(
+        upload.c.uuid == sa.bindparam("uuid"),
+        after(upload.c.started_at, sa.literal(PATIENCE_S, sa.Double)) > now(),
+    )
+    .returning(upload.c.id)
+)
+
 _is_of_ended_attempt = after(attempt.c.ended_at, sa.bindparam("settled_s", type_=sa.Float)) <= now()
 _is_of_dead_person = sa.and_(
     upload.c.trial_id == 0,
-    after(upload.c.started_at, sa.literal(PATIENCE_S, sa.Double)) <= now(),
+    after(upload.c.started_at, sa.literal(PATIENCE_S + COMMIT_S, sa.Double)) <= now(),
     ~sa.exists().where(checkpoint.c.uuid == upload.c.uuid),
 )
 _ABANDONED = Prepared(
@@ -101,20 +116,25 @@ def insert_of_person(txn: Txn, *, study_id: int, uuid: str, url: str) -> None:
     txn.run(_INSERT_OF_PERSON, study_id=study_id, uuid=uuid, url=url)
 
 
-def end(txn: Txn, *, uuid: str) -> bool:
+def end(txn: Txn, *, uuid: str) -> None:
+    """Delete the row of an upload whose checkpoint's row this transaction inserts."""
+    txn.run(_END, uuid=uuid)
+
+
+def end_of_person(txn: Txn, *, uuid: str) -> bool:
     """
-    Delete the row of an upload whose checkpoint's row this transaction inserts.
+    Delete the row of a person's upload whose checkpoint's row this transaction inserts.
 
     Returns:
-        False if the row was deleted, and with it the bytes.
+        False if the upload began more than a day ago: its bytes were deleted, or soon are.
     """
-    return txn.count(_END, uuid=uuid) == 1
+    return txn.count(_END_OF_PERSON, uuid=uuid) == 1
 
 
 def abandoned(
     txn: Txn, *, study_id: int, after_id: int = 0, settled_s: float = 0.0
 ) -> list[AbandonedUpload]:
-    """Find uploads of attempts that ended `settled_s` ago, or of people a day ago."""
+    """Find uploads of attempts that ended `settled_s` ago, or of people after 25 hours."""
     rows = txn.all(_ABANDONED, study=study_id, after=after_id, settled_s=settled_s)
     return [
         AbandonedUpload(row.id, row.uuid, row.of, row.attempt, row.url, bool(row.is_stored))

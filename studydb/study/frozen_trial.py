@@ -19,7 +19,7 @@ from studydb.domain.records import CheckpointKind, KeptCheckpoint
 from studydb.operations.refresh import refreshed
 from studydb.operations.restore import kept, newest, restore
 from studydb.operations.start_checkpoints import FromTrial
-from studydb.settings import SIGNING_KEY, cache_size_bytes, load_keyring
+from studydb.settings import SIGNING_KEY, cache_size_bytes, expanded, load_keyring
 from studydb.study.storage import read_patiently
 
 DICT_FILE = "checkpoint.pkl"
@@ -91,8 +91,9 @@ class Checkpoint:
         Raises:
             CheckpointError: The target exists or cannot be written, or the checkpoint is missing or
                 damaged, or no key of yours signed it.
+            UsageError: The target begins with "~", and that home directory is unknown.
         """
-        path = Path(target).expanduser().absolute()
+        path = expanded(target).absolute()
         if path.exists():
             raise CheckpointError(f"{path} exists; name a directory that does not exist.")
         try:

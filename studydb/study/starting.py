@@ -15,7 +15,7 @@ from studydb.domain.errors import (
     CheckpointError,
     InvalidSpec,
     NotFound,
-    StorageTransient,
+    StorageError,
     StudydbError,
 )
 from studydb.domain.records import Checkpoint as Row
@@ -61,7 +61,7 @@ class Starting:
     @contextmanager
     def begin(self, given: StartLike, *, step: int) -> Iterator[Start]:
         """
-        Find the checkpoint, or upload the bytes; if the block fails for good, delete them again.
+        Find the checkpoint, or upload the bytes; if the block refuses them, delete them again.
 
         Args:
             step: The last step that the bytes contain, if they are to be uploaded.
@@ -79,7 +79,8 @@ class Starting:
         try:
             yield uploaded
         except StudydbError as error:
-            if not isinstance(error, StorageTransient):
+            # A lost COMMIT may have stored the trial, and then another fault ended the retries.
+            if not isinstance(error, StorageError):
                 self._forget(upload)
             raise
 
@@ -167,6 +168,8 @@ def _root_of(url: str) -> str:
 
 
 def _prepared(given: Any) -> bytes | Path:
+    if isinstance(given, str) and not given:  # Path("") is the working directory
+        raise InvalidSpec("checkpoint is empty; write '.' for the working directory.")
     if isinstance(given, str | os.PathLike) and Path(given).suffix == PICKLE_SUFFIX:
         path = Path(given)
         if path.is_file():

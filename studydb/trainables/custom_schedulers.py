@@ -25,6 +25,7 @@ from studydb.domain.life.custom_rule import LONGEST_WHY
 from studydb.domain.life.decisions import Action, Decision, Entry, RungKey
 from studydb.domain.life.states import Reason
 from studydb.domain.records import Trainable, TrainableForm, TrainableKind, TrainableRole
+from studydb.domain.resources import read_resources_or_none
 from studydb.domain.scheduling import Close, Idle, WaitingTrial, Work
 from studydb.trainables.custom_rules import options_of
 from studydb.trainables.describing import PYTHON_VERSION, check_path
@@ -116,7 +117,13 @@ def ask_judge(scheduler: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
         "cutoff": None if decision.cutoff is None else float(decision.cutoff),
         "exploits": decision.exploit is not None,
         "why": None if decision.why is None else bounded(str(decision.why), LONGEST_WHY),
+        "resources": _amounts(decision.resources),
     }
+
+
+def _amounts(given: Any) -> dict[str, float] | None:
+    asked = read_resources_or_none("resources of a decision", given)
+    return None if asked is None else dict(asked.amounts)
 
 
 def ask_next_work(scheduler: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,6 +166,7 @@ class JudgeAnswer(Struct, frozen=True, forbid_unknown_fields=True):
     cutoff: float | None
     exploits: bool
     why: str | None = None
+    resources: dict[str, float] | None = None
 
 
 class WorkAnswer(Struct, frozen=True, forbid_unknown_fields=True):
@@ -195,8 +203,23 @@ def read_decision(question: Question, answer: JudgeAnswer, plan: SchedulerPlan) 
     cutoff = answer.cutoff  # a rung whose scores are infinite has the cutoff NaN
     if cutoff is not None and math.isnan(cutoff):
         cutoff = None
-    why = bounded(answer.why, LONGEST_WHY) if answer.why else None
-    return Decision(answer.action, answer.reason or reasons[0], entry, cutoff, why=why)
+    if answer.resources is not None and not waits:
+        raise DecisionFailed(
+            f"{JUDGE} answered {answer.action} with resources; only a trial that pauses can be "
+            "given other resources, by Decision(Action.PAUSE, …, resources=…)."
+        )
+    try:
+        asked = _amounts(answer.resources)
+    except InvalidSpec as error:
+        raise DecisionFailed(f"{JUDGE} changed the resources of a trial. {error}") from None
+    return Decision(
+        answer.action,
+        answer.reason or reasons[0],
+        entry,
+        cutoff,
+        why=bounded(answer.why, LONGEST_WHY) if answer.why else None,
+        resources=asked,
+    )
 
 
 def _read_entry(key: RungKey, entry: _EntryAnswer) -> Entry:

@@ -12,9 +12,11 @@ from studydb.domain.errors import (
     InvalidSpec,
     NotAllowed,
     NotFound,
+    StorageDenied,
+    StorageUnreachable,
     UnknownTrial,
 )
-from studydb.study import starting
+from studydb.study import handle, starting
 
 
 @pytest.fixture(params=["folder", "inline"])
@@ -177,6 +179,7 @@ def test_uploaded_checkpoint_of_one_trial_is_not_accepted_for_another(study):
         (99, UnknownTrial, "has no trial 99"),
         (3.5, InvalidSpec, "checkpoint is 3.5"),
         ("no-such-directory", CheckpointError, "does not exist"),
+        ("", InvalidSpec, "checkpoint is empty; write '.'"),
     ],
 )
 def test_wrong_source_adds_no_trial(study, given, error, says):
@@ -204,6 +207,29 @@ def test_refused_enqueue_leaves_no_bytes(create_study, storage_url, tmp_path):
 
     assert files(store) == []
     assert rows(study.database, "SELECT count(*) FROM upload") == [(0,)]
+
+
+def test_bytes_stay_if_the_reply_of_the_enqueue_is_lost_and_the_database_then_refuses(
+    create_study, storage_url, tmp_path, monkeypatch
+):
+    store = tmp_path / "store"
+    study = create_study("lost", num_trials=9, storage=storage_url, checkpoints=str(store))
+    enqueue, sent = handle.enqueue, []
+
+    def replying_late(*args, **options):
+        sent.append(args)
+        if len(sent) == 1:
+            enqueue(*args, **options)
+            raise StorageUnreachable("The reply is lost.")
+        raise StorageDenied("The server now wants another password.")
+
+    monkeypatch.setattr(handle, "enqueue", replying_late)
+
+    with pytest.raises(StorageDenied):
+        study.enqueue({}, checkpoint={"a": 1})
+
+    assert len(files(store)) == 1
+    assert study.trials[0].checkpoint.to_dict() == {"a": 1}
 
 
 @pytest.mark.parametrize("point", ["before the bytes", "after the bytes"])

@@ -132,6 +132,15 @@ def test_error_of_the_users_code_leaves_no_folder_and_shows_its_traceback(
     assert not (here / "model").exists()
 
 
+@pytest.mark.parametrize("command", ["export-checkpoint", "export-model"])
+def test_home_of_an_unknown_user_is_refused(bare_console, here, create, command):
+    create("exported:train", FUNCTION)
+
+    ran = bare_console(command, "made", "0", "~no-such-user/model", code=2)
+
+    assert ran.error.startswith("studydb: '~no-such-user/model' cannot be found")
+
+
 def test_existing_folder_is_not_replaced(bare_console, here, create):
     create("exported:train", FUNCTION)
     (here / "model").mkdir()

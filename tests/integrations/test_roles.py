@@ -68,7 +68,6 @@ NOT_OF_WORKERS = {
     ("tags", "_REMOVE"),
     ("resource_classes", "_MOVE"),
     ("resource_classes", "_CHANGE"),
-    ("resource_classes", "_INSERT"),
 }
 """Statements that workers never send, besides the statements of `store/deletion.py`."""
 
@@ -286,7 +285,6 @@ UPDATES_TO_COME = {
     "study": {"points"},
     "trial": {
         *("generation", "is_unique", "feasible", "cost"),
-        "resource_class",
     },
     "attempt": {"pid", "exit_code", "signal", "cost"},
     "rung": {"n_planned", "n_ended"},
@@ -298,7 +296,7 @@ coming features. Workers of the previous version of studydb update `points`.
 """
 
 INSERTS_TO_COME = {
-    *("population", "lineage", "resource_class"),
+    *("population", "lineage"),
     "log_chunk",
 }
 

@@ -17,9 +17,10 @@ from harness.asked_scheduler import asked, described
 
 import studydb
 from studydb.domain.deciding import DecisionFailed, DecisionNeeded, NotAsked
-from studydb.domain.errors import LeaseLost, NotAllowed, StorageBusy
+from studydb.domain.errors import InvalidSpec, LeaseLost, NotAllowed, StorageBusy
 from studydb.domain.life.decisions import Action, Decision, Entry, RungKey
 from studydb.domain.life.states import Reason, State, Status
+from studydb.domain.resources import Resources
 from studydb.domain.scheduling import Close, Idle
 from studydb.lease import scheduler_judge
 from studydb.lease.acquire import Acquirer
@@ -27,10 +28,12 @@ from studydb.lease.held import HeldAttempt
 from studydb.lease.scheduler_judge import SchedulerJudge
 from studydb.operations import control
 from studydb.operations.close_rung import close_rung
+from studydb.operations.enqueue import enqueue
 from studydb.operations.finish import finish
 from studydb.operations.promote import NextStep, promote
 from studydb.operations.report import report
 from studydb.operations.study_progress import read_progress
+from studydb.store import resource_classes
 
 RUNG = RungKey(0, 2)
 
@@ -138,6 +141,86 @@ def test_words_of_a_decision_to_stop_are_recorded_once_and_those_to_go_on_are_no
     assert "step 2" in str(said[0][1])
     assert first.report(0.3, 0.2, 0.1, done=True).verdict.reason is Reason.COMPLETED
     assert len(rows(database, "SELECT id FROM event WHERE kind = 'judged'")) == 1
+
+
+@dataclass(frozen=True)
+class Growing(Cup):
+    """A trial that pauses at a rung asks for one GPU more than the rungs it has reached."""
+
+    gpus: object = None
+
+    def judge(self, report, view):
+        decision = super().judge(report, view)
+        asked = (
+            {"gpus": 1 + self.milestones.index(view.key.step)} if self.gpus is None else self.gpus
+        )
+        return replace(decision, resources=asked)
+
+
+def classes(database, study):
+    select = f"SELECT resource_class FROM trial WHERE study_id = {study.id} ORDER BY number"
+    return [row[0] for row in rows(database, select)]
+
+
+@pytest.mark.parametrize("is_buffered", [False, True])
+def test_trial_that_pauses_asks_for_what_the_decision_says_from_its_next_attempt_on(
+    database, is_buffered
+):
+    worker = under(database, Growing())
+    run = worker.take()
+
+    for _ in range(2):  # the reply of the first send is lost
+        if is_buffered:
+            run.finish(0.5, 0.4)
+        else:
+            assert run.send(run.batch(0.5, 0.4)).verdict.action is Action.PAUSE
+
+    assert classes(database, worker.study) == ["gpus=1"]
+    told = rows(database, "SELECT actor FROM event WHERE kind = 'resources set'")
+    assert told == [("scheduler",)]
+    with database.begin(write=False) as txn:
+        known = resource_classes.read(txn, study_id=worker.study.id)
+    assert known == {"": Resources(), "gpus=1": Resources(gpus=1)}
+
+
+@pytest.mark.parametrize("wrong", [{"gpus": -1}, {"gpus": "many"}, {"gpus": 1.5}, 3])
+def test_resources_that_no_trial_can_ask_for_are_no_decision(database, wrong):
+    run = under(database, Growing(gpus=wrong)).take()
+
+    with pytest.raises(InvalidSpec, match="resources of a decision"):
+        run.report(0.5, 0.4)
+
+
+@dataclass(frozen=True)
+class Greedy(StopWorse):
+    """A trial that goes on asks for a GPU at once."""
+
+    def judge(self, report, view):
+        return replace(super().judge(report, view), resources={"gpus": 1})
+
+
+def test_decision_to_go_on_cannot_change_resources(database):
+    worker = under(database, Greedy())
+
+    assert worker.take().report(0.5, 0.4).verdict is None
+
+    assert "only a trial that pauses" in read_progress(database, worker.study).pause_reason
+    assert classes(database, worker.study) == [""]
+
+
+def test_sixty_fifth_request_of_a_scheduler_pauses_the_study_and_keeps_the_result(database):
+    worker = under(database, Growing(), num_trials=100)
+    run = worker.take()
+    for gpus in range(2, 2 + resource_classes.MOST - 1):  # with "", as many as a study may have
+        enqueue(database, worker.study, {}, new_request(), resources=Resources(gpus=gpus))
+
+    assert run.report(0.5, 0.4).verdict.action is Action.PAUSE
+
+    assert classes(database, worker.study)[run.lease.number] == ""
+    progress = read_progress(database, worker.study)
+    assert progress.status is Status.PAUSED
+    assert "one more" in progress.pause_reason
+    assert run.trial().summary.last_step == 2
 
 
 def test_batch_that_is_sent_again_gets_the_stored_answer_without_a_question(database):

@@ -18,7 +18,8 @@ from studydb.operations.enqueue import enqueue
 from studydb.operations.start_checkpoints import FromTrial, Uploaded
 from studydb.operations.uploads import abandoned_uploads, begin_upload_of_person
 from studydb.schedulers import ASHA
-from studydb.store.uploads import PATIENCE_S
+from studydb.store import checkpoint_listing
+from studydb.store.uploads import COMMIT_S, PATIENCE_S
 
 
 @pytest.fixture
@@ -227,12 +228,17 @@ def test_uploaded_checkpoint_is_the_trials_own_and_is_counted(database):
     assert (claimed.checkpoint.attempt, claimed.checkpoint.trial_uuid) == (0, claimed.uuid)
     assert rows(database, "SELECT checkpoint_bytes FROM study") == [(8,)]
     assert rows(database, "SELECT count(*) FROM pin") == [(0,)]
+    with database.begin(write=False) as txn:
+        (uploaded,) = checkpoint_listing.sizes(txn, trial_ids=[claimed.lease.trial_id])
+    assert (uploaded.host, uploaded.n, uploaded.size_bytes) == (None, 1, 8)
 
 
-def test_upload_without_a_trial_is_found_after_a_day_and_no_earlier(database, study, clock, run):
+def test_upload_without_a_trial_is_found_after_a_day_and_an_hour_and_no_earlier(
+    database, study, clock, run
+):
     what = replace(run.checkpoint(step=6), url="file:///store/x")
     begin_upload_of_person(database, study, uuid=what.uuid, url=what.url)
-    clock.advance(PATIENCE_S - 1)
+    clock.advance(PATIENCE_S + COMMIT_S - 1)
     early = abandoned_uploads(database, study)
     clock.advance(2)
 
@@ -249,6 +255,23 @@ def test_upload_that_was_collected_meanwhile_adds_no_trial(database, study, run)
         begin(database, study, Uploaded(what))
 
     assert rows(database, "SELECT count(*) FROM trial") == [(1,)]
+
+
+def test_upload_that_took_longer_than_a_day_adds_no_trial_and_is_collected_an_hour_later(
+    database, study, clock, run
+):
+    """A collector that has just found the upload deletes its bytes, whatever is committed then."""
+    what = replace(run.checkpoint(step=6), url="file:///store/x")
+    begin_upload_of_person(database, study, uuid=what.uuid, url=what.url)
+    clock.advance(PATIENCE_S + 1)
+
+    with pytest.raises(NotFound, match="took longer than a day"):
+        begin(database, study, Uploaded(what))
+
+    assert rows(database, "SELECT count(*) FROM trial") == [(1,)]
+    assert abandoned_uploads(database, study) == []
+    clock.advance(COMMIT_S)
+    assert [one.uuid for one in abandoned_uploads(database, study)] == [what.uuid]
 
 
 def test_upload_whose_uuid_a_checkpoint_has_is_never_collected(database, study, clock, run):

@@ -78,7 +78,7 @@ def test_second_restore_reads_no_store(what, cache, remote, tmp_path):
     lose(restore)
 
     assert first == restored(restore, tmp_path, cache) == content(what)
-    assert entries(cache) == [f"{restore.digest}-3000"]
+    assert [name[-5:] for name in entries(cache)] == ["-3000"]
 
 
 def test_save_fills_the_cache(what, cache, remote, tmp_path):
@@ -179,7 +179,7 @@ def test_full_disk_only_disables_the_cache(what, cache, remote, tmp_path, monkey
     monkeypatch.setattr(Path, "write_bytes", full)
     with monkeypatch.context() as patch:
         patch.setattr(restore_cache.tree, "copy", full)
-        cache.add_directory("0" * 64, 3_000, tmp_path)
+        cache.add_directory("0" * 64, 3_000, tmp_path, url="")
     cache.add_bytes(restore.digest, b"x" * 3_000)
 
     assert entries(cache) == []
@@ -204,7 +204,7 @@ def test_folder_that_cannot_be_written_is_no_error(what, remote, tmp_path):
 def test_directory_that_has_changed_since_its_upload_is_not_kept(cache, tmp_path):
     (tmp_path / "model").mkdir()
 
-    cache.add_directory("0" * 64, 0, tmp_path / "model")
+    cache.add_directory("0" * 64, 0, tmp_path / "model", url="")
 
     assert entries(cache) == []
 
@@ -219,6 +219,56 @@ def test_leftovers_of_killed_processes_are_removed_after_a_day(cache, remote):
     saved(remote, b"b" * 10, cache=cache)
 
     assert [name[-3:] for name in entries(cache) if name.startswith(".")] == ["new"]
+
+
+def test_other_files_of_the_folder_are_never_removed(cache, remote):
+    others = [cache.folder / name for name in (".bashrc", ".ssh/id", "notes", f".{'0' * 64}")]
+    for path in others:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+    for path in cache.folder.iterdir():
+        os.utime(path, (0, 0))
+
+    saved(remote, b"a" * 9_000, cache=cache)
+    saved(remote, b"b" * 9_000, cache=cache)
+
+    assert [path.read_text() for path in others] == ["mine"] * 4
+
+
+def test_number_of_entries_is_bounded(cache, remote, monkeypatch):
+    monkeypatch.setattr(restore_cache, "MOST_ENTRIES", 2)
+    for n in range(3):
+        newest = saved(remote, bytes([n]), cache=cache)
+        os.utime(cache.folder / f"{newest.digest}-1", (n, n))
+
+    assert len(entries(cache)) == 2
+    assert f"{newest.digest}-1" in entries(cache)
+
+
+def test_directory_is_restored_with_its_own_empty_directories(cache, remote, tmp_path):
+    """Their digests are equal: the digest covers names and contents of files."""
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "plain" / "weights").write_bytes(b"w")
+    (tmp_path / "with" / "logs").mkdir(parents=True)
+    (tmp_path / "with" / "weights").write_bytes(b"w")
+    both = [saved(remote, tmp_path / name, cache=cache) for name in ("with", "plain", "with")]
+
+    found = [
+        fetch(one, target=tmp_path / f"target{n}", cache=cache).path for n, one in enumerate(both)
+    ]
+
+    assert both[0].digest == both[1].digest
+    assert [(path / "logs").is_dir() for path in found[:2]] == [True, False]
+
+
+def test_directory_whose_row_has_another_size_is_not_kept(cache, remote, tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "weights").write_bytes(b"x" * 3_000)
+    restore = saved(remote, tmp_path / "model")
+
+    fetch(replace(restore, size_bytes=0), target=tmp_path / "target", cache=cache)
+
+    assert entries(cache) == []
 
 
 def test_processes_that_share_a_cache_restore_right_bytes_within_the_limit(tmp_path, remote):

@@ -14,8 +14,9 @@ from harness.child_messages import STOP, expect_failure, steps_of
 from harness.reused_process import Reusing
 
 from studydb import Trainable
-from studydb.artifacts import open_store
+from studydb.artifacts import open_store, tree
 from studydb.child.messages import End, Ended, LostNotice, StopNotice, write
+from studydb.domain.given_directory import GivenDirectory
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import Reason
@@ -236,6 +237,45 @@ def test_checkpoint_is_sent_while_the_trial_waits_if_its_copy_finds_no_room(
 
     assert [message.saved is not None for message in messages[:-1]] == [False, True, False]
     assert messages[1].saved.step == 1
+
+
+def test_given_directory_may_link_to_its_own_files_by_absolute_paths(remote, s3_server, tmp_path):
+    def train(config, trial):
+        given = trial.scratch / "given"
+        given.mkdir()
+        (given / "step-1").write_bytes(b"weights")
+        (given / "latest").symlink_to(given / "step-1")
+        trial.report({"loss": 1}, checkpoint=GivenDirectory(given))
+        trial.report({"loss": 2})
+
+    (saved,) = (one.saved for one in remote(train).finish()[:-1] if one.saved)
+
+    store, target = open_store(f"s3://{s3_server.bucket}"), tmp_path / "restored"
+    store.get_directory(saved.url, digest=saved.digest, target=target)
+    assert {path.name: path.read_bytes() for path in target.iterdir()} == {
+        "step-1": b"weights",
+        "latest": b"weights",
+    }
+
+
+def test_directory_that_changes_during_its_copy_fails_no_trial(remote, s3_server, monkeypatch):
+    """Another thread of the user's code writes to the directory, for example."""
+
+    def train(config, trial):
+        Path("model").mkdir(exist_ok=True)
+        monkeypatch.setattr(tree, "take_copy", breaking)
+        trial.report({"loss": 1}, checkpoint="model")
+        trial.report({"loss": 2})
+
+    def breaking(source, target):
+        (source / "link").symlink_to("missing")
+        tree.scan(source)
+
+    messages = remote(train).finish()
+
+    assert steps_of(messages) == [1, 2]
+    assert ["no existing target" in (one.artifact_error or "") for one in messages[:-1]].count(True)
+    assert messages[-1] == Ended(End.COMPLETED)
 
 
 def test_error_of_the_trial_is_reported_after_its_checkpoint_is_stored(remote, s3_server):

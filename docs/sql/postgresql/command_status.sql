@@ -507,7 +507,7 @@ LIMIT 1;
 -- studydb/store/checkpoint_listing.py sizes: Sum up the kept checkpoints of trials, by host.
 SELECT worker.host, count(*) AS n, CAST(sum(checkpoint.size_bytes) AS BIGINT) AS size_bytes
 FROM checkpoint
-JOIN attempt ON attempt.trial_id = checkpoint.trial_id
+LEFT OUTER JOIN attempt ON attempt.trial_id = checkpoint.trial_id
     AND attempt.attempt = checkpoint.attempt
 LEFT OUTER JOIN worker ON worker.id = attempt.worker_id
 WHERE checkpoint.trial_id = ANY(:trials)
@@ -522,7 +522,7 @@ ORDER BY size_bytes DESC, worker.host;
 --           ->  Sort
 --                 Sort Key: worker.host
 --                 ->  Nested Loop Left Join
---                       ->  Nested Loop
+--                       ->  Nested Loop Left Join
 --                             ->  Index Scan using ix_checkpoint_trial_id on checkpoint
 --                                   Index Cond: (trial_id = ANY ($1))
 --                                   Filter: (removed_at IS NULL)

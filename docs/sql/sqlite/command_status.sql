@@ -355,7 +355,7 @@ OFFSET 0;
 -- studydb/store/checkpoint_listing.py sizes: Sum up the kept checkpoints of trials, by host.
 SELECT worker.host, count(*) AS n, CAST(sum(checkpoint.size_bytes) AS BIGINT) AS size_bytes
 FROM checkpoint
-JOIN attempt ON attempt.trial_id = checkpoint.trial_id
+LEFT OUTER JOIN attempt ON attempt.trial_id = checkpoint.trial_id
     AND attempt.attempt = checkpoint.attempt
 LEFT OUTER JOIN worker ON worker.id = attempt.worker_id
 WHERE checkpoint.trial_id IN (SELECT value FROM json_each(:trials))

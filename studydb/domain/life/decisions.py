@@ -126,6 +126,8 @@ class Decision:
             out yet.
         why: In words, why a trial is stopped or paused, for `show` and `status`. Only a scheduler
             in the user's code says it; studydb explains the decisions of its own schedulers.
+        resources: What a trial that pauses asks for from its next attempt on, such as {"gpus": 2};
+            None if that does not change. Only a scheduler in the user's code says it.
     """
 
     action: Action = Action.CONTINUE
@@ -134,6 +136,7 @@ class Decision:
     cutoff: float | None = None
     exploit: Exploit | None = None
     why: str | None = None
+    resources: Mapping[str, float] | None = None
 
     @property
     def verdict(self) -> Verdict | None:
