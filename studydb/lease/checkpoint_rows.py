@@ -28,6 +28,10 @@ from studydb.operations.restore import restore
 from studydb.settings import Keyring
 
 
+class _Unverified(CheckpointError):
+    """No key of this process verifies the checkpoint's signature."""
+
+
 class Checkpoints:
     """
     Records and restores the checkpoints of one study.
@@ -82,21 +86,35 @@ class Checkpoints:
             try:
                 return checkpoint, self._restore(held.claim, checkpoint, stores)
             except CheckpointError as error:
-                checkpoint = self.mark_corrupt(held, checkpoint, why=str(error))
+                is_verified = not isinstance(error, _Unverified)
+                checkpoint = self.mark_corrupt(
+                    held, checkpoint, why=str(error), is_verified=is_verified
+                )
         return None
 
     def mark_corrupt(
-        self, held: HeldAttempt, checkpoint: Checkpoint, *, why: str = ""
+        self,
+        held: HeldAttempt,
+        checkpoint: Checkpoint,
+        *,
+        why: str = "",
+        is_verified: bool = True,
     ) -> Checkpoint | None:
         """Mark a checkpoint as corrupt; return the checkpoint before it, if there is one."""
         before: Checkpoint | None = self._retry(
-            lambda: mark_corrupt(self._database, lease=held.lease, checkpoint=checkpoint, why=why)
+            lambda: mark_corrupt(
+                self._database,
+                lease=held.lease,
+                checkpoint=checkpoint,
+                why=why,
+                is_verified=is_verified,
+            )
         )
         return before
 
     def _restore(self, claim: Claim, checkpoint: Checkpoint, stores: Stores) -> Restore:
         if not is_signed(self._keyring, checkpoint, trial_uuid=checkpoint.trial_uuid or claim.uuid):
-            raise CheckpointError("The checkpoint is not signed by a key of this user.")
+            raise _Unverified("The checkpoint is not signed by a key of this user.")
         data = None
         if checkpoint.url == INLINE:
             data = self._retry(lambda: restore(self._database, checkpoint=checkpoint))

@@ -10,13 +10,20 @@ from studydb.store import checkpoints, events, leases, pins, quotas
 
 
 def mark_corrupt(
-    database: Database, *, lease: Lease, checkpoint: Checkpoint, why: str = ""
+    database: Database,
+    *,
+    lease: Lease,
+    checkpoint: Checkpoint,
+    why: str = "",
+    is_verified: bool = True,
 ) -> Checkpoint | None:
     """
     Mark a checkpoint whose bytes are corrupt, missing or unsigned, and record an event.
 
     Args:
         why: The cause, which the event records.
+        is_verified: Whether a key of this process verifies the signature. If none does, the
+            checkpoint of another trial is not marked: the workers of that trial may have the key.
 
     Returns:
         The previous checkpoint, to restore instead; None if the attempt starts from scratch.
@@ -34,8 +41,10 @@ def mark_corrupt(
         is_next = held.checkpoint_id == checkpoint.id
         if is_next and checkpoint.trial_id != lease.trial_id:
             before = _move_pin(txn, lease, to=before)  # lock order: ascending checkpoints
-        quotas.subtract(txn, checkpoint_id=checkpoint.id)
-        is_new = checkpoints.mark_corrupt(txn, checkpoint_id=checkpoint.id)
+        is_new = False
+        if is_verified or checkpoint.trial_id == lease.trial_id:
+            quotas.subtract(txn, checkpoint_id=checkpoint.id)
+            is_new = checkpoints.mark_corrupt(txn, checkpoint_id=checkpoint.id)
         if not is_new and not is_next:
             return before  # a duplicate request
 

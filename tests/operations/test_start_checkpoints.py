@@ -175,6 +175,27 @@ def test_trial_enters_only_the_rungs_above_its_checkpoint(database):
 # deletion
 
 
+def test_source_whose_signature_cannot_be_verified_here_stays_for_its_own_trial(
+    database, study, worker, source
+):
+    begin(database, study, start_of(source))
+    run = worker.claim()
+
+    before = [
+        mark_corrupt(
+            database, lease=run.lease, checkpoint=run.claimed.checkpoint, is_verified=False
+        )
+        for _ in range(2)  # the reply of the first send is lost
+    ]
+
+    assert before[0] == before[1]
+    assert rows(database, "SELECT step FROM checkpoint WHERE removed_at IS NULL ORDER BY step") == [
+        (3,),
+        (5,),
+    ]
+    assert len(rows(database, "SELECT id FROM event WHERE kind = 'checkpoint corrupt'")) == 1
+
+
 @pytest.mark.row("C2")
 def test_study_whose_checkpoint_another_study_needs_is_not_deleted(database, source, study):
     other = new_study(database)
