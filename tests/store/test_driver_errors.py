@@ -395,6 +395,22 @@ def test_connection_in_use_at_close_is_closed_at_the_end_of_its_block(only_conne
     assert rows(only_connection, "SELECT 1") == [(1,)]  # over a new connection
 
 
+def test_connection_whose_session_cannot_be_set_up_is_closed(postgres_url, opened, monkeypatch):
+    database = opened(postgres_url)
+    database.close()
+    sessions_open = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+    with opened(postgres_url).begin(write=False) as txn:
+        with monkeypatch.context() as patch:
+            patch.setattr(sessions, "set_for_session", lambda _version: "SELECT 1/0")
+            with pytest.raises(psycopg.errors.DivisionByZero) as caught:
+                rows(database, "SELECT 1")
+
+        assert caught.traceback  # keeps the frames of the failed call, and what they refer to
+        deadline = time.monotonic() + 10
+        while txn.raw(sessions_open)[1] != [(1,)]:
+            assert time.monotonic() < deadline, "The connection is still open."
+
+
 def test_forked_process_does_not_close_the_connection_of_its_parents_block(only_connection):
     with only_connection.begin() as txn:
         txn.raw("SELECT 1")
