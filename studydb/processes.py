@@ -24,6 +24,16 @@ _UNKNOWN_START = 0
 _FIRST_PID_NAMESPACE = 0xEFFF_FFFC
 """The inode of the pid namespace in which Linux boots, PROC_PID_INIT_INO."""
 
+IMPORT_STUDYDB = (
+    "sys.path.insert(0, sys.argv[1]); import studydb; sys.path.append(sys.path.pop(0)); "
+)
+"""
+The first code of a process that studydb starts; its first argument is the folder of this studydb.
+
+Another studydb may be installed. The folder is then moved to the end of `sys.path`, so that no file
+in it hides a module of Python.
+"""
+
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals by which a service manager or terminal asks a worker or a child to save and end."""
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from studydb.artifacts.checkpoint_files import CheckpointLike, Restored, Saver, prepare
-from studydb.artifacts.restore_cache import open_cache
+from studydb.artifacts.checkpoint_files import CheckpointLike, Restored, prepare
 from studydb.child.channel import Channel, FrameError
-from studydb.child.checkpoint_saves import CheckpointSaves, Outcome
+from studydb.child.checkpoint_saves import CheckpointSaves
 from studydb.child.job import Job
 from studydb.child.messages import End, FlushAsked, Reported
+from studydb.child.sender import Destination, Outcome, Sender
 from studydb.child.supervisor_connection import SupervisorConnection
 from studydb.domain.errors import (
     InvalidReport,
@@ -70,15 +70,11 @@ class RunningTrial:
         self._watch = RuleWatch(tuple(map(rule_from_json, job.rules)), job.objective)
         self._final_step = job.last_step
         self._supervisor = SupervisorConnection(channel, next_decision_step=job.next_decision_step)
-        saver = Saver(
-            job.store,
-            study_uuid=job.to_import.study_uuid,
-            trial_uuid=job.trial_uuid,
-            attempt=job.attempt,
-            inline_limit_bytes=job.inline_limit_bytes,
-            cache=open_cache(job.cache_bytes),
+        destination = Destination(
+            job.store, job.to_import.study_uuid, job.trial_uuid, job.attempt, job.cache_bytes
         )
-        self._saves = CheckpointSaves(saver, self._supervisor, self.scratch)
+        saver = destination.saver(inline_limit_bytes=job.inline_limit_bytes)
+        self._saves = CheckpointSaves(saver, Sender(destination), self._supervisor, self.scratch)
         self._last_step = job.start_step
         self._rises_from = 0
         self._last: Result | None = None
@@ -201,9 +197,13 @@ class RunningTrial:
             )
 
     def settle(self) -> None:
-        """Wait until the last checkpoint is stored, unless the trial is lost or the worker ends."""
+        """
+        Wait until the last checkpoint is stored, unless the trial is lost or the worker ends.
+
+        No process of studydb is left below this one.
+        """
         with suppress(SystemExit):  # the message that the trial has ended meets the same end
-            self._saves.wait()
+            self._saves.settle()
 
     @property
     def has_reported(self) -> bool:

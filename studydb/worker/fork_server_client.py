@@ -18,6 +18,7 @@ from studydb.child.forking import SERVER_ID_VARIABLE, ChildKind
 from studydb.child.job import Job, write_job
 from studydb.domain.records import Process
 from studydb.processes import (
+    IMPORT_STUDYDB,
     environments_with,
     is_alive,
     is_local,
@@ -29,9 +30,6 @@ from studydb.settings import scrubbed_environment
 from studydb.worker.children import ChildProcess, Forker, ForkerDied
 from studydb.worker.cores import thread_limits
 
-# Import the studydb of this process; another studydb may be installed. Then move the folder of the
-# imported studydb to the end of sys.path, so that no file in the folder hides a module of Python.
-#
 # The signal of --preempt-signal is ignored first of all: a batch system may send it to all
 # processes, and would end those that do not handle it. The worker then asks the trials to end.
 #
@@ -39,9 +37,8 @@ from studydb.worker.cores import thread_limits
 _START = (
     "import signal, sys; ignored = int(sys.argv[2]); "
     "ignored and signal.signal(ignored, signal.SIG_IGN); "
-    "sys.path.insert(0, sys.argv[1]); import studydb; "
-    "sys.path.append(sys.path.pop(0)); "
-    "from studydb.processes import die_with_parent; "
+    + IMPORT_STUDYDB
+    + "from studydb.processes import die_with_parent; "
     "die_with_parent(signal.SIGKILL, int(sys.argv[4])); "
     "from studydb.child.fork_server import main; main(sys.argv[3:])"
 )

@@ -1,0 +1,211 @@
+"""
+The sender: a process that sends the large checkpoints of an attempt to a remote store.
+
+A thread would share the interpreter's lock with the training. The trial's process starts the sender
+at its first large save and asks it over a socket pair, one checkpoint at a time. The sender is in
+the trial's process group, and ends with the attempt.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from weakref import WeakSet
+
+from msgspec import Struct, msgpack
+
+import studydb
+from studydb.artifacts.checkpoint_files import Saver
+from studydb.artifacts.checkpoint_records import Saved, Upload
+from studydb.artifacts.restore_cache import open_cache
+from studydb.child.channel import Channel, Frame, FrameError, decode
+from studydb.domain.errors import CheckpointError
+from studydb.processes import IMPORT_STUDYDB
+
+# Stop signals, and those that batch systems send to all processes, are ignored first of all: the
+# trial's process handles them, and may wait for the checkpoint. -P, IMPORT_STUDYDB: as for the fork
+# server.
+_START = (
+    "import signal, sys; "
+    "[signal.signal(getattr(signal, name), signal.SIG_IGN) for name in sys.argv[3:]]; "
+    + IMPORT_STUDYDB
+    + "from studydb.child.sender_program import main; main(int(sys.argv[2]))"
+)
+_IGNORED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
+
+_END_TIMEOUT_S = 5.0
+"""How long a killed process may take to end; only a disk that does not answer takes so long."""
+
+Outcome = tuple[Saved | None, str | None]
+"""The record of a stored checkpoint, or why it was not stored; neither if the trial is lost."""
+
+
+class Destination(Struct, frozen=True):
+    """
+    The attempt whose checkpoints are sent.
+
+    Attributes:
+        store: The URL of the study's store.
+        cache_bytes: The limit of the host's cache of checkpoints.
+    """
+
+    store: str
+    study_uuid: str
+    trial_uuid: str
+    attempt: int
+    cache_bytes: int
+
+    def saver(self, *, inline_limit_bytes: int) -> Saver:
+        """Make the saver of the attempt; the limit is that of checkpoints in the database."""
+        return Saver(
+            self.store,
+            study_uuid=self.study_uuid,
+            trial_uuid=self.trial_uuid,
+            attempt=self.attempt,
+            inline_limit_bytes=inline_limit_bytes,
+            cache=open_cache(self.cache_bytes),
+        )
+
+
+class Request(Struct, frozen=True):
+    """
+    Asks the sender to send one checkpoint.
+
+    Attributes:
+        path: The absolute path of a directory, or of a file that holds the pickle of a dict.
+    """
+
+    destination: Destination
+    path: str
+    step: int
+    upload: Upload
+
+
+class Answer(Struct, frozen=True):
+    """What has become of a request: the checkpoint's record, or why it was not stored."""
+
+    saved: Saved | None
+    error: str | None
+
+
+_answers = msgpack.Decoder(Answer)
+
+
+def outcome_of(save: Callable[[], Saved], *, step: int) -> Outcome:
+    """Call `save`; return its record, or its error as text: no caller would report it."""
+    try:
+        return save(), None
+    except CheckpointError as failure:
+        return None, str(failure)
+    except Exception as failure:  # noqa: BLE001  the library of a store may raise anything
+        return None, f"The checkpoint of step {step} could not be sent: {failure!r}."
+
+
+class Sender:
+    """The sender of one attempt, as the trial's process sees it; one thread uses it at a time."""
+
+    def __init__(self, destination: Destination) -> None:
+        self._destination = destination
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: Channel | None = None
+        _senders.add(self)
+
+    def start(self) -> None:
+        """
+        Start the process, unless it runs, with the present environment: it may hold credentials.
+
+        Raises:
+            OSError: This host starts no further process.
+        """
+        if self._process is not None and self._process.poll() is None:
+            return
+        self.end()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._process = subprocess.Popen(
+                    _command(), stdin=theirs.fileno(), stdout=subprocess.DEVNULL
+                )
+            except BaseException:
+                ours.close()
+                raise
+        self._channel = Channel(ours)
+
+    def save(self, prepared: Path, *, step: int, upload: Upload) -> Saved:
+        """
+        Have the process send a checkpoint, and wait for its answer without the interpreter's lock.
+
+        Args:
+            prepared: A directory, or a file with the pickle of a dict.
+
+        Raises:
+            CheckpointError: The store fails, or the process has ended.
+        """
+        process, channel = self._process, self._channel
+        if process is None or channel is None:
+            raise _ended(step, None)
+        request = Request(self._destination, str(prepared.absolute()), step, upload)
+        try:
+            channel.send(Frame(msgpack.encode(request)))
+            frame = channel.receive()
+            assert frame is not None
+            answer = decode(_answers, frame, sender="sender")
+        except (EOFError, OSError, ValueError, FrameError) as cause:
+            raise _ended(step, _exit_of(process)) from cause
+        if answer.saved is None:
+            raise CheckpointError(answer.error or "")
+        return answer.saved
+
+    def end(self) -> None:
+        """
+        Kill the process, also while it sends, and wait for its end.
+
+        What it has sent stays: it answers after all its work.
+        """
+        process, channel = self._process, self._channel
+        self._process = self._channel = None
+        if process is not None:
+            process.kill()
+            _exit_of(process)
+        if channel is not None:
+            channel.close()
+
+    def disown(self) -> None:
+        """Forget the process in a fork, which must neither end it nor keep its socket open."""
+        if self._channel is not None:
+            self._channel.close()
+        self._process = self._channel = None
+
+
+_senders: WeakSet[Sender] = WeakSet()
+
+
+def _disown_all() -> None:
+    for sender in list(_senders):
+        sender.disown()
+
+
+os.register_at_fork(after_in_child=_disown_all)
+
+
+def _command() -> tuple[str, ...]:
+    root = Path(studydb.__file__).parents[1]
+    return (sys.executable, "-P", "-c", _START, str(root), str(os.getpid()), *_IGNORED)
+
+
+def _exit_of(process: "subprocess.Popen[bytes]") -> int | None:
+    with suppress(subprocess.TimeoutExpired):
+        return process.wait(_END_TIMEOUT_S)
+    return None
+
+
+def _ended(step: int, code: int | None) -> CheckpointError:
+    how = "" if code is None else f" ({f'signal {-code}' if code < 0 else f'exit code {code}'})"
+    return CheckpointError(
+        f"The process that sent the checkpoint of step {step} has ended{how}. Training continues, "
+        "and the previous checkpoint is kept. The next save starts another process; if that ends, "
+        "too, look in the trial's log, and whether the host is short of memory."
+    )

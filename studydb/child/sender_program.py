@@ -1,0 +1,61 @@
+"""The program of the sender (see sender.py): send one checkpoint after another."""
+
+import os
+import socket
+import threading
+from contextlib import suppress
+from pathlib import Path
+from queue import SimpleQueue
+from typing import NoReturn
+
+from msgspec import msgpack
+
+from studydb.artifacts.checkpoint_records import Saved
+from studydb.child.channel import Channel, Frame, decode
+from studydb.child.sender import Answer, Request, outcome_of
+from studydb.processes import name_process
+
+NAME = "studydb-sender"
+"""The process name of a sender, as `ps` shows it."""
+
+NICENESS = 10
+"""
+A training that uses all cores gets about nine tenths of the core that it shares with the sender.
+With 19, the lowest priority, the sender would get a seventieth: a save would wait for the one before.
+"""
+
+_LOOK_S = 1.0
+"""The time between two looks whether the trial's process lives, if a fork keeps its socket open."""
+
+_requests = msgpack.Decoder(Request)
+
+
+def main(parent_pid: int) -> NoReturn:
+    """Send what the trial's process asks for over the standard input, until that process ends."""
+    os.nice(NICENESS)  # before threads start: on Linux it is of a thread, and inherited
+    with suppress(OSError):
+        name_process(NAME)
+    channel = Channel(socket.socket(fileno=0))
+    waiting: SimpleQueue[Request] = SimpleQueue()
+    threading.Thread(target=_receive, args=(channel, parent_pid, waiting), daemon=True).start()
+    while True:
+        request = waiting.get()
+        answer = Answer(*outcome_of(lambda: _save(request), step=request.step))  # noqa: B023
+        channel.send(Frame(msgpack.encode(answer)))
+
+
+def _receive(channel: Channel, parent_pid: int, waiting: "SimpleQueue[Request]") -> None:
+    """Take requests; end this process, also in the middle of an upload, with the trial's one."""
+    try:
+        while os.getppid() == parent_pid:
+            if (frame := channel.receive(_LOOK_S)) is not None:
+                waiting.put(decode(_requests, frame, sender="trial"))
+    finally:
+        os._exit(0)
+
+
+def _save(request: Request) -> Saved:
+    path = Path(request.path)
+    prepared = path if path.is_dir() else path.read_bytes()
+    saver = request.destination.saver(inline_limit_bytes=0)
+    return saver.save(prepared, step=request.step, upload=request.upload)

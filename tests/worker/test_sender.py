@@ -1,0 +1,292 @@
+"""A large checkpoint is sent by a process beside the trial, which ends with the trial."""
+
+# The trainables below are written as users write them, so they break these rules of ruff.
+# ruff: noqa: T201
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+from fleet.workers import eventually
+from harness.child_messages import steps_of
+from harness.reused_process import Reusing
+
+from studydb import Trainable
+from studydb.artifacts import open_store
+from studydb.child import checkpoint_saves, sender
+from studydb.child.fork_safety import descriptors
+from studydb.child.messages import End, Ended, LostNotice, Reported, write
+from studydb.child.sender_program import NAME, NICENESS
+from studydb.processes import children_of, start_of
+from studydb.worker.fork_server_client import ForkServer
+
+
+@pytest.fixture
+def remote(s3_server, start):
+    """Start an attempt whose checkpoints go to an S3 server; the first starts a fork server."""
+    server = ForkServer()
+
+    def started(function, **job):
+        return start(function, server=server, store=f"s3://{s3_server.bucket}", **job)
+
+    yield started
+    server.close()
+
+
+def is_running(pid):
+    return start_of(pid) is not None
+
+
+def name_of(pid):
+    return Path(f"/proc/{pid}/comm").read_text().strip()
+
+
+def sender_of(attempt):
+    """Wait until the attempt's process has a sender; return its pid."""
+
+    def found():
+        return [pid for pid in children_of(attempt.child.process.pid) if name_of(pid) == NAME]
+
+    return eventually(found)[0]
+
+
+def stored(messages):
+    return [one.saved for one in messages if isinstance(one, Reported) and one.saved]
+
+
+def make_model(step=1):
+    Path("model").mkdir(exist_ok=True)
+    Path("model", "weights").write_bytes(b"%d" % step * 1000)
+    return "model"
+
+
+def two_steps(config, trial):
+    checkpoint_saves.LARGE_BYTES = 1  # in this process alone
+    trial.report({"loss": 1}, checkpoint=make_model())
+    trial.report({"loss": 2})
+
+
+def waiting(config, trial):
+    """Trains on until the test lets it end."""
+    two_steps(config, trial)
+    while not Path("goes on").exists():
+        time.sleep(0.01)
+
+
+def test_large_directory_is_sent_by_another_process_while_the_trial_trains(
+    remote, s3_server, tmp_path
+):
+    s3_server.writes.clear()
+    attempt = remote(two_steps)
+    assert steps_of([attempt.receive(), attempt.receive()]) == [1, 2]
+    pid = sender_of(attempt)
+    eventually(lambda: any(method == "PUT" for method, _ in s3_server.requests))
+    assert os.getpriority(os.PRIO_PROCESS, pid) == NICENESS
+    assert os.getpgid(pid) == attempt.child.process.pid
+    s3_server.writes.set()
+
+    messages = attempt.finish()
+
+    (saved,) = stored(messages)
+    store, target = open_store(f"s3://{s3_server.bucket}"), tmp_path / "restored"
+    copy = store.get_directory(saved.url, digest=saved.digest, target=target)
+    assert (copy / "weights").read_bytes() == b"1" * 1000
+    assert messages[-1] == Ended(End.COMPLETED)
+    assert not is_running(pid)
+    assert not list((attempt.directory / "scratch").iterdir())
+
+
+def test_large_dict_is_sent_by_another_process(remote, s3_server):
+    def train(config, trial):
+        checkpoint_saves.LARGE_BYTES = 1
+        trial.report({"loss": 1}, checkpoint={"weights": b"1" * 1000})
+        trial.report({"loss": 2})
+        trial.flush()
+        print(len(children_of(os.getpid())))
+
+    attempt = remote(train)
+    (saved,) = stored(attempt.finish())
+
+    data = open_store(f"s3://{s3_server.bucket}").get_bytes(saved.url, digest=saved.digest)
+    assert b"1" * 1000 in data
+    assert attempt.printed == "1\n"
+    assert not list((attempt.directory / "scratch").iterdir())
+
+
+def test_sender_that_is_killed_is_reported_and_the_next_save_works(remote, s3_server):
+    def train(config, trial):
+        checkpoint_saves.LARGE_BYTES = 1
+        trial.report({"loss": 1}, checkpoint=make_model(1))
+        trial.report({"loss": 2}, checkpoint=make_model(2))
+        trial.report({"loss": 3})
+
+    s3_server.writes.clear()
+    attempt = remote(train)
+    assert steps_of([attempt.receive()]) == [1]
+    attempt.allow_upload()
+    killed = sender_of(attempt)
+    os.kill(killed, signal.SIGKILL)
+    s3_server.writes.set()
+    messages = attempt.finish()
+
+    (error,) = [one.artifact_error for one in messages[:-1] if one.artifact_error]
+    assert "sent the checkpoint of step 1 has ended (signal 9)" in error
+    assert "Training continues" in error
+    assert [saved.step for saved in stored(messages)] == [2]
+    assert steps_of(messages) == [2, 3]
+    assert messages[-1] == Ended(End.COMPLETED)
+
+
+def test_sender_ends_in_the_middle_of_an_upload_when_its_trial_is_killed(remote, s3_server):
+    def train(config, trial):
+        checkpoint_saves.LARGE_BYTES = 1
+        # The fork server kills the trial's process group; nobody kills a sender outside of it.
+        sender.subprocess.Popen = partial(subprocess.Popen, process_group=0)
+        trial.report({"loss": 1}, checkpoint=make_model())
+        trial.report({"loss": 2})
+        time.sleep(60)
+
+    s3_server.writes.clear()
+    attempt = remote(train)
+    assert steps_of([attempt.receive(), attempt.receive()]) == [1, 2]
+    pid = sender_of(attempt)
+    eventually(lambda: any(method == "PUT" for method, _ in s3_server.requests))
+
+    os.kill(attempt.child.process.pid, signal.SIGKILL)
+
+    eventually(lambda: not is_running(pid))
+    s3_server.writes.set()
+
+
+def test_sender_ends_although_another_process_keeps_its_socket_open():
+    command = [*sender._command()]
+    command[command.index(str(os.getpid()))] = str(os.getppid())  # no longer the parent
+    ours, theirs = socket.socketpair()
+
+    with ours, theirs, subprocess.Popen(command, stdin=theirs.fileno()) as process:
+        assert process.wait(30.0) == 0
+
+
+def test_lost_attempt_kills_its_sender(remote, s3_server):
+    s3_server.writes.clear()
+    attempt = remote(waiting)
+    assert steps_of([attempt.receive(), attempt.receive()]) == [1, 2]
+    pid = sender_of(attempt)
+    attempt.child.channel.send(write(LostNotice()))
+    (attempt.workdir / "goes on").touch()
+
+    messages = attempt.finish()
+
+    assert [message for message in messages if not isinstance(message, Ended)] == []
+    assert not is_running(pid)
+
+
+def test_stop_signal_to_the_whole_group_lets_the_sender_finish(remote, s3_server):
+    s3_server.writes.clear()
+    attempt = remote(two_steps)
+    assert steps_of([attempt.receive(), attempt.receive()]) == [1, 2]
+    sender_of(attempt)
+
+    os.killpg(attempt.child.process.pid, signal.SIGTERM)
+    s3_server.writes.set()
+
+    messages = attempt.finish()
+    assert [saved.step for saved in stored(messages)] == [1]
+
+
+def test_fork_of_the_users_code_neither_ends_the_sender_nor_keeps_its_socket(remote, s3_server):
+    def train(config, trial):
+        checkpoint_saves.LARGE_BYTES = 1
+        before = descriptors()
+        trial.report({"loss": 1}, checkpoint=make_model())
+        pid = os.fork()
+        if pid == 0:
+            trial.settle()
+            kept = descriptors() - before
+            os._exit(len(kept))
+        _, status = os.waitpid(pid, 0)
+        trial.report({"loss": os.waitstatus_to_exitcode(status)})
+
+    s3_server.writes.clear()
+    attempt = remote(train)
+    results = [attempt.receive(), attempt.receive()]
+    s3_server.writes.set()
+
+    assert [message.result.value for message in results] == [1, 0]
+    assert [saved.step for saved in stored(attempt.finish())] == [1]
+
+
+def test_credentials_that_the_users_code_has_set_reach_the_sender(remote, s3_server, monkeypatch):
+    def train(config, trial):
+        checkpoint_saves.LARGE_BYTES = 1
+        os.environ.update(given)
+        trial.report({"loss": 1}, checkpoint=make_model())
+        trial.report({"loss": 2})
+
+    given = s3_server.environment
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+
+    messages = remote(train).finish()
+
+    assert [saved.step for saved in stored(messages)] == [1]
+
+
+def test_thread_sends_if_no_process_can_be_started(remote, s3_server):
+    def train(config, trial):
+        checkpoint_saves.LARGE_BYTES = 1
+        sender.sys.executable = "/missing"
+        trial.report({"loss": 1}, checkpoint=make_model())
+        trial.report({"loss": 2})
+
+    messages = remote(train).finish()
+
+    assert [saved.step for saved in stored(messages)] == [1]
+
+
+class Kept(Trainable):
+    """Runs two steps per trial in one process, each with a large checkpoint."""
+
+    def setup(self, config):  # noqa: ARG002
+        checkpoint_saves.LARGE_BYTES = 1
+        self.trained = 0
+
+    def reset_config(self, config):  # noqa: ARG002
+        self.trained = 0
+        return True
+
+    def step(self):
+        if self.trained == 2:
+            return None
+        self.trained += 1
+        return {"loss": os.getpid(), "senders": len(children_of(os.getpid()))}
+
+    def save_checkpoint(self, directory):
+        Path(directory, "trained").write_text(str(self.trained))
+
+    def load_checkpoint(self, checkpoint):
+        self.trained = int(Path(checkpoint, "trained").read_text())
+
+
+def test_process_of_a_class_runs_the_next_trial_after_large_uploads(s3_server, pump, tmp_path):
+    server = ForkServer()
+    server.start()
+    process = Reusing(server, pump, tmp_path)
+    try:
+        trials = [process.run(Kept, store=f"s3://{s3_server.bucket}") for _ in range(2)]
+    finally:
+        process.close()
+        server.close()
+
+    for messages in trials:
+        assert [saved.step for saved in stored(messages)] == [1, 2]
+        assert messages[-1].kept, messages[-1].not_kept
+        results = [one.result for one in messages if steps_of([one])]
+        assert [int(one.metrics["senders"]) for one in results] == [0, 1]
+    first, second = ({one.result.value for one in each if steps_of([one])} for each in trials)
+    assert first == second
