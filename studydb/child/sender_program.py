@@ -21,7 +21,7 @@ NAME = "studydb-sender"
 NICENESS = 10
 """
 A training that uses all cores gets about nine tenths of the core that it shares with the sender.
-With 19, the lowest priority, the sender would get a seventieth: a save would wait for the one before.
+With 19, the lowest priority, the sender would get a seventieth, and the next save would wait.
 """
 
 _LOOK_S = 1.0
