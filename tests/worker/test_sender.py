@@ -7,8 +7,8 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,8 @@ from studydb.child.messages import End, Ended, LostNotice, Reported, write
 from studydb.child.sender_program import NAME, NICENESS
 from studydb.processes import children_of, start_of
 from studydb.worker.fork_server_client import ForkServer
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -142,24 +144,28 @@ def test_sender_that_is_killed_is_reported_and_the_next_save_works(remote, s3_se
     assert messages[-1] == Ended(End.COMPLETED)
 
 
-def test_sender_ends_in_the_middle_of_an_upload_when_its_trial_is_killed(remote, s3_server):
-    def train(config, trial):
-        checkpoint_saves.LARGE_BYTES = 1
-        # The fork server kills the trial's process group; nobody kills a sender outside of it.
-        sender.subprocess.Popen = partial(subprocess.Popen, process_group=0)
-        trial.report({"loss": 1}, checkpoint=make_model())
-        trial.report({"loss": 2})
-        time.sleep(60)
-
+def test_sender_ends_in_the_middle_of_an_upload_when_its_trial_is_killed(s3_server, tmp_path):
+    """Below a worker, the fork server would kill it, too; here nobody else does."""
+    code = (
+        "import sys, uuid; from pathlib import Path\n"
+        "from studydb.artifacts.checkpoint_records import Upload\n"
+        "from studydb.child.sender import Destination, Sender\n"
+        "names = [str(uuid.uuid4()) for _ in range(3)]\n"
+        "sender = Sender(Destination(sys.argv[1], names[0], names[1], 1, 0))\n"
+        "sender.start()\n"
+        "sender.save(Path(sys.argv[2]), step=1, upload=Upload(names[2], sys.argv[1]))\n"
+    )
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "weights").write_bytes(b"weights")
     s3_server.writes.clear()
-    attempt = remote(train)
-    assert steps_of([attempt.receive(), attempt.receive()]) == [1, 2]
-    pid = sender_of(attempt)
-    eventually(lambda: any(method == "PUT" for method, _ in s3_server.requests))
+    command = [sys.executable, "-c", code, f"s3://{s3_server.bucket}", str(tmp_path / "model")]
+    with subprocess.Popen(command, cwd=ROOT) as trial:
+        eventually(lambda: any(method == "PUT" for method, _ in s3_server.requests))
+        (pid,) = children_of(trial.pid)
 
-    os.kill(attempt.child.process.pid, signal.SIGKILL)
+        trial.kill()
 
-    eventually(lambda: not is_running(pid))
+        eventually(lambda: not is_running(pid))
     s3_server.writes.set()
 
 
