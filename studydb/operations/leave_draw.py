@@ -1,7 +1,7 @@
 """Leave the trial of the next draw to other workers, and go on to the draw after it."""
 
 from collections.abc import Sequence
-from uuid import uuid4
+from uuid import UUID, uuid5
 
 from studydb.db import Database
 from studydb.db.faults import DuplicateParams
@@ -58,6 +58,7 @@ def _set_aside(database: Database, study: Study, draw: int) -> bool:
             txn.abandon()
             return False
 
-        set_aside.make(txn, study_id=study.id, draw=draw, number=number, uuid=str(uuid4()))
+        uuid = str(uuid5(UUID(study.uuid), f"draw {draw}"))
+        set_aside.make(txn, study_id=study.id, draw=draw, number=number, uuid=uuid)
         counters.move(txn, study_id=study.id, key=draw, out_of=None, into=State.PENDING)
     return True

@@ -154,9 +154,7 @@ _MOVE_OF_ATTEMPT = Prepared(
     )
 )
 _ASKED_BY = Prepared(
-    sa.select(trial.c.resource_class, trial.c.resources).where(
-        trial.c.id == sa.bindparam("trial")
-    )
+    sa.select(trial.c.resource_class, trial.c.resources).where(trial.c.id == sa.bindparam("trial"))
 )
 
 
