@@ -39,8 +39,8 @@ def ask(
     Args:
         again: Whether the token may have been sent before; see `claim`.
         if_nothing_waits: Whether to make no trial if a PENDING trial can be claimed.
-        fits: The classes of requests that the worker can start, and the class "" is one of them;
-            None in a study whose trials ask for nothing.
+        fits: The classes of requests that the worker can start, and the class "" is one of them,
+            unless `must_fit`; None in a study whose trials ask for nothing.
         must_fit: Whether the proposal must be of one of these classes, because each proposal of the
             study says what its trial asks for.
         by_model: Called with `if_nothing_waits` before each ask; gets proposals from the searcher's

@@ -53,7 +53,6 @@ def classes(database, column="resource_class", table="trial", order="number"):
     return [row[0] for row in found]
 
 
-@pytest.mark.row("B4")
 def test_a_trial_asks_for_what_its_proposal_says(database):
     needs = Needs()
     worker = SimulatedWorker(database, study_with(database, needs))

@@ -21,7 +21,7 @@ def module(name):
     """The module on the page that begins with a comment that names it."""
     text = (DOCS / "resources.md").read_text()
     (found,) = re.findall(
-        rf"^```python\n(# {re.escape(name)}\n.*?)^```", text, re.MULTILINE | re.DOTALL
+        rf"^```py\n(# {re.escape(name)}\n.*?)^```", text, re.MULTILINE | re.DOTALL
     )
     return found
 
