@@ -1,5 +1,8 @@
 """Proposals say what their trials ask for: a function of the config is asked outside of locks."""
 
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
 import pytest
 from harness import arrange
 from harness.arrange import SimulatedWorker, new_request, new_study, rows, unchanged_rows
@@ -7,7 +10,7 @@ from harness.model_searcher import ModelSearch
 from harness.nodes import Node
 
 from studydb.domain.deciding import DecisionFailed, NotAsked
-from studydb.domain.errors import NotAllowed, StorageBusy
+from studydb.domain.errors import InvalidSpec, NotAllowed, StorageBusy
 from studydb.domain.life.states import Status
 from studydb.domain.resource_function import RequestNeeded, ResourceFunction
 from studydb.domain.resources import Resources, read_capacity
@@ -19,11 +22,11 @@ from studydb.operations.ask import ask
 from studydb.operations.enqueue import enqueue
 from studydb.operations.fit_report import read_fit_report
 from studydb.operations.leave_draw import leave_draw
-from studydb.operations.propose import propose_by_index
-from studydb.operations.requesting import with_answers
+from studydb.operations.propose import proposal_of, propose_by_index
+from studydb.operations.requesting import store_proposals, with_answers
 from studydb.operations.set_resources import set_resources
 from studydb.operations.study_progress import read_progress
-from studydb.store import set_aside
+from studydb.store import resource_classes, set_aside
 
 SPACE = Space.read({"size": randint(1, 1000), "kind": "k"})
 
@@ -290,9 +293,32 @@ def test_the_65th_request_pauses_the_study_when_it_is_due(database):
     assert rows(database, "SELECT count(*) FROM resource_class") == [(64,)]
 
 
+def test_two_processes_do_not_make_the_64th_request_together(connections):
+    """On PostgreSQL a person adds a request while a worker stores a proposal with another."""
+    worker, person = connections
+    study = study_with(worker, Needs(lambda _: {"licence": 1}))
+    with worker.begin() as txn:
+        for number in range(62):
+            asked = Resources(custom={"tape": number + 1})
+            resource_classes.add(txn, study_id=study.id, asked=asked)
+    one = replace(proposal_of(study, 0), request=Resources(custom={"licence": 1}))
+
+    with ThreadPoolExecutor() as threads:
+        with worker.begin() as txn:
+            store_proposals(txn, study, {0: one})
+            given = {"resources": Resources(gpus=1)}
+            added = threads.submit(enqueue, person, study, {}, new_request(), **given)
+            with pytest.raises(TimeoutError):
+                added.result(timeout=0.5)  # it waits for the study's row
+        with pytest.raises(InvalidSpec, match="64 different sets"):
+            added.result(timeout=30)
+
+    assert rows(worker, "SELECT count(*) FROM resource_class") == [(64,)]
+
+
 def test_a_process_that_cannot_ask_the_function_refuses(database):
     study = study_with(database)
-    mute = arrange.replace(study, resources=ResourceFunction("needs:f"))
+    mute = replace(study, resources=ResourceFunction("needs:f"))
 
     with pytest.raises(NotAllowed, match="this process cannot ask it"):
         ask(database, mute, SimulatedWorker(database, study).claimant())
