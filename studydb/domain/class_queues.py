@@ -249,14 +249,16 @@ class ClassQueues:
             if one.first is not None and whole.fits(one.request)
         ]
         position, name = min(firsts, default=(None, ""))
-        if position is None or self._fits_now()(self._known[name].request):
-            if self._blocked is not None and self._blocked.position != position:
-                self._unblock()
-            return
-        if self._blocked is None or self._blocked.position != position:
+        if self._blocked is not None and self._blocked.position != position:
             self._unblock()
+        if position is None:
+            return
+        if self._blocked is not None:
+            self._blocked.name = name  # a person may have changed what the trial asks for
+        if self._fits_now()(self._known[name].request):
+            return
+        if self._blocked is None:
             self._blocked = _Blocked(name, position, now_s)
-        self._blocked.name = name  # a person may have changed what the trial asks for
         self._try_to_reserve(now_s)
 
     def _try_to_reserve(self, now_s: float) -> None:

@@ -251,6 +251,20 @@ def test_a_passed_trial_reserves_the_worker(database, study):
     assert node.number() == 1
 
 
+def test_a_worker_starts_the_trial_that_it_is_reserved_for_after_it_asks_for_less(database, study):
+    put(database, study, "gpus=1", "gpus=2", "gpus=1", "gpus=1")
+    node = Node(database, study, read_capacity(gpus=2), reserve_after_s=60.0)
+    node.start()
+    held = node.start()
+    node.clock.now_s += 61
+    node.end(held)
+    assert node.number() is None  # reserved for trial 1
+
+    set_resources(database, study, SMALL, [1], new_request())
+
+    assert node.number() == 1
+
+
 def test_one_worker_is_reserved_for_a_trial(database, study):
     put(database, study, *["gpus=1"] * 4, "gpus=2", *["gpus=1"] * 9)
     clock = Clock()
