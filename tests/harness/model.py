@@ -150,7 +150,7 @@ class Model:
         if not bad.corrupt or is_next:
             bad.corrupt = bad.removed = True
             trial.checkpoint, trial.suspect_at = before, None
-            data = {"url": "inline:", "step": bad.step}
+            data = {"url": bad.url, "step": bad.step}
             self._record_event("checkpoint corrupt", "worker", attempt=attempt, data=data)
         return before.uuid if before else None
 
@@ -356,12 +356,8 @@ class Model:
     def set_limits(self, request: Request, limits: dict[str, Any]) -> None:
         if not self._recorded(request.token):
             self.spending.limits |= limits
-            self._record_event(
-                "limits set",
-                request.actor,
-                token=request.token,
-                data=json.loads(json.dumps(limits)),
-            )
+            data = json.loads(json.dumps(limits))
+            self._record_event("limits set", request.actor, token=request.token, data=data)
 
     # --- the state of the study
 

@@ -122,11 +122,7 @@ class ModelResources:
         if self._model._recorded(request.token):
             return
         numbers = sorted(set(numbers))
-        if any(number >= len(self._model.trials) for number in numbers):
-            raise UnknownTrial
-        trials = [self._model.trials[number] for number in numbers]
-        if any(trial.state in (*ENDED, State.RUNNING) for trial in trials):
-            raise NotAllowed
+        trials = [self._waiting(number) for number in numbers]
         if numbers:
             self.add(text)
         else:
@@ -135,6 +131,14 @@ class ModelResources:
             trial.asks = text
         data = {"numbers": numbers, "resources": SHAPES[text]}
         self._model._record_event("resources set", request.actor, token=request.token, data=data)
+
+    def _waiting(self, number: int) -> ModelTrial:
+        if number >= len(self._model.trials):
+            raise UnknownTrial
+        trial = self._model.trials[number]
+        if trial.state in (*ENDED, State.RUNNING):
+            raise NotAllowed
+        return trial
 
     def carry_out(self, trial: ModelTrial, attempt: ModelAttempt) -> None:
         """Store what the scheduler has decided that a trial which pauses asks for."""
@@ -151,12 +155,17 @@ class ModelResources:
         offer = self.offers.get(worker)
         if offer is None or not self.classes:
             return None
-        reserved = offer.passed.asks if offer.passed and offer.is_reserved else None
-        return [
-            name
-            for name, asked in self.classes.items()
-            if offer.fits(asked) and reserved in (None, name)
-        ]
+        fitting = [name for name, asked in self.classes.items() if offer.fits(asked)]
+        if offer.passed is None or not offer.is_reserved:
+            return fitting
+        awaited = offer.passed.asks
+        return [name for name in fitting if name == awaited or self._leaves(offer, name, awaited)]
+
+    def _leaves(self, offer: ModelOffer, name: str, awaited: str) -> bool:
+        """Whether a class without GPUs fits beside the trial that the worker is reserved for."""
+        asked, more = self.classes[name], self.classes[awaited]
+        both = {one: asked.get(one, 0) + more.get(one, 0) for one in (*asked, *more)}
+        return not asked.get("gpus") and offer.fits(both)
 
     def startable(self, worker: str | None, trials: list[ModelTrial]) -> list[ModelTrial]:
         """The trials that a worker may start; all of them if no worker is named."""

@@ -41,6 +41,7 @@ class ModelCheckpoint:
     data: bool = True
     pins: int = 0
     is_wanted = False  # whether a person has pinned it; no column, so no field
+    url = "inline:"
 
 
 @dataclass

@@ -196,7 +196,7 @@ def any_resources(seed):
     scheduler = (FIFO(), ASHAS[0], PROMOTIONS[0], PROMOTIONS[1], *GROWING)[seed[0] % 6]
     asked = (None, "nothing", "cpus=1", "gpus=1")[seed[1] % 4]
     resources = None if asked is None else read_resources("resources", asked)
-    budgets = {"num_trials": (None, 40)[seed[3] % 2], "max_concurrent": (None, 4)[seed[2] % 2]}
+    budgets = {"num_trials": (60, 30)[seed[3] % 2], "max_concurrent": (None, 4)[seed[2] % 2]}
     return {"scheduler": scheduler, "resources": resources, "is_sized": True, **budgets}
 
 
