@@ -28,6 +28,8 @@ WHOLE = 1_000_000
 TURN_S = 1.0
 """How long to wait for the worker that takes devices at this moment; it needs milliseconds."""
 
+MORE_FILES = "Raise the limit of open files (`ulimit -n`), or give the worker fewer slots."
+
 _DIRECTORIES = ("/run/lock", "/tmp", "/var/tmp")  # noqa: S108  they are shared on purpose
 _SHARED = stat.S_ISVTX | stat.S_IRWXO
 """Everybody may make files in such a directory, and nobody may remove those of others."""
@@ -191,8 +193,7 @@ def _open(path: Path) -> int:
         except OSError as cause:
             if cause.errno in (errno.EMFILE, errno.ENFILE):
                 raise HostError(
-                    f"This host cannot open the lock file {path}: {cause.strerror}. Raise the "
-                    "limit of open files (`ulimit -n`), or give the worker fewer slots."
+                    f"This host cannot open the lock file {path}: {cause.strerror}. {MORE_FILES}"
                 ) from cause
             raise _unusable(path, cause.strerror or str(cause)) from cause
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

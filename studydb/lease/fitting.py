@@ -1,7 +1,7 @@
 """What fits: the claims of one process in a study whose trials ask for resources."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 from time import monotonic
 
@@ -44,7 +44,7 @@ class Fitting:
         *,
         worker_id: int,
         capacity: Capacity = UNLIMITED,
-        free_gpus: Callable[[], float] | None = None,
+        free_cards: Callable[[], Sequence[float]] | None = None,
         reserve_after_s: float = RESERVE_AFTER_S,
         clock_s: Callable[[], float] = monotonic,
     ) -> None:
@@ -52,18 +52,17 @@ class Fitting:
         Prepare to search; nothing is read yet.
 
         Args:
-            free_gpus: Tells how many GPUs of the host no process holds; see `Devices.free`. None if
-                nobody else uses the GPUs.
+            free_cards: Tells which part of each GPU no process has locked. None if only this
+                process uses the GPUs.
         """
         self._database, self._study, self._worker_id = database, study, worker_id
         self._clock_s = clock_s
         self._learned_s = self._scanned_s = NEVER
         self._turn, self._learning = threading.Lock(), threading.Lock()
         self._refused: set[str] = set()
-        self.ledger = Ledger(capacity)
+        self.ledger = Ledger(capacity, free_cards)
         self.queues = ClassQueues(
             self.ledger,
-            free_gpus=free_gpus,
             reserve_after_s=reserve_after_s,
             reserve=self._reserve,
             clock_s=clock_s,
@@ -155,6 +154,10 @@ class Fitting:
         if not is_held:
             self._refused.add(claim.lease.token)
         return is_held
+
+    def place(self, claim: Claim, cards: Sequence[int]) -> None:
+        """Record which cards of the worker a claimed trial has locked."""
+        self.ledger.place(claim.lease.token, cards)
 
     def granted(self, claim: Claim) -> Resources | None:
         """Return what a trial holds; None if it was claimed while no trial asked for anything."""

@@ -271,6 +271,7 @@ class Slot(threading.Thread):
             equipment.interruption.give_up(str(error))
             return None
         if holdings is not None and holdings.grant.names:
+            equipment.fitting.place(claim, holdings.grant.places)
             with suppress(StorageTransient):  # the names are for people
                 record_devices(equipment.database, claim.lease, holdings.grant.names)
         return holdings

@@ -118,14 +118,14 @@ def test_two_trials_share_a_card_and_give_its_memory_back(start_with, devices, m
     pids = {attempt.child.process.pid for attempt in attempts}
 
     assert halves[0].names == halves[1].names
-    assert devices.free() == len(devices.offered()) - 1
+    assert sum(devices.free_parts()) == len(devices.offered()) - 1
     eventually(lambda: pids <= {pid for _, pid in nvidia_smi.list_users()}, what="two users")
     for attempt, half in zip(attempts, halves, strict=True):
         attempt.child.kill()
         attempt.child.wait()
         assert half.release() is None
     assert not pids & {pid for _, pid in nvidia_smi.list_users()}
-    assert devices.free() == len(devices.offered())
+    assert sum(devices.free_parts()) == len(devices.offered())
 
 
 class Warm:
