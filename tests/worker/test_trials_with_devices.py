@@ -27,7 +27,6 @@ from studydb.domain.space.search_space import Space
 from studydb.processes import start_of
 from studydb.worker.fork_server_client import ForkServer
 from studydb.worker.holdings import NOTHING_HELD, Holdings
-from studydb.worker.templates import Templates
 
 ROOT = Path(__file__).parents[2]
 A, B, C, D = UUIDS
@@ -269,33 +268,6 @@ SEEN, IMPORTED_BY = os.environ.get("CUDA_VISIBLE_DEVICES"), os.getpid()
 def train(config, trial):
     return {"loss": 1.0, "seen": SEEN, "by": IMPORTED_BY, "now": os.environ["CUDA_VISIBLE_DEVICES"]}
 """
-
-
-class Warm:
-    """Stands in for a fork server: spawns attempts from templates."""
-
-    def __init__(self, fork_server, pump, folder):
-        self.printed, self.starts = [], []
-        self.templates = Templates(
-            fork_server,
-            pump,
-            directory=folder / "templates",
-            enabled=True,
-            say=self.printed.append,
-            is_stopping=lambda: False,
-        )
-
-    def spawn(self, job, **descriptors):
-        started = self.templates.spawn(job, **descriptors)
-        self.starts.append(started.start)
-        return started.child
-
-
-@pytest.fixture
-def warm(fork_server, pump, tmp_path):
-    warm = Warm(fork_server, pump, tmp_path)
-    yield warm
-    warm.templates.close()
 
 
 @pytest.fixture
