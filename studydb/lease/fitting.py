@@ -2,12 +2,13 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from math import inf
 from time import monotonic
 
 from studydb.db import Database
 from studydb.domain.class_queues import RESERVE_AFTER_S, ClassQueues
-from studydb.domain.errors import StorageTransient
+from studydb.domain.errors import HostError, StorageTransient
 from studydb.domain.records import QUEUE_START, Claim, Claimant, QueuePosition, Study
 from studydb.domain.resources import UNLIMITED, Capacity, Ledger, Resources
 from studydb.operations.claim_fitting import claim_fitting, read_queues
@@ -149,8 +150,15 @@ class Fitting:
         return Resources() if known is None else known
 
     def hold(self, claim: Claim) -> bool:
-        """Record that a claimed trial uses what it asks for; False if that is not free."""
-        is_held = self.ledger.hold(claim.lease.token, self.request_of(claim))
+        """
+        Record that a claimed trial uses what it asks for; False if that is not free.
+
+        If the locks of the GPUs cannot be read, that is not free either: the trial is given back,
+        and the next search raises the error.
+        """
+        is_held = False
+        with suppress(HostError):
+            is_held = self.ledger.hold(claim.lease.token, self.request_of(claim))
         if not is_held:
             self._refused.add(claim.lease.token)
         return is_held

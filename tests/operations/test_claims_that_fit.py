@@ -8,10 +8,17 @@ from harness import arrange
 from harness.arrange import new_request, new_study
 
 from studydb.db import connect
-from studydb.domain.errors import InvalidSpec, NotAllowed, StorageTransient
+from studydb.domain.errors import HostError, InvalidSpec, NotAllowed, StorageTransient
 from studydb.domain.life.states import Reason
 from studydb.domain.records import Batch
-from studydb.domain.resources import OF_STUDY, Capacity, Resources, read_capacity, read_resources
+from studydb.domain.resources import (
+    OF_STUDY,
+    Capacity,
+    Ledger,
+    Resources,
+    read_capacity,
+    read_resources,
+)
 from studydb.lease import fitting
 from studydb.lease.acquire import Acquirer
 from studydb.lease.fitting import Fitting
@@ -374,6 +381,21 @@ def test_what_fits_now_is_seen_though_the_study_has_not_changed(database):
         assert not watch.read(fits=[]).can_claim
 
     assert watch.read(fits=[OF_STUDY]).can_claim
+
+
+def test_a_trial_is_given_back_if_the_locks_of_gpus_cannot_be_read(database, study):
+    put(database, study, "gpus=1")
+    node = Node(database, study, read_capacity(gpus=1))
+    claim = node.start()
+    node.fitting.release(claim)
+
+    def refuse():
+        raise HostError("This host cannot open the lock file.")
+
+    node.fitting.ledger = Ledger(read_capacity(gpus=1), free_cards=refuse)
+
+    assert not node.fitting.hold(claim)
+    assert node.fitting.is_refused(claim)
 
 
 def test_slots_of_one_worker_search_in_turn(database, study):

@@ -33,7 +33,7 @@ CREATE = (
     *("create", "staged", "--trainable", "witnessing:train", "--metric", "loss", "--mode", "min"),
     *("--num-trials", "1000000", "--param", "seconds=uniform(0.02,0.4)", "--max-losses", "10000"),
 )
-WORK = ("worker", "--study", "staged", "--slots", "2", "--wait", "--lease", str(LEASE_S))
+WORK = ("worker", "--study", "staged", "--wait", "--lease", str(LEASE_S))
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Span:
 class Place:
     """A user's study in a database, and one worker of it, which the test kills."""
 
-    def __init__(self, stack, user, storage, folder, *, part=1.0, entries=None):
-        self.user, self.folder, self.kills = user, folder, 0
+    def __init__(self, stack, user, storage, folder, *, slots=2, part=1.0, entries=None):
+        self.user, self.folder, self.slots, self.kills = user, folder, slots, 0
         logs = Path(tempfile.mkdtemp(dir=folder, prefix="logs-"))
         logs.chmod(0o755)
         self.fleet = stack.enter_context(Fleet(storage, "staged", logs))
@@ -68,16 +68,13 @@ class Place:
         self.worker = None
 
     def start(self):
-        self.worker = self.user.start(self.fleet, *WORK, environment=self.environment)
+        options = (*WORK, "--slots", str(self.slots))
+        self.worker = self.user.start(self.fleet, *options, environment=self.environment)
 
-    def await_work(self):
-        """Wait until the worker has started a trial."""
-
-        def has_worked():
-            assert self.worker.runs, self.worker.output()
-            return any((self.folder / "held").glob(f"{self.worker.mark}-*"))
-
-        eventually(has_worked, START_S, what=f"a trial of {self.worker.log}")
+    def has_worked(self):
+        """Tell whether the worker has started a trial."""
+        assert self.worker.runs, self.worker.output()
+        return any((self.folder / "held").glob(f"{self.worker.mark}-*"))
 
     def replace(self):
         """Kill the worker, every other time with all of its processes, and start another one."""
@@ -145,7 +142,7 @@ def test_no_card_is_given_twice_and_none_is_lost(folder, sqlite_template, postgr
 
     with ExitStack() as stack:
         of_entries = Place(stack, own, postgres_url, folder, entries="GPU-aa,GPU-bb")
-        of_all = Place(stack, own, postgres_url, folder)
+        of_all = Place(stack, own, postgres_url, folder, slots=3)
         of_halves = Place(stack, other, of_other, folder, part=0.5)
         own.run(*CREATE, "--resources", "gpus=1", environment=of_all.environment)
         other.run(*CREATE, "--resources", "gpus=0.5", environment=of_halves.environment)
@@ -157,15 +154,13 @@ def test_no_card_is_given_twice_and_none_is_lost(folder, sqlite_template, postgr
         assert {span.visible for span in spans(folder)} == {"GPU-aa,GPU-bb"}
 
         places = [of_entries, of_all, of_halves]
-        for place in places[1:]:
-            place.start()
+        of_all.start()
+        of_halves.start()
+        eventually(lambda: of_all.has_worked() and of_halves.has_worked(), START_S, what="trials")
         for _ in range(KILLS):
-            chosen = random.choice(places)
-            chosen.await_work()
+            at_work = eventually(lambda: working(places), START_S, what="a trial")
             time.sleep(random.uniform(0.0, 0.3))
-            chosen.replace()
-        for place in places:
-            place.await_work()
+            random.choice(at_work).replace()
         after_s = time.monotonic()
         eventually(lambda: used_after(folder, after_s) == set(UUIDS), START_S, what="use of all")
 
@@ -182,6 +177,12 @@ def test_no_card_is_given_twice_and_none_is_lost(folder, sqlite_template, postgr
     assert given_twice(found) == []
     given = {"CUDA_VISIBLE_DEVICES": ",".join(UUIDS), "STUDYDB_LOCK_DIR": str(folder)}
     assert eventually(lambda: Devices.of("auto", given).take(len(UUIDS)), what="all cards free")
+    assert min(place.kills for place in places) > 0 or not NIGHTLY
+
+
+def working(places):
+    """The places whose worker has started a trial; the others may wait for a card."""
+    return [place for place in places if place.has_worked()]
 
 
 def used_after(folder, after_s):
