@@ -53,7 +53,7 @@ class RestoreCache:
 
     An entry is written beside and renamed, so it is whole. An entry is a file for a dict, and a
     directory for a directory. Each use compares the bytes with the digest in the signed row, while
-    they are copied; so nobody who can write to the folder can change what a trial restores. The
+    they are copied; so no process that can write to the folder changes what a trial restores. The
     entry that was used least recently goes first. Its removal renames it, so a process that copies
     from it finds it missing, and reads the store. No error of the cache ends a save or a restore.
     Only names that the cache itself gives are ever removed: the folder may hold other files.

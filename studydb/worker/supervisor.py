@@ -224,7 +224,7 @@ def _fitting(
         study,
         worker_id=worker_id,
         capacity=host.capacity,
-        free_gpus=host.free_gpus,
+        free_cards=host.free_cards,
         reserve_after_s=options.reserve_after_s,
     )
 

@@ -4,7 +4,7 @@ Every operation on a study as an action, which can be run on a database and on i
 An action that runs again sends the same token or flush number, so it is a duplicate request.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace
@@ -15,9 +15,11 @@ from harness.arrange import new_checkpoint, new_request, process, register_worke
 from harness.asked_scheduler import sent
 from harness.model import Model
 from harness.model_clones import discard as model_discard
+from harness.model_clones import retry as model_retry
 from harness.model_pins import pin as model_pin
 from harness.model_pins import unpin as model_unpin
 from harness.model_rows import ModelAttempt
+from harness.offers import Offer, capacity_of
 from studydb.db import Database
 from studydb.domain.errors import StudydbError
 from studydb.domain.failures import Failure
@@ -25,6 +27,7 @@ from studydb.domain.life.ending import GIVEN_BACK, TRY_LATER, Ending
 from studydb.domain.life.states import Reason, Status
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.records import Batch, Checkpoint, CheckpointKind, Claim, Claimant, Lease, Study
+from studydb.domain.resources import read_resources
 from studydb.domain.tally import Tally
 from studydb.operations import control
 from studydb.operations.ask import ask
@@ -45,6 +48,7 @@ from studydb.operations.report import report
 from studydb.operations.retry import retry
 from studydb.operations.save import save
 from studydb.operations.set_limits import set_limits
+from studydb.operations.set_resources import set_resources
 from studydb.operations.uploads import abandoned_uploads, begin_upload, delete_upload
 from studydb.store import events
 
@@ -70,12 +74,18 @@ class StudyAction:
 
 @dataclass(frozen=True)
 class RegisteredWorker:
-    """A registered process: the id of its row, its uuid, its pid, and its lease in seconds."""
+    """
+    A registered process: the id of its row, its uuid, its pid, and its lease in seconds.
+
+    Attributes:
+        offer: What it offers to trials; None if every request fits.
+    """
 
     id: int
     uuid: str
     pid: int
     lease_s: float
+    offer: Offer | None = None
 
 
 @dataclass
@@ -123,22 +133,39 @@ class ActionFactory:
     def __init__(self, study: Study) -> None:
         self.study = study
         self.attempts: list[ClaimedAttempt] = []
+        self.uptime_s: Callable[[], float] = float
 
     # --- processes
 
     def register(
-        self, pid: int, lease_s: float, into: Callable[[RegisteredWorker], None]
+        self,
+        pid: int,
+        lease_s: float,
+        into: Callable[[RegisteredWorker], None],
+        offers: Mapping[str, float] | None = None,
     ) -> StudyAction:
         uuid = token()
+        made: list[RegisteredWorker] = []
 
         def act(database: Database) -> None:
+            capacity = None if offers is None else capacity_of(offers)
             worker_id = register_worker(
-                database, self.study, uuid=uuid, of=process(pid), lease_s=lease_s
+                database,
+                self.study,
+                uuid=uuid,
+                of=process(pid),
+                lease_s=lease_s,
+                capacity=capacity,
             )
-            into(RegisteredWorker(worker_id, uuid, pid, lease_s))
+            if not made:
+                offer = capacity and Offer(self.study, worker_id, capacity, self.uptime_s)
+                made.append(RegisteredWorker(worker_id, uuid, pid, lease_s, offer))
+            into(made[0])
 
         return StudyAction(
-            "register", act, lambda model: model.register(uuid=uuid, pid=pid, lease_s=lease_s)
+            "register",
+            act,
+            lambda model: model.register(uuid=uuid, pid=pid, lease_s=lease_s, offers=offers),
         )
 
     def leave(self, worker: RegisteredWorker) -> StudyAction:
@@ -151,39 +178,65 @@ class ActionFactory:
     def renew(self, worker: RegisteredWorker) -> StudyAction:
         held = [attempt.lease for attempt in self.attempts if attempt.worker is worker][-8:]
         tokens = [lease.token for lease in held]
-        return StudyAction(
-            "renew",
-            lambda database: renew(database, self.study, worker_id=worker.id, held=held).held,
-            lambda model: model.renew(worker.uuid, tokens),
-        )
+
+        def act(database: Database) -> Any:
+            answer = renew(database, self.study, worker_id=worker.id, held=held).held
+            for lease in held:
+                if worker.offer is not None and lease.token not in answer:
+                    worker.offer.release(lease)
+            return answer
+
+        def expect(model: Model) -> Any:
+            answer = model.renew(worker.uuid, tokens)
+            for lost in set(tokens) - set(answer):
+                model.resources.release(worker.uuid, lost)
+            return answer
+
+        return StudyAction("renew", act, expect)
 
     # --- claims
 
     def claim(self, worker: RegisteredWorker) -> StudyAction:
-        return self._acquire("claim", claim, worker)
+        def call(database: Database, claimant: Claimant) -> Claim | None:
+            if worker.offer is None:
+                return claim(database, self.study, claimant)
+            return worker.offer.claim(database, claimant)
+
+        return self._acquire("claim", call, worker)
 
     def ask(self, worker: RegisteredWorker) -> StudyAction:
-        return self._acquire("ask", ask, worker)
+        def call(database: Database, claimant: Claimant) -> Claim | None:
+            if worker.offer is None:
+                return ask(database, self.study, claimant)
+            return worker.offer.ask(database, claimant)
+
+        return self._acquire("ask", call, worker)
 
     def promote(self, worker: RegisteredWorker) -> StudyAction:
         claimant = Claimant(worker.id, token(), worker.lease_s)
 
         def act(database: Database) -> bool:
             """Tell whether this request promoted a trial; a result CLAIM does not prove it."""
-            promote(database, self.study, claimant)
+            fits = worker.offer and worker.offer.names(database)
+            promote(database, self.study, claimant, fits=fits)
             with database.begin(write=False) as txn:
                 return bool(events.data_of(txn, token=claimant.token))
 
-        return StudyAction("promote", act, lambda model: model.promote(token=claimant.token))
+        return StudyAction(
+            "promote", act, lambda model: model.promote(worker.uuid, token=claimant.token)
+        )
 
     def _acquire(
-        self, name: str, operation: Callable[..., Claim | None], worker: RegisteredWorker
+        self,
+        name: str,
+        call: Callable[[Database, Claimant], Claim | None],
+        worker: RegisteredWorker,
     ) -> StudyAction:
         once = token()
         claimant = Claimant(worker.id, once, worker.lease_s)
 
         def act(database: Database) -> Any:
-            claimed = operation(database, self.study, claimant)
+            claimed = call(database, claimant)
             if claimed is not None and all(
                 attempt.lease.token != once for attempt in self.attempts
             ):
@@ -248,15 +301,21 @@ class ActionFactory:
             )
             given["tally"] = tally if attempt.lease.attempt == 1 else None
             call = partial(finish, database, self.study, **given)
-            return sent(self.study, lambda whole: call(batch=whole), batch)
+            try:
+                return sent(self.study, lambda whole: call(batch=whole), batch)
+            finally:
+                if attempt.worker.offer is not None:
+                    attempt.worker.offer.release(attempt.lease)
 
-        return StudyAction(
-            f"finish {outcome}" if failure is None else f"give_back {failure.type}",
-            act,
-            lambda model: model.finish(
-                attempt.lease.token, outcome, **_sent(batch), failure=failure
-            ),
-        )
+        def expect(model: Model) -> Ending | None:
+            token = attempt.lease.token
+            try:
+                return model.finish(token, outcome, **_sent(batch), failure=failure)
+            finally:
+                model.resources.release(attempt.worker.uuid, token)
+
+        name = f"finish {outcome}" if failure is None else f"give_back {failure.type}"
+        return StudyAction(name, act, expect)
 
     def give_back(
         self, attempt: ClaimedAttempt, values: Sequence[float], *, later: bool
@@ -383,12 +442,24 @@ class ActionFactory:
 
     # --- people
 
-    def enqueue(self, *, priority: int = 0) -> StudyAction:
+    def enqueue(self, *, priority: int = 0, asks: str | None = None) -> StudyAction:
         request = new_request()
+        asked = None if asks is None else read_resources("asks", asks)
         return StudyAction(
             "enqueue",
-            lambda database: enqueue(database, self.study, {"lr": 0.5}, request, priority=priority),
-            lambda model: model.enqueue(request, priority=priority),
+            lambda database: enqueue(
+                database, self.study, {"lr": 0.5}, request, priority=priority, resources=asked
+            ),
+            lambda model: model.enqueue(request, priority=priority, asks=asks),
+        )
+
+    def set_resources(self, asks: str, numbers: Sequence[int]) -> StudyAction:
+        """Change what trials ask for; without numbers, what the study asks for its trials."""
+        request, asked = new_request(), read_resources("asks", asks)
+        return StudyAction(
+            f"set_resources{'' if numbers else '_of_study'} {asks} {numbers}",
+            lambda database: set_resources(database, self.study, asked, numbers, request),
+            lambda model: model.resources.set(asks, list(numbers), request),
         )
 
     def resume_changed(self, numbers: Sequence[int], **changes: float) -> StudyAction:
@@ -409,7 +480,7 @@ class ActionFactory:
             lambda database: retry(
                 database, self.study, numbers, request, from_scratch=from_scratch
             ),
-            lambda model: model.retry(list(numbers), request, from_scratch=from_scratch),
+            lambda model: model_retry(model, list(numbers), request, from_scratch=from_scratch),
         )
 
     def invalidate(self, numbers: Sequence[int], *, undo: bool) -> StudyAction:

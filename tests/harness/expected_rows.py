@@ -42,6 +42,7 @@ def expected_rows(model: Model) -> Snapshot:
             if rung.entries
         },
         "best": model.best,
+        "resources": dict(model.resources.classes),
         "workers": [_worker(worker) for worker in model.workers.values()],
         "events": model.events,
     }
@@ -94,6 +95,7 @@ def _trial(model: Model, trial: ModelTrial) -> dict[str, Any]:
         "changed": trial.changed,
         "invalidated_at": trial.invalidated_at,
         "parent": trial.parent,
+        "resource_class": trial.asks,
         "source": _name(model, trial.source),
         **_verdict(trial.verdict),
         **_summary(model, trial),

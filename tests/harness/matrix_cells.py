@@ -12,6 +12,7 @@ from harness.actions import ClaimedAttempt, StudyAction
 from harness.random_walk import ASHAS, PROMOTIONS, RandomWalk
 from studydb.db import Database
 from studydb.domain.life.states import Reason, Status
+from studydb.domain.resources import read_resources
 from studydb.schedulers import FIFO
 
 
@@ -128,6 +129,10 @@ REQUESTS: dict[str, Make] = {
     "enqueue": lambda one: one.factory.enqueue(),
     "extend": lambda one: one.factory.extend(by=1),
     "set limits": lambda one: one.factory.set_limits({"max_steps": 1_000_001}),
+    "set resources": lambda one: one.factory.set_resources("gpus=1", [one.number]),
+    "set resources beyond all": lambda one: one.factory.set_resources("gpus=3", [one.number]),
+    "set resources of the study": lambda one: one.factory.set_resources("gpus=2", []),
+    "enqueue with resources": lambda one: one.factory.enqueue(asks="gpus=0.5", priority=-1),
     "pause the study": lambda one: one.factory.set_status(Status.PAUSED),
     "stop the study": lambda one: one.factory.set_status(Status.STOPPED),
     "resume the study": lambda one: one.factory.set_status(Status.RUNNING),
@@ -151,8 +156,14 @@ ACTORS: dict[str, Make] = {
 
 
 def prepared(database: Database, rng: Random, request: str, state: State) -> Subject:
-    """A study with some other trials, and one trial in the state."""
+    """
+    A study with some other trials, and one trial in the state.
+
+    Trials ask for resources, and workers offer unequal ones, if the request is about resources.
+    """
     limits: dict[str, Any] = {"max_steps": 1_000_000} if request == "set limits" else {}
+    if "resources" in request:
+        limits = {"is_sized": True, "resources": read_resources("resources", "cpus=1")}
     walk = RandomWalk(
         database,
         rng,

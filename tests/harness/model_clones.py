@@ -10,10 +10,26 @@ if TYPE_CHECKING:
     from harness.model import Model
 
 
+def retry(model: "Model", numbers: list[int], request: Request, *, from_scratch: bool) -> list[int]:
+    """Clone ended trials; each clone begins from its parent's newest checkpoint."""
+    if recorded := model._recorded(request.token):
+        return list(recorded["data"]["clones"])
+    numbers = sorted(set(numbers))
+    if any(number >= len(model.trials) for number in numbers):
+        raise UnknownTrial
+    unended = {trial.parent for trial in model.trials if trial.state not in ENDED}
+    if any(model.trials[one].state not in ENDED or one in unended for one in numbers):
+        raise NotAllowed
+    clones = [clone(model, model.trials[number], from_scratch=from_scratch) for number in numbers]
+    data = {"numbers": numbers, "clones": clones, "from_scratch": from_scratch}
+    model._record_event("retried", request.actor, token=request.token, data=data)
+    return clones
+
+
 def clone(model: "Model", parent: ModelTrial, *, from_scratch: bool) -> int:
     """Clone an ended trial; return the number of the clone."""
     made = ModelTrial(len(model.trials), "clone", model.now, parent=parent.number)
-    made.changed, made.bracket = parent.changed, parent.bracket
+    made.changed, made.bracket, made.asks = parent.changed, parent.bracket, parent.asks
     found = None if from_scratch else parent.checkpoint
     if found is not None and found.removed:  # another clone has found it corrupt
         found = _before(model, found)

@@ -20,6 +20,7 @@ class ModelWorker:
     seen_at: float
     ended_at: float | None = None
     request: str | None = None
+    reserved_for: int | None = None
 
     def drain(self) -> None:
         if self.ended_at is not None:
@@ -40,6 +41,7 @@ class ModelCheckpoint:
     data: bool = True
     pins: int = 0
     is_wanted = False  # whether a person has pinned it; no column, so no field
+    url = "inline:"
 
 
 @dataclass
@@ -106,6 +108,8 @@ class ModelTrial:
     parent: int | None = None
     source: ModelCheckpoint | None = None
     pinned: ModelCheckpoint | None = None
+    asks: str = ""
+    asks_next: str | None = None
 
     @property
     def refuses_results(self) -> bool:

@@ -24,23 +24,26 @@ def save_upload(model: "Model", token: str, *, uuid: str, step: int) -> list[str
     older = model.save(token, uuid=uuid, step=step)
     if is_new:
         model.checkpoints[-1].data = False
+        model.checkpoints[-1].url = f"file:///store/{uuid}"
         model.uploads = [one for one in model.uploads if one.uuid != uuid]
     return older
 
 
 def collect_in_turns(model: "Model") -> Generator[None, None, list[tuple[str, bool]]]:
     """Find the uploads of ended attempts, then delete them one by one; tell which were stored."""
-    found = [
-        one
-        for one in model.uploads
-        if model.trials[one.number].attempts[one.attempt - 1].ended_at is not None
-    ]
+    found = [one for one in model.uploads if _has_ended(model, one)]
     stored = {one.uuid for one in model.checkpoints}
     answer = sorted((one.uuid, one.uuid in stored) for one in found)
     for one in found:
         yield
         model.uploads = [each for each in model.uploads if each is not one]
     return answer
+
+
+def _has_ended(model: "Model", upload: ModelUpload) -> bool:
+    """Whether the attempt of an upload has ended, by a clock that may have been turned back."""
+    ended_at = model.trials[upload.number].attempts[upload.attempt - 1].ended_at
+    return ended_at is not None and ended_at <= model.now
 
 
 def collect(model: "Model") -> list[tuple[str, bool]]:

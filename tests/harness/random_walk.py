@@ -7,18 +7,19 @@ The caller gives the random generator, so a walk can be repeated.
 import functools
 import math
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 
-from fleet.trainables.scheduling import Halving
+from fleet.trainables.scheduling import Growing, Halving
 
 from harness.actions import ActionFactory, ClaimedAttempt, RegisteredWorker, StudyAction, outcome_of
 from harness.arrange import can_ask, created, new_spec
 from harness.asked_scheduler import Meanwhile, asked
 from harness.model import Model
+from harness.model_resources import SHAPES
 from harness.snapshot import BEGINNING
 from studydb.db import Database
 from studydb.domain.life.decisions import Action, Verdict
@@ -30,6 +31,12 @@ from studydb.schedulers import ASHA, FIFO, HyperBand, MedianStopping, OneEpoch
 
 LEASES_S = (90.0, 9.0)
 """The leases of the two workers of a walk."""
+
+OFFERS: tuple[Mapping[str, float], ...] = (
+    {"cpus": 3, "gpus": 2, "licence": 1},
+    {"cpus": 1, "gpus": 1},
+)
+"""What the two workers offer, if trials ask for resources."""
 
 ASHAS = [ASHA(max_t=9, reduction_factor=3), ASHA(max_t=8, grace_period=2, reduction_factor=2)]
 PROMOTIONS = [
@@ -45,6 +52,12 @@ CUSTOM_PROMOTIONS = [
     asked(Halving(max_t=9, reduction_factor=3, type="promotion")),
     asked(Halving(max_t=8, grace_period=2, reduction_factor=2, type="promotion")),
 ]
+GROWING = [
+    asked(Growing(max_t=9, reduction_factor=3, type="promotion")),
+    asked(Growing(max_t=8, grace_period=2, reduction_factor=2, type="promotion")),
+]
+"""These change what a trial that pauses asks for."""
+
 SYNE_TUNE = ASHA(max_t=9, reduction_factor=2, rule="syne_tune")
 MEDIANS = [
     MedianStopping(min_samples=2),
@@ -129,6 +142,9 @@ WEIGHTS = {
 }
 """The weight of each step. A step is a method of this name, or the action that `_name` returns."""
 
+SIZED_WEIGHTS = {"crowd": 6, "set_resources": 1, "set_resources_of_the_study": 0.5}
+"""The weights of further and more frequent steps if trials ask for resources."""
+
 MEANWHILE = (
     *("report", "report", "finish", "give_back", "save", "claim", "ask", "promote", "renew"),
     *("pause", "stop", "resume", "invalidate", "reinstate", "retry", "extend", "recover"),
@@ -140,8 +156,16 @@ MEANWHILE = (
 class RandomWalk:
     """A study in a database, its model, and its workers."""
 
-    def __init__(self, database: Database, rng: Random, **overrides: Any) -> None:
-        self.database = database
+    def __init__(
+        self, database: Database, rng: Random, *, is_sized: bool = False, **overrides: Any
+    ) -> None:
+        """
+        Create a study and two workers.
+
+        Args:
+            is_sized: Whether the workers offer resources, unequal ones, and trials ask for some.
+        """
+        self.database, self.is_sized = database, is_sized
         drawn = {name: rng.choice(choices) for name, choices in STUDIES.items()}
         spec = new_spec(**(drawn | overrides))
         self.model = Model(spec)
@@ -153,6 +177,7 @@ class RandomWalk:
             self.meanwhile = Meanwhile(scheduler.ask)
             self.study = replace(self.study, scheduler=scheduler.asked_by(self.meanwhile))
         self.factory = ActionFactory(self.study)
+        self.factory.uptime_s = lambda: self.model.resources.uptime_s
         self.sent: deque[StudyAction] = deque(maxlen=8)
         self.happened: Counter[str] = Counter()
         self.dead: frozenset[int] = frozenset()
@@ -160,11 +185,19 @@ class RandomWalk:
         self._pids = iter(range(1, 10_000))
         self.workers: list[RegisteredWorker] = []
         for lease_s in LEASES_S:
-            self.do(self.factory.register(next(self._pids), lease_s, self.workers.append))
+            place = len(self.workers)
+            self.do(self._register(place, lease_s, self.workers.append))
+
+    def _register(
+        self, place: int, lease_s: float, into: Callable[[RegisteredWorker], None]
+    ) -> StudyAction:
+        offers = OFFERS[place] if self.is_sized else None
+        return self.factory.register(next(self._pids), lease_s, into, offers)
 
     def step(self, rng: Random) -> None:
         weights = WEIGHTS | ({"raise_the_limits": 1} if self.model.spending.limits else {})
         weights |= {"report_meanwhile": 4} if self.meanwhile else {}
+        weights |= SIZED_WEIGHTS if self.is_sized else {}
         weights |= {"come_to_a_choice": 1} if self.model.judge.promotes else {}
         (name,) = rng.choices(list(weights), list(weights.values()))
         self.happened[name] += 1
@@ -201,6 +234,22 @@ class RandomWalk:
             self.do(self._ask(rng))
         if len(self.factory.attempts) > held:
             self.do(self.factory.report(self.factory.attempts[-1], some_values(rng)))
+
+    def crowd(self, rng: Random) -> None:
+        """Let the workers claim what fits while trials wait that ask for more."""
+        for _ in range(3):
+            self.do(self._enqueue(rng))
+        for _ in range(rng.randint(3, 8)):
+            self.do(self._claim(rng))
+            name = rng.choice(("wait", "end", "change", "renew"))
+            if name == "wait":
+                self.advance(4)
+            elif name == "renew":
+                self.do(self._renew(rng))
+            elif name == "change" and rng.random() < 0.4:
+                self.do(self._set_resources(rng))
+            elif name == "end" and (held := self.attempts(held=True)):
+                self.do(self.factory.finish(rng.choice(held), [], Reason.COMPLETED))
 
     def come_to_a_choice(self, rng: Random) -> None:
         """Bring all trials to a rung or to their end; then free workers ask for work."""
@@ -296,7 +345,7 @@ class RandomWalk:
         place = rng.randrange(len(LEASES_S))
         self.dead |= {self.workers[place].pid}
         successor = functools.partial(self.workers.__setitem__, place)
-        self.do(self.factory.register(next(self._pids), LEASES_S[place], successor))
+        self.do(self._register(place, LEASES_S[place], successor))
 
     def send_again(self, rng: Random) -> None:
         """Send one of the last actions again, as if its reply was lost."""
@@ -304,6 +353,7 @@ class RandomWalk:
 
     def advance(self, seconds: float) -> None:
         self.model.now += seconds
+        self.model.resources.uptime_s += max(0.0, seconds)
 
     def clock(self) -> datetime:
         return BEGINNING + timedelta(seconds=self.model.now)
@@ -426,7 +476,22 @@ class RandomWalk:
     # --- people
 
     def _enqueue(self, rng: Random) -> StudyAction:
-        return self.factory.enqueue(priority=rng.choice([0, 0, -1, 1]))
+        asks = rng.choice([None, *SHAPES]) if self.is_sized else None
+        return self.factory.enqueue(priority=rng.choice([0, 0, -1, 1]), asks=asks)
+
+    def _set_resources(self, rng: Random) -> StudyAction:
+        """Mostly change what trials ask for that wait or are paused, the first of the queue too."""
+        still = (State.PENDING, State.PAUSED)
+        waiting = [trial.number for trial in self.model.trials if trial.state in still]
+        numbers = rng.choices(waiting, k=2) if waiting and rng.random() < 0.7 else []
+        if not numbers or rng.random() < 0.1:
+            numbers = self._some_numbers(rng)
+        if self.model.runnable and rng.random() < 0.3:
+            numbers = [self.model.runnable[0].number]
+        return self.factory.set_resources(rng.choice(list(SHAPES)), numbers)
+
+    def _set_resources_of_the_study(self, rng: Random) -> StudyAction:
+        return self.factory.set_resources(rng.choice(list(SHAPES)), [])
 
     def _extend(self, rng: Random) -> StudyAction:
         return self.factory.extend(by=rng.randint(1, 3))

@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from studydb.db import Database, Prepared, Txn
-from studydb.db.decision_schema import rung, rung_entry
+from studydb.db.decision_schema import resource_class, rung, rung_entry
 from studydb.db.schema import (
     attempt,
     checkpoint,
@@ -49,7 +49,7 @@ _TRIAL = (
     *("token", "lease_s", "lease_expires_at", "suspect_at", "checkpoint_step"),
     *("n_results", "last_step", "last_value", "best_value", "best_step", "best_score"),
     *("time_total_s", "running_s", "running_until", "created_at", "started_at", "ended_at"),
-    *("changed", "invalidated_at"),
+    *("changed", "invalidated_at", "resource_class"),
 )
 _ATTEMPT = (
     *("token", "start_step", "flush_no", "started_at", "ended_at", "reason", "error_type"),
@@ -68,7 +68,7 @@ _ENTRY = (
     "promoted_at",
 )
 _EVENT = ("attempt", "kind", "actor", "token", "data")
-_WORKER = ("uuid", "pid", "lease_s", "seen_at", "ended_at", "request")
+_WORKER = ("uuid", "pid", "lease_s", "seen_at", "ended_at", "request", "reserved_for")
 
 
 def _of_study(table: sa.Table, *order: Any) -> Prepared:
@@ -82,6 +82,7 @@ _TRIALS = _of_study(trial, trial.c.number)
 _ATTEMPTS = _of_study(attempt, attempt.c.trial_id, attempt.c.attempt)
 _RESULTS = _of_study(result, result.c.trial_id, result.c.attempt, result.c.step)
 _CHECKPOINTS = _of_study(checkpoint, checkpoint.c.id)
+_CLASSES = _of_study(resource_class, resource_class.c.name)
 _UPLOADS = _of_study(upload, upload.c.id)
 _COUNTERS = _of_study(counter, counter.c.shard)
 _RUNGS = _of_study(rung, rung.c.bracket, rung.c.step)
@@ -122,6 +123,7 @@ def take_snapshot(database: Database, of: Study) -> Snapshot:
             "spending": _spending(txn, of),
             "rungs": _rungs(txn, of, numbers),
             "best": [one.number for one in ranking.best(txn, study_id=of.id, limit=99)],
+            "resources": {row.name: row.request for row in txn.all(_CLASSES, study=of.id)},
             "workers": [_columns_of(row, _WORKER) for row in workers],
             "events": [
                 {"number": numbers.get(row.trial_id)} | _columns_of(row, _EVENT)

@@ -39,6 +39,7 @@ from studydb.operations.quota import recount
 from studydb.operations.register import register
 from studydb.operations.relocate import relocate
 from studydb.operations.rename import rename
+from studydb.operations.reservations import reserve
 from studydb.operations.revise import revise
 from studydb.operations.start_checkpoints import FromTrial
 from studydb.operations.unkept_checkpoints import remove_unkept
@@ -95,6 +96,11 @@ def begin_from_it(subject):
     return lambda database: enqueue(database, study, {}, request, start=start)
 
 
+def reserve_a_worker(subject):
+    study, worker = subject.walk.study, subject.walk.workers[0]
+    return lambda database: reserve(database, study, worker_id=worker.id, number=subject.number)
+
+
 def remove_what_is_not_kept(subject):
     return lambda database: remove_unkept(database, subject.walk.study, subject.number)
 
@@ -114,6 +120,7 @@ OTHERS = {
     "register a worker": worker_starts,
     "begin from it": begin_from_it,
     "remove unkept": remove_what_is_not_kept,
+    "reserve with resources": reserve_a_worker,
     "recount": lambda subject: partial(recount, study=subject.walk.study),
     "delete": lambda subject: partial(delete, study=subject.walk.study),
 }

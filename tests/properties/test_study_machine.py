@@ -16,6 +16,7 @@ from harness.random_walk import (
     CUSTOM,
     CUSTOM_PROMOTIONS,
     END_GAME,
+    GROWING,
     HYPERBANDS,
     LIMITS,
     MEDIANS,
@@ -36,6 +37,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from studydb.domain.resources import read_resources
 from studydb.schedulers import FIFO
 
 NIGHTLY = os.environ.get("STUDYDB_NIGHTLY") == "1"
@@ -98,6 +100,13 @@ ENDS = {
 """What must occur, too, if the scheduler does not pause most trials."""
 
 
+SIZED = {
+    *("set_resources: nothing", "set_resources_of_study: nothing", "set_resources: NotAllowed"),
+    *("resources set by scheduler", "reserved", "a trial that fits passes another"),
+}
+"""What must occur, too, if trials ask for resources."""
+
+
 class StudyMachine(RuleBasedStateMachine):
     """Takes a random walk, and compares the database with the model after every step."""
 
@@ -120,7 +129,10 @@ class StudyMachine(RuleBasedStateMachine):
 
     def teardown(self):
         self.happened.update(self.walk.happened)
-        self.happened.update(event["kind"] for event in self.walk.model.events)
+        events = self.walk.model.events
+        self.happened.update(event["kind"] for event in events)
+        self.happened.update(f"{event['kind']} by {event['actor']}" for event in events)
+        self.happened.update(self.walk.model.resources.happened)
 
     @invariant()
     def rows_equal_the_model(self):
@@ -179,6 +191,15 @@ def any_limits(seed):
     return {"scheduler": scheduler, "rules": (), **LIMITS[seed[0] % len(LIMITS)]}
 
 
+def any_resources(seed):
+    """Studies whose trials ask for resources, on two workers of unequal size."""
+    scheduler = (FIFO(), ASHAS[0], PROMOTIONS[0], PROMOTIONS[1], *GROWING)[seed[0] % 6]
+    asked = (None, "nothing", "cpus=1", "gpus=1")[seed[1] % 4]
+    resources = None if asked is None else read_resources("resources", asked)
+    budgets = {"num_trials": (60, 30)[seed[3] % 2], "max_concurrent": (None, 4)[seed[2] % 2]}
+    return {"scheduler": scheduler, "resources": resources, "is_sized": True, **budgets}
+
+
 @pytest.mark.row("A3", "E1", "E2")
 @pytest.mark.timeout(7200 if NIGHTLY else 300)
 @pytest.mark.parametrize(
@@ -192,6 +213,7 @@ def any_limits(seed):
         (any_choice_at_the_end, {"promote: something", "rung closed"}),
         (any_hyperband, {"promote: something", "rung closed"}),
         (any_limits, {"report: STOP by limit", "study: NotAllowed", "set_limits: nothing"}),
+        (any_resources, {"promote: something", *SIZED}),
     ],
     ids=[
         "FIFO",
@@ -202,6 +224,7 @@ def any_limits(seed):
         "end game",
         "HyperBand",
         "limits",
+        "resources",
     ],
 )
 def test_study_equals_its_model_after_any_random_walk(database, spec, also):
