@@ -8,8 +8,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple
 
-from harness.actions import ClaimedAttempt, StudyAction
+from harness.actions import ClaimedAttempt
 from harness.random_walk import ASHAS, PROMOTIONS, RandomWalk
+from harness.study_action import StudyAction
 from studydb.db import Database
 from studydb.domain.life.states import Reason, Status
 from studydb.schedulers import FIFO

@@ -12,11 +12,9 @@ if TYPE_CHECKING:
 
 def clone(model: "Model", parent: ModelTrial, *, from_scratch: bool) -> int:
     """Clone an ended trial; return the number of the clone."""
+    found = None if from_scratch else newest_of(model, parent.checkpoint)
     made = ModelTrial(len(model.trials), "clone", model.now, parent=parent.number)
     made.changed, made.bracket = parent.changed, parent.bracket
-    found = None if from_scratch else parent.checkpoint
-    if found is not None and found.removed:  # another clone has found it corrupt
-        found = _before(model, found)
     made.checkpoint = made.source = made.pinned = found
     if found is not None:
         found.pins += 1
@@ -24,17 +22,6 @@ def clone(model: "Model", parent: ModelTrial, *, from_scratch: bool) -> int:
     model.judge.unrank(parent.number)
     model.trials.append(made)
     return made.number
-
-
-def fall_back(model: "Model", trial: ModelTrial, bad: ModelCheckpoint) -> ModelCheckpoint | None:
-    """The checkpoint to restore instead of a corrupt one; a clone's pin moves with its source."""
-    before = _before(model, bad)
-    if trial.checkpoint is bad and bad.number != trial.number:
-        release(trial)
-        trial.source = trial.pinned = before
-        if before is not None:
-            before.pins += 1
-    return before
 
 
 def release(trial: ModelTrial) -> None:
@@ -65,9 +52,18 @@ def discard(model: "Model", number: int, request: Request) -> list[str]:
     return sorted(one.uuid for one in mine if one.removed and not one.corrupt)
 
 
-def _before(model: "Model", known: ModelCheckpoint) -> ModelCheckpoint | None:
-    """The newest earlier checkpoint of the trial, or that from which the trial began, if sound."""
-    earlier = model.checkpoints[: model.checkpoints.index(known)]
+def newest_of(model: "Model", known: ModelCheckpoint | None) -> ModelCheckpoint | None:
+    """A checkpoint, or the newest kept one before it; None if its row is deleted."""
+    if known is None or known not in [*model.checkpoints, *model.foreign]:
+        return None
+    return before(model, known) if known.removed else known
+
+
+def before(model: "Model", known: ModelCheckpoint) -> ModelCheckpoint | None:
+    """The newest earlier checkpoint of the trial, or that from which the trial began, if kept."""
+    is_own = known in model.checkpoints
+    rows = model.checkpoints if is_own else model.foreign
+    earlier = rows[: rows.index(known)]
     sound = [one for one in earlier if one.number == known.number and not one.removed]
-    source = model.trials[known.number].source
+    source = model.trials[known.number].source if is_own else None
     return sound[-1] if sound else None if source is None or source.removed else source

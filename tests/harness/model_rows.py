@@ -35,6 +35,8 @@ class ModelCheckpoint:
     number: int
     attempt: int
     step: int
+    size_bytes: int = 3
+    url: str = "inline:"
     removed: bool = False
     corrupt: bool = False
     data: bool = True
@@ -44,11 +46,12 @@ class ModelCheckpoint:
 
 @dataclass
 class ModelUpload:
-    """The row of an upload that has begun."""
+    """The row of an upload that has begun; an upload of a person has no trial yet."""
 
     uuid: str
-    number: int
+    number: int | None
     attempt: int
+    started_at: float = 0.0
 
 
 @dataclass
