@@ -67,7 +67,10 @@ def lock_source(txn: Txn, study: Study, start: Start | None) -> Checkpoint | Non
         NotFound: The trial keeps no such checkpoint.
         NotAllowed: The study of the checkpoint, or of the trial, is being deleted.
     """
-    if not isinstance(start, FromTrial):
+    if start is None:
+        return None
+    if isinstance(start, Uploaded):
+        lock_studies(txn, study)  # a deletion has deleted the bytes, or will miss them
         return None
     trial = trials.find(txn, study_id=start.study_id, number=start.number, lock=True)
     if trial is None:
@@ -78,7 +81,7 @@ def lock_source(txn: Txn, study: Study, start: Start | None) -> Checkpoint | Non
 
 
 def lock_studies(
-    txn: Txn, study: Study, *, source_ids: Sequence[int], others: Sequence[int] = ()
+    txn: Txn, study: Study, *, source_ids: Sequence[int] = (), others: Sequence[int] = ()
 ) -> None:
     """
     Lock the rows of the studies whose checkpoints were pinned, so that no deletion of them begins.
@@ -93,11 +96,13 @@ def lock_studies(
 
     Raises:
         NotAllowed: One of the studies is being deleted.
+        UnknownStudy: The study of the new trials was deleted.
     """
-    sources = checkpoints.studies_of(txn, ids=source_ids)
+    sources = checkpoints.studies_of(txn, ids=source_ids) if source_ids else {}
     for study_id in sorted({study.id, *sources, *others}):
         if studies.lock_undeleted(txn, study_id=study_id):
             continue
+        studies.check_exists(txn, study_id=study.id)
         name = sources.get(study_id, study.name)
         raise NotAllowed(
             f"Study {name!r} is being deleted, so no trial can begin from its checkpoints. If the "

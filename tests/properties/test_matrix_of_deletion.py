@@ -34,14 +34,11 @@ from studydb.domain.records import Trainable, TrainableKind
 from studydb.domain.roles import Role
 from studydb.operations import annotate
 from studydb.operations.delete import delete
-from studydb.operations.enqueue import enqueue
 from studydb.operations.quota import recount
 from studydb.operations.register import register
 from studydb.operations.relocate import relocate
 from studydb.operations.rename import rename
 from studydb.operations.revise import revise
-from studydb.operations.start_checkpoints import FromTrial
-from studydb.operations.unkept_checkpoints import remove_unkept
 from studydb.operations.writing import write
 
 REFUSALS = (BudgetSpent, LeaseLost, NotAllowed, NotFound)
@@ -89,16 +86,6 @@ def code(subject):
     return lambda database: revise(database, subject.walk.study, made, new_request())
 
 
-def begin_from_it(subject):
-    study, request = subject.walk.study, new_request()
-    start = FromTrial(study.id, study.name, subject.number)
-    return lambda database: enqueue(database, study, {}, request, start=start)
-
-
-def remove_what_is_not_kept(subject):
-    return lambda database: remove_unkept(database, subject.walk.study, subject.number)
-
-
 def acting(make):
     return lambda subject: make(subject).act
 
@@ -112,8 +99,6 @@ OTHERS = {
     "relocate": of_study(relocate, "/elsewhere"),
     "replace the code": code,
     "register a worker": worker_starts,
-    "begin from it": begin_from_it,
-    "remove unkept": remove_what_is_not_kept,
     "recount": lambda subject: partial(recount, study=subject.walk.study),
     "delete": lambda subject: partial(delete, study=subject.walk.study),
 }
