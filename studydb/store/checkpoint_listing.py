@@ -58,7 +58,7 @@ _LIST = Prepared(
     .where(*_OF_TRIALS)
     .order_by(trial.c.number, _BY_ID)
 )
-_IS_UPLOADED = (checkpoint.c.attempt == 0).label("is_uploaded")
+_IS_UPLOADED = (checkpoint.c.attempt == sa.literal_column("0")).label("is_uploaded")
 _SIZES = Prepared(
     sa.select(
         worker.c.host,
