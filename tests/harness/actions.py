@@ -4,13 +4,13 @@ Every operation on a study as an action, which can be run on a database and on i
 An action that runs again sends the same token or flush number, so it is a duplicate request.
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from harness import model_uploads
+from harness import model_checkpoints, model_uploads
 from harness.arrange import new_checkpoint, new_request, process, register_worker, results, token
 from harness.asked_scheduler import sent
 from harness.model import Model
@@ -20,6 +20,8 @@ from harness.model_pins import pin as model_pin
 from harness.model_pins import unpin as model_unpin
 from harness.model_rows import ModelAttempt
 from harness.offers import Offer, capacity_of
+from harness.start_actions import StartActions, row_of, url_of
+from harness.study_action import StudyAction
 from studydb.db import Database
 from studydb.domain.errors import StudydbError
 from studydb.domain.failures import Failure
@@ -35,7 +37,6 @@ from studydb.operations.checkpoints import delete_rows, mark_corrupt
 from studydb.operations.claim import claim
 from studydb.operations.discard import discard
 from studydb.operations.drain import drain, find_worker
-from studydb.operations.enqueue import enqueue
 from studydb.operations.finish import finish
 from studydb.operations.invalidate import invalidate
 from studydb.operations.pin import pin, unpin
@@ -51,25 +52,6 @@ from studydb.operations.set_limits import set_limits
 from studydb.operations.set_resources import set_resources
 from studydb.operations.uploads import abandoned_uploads, begin_upload, delete_upload
 from studydb.store import events
-
-
-@dataclass(frozen=True)
-class StudyAction:
-    """
-    One call of one operation.
-
-    Attributes:
-        act: Calls the operation on a database; returns its answer.
-        expect: Calls the operation on a model; returns the answer that `act` should give.
-        turns: `expect` as a generator that yields between transactions; None for one transaction.
-        token: The token of a claim or an ask; None for other operations.
-    """
-
-    name: str
-    act: Callable[[Database], Any]
-    expect: Callable[[Model], Any]
-    turns: Callable[..., Generator[None, None, Any]] | None = None
-    token: str | None = None
 
 
 @dataclass(frozen=True)
@@ -127,11 +109,11 @@ def outcome_of(call: Callable[[], Any]) -> Any:
         return type(refusal)
 
 
-class ActionFactory:
+class ActionFactory(StartActions):
     """Makes the actions on one study, and keeps the attempts that workers have claimed."""
 
     def __init__(self, study: Study) -> None:
-        self.study = study
+        super().__init__(study)
         self.attempts: list[ClaimedAttempt] = []
         self.uptime_s: Callable[[], float] = float
 
@@ -324,18 +306,33 @@ class ActionFactory:
         kind = TRY_LATER if later else GIVEN_BACK
         return self.finish(attempt, values, Reason.PREEMPTED, Failure(kind, "exited"))
 
-    def save(self, attempt: ClaimedAttempt, *, step_offset: int = 0) -> StudyAction:
-        new = new_checkpoint(attempt.lease, step=max(1, attempt.after_step + step_offset))
+    def save(
+        self, attempt: ClaimedAttempt, *, step_offset: int = 0, size_bytes: int = 3
+    ) -> StudyAction:
+        step = max(1, attempt.after_step + step_offset)
+        new = replace(new_checkpoint(attempt.lease, step=step), size_bytes=size_bytes)
+        return self._saving("save", attempt, new, b"abc", model_checkpoints.save)
+
+    def _saving(
+        self,
+        name: str,
+        attempt: ClaimedAttempt,
+        new: Checkpoint,
+        data: bytes | None,
+        of_model: Callable[..., list[str]],
+    ) -> StudyAction:
         attempt.has_saved = True
+        keep, objective, lease = self.keep, self.study.objective, attempt.lease
 
         def act(database: Database) -> list[str]:
-            older = save(database, lease=attempt.lease, checkpoint=new, data=b"abc")
-            return sorted(one.uuid for one in older)
+            given: Any = {"checkpoint": new, "data": data, "keep": keep, "objective": objective}
+            return sorted(one.uuid for one in save(database, lease=lease, **given))
 
         def expect(model: Model) -> list[str]:
-            return sorted(model.save(attempt.lease.token, uuid=new.uuid, step=new.step))
+            row = row_of(new, lease.number, has_data=data is not None)
+            return sorted(of_model(model, lease.token, new=row, keep=keep))
 
-        return StudyAction("save", act, expect)
+        return StudyAction(name, act, expect)
 
     def begin_upload(self, attempt: ClaimedAttempt) -> StudyAction:
         """Record that the bytes of the attempt's next checkpoint will be written."""
@@ -344,29 +341,23 @@ class ActionFactory:
         return StudyAction(
             "begin_upload",
             lambda database: begin_upload(
-                database, lease=attempt.lease, uuid=begun.uuid, url=f"file:///store/{begun.uuid}"
+                database, lease=attempt.lease, uuid=begun.uuid, url=url_of(begun.uuid)
             ),
             lambda model: model_uploads.begin_upload(model, attempt.lease.token, uuid=begun.uuid),
         )
 
     def save_upload(self, attempt: ClaimedAttempt, begun: Checkpoint) -> StudyAction:
         """Record the checkpoint of an upload that has begun."""
-        stored = replace(begun, url=f"file:///store/{begun.uuid}")
-        attempt.has_saved = True
+        stored = replace(begun, url=url_of(begun.uuid))
+        return self._saving("save_upload", attempt, stored, None, model_uploads.save_upload)
 
-        def act(database: Database) -> list[str]:
-            older = save(database, lease=attempt.lease, checkpoint=stored)
-            return sorted(one.uuid for one in older)
+    def mark_corrupt(
+        self, attempt: ClaimedAttempt, bad: Checkpoint, *, is_verified: bool = True
+    ) -> StudyAction:
+        given = {"is_verified": is_verified}
 
-        def expect(model: Model) -> list[str]:
-            token = attempt.lease.token
-            return sorted(model_uploads.save_upload(model, token, uuid=begun.uuid, step=begun.step))
-
-        return StudyAction("save_upload", act, expect)
-
-    def mark_corrupt(self, attempt: ClaimedAttempt, bad: Checkpoint) -> StudyAction:
         def act(database: Database) -> str | None:
-            before = mark_corrupt(database, lease=attempt.lease, checkpoint=bad)
+            before = mark_corrupt(database, lease=attempt.lease, checkpoint=bad, **given)
             if not attempt.has_flushed:
                 attempt.restored, attempt.after_step = before, before.step if before else 0
             return before.uuid if before else None
@@ -374,7 +365,9 @@ class ActionFactory:
         return StudyAction(
             "mark_corrupt",
             act,
-            lambda model: model.mark_corrupt(attempt.lease.token, uuid=bad.uuid),
+            lambda model: model_checkpoints.mark_corrupt(
+                model, attempt.lease.token, uuid=bad.uuid, **given
+            ),
         )
 
     def record_event(self, attempt: ClaimedAttempt) -> StudyAction:
@@ -438,20 +431,9 @@ class ActionFactory:
                 )
             delete_rows(database, removed=[_stub(row[0]) for row in rows])
 
-        return StudyAction("delete_removed", act, Model.delete_removed)
+        return StudyAction("delete_removed", act, model_checkpoints.delete_removed)
 
     # --- people
-
-    def enqueue(self, *, priority: int = 0, asks: str | None = None) -> StudyAction:
-        request = new_request()
-        asked = None if asks is None else read_resources("asks", asks)
-        return StudyAction(
-            "enqueue",
-            lambda database: enqueue(
-                database, self.study, {"lr": 0.5}, request, priority=priority, resources=asked
-            ),
-            lambda model: model.enqueue(request, priority=priority, asks=asks),
-        )
 
     def set_resources(self, asks: str, numbers: Sequence[int]) -> StudyAction:
         """Change what trials ask for; without numbers, what the study asks for its trials."""
@@ -575,7 +557,8 @@ def _claim_of_database(claimed: Claim) -> SimpleNamespace:
 
 
 def _claim_of_model(model: Model, attempt: ModelAttempt) -> SimpleNamespace:
-    restored = attempt.restored if attempt.restored in model.checkpoints else None
+    known = [*model.checkpoints, *model.foreign]
+    restored = attempt.restored if attempt.restored in known else None
     trial = model.trials[attempt.number]
     step = restored.step if restored else 0
     return SimpleNamespace(

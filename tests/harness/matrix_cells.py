@@ -8,8 +8,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple
 
-from harness.actions import ClaimedAttempt, StudyAction
+from harness.actions import ClaimedAttempt
 from harness.random_walk import ASHAS, PROMOTIONS, RandomWalk
+from harness.study_action import StudyAction
 from studydb.db import Database
 from studydb.domain.life.states import Reason, Status
 from studydb.domain.resources import read_resources
@@ -127,6 +128,9 @@ REQUESTS: dict[str, Make] = {
     "pin": lambda one: one.factory.pin(one.number),
     "unpin": lambda one: one.factory.pin(one.number, remove=True),
     "enqueue": lambda one: one.factory.enqueue(),
+    "begin from it": lambda one: one.factory.enqueue_from(one.number),
+    "begin from a dict": lambda one: one.factory.enqueue_dict(step=3),
+    "remove unkept": lambda one: one.factory.remove_unkept(one.number),
     "extend": lambda one: one.factory.extend(by=1),
     "set limits": lambda one: one.factory.set_limits({"max_steps": 1_000_001}),
     "set resources": lambda one: one.factory.set_resources("gpus=1", [one.number]),

@@ -10,7 +10,7 @@ import math
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
-from harness.model_clones import fall_back, release
+from harness.model_clones import release
 from harness.model_exits import judge_exit
 from harness.model_resources import ModelOffer, ModelResources
 from harness.model_rows import (
@@ -26,7 +26,7 @@ from harness.model_schedulers import new_judge, promote
 from harness.model_spending import SPENT, TIMED_OUT, ModelSpending
 from harness.model_steering import check_steering, steer, wake
 from harness.model_validity import invalidate, reinstate
-from studydb.domain.errors import BudgetSpent, LeaseLost, NotAllowed, UnknownTrial
+from studydb.domain.errors import LeaseLost, NotAllowed, UnknownTrial
 from studydb.domain.failures import Failure
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.ending import Ending
@@ -48,6 +48,10 @@ class Model:
         self.workers: dict[str, ModelWorker] = {}
         self.checkpoints: list[ModelCheckpoint] = []
         self.uploads: list[ModelUpload] = []
+        self.keep = spec.keep
+        self.other: ModelTrial | None = None  # the trial of another study, and its checkpoints
+        self.foreign: list[ModelCheckpoint] = []
+        self.other_is_closing = False
         self.judge = new_judge(spec)
         self.spending = ModelSpending(spec)
         self.resources = ModelResources(self)
@@ -120,39 +124,6 @@ class Model:
         self._renew(trial)
         self.resources.carry_out(trial, attempt)
         return trial.verdict, due
-
-    def save(self, token: str, *, uuid: str, step: int) -> list[str]:
-        attempt, trial = self._of(token)
-        mine = [one for one in self.checkpoints if one.number == trial.number]
-        if any(one.uuid == uuid for one in mine):
-            return [one.uuid for one in mine if one.removed and not one.corrupt]
-        self._fence(token)
-        kept = [one for one in mine if not one.removed][:-1]  # the newest earlier one stays
-        retired = [one for one in kept if not one.pins]
-        for one in retired:
-            one.removed, one.data = True, False
-        trial.checkpoint = ModelCheckpoint(uuid, trial.number, attempt.no, step)
-        self.checkpoints.append(trial.checkpoint)
-        if step > trial.checkpoint_step:
-            trial.checkpoint_step, trial.losses = step, 0
-        trial.suspect_at = None
-        return [one.uuid for one in retired]
-
-    def delete_removed(self) -> None:
-        """Delete the rows of checkpoints whose bytes have been deleted."""
-        self.checkpoints = [one for one in self.checkpoints if one.corrupt or not one.removed]
-
-    def mark_corrupt(self, token: str, *, uuid: str) -> str | None:
-        attempt, trial = self._fence(token)
-        bad = next(one for one in self.checkpoints if one.uuid == uuid)
-        is_next = trial.checkpoint is bad
-        before = fall_back(self, trial, bad)
-        if not bad.corrupt or is_next:
-            bad.corrupt = bad.removed = True
-            trial.checkpoint, trial.suspect_at = before, None
-            data = {"url": bad.url, "step": bad.step}
-            self._record_event("checkpoint corrupt", "worker", attempt=attempt, data=data)
-        return before.uuid if before else None
 
     def finish(
         self,
@@ -265,19 +236,6 @@ class Model:
         return 1
 
     # --- people
-
-    def enqueue(self, request: Request, *, priority: int = 0, asks: str | None = None) -> int:
-        if recorded := self._recorded(request.token):
-            return int(recorded["data"]["number"])
-        if not self.is_open:
-            raise BudgetSpent
-        number = len(self.trials)
-        asked = self.resources.add(asks)
-        trial = ModelTrial(number, "enqueued", self.now, priority=priority, asks=asked)
-        trial.bracket = self.judge.bracket_of(number)
-        self.trials.append(trial)
-        self._record_event("enqueued", request.actor, token=request.token, data={"number": number})
-        return number
 
     def invalidate(self, numbers: list[int], request: Request, *, reason: str, undo: bool) -> None:
         """Invalidate trials, or undo that."""

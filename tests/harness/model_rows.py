@@ -36,21 +36,23 @@ class ModelCheckpoint:
     number: int
     attempt: int
     step: int
+    size_bytes: int = 3
+    url: str = "inline:"
     removed: bool = False
     corrupt: bool = False
     data: bool = True
     pins: int = 0
     is_wanted = False  # whether a person has pinned it; no column, so no field
-    url = "inline:"
 
 
 @dataclass
 class ModelUpload:
-    """The row of an upload that has begun."""
+    """The row of an upload that has begun; an upload of a person has no trial yet."""
 
     uuid: str
-    number: int
+    number: int | None
     attempt: int
+    started_at: float = 0.0
 
 
 @dataclass

@@ -15,12 +15,14 @@ from typing import Any
 
 from fleet.trainables.scheduling import Growing, Halving
 
-from harness.actions import ActionFactory, ClaimedAttempt, RegisteredWorker, StudyAction, outcome_of
+from harness.actions import ActionFactory, ClaimedAttempt, RegisteredWorker, outcome_of
 from harness.arrange import can_ask, created, new_spec
 from harness.asked_scheduler import Meanwhile, asked
+from harness.checkpoint_steps import KEEPS, WITH_KEEP, CheckpointSteps
 from harness.model import Model
 from harness.model_resources import SHAPES
 from harness.snapshot import BEGINNING
+from harness.study_action import StudyAction
 from studydb.db import Database
 from studydb.domain.life.decisions import Action, Verdict
 from studydb.domain.life.ending import FREE_EXITS, Ending
@@ -139,6 +141,13 @@ WEIGHTS = {
     "begin_upload": 1,
     "save_upload": 1,
     "collect": 0.5,
+    "collect_a_day_later": 0.1,
+    "remove_unkept": 0.7,
+    "enqueue_from_a_trial": 1.5,
+    "enqueue_from_another_study": 0.7,
+    "change_the_other_study": 1,
+    "enqueue_an_upload": 0.7,
+    "enqueue_a_dict": 0.5,
 }
 """The weight of each step. A step is a method of this name, or the action that `_name` returns."""
 
@@ -153,7 +162,7 @@ MEANWHILE = (
 """What may happen while a custom scheduler decides."""
 
 
-class RandomWalk:
+class RandomWalk(CheckpointSteps):
     """A study in a database, its model, and its workers."""
 
     def __init__(
@@ -198,6 +207,7 @@ class RandomWalk:
         weights = WEIGHTS | ({"raise_the_limits": 1} if self.model.spending.limits else {})
         weights |= {"report_meanwhile": 4} if self.meanwhile else {}
         weights |= SIZED_WEIGHTS if self.is_sized else {}
+        weights |= WITH_KEEP if self.model.spec.keep in KEEPS else {}
         weights |= {"come_to_a_choice": 1} if self.model.judge.promotes else {}
         (name,) = rng.choices(list(weights), list(weights.values()))
         self.happened[name] += 1
@@ -297,14 +307,6 @@ class RandomWalk:
             self.do(self._invalidate(rng))
         self.do(self._reinstate(rng))
 
-    def save_upload(self, rng: Random) -> None:
-        """Begin an upload, sometimes of a zombie, and mostly record its checkpoint."""
-        attempt = self._attempt(rng, held=rng.random() < 0.6) or self._attempt(rng)
-        if attempt is not None:
-            self.do(self.factory.begin_upload(attempt))
-            if rng.random() < 0.7:
-                self.do(self.factory.save_upload(attempt, attempt.begun[-1]))
-
     def carry_out_verdicts(self, _: Random) -> None:
         for attempt in self.attempts(held=True):
             if self.model.trials[attempt.lease.number].verdict is not None:
@@ -389,27 +391,6 @@ class RandomWalk:
         attempt = self._writer(rng)
         return self.factory.report(attempt, []) if attempt else None
 
-    def _save(self, rng: Random) -> StudyAction | None:
-        attempt = self._attempt(rng)
-        return (
-            self.factory.save(attempt, step_offset=rng.choice([0, 0, -1, 4])) if attempt else None
-        )
-
-    def _begin_upload(self, rng: Random) -> StudyAction | None:
-        attempt = self._attempt(rng, held=rng.random() < 0.7) or self._attempt(rng)
-        return self.factory.begin_upload(attempt) if attempt else None
-
-    def _save_upload(self, rng: Random) -> StudyAction | None:
-        """Record the checkpoint of an upload that has begun."""
-        uploading = [attempt for attempt in self.attempts(held=True) if attempt.begun][-6:]
-        if not uploading:
-            return self._begin_upload(rng)
-        attempt = rng.choice(uploading)
-        return self.factory.save_upload(attempt, rng.choice(attempt.begun[-2:]))
-
-    def _collect(self, _: Random) -> StudyAction:
-        return self.factory.collect()
-
     def _finish(self, rng: Random) -> StudyAction | None:
         attempt, values = self._writer(rng), rng.choice([[], some_values(rng)])
         if attempt is None:
@@ -423,12 +404,6 @@ class RandomWalk:
         values: list[float] = rng.choice([[], some_values(rng)])
         later = rng.random() < 0.5
         return self.factory.give_back(attempt, values, later=later) if attempt else None
-
-    def _mark_corrupt(self, rng: Random) -> StudyAction | None:
-        attempt = self._attempt(rng)
-        if attempt is None or attempt.restored is None or attempt.has_flushed or attempt.has_saved:
-            return None
-        return self.factory.mark_corrupt(attempt, attempt.restored)
 
     def _record_event(self, rng: Random) -> StudyAction | None:
         attempt = self._attempt(rng, held=rng.random() < 0.5)
@@ -461,17 +436,6 @@ class RandomWalk:
 
     def _recover_host(self, _: Random) -> StudyAction:
         return self.factory.recover_host(self.dead)
-
-    def _delete_removed(self, rng: Random) -> StudyAction:
-        """Delete rows of removed checkpoints, discard those of an ended trial, or pin one."""
-        ended = [trial.number for trial in self.model.trials if trial.state in FINAL]
-        chance = rng.random()
-        if chance < 0.4:
-            return self.factory.discard(rng.choice(ended or [0]))
-        if chance < 0.7:
-            number = rng.randrange(len(self.model.trials) + 1)
-            return self.factory.pin(number, remove=chance > 0.6)
-        return self.factory.delete_removed()
 
     # --- people
 

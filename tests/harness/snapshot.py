@@ -39,7 +39,7 @@ GONE = "gone"
 
 _STUDY = (
     *("status", "paused_by", "pause_reason"),
-    *("num_trials", "next_number", "next_draw", "n_counted", "n_running"),
+    *("num_trials", "next_number", "next_draw", "n_counted", "n_running", "checkpoint_bytes"),
 )
 _VERDICT = ("verdict", "verdict_reason", "verdict_by")
 _TRIAL = (
@@ -55,7 +55,8 @@ _ATTEMPT = (
     *("token", "start_step", "flush_no", "started_at", "ended_at", "reason", "error_type"),
     *_VERDICT,
 )
-_CHECKPOINT = ("uuid", "attempt", "step", "pins")
+_CHECKPOINT = ("uuid", "attempt", "step", "size_bytes", "url", "pins")
+_UPLOAD = ("uuid", "attempt", "started_at")
 _ENTRY = (
     "attempt",
     "step",
@@ -83,6 +84,7 @@ _ATTEMPTS = _of_study(attempt, attempt.c.trial_id, attempt.c.attempt)
 _RESULTS = _of_study(result, result.c.trial_id, result.c.attempt, result.c.step)
 _CHECKPOINTS = _of_study(checkpoint, checkpoint.c.id)
 _CLASSES = _of_study(resource_class, resource_class.c.name)
+_OTHER_STUDY = Prepared(sa.select(study.c.id).where(study.c.name == sa.bindparam("other")))
 _UPLOADS = _of_study(upload, upload.c.id)
 _COUNTERS = _of_study(counter, counter.c.shard)
 _RUNGS = _of_study(rung, rung.c.bracket, rung.c.step)
@@ -101,7 +103,8 @@ def take_snapshot(database: Database, of: Study) -> Snapshot:
         rows = txn.all(_TRIALS, study=of.id)
         numbers = {row.id: row.number for row in rows}
         saved = txn.all(_CHECKPOINTS, study=of.id)
-        names = {None: None} | {row.id: row.uuid for row in saved}
+        foreign = _of_other_study(txn, of)
+        names = {None: None} | {row.id: row.uuid for row in (*saved, *foreign)}
         attempts = txn.all(_ATTEMPTS, study=of.id)
         workers = txn.all(_WORKERS, study=of.id)
         holders = {None: None} | {row.id: row.uuid for row in workers}
@@ -116,9 +119,10 @@ def take_snapshot(database: Database, of: Study) -> Snapshot:
             "results": _results(txn.all(_RESULTS, study=of.id), attempts, numbers),
             "checkpoints": [{"number": numbers[row.trial_id]} | _checkpoint(row) for row in saved],
             "uploads": [
-                {"number": numbers.get(row.trial_id), "uuid": row.uuid, "attempt": row.attempt}
+                {"number": numbers.get(row.trial_id)} | _columns_of(row, _UPLOAD)
                 for row in txn.all(_UPLOADS, study=of.id)
             ],
+            "foreign": [_checkpoint(row) for row in foreign],
             "counts": _counts(txn, of),
             "spending": _spending(txn, of),
             "rungs": _rungs(txn, of, numbers),
@@ -131,6 +135,16 @@ def take_snapshot(database: Database, of: Study) -> Snapshot:
                 if row.kind != EventKind.SCHEDULER_IDLE  # each free worker may write one
             ],
         }
+
+
+def other_name(of: Study) -> str:
+    """Return the name of the other study, from whose checkpoints trials of a study may begin."""
+    return f"{of.name}-other"
+
+
+def _of_other_study(txn: Txn, of: Study) -> list[Any]:
+    other = txn.first(_OTHER_STUDY, other=other_name(of))
+    return [] if other is None else txn.all(_CHECKPOINTS, study=other.id)
 
 
 def plain(value: Any) -> Any:

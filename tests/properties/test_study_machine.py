@@ -10,6 +10,7 @@ from collections import Counter
 from random import Random
 
 import pytest
+from harness.checkpoint_steps import KEEPS
 from harness.expected_rows import expected_rows
 from harness.random_walk import (
     ASHAS,
@@ -93,6 +94,22 @@ MUST_HAPPEN = {
 }
 """Steps and answers that must occur; otherwise the walks have tested too little."""
 
+
+STARTS = {
+    *("enqueue_from_a_trial: something", "enqueue_from_a_trial: NotFound"),
+    "enqueue_from_another_study: something",
+    *("enqueue_a_dict: something", "enqueue_an_upload: something", "discard_other: nothing"),
+    *("close_other: nothing", "reopen_other: nothing", "remove_unkept: nothing"),
+}
+"""Trials that begin from a checkpoint, in the studies that pause no trial."""
+
+ROOM = {
+    *("save: something", "save: CheckpointError", "save: LeaseLost", "quota reached"),
+    *("save_upload: something", "set_keep: nothing", "remove_unkept: nothing", "retry: something"),
+    *("pin: something", "discard: something", "recover: something"),
+    *("enqueue_from_a_trial: something", "enqueue_from_another_study: something", "send_again"),
+}
+"""What must occur in studies with a quota."""
 
 ENDS = {
     *("retry: something", "give_back: PENDING", "report: STOP by trial", "reinstate: nothing"),
@@ -200,20 +217,33 @@ def any_resources(seed):
     return {"scheduler": scheduler, "resources": resources, "is_sized": True, **budgets}
 
 
+def any_quota(seed):
+    """Studies whose checkpoints exceed a quota, or that keep more than the newest two."""
+    scheduler = (FIFO(), ASHAS[0], PROMOTIONS[0])[seed[1] % 3]
+    return {"scheduler": scheduler, "rules": (), "keep": KEEPS[seed[0] % len(KEEPS)]}
+
+
 @pytest.mark.row("A3", "E1", "E2")
 @pytest.mark.timeout(7200 if NIGHTLY else 300)
 @pytest.mark.parametrize(
-    ("spec", "also"),
+    ("spec", "must"),
     [
-        (fifo, {"report: STOP by person", "finish: PENDING", *ENDS}),
-        (any_asha, {"report: STOP by scheduler", *ENDS}),
-        (any_promotion, {"report: PAUSE by scheduler", "promote: something"}),
-        (any_custom, {"report: STOP by scheduler", "report: PAUSE by scheduler", "meanwhile"}),
-        (any_means, {"report: STOP by scheduler", "report: PAUSE by scheduler"}),
-        (any_choice_at_the_end, {"promote: something", "rung closed"}),
-        (any_hyperband, {"promote: something", "rung closed"}),
-        (any_limits, {"report: STOP by limit", "study: NotAllowed", "set_limits: nothing"}),
-        (any_resources, {"promote: something", *SIZED}),
+        (fifo, MUST_HAPPEN | {"report: STOP by person", "finish: PENDING", *ENDS, *STARTS}),
+        (any_asha, MUST_HAPPEN | {"report: STOP by scheduler", *ENDS}),
+        (any_promotion, MUST_HAPPEN | {"report: PAUSE by scheduler", "promote: something"}),
+        (
+            any_custom,
+            MUST_HAPPEN | {"report: STOP by scheduler", "report: PAUSE by scheduler", "meanwhile"},
+        ),
+        (any_means, MUST_HAPPEN | {"report: STOP by scheduler", "report: PAUSE by scheduler"}),
+        (any_choice_at_the_end, MUST_HAPPEN | {"promote: something", "rung closed"}),
+        (any_hyperband, MUST_HAPPEN | {"promote: something", "rung closed"}),
+        (
+            any_limits,
+            MUST_HAPPEN | {"report: STOP by limit", "study: NotAllowed", "set_limits: nothing"},
+        ),
+        (any_resources, MUST_HAPPEN | {"promote: something", *SIZED}),
+        (any_quota, ROOM),
     ],
     ids=[
         "FIFO",
@@ -225,9 +255,10 @@ def any_resources(seed):
         "HyperBand",
         "limits",
         "resources",
+        "quota",
     ],
 )
-def test_study_equals_its_model_after_any_random_walk(database, spec, also):
+def test_study_equals_its_model_after_any_random_walk(database, spec, must):
     happened = Counter()
 
     machine = functools.partial(StudyMachine, database, spec, happened)
@@ -235,4 +266,4 @@ def test_study_equals_its_model_after_any_random_walk(database, spec, also):
 
     print(f"{happened['step']} steps, {dict(happened.most_common())}")  # noqa: T201  for pytest -rP
     assert happened["step"] >= WALKS * STEPS * 0.9
-    assert MUST_HAPPEN | also <= happened.keys()
+    assert must <= happened.keys()
