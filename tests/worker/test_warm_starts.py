@@ -5,6 +5,7 @@ import signal
 import textwrap
 import threading
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +30,17 @@ PLAIN = """
             "loss": 1.0, "imported_by": IMPORTED_BY, "own": os.getpid(), "state": len(STATE),
             "drawn": DRAWN, "random": random.random(), "numpy": numpy.random.rand(),
         }
+"""
+
+LATE_NUMPY = """
+    import random, sys
+    DRAWN, STATE = random.random(), []
+
+    def train(config):
+        had_numpy = "numpy" in sys.modules
+        import numpy
+        drawn = {"drawn": DRAWN, "random": random.random(), "numpy": numpy.random.rand()}
+        return {"loss": 1.0, "had_numpy": had_numpy, **drawn}
 """
 
 
@@ -158,8 +170,11 @@ def test_attempt_does_not_see_changes_that_another_attempt_made_to_the_module(st
     assert seen == [1, 1, 1]
 
 
-def test_random_numbers_of_warm_and_fresh_starts_are_equal(start, warm, module, fork_server):
-    trainable, study = module(PLAIN), "8f0e6d5c-0000-4000-8000-000000000000"
+@pytest.mark.parametrize("source", [PLAIN, LATE_NUMPY], ids=["at the import", "in the trial"])
+def test_random_numbers_of_warm_and_fresh_starts_are_equal(
+    start, warm, module, fork_server, source
+):
+    trainable, study = module(source), "8f0e6d5c-0000-4000-8000-000000000000"
     drawn = [
         {
             name: metrics_of(start(trainable, server=server, seed=seed, study_uuid=study))[name]
@@ -173,6 +188,16 @@ def test_random_numbers_of_warm_and_fresh_starts_are_equal(start, warm, module, 
     assert drawn[2] == drawn[3]
     assert drawn[0]["random"] != drawn[2]["random"]
     assert drawn[0]["numpy"] != drawn[2]["numpy"]
+
+
+def test_template_imports_numpy_only_if_the_module_does(start, pump, module, tmp_path):
+    with closing(ForkServer()) as server:
+        server.start()
+        warm = Warm(server, pump, tmp_path)
+        late = metrics_of(start(module(LATE_NUMPY), server=warm))
+        warm.templates.close()
+
+    assert (warm.starts, late["had_numpy"]) == (["warm"], False)
 
 
 def test_warm_attempt_shares_no_process_group_output_or_descriptor(start, warm, module):
