@@ -94,13 +94,13 @@ class Database:
             return new_cursor(connection)
         try:
             check_encoding(connection.info.parameter_status("server_encoding"), self.secret_url)
+            connection.autocommit = True  # we send BEGIN and COMMIT ourselves, through the pipeline
+            setting = sessions.set_for_session(connection.info.server_version)
+            if setting is not None and not self.pooler:
+                connection.execute(setting)
         except BaseException:
             connection.close()
             raise
-        connection.autocommit = True  # we send BEGIN and COMMIT ourselves, through the pipeline
-        setting = sessions.set_for_session(connection.info.server_version)
-        if setting is not None and not self.pooler:
-            connection.execute(setting)
         return new_cursor(connection)
 
     def _connect_postgresql(

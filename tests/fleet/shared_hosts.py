@@ -6,6 +6,7 @@ import random
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -180,28 +181,13 @@ def run(
     """Run `n_trials` trials of all shapes, in a random order, and kill workers now and then."""
     rng = random.Random(seed)
     (folder / "held").mkdir(parents=True)
-    study = studydb.create_study(
-        "shared",
-        "sharing:train",
-        space={
-            "folder": str(folder),
-            "asked": studydb.choice(list(SHAPES)),
-            "seconds": studydb.uniform(*seconds),
-        },
-        metric="loss",
-        mode="min",
-        num_trials=n_trials,
-        searcher=None,
-        workdir=TRAINABLES,
-        max_losses=100,
-        storage=storage,
-    )
-    for shape in rng.choices(SHAPES, weights=WEIGHTS, k=n_trials):
-        study.enqueue({"asked": shape}, resources=shape)
     options = {"lease": LEASE_S, "slots": slots, "reserve_after": reserve_after_s}
     capacities: dict[str, Capacity] = {}
     kills_s: list[float] = []
-    with Fleet(storage, "shared", folder, preloaded=True, **options) as fleet:
+    with (
+        closing(_make_study(storage, folder, n_trials, seconds, rng)) as study,
+        Fleet(storage, "shared", folder, preloaded=True, **options) as fleet,
+    ):
 
         def start(size: tuple[int, int]) -> tuple[WorkerProcess, tuple[int, int]]:
             process = fleet.start(cpus=size[0], resource=f"card={size[1]}", gpus="none")
@@ -223,6 +209,30 @@ def run(
             time.sleep(0.2)
     facts = {"capacities": capacities, "slots": slots, "reserve_after_s": reserve_after_s}
     return _collect(storage, folder, kills_s, facts)
+
+
+def _make_study(
+    storage: str, folder: Path, n_trials: int, seconds: tuple[float, float], rng: random.Random
+) -> studydb.Study:
+    study = studydb.create_study(
+        "shared",
+        "sharing:train",
+        space={
+            "folder": str(folder),
+            "asked": studydb.choice(list(SHAPES)),
+            "seconds": studydb.uniform(*seconds),
+        },
+        metric="loss",
+        mode="min",
+        num_trials=n_trials,
+        searcher=None,
+        workdir=TRAINABLES,
+        max_losses=100,
+        storage=storage,
+    )
+    for shape in rng.choices(SHAPES, weights=WEIGHTS, k=n_trials):
+        study.enqueue({"asked": shape}, resources=shape)
+    return study
 
 
 def _collect(storage: str, folder: Path, kills_s: list[float], facts: dict[str, Any]) -> Run:

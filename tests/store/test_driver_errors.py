@@ -3,11 +3,12 @@
 import os
 import sqlite3
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import psycopg
 import pytest
 import sqlalchemy.exc
+from harness import postgres
 from harness.arrange import change, dump, new_study, rows, token
 
 from studydb.db import connections, sessions, sqlite_file
@@ -393,6 +394,24 @@ def test_connection_in_use_at_close_is_closed_at_the_end_of_its_block(only_conne
     with pytest.raises((psycopg.OperationalError, sqlite3.ProgrammingError)):
         used.cursor().execute("SELECT 1")
     assert rows(only_connection, "SELECT 1") == [(1,)]  # over a new connection
+
+
+def test_connection_whose_session_cannot_be_set_up_is_closed(postgres_url, opened, monkeypatch):
+    database = opened(postgres_url)
+    database.close()
+    monkeypatch.setattr(sessions, "set_for_session", lambda _version: "SELECT 1/0")
+    sessions_open = (
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND application_name = 'studydb'"
+    )
+    with closing(postgres.connect(postgres_url)) as watcher:
+        with pytest.raises(psycopg.errors.DivisionByZero) as caught:
+            rows(database, "SELECT 1")
+
+        assert caught.traceback  # keeps the frames of the failed call, and what they refer to
+        deadline = time.monotonic() + 10
+        while watcher.execute(sessions_open).fetchone() != (0,):
+            assert time.monotonic() < deadline, "The connection is still open."
 
 
 def test_forked_process_does_not_close_the_connection_of_its_parents_block(only_connection):
