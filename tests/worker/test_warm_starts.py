@@ -190,14 +190,18 @@ def test_random_numbers_of_warm_and_fresh_starts_are_equal(
     assert drawn[0]["numpy"] != drawn[2]["numpy"]
 
 
-def test_template_imports_numpy_only_if_the_module_does(start, pump, module, tmp_path):
+def test_numpy_that_a_trial_imports_itself_gets_the_trials_seed(start, pump, module, tmp_path):
+    trainable = module(LATE_NUMPY)
     with closing(ForkServer()) as server:
         server.start()
         warm = Warm(server, pump, tmp_path)
-        late = metrics_of(start(module(LATE_NUMPY), server=warm))
+        drawn = [metrics_of(start(trainable, server=warm, seed=seed)) for seed in (1, 1, 2)]
         warm.templates.close()
 
-    assert (warm.starts, late["had_numpy"]) == (["warm"], False)
+    assert warm.starts == ["warm"] * 3
+    assert [each["had_numpy"] for each in drawn] == [False] * 3
+    first, again, other = (each["numpy"] for each in drawn)
+    assert first == again != other
 
 
 def test_warm_attempt_shares_no_process_group_output_or_descriptor(start, warm, module):
