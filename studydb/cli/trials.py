@@ -39,10 +39,11 @@ TABLE_COLUMNS = (
     "invalidated_at",
     "params",
     "changed",
+    "resources",
 )
 """The columns of `v_trial` that fit a screen."""
 
-SPARE_COLUMNS = ("tags", "duration_s", "attempt", "best_step", "value", "reason")
+SPARE_COLUMNS = ("resources", "tags", "duration_s", "attempt", "best_step", "value", "reason")
 RESULTS_ON_TERMINAL = 50
 """How many results a terminal shows without --limit."""
 

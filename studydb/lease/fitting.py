@@ -72,7 +72,7 @@ class Fitting:
     @property
     def shares(self) -> bool:
         """Whether claims take turns, because what is free must not be counted twice."""
-        return self.is_classed and not self.ledger.capacity.is_unlimited
+        return self.is_classed and not self.is_unlimited
 
     @property
     def is_classed(self) -> bool:
@@ -96,16 +96,21 @@ class Fitting:
                 self.queues.learn(read_classes(self._database, self._study))
                 self._learned_s = self._clock_s()
 
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether every request fits."""
+        return self.ledger.capacity.is_unlimited
+
     def look(self) -> list[str] | None:
         """
-        Read the queues; return the classes that fit now, or None in a study without classes.
+        Read the queues; return the classes that fit now, or None if every request fits.
 
         A look at a study without classes reads nothing here: it sees each trial that waits, and a
         claim that then finds none reads the classes.
         """
         if self._learned_s == NEVER:
             self.learn()
-        if not self.is_classed:
+        if not self.is_classed or self.is_unlimited:
             return None
         if self._turn.acquire(blocking=False):  # else another slot searches, and reads the queues
             try:
@@ -113,6 +118,10 @@ class Fitting:
             finally:
                 self._turn.release()
         return self.queues.fitting()
+
+    def limits(self) -> list[str] | None:
+        """Return the classes that fit now; None if every request fits."""
+        return None if self.is_unlimited else self.names()
 
     def names(self) -> list[str] | None:
         """Return the classes that fit now; None in a study without classes."""

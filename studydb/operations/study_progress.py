@@ -11,9 +11,11 @@ from studydb.domain.life.states import Status
 from studydb.domain.records import Counts, Study
 from studydb.domain.resources import OF_STUDY
 from studydb.domain.scheduling import Idle
+from studydb.operations.leave_draw import may_set_aside
 from studydb.operations.promote import NOTHING, Asked, answered, ask_scheduler
 from studydb.store import progress
 from studydb.store.progress import Signs
+from studydb.store.set_aside import MOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,8 @@ class StudyProgress:
         num_trials: The most trials of the study; None for no limit.
         is_resuming: Whether trials are still PAUSED because the study was paused.
         has_waited: Whether a PENDING trial's back-off is over, so that a sweep makes it runnable.
-        may_ask: Whether what the study asks for a new trial fits the reader.
+        may_ask: Whether what a new trial asks for fits the reader, or is not known yet, or whether
+            the trial is to be left to other workers.
     """
 
     status: Status
@@ -134,14 +137,26 @@ def read_progress(
     promotes = study.scheduler.resumes
     # Without a snapshot, two statements could miss a trial that is promoted between them.
     with database.begin(write=False, single=not promotes, snapshot=promotes) as txn:
-        seen = progress.read(txn, study_id=study.id, fits=fits)
+        seen = progress.read(txn, study_id=study.id, fits=fits, with_next=_reads_next(study, fits))
         asked = ask_scheduler(txn, study, fits=fits)
         is_left_to_others = promotes and _is_left_to_others(txn, study, asked, fits)
     if asked.question is not None:
         with suppress(DecisionFailed):  # `promote` asks again, and pauses the study
             asked = answered(study, asked)
     found = _progress(study, seen, asked, is_left_to_others=is_left_to_others)
-    return found if fits is None else replace(found, may_ask=OF_STUDY in fits)
+    return found if fits is None else replace(found, may_ask=_may_ask(study, seen, fits))
+
+
+def _reads_next(study: Study, fits: Sequence[str] | None) -> bool:
+    return fits is not None and study.asks_by_config
+
+
+def _may_ask(study: Study, seen: progress.Progress, fits: Sequence[str]) -> bool:
+    if not study.asks_by_config:
+        return OF_STUDY in fits
+    if seen.next_class is None or seen.next_class in fits:
+        return True
+    return seen.n_set_aside < MOST and may_set_aside(fits)
 
 
 def _is_left_to_others(txn: Txn, study: Study, asked: Asked, fits: Sequence[str] | None) -> bool:
@@ -166,7 +181,13 @@ def read_signs(
         fits: See `read_progress`.
     """
     with database.begin(write=False, single=True) as txn:
-        return progress.signs(txn, study_id=study.id, worker_id=worker_id, fits=fits)
+        return progress.signs(
+            txn,
+            study_id=study.id,
+            worker_id=worker_id,
+            fits=fits,
+            with_next=_reads_next(study, fits),
+        )
 
 
 def progress_in(txn: Txn, study: Study) -> StudyProgress:

@@ -24,7 +24,6 @@ from studydb.lease.loop import OwnLoop
 from studydb.lease.own_trial import OwnTrial
 from studydb.operations import control, reads
 from studydb.operations.create import create, reload
-from studydb.operations.enqueue import enqueue
 from studydb.operations.refresh import refreshed
 from studydb.operations.relocate import relocate
 from studydb.operations.rename import rename
@@ -67,6 +66,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
 
     def __init__(self, database: Database, record: Record) -> None:
         self.database, self.record = database, record
+        super().__init__()
         self._loop: OwnLoop | None = None
         self._opening = threading.Lock()
 
@@ -209,6 +209,8 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
             CheckpointError: The dict or path cannot be read or stored; no trial was added.
             BudgetSpent: `num_trials` trials exist; `extend` allows more.
             InvalidSpec: A name is not a parameter of the space, or a value is outside its domain.
+            TrainableError, Untrusted: The study's resource function has not said what the trial
+                needs, or may not run here; give `resources`.
             InvalidName: The name or a tag breaks a rule.
             TrialExists: Another trial of the study has the name.
         """
@@ -223,7 +225,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
             "resources": asked,
         }
         if checkpoint is None:
-            return int(self._ask_once(enqueue, params, **options))
+            return int(self._ask_once(self._enqueue, params, **options))
         self.record.space.check_params(params)  # before anything is uploaded
         step = count("checkpoint_step", checkpoint_step, least=0)
         request = Request(uuid4().hex, whoami())
@@ -231,7 +233,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         with starting.begin(checkpoint, step=step) as start:
             return write_patiently(
                 self.database,
-                lambda: enqueue(
+                lambda: self._enqueue(
                     self.database, self.record, params, request, start=start, **options
                 ),
             )
@@ -377,7 +379,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         timeout_s = checking.seconds_or_none("timeout", timeout)
         with self._opening:
             if self._loop is None or self._loop.is_foreign:
-                self._loop = open_loop(self.database, self.record)
+                self._loop = open_loop(self.database, self.record, capacity=self._capacity)
         return self._loop.ask(timeout_s)
 
     @suggesting_keywords
@@ -431,6 +433,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         if self._loop is not None:
             self._loop.close()
             self._loop = None
+        self._close_asked()
         self.database.close()
 
     def _read(self, operation: Callable[[Database, Record], Answered]) -> Answered:

@@ -48,7 +48,7 @@ from studydb.worker.host import host_error, is_host_fault
 from studydb.worker.host_resources import HostResources
 from studydb.worker.interruption import Interruption
 from studydb.worker.notices import Notices
-from studydb.worker.rule_code import asking, opened_decider, trusted_code, with_asked_scheduler
+from studydb.worker.rule_code import asking, opened_decider, trusted_code, with_asked_code
 from studydb.worker.slot import Slot, TrialLimit
 from studydb.worker.templates import Templates
 from studydb.worker.worker_options import WorkerOptions
@@ -186,7 +186,7 @@ def _work(
     decider = stack.enter_context(
         opened_decider(deciding, forkserver, pump, log_root=log_root, is_stopping=is_stopping)
     )
-    study = with_asked_scheduler(study, decider, say=options.say)
+    study = with_asked_code(study, decider, say=options.say)
     checkpoints = Checkpoints(database, study, keyring, retry=retry)
     current = partial(CurrentCode, database, keyring, options, to_import=to_import)
     equipment = Equipment(

@@ -99,8 +99,10 @@ def new_study(database: Database, **overrides: Any) -> Study:
 
 
 def created(database: Database, spec: NewStudy) -> Study:
-    """Create a study; if this process can ask its custom scheduler, calls for the study can, too."""
+    """Create a study; if this process can ask its code that decides, calls for the study can, too."""
     study = create(database, spec)
+    if getattr(spec.resources, "ask", None) is not None:
+        study = replace(study, resources=spec.resources)
     return replace(study, scheduler=spec.scheduler) if can_ask(spec) else study
 
 

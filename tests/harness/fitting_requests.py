@@ -7,9 +7,13 @@ from harness.control_requests import Arranged, Call
 from studydb.db import Database
 from studydb.domain.class_queues import ClassQueues
 from studydb.domain.records import Study
-from studydb.domain.resources import Ledger, read_capacity, read_resources
+from studydb.domain.resource_function import ResourceFunction, config_key
+from studydb.domain.resources import Ledger, Resources, read_capacity, read_resources
+from studydb.operations.ask import ask
 from studydb.operations.claim_fitting import claim_fitting, read_queues
 from studydb.operations.enqueue import enqueue
+from studydb.operations.leave_draw import leave_draw
+from studydb.operations.propose import propose_by_index
 from studydb.operations.record_devices import record_devices
 from studydb.operations.reservations import reserve
 from studydb.operations.set_resources import set_resources
@@ -65,11 +69,37 @@ def _recording_devices(database: Database) -> Call:
     return lambda over: record_devices(over, run.lease, ["GPU-a", "GPU-b"])
 
 
+BY_CONFIG = ResourceFunction("needs:f", ask=lambda _: Resources(custom={"licence": 1}))
+
+
+def _asking_by_config(database: Database) -> Call:
+    """The call also stores proposals, and the class of what they ask for."""
+    study = new_study(database, resources=BY_CONFIG)
+    claimant = SimulatedWorker(database, study).claimant()
+    return lambda over: ask(over, study, claimant)
+
+
+def _enqueueing_by_config(database: Database) -> Call:
+    study, request = new_study(database, resources=BY_CONFIG), new_request()
+    params = {"lr": 0.5}
+    answers = {config_key(study.space.config(params)): ONE}
+    return lambda over: enqueue(over, study, params, request, answers=answers)
+
+
+def leaving_a_draw(database: Database) -> Call:
+    """The call leaves the only draw of the study to other workers."""
+    study = new_study(database, resources=BY_CONFIG, num_trials=1)
+    propose_by_index(database, study, draws=[0])
+    return lambda over: leave_draw(over, study, fits=["gpus=1"], if_nothing_waits=False)
+
+
 REQUESTS: dict[str, Arranged] = {
     "claim_what_fits": _claiming_what_fits,
     "enqueue_with_resources": _enqueueing_with_resources,
     "set_resources": _setting_resources,
     "set_resources_of_trials": _setting_resources_of_trials,
     "reserve": _reserving,
+    "ask_by_config": _asking_by_config,
+    "enqueue_by_config": _enqueueing_by_config,
     "record_devices": _recording_devices,
 }

@@ -299,7 +299,8 @@ WHERE anon_1.kind = 'promoted';
 --   lease in seconds and its process.
 SELECT v_worker.worker, v_worker.study, v_worker.host, v_worker.pid, v_worker.slots,
     v_worker.running, v_worker.request, v_worker.version, v_worker.started_at, v_worker.seen_at,
-    v_worker.ended_at, worker.lease_s, worker.boot_id, worker.pid_namespace, worker.started
+    v_worker.ended_at, v_worker.resources, v_worker.uses, v_worker.tags, v_worker.reserved_for,
+    worker.lease_s, worker.boot_id, worker.pid_namespace, worker.started
 FROM v_worker
 JOIN worker ON worker.uuid = v_worker.worker
 WHERE worker.study_id = :study
