@@ -13,6 +13,7 @@ import importlib
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 from studydb.child import run, template
@@ -43,10 +44,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _import_numpy(kind: ChildKind) -> None:
-    """Import numpy for fresh attempts; a template imports it only if the user's module does."""
-    if kind is ChildKind.ATTEMPT and "numpy.random" not in sys.modules:
-        importlib.import_module("numpy.random")  # 0.1 s and 20 MB, which many workers never need
+    """
+    Import numpy for fresh attempts; a template imports it only if the user's module does.
 
+    If the import fails, as at a limit of the host, attempts that need numpy import it themselves.
+    """
+    if kind is ChildKind.ATTEMPT and "numpy.random" not in sys.modules:
+        with suppress(Exception):
+            importlib.import_module("numpy.random")  # 0.1 s and 20 MB, which many never need
         _freeze()
 
 
