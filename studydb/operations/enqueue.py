@@ -1,5 +1,6 @@
 """Add a PENDING trial that a person asks for."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
@@ -156,7 +157,7 @@ def _enqueued_before(txn: Txn, study: Study, request: Request) -> int:
         studies.check_exists(txn, study_id=study.id)
         raise BudgetSpent(
             f"Study {study.name!r} has all of its {study.num_trials} trials. "
-            f"Raise the number first: `studydb extend {study.name} --trials N`."
+            f"Raise the number first: `studydb extend {shlex.quote(study.name)} --trials N`."
         )
     return int(recorded["number"])
 

@@ -4,6 +4,7 @@ Read what people look up: studies, trials, the best trials, a trial with its att
 A function that takes a trial's number raises UnknownTrial if the study has no such trial.
 """
 
+import shlex
 from dataclasses import dataclass
 
 from studydb.db import Database, Txn
@@ -117,7 +118,7 @@ def best_trials(database: Database, study: Study, *, limit: int = 1) -> list[Tri
     if not found:
         raise NoResults(
             f"No trial of study {study.name!r} has reported {study.objective.metric!r} yet, except "
-            f"as NaN. `studydb status {study.name}` shows what the study is doing."
+            f"as NaN. `studydb status {shlex.quote(study.name)}` shows what the study is doing."
         )
     return found
 

@@ -6,6 +6,7 @@ does not count for `num_trials`. The parent keeps its state and its results, but
 parent no longer rank in rungs.
 """
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -135,7 +136,7 @@ class _Cloning:
         if trial.state not in FINAL:
             raise NotAllowed(
                 f"Trial {trial.number} of {name!r} is {trial.state}; only an ended trial is run "
-                f"again. Stop it first: `studydb stop {name} {trial.number}`."
+                f"again. Stop it first: `studydb stop {shlex.quote(name)} {trial.number}`."
             )
         known = clones.of_trial(txn, study_id=self.study.id, trial_id=trial.id)
         if self.skips_cloned:
@@ -144,7 +145,8 @@ class _Cloning:
         if live:
             raise NotAllowed(
                 f"Trial {trial.number} of {name!r} is being run again as trial {live[0]}. Wait "
-                f"until that trial has ended, or stop it: `studydb stop {name} {live[0]}`."
+                "until that trial has ended, or stop it: "
+                f"`studydb stop {shlex.quote(name)} {live[0]}`."
             )
         return True
 

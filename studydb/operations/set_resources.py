@@ -74,6 +74,6 @@ def _lock(txn: Txn, study: Study, number: int) -> TrialRow:
         raise NotAllowed(
             f"Trial {number} of {study.name!r} is {trial.state}; what a trial needs can be changed "
             "while it is PENDING or PAUSED. Pause a trial that runs first: "
-            f"`studydb pause {study.name} {number}`."
+            f"`studydb pause {shlex.quote(study.name)} {number}`."
         )
     return trial

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from studydb.db import Database, Txn
 from studydb.domain.deciding import DecisionFailed
+from studydb.domain.life.decisions import DecidedBy
 from studydb.domain.life.states import Status
 from studydb.domain.records import Counts, Study
 from studydb.domain.resources import OF_STUDY
@@ -33,6 +34,8 @@ class StudyProgress:
         promotes: Whether the scheduler promotes PAUSED trials at all.
         asked: What the scheduler has answered, if it promotes trials.
         pause_reason: Why the study has paused itself; None if it has not.
+        paused_by: What has paused the study, if it has paused itself: its guard, `fail_fast`, or
+            the user's code that did not decide.
         keeps_workers: Whether workers wait for the study, which has paused itself because a stop
             rule or the scheduler did not decide. Workers end if the study has paused itself for
             another reason, and if no work is left.
@@ -52,6 +55,7 @@ class StudyProgress:
     promotes: bool = False
     asked: Asked = NOTHING
     pause_reason: str | None = None
+    paused_by: DecidedBy | None = None
     keeps_workers: bool = False
     limit_reached: str | None = None
     num_trials: int | None = None
@@ -209,6 +213,7 @@ def _progress(
         promotes=study.scheduler.resumes,
         asked=asked,
         pause_reason=budget.pause_reason,
+        paused_by=budget.paused_by,
         keeps_workers=budget.keeps_workers and not is_over,
         limit_reached=budget.limit_reached,
         num_trials=budget.num_trials,

@@ -12,6 +12,7 @@ from studydb.db.dialect import after, is_listed, now
 from studydb.db.schema import BY_ID, in_state, is_still, trial
 from studydb.domain.life.states import State, Status
 from studydb.domain.records import Claimant, QueuePosition
+from studydb.store.studies import existing
 from studydb.store.trials import NEW, inserting, status_of_study
 
 _STUDY = trial.c.study_id == sa.bindparam("study")
@@ -209,8 +210,8 @@ def lease_binds(claimant: Claimant) -> dict[str, Any]:
 
 
 def leased(txn: Txn, *, trial_id: int) -> LeasedTrial:
-    """Read a trial's row as a claim returns it."""
-    return LeasedTrial._make(txn.all(_LEASED_ROW, trial=trial_id)[0])
+    """Read a trial's row as a claim returns it; raise UnknownStudy if the study was deleted."""
+    return LeasedTrial._make(existing(txn.first(_LEASED_ROW, trial=trial_id)))
 
 
 def without_config(txn: Txn, *, study_id: int, limit: int) -> list[tuple[int, Any]]:

@@ -224,6 +224,7 @@ class Budget:
         is_spent: Whether `num_trials` or the searcher's `num_draws` is reached.
         next_draw: The draw of the next new trial.
         pause_reason: Why the study has paused itself; None if it has not.
+        paused_by: Which of `BY_ITSELF` has paused the study; None if it has not paused itself.
         keeps_workers: Whether the study has paused itself because the user's code did not decide.
         limit_reached: Which limit or stop rule has stopped the study; None if none has.
     """
@@ -235,6 +236,7 @@ class Budget:
     next_draw: int
     num_trials: int | None
     pause_reason: str | None
+    paused_by: DecidedBy | None
     keeps_workers: bool
     limit_reached: str | None
 
@@ -468,6 +470,7 @@ def budget_of(row: Row) -> Budget:
         next_draw=row.next_draw,
         num_trials=row.num_trials,
         pause_reason=row.pause_reason if row.paused_by in BY_ITSELF else None,
+        paused_by=DecidedBy(row.paused_by) if row.paused_by in BY_ITSELF else None,
         keeps_workers=row.paused_by in UNDECIDED,
         limit_reached=row.pause_reason if row.paused_by == DecidedBy.LIMIT else None,
     )

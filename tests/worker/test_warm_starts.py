@@ -5,6 +5,7 @@ import signal
 import textwrap
 import threading
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +30,17 @@ PLAIN = """
             "loss": 1.0, "imported_by": IMPORTED_BY, "own": os.getpid(), "state": len(STATE),
             "drawn": DRAWN, "random": random.random(), "numpy": numpy.random.rand(),
         }
+"""
+
+LATE_NUMPY = """
+    import random, sys
+    DRAWN, STATE = random.random(), []
+
+    def train(config):
+        had_numpy = "numpy" in sys.modules
+        import numpy
+        drawn = {"drawn": DRAWN, "random": random.random(), "numpy": numpy.random.rand()}
+        return {"loss": 1.0, "had_numpy": had_numpy, **drawn}
 """
 
 
@@ -126,8 +138,11 @@ def test_attempt_does_not_see_changes_that_another_attempt_made_to_the_module(st
     assert seen == [1, 1, 1]
 
 
-def test_random_numbers_of_warm_and_fresh_starts_are_equal(start, warm, module, fork_server):
-    trainable, study = module(PLAIN), "8f0e6d5c-0000-4000-8000-000000000000"
+@pytest.mark.parametrize("source", [PLAIN, LATE_NUMPY], ids=["at the import", "in the trial"])
+def test_random_numbers_of_warm_and_fresh_starts_are_equal(
+    start, warm, module, fork_server, source
+):
+    trainable, study = module(source), "8f0e6d5c-0000-4000-8000-000000000000"
     drawn = [
         {
             name: metrics_of(start(trainable, server=server, seed=seed, study_uuid=study))[name]
@@ -141,6 +156,20 @@ def test_random_numbers_of_warm_and_fresh_starts_are_equal(start, warm, module, 
     assert drawn[2] == drawn[3]
     assert drawn[0]["random"] != drawn[2]["random"]
     assert drawn[0]["numpy"] != drawn[2]["numpy"]
+
+
+def test_numpy_that_a_trial_imports_itself_gets_the_trials_seed(start, pump, module, tmp_path):
+    trainable = module(LATE_NUMPY)
+    with closing(ForkServer()) as server:
+        server.start()
+        warm = Warm(server, pump, tmp_path)
+        drawn = [metrics_of(start(trainable, server=warm, seed=seed)) for seed in (1, 1, 2)]
+        warm.templates.close()
+
+    assert warm.starts == ["warm"] * 3
+    assert [each["had_numpy"] for each in drawn] == [False] * 3
+    first, again, other = (each["numpy"] for each in drawn)
+    assert first == again != other
 
 
 def test_warm_attempt_shares_no_process_group_output_or_descriptor(start, warm, module):
