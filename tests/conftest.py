@@ -17,7 +17,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # the folder of `harness`, `fleet`
 
-from harness import pooler, postgres
+from harness import pooler, postgres, turns
 
 from studydb.db import Database, connect, migrate
 
@@ -37,12 +37,16 @@ class FakeClock:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests that need PgBouncer if it is not installed."""
-    if pooler.program() is not None:
-        return
-    left_out = [item for item in items if item.get_closest_marker("pgbouncer")]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if not item.get_closest_marker("pgbouncer")]
+    """Deselect what needs PgBouncer if it is not installed, and what takes turns (README.md)."""
+    left_out = set() if _are_named(config) else turns.left_to_the_nightly_run(items)
+    if pooler.program() is None:
+        left_out |= {item for item in items if item.get_closest_marker("pgbouncer")}
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]
+
+
+def _are_named(config: pytest.Config) -> bool:
+    return any("::" in argument for argument in config.args)
 
 
 def pytest_collection_finish() -> None:

@@ -54,6 +54,7 @@ def trials_dataframe(
             "changed": Values(),
             "parent": Integers(optional=True),
             "invalidated_at": Timestamps(),
+            "resources": Values(),
         },
     )
     for page in pages.trial_pages(database, study, invalidated=invalidated):

@@ -38,7 +38,7 @@ from studydb.domain.custom_scheduler import JUDGE, NEXT_WORK
 from studydb.domain.failures import Failure, failure_of
 from studydb.domain.records import TrainableRole
 from studydb.processes import STOP_SIGNALS, name_process
-from studydb.trainables import custom_rules, custom_schedulers
+from studydb.trainables import custom_rules, custom_schedulers, resource_functions
 
 NAME = "studydb-decider"
 """The process name of a decider, as `ps` shows it."""
@@ -46,12 +46,15 @@ NAME = "studydb-decider"
 _MAKERS = {
     TrainableRole.RULE: custom_rules.make_rule,
     TrainableRole.SCHEDULER: custom_schedulers.make_scheduler,
+    TrainableRole.RESOURCES: resource_functions.keep_loaded,
 }
 _METHODS: dict[str, Callable[[Any, Mapping[str, Any]], Any]] = {
     custom_rules.METHOD: custom_rules.ask_rule,
     custom_schedulers.DECLARED: custom_schedulers.declared_plan,
     JUDGE: custom_schedulers.ask_judge,
     NEXT_WORK: custom_schedulers.ask_next_work,
+    resource_functions.REQUEST: resource_functions.ask_function,
+    resource_functions.DEFAULT: resource_functions.ask_default,
 }
 
 

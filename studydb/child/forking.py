@@ -118,6 +118,7 @@ class ForkingServer:
         parent_pid: The pid of the parent; this process ends when the parent does.
         begin: The function that does the work of a kind of child, and then ends the process.
         outdated: Called before each fork; returns a reason not to fork, or None to fork.
+        prepare: Called before each fork; imports what children of this kind share.
         at_end: Called after all children have ended, before this process exits.
     """
 
@@ -128,6 +129,7 @@ class ForkingServer:
         parent_pid: int,
         begin: Mapping[ChildKind, Callable[[Channel], None]],
         outdated: Callable[[], str | None] = lambda: None,
+        prepare: Callable[[ChildKind], None] = lambda _: None,
         at_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._control = control
@@ -135,6 +137,7 @@ class ForkingServer:
         self._parent_pid = parent_pid
         self._begin = begin
         self._outdated = outdated
+        self._prepare = prepare
         self._at_end = at_end
         self._children: dict[int, int] = {}  # request numbers by pid
         self._deciders: set[int] = set()  # the request numbers of deciders
@@ -199,6 +202,7 @@ class ForkingServer:
     def _answer(self, number: int, kind: ChildKind, descriptors: Sequence[int]) -> Reply:
         if (reason := self._outdated()) is not None:
             return Outdated(number, reason)
+        self._prepare(kind)
         pid = self._fork(number, kind, descriptors)
         self._children[pid] = number
         if kind is ChildKind.DECIDER:

@@ -3,7 +3,6 @@
 import atexit
 import errno
 import os
-import random
 import signal
 import socket
 import sys
@@ -17,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from msgspec import structs
-from numpy import random as numpy_random
 
 from studydb.artifacts import fetch_parameter
 from studydb.artifacts.checkpoint_files import Restored, fetch
@@ -27,6 +25,7 @@ from studydb.child.job import Job, TrainableImport, read_job
 from studydb.child.messages import Began, End, Ended, NextAttempt, read_from_supervisor, write
 from studydb.child.process_state import ProcessState
 from studydb.child.running_trial import RunningTrial, current
+from studydb.child.seeding import seed
 from studydb.child.staleness import Staleness
 from studydb.child.stop_signals import ProcessStopped, StopSignals
 from studydb.child.streams import (
@@ -235,7 +234,7 @@ class _TrialProcess:
             end = End.UNPREPARED if cause.errno in _HOST_ERRORS else End.FAILED
             return Ended(end, failure_of(cause))
         # Without a seed, all children, as copies of one process, would get the same random numbers.
-        _seed(job.seed)
+        seed(job.seed)
         with suppress(OSError):  # the next report notices that the worker is gone
             self._channel.send(write(Began(time.monotonic(), starts_warm_with_devices(function))))
         ended = _call(self._run or function, trial)
@@ -329,7 +328,7 @@ def prepare(to_import: TrainableImport) -> None:
             "Start the worker with --workdir naming one that exists here."
         ) from cause
     sys.argv = [PROGRAM]
-    _seed(zlib.crc32(to_import.study_uuid.encode()))
+    seed(zlib.crc32(to_import.study_uuid.encode()))
 
 
 def import_trainable(to_import: TrainableImport) -> Callable[..., Any]:
@@ -341,11 +340,6 @@ def import_trainable(to_import: TrainableImport) -> Callable[..., Any]:
         return fetch_parameter(to_import.stores, parameter.url, digest=parameter.digest)
 
     return load(to_import.trainable, to_import.workdirs, fetch=fetch, own_only=not to_import.signed)
-
-
-def _seed(seed: int) -> None:
-    random.seed(seed)
-    numpy_random.seed(seed % 2**32)  # noqa: NPY002  the generator that users' libraries share
 
 
 def _restored(job: Job) -> Restored | None:

@@ -1,6 +1,7 @@
 """`note` and `tag`: say what you know about a study and its trials."""
 
 import itertools
+import shlex
 from collections.abc import Sequence
 
 import click
@@ -27,7 +28,9 @@ def note(*, name: str, words: Sequence[str], storage: Storage) -> None:
         raise UsageError("Quote the text of the note: studydb note NAME 3 'a text'.")
     trials = [TrialWord().convert(word, None, None) for word in named]
     if not named and _is_number(text):
-        raise UsageError(f"Write the note after the trial: studydb note {name} {text} 'a text'.")
+        raise UsageError(
+            f"Write the note after the trial: studydb note {shlex.quote(name)} {text} 'a text'."
+        )
     check_note(text)
     with opened_study(storage, name) as study:
         study.note(text, trial=trials[0] if trials else None)

@@ -134,7 +134,8 @@ if TYPE_CHECKING:
 @click.option(
     "--resources",
     metavar="REQUEST",
-    help="What each trial needs, as 'gpus=1, memory_gb=8, licence=1'.  [default: a slot]",
+    help="What each trial needs, as 'gpus=1, memory_gb=8, licence=1', or a function of the config "
+    "that says it, as sizes:needs.  [default: what the trainable says, else a slot]",
 )
 @click.option(
     "--require",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from studydb.domain.space.search_space import Space
 
 
-_LEFT_OUT_IF_EMPTY = ("name", "tags", "parent", "invalidated_at", "changed")
+_LEFT_OUT_IF_EMPTY = ("name", "tags", "parent", "invalidated_at", "changed", "resources")
 
 
 def plain(value: Any) -> Any:

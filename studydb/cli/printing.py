@@ -26,6 +26,9 @@ MOST_RICH_ROWS = 500
 MOST_UNBROKEN = 20
 """A cell of up to this many characters stays on one line of a terminal's table."""
 
+LEAST_WIDTH = 8
+"""How narrow a column becomes on a terminal that has no room for the columns."""
+
 NUMBERS = (int, float)
 NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 """Numbers that SQLite stores as text."""
@@ -149,6 +152,7 @@ def _print_rich(
     left_out = _left_out(widths, spare, console.width)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     kept = [index for index, name in enumerate(columns) if name not in left_out]
+    widths = _narrowed({columns[index]: widths[columns[index]] for index in kept}, console.width)
     for index in kept:
         table.add_column(
             visible(columns[index]).replace("_", " "),  # so that rich can break the name
@@ -171,6 +175,17 @@ def _left_out(widths: Mapping[str, int], spare: Sequence[str], line_width: int) 
             left_out.append(name)
             free_width += widths[name] + 2
     return left_out
+
+
+def _narrowed(widths: Mapping[str, int], line_width: int) -> dict[str, int]:
+    """Narrow the widest columns until a line fits; rich breaks their cells into several lines."""
+    narrowed = dict(widths)
+    for _ in range(sum(width + 2 for width in widths.values()) - line_width):
+        widest = max(narrowed, key=lambda name: narrowed[name])
+        if narrowed[widest] <= LEAST_WIDTH:
+            break
+        narrowed[widest] -= 1
+    return narrowed
 
 
 def print_fields(fields: Mapping[str, Any]) -> None:

@@ -154,9 +154,13 @@ proposal = sa.Table(
     required("bracket", sa.Integer),
     sa.Column("is_unique", sa.Boolean),
     required("proposed_at", UtcDateTime),
+    required("resource_class", sa.Text, server_default=""),
     sa.PrimaryKeyConstraint("study_id", "draw"),
 )
-"""The params, config and origin that the trial of a draw will have, computed ahead."""
+"""
+The params, config and origin that the trial of a draw will have, and what it will ask for, computed
+ahead.
+"""
 
 add_checks(proposal, **one_of("origin", Origin))
 

@@ -31,6 +31,7 @@ from studydb.db.sessions import for_ever
 from studydb.db.urls import check_file
 from studydb.domain.errors import StorageBusy, StorageDenied, StorageError, UsageError
 from studydb.domain.roles import Role
+from studydb.domain.text.display import counted
 
 SQLITE_BUSY_TIMEOUT_S = 60.0
 ADVISORY_LOCK_TIMEOUT_S = 20.0
@@ -268,9 +269,18 @@ def _locked_sqlite(engine: sa.Engine) -> Iterator[sa.Connection]:
             yield connection
             broken = driver.execute("PRAGMA foreign_key_check").fetchall()
             if broken:
-                raise StorageError(
-                    f"The migration would orphan {len(broken)} rows; nothing changed."
-                )
+                raise StorageError(_dangling(broken))
+
+
+def _dangling(broken: Sequence[Sequence[Any]]) -> str:
+    tables = ", ".join(sorted({str(row[0]) for row in broken}))
+    return (
+        f"The migration would leave {counted(len(broken), 'row')} of {tables} that refer to "
+        "missing rows; nothing was changed. Perhaps another program, such as the sqlite3 shell, "
+        "has deleted rows to which others refer. `PRAGMA foreign_key_check` in that shell lists "
+        "the rows that refer to missing rows: delete them, then migrate again. If it lists none, "
+        "the migration is wrong: please report it."
+    )
 
 
 class _TextRunner:

@@ -1,6 +1,6 @@
 """The schema's revisions. `check_schema` compares them with a database without loading Alembic."""
 
-HEAD = "0016"
+HEAD = "0017"
 TABLE = "studydb_version"
 REVISIONS = (
     "0001",
@@ -17,6 +17,7 @@ REVISIONS = (
     "0013",
     "0015",
     "0016",
+    "0017",
 )
 """Every known revision in order. A database with another revision is newer than this studydb."""
 

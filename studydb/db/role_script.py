@@ -52,7 +52,8 @@ WORKER_UPDATES = {
         *("checkpoint_id", "checkpoint_step", "n_results", "last_step", "last_value"),
         *("best_value", "best_step", "best_score", "rank_score", "time_total_s"),
         *("started_at", "ended_at", "config", "source_checkpoint_id", "generation"),
-        *("is_unique", "feasible", "cost", "resource_class", "running_s", "running_until"),
+        *("is_unique", "feasible", "cost", "resource_class", "resources"),
+        *("running_s", "running_until"),
     ),
     "attempt": (
         *("start_step", "live_through", "flush_no", "ended_at", "reason"),

@@ -234,6 +234,8 @@ trial = table_with_id(
 )
 """
 `resource_class` names what the trial asks for; see `resource_class` in decision_schema.py.
+`resources` names the attempt, and the class that it holds, if its scheduler has changed what the
+trial asks for while this attempt runs.
 Trials with a lower `priority` run first. `rank_score` is set to `best_score` when an attempt ends,
 so that a report updates no index, and one look-up in an index finds the best trial.
 `checkpoint_step` is the highest step saved. `flush_no` counts the attempt's flushes; the attempt's
@@ -249,7 +251,7 @@ out without the worker's grace. `running_s` is the running time of all attempts 
 
 Not used yet: `generation`, the number of intervals that a member of a population has run;
 `replicate_of`, the trial that this trial repeats; `feasible`, whether the trial keeps the study's
-constraints; `cost`; `resources`.
+constraints; `cost`.
 """
 
 add_checks(

@@ -80,7 +80,7 @@ FIXED: dict[Kind, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (
             *("value", "best_value", "best_step", "last_step", "attempt", "failures", "losses"),
             *("started_at", "ended_at", "duration_s", "name", "tags"),
-            *("changed", "parent", "invalidated_at"),
+            *("changed", "parent", "invalidated_at", "resources"),
         ),
     ),
     Kind.RESULT: (("study", "number", "step", "value"), ("attempt", "reported_at")),

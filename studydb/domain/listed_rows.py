@@ -39,6 +39,7 @@ class ListedTrial(NamedTuple):
         duration_s: The durations of the trial's attempts, added up.
         changed: By path, the values that later attempts get instead of those of `params`.
         parent: The number of the trial of which this trial is a clone.
+        resources: The amounts that the trial asks for; None in a study without requests.
     """
 
     study: str
@@ -61,6 +62,7 @@ class ListedTrial(NamedTuple):
     changed: Mapping[str, Any] | None
     parent: int | None
     invalidated_at: datetime | None
+    resources: Mapping[str, Any] | None
 
 
 class ListedResult(NamedTuple):
@@ -96,7 +98,15 @@ class ListedAttempt(NamedTuple):
 
 
 class ListedWorker(NamedTuple):
-    """A row of `v_worker`."""
+    """
+    A row of `v_worker`.
+
+    Attributes:
+        resources: The amounts that the worker offers; None for an own loop that has not said it.
+        uses: The amounts that its RUNNING trials hold; None without any.
+        tags: Those that studies may require.
+        reserved_for: The number of the trial before which the worker starts no other.
+    """
 
     worker: str
     study: str
@@ -109,6 +119,10 @@ class ListedWorker(NamedTuple):
     started_at: datetime
     seen_at: datetime
     ended_at: datetime | None
+    resources: Mapping[str, Any] | None
+    uses: Mapping[str, Any] | None
+    tags: Tags
+    reserved_for: int | None
 
 
 class PagedResult(NamedTuple):
@@ -269,11 +283,13 @@ class CheckpointSizes(NamedTuple):
 
     Attributes:
         host: None for those that people have uploaded, and if the worker's row is missing.
+        is_uploaded: Whether people have uploaded them, for trials that began from them.
     """
 
     host: str | None
     n: int
     size_bytes: int
+    is_uploaded: bool = False
 
 
 class ListedNote(NamedTuple):

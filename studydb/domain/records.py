@@ -11,6 +11,7 @@ from studydb.domain.life.custom_rule import RuleDecision
 from studydb.domain.life.decisions import Decision, Verdict
 from studydb.domain.life.states import Origin, Reason, State, Status
 from studydb.domain.metrics import Result, Summary
+from studydb.domain.resources import OF_STUDY, Resources
 from studydb.domain.study_spec import StudySpec
 from studydb.domain.text.display import shortened
 
@@ -133,6 +134,7 @@ class Proposal:
         config: What the trial's first attempt receives; see `Claim`.
         space_version: The version of the space that the params were proposed for.
         is_unique: Whether no other trial with `is_unique` may have the same params.
+        request: What the trial asks for by itself; None for what the study asks for its trials.
     """
 
     params: Mapping[str, Any]
@@ -141,6 +143,12 @@ class Proposal:
     bracket: int
     space_version: int
     is_unique: bool = False
+    request: Resources | None = None
+
+    @property
+    def resource_class(self) -> str:
+        """The name of what the trial asks for."""
+        return OF_STUDY if self.request is None else str(self.request)
 
 
 class CheckpointKind(StrEnum):
@@ -277,7 +285,12 @@ class Trainable:
     @property
     def noun(self) -> str:
         """The word for this code in errors."""
-        return "stop rule" if self.role == TrainableRole.RULE else self.role
+        match self.role:
+            case TrainableRole.RULE:
+                return "stop rule"
+            case TrainableRole.RESOURCES:
+                return "resource function"
+        return self.role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,6 +307,8 @@ class NewStudy(StudySpec):
         rule_code: The code of the study's custom stop rules, signed for this study.
         scheduler_code: The code of the study's custom scheduler, signed for this study; None if the
             scheduler is one of studydb's own.
+        request_code: The code of the function that says what each trial needs, signed for this
+            study; None if no function says it.
     """
 
     uuid: str
@@ -303,6 +318,7 @@ class NewStudy(StudySpec):
     created_by: str
     rule_code: tuple[Trainable, ...] = ()
     scheduler_code: Trainable | None = None
+    request_code: Trainable | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

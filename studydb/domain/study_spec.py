@@ -20,7 +20,8 @@ from studydb.domain.limits import (
     read_max_steps,
 )
 from studydb.domain.objective import Objective
-from studydb.domain.resources import Resources, read_require, read_resources_or_none
+from studydb.domain.resource_function import Requested, ResourceFunction, read_requested
+from studydb.domain.resources import Resources, read_require
 from studydb.domain.scheduling import Scheduler
 from studydb.domain.searching import Searcher
 from studydb.domain.space.search_space import Space
@@ -45,14 +46,15 @@ class MoreOptions(LimitOptions, total=False):
         keep: Which checkpoints of each trial are kept, such as Keep(last=3, best=1) or its text
             "last=3, best=1"; by default the newest two.
         resources: What each trial needs, such as {"gpus": 1, "memory_gb": 8, "licence": 1} or
-            "gpus=1"; a worker starts a trial only if it offers this and has it free.
+            "gpus=1"; a worker starts a trial only if it offers this and has it free. Or a function
+            of the config that returns this, in a module, or its path "module:function".
         require: Tags that a worker must have to run the study, such as ["a100"].
     """
 
     fail_fast: bool | str
     retry: Retry | str | None
     keep: Keep | str
-    resources: Mapping[str, float] | str | None
+    resources: Mapping[str, float] | str | Callable[[dict[str, Any]], Any] | None
     require: Iterable[str]
 
 
@@ -96,7 +98,7 @@ class StudySpec:
     total_time_limit_s: float | None = setting(None, read_duration)
     time_limit_s: float | None = setting(None, read_duration)
     trial_time_limit_s: float | None = setting(None, read_duration)
-    resources: Resources | None = setting(None, read_resources_or_none)  # noqa: RUF009  a field
+    resources: Requested | None = setting(None, read_requested)  # noqa: RUF009  a field
     require: tuple[str, ...] = setting((), read_require)
 
     @property
@@ -123,6 +125,16 @@ class StudySpec:
     def stops_by_rule(self) -> bool:
         """Whether a stop rule for the study compares the results of all its trials."""
         return bool(self.rules) and bool(rules_of_study(self.rules))
+
+    @property
+    def common_request(self) -> Resources:
+        """What each trial without a request of its own asks for: nothing, if a function says it."""
+        return self.resources if isinstance(self.resources, Resources) else Resources()
+
+    @property
+    def asks_by_config(self) -> bool:
+        """Whether a function says what each trial asks for."""
+        return isinstance(self.resources, ResourceFunction)
 
     def settings(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in DEFAULTS}

@@ -16,6 +16,7 @@ from studydb.lease.proposing import Proposer, Step
 from studydb.lease.watch import PollInterval, Watch
 from studydb.operations.ask import ask
 from studydb.operations.claim import claim
+from studydb.operations.leave_draw import leave_draw
 from studydb.operations.promote import Asked, NextStep, promote
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.study_progress import StudyProgress
@@ -32,6 +33,9 @@ trial. While an old snapshot is open, claimed trials stay in the index, and a wh
 entries, too (3 ms for 20,000). A trial that returns to an earlier position waits for a whole scan.
 """
 
+
+MOST_ASKS = 100
+"""The most draws of one search that are left to other workers; the next search goes on."""
 
 TURN_S = 0.5
 """How long a slot waits while another slot of its worker searches for a trial."""
@@ -142,7 +146,7 @@ class Acquirer:
         fits = self._fitting.names()
         if self._proposer is not None and self._proposer.is_waiting and not self._resumes:
             return self._proposer.advance(if_nothing_waits=True, fits=fits) is not Step.WAIT
-        return self._watch.read(fits=fits).can_claim
+        return self._watch.read(fits=self._fitting.limits()).can_claim
 
     @property
     def _resumes(self) -> bool:
@@ -202,19 +206,30 @@ class Acquirer:
         return promote(self._database, self._study, self._claimant, again=again, fits=fits)
 
     def _ask(self, *, again: bool, if_nothing_waits: bool) -> Claim | None:
-        fits = self._fitting.names()
-        if fits is not None and OF_STUDY not in fits:
+        study, fits = self._study, self._fitting.names()
+        if not study.asks_by_config and fits is not None and OF_STUDY not in fits:
             return None  # a claim finds what an earlier send has made
-        by_model = None if self._proposer is None else partial(self._proposer.prepare, fits=fits)
-        return ask(
-            self._database,
-            self._study,
-            self._claimant,
-            again=again,
-            if_nothing_waits=if_nothing_waits,
-            fits=fits,
-            by_model=by_model,
-        )
+        must_fit = study.asks_by_config and not self._fitting.is_unlimited
+        proposer = self._proposer
+        for _ in range(MOST_ASKS):
+            by_model = None if proposer is None else partial(proposer.prepare, fits=fits)
+            asked = ask(
+                self._database,
+                study,
+                self._claimant,
+                again=again,
+                if_nothing_waits=if_nothing_waits,
+                fits=fits,
+                must_fit=must_fit,
+                by_model=by_model,
+            )
+            if asked is not None or not must_fit:
+                return asked
+            self._fitting.learn(now=True)  # the next draw's request may be new
+            fits = self._fitting.names() or []
+            if not leave_draw(self._database, study, fits=fits, if_nothing_waits=if_nothing_waits):
+                return None
+        return None
 
     def _after_position(self) -> QueuePosition:
         now_s = self._clock_s()

@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import shlex
 import threading
 import time
 import warnings
@@ -14,17 +15,20 @@ from uuid import uuid4
 
 from studydb.db import connect
 from studydb.domain.errors import LeaseLost, StudydbError, StudyFailed
-from studydb.domain.life.states import Reason
+from studydb.domain.life.states import Reason, Status
 from studydb.domain.records import DRAIN, LEASE_S, Claim, Study
+from studydb.domain.resources import UNLIMITED, Capacity
 from studydb.domain.roles import Role
 from studydb.lease.acquire import Acquirer
 from studydb.lease.buffer import FLUSH_S
+from studydb.lease.fitting import Fitting
 from studydb.lease.heartbeat import Heartbeat
 from studydb.lease.held import HeldAttempt, refusal
 from studydb.lease.own_checkpoints import OwnCheckpoints
 from studydb.lease.own_trial import OwnTrial, give_back
 from studydb.lease.retries import retry_until, retry_until_answered
 from studydb.lease.rule_judge import AskRule
+from studydb.lease.upload_collector import UploadCollector
 from studydb.lease.watch import PollInterval
 from studydb.operations.failing import describe_failure
 from studydb.operations.recover import recover, recover_host
@@ -50,6 +54,7 @@ class OwnLoop:
         *,
         lease_s: float = LEASE_S,
         ask_rule: AskRule | None = None,
+        capacity: Capacity = UNLIMITED,
         at_close: Callable[[], None] = lambda: None,
     ) -> None:
         """
@@ -58,37 +63,52 @@ class OwnLoop:
         Args:
             storage: The database's URL with its password.
             ask_rule: Asks a custom stop rule; None if the study has none.
+            capacity: What this process has for its trials; by default every request fits.
             at_close: Called when this object has been closed.
         """
         self._at_close = at_close
         self.pid = os.getpid()
         self._study, self._lease_s, self._ask_rule = study, lease_s, ask_rule
         self._shown_rule_failure: str | None = None
+        self._capacity, self._has_warned_of_size = capacity, False
         self._database, self._heartbeat_database = connect(storage), connect(storage, connections=1)
         try:
             self._worker_id = self._enter()
         except BaseException:
             self._close_connections()
             raise
-        self._acquirer = Acquirer(self._database, study, worker_id=self._worker_id, lease_s=lease_s)
+        self._fitting = Fitting(self._database, study, worker_id=self._worker_id, capacity=capacity)
+        self._acquirer = Acquirer(
+            self._database,
+            study,
+            worker_id=self._worker_id,
+            lease_s=lease_s,
+            fitting=self._fitting,
+        )
         self._acquiring = threading.Lock()
+        self._uploads = UploadCollector(self._heartbeat_database, study)
         self._heartbeat = Heartbeat(
             self._heartbeat_database,
             study,
             worker_id=self._worker_id,
             lease_s=lease_s,
-            after_beat=partial(recover, self._heartbeat_database, study),
+            after_beat=self._after_beat,
         )
+        self._forget = partial(_forget, self._heartbeat, self._fitting)
         self._heartbeat.start()
         self._closed = threading.Event()
         self._dropped: SimpleQueue[HeldAttempt] = SimpleQueue()
         threading.Thread(
             target=_flush_and_give_back,
-            args=(self._heartbeat, self._dropped, self._closed),
+            args=(self._heartbeat, self._dropped, self._closed, self._forget),
             name="studydb-flush",
             daemon=True,
         ).start()
         atexit.register(self.close)
+
+    def _after_beat(self) -> None:
+        recover(self._heartbeat_database, self._study)
+        self._uploads.look()
 
     def _enter(self) -> int:
         uuid = uuid4().hex
@@ -110,6 +130,7 @@ class OwnLoop:
             slots=1,
             lease_s=self._lease_s,
             version=__version__,
+            capacity=None if self._capacity.is_unlimited else self._capacity,
         )
 
     @property
@@ -152,6 +173,7 @@ class OwnLoop:
                 self._warn_of_rule(why)
             if self._is_exhausted(progress):
                 return False
+            self._warn_of_size(progress)
             _wait(poll_interval.next_s(), deadline)
         return False
 
@@ -168,14 +190,32 @@ class OwnLoop:
             self._shown_rule_failure = why
             warnings.warn(why, stacklevel=5)
 
+    def _warn_of_size(self, progress: StudyProgress) -> None:
+        """Warn once if what waits probably asks for more than this process has offered."""
+        waits = progress.status is Status.RUNNING and progress.has_room
+        if self._has_warned_of_size or not (waits and self._fitting.is_unused):
+            return
+        if self._fitting.is_unlimited or not (progress.counts.pending or progress.has_budget):
+            return
+        self._has_warned_of_size = True
+        name = shlex.quote(self._study.name)
+        warnings.warn(
+            f"No trial fits what this process offers ({self._capacity}), so ask() waits. "
+            f"`studydb status {name}` says what trials ask for.",
+            stacklevel=5,
+        )
+
     def _begin(self, claim: Claim) -> OwnTrial | None:
         """Make the handle of a claimed trial; return None if the trial must not run or is lost."""
         held = HeldAttempt(self._database, self._study, claim, ask_rule=self._ask_rule)
         self._heartbeat.add(held)
+        if self._fitting.is_refused(claim):
+            give_back(held, self._forget)
+            return None
         if (failure := refusal(claim)) is not None:
             with suppress(LeaseLost):
                 held.end(Reason.FAILED, failure=failure)
-            self._heartbeat.discard(held)
+            self._forget(held)
             return None
         try:
             return OwnTrial(
@@ -183,14 +223,14 @@ class OwnLoop:
                 metric=self._study.objective.metric,
                 find_directory=partial(self._directory_of, held),
                 checkpoints=OwnCheckpoints(self._database, self._study, held),
-                forget=self._heartbeat.discard,
+                forget=self._forget,
                 dropped=self._dropped,
             )
         except LeaseLost:
-            self._heartbeat.discard(held)
+            self._forget(held)
             return None
         except BaseException:
-            give_back(held, self._heartbeat.discard)
+            give_back(held, self._forget)
             raise
 
     def _directory_of(self, held: HeldAttempt) -> Path:
@@ -207,7 +247,7 @@ class OwnLoop:
         self._closed.set()
         atexit.unregister(self.close)
         for held in self._heartbeat.held():
-            give_back(held, self._heartbeat.discard)
+            give_back(held, self._forget)
         self._heartbeat.stop()
         with suppress(StudydbError):
             leave(self._database, worker_id=self._worker_id)
@@ -219,13 +259,22 @@ class OwnLoop:
         self._heartbeat_database.close()
 
 
+def _forget(heartbeat: Heartbeat, fitting: Fitting, held: HeldAttempt) -> None:
+    """Renew an attempt no more, and count what it used as free."""
+    heartbeat.discard(held)
+    fitting.release(held.claim)
+
+
 def _flush_and_give_back(
-    heartbeat: Heartbeat, dropped: "SimpleQueue[HeldAttempt]", closed: threading.Event
+    heartbeat: Heartbeat,
+    dropped: "SimpleQueue[HeldAttempt]",
+    closed: threading.Event,
+    forget: Callable[[HeldAttempt], None],
 ) -> None:
     """Until `closed` is set, flush overdue results and give back the trials of dropped handles."""
     while not closed.wait(FLUSH_S / 4):
         while not dropped.empty():
-            give_back(dropped.get(), heartbeat.discard)
+            give_back(dropped.get(), forget)
         for held in heartbeat.held():
             if held.buffer.is_overdue() and not held.must_stop:
                 with suppress(Exception):  # the handle's next call raises the error

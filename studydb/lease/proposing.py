@@ -22,17 +22,20 @@ space:
 
 import random
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
+from functools import partial
 from math import inf
 from time import monotonic
 from uuid import uuid4
 
 from studydb.db import Database
+from studydb.domain.deciding import DecisionFailed, NotAsked
 from studydb.domain.errors import StorageTransient, StudydbError
 from studydb.domain.life.states import Origin
 from studydb.domain.records import Study, renewal_s
+from studydb.domain.resource_function import Answers, config_key
 from studydb.domain.searching import HistorySearcher, Model
 from studydb.domain.space.finite_points import finite_points
 from studydb.domain.space.search_space import params_hash
@@ -41,6 +44,7 @@ from studydb.operations import proposer
 from studydb.operations.history import read_hashes
 from studydb.operations.proposer import Point, Turn
 from studydb.operations.record_event import record_model_failure
+from studydb.operations.requesting import ask_function, pause_unrequested, with_answers
 from studydb.processes import is_alive
 
 PROPOSER_LEASE_S = 8.0
@@ -148,7 +152,14 @@ class Proposer:
         if not is_over:
             self._looked = (threading.get_ident(), monotonic())
             return Step.WAIT
-        self._propose_by_index(seen.draw)
+        return self._step_by_index(seen.draw)
+
+    def _step_by_index(self, draw: int) -> Step:
+        try:
+            self._propose_by_index(draw)
+        except (DecisionFailed, NotAsked) as error:
+            self._pause(error)
+            return Step.NOTHING
         return Step.ASK
 
     def prepare(
@@ -199,21 +210,56 @@ class Proposer:
         if turn is None:
             return False
         try:
-            with self._renewing():
-                points = self._choose(turn)
+            is_stored = self._choose_and_store(turn)
         except StorageTransient:
             raise  # the next call sends the same token, and has the lease at once
+        except (DecisionFailed, NotAsked) as error:
+            proposer.end_turn(self._database, self._study, token=self._token)
+            self._pause(error)
+            is_stored = False
         except BaseException:
             with suppress(StudydbError):
                 proposer.end_turn(self._database, self._study, token=self._token)
             raise
-        if points:
-            is_stored = proposer.store_block(self._database, self._study, points, token=self._token)
-        else:
-            proposer.end_turn(self._database, self._study, token=self._token, no_point_left=True)
-            is_stored = True
         self._token = uuid4().hex
         return is_stored
+
+    def _choose_and_store(self, turn: Turn) -> bool:
+        answers = Answers()
+        with self._renewing():
+            points = self._choose(turn)
+            n_asked = self._ask_about(points, answers)
+        if points:
+            return proposer.store_block(
+                self._database, self._study, points[:n_asked], token=self._token, answers=answers
+            )
+        proposer.end_turn(self._database, self._study, token=self._token, no_point_left=True)
+        return True
+
+    def _ask_about(self, points: Sequence[Point], answers: Answers) -> int:
+        """
+        Ask what points need, if a function says it.
+
+        Returns:
+            Of how many points this is known now.
+
+        Raises:
+            DecisionFailed, NotAsked: Not even of the first.
+        """
+        study = self._study
+        for n_asked, point in enumerate(points if study.asks_by_config else ()):
+            config = study.space.config(point.params)
+            try:
+                answers[config_key(config)] = ask_function(study, config)
+            except (DecisionFailed, NotAsked):
+                if n_asked == 0:
+                    raise
+                return n_asked
+        return len(points)
+
+    def _pause(self, error: DecisionFailed | NotAsked) -> None:
+        if isinstance(error, DecisionFailed):
+            pause_unrequested(self._database, self._study, error)
 
     @contextmanager
     def _renewing(self) -> Iterator[None]:
@@ -330,12 +376,14 @@ class Proposer:
     def _propose_by_index(self, draw: int) -> None:
         """Store one point that the model has not chosen."""
         next(self._points_by_index(draw))  # imports numpy, before the study's row is locked
-        if proposer.store_by_index(self._database, self._study, self._points_by_index, draw=draw):
+        if self._store_by_index(self._points_by_index, draw):
             return
         taken = read_hashes(self._database, self._study)
         if next(self._new_points(draw, taken), None) is None:
             proposer.end_draws(self._database, self._study)
             return
-        proposer.store_by_index(
-            self._database, self._study, lambda at: self._new_points(at, taken), draw=draw
-        )
+        self._store_by_index(lambda at: self._new_points(at, taken), draw)
+
+    def _store_by_index(self, points_at: Callable[[int], Iterable[Point]], draw: int) -> bool:
+        store = partial(proposer.store_by_index, self._database, self._study, points_at, draw=draw)
+        return with_answers(self._study, lambda answers: store(answers=answers))

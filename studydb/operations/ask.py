@@ -26,6 +26,7 @@ def ask(
     again: bool = True,
     if_nothing_waits: bool = False,
     fits: Sequence[str] | None = None,
+    must_fit: bool = False,
     by_model: Callable[[bool], bool] | None = None,
 ) -> Claim | None:
     """
@@ -38,8 +39,10 @@ def ask(
     Args:
         again: Whether the token may have been sent before; see `claim`.
         if_nothing_waits: Whether to make no trial if a PENDING trial can be claimed.
-        fits: The classes of requests that the worker can start, and the class "" is one of them;
-            None in a study whose trials ask for nothing.
+        fits: The classes of requests that the worker can start, and the class "" is one of them,
+            unless `must_fit`; None in a study whose trials ask for nothing.
+        must_fit: Whether the proposal must be of one of these classes, because each proposal of the
+            study says what its trial asks for.
         by_model: Called with `if_nothing_waits` before each ask; gets proposals from the searcher's
             model, and tells whether the next draw has a proposal. Without this call, hundreds of
             asks would queue for a proposal that is missing. None if the searcher has no model:
@@ -48,7 +51,8 @@ def ask(
     Returns:
         None if `num_trials` trials exist, the searcher has no more draws, the study is not
         RUNNING, `max_concurrent` trials run, or `by_model` returned False. With `if_nothing_waits`,
-        also None if a PENDING trial can be claimed.
+        also None if a PENDING trial can be claimed. With `must_fit`, also None if the next draw's
+        proposal does not fit; see `set_aside`.
     """
     stop_if_too_old(database, study)
     row = None
@@ -57,14 +61,21 @@ def ask(
             break
         try:
             row = _ask_in_turn(
-                database, study, claimant, if_nothing_waits=if_nothing_waits, fits=fits
+                database,
+                study,
+                claimant,
+                if_nothing_waits=if_nothing_waits,
+                fits=fits,
+                must_fit=must_fit,
             )
         except Duplicate as refused:
             earlier = find_earlier_send(database, study, claimant)
             if earlier is not None or not isinstance(refused, DuplicateParams):
                 return earlier
-            _skip_duplicate(database, study)
+            skip_duplicate(database, study)
             continue
+        if row is None and must_fit and _is_proposed(database, study):
+            break
         is_by_index = row is None and by_model is None
         if is_by_index and not propose_next(
             database, study, if_nothing_waits=if_nothing_waits, fits=fits
@@ -85,6 +96,7 @@ def _ask_in_turn(
     *,
     if_nothing_waits: bool,
     fits: Sequence[str] | None,
+    must_fit: bool,
 ) -> LeasedTrial | None:
     """
     Wait for a turn in the queue of asks, then ask.
@@ -100,6 +112,7 @@ def _ask_in_turn(
         study_id=study.id,
         if_nothing_waits=if_nothing_waits,
         fits=fits,
+        must_fit=must_fit,
     )
     try:
         with database.begin(durable=False, single=True) as txn:  # a flush makes the ask durable
@@ -112,6 +125,12 @@ def _ask_in_turn(
         return send(txn, queue=False)
 
 
+def _is_proposed(database: Database, study: Study) -> bool:
+    with database.begin(write=False) as txn:
+        following = proposals.next_of(txn, study_id=study.id, if_nothing_waits=False)
+    return following is not None and following.is_proposed
+
+
 def _propose_ahead(database: Database, study: Study, *, taken: int) -> None:
     try:
         propose_ahead(database, study, taken=taken)
@@ -121,6 +140,7 @@ def _propose_ahead(database: Database, study: Study, *, taken: int) -> None:
         return
 
 
-def _skip_duplicate(database: Database, study: Study) -> None:
+def skip_duplicate(database: Database, study: Study) -> None:
+    """Skip the next draw if its params must be unique and a trial has them already."""
     with database.begin(durable=False, single=True) as txn:
         proposals.skip_duplicate(txn, study_id=study.id)

@@ -89,10 +89,9 @@ def claim_once(
     if row is None:
         return None
     if row.checkpoint_id is None and not row.has_tags:
-        return claim_from_row(study, row, claimant, resource_class=resource_class)
+        return claim_from_row(study, row, claimant)
     with database.begin(write=False) as txn:
-        claimed = _claim_with_more(txn, study, row, claimant, checkpoint_id=row.checkpoint_id)
-    return replace(claimed, resource_class=resource_class) if resource_class else claimed
+        return _claim_with_more(txn, study, row, claimant, checkpoint_id=row.checkpoint_id)
 
 
 def _claim_with_more(
@@ -150,7 +149,6 @@ def claim_from_row(
     *,
     newest: Checkpoint | None = None,
     own_tags: tuple[str, ...] = (),
-    resource_class: str = "",
 ) -> Claim:
     """
     Build the `Claim` from the row of a leased trial.
@@ -158,7 +156,6 @@ def claim_from_row(
     Args:
         newest: The checkpoint that the attempt restores.
         own_tags: The trial's tags.
-        resource_class: The name of what the trial asks for.
     """
     config, misfit = study.space.check_row(row.params, row.config)
     return Claim(
@@ -185,7 +182,7 @@ def claim_from_row(
         misfit=misfit,
         name=row.name,
         tags=own_tags,
-        resource_class=resource_class,
+        resource_class=row.resource_class,
     )
 
 
@@ -202,5 +199,4 @@ def _read_earlier_send(txn: Txn, study: Study, claimant: Claimant) -> Claim | No
         return None
     row = claims.leased(txn, trial_id=made.trial_id)._replace(config=made.config)
     holder = replace(claimant, worker_id=made.worker_id or 0)
-    found = _claim_with_more(txn, study, row, holder, checkpoint_id=made.restored_id)
-    return replace(found, resource_class=claims.class_of(txn, trial_id=made.trial_id))
+    return _claim_with_more(txn, study, row, holder, checkpoint_id=made.restored_id)

@@ -4,6 +4,7 @@ Requests of people: pause, resume, stop, extend.
 Each request has a token, which is UNIQUE in `event`, so that a duplicate request changes nothing.
 """
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -195,7 +196,8 @@ def _change_configs(
         if not trials.change_config(txn, trial_id=trial.id, config=config, changed=changed):
             raise NotAllowed(
                 f"Trial {trial.number} of {study.name!r} is {trial.state}; an attempt keeps its "
-                f"config. Pause the trial first: `studydb pause {study.name} {trial.number}`."
+                "config. Pause the trial first: "
+                f"`studydb pause {shlex.quote(study.name)} {trial.number}`."
             )
 
 
@@ -253,7 +255,8 @@ def _refuse_invalidated(study: Study, steered: Sequence[TrialRow]) -> None:
     if invalid is not None:
         raise NotAllowed(
             f"Trial {invalid.number} of {study.name!r} is invalidated, and is being stopped. Undo "
-            f"the invalidation first: `studydb invalidate {study.name} {invalid.number} --undo`."
+            "the invalidation first: "
+            f"`studydb invalidate {shlex.quote(study.name)} {invalid.number} --undo`."
         )
 
 

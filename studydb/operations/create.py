@@ -23,10 +23,10 @@ def create(database: Database, new: NewStudy) -> Study:
             study_id = studies.insert(txn, new=new)
             counters.create(txn, study_id=study_id)
             if new.resources is not None:
-                resource_classes.set_of_study(txn, study_id=study_id, asked=new.resources)
+                resource_classes.set_of_study(txn, study_id=study_id, asked=new.common_request)
             for spec in new.scheduler.rungs():
                 rungs.create(txn, study_id=study_id, spec=spec)
-            for code in (new.trainable, *new.rule_code, new.scheduler_code):
+            for code in (new.trainable, *new.rule_code, new.scheduler_code, new.request_code):
                 if code is not None:
                     studies.insert_trainable(txn, study_id=study_id, what=code)
             events.append(txn, study_id=study_id, kind=EventKind.CREATED, actor=new.created_by)

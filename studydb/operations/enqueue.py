@@ -1,5 +1,6 @@
 """Add a PENDING trial that a person asks for."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
@@ -10,6 +11,7 @@ from studydb.domain.errors import BudgetSpent, StorageError, TrialExists
 from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.life.states import Origin, State
 from studydb.domain.records import Request, Study
+from studydb.domain.resource_function import Answers, answer_for
 from studydb.domain.resources import OF_STUDY, Resources
 from studydb.domain.scheduling import ENQUEUED_DRAWS
 from studydb.operations.start_checkpoints import Start, begin_from, lock_source
@@ -29,6 +31,7 @@ def enqueue(
     tags: Sequence[str] = (),
     start: Start | None = None,
     resources: Resources | None = None,
+    answers: Answers | None = None,
 ) -> int:
     """
     Add a PENDING trial with given parameters; missing parameters are drawn from the space.
@@ -37,7 +40,8 @@ def enqueue(
         priority: PENDING trials are claimed in ascending order of this value.
         name, tags: Checked ones; no other trial of the study may have the name.
         start: The checkpoint from which the trial begins; None to begin from scratch.
-        resources: What the trial asks for; None for what the study asks for its trials.
+        resources: What the trial asks for; None for what the study asks for its trials, or for
+            what its resource function has said about the trial's config, by `answers`.
 
     Returns:
         The trial's number.
@@ -46,12 +50,14 @@ def enqueue(
         InvalidSpec: A given parameter is not in the space, or its value is outside its domain.
         BudgetSpent: `num_trials` trials already exist.
         TrialExists: Another trial of the study has the name. More errors: see `lock_source`.
+        RequestNeeded: The function has not been asked about this config; nothing was stored.
     """
     given = study.space.check_params(params)
     uuid = str(UUID(hex=request.token))
     try:
         with database.begin() as txn:
-            if start is not None and (sent := events.data_of(txn, token=request.token)):
+            reads_more = start is not None or (resources is None and study.asks_by_config)
+            if reads_more and (sent := events.data_of(txn, token=request.token)):
                 return int(sent["number"])
             source = lock_source(txn, study, start)
             number = studies.admit(txn, study_id=study.id)
@@ -60,22 +66,15 @@ def enqueue(
             if number is None or own is not None:
                 txn.abandon()
                 return _enqueued_before(txn, study, request) if own is None else own
-            draw = ENQUEUED_DRAWS + number
-            completed = _completed(study, given, draw)
-            trial_id = trials.insert(
+            trial_id = _insert(
                 txn,
-                study_id=study.id,
+                study,
+                _completed(study, given, ENQUEUED_DRAWS + number),
+                number,
+                (resources, answers or {}),
                 uuid=uuid,
-                number=number,
                 name=name,
-                params=completed,
-                config=study.space.config(completed),
-                space_version=study.space_version,
-                origin=Origin.ENQUEUED,
-                wants_unique=study.searcher is not None and study.searcher.wants_unique,
-                bracket=study.scheduler.bracket_of(seed=study.seed, draw=draw),
                 priority=priority,
-                resource_class=_class_of(txn, study, resources),
             )
             insert_tags(txn, study_id=study.id, trial_id=trial_id, tags=tags)
             begin_from(txn, study, start, source, request, trial_id=trial_id)
@@ -103,7 +102,39 @@ def _completed(study: Study, given: Mapping[str, Any], draw: int) -> dict[str, A
     return study.space.complete(given, drawn)
 
 
-def _class_of(txn: Txn, study: Study, resources: Resources | None) -> str:
+def _insert(
+    txn: Txn,
+    study: Study,
+    params: Mapping[str, Any],
+    number: int,
+    requested: tuple[Resources | None, Answers],
+    **given: Any,
+) -> int:
+    config = study.space.config(params)
+    return trials.insert(
+        txn,
+        study_id=study.id,
+        number=number,
+        params=params,
+        config=config,
+        space_version=study.space_version,
+        origin=Origin.ENQUEUED,
+        wants_unique=study.searcher is not None and study.searcher.wants_unique,
+        bracket=study.scheduler.bracket_of(seed=study.seed, draw=ENQUEUED_DRAWS + number),
+        resource_class=_class_of(txn, study, config, *requested),
+        **given,
+    )
+
+
+def _class_of(
+    txn: Txn,
+    study: Study,
+    config: Mapping[str, Any],
+    resources: Resources | None,
+    answers: Answers,
+) -> str:
+    if resources is None:
+        resources = answer_for(study.resources, config, answers)
     if resources is None:
         return OF_STUDY
     return resource_classes.add(txn, study_id=study.id, asked=resources)
@@ -126,7 +157,7 @@ def _enqueued_before(txn: Txn, study: Study, request: Request) -> int:
         studies.check_exists(txn, study_id=study.id)
         raise BudgetSpent(
             f"Study {study.name!r} has all of its {study.num_trials} trials. "
-            f"Raise the number first: `studydb extend {study.name} --trials N`."
+            f"Raise the number first: `studydb extend {shlex.quote(study.name)} --trials N`."
         )
     return int(recorded["number"])
 

@@ -3,6 +3,7 @@
 import shlex
 
 from studydb.db import Database
+from studydb.domain.life.decisions import DecidedBy
 from studydb.domain.records import LastError, Study
 from studydb.domain.text.display import visible
 from studydb.operations.study_progress import StudyProgress
@@ -21,7 +22,7 @@ def describe_failure(database: Database, study: Study, progress: StudyProgress) 
     if progress.pause_reason is not None:
         why = f"Study {study.name!r} has paused itself: {visible(progress.pause_reason)}"
         cure = f"Correct the cause, then `studydb resume {name}`."
-        if not (study.fail_fast or progress.keeps_workers):
+        if progress.paused_by is DecidedBy.GUARD:
             cure += " (--no-guard or guard=False at a study's creation prevents such a pause.)"
     else:
         last = f". The last was trial {error.number}: {visible(error.summary)}" if error else ""

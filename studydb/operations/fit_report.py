@@ -50,7 +50,8 @@ def fit_report_in(txn: Txn, study: Study, *, makes_new: bool) -> FitReport | Non
     Do the work of `read_fit_report` within a transaction.
 
     Args:
-        makes_new: Whether the study's budget allows new trials, which ask what the study asks.
+        makes_new: Whether the study's budget allows new trials, which ask what the study asks. If
+            a function says what each of them asks, those that fit no worker are PENDING.
     """
     queues = resource_classes.queues(txn, study_id=study.id, after_position=QUEUE_START, depth=1)
     if not queues:
@@ -70,6 +71,6 @@ def fit_report_in(txn: Txn, study: Study, *, makes_new: bool) -> FitReport | Non
         if not is_fit(asked)
     ]
     of_study = queues[OF_STUDY].request
-    if makes_new and not is_fit(of_study):
+    if makes_new and not study.asks_by_config and not is_fit(of_study):
         misfits.append(Misfit(None, of_study, nearest_offer(of_study, offers)))
     return FitReport(loads, misfits)

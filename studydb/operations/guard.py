@@ -74,6 +74,12 @@ def pause_after_scheduler(
     _pause(txn, study, DecidedBy.SCHEDULER, Actor.SCHEDULER, data, lease=lease)
 
 
+def pause_after_requests(txn: Txn, study: Study, why: str, *, traceback: str = "") -> None:
+    """Pause the study because its resource function did not say what the next trial needs."""
+    data = {"reason": why, "traceback": traceback}
+    _pause(txn, study, DecidedBy.REQUESTS, Actor.REQUESTS, data)
+
+
 def _pause(
     txn: Txn,
     study: Study,

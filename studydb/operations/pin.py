@@ -1,5 +1,7 @@
 """Pin a checkpoint of a trial, so that it is kept until a person removes the pin."""
 
+import shlex
+
 from studydb.db import Database, Txn
 from studydb.domain.errors import NotFound
 from studydb.domain.life.event_kinds import EventKind
@@ -106,5 +108,5 @@ def _counted(
     what = "no checkpoint" if step is None else f"no checkpoint of step {step}"
     raise NotFound(
         f"Trial {number} of {study.name!r} keeps {what} that can be pinned. "
-        f"`studydb checkpoints {study.name} {number}` lists those that it keeps."
+        f"`studydb checkpoints {shlex.quote(study.name)} {number}` lists those that it keeps."
     )

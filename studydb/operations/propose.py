@@ -5,7 +5,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 
 from studydb.db import Database
+from studydb.domain.deciding import DecisionFailed, NotAsked
 from studydb.domain.records import Proposal, Study
+from studydb.operations.requesting import pause_unrequested, store_proposals, with_requests
 from studydb.store import proposals, proposer
 
 BLOCK = 64
@@ -38,7 +40,8 @@ def propose_next(
     The next draw can be `num_trials` or more, because draws whose params exist are skipped.
 
     Returns:
-        False if there is no next draw; see `proposals.next_of`.
+        False if there is no next draw; see `proposals.next_of`. Also if the study's resource
+        function was not asked, or has failed, which pauses the study.
     """
     with database.begin(write=False) as txn:
         following = proposals.next_of(
@@ -47,11 +50,22 @@ def propose_next(
         if following is None:
             return False
         end = proposer.outlook(txn, study_id=study.id).end
-    if not following.is_proposed:  # otherwise another worker has just stored it
-        due = range(following.draw, (following.draw // BLOCK + 1) * BLOCK)
-        if end is not None:
-            due = range(due.start, max(due.start + 1, min(due.stop, end)))
+    if following.is_proposed:  # another worker has just stored it
+        return True
+    return _propose_block(database, study, following.draw, end=end)
+
+
+def _propose_block(database: Database, study: Study, draw: int, *, end: int | None) -> bool:
+    due = range(draw, (draw // BLOCK + 1) * BLOCK)
+    if end is not None:
+        due = range(due.start, max(due.start + 1, min(due.stop, end)))
+    try:
         propose_by_index(database, study, draws=due, most_bytes=MOST_BYTES)
+    except NotAsked:
+        return False
+    except DecisionFailed as error:
+        pause_unrequested(database, study, error)
+        return False
     return True
 
 
@@ -94,12 +108,16 @@ def propose_by_index(
 
     Args:
         most_bytes: After about this many bytes of JSON, the remaining draws are left out.
+
+    Raises:
+        DecisionFailed, NotAsked: The study's resource function has not said what the first trial
+            needs; nothing was stored.
     """
     end = study.num_draws
     computed = ((draw, proposal_of(study, draw)) for draw in draws if end is None or draw < end)
-    for proposed in in_parts(computed, most_bytes=most_bytes):
+    for proposed in in_parts(with_requests(study, computed), most_bytes=most_bytes):
         with database.begin(durable=False) as txn:  # a lost proposal is computed again
-            proposals.store(txn, study_id=study.id, proposed=proposed)
+            store_proposals(txn, study, proposed)
 
 
 def in_parts(

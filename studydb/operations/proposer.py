@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 from studydb.db import Database, Txn
 from studydb.domain.life.states import Origin
 from studydb.domain.records import Process, Proposal, Study
+from studydb.domain.resource_function import Answers, answer_for
 from studydb.domain.space.search_space import params_hash
 from studydb.operations.propose import in_parts
-from studydb.store import counters, history, proposals, proposer, studies
+from studydb.operations.requesting import store_proposals
+from studydb.store import counters, history, proposer, studies
 from studydb.store.proposer import Look, Outlook
 
 LARGEST_BLOCK = 16
@@ -155,7 +157,14 @@ def end_draws(database: Database, study: Study) -> None:
         proposer.end_draws(txn, study_id=study.id)
 
 
-def store_block(database: Database, study: Study, points: Sequence[Point], *, token: str) -> bool:
+def store_block(
+    database: Database,
+    study: Study,
+    points: Sequence[Point],
+    *,
+    token: str,
+    answers: Answers | None = None,
+) -> bool:
     """
     Store the points of a fit as the study's next proposals, and give up the proposer's lease.
 
@@ -163,9 +172,15 @@ def store_block(database: Database, study: Study, points: Sequence[Point], *, to
     that the budget does not allow, and all points after about 1 MiB of JSON. Draws are given under
     the lock of the study's row, so that they are consecutive.
 
+    Args:
+        answers: What the study's resource function has said about the points.
+
     Returns:
         Whether the points were stored, by this request or by an earlier send of it. False if
         another process has taken the lease since then; that process stores its own points.
+
+    Raises:
+        RequestNeeded, DecisionFailed: See `store_by_index`.
     """
     with database.begin(durable=False) as txn:  # proposals that a crash undoes are made again
         if not proposer.release(txn, study_id=study.id, token=token):
@@ -176,12 +191,17 @@ def store_block(database: Database, study: Study, points: Sequence[Point], *, to
         n_allowed = len(points) if following.n_left is None else following.n_left
         chosen = _new_points(txn, study, iter(points), following, n_points=n_allowed)
 
-        _store(txn, study, chosen, first_draw=following.draw)
+        _store(txn, study, chosen, first_draw=following.draw, answers=answers or {})
     return True
 
 
 def store_by_index(
-    database: Database, study: Study, points_at: Callable[[int], Iterable[Point]], *, draw: int
+    database: Database,
+    study: Study,
+    points_at: Callable[[int], Iterable[Point]],
+    *,
+    draw: int,
+    answers: Answers | None = None,
 ) -> bool:
     """
     Store a point for an asker that has waited long enough; the asker needs no lease.
@@ -193,9 +213,14 @@ def store_by_index(
         points_at: Returns the points to choose from, given the draw. The first point is stored that
             need not be unique, or that no trial and no proposal has.
         draw: The draw that the asker has seen without a proposal.
+        answers: What the study's resource function has said about configs.
 
     Returns:
         False if all points to choose from are taken.
+
+    Raises:
+        RequestNeeded: The resource function has not been asked about a config; nothing was stored.
+        DecisionFailed: The study has 64 other requests already; nothing was stored.
     """
     with database.begin(durable=False) as txn:
         studies.lock(txn, study_id=study.id)
@@ -208,7 +233,7 @@ def store_by_index(
         points = iter(points_at(following.draw))
         chosen = _new_points(txn, study, points, following, n_points=1)
 
-        _store(txn, study, chosen, first_draw=following.draw)
+        _store(txn, study, chosen, first_draw=following.draw, answers=answers or {})
     return bool(chosen)
 
 
@@ -228,22 +253,27 @@ def _new_points(
     return list(chosen.values())
 
 
-def _store(txn: Txn, study: Study, points: Sequence[Point], *, first_draw: int) -> None:
+def _store(
+    txn: Txn, study: Study, points: Sequence[Point], *, first_draw: int, answers: Answers
+) -> None:
     """Store the points that fit into one transaction; see `propose.in_parts`."""
     computed = (
-        (draw, _proposal(study, point, draw)) for draw, point in enumerate(points, start=first_draw)
+        (draw, _proposal(study, point, draw, answers))
+        for draw, point in enumerate(points, start=first_draw)
     )
     proposed = next(in_parts(computed), None)
     if proposed is not None:
-        proposals.store(txn, study_id=study.id, proposed=proposed)
+        store_proposals(txn, study, proposed)
 
 
-def _proposal(study: Study, point: Point, draw: int) -> Proposal:
+def _proposal(study: Study, point: Point, draw: int, answers: Answers) -> Proposal:
+    config = study.space.config(point.params)
     return Proposal(
         params=point.params,
-        config=study.space.config(point.params),
+        config=config,
         origin=point.origin,
         bracket=study.scheduler.bracket_of(seed=study.seed, draw=draw),
         space_version=study.space_version,
         is_unique=point.is_unique,
+        request=answer_for(study.resources, config, answers),
     )

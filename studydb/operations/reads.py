@@ -4,6 +4,7 @@ Read what people look up: studies, trials, the best trials, a trial with its att
 A function that takes a trial's number raises UnknownTrial if the study has no such trial.
 """
 
+import shlex
 from dataclasses import dataclass
 
 from studydb.db import Database, Txn
@@ -117,9 +118,19 @@ def best_trials(database: Database, study: Study, *, limit: int = 1) -> list[Tri
     if not found:
         raise NoResults(
             f"No trial of study {study.name!r} has reported {study.objective.metric!r} yet, except "
-            f"as NaN. `studydb status {study.name}` shows what the study is doing."
+            f"as NaN. `studydb status {shlex.quote(study.name)}` shows what the study is doing."
         )
     return found
+
+
+def errors(database: Database, study: Study) -> dict[int, str]:
+    """Read why each trial in ERROR has failed, by its number, ascending."""
+    with database.begin(write=False) as txn:
+        found = view_rows.errors(txn, study_id=study.id)
+    return {
+        one.number: str(one.reason) if one.type is None else f"{one.type}: {one.message or ''}"
+        for one in found
+    }
 
 
 def find_trial(database: Database, study: Study, number: int) -> TrialRow:

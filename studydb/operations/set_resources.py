@@ -1,7 +1,9 @@
 """Change what trials ask for."""
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from studydb.db import Database, Txn
 from studydb.db.faults import Duplicate
@@ -9,6 +11,7 @@ from studydb.domain.errors import NotAllowed
 from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.life.states import State
 from studydb.domain.records import Request, Study, TrialRow
+from studydb.domain.resource_function import ResourceFunction, read_requested
 from studydb.domain.resources import Resources
 from studydb.operations.reads import existing_trial
 from studydb.store import events, resource_classes, studies
@@ -31,7 +34,8 @@ def set_resources(
 
     Raises:
         UnknownTrial: No such trial; nothing was changed.
-        NotAllowed: A trial runs or has ended; nothing was changed.
+        NotAllowed: A trial runs or has ended, or a function says what the study's trials need;
+            nothing was changed.
         InvalidSpec: The study has 64 different requests already; nothing was changed.
     """
     ordered = sorted(set(numbers))
@@ -43,6 +47,7 @@ def set_resources(
 
         settings = studies.locked_settings(txn, study_id=study.id)
         if not ordered:
+            _refuse_function(study, settings)
             resource_classes.set_of_study(txn, study_id=study.id, asked=asked)
             stored = {**settings, "resources": asked.to_json()}
             studies.store_settings(txn, study_id=study.id, settings=stored)
@@ -53,12 +58,22 @@ def set_resources(
         )
 
 
+def _refuse_function(study: Study, settings: Mapping[str, Any]) -> None:
+    requested = read_requested("resources", settings.get("resources"))
+    if isinstance(requested, ResourceFunction):
+        raise NotAllowed(
+            f"What the trials of {study.name!r} need is computed by {requested}. Change that "
+            "function, which is asked about each trial when it is proposed; or name the trials: "
+            f"`studydb set {shlex.quote(study.name)} resources=… --trial N`."
+        )
+
+
 def _lock(txn: Txn, study: Study, number: int) -> TrialRow:
     trial = existing_trial(txn, study, number, lock=True)
     if trial.state not in _WAITING:
         raise NotAllowed(
             f"Trial {number} of {study.name!r} is {trial.state}; what a trial needs can be changed "
             "while it is PENDING or PAUSED. Pause a trial that runs first: "
-            f"`studydb pause {study.name} {number}`."
+            f"`studydb pause {shlex.quote(study.name)} {number}`."
         )
     return trial

@@ -6,13 +6,16 @@ from dataclasses import dataclass, replace
 
 from studydb.db import Database, Txn
 from studydb.domain.deciding import DecisionFailed
+from studydb.domain.life.decisions import DecidedBy
 from studydb.domain.life.states import Status
 from studydb.domain.records import Counts, Study
 from studydb.domain.resources import OF_STUDY
 from studydb.domain.scheduling import Idle
+from studydb.operations.leave_draw import may_set_aside
 from studydb.operations.promote import NOTHING, Asked, answered, ask_scheduler
 from studydb.store import progress
 from studydb.store.progress import Signs
+from studydb.store.set_aside import MOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,8 @@ class StudyProgress:
         promotes: Whether the scheduler promotes PAUSED trials at all.
         asked: What the scheduler has answered, if it promotes trials.
         pause_reason: Why the study has paused itself; None if it has not.
+        paused_by: What has paused the study, if it has paused itself: its guard, `fail_fast`, or
+            the user's code that did not decide.
         keeps_workers: Whether workers wait for the study, which has paused itself because a stop
             rule or the scheduler did not decide. Workers end if the study has paused itself for
             another reason, and if no work is left.
@@ -38,7 +43,8 @@ class StudyProgress:
         num_trials: The most trials of the study; None for no limit.
         is_resuming: Whether trials are still PAUSED because the study was paused.
         has_waited: Whether a PENDING trial's back-off is over, so that a sweep makes it runnable.
-        may_ask: Whether what the study asks for a new trial fits the reader.
+        may_ask: Whether what a new trial asks for fits the reader, or is not known yet, or whether
+            the trial is to be left to other workers.
     """
 
     status: Status
@@ -49,6 +55,7 @@ class StudyProgress:
     promotes: bool = False
     asked: Asked = NOTHING
     pause_reason: str | None = None
+    paused_by: DecidedBy | None = None
     keeps_workers: bool = False
     limit_reached: str | None = None
     num_trials: int | None = None
@@ -130,14 +137,26 @@ def read_progress(
     promotes = study.scheduler.resumes
     # Without a snapshot, two statements could miss a trial that is promoted between them.
     with database.begin(write=False, single=not promotes, snapshot=promotes) as txn:
-        seen = progress.read(txn, study_id=study.id, fits=fits)
+        seen = progress.read(txn, study_id=study.id, fits=fits, with_next=_reads_next(study, fits))
         asked = ask_scheduler(txn, study, fits=fits)
         is_left_to_others = promotes and _is_left_to_others(txn, study, asked, fits)
     if asked.question is not None:
         with suppress(DecisionFailed):  # `promote` asks again, and pauses the study
             asked = answered(study, asked)
     found = _progress(study, seen, asked, is_left_to_others=is_left_to_others)
-    return found if fits is None else replace(found, may_ask=OF_STUDY in fits)
+    return found if fits is None else replace(found, may_ask=_may_ask(study, seen, fits))
+
+
+def _reads_next(study: Study, fits: Sequence[str] | None) -> bool:
+    return fits is not None and study.asks_by_config
+
+
+def _may_ask(study: Study, seen: progress.Progress, fits: Sequence[str]) -> bool:
+    if not study.asks_by_config:
+        return OF_STUDY in fits
+    if seen.next_class is None or seen.next_class in fits:
+        return True
+    return seen.n_set_aside < MOST and may_set_aside(fits)
 
 
 def _is_left_to_others(txn: Txn, study: Study, asked: Asked, fits: Sequence[str] | None) -> bool:
@@ -162,7 +181,13 @@ def read_signs(
         fits: See `read_progress`.
     """
     with database.begin(write=False, single=True) as txn:
-        return progress.signs(txn, study_id=study.id, worker_id=worker_id, fits=fits)
+        return progress.signs(
+            txn,
+            study_id=study.id,
+            worker_id=worker_id,
+            fits=fits,
+            with_next=_reads_next(study, fits),
+        )
 
 
 def progress_in(txn: Txn, study: Study) -> StudyProgress:
@@ -188,6 +213,7 @@ def _progress(
         promotes=study.scheduler.resumes,
         asked=asked,
         pause_reason=budget.pause_reason,
+        paused_by=budget.paused_by,
         keeps_workers=budget.keeps_workers and not is_over,
         limit_reached=budget.limit_reached,
         num_trials=budget.num_trials,

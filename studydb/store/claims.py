@@ -12,7 +12,8 @@ from studydb.db.dialect import after, is_listed, now
 from studydb.db.schema import BY_ID, in_state, is_still, trial
 from studydb.domain.life.states import State, Status
 from studydb.domain.records import Claimant, QueuePosition
-from studydb.store.trials import NEW, status_of_study
+from studydb.store.studies import existing
+from studydb.store.trials import NEW, inserting, status_of_study
 
 _STUDY = trial.c.study_id == sa.bindparam("study")
 _LEASE = {
@@ -41,6 +42,7 @@ class LeasedTrial(NamedTuple):
     checkpoint_id: int | None
     time_total_s: float | None
     has_tags: bool | None
+    resource_class: str
 
 
 _LEASED = tuple(trial.c[name] for name in LeasedTrial._fields)
@@ -93,14 +95,7 @@ def inserting_running(
     *conditions: sa.ColumnElement[bool], **known: sa.ColumnElement[Any]
 ) -> sa.Insert:
     """Make the INSERT … SELECT of a RUNNING trial; `known` replaces the values of columns."""
-    row = {
-        name: value
-        if isinstance(value, sa.ColumnElement)
-        else sa.literal(value, trial.c[name].type)
-        for name, value in (_BEGINS_RUNNING | known).items()
-    }
-    selected = sa.select(*row.values()).where(*conditions)
-    return sa.insert(trial).from_select([*row], selected).returning(*_LEASED)
+    return inserting(_BEGINS_RUNNING | known, *conditions).returning(*_LEASED)
 
 
 NOTHING_WAITS = ~sa.exists().where(
@@ -154,8 +149,6 @@ def unless_binds(key: Unless, fits: Sequence[str] | None) -> dict[str, Any]:
 
 
 _LEASED_ROW = Prepared(sa.select(*_LEASED).where(trial.c.id == sa.bindparam("trial")))
-
-_CLASS_OF = Prepared(sa.select(trial.c.resource_class).where(trial.c.id == sa.bindparam("trial")))
 
 _LOCK_ALL_RUNNABLE = Prepared(
     sa.select(trial.c.id).where(*_READY, _IS_OPEN).order_by(BY_ID).with_for_update(key_share=True)
@@ -217,13 +210,8 @@ def lease_binds(claimant: Claimant) -> dict[str, Any]:
 
 
 def leased(txn: Txn, *, trial_id: int) -> LeasedTrial:
-    """Read a trial's row as a claim returns it."""
-    return LeasedTrial._make(txn.all(_LEASED_ROW, trial=trial_id)[0])
-
-
-def class_of(txn: Txn, *, trial_id: int) -> str:
-    """Read the name of a trial's request for resources; see `store/resource_classes.py`."""
-    return str(txn.all(_CLASS_OF, trial=trial_id)[0].resource_class)
+    """Read a trial's row as a claim returns it; raise UnknownStudy if the study was deleted."""
+    return LeasedTrial._make(existing(txn.first(_LEASED_ROW, trial=trial_id)))
 
 
 def without_config(txn: Txn, *, study_id: int, limit: int) -> list[tuple[int, Any]]:

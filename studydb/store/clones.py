@@ -9,6 +9,7 @@ from studydb.db.dialect import now
 from studydb.db.schema import checkpoint, tag, trial
 from studydb.domain.life.selections import Selection
 from studydb.domain.life.states import Origin, Reason, State
+from studydb.store.trials import inserting
 
 _PARENT = trial.c.id == sa.bindparam("parent", type_=sa.BigInteger)
 _COPIED = (
@@ -38,15 +39,7 @@ _NEW: dict[str, Any] = {
     "n_results": 0,
     "created_at": now(),
 } | {name: trial.c[name] for name in _COPIED}
-_row = {
-    name: value if isinstance(value, sa.ColumnElement) else sa.literal(value, trial.c[name].type)
-    for name, value in _NEW.items()
-}
-_INSERT = Prepared(
-    sa.insert(trial)
-    .from_select([*_row], sa.select(*_row.values()).where(_PARENT))
-    .returning(trial.c.id)
-)
+_INSERT = Prepared(inserting(_NEW, _PARENT).returning(trial.c.id))
 _COPY_TAGS = Prepared(
     sa.insert(tag).from_select(
         ["study_id", "trial_id", "key"],

@@ -12,6 +12,8 @@ from studydb.domain.life.states import State
 from studydb.domain.records import Counts
 from studydb.store import counters, studies, sweeps, workers
 from studydb.store.claims import ANY_RUNNABLE, NOTHING_FITTING_WAITS
+from studydb.store.proposals import NEXT_CLASS
+from studydb.store.set_aside import N_WAITING
 from studydb.store.studies import Budget
 
 _counts = counters.SUMS.subquery("counts")
@@ -21,9 +23,10 @@ _paused_with_study = sa.select(trial.c.id).where(_OF_STUDY, PAUSED_BY_STUDY).lim
 _running = sa.select(trial.c.id).where(_OF_STUDY, in_state(State.RUNNING)).limit(1)
 
 
-def _signs(has_runnable: sa.ColumnElement[bool]) -> Prepared:
+def _signs(has_runnable: sa.ColumnElement[bool], *more: sa.ColumnElement[Any]) -> Prepared:
     return Prepared(
         sa.select(
+            *more,
             study.c.status,
             study.c.paused_by,
             studies.HAS_BUDGET.label("open"),
@@ -37,9 +40,10 @@ def _signs(has_runnable: sa.ColumnElement[bool]) -> Prepared:
     )
 
 
-def _progress(has_runnable: sa.ColumnElement[bool]) -> Prepared:
+def _progress(has_runnable: sa.ColumnElement[bool], *more: sa.ColumnElement[Any]) -> Prepared:
     return Prepared(
         sa.select(
+            *more,
             *studies.BUDGET,
             *_counts.c,
             has_runnable.label("has_runnable"),
@@ -54,8 +58,17 @@ def _progress(has_runnable: sa.ColumnElement[bool]) -> Prepared:
 
 _ANY_RUNNABLE = ANY_RUNNABLE.scalar_subquery().is_not(None)
 _SIGNS, _PROGRESS = _signs(_ANY_RUNNABLE), _progress(_ANY_RUNNABLE)
-_SIGNS_OF_FITTING = _signs(sa.not_(NOTHING_FITTING_WAITS))
-_PROGRESS_OF_FITTING = _progress(sa.not_(NOTHING_FITTING_WAITS))
+_FITTING_WAITS = sa.not_(NOTHING_FITTING_WAITS)
+_NEXT = (NEXT_CLASS.label("next_class"), N_WAITING.label("n_set_aside"))
+_SIGNS_OF_FITTING = {
+    False: _signs(_FITTING_WAITS),
+    True: _signs(_FITTING_WAITS, *_NEXT),
+}
+_PROGRESS_OF_FITTING = {
+    False: _progress(_FITTING_WAITS),
+    True: _progress(_FITTING_WAITS, *_NEXT),
+}
+"""The statements, by whether they also read what the next draw's trial asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +81,8 @@ class Progress:
             the study's status.
         has_waited: Whether a PENDING trial's back-off is over, so that a sweep makes it runnable.
         is_resuming: Whether trials are still PAUSED because the study was paused.
+        next_class: What the next draw's trial asks for; None if that is not known or not read.
+        n_set_aside: How many trials of this class wait; see `store/set_aside.py`.
     """
 
     budget: Budget
@@ -75,14 +90,19 @@ class Progress:
     has_runnable: bool
     has_waited: bool
     is_resuming: bool
+    next_class: str | None = None
+    n_set_aside: int = 0
 
 
-def read(txn: Txn, *, study_id: int, fits: Sequence[str] | None = None) -> Progress:
+def read(
+    txn: Txn, *, study_id: int, fits: Sequence[str] | None = None, with_next: bool = False
+) -> Progress:
     """
     Read a study's progress in one statement, so that no trial moves between two reads.
 
     Args:
         fits: The classes of requests that the reader can start now; None for all classes.
+        with_next: Whether to read, too, what the next draw's trial asks for; only with `fits`.
 
     Raises:
         UnknownStudy: The study was deleted.
@@ -90,14 +110,17 @@ def read(txn: Txn, *, study_id: int, fits: Sequence[str] | None = None) -> Progr
     row = studies.existing(
         txn.first(_PROGRESS, study=study_id)
         if fits is None
-        else txn.first(_PROGRESS_OF_FITTING, study=study_id, fitting=fits)
+        else txn.first(_PROGRESS_OF_FITTING[with_next], study=study_id, fitting=fits)
     )
+    has_next = with_next and fits is not None
     return Progress(
         budget=studies.budget_of(row),
         counts=Counts(*(int(getattr(row, column.key)) for column in _counts.c)),
         has_runnable=bool(row.has_runnable),
         has_waited=bool(row.has_waited),
         is_resuming=bool(row.is_resuming),
+        next_class=row.next_class if has_next else None,
+        n_set_aside=row.n_set_aside if has_next else 0,
     )
 
 
@@ -117,7 +140,12 @@ class Signs:
 
 
 def signs(
-    txn: Txn, *, study_id: int, worker_id: int | None, fits: Sequence[str] | None = None
+    txn: Txn,
+    *,
+    study_id: int,
+    worker_id: int | None,
+    fits: Sequence[str] | None = None,
+    with_next: bool = False,
 ) -> Signs:
     """
     Read what shows whether a study's progress may have changed; the caller compares two reads.
@@ -129,7 +157,8 @@ def signs(
     the server's time.
 
     Args:
-        fits: See `read`. Which classes fit is a sign, too: a trial that has ended makes room.
+        fits, with_next: See `read`. Which classes fit is a sign, too: a trial that has ended makes
+            room.
 
     Raises:
         UnknownStudy: The study was deleted.
@@ -138,6 +167,6 @@ def signs(
     if fits is None:
         *of_study, request = studies.existing(txn.first(_SIGNS, **binds))
         return Signs(tuple(of_study), request)
-    found = txn.first(_SIGNS_OF_FITTING, fitting=fits, **binds)
+    found = txn.first(_SIGNS_OF_FITTING[with_next], fitting=fits, **binds)
     *of_study, request = studies.existing(found)
     return Signs((*of_study, *fits), request)

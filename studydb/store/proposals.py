@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from studydb.db import Chain, Prepared, Txn
 from studydb.db.chain import of, of_main
 from studydb.db.decision_schema import proposal
+from studydb.db.dialect import is_listed
 from studydb.db.schema import study, trial
 from studydb.db.statement import BulkInsert
 from studydb.domain.life.states import State
@@ -30,13 +31,15 @@ MOST_DELETED = 1024
 CLEAN_UP_DRAWS = 4096
 """Once in this many draws, the oldest proposals of taken draws are deleted."""
 
-_IS_PROPOSED = sa.func.coalesce(
-    sa.select(sa.true())
-    .where(proposal.c.study_id == study.c.id, proposal.c.draw == study.c.next_draw)
-    .correlate(study)
-    .scalar_subquery(),
-    sa.false(),
-)
+_OF_NEXT_DRAW = (proposal.c.study_id == study.c.id, proposal.c.draw == study.c.next_draw)
+
+
+def _proposed(*conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+    found = sa.select(sa.true()).where(*_OF_NEXT_DRAW, *conditions)
+    return sa.func.coalesce(found.correlate(study).scalar_subquery(), sa.false())
+
+
+_IS_PROPOSED = _proposed()
 """
 True if the proposal of the next draw is stored.
 
@@ -46,12 +49,30 @@ began. As a subquery with one value the condition finds the proposal of the new 
 join would be planned as a join, which compares the new version with the old draw's proposal only.
 """
 
+_IS_PROPOSED_AND_FITS = _proposed(is_listed(proposal.c.resource_class, "fitting"))
+"""The same, and a worker with the classes `fitting` can start the trial."""
+
+NEXT_CLASS = (
+    sa.select(proposal.c.resource_class).where(*_OF_NEXT_DRAW).correlate(study).scalar_subquery()
+)
+"""The class of the next draw's proposal; NULL if it is not stored."""
+
 
 class NextDraw(NamedTuple):
-    """The draw of the next ask, and whether its proposal is stored."""
+    """
+    The draw of the next ask.
+
+    Attributes:
+        resource_class: What the trial will ask for; None if the draw's proposal is not stored.
+    """
 
     draw: int
-    is_proposed: bool
+    resource_class: str | None
+
+    @property
+    def is_proposed(self) -> bool:
+        """Whether the draw's proposal is stored."""
+        return self.resource_class is not None
 
 
 _QUEUE = 0x73747564
@@ -93,9 +114,10 @@ budget, and the token keeps a duplicate request from taking a second trial.
 _QUEUE_UP = Prepared(sa.select(_turn(RESEND_TIMEOUT_S).label("turn")))
 
 
-def _ask(condition: sa.ColumnElement[bool], *, in_queue: bool) -> Chain:
+def _ask(condition: sa.ColumnElement[bool], *, in_queue: bool, must_fit: bool) -> Chain:
+    is_proposed = _IS_PROPOSED_AND_FITS if must_fit else _IS_PROPOSED
     # CASE evaluates in order, AND does not. So an ask without a proposal does not queue.
-    is_ready = sa.case((_IS_PROPOSED, _TURN), else_=sa.false()) if in_queue else _IS_PROPOSED
+    is_ready = sa.case((is_proposed, _TURN), else_=sa.false()) if in_queue else is_proposed
     drawn = (
         sa.update(study)
         .where(THIS, OPEN, HAS_DRAWS, HAS_ROOM, condition, is_ready)
@@ -111,7 +133,7 @@ def _ask(condition: sa.ColumnElement[bool], *, in_queue: bool) -> Chain:
     )
     proposed = (
         *("params", "params_hash", "config", "is_unique", "draw"),
-        *("origin", "space_version", "bracket"),
+        *("origin", "space_version", "bracket", "resource_class"),
     )
     made = claims.inserting_running(
         proposal.c.study_id == sa.bindparam("study"),
@@ -128,15 +150,16 @@ def _ask(condition: sa.ColumnElement[bool], *, in_queue: bool) -> Chain:
 
 
 _ASK = {
-    (flag, in_queue): _ask(condition, in_queue=in_queue)
+    (flag, in_queue, must_fit): _ask(condition, in_queue=in_queue, must_fit=must_fit)
     for flag, condition in claims.MAY_START.items()
     for in_queue in (True, False)
+    for must_fit in (True, False)
 }
 """The statements of `ask`, by what keeps it from making a trial, and by whether it queues."""
 
 _NEXT = {
     flag: Prepared(
-        sa.select(study.c.next_draw, _IS_PROPOSED.label("is_proposed")).where(
+        sa.select(study.c.next_draw, NEXT_CLASS.label("resource_class")).where(
             THIS, OPEN, HAS_DRAWS, HAS_ROOM, condition
         )
     )
@@ -150,7 +173,7 @@ _STORE = BulkInsert(
     common=("study_id",),
     columns=(
         *("draw", "params", "params_hash", "config"),
-        *("origin", "space_version", "bracket", "is_unique"),
+        *("origin", "space_version", "bracket", "is_unique", "resource_class"),
     ),
     stamped="proposed_at",
     skip_existing=True,
@@ -201,6 +224,7 @@ def ask(
     if_nothing_waits: bool,
     queue: bool = True,
     fits: Sequence[str] | None = None,
+    must_fit: bool = False,
 ) -> LeasedTrial | None:
     """
     Make a trial of the next draw's proposal, and its first attempt.
@@ -209,11 +233,12 @@ def ask(
         if_nothing_waits: Whether to make no trial if a trial can be claimed.
         queue: Whether to wait in the queue; False after a wait that timed out. SQLite has no queue.
         fits: The classes of requests that the worker can start; None if every request fits.
+        must_fit: Whether the proposal must be of one of these classes.
 
     Returns:
         None if the budget is spent, the study is not RUNNING, `max_concurrent` trials run, or the
-        next draw's proposal was not stored when the statement began. With `if_nothing_waits`, also
-        None if a trial can be claimed.
+        next draw's proposal was not stored when the statement began, or does not fit. With
+        `if_nothing_waits`, also None if a trial can be claimed.
 
     Raises:
         Duplicate: The same ask was already stored (its reply was lost).
@@ -222,7 +247,7 @@ def ask(
     """
     unless = claims.unless(fits, if_nothing_waits=if_nothing_waits)
     row = txn.chain(
-        _ASK[unless, queue and txn.features.concurrent_writers],
+        _ASK[unless, queue and txn.features.concurrent_writers, must_fit],
         (),
         study=study_id,
         study_id=study_id,
@@ -230,7 +255,7 @@ def ask(
         parent_id=None,
         counted=True,
         priority=0,
-        **claims.unless_binds(unless, fits),
+        **({"fitting": fits} if must_fit else claims.unless_binds(unless, fits)),
         **claims.lease_binds(claimant),
         **attempts.first_binds(claimant),
         **counters.binds(key=claimant.token, out_of=None, into=State.RUNNING),
@@ -265,7 +290,7 @@ def next_of(
     """
     unless = claims.unless(fits, if_nothing_waits=if_nothing_waits)
     row = txn.first(_NEXT[unless], study=study_id, **claims.unless_binds(unless, fits))
-    return None if row is None else NextDraw(row.next_draw, bool(row.is_proposed))
+    return None if row is None else NextDraw._make(row)
 
 
 def store(txn: Txn, *, study_id: int, proposed: Mapping[int, Proposal]) -> None:
@@ -283,6 +308,7 @@ def store(txn: Txn, *, study_id: int, proposed: Mapping[int, Proposal]) -> None:
         (
             *(draw, dict(one.params), params_hash(one.params), dict(one.config)),
             *(str(one.origin), one.space_version, one.bracket, one.is_unique or None),
+            one.resource_class,
         )
         for draw, one in sorted(proposed.items())
     ]

@@ -6,7 +6,7 @@ asks for each trial that has no request of its own. A study has no rows here unt
 study, asks for something; its workers then need no list of classes to claim.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -86,10 +86,18 @@ _CAPACITIES = Prepared(
     sa.select(worker.c.resources).where(*_is_alive).order_by(by_id(worker).desc()).limit(1000)
 )
 
+_stamped_attempt = sa.case((trial.c.resources.is_not(sa.null()), trial.c.attempt))
+_running = (trial.c.worker_id, trial.c.resource_class, trial.c.resources, _stamped_attempt)
 _held = (
-    sa.select(trial.c.worker_id, trial.c.resource_class, sa.func.count().label("n"))
+    sa.select(
+        trial.c.worker_id,
+        trial.c.resource_class,
+        trial.c.resources,
+        _stamped_attempt.label("attempt"),
+        sa.func.count().label("n"),
+    )
     .where(trial.c.study_id == sa.bindparam("study"), in_state(State.RUNNING))
-    .group_by(trial.c.worker_id, trial.c.resource_class)
+    .group_by(*_running)
     .subquery()
 )
 _LOADS = Prepared(
@@ -98,6 +106,8 @@ _LOADS = Prepared(
         worker.c.resources,
         worker.c.reserved_for,
         _held.c.resource_class,
+        _held.c.resources.label("held"),
+        _held.c.attempt,
         _held.c.n,
     )
     .outerjoin(_held, _held.c.worker_id == worker.c.id)
@@ -138,7 +148,13 @@ _MOVE = Prepared(
 _MOVE_OF_ATTEMPT = Prepared(
     sa.update(trial)
     .where(trial.c.id == sa.bindparam("trial"), trial.c.attempt == sa.bindparam("of_attempt"))
-    .values(resource_class=sa.bindparam("to_class"))
+    .values(
+        resource_class=sa.bindparam("to_class"),
+        resources=sa.bindparam("to_held", type_=trial.c.resources.type),
+    )
+)
+_ASKED_BY = Prepared(
+    sa.select(trial.c.resource_class, trial.c.resources).where(trial.c.id == sa.bindparam("trial"))
 )
 
 
@@ -242,8 +258,30 @@ def move(txn: Txn, *, study_id: int, trial_ids: list[int], name: str) -> int:
 
 
 def move_of_attempt(txn: Txn, *, lease: Lease, name: str) -> None:
-    """Put a trial into a class; the caller has checked the attempt's lease, or has ended it."""
-    txn.run(_MOVE_OF_ATTEMPT, trial=lease.trial_id, of_attempt=lease.attempt, to_class=name)
+    """
+    Put a trial into a class, and store which class its attempt holds while it runs.
+
+    The caller has checked the attempt's lease, or has ended the attempt.
+    """
+    row = txn.all(_ASKED_BY, trial=lease.trial_id)[0]
+    held = {
+        "attempt": lease.attempt,
+        "class": _class_held(row.resource_class, row.resources, attempt=lease.attempt),
+    }
+    txn.run(
+        _MOVE_OF_ATTEMPT,
+        trial=lease.trial_id,
+        of_attempt=lease.attempt,
+        to_class=name,
+        to_held=held,
+    )
+
+
+def _class_held(asked: str, stored: Mapping[str, Any] | None, *, attempt: int | None) -> str:
+    """Return the class that a RUNNING attempt holds; its trial may ask for another by now."""
+    if stored is not None and stored.get("attempt") == attempt:
+        return str(stored["class"])
+    return asked
 
 
 def capacities(txn: Txn, *, study_id: int) -> list[Capacity]:
@@ -264,8 +302,11 @@ def loads(txn: Txn, *, study_id: int) -> dict[str, Load]:
         load = found.setdefault(
             row.uuid, Load(Capacity.from_json(row.resources), Resources(), row.reserved_for)
         )
-        for _ in range(row.n or 0):
-            load.uses = load.uses.plus(classes.get(row.resource_class, Resources()))
+        if row.n is None:
+            continue
+        held = classes.get(_class_held(row.resource_class, row.held, attempt=row.attempt))
+        for _ in range(row.n):
+            load.uses = load.uses.plus(held or Resources())
     return found
 
 

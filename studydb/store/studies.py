@@ -19,6 +19,7 @@ from studydb.domain.life.rules import custom_rules, rule_from_json
 from studydb.domain.life.states import Mode, Status
 from studydb.domain.objective import Objective
 from studydb.domain.records import NewStudy, Study, Trainable, TrainableRole
+from studydb.domain.resource_function import Requested, ResourceFunction
 from studydb.domain.scheduling import Scheduler
 from studydb.domain.space.search_space import Space
 from studydb.domain.study_spec import DEFAULTS, read_settings
@@ -201,7 +202,7 @@ _LOCKED_STATUS = Prepared(
 
 _NAMES = Prepared(sa.select(study.c.name).order_by(study.c.id))
 
-UNDECIDED = (DecidedBy.RULE, DecidedBy.SCHEDULER)
+UNDECIDED = (DecidedBy.RULE, DecidedBy.SCHEDULER, DecidedBy.REQUESTS)
 """The values of `paused_by` of a study whose user's code did not decide."""
 
 BY_ITSELF = (DecidedBy.GUARD, DecidedBy.FAIL_FAST, *UNDECIDED)
@@ -223,6 +224,7 @@ class Budget:
         is_spent: Whether `num_trials` or the searcher's `num_draws` is reached.
         next_draw: The draw of the next new trial.
         pause_reason: Why the study has paused itself; None if it has not.
+        paused_by: Which of `BY_ITSELF` has paused the study; None if it has not paused itself.
         keeps_workers: Whether the study has paused itself because the user's code did not decide.
         limit_reached: Which limit or stop rule has stopped the study; None if none has.
     """
@@ -234,6 +236,7 @@ class Budget:
     next_draw: int
     num_trials: int | None
     pause_reason: str | None
+    paused_by: DecidedBy | None
     keeps_workers: bool
     limit_reached: str | None
 
@@ -339,7 +342,7 @@ def _read(txn: Txn, row: Row) -> Study:
     stored = row.settings or {}
     given = {name: stored[name] for name in _IN_JSON if stored.get(name) is not None}
     rules = tuple(map(rule_from_json, row.rules))
-    scheduler = read_scheduler(row.scheduler)
+    scheduler, settings = read_scheduler(row.scheduler), read_settings(**given)
     return Study(
         id=row.id,
         uuid=row.uuid,
@@ -353,6 +356,7 @@ def _read(txn: Txn, row: Row) -> Study:
         rules=rules,
         rule_code=_code_of(txn, row.id, TrainableRole.RULE) if custom_rules(rules) else (),
         scheduler_code=_scheduler_code(txn, row.id, scheduler),
+        request_code=_request_code(txn, row.id, settings.get("resources")),
         checkpoints=row.checkpoints,
         former_checkpoints=_former(stored),
         trainable=find_trainable(txn, study_id=row.id),
@@ -360,7 +364,7 @@ def _read(txn: Txn, row: Row) -> Study:
         created_at=row.created_at,
         created_by=row.created_by or "",
         **{name: getattr(row, name) for name in _IN_COLUMNS},
-        **read_settings(**given),
+        **settings,
     )
 
 
@@ -374,6 +378,12 @@ def _scheduler_code(txn: Txn, study_id: int, scheduler: Scheduler) -> Trainable 
     if not isinstance(scheduler, UserScheduler):
         return None
     return next(iter(_code_of(txn, study_id, TrainableRole.SCHEDULER)), None)
+
+
+def _request_code(txn: Txn, study_id: int, requested: Requested | None) -> Trainable | None:
+    if not isinstance(requested, ResourceFunction):
+        return None
+    return next(iter(_code_of(txn, study_id, TrainableRole.RESOURCES)), None)
 
 
 def _code_of(txn: Txn, study_id: int, role: TrainableRole) -> tuple[Trainable, ...]:
@@ -460,6 +470,7 @@ def budget_of(row: Row) -> Budget:
         next_draw=row.next_draw,
         num_trials=row.num_trials,
         pause_reason=row.pause_reason if row.paused_by in BY_ITSELF else None,
+        paused_by=DecidedBy(row.paused_by) if row.paused_by in BY_ITSELF else None,
         keeps_workers=row.paused_by in UNDECIDED,
         limit_reached=row.pause_reason if row.paused_by == DecidedBy.LIMIT else None,
     )

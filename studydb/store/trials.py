@@ -59,6 +59,18 @@ NEW = {name: sa.bindparam(name) for name in _GIVEN} | {
     "created_at": now(),
 }
 
+
+def inserting(row: Mapping[str, Any], *conditions: sa.ColumnElement[bool]) -> sa.Insert:
+    """Make the INSERT … SELECT of a trial from the values of its columns."""
+    values = {
+        name: value
+        if isinstance(value, sa.ColumnElement)
+        else sa.literal(value, trial.c[name].type)
+        for name, value in row.items()
+    }
+    return sa.insert(trial).from_select([*values], sa.select(*values.values()).where(*conditions))
+
+
 _other = trial.alias("other")
 _no_unique_trial_has_its_params = ~sa.exists().where(
     _other.c.study_id == sa.bindparam("study_id"),
@@ -441,17 +453,27 @@ def verdict_binds(verdict: Verdict | None) -> dict[str, Any]:
     }
 
 
+_PAUSED_WHILE_TRIALS_RUN = (
+    DecidedBy.GUARD,
+    DecidedBy.RULE,
+    DecidedBy.SCHEDULER,
+    DecidedBy.REQUESTS,
+)
+
+
+def _literal(by: DecidedBy) -> sa.ColumnElement[str]:
+    return sa.literal_column(f"'{by}'", sa.Text)
+
+
 STATUS_FOR_RUNNING_TRIALS = sa.case(
-    (study.c.paused_by == sa.literal_column(f"'{DecidedBy.GUARD}'", sa.Text), Status.RUNNING),
-    (study.c.paused_by == sa.literal_column(f"'{DecidedBy.RULE}'", sa.Text), Status.RUNNING),
-    (study.c.paused_by == sa.literal_column(f"'{DecidedBy.SCHEDULER}'", sa.Text), Status.RUNNING),
-    (study.c.paused_by == sa.literal_column(f"'{DecidedBy.LIMIT}'", sa.Text), Status.SPENT),
+    (study.c.paused_by.in_([_literal(by) for by in _PAUSED_WHILE_TRIALS_RUN]), Status.RUNNING),
+    (study.c.paused_by == _literal(DecidedBy.LIMIT), Status.SPENT),
     else_=study.c.status,
 )
 """
 The status that RUNNING trials obey: the study's status, with two exceptions. It is RUNNING if the
-guard has paused the study, or if a stop rule or the scheduler did not decide. It is SPENT if a
-limit or a stop rule has stopped the study.
+guard has paused the study, or if a stop rule, the scheduler or the resource function did not
+decide. It is SPENT if a limit or a stop rule has stopped the study.
 """
 
 

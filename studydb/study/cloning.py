@@ -29,7 +29,13 @@ def cloned(study: Record, new_name: str) -> NewStudy:
     own = {"uuid": uuid, "name": check_study_name(new_name), "created_by": whoami()}
     rules = tuple(_signed(study, each, uuid, load_keyring()) for each in study.rule_code)
     scheduler = study.scheduler_code and _signed(study, study.scheduler_code, uuid, load_keyring())
-    code = {"trainable": trainable, "rule_code": rules, "scheduler_code": scheduler}
+    requests = study.request_code and _signed(study, study.request_code, uuid, load_keyring())
+    code = {
+        "trainable": trainable,
+        "rule_code": rules,
+        "scheduler_code": scheduler,
+        "request_code": requests,
+    }
     return NewStudy(**(given | own | code))
 
 

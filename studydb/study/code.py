@@ -9,7 +9,6 @@ from typing import Any
 from studydb.artifacts import INLINE, digest_of, open_store, store_parameter
 from studydb.domain.errors import CheckpointError
 from studydb.domain.records import Trainable
-from studydb.domain.resources import Resources, read_resources_or_none
 from studydb.domain.study_spec import StudySpec
 from studydb.settings import Keyring
 from studydb.trainables import (
@@ -50,21 +49,6 @@ def described(code: Code, spec: StudySpec, *, workdir: Path) -> Trainable:
     if isinstance(code, WithParameters):
         return describe_with_parameters(code, workdir=workdir)
     return describe(code, workdir=workdir)
-
-
-def default_resources(code: Code | None) -> Resources | None:
-    """
-    Read what the trials of a function or a class need by its attribute `default_resources`.
-
-    Code that is named by its path is not imported when a study is created, so it has no defaults.
-
-    Raises:
-        InvalidSpec: The attribute is not a request, such as {"gpus": 1}.
-    """
-    whole = code.code if isinstance(code, WithParameters) else code
-    return read_resources_or_none(
-        "default_resources", getattr(whole, "default_resources", None) if callable(whole) else None
-    )
 
 
 def signed(

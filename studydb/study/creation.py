@@ -40,8 +40,9 @@ from studydb.schedulers import FIFO
 from studydb.searchers import RandomSearch
 from studydb.settings import load_keyring
 from studydb.study import checking
-from studydb.study.code import Code, default_resources, described, remove_objects, signed
+from studydb.study.code import Code, described, remove_objects, signed
 from studydb.study.handle import Study
+from studydb.study.request_checks import default_resources, described_function
 from studydb.study.rule_checks import described_rules, described_scheduler, signed_rules
 from studydb.study.storage import (
     closed_on_error,
@@ -155,7 +156,9 @@ def _new_study(
     _check_end(spec, trainable)
     rules, rule_code = described_rules(spec.rules, workdir=place)
     scheduler, scheduler_code = described_scheduler(spec.scheduler, workdir=place)
-    resources = default_resources(code) if spec.resources is None else spec.resources
+    resources = spec.resources
+    if resources is None:
+        resources = default_resources(code, trainable, workdir=place)
     spec = dataclasses.replace(spec, rules=rules, scheduler=scheduler, resources=resources)
     if spec.searcher is not None:
         spec.searcher.check(spec.space, [spec.objective])
@@ -168,6 +171,7 @@ def _new_study(
         created_by=whoami(),
         rule_code=rule_code,
         scheduler_code=scheduler_code,
+        request_code=described_function(resources, spec.space, workdir=place),
         **{each.name: getattr(spec, each.name) for each in dataclasses.fields(spec)},
     )
 
@@ -224,6 +228,9 @@ def _created(database: Database, new: NewStudy, code: Code | None) -> Record:
         if new.scheduler_code is not None:
             (scheduler_code,) = signed_rules([new.scheduler_code], new.uuid)
             new = dataclasses.replace(new, scheduler_code=scheduler_code)
+        if new.request_code is not None:
+            (request_code,) = signed_rules([new.request_code], new.uuid)
+            new = dataclasses.replace(new, request_code=request_code)
         may_be_stored = True
         return write_patiently(database, lambda: create(database, new))
     except BaseException as error:

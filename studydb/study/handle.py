@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 from uuid import UUID, uuid4
 
+from studydb.analysis.best_by import find_best
 from studydb.db import Database
 from studydb.domain.arguments import count, integer
 from studydb.domain.errors import InvalidSpec, NotAllowed
@@ -24,7 +25,6 @@ from studydb.lease.loop import OwnLoop
 from studydb.lease.own_trial import OwnTrial
 from studydb.operations import control, reads
 from studydb.operations.create import create, reload
-from studydb.operations.enqueue import enqueue
 from studydb.operations.refresh import refreshed
 from studydb.operations.relocate import relocate
 from studydb.operations.rename import rename
@@ -67,6 +67,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
 
     def __init__(self, database: Database, record: Record) -> None:
         self.database, self.record = database, record
+        super().__init__()
         self._loop: OwnLoop | None = None
         self._opening = threading.Lock()
 
@@ -121,6 +122,33 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
             NoResults: No trial has a value yet.
         """
         return FrozenTrial.of(self._read(reads.best_trials)[0], self.database, self.record)
+
+    @suggesting_keywords
+    def best(
+        self, *, metric: str | None = None, mode: str | None = None, scope: str = "all"
+    ) -> FrozenTrial:
+        """
+        Find the best trial by any metric; NaN is never best, and invalidated trials are left out.
+
+        Without arguments it is `best_trial`. Otherwise all live results are read.
+
+        Args:
+            metric: Any metric that trials have reported; None for the study's.
+            mode: "min" or "max"; None for the study's mode.
+            scope: Which values of a trial count: "all" (the best of them), "last" (the last one),
+                "avg" (their mean), "last-5-avg" or "last-10-avg" (the mean of the last ones).
+
+        Raises:
+            NoResults: No trial has reported the metric.
+            InvalidSpec: The scope or the mode is unknown, or another metric has no mode.
+        """
+        found = self._read(lambda database, study: find_best(database, study, metric, mode, scope))
+        return self.trial(found.number)
+
+    @property
+    def errors(self) -> dict[int, str]:
+        """Why each trial in ERROR has failed, such as "ValueError: too large", by its number."""
+        return self._read(reads.errors)
 
     @property
     def best_params(self) -> Mapping[str, Any]:
@@ -209,6 +237,8 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
             CheckpointError: The dict or path cannot be read or stored; no trial was added.
             BudgetSpent: `num_trials` trials exist; `extend` allows more.
             InvalidSpec: A name is not a parameter of the space, or a value is outside its domain.
+            TrainableError, Untrusted: The study's resource function has not said what the trial
+                needs, or may not run here; give `resources`.
             InvalidName: The name or a tag breaks a rule.
             TrialExists: Another trial of the study has the name.
         """
@@ -223,7 +253,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
             "resources": asked,
         }
         if checkpoint is None:
-            return int(self._ask_once(enqueue, params, **options))
+            return int(self._ask_once(self._enqueue, params, **options))
         self.record.space.check_params(params)  # before anything is uploaded
         step = count("checkpoint_step", checkpoint_step, least=0)
         request = Request(uuid4().hex, whoami())
@@ -231,7 +261,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         with starting.begin(checkpoint, step=step) as start:
             return write_patiently(
                 self.database,
-                lambda: enqueue(
+                lambda: self._enqueue(
                     self.database, self.record, params, request, start=start, **options
                 ),
             )
@@ -377,7 +407,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         timeout_s = checking.seconds_or_none("timeout", timeout)
         with self._opening:
             if self._loop is None or self._loop.is_foreign:
-                self._loop = open_loop(self.database, self.record)
+                self._loop = open_loop(self.database, self.record, capacity=self._capacity)
         return self._loop.ask(timeout_s)
 
     @suggesting_keywords
@@ -431,6 +461,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         if self._loop is not None:
             self._loop.close()
             self._loop = None
+        self._close_asked()
         self.database.close()
 
     def _read(self, operation: Callable[[Database, Record], Answered]) -> Answered:

@@ -1,15 +1,19 @@
-"""Open an own loop, and the process that runs the study's custom rules and scheduler."""
+"""Open an own loop, and the process that runs the study's code that decides."""
 
 from studydb.db import Database
 from studydb.domain.records import Study
+from studydb.domain.resources import UNLIMITED, Capacity
 from studydb.lease.loop import OwnLoop
 from studydb.study.running import full_url
-from studydb.worker.rule_code import RuleProcess, asking, with_asked_scheduler
+from studydb.worker.rule_code import RuleProcess, asking, with_asked_code
 
 
-def open_loop(database: Database, study: Study) -> OwnLoop:
+def open_loop(database: Database, study: Study, *, capacity: Capacity = UNLIMITED) -> OwnLoop:
     """
     Register this process as a worker that runs trials itself.
+
+    Args:
+        capacity: What the process has for its trials; by default every request fits.
 
     Raises:
         NotAllowed, Untrusted: The code of a custom rule or scheduler may not run here.
@@ -17,11 +21,15 @@ def open_loop(database: Database, study: Study) -> OwnLoop:
     """
     rules = RuleProcess.of(database, study)
     if rules is None:
-        return OwnLoop(full_url(database), study)
+        return OwnLoop(full_url(database), study, capacity=capacity)
     try:
-        asked = with_asked_scheduler(study, rules.decider)
+        asked = with_asked_code(study, rules.decider)
         return OwnLoop(
-            full_url(database), asked, ask_rule=asking(rules.decider), at_close=rules.close
+            full_url(database),
+            asked,
+            ask_rule=asking(rules.decider),
+            capacity=capacity,
+            at_close=rules.close,
         )
     except BaseException:
         rules.close()

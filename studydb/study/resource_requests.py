@@ -1,21 +1,54 @@
-"""The methods of a study by which people say what trials need."""
+"""The methods of a study by which people say what trials need, and what their process has."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from studydb.db import Database
+from studydb.domain.deciding import DecisionFailed
+from studydb.domain.errors import InvalidSpec, NotAllowed, TrainableError
+from studydb.domain.records import Request
 from studydb.domain.records import Study as Record
-from studydb.domain.resources import read_resources
+from studydb.domain.resources import (
+    CPUS,
+    GPUS,
+    MEMORY_GB,
+    UNLIMITED,
+    Capacity,
+    Resources,
+    read_amounts,
+    read_capacity,
+    read_resources,
+)
 from studydb.domain.text.other_tools import suggesting_keywords
+from studydb.operations.enqueue import enqueue
+from studydb.operations.requesting import ask_function, with_answers
 from studydb.operations.set_resources import set_resources
+from studydb.worker.cores import available_cores
+from studydb.worker.host_resources import memory_gb
+from studydb.worker.rule_code import RuleProcess, with_asked_code
+
+if TYPE_CHECKING:
+    from studydb.lease.loop import OwnLoop
 
 
 class ResourceRequests:
     """What `Study` inherits."""
 
+    database: Database
     record: Record
     number_of: Callable[[int | str], int]
     _ask_once: Callable[..., Any]
+    _loop: "OwnLoop | None"
+    _opening: threading.Lock
+
+    def __init__(self) -> None:
+        self._capacity: Capacity = UNLIMITED
+        self._asked: tuple[int, RuleProcess, Record] | None = None
+        self._asking = threading.Lock()
 
     @suggesting_keywords
     def set_resources(self, resources: Mapping[str, float] | str, *numbers: int | str) -> None:
@@ -30,7 +63,8 @@ class ResourceRequests:
 
         Raises:
             UnknownTrial: A trial does not exist; nothing was changed.
-            NotAllowed: A trial runs or has ended; nothing was changed.
+            NotAllowed: A trial runs or has ended, or a function says what the study's trials need;
+                nothing was changed.
             InvalidSpec: The request cannot be read, or the study has 64 other requests already.
         """
         asked = read_resources("resources", resources)
@@ -38,3 +72,87 @@ class ResourceRequests:
         self._ask_once(set_resources, asked, chosen)
         if not chosen:
             self.record = dataclasses.replace(self.record, resources=asked)
+
+    @suggesting_keywords
+    def offer(self, resources: Mapping[str, float] | str, *, tags: Iterable[str] = ()) -> None:
+        """
+        Say what this process has for the trials that it runs itself; call this before `ask`.
+
+        `ask` then hands out only trials that fit beside those that this process holds, and waits
+        for such a trial. Without this call, every trial fits.
+
+        Args:
+            resources: Such as {"gpus": 2, "licence": 1}. If `cpus` or `memory_gb` is not given, it
+                is what a worker would offer: the CPUs of this process, the memory of the host.
+                Nothing is offered of what else is not given. studydb counts the GPUs; it neither
+                locks them nor sets variables.
+            tags: Those that studies may require, such as ["a100"].
+
+        Raises:
+            InvalidSpec, InvalidName: An amount or a tag is wrong.
+            NotAllowed: A trial was asked for already, or the study requires another tag.
+        """
+        capacity = _offered(resources, tags)
+        if lacking := capacity.lacks(self.record.require):
+            raise NotAllowed(
+                f"Study {self.record.name!r} requires the tag {', '.join(map(repr, lacking))}, and "
+                f"this process offers none of it. If this host is meant, give tags={lacking!r}."
+            )
+        with self._opening:
+            if self._loop is not None and not self._loop.is_foreign:
+                raise NotAllowed(
+                    "This process has asked for a trial already, and offers what it offered then. "
+                    "Call offer() before the first ask(), or close() the study in between."
+                )
+            self._capacity = capacity
+
+    def _enqueue(
+        self,
+        database: Database,
+        study: Record,
+        params: Mapping[str, Any],
+        request: Request,
+        **options: Any,
+    ) -> int:
+        send = partial(enqueue, database, study, params, request, **options)
+        try:
+            return with_answers(
+                study, lambda answers: send(answers=answers), ask=self._ask_in_process
+            )
+        except DecisionFailed as error:
+            raise TrainableError(
+                f"The resource function {study.resources} has not said what the trial needs: "
+                f"{str(error).rstrip('.')}. No trial was added. Correct the function, or say what "
+                "this trial needs: resources={'gpus': 1}, --resources gpus=1."
+            ) from None
+
+    def _ask_in_process(self, study: Record, config: Mapping[str, Any]) -> Resources:
+        """Ask the study's resource function in a child, which this handle keeps for the next."""
+        with self._asking:
+            if self._asked is None or self._asked[0] != os.getpid():
+                process = RuleProcess.of(self.database, study)
+                assert process is not None  # the study has a resource function
+                asked = with_asked_code(study, process.decider)
+                self._asked = os.getpid(), process, asked
+            return ask_function(self._asked[2], config)
+
+    def _close_asked(self) -> None:
+        with self._asking:
+            if self._asked is not None and self._asked[0] == os.getpid():
+                self._asked[1].close()
+            self._asked = None
+
+
+def _offered(resources: Mapping[str, float] | str, tags: Iterable[str]) -> Capacity:
+    given = read_amounts("resources", resources)
+    gpus = given.pop(GPUS, 0.0)
+    if gpus != int(gpus):
+        raise InvalidSpec(f"resources offers {gpus:g} gpus; give a whole number of GPUs.")
+    cpus = given.pop(CPUS, available_cores())
+    return read_capacity(
+        cpus=cpus,
+        gpus=int(gpus),
+        memory_gb=given.pop(MEMORY_GB, memory_gb()),
+        custom=given,
+        tags=tags,
+    )

@@ -70,7 +70,7 @@ def described_scheduler(
     if not isinstance(scheduler, UserScheduler):
         return scheduler, None
     code = describe_scheduler(scheduler.path, scheduler.options, workdir=workdir)
-    with _asking(f"scheduler {scheduler}", code) as decider:
+    with running(f"scheduler {scheduler}", code) as decider:
         return _planned(scheduler, decider), code
 
 
@@ -88,7 +88,7 @@ def asked_scheduler(scheduler: Scheduler, *, workdir: Path) -> Iterator[Schedule
         yield scheduler
         return
     code = describe_scheduler(scheduler.path, scheduler.options, workdir=workdir)
-    with _asking(f"scheduler {scheduler}", code) as decider:
+    with running(f"scheduler {scheduler}", code) as decider:
         yield asked_by(decider, _planned(scheduler, decider))
 
 
@@ -98,14 +98,14 @@ def _planned(scheduler: UserScheduler, decider: Decider) -> UserScheduler:
 
 
 def _declared_reads(rule: CustomRule, code: Trainable) -> int:
-    with _asking(f"stop rule {rule}", code) as decider:
+    with running(f"stop rule {rule}", code) as decider:
         (reads,) = decider.reads()
         return reads
 
 
 @contextmanager
-def _asking(what: str, code: Trainable) -> Iterator[Decider]:
-    """Run a rule or a scheduler in a process; raise TrainableError if it fails."""
+def running(what: str, code: Trainable) -> Iterator[Decider]:
+    """Run code that decides in a process like a worker's; raise TrainableError if it fails."""
     to_import = TrainableImport(str(uuid4()), code, True, (code.workdir,))
     with (
         tempfile.TemporaryDirectory(prefix="studydb-", ignore_cleanup_errors=True) as folder,
@@ -121,6 +121,6 @@ def _asking(what: str, code: Trainable) -> Iterator[Decider]:
 
 
 def signed_rules(code: Sequence[Trainable], study_uuid: str) -> tuple[Trainable, ...]:
-    """Sign the code of custom rules or a custom scheduler for a study, with the user's key."""
+    """Sign code that decides for a study, with the user's key."""
     keyring = load_keyring()
     return tuple(sign(each, study_uuid, keyring) for each in code)

@@ -236,6 +236,15 @@ def _fresh_places(names: Iterable[str], workdir: Path) -> dict[str, list[str] | 
     return places
 
 
+def module_text(path: str, workdir: Path) -> str | None:
+    """Read the text of an import path's module; None if it is no Python file that is found."""
+    module = path.partition(":")[0]
+    place = _fresh_places([module], workdir)[module]
+    if not place or not place[0].endswith(".py"):
+        return None
+    return Path(place[0]).read_text(encoding="utf-8", errors="replace")
+
+
 def check_path(path: str, workdir: Path) -> None:
     """
     Check that a fresh interpreter in `workdir` finds the module of an import path.

@@ -1,10 +1,11 @@
 """A study's custom rules and scheduler: whether they may run here, and how they are asked."""
 
-from collections.abc import Callable, Iterable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from studydb.child.job import TrainableImport
 from studydb.db import Database
@@ -14,7 +15,9 @@ from studydb.domain.errors import NotAllowed
 from studydb.domain.life.custom_rule import CustomRule, TrialView
 from studydb.domain.life.decisions import Decision
 from studydb.domain.life.rules import custom_rules
-from studydb.domain.records import Study, Trainable
+from studydb.domain.records import Study, Trainable, TrainableKind
+from studydb.domain.resource_function import NOUN, AskRequest, ResourceFunction
+from studydb.domain.resources import Resources
 from studydb.domain.scheduling import Work
 from studydb.lease.rule_judge import AskRule
 from studydb.schedulers import UserScheduler
@@ -27,6 +30,7 @@ from studydb.trainables.custom_schedulers import (
     read_decision,
     read_work,
 )
+from studydb.trainables.resource_functions import REQUEST, read_answer
 from studydb.worker.attempt_output import OutputPump
 from studydb.worker.decider_client import Decider
 from studydb.worker.fork_server_client import ForkServer
@@ -60,13 +64,26 @@ def trusted_rules(
 def trusted_code(
     study: Study, keyring: Keyring, options: WorkerOptions | None = None
 ) -> list[TrainableImport]:
-    """Do what `trusted_rules` does, also for a custom scheduler, which comes after the rules."""
+    """
+    Do what `trusted_rules` does, also for other code that decides.
+
+    A custom scheduler comes after the rules, and a resource function comes last.
+    """
     imports = trusted_rules(study, keyring, options)
     if isinstance(study.scheduler, UserScheduler):
         known = [] if study.scheduler_code is None else [study.scheduler_code]
         code = _code_of(study, study.scheduler, known)
         imports.append(_trusted(study, code, keyring, options))
+    if isinstance(study.resources, ResourceFunction):
+        imports.append(_trusted(study, _code_of_function(study, study.resources), keyring, options))
     return imports
+
+
+def _code_of_function(study: Study, function: ResourceFunction) -> Trainable:
+    code = study.request_code
+    if code is None or code.name != function.path or code.kind != TrainableKind.IMPORT:
+        raise _without_code(study, f"{NOUN} {function.path}")
+    return code
 
 
 def _trusted(
@@ -87,8 +104,12 @@ def _code_of(
         if described.is_made_by(code.name, options_of(code)):
             return code
     noun = "stop rule" if isinstance(described, CustomRule) else "scheduler"
-    raise NotAllowed(
-        f"Study {study.name!r} has the {noun} {described}, but not its code. studydb stores no "
+    raise _without_code(study, f"{noun} {described}")
+
+
+def _without_code(study: Study, what: str) -> NotAllowed:
+    return NotAllowed(
+        f"Study {study.name!r} has the {what}, but not its code. studydb stores no "
         "such study: find out who wrote to the database, and create the study again."
     )
 
@@ -112,20 +133,46 @@ def asking(decider: Decider, *, say: Callable[[str], None] = lambda _: None) -> 
     return ask
 
 
-def with_asked_scheduler(
+def with_asked_code(
     study: Study, decider: Decider, *, say: Callable[[str], None] = lambda _: None
 ) -> Study:
     """
-    Return a study whose scheduler, if it is in the user's code, can be asked by this process.
+    Return a study whose scheduler and resource function this process can ask.
+
+    Schedulers that are not in the user's code stay as they are.
 
     Args:
         decider: Has the code of `trusted_code`.
-        say: Prints why the scheduler has not decided; the same cause is printed once.
+        say: Prints why the code has not decided; the same cause is printed once.
     """
-    if not isinstance(study.scheduler, UserScheduler):
-        return study
     position = len(custom_rules(study.rules))
-    return replace(study, scheduler=asked_by(decider, study.scheduler, position=position, say=say))
+    if isinstance(study.scheduler, UserScheduler):
+        asked = asked_by(decider, study.scheduler, position=position, say=say)
+        study, position = replace(study, scheduler=asked), position + 1
+    if isinstance(study.resources, ResourceFunction):
+        ask = asking_requests(decider, position=position, say=say)
+        study = replace(study, resources=study.resources.asked_by(ask))
+    return study
+
+
+def asking_requests(
+    decider: Decider, *, position: int = 0, say: Callable[[str], None] = lambda _: None
+) -> AskRequest:
+    """
+    Make the function that asks a study's resource function in a child process.
+
+    Args:
+        position: The position of the function's code among the objects of the decider.
+        say: Prints why the function has not answered; the same cause is printed once.
+    """
+    saying = _Saying("the resource function", say)
+
+    def ask(config: Mapping[str, Any]) -> Resources:
+        arguments = {"config": json.dumps(dict(config))}
+        with saying:
+            return read_answer(decider.decide(position, REQUEST, arguments, dict[str, float]))
+
+    return ask
 
 
 def asked_by(
@@ -207,12 +254,13 @@ class RuleProcess:
     @classmethod
     def of(cls, database: Database, study: Study) -> Self | None:
         """
-        Make the process for a study's custom rules and scheduler; None if it has neither.
+        Make the process for a study's code that decides; None if it has none.
 
         Raises:
             NotAllowed, Untrusted: See `trusted_rules`.
         """
-        if not custom_rules(study.rules) and not isinstance(study.scheduler, UserScheduler):
+        has_scheduler = isinstance(study.scheduler, UserScheduler)
+        if not (custom_rules(study.rules) or has_scheduler or study.asks_by_config):
             return None  # before a key file is needed
         imports = trusted_code(study, load_keyring())
         return cls(imports, database.locations.log_root(study) / DIRECTORY)

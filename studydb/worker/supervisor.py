@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
+from studydb.artifacts.restore_cache import cache_fault
 from studydb.db import LONGEST_SILENCE_S, Database, connect
 from studydb.domain.errors import (
     StorageMissing,
@@ -48,7 +49,7 @@ from studydb.worker.host import host_error, is_host_fault
 from studydb.worker.host_resources import HostResources
 from studydb.worker.interruption import Interruption
 from studydb.worker.notices import Notices
-from studydb.worker.rule_code import asking, opened_decider, trusted_code, with_asked_scheduler
+from studydb.worker.rule_code import asking, opened_decider, trusted_code, with_asked_code
 from studydb.worker.slot import Slot, TrialLimit
 from studydb.worker.templates import Templates
 from studydb.worker.worker_options import WorkerOptions
@@ -129,7 +130,7 @@ def _checked(options: WorkerOptions) -> WorkerOptions:
         raise UsageError(f"--reserve-after is {options.reserve_after_s}; give 0 seconds or more.")
     if not options.grace_s >= 0:
         raise UsageError(f"--grace is {options.grace_s}; give 0 seconds or more.")
-    return replace(options, workdir=_workdir(options.workdir))
+    return _with_usable_cache(replace(options, workdir=_workdir(options.workdir)))
 
 
 def _host_for(study: Study, options: WorkerOptions) -> HostResources:
@@ -142,6 +143,15 @@ def _host_for(study: Study, options: WorkerOptions) -> HostResources:
             f"and this worker has no such tag. If this host is meant, start it with {tags}."
         )
     return host
+
+
+def _with_usable_cache(options: WorkerOptions) -> WorkerOptions:
+    """Go on without a cache of remote checkpoints if its folder cannot be used; say so once."""
+    fault = cache_fault() if options.cache_bytes else None
+    if fault is None:
+        return options
+    options.say(fault)
+    return replace(options, cache_bytes=0)
 
 
 def _work(
@@ -186,7 +196,7 @@ def _work(
     decider = stack.enter_context(
         opened_decider(deciding, forkserver, pump, log_root=log_root, is_stopping=is_stopping)
     )
-    study = with_asked_scheduler(study, decider, say=options.say)
+    study = with_asked_code(study, decider, say=options.say)
     checkpoints = Checkpoints(database, study, keyring, retry=retry)
     current = partial(CurrentCode, database, keyring, options, to_import=to_import)
     equipment = Equipment(
@@ -224,7 +234,7 @@ def _fitting(
         study,
         worker_id=worker_id,
         capacity=host.capacity,
-        free_gpus=host.free_gpus,
+        free_cards=host.free_cards,
         reserve_after_s=options.reserve_after_s,
     )
 

@@ -30,6 +30,7 @@ from harness.arrange import LEASE_S, RENEWAL_S, SimulatedWorker, enqueued, new_s
 from harness.asked_scheduler import described
 from harness.control_requests import Arranged, Call
 from harness.custom_scheduler_requests import promoting_by_a_custom_scheduler
+from harness.fitting_requests import BY_CONFIG, leaving_a_draw
 from harness.model_searcher import ModelSearch
 from harness.rung_requests import (
     promoting_the_chosen_trial,
@@ -41,7 +42,7 @@ from studydb.analysis.wide import trial_view
 from studydb.db import Database, connect
 from studydb.db.transaction_block import TransactionBlock
 from studydb.domain.custom_scheduler import work_question
-from studydb.domain.deciding import Undecided
+from studydb.domain.deciding import DecisionFailed, Undecided
 from studydb.domain.life.retention import Keep
 from studydb.domain.scheduling import Idle
 from studydb.lease.upload_collector import collect_uploads
@@ -50,6 +51,7 @@ from studydb.operations.checkpoints import delete_rows
 from studydb.operations.delete import delete, stop_for_deletion
 from studydb.operations.pin import pin, unpin
 from studydb.operations.recover import recover, recover_host
+from studydb.operations.requesting import pause_unrequested
 from studydb.operations.unkept_checkpoints import remove_unkept
 from studydb.operations.uploads import abandoned_uploads, begin_upload, delete_upload
 from studydb.operations.user_work import pause_undecided, record_idle
@@ -98,6 +100,11 @@ def _promoting_from_a_rung_that_closes(database: Database) -> Call:
 def _pausing_because_no_work_was_named(database: Database) -> Call:
     study = new_study(database)
     return lambda over: pause_undecided(over, study, Undecided("it hangs"))
+
+
+def _pausing_because_a_function_did_not_answer(database: Database) -> Call:
+    study = new_study(database, resources=BY_CONFIG)
+    return lambda over: pause_unrequested(over, study, DecisionFailed("it hangs"))
 
 
 def _recording_that_a_scheduler_is_idle(database: Database) -> Call:
@@ -204,6 +211,8 @@ OPERATIONS: dict[str, Arranged] = {
     "delete_rows": _deleting_rows,
     "remove_unkept": _removing_unkept,
     "delete_upload": _deleting_an_upload,
+    "leave_draw": leaving_a_draw,
+    "pause_unrequested": _pausing_because_a_function_did_not_answer,
     "collect_uploads": _collecting_uploads,
     "close": _closing,
     "delete": _deleting,

@@ -1,19 +1,21 @@
 """
 Finds a serial order of transactions that gives the answers and rows of concurrent actions.
 
-Every order is tried on a copy of the model, until one gives the same answers and the same rows.
+`explaining_order` tries every order on a copy of the model, until one gives the same answers and
+the same rows. `SerialOutcomes` does so with a database, where there is no model.
 """
 
 import copy
+import functools
 import itertools
 import json
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
-from harness.actions import StudyAction
 from harness.expected_rows import expected_rows
 from harness.model import Model
 from harness.snapshot import Snapshot
+from harness.study_action import StudyAction
 from studydb.domain.errors import StudydbError
 from studydb.domain.life.states import State
 
@@ -21,6 +23,30 @@ Numbers = frozenset[int]
 
 MOST_LOCKED = 2
 """The search assumes that at most this many trials are locked at each stage of a sweep."""
+
+
+class SerialOutcomes:
+    """
+    The outcomes of a few calls in each serial order; an order is run when it is first needed.
+
+    Args:
+        run: Makes the calls in an order (their positions), and returns their outcome.
+    """
+
+    def __init__(self, n_calls: int, run: Callable[[tuple[int, ...]], Any]) -> None:
+        self._orders = list(itertools.permutations(range(n_calls)))
+        self._run = functools.cache(run)
+
+    def explain(self, outcome: Any, schedule: Sequence[str]) -> tuple[int, ...] | None:
+        """
+        Return a serial order that has this outcome, or None.
+
+        The order in which the calls have sent their last statements is tried first.
+        """
+        last = {line.partition(":")[0]: position for position, line in enumerate(schedule)}
+        likely = tuple(sorted(self._orders[0], key=lambda place: last.get(str(place), -1)))
+        orders = (likely, *self._orders)
+        return next((order for order in orders if self._run(order) == outcome), None)
 
 
 def explaining_order(

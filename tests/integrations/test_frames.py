@@ -32,7 +32,7 @@ TRIAL_COLUMNS = [
     *("study", "number", "state", "reason", "lr", "net/width", "net/act", "param/state"),
     *("value", "best_value", "best_step", "last_step", "attempt", "failures", "losses"),
     *("started_at", "ended_at", "duration_s", "name", "tags"),
-    *("changed", "parent", "invalidated_at"),
+    *("changed", "parent", "invalidated_at", "resources"),
 ]
 
 

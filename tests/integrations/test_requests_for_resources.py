@@ -5,6 +5,8 @@ import itertools
 import pytest
 
 import studydb
+from studydb.domain.errors import TrainableError
+from studydb.domain.resource_function import ResourceFunction
 from studydb.domain.resources import Resources
 
 SPACE = {"lr": studydb.uniform(0.0, 1.0)}
@@ -99,3 +101,152 @@ def test_wrong_requests_of_the_command_line_are_usage_errors(console, study):
         ["set", study.name, "resources=gpus=1", "keep=best=1", "--trial", "0"],
     ):
         assert "Traceback" not in console(*words, code=2).error
+
+
+MODULE = """
+import studydb
+
+class Fixed(studydb.Trainable):
+    default_resources = {"gpus": 2}
+
+class Heir(Fixed):
+    pass
+
+class Sized(studydb.Trainable):
+    @staticmethod
+    def default_resources(config):
+        return {"gpus": 2 if config["lr"] > 0.5 else 1}
+
+class Wrong(studydb.Trainable):
+    default_resources = {"gpus": -1}
+
+def train(config):
+    return config["lr"]
+
+train.default_resources = "licence=1"
+
+def plain(config):
+    return config["lr"]
+"""
+
+
+@pytest.fixture
+def module(tmp_path):
+    """Write a module into a folder; return the folder."""
+
+    def write(text=MODULE, name="sized_code"):
+        (tmp_path / f"{name}.py").write_text(text)
+        return tmp_path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("name", "resources"),
+    [
+        ("Fixed", Resources(gpus=2)),
+        ("Heir", Resources(gpus=2)),
+        ("train", Resources(custom={"licence": 1})),
+        ("Sized", ResourceFunction("sized_code:Sized")),
+        ("plain", None),
+    ],
+)
+def test_code_that_is_named_by_its_path_says_what_it_needs(make, module, name, resources):
+    study = make(f"sized_code:{name}", workdir=module())
+
+    assert study.record.resources == resources
+    assert (study.record.request_code is None) == (not study.record.asks_by_config)
+
+
+def test_the_study_wins_over_the_defaults_of_its_code(make, module):
+    folder = module()
+
+    assert make("sized_code:Fixed", workdir=folder, resources={}).record.resources == Resources()
+    sized = make("sized_code:Fixed", workdir=folder, resources="sized_code:Sized")
+    assert sized.record.resources == ResourceFunction("sized_code:Sized")
+
+
+def test_the_command_line_reads_the_defaults_of_a_path(console, module, monkeypatch):
+    monkeypatch.chdir(module())
+    options = ("--metric", "loss", "--mode", "min", "--num-trials", "2", "--param", "lr=0.1")
+
+    console("create", "fixed", "--trainable", "sized_code:Fixed", *options)
+    console(
+        "create",
+        "sized",
+        "--trainable",
+        "sized_code:plain",
+        *options,
+        "--resources",
+        "sized_code:Sized",
+    )
+
+    assert "gpus=2" in console("show", "fixed").out
+    assert "sized_code:Sized(config)" in console("show", "sized").out
+
+
+def test_a_module_without_defaults_is_not_imported(make, module):
+    study = make("heavy:train", workdir=module("1 / 0\ndef train(config): ...\n", name="heavy"))
+
+    assert study.record.resources is None
+
+
+def test_defaults_that_cannot_be_read_are_refused_with_a_cure(make, module):
+    broken = "1 / 0\ndef train(config): ...\ntrain.default_resources = {}\n"
+
+    with pytest.raises(TrainableError) as refused:
+        make("broken_code:train", workdir=module(broken, name="broken_code"))
+    assert "ZeroDivisionError" in str(refused.value)
+    assert "say what trials need by resources= (--resources), {} for nothing" in str(refused.value)
+    with pytest.raises(TrainableError, match="from 0 to"):
+        make("sized_code:Wrong", workdir=module())
+
+
+def test_a_class_whose_base_cannot_be_imported_here_has_no_defaults(make, module):
+    text = "from missing_package import Base\nclass Train(Base): ...\n"
+
+    study = make("heir_code:Train", workdir=module(text, name="heir_code"))
+
+    assert study.record.resources is None
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("def needs(config):\n    raise ValueError('no')\n", "it raised ValueError: no"),
+        ("def needs(config):\n    return {'gpus': -1}\n", "must be a number from 0"),
+        ("def needs():\n    return {}\n", "it raised TypeError"),
+        ("needs = 3\n", "name a function or class"),
+        ("import missing_package\ndef needs(config): ...\n", "missing_package"),
+    ],
+)
+def test_a_function_is_asked_once_before_the_study_is_made(make, module, text, says):
+    with pytest.raises(TrainableError) as refused:
+        make(resources="needs_code:needs", workdir=module(text, name="needs_code"))
+
+    message = str(refused.value)
+    assert "The resource function needs_code:needs(config) cannot be used: " in message
+    assert says in message
+    assert "Correct it, and try again." in message
+
+
+def test_a_function_that_workers_cannot_import_is_refused(make):
+    with pytest.raises(studydb.UsageError, match="where workers cannot import it"):
+        make(resources=lambda config: {"gpus": config["lr"]})
+
+
+def test_a_default_function_of_code_that_is_sent_by_value_is_refused(make):
+    def local(config):
+        return config["lr"]
+
+    local.default_resources = lambda config: {"gpus": config["lr"]}
+
+    with pytest.raises(studydb.UsageError, match="is sent to them by value"):
+        make(local)
+
+
+def test_a_function_is_not_replaced_by_amounts(make, module):
+    study = make(resources="sized_code:Sized", workdir=module())
+
+    with pytest.raises(studydb.NotAllowed, match="is computed by sized_code:Sized"):
+        study.set(resources={"gpus": 1})

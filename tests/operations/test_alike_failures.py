@@ -9,7 +9,7 @@ from studydb.domain.failures import Failure
 from studydb.domain.life.alike_failures import MAX_ALIKE, fingerprint
 from studydb.domain.life.states import Reason, State, Status
 from studydb.operations import control
-from studydb.operations.failing import last_error
+from studydb.operations.failing import describe_failure, last_error
 from studydb.operations.recover import recover
 from studydb.operations.study_progress import read_progress
 
@@ -93,6 +93,16 @@ def test_study_does_not_pause_itself_if_its_failing_trials_have_reported(databas
     fail(worker, n=2 * MAX_ALIKE, values=(0.5,))
 
     assert read_progress(database, study).status is Status.RUNNING
+
+
+def test_explanation_of_the_pause_says_how_a_study_is_created_without_the_guard(
+    database, study, worker
+):
+    fail(worker, n=MAX_ALIKE)
+
+    text = describe_failure(database, study, read_progress(database, study))
+
+    assert "--no-guard or guard=False at a study's creation prevents such a pause" in text
 
 
 def test_failures_of_one_trial_count_once(database):

@@ -24,14 +24,16 @@ from harness.duplicate_requests import claiming
 from studydb import store
 from studydb.db import connect
 from studydb.db.transaction_block import TransactionBlock
+from studydb.domain.errors import UnknownStudy
 from studydb.domain.life.states import Reason
 from studydb.domain.records import QueuePosition
 from studydb.domain.space.search_space import Space, uniform
 from studydb.lease.acquire import Acquirer
 from studydb.operations.annotate import tag
 from studydb.operations.ask import ask
-from studydb.operations.claim import claim
+from studydb.operations.claim import claim, find_earlier_send
 from studydb.operations.control import extend
+from studydb.operations.delete import delete
 from studydb.operations.enqueue import enqueue
 from studydb.store import attempts, counters, proposals, studies
 
@@ -113,6 +115,27 @@ def test_duplicate_claim_finds_the_trial_of_an_ask_that_is_committing(
 
     assert waited
     assert first == second is not None
+
+
+def test_duplicate_claim_during_the_deletion_of_its_study_says_that_the_study_was_deleted(
+    connections,
+):
+    slow, fresh = connections
+    study = new_study(slow)
+    enqueued(slow, study)
+    worker = SimulatedWorker(slow, study)
+    claimant = worker.claimant()
+    run = worker.claim(claimant.token)
+
+    with held_at(store.claims, "leased") as (there, go), ThreadPoolExecutor(1) as pool:
+        again = pool.submit(find_earlier_send, slow, study, claimant)
+        assert there.wait(PATIENCE_S)
+        run.finish()
+        delete(fresh, study)
+        go.set()
+
+        with pytest.raises(UnknownStudy, match="The study was deleted meanwhile"):
+            again.result(PATIENCE_S)
 
 
 @pytest.mark.parametrize("guard", ["await_claims", "lock"])

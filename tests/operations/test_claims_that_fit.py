@@ -6,86 +6,26 @@ from contextlib import closing
 import pytest
 from harness import arrange
 from harness.arrange import new_request, new_study
+from harness.nodes import Clock, Node
 
 from studydb.db import connect
-from studydb.domain.errors import InvalidSpec, NotAllowed, StorageTransient
-from studydb.domain.life.states import Reason
-from studydb.domain.records import Batch
-from studydb.domain.resources import OF_STUDY, Capacity, Resources, read_capacity, read_resources
+from studydb.domain.errors import HostError, InvalidSpec, NotAllowed, StorageTransient
+from studydb.domain.resources import (
+    OF_STUDY,
+    Capacity,
+    Ledger,
+    Resources,
+    read_capacity,
+    read_resources,
+)
 from studydb.lease import fitting
-from studydb.lease.acquire import Acquirer
-from studydb.lease.fitting import Fitting
 from studydb.lease.watch import Watch
 from studydb.operations.enqueue import enqueue
-from studydb.operations.finish import finish
-from studydb.operations.register import register
 from studydb.operations.reservations import read_classes, reserve
 from studydb.operations.set_resources import set_resources
-from studydb.processes import this_process
 from studydb.store import resource_classes, studies, trials
 
 BIG, SMALL = read_resources("big", "gpus=2"), read_resources("small", "gpus=1")
-
-
-class Clock:
-    """A clock that a test sets forward."""
-
-    def __init__(self):
-        self.now_s = 1000.0
-
-    def __call__(self):
-        return self.now_s
-
-
-class Node:
-    """A worker that offers a capacity; `start` claims a trial and holds what it asks for."""
-
-    def __init__(self, database, study, capacity, clock=None, reserve_after_s=60.0):
-        self.database, self.study, self.clock = database, study, clock or Clock()
-        self.id = register(
-            database,
-            study,
-            uuid=arrange.token(),
-            process=this_process(),
-            slots=8,
-            lease_s=arrange.LEASE_S,
-            version="0",
-            capacity=capacity,
-        )
-        self.fitting = Fitting(
-            database,
-            study,
-            worker_id=self.id,
-            capacity=capacity,
-            reserve_after_s=reserve_after_s,
-            clock_s=self.clock,
-        )
-        self.acquirer = self._new_acquirer()
-
-    def _new_acquirer(self):
-        return Acquirer(
-            self.database,
-            self.study,
-            worker_id=self.id,
-            lease_s=arrange.LEASE_S,
-            fitting=self.fitting,
-            clock_s=self.clock,
-        )
-
-    def start(self):
-        self.clock.now_s += 0.1  # the queues are read again
-        self.acquirer = self._new_acquirer()
-        return self.acquirer.acquire()
-
-    def number(self):
-        claim = self.start()
-        return None if claim is None else claim.lease.number
-
-    def end(self, claim):
-        finish(
-            self.database, self.study, lease=claim.lease, outcome=Reason.COMPLETED, batch=Batch(1)
-        )
-        self.fitting.release(claim)
 
 
 @pytest.fixture
@@ -251,6 +191,20 @@ def test_a_passed_trial_reserves_the_worker(database, study):
     assert node.number() == 1
 
 
+def test_a_worker_starts_the_trial_that_it_is_reserved_for_after_it_asks_for_less(database, study):
+    put(database, study, "gpus=1", "gpus=2", "gpus=1", "gpus=1")
+    node = Node(database, study, read_capacity(gpus=2), reserve_after_s=60.0)
+    node.start()
+    held = node.start()
+    node.clock.now_s += 61
+    node.end(held)
+    assert node.number() is None  # reserved for trial 1
+
+    set_resources(database, study, SMALL, [1], new_request())
+
+    assert node.number() == 1
+
+
 def test_one_worker_is_reserved_for_a_trial(database, study):
     put(database, study, *["gpus=1"] * 4, "gpus=2", *["gpus=1"] * 9)
     clock = Clock()
@@ -360,6 +314,21 @@ def test_what_fits_now_is_seen_though_the_study_has_not_changed(database):
         assert not watch.read(fits=[]).can_claim
 
     assert watch.read(fits=[OF_STUDY]).can_claim
+
+
+def test_a_trial_is_given_back_if_the_locks_of_gpus_cannot_be_read(database, study):
+    put(database, study, "gpus=1")
+    node = Node(database, study, read_capacity(gpus=1))
+    claim = node.start()
+    node.fitting.release(claim)
+
+    def refuse():
+        raise HostError("This host cannot open the lock file.")
+
+    node.fitting.ledger = Ledger(read_capacity(gpus=1), free_cards=refuse)
+
+    assert not node.fitting.hold(claim)
+    assert node.fitting.is_refused(claim)
 
 
 def test_slots_of_one_worker_search_in_turn(database, study):

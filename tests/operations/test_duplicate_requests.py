@@ -7,7 +7,7 @@ from harness.duplicate_requests import FINISHES, OPERATIONS
 WITHOUT_LOCK = (
     *("leave", "pause_the_study", "resume_the_study", "rename", "drain"),
     *("sum_up", "claim_or_ask", "ask_past_a_duplicate", "promote", "give_up", "store_by_index"),
-    *("ask_for_the_first_trial", "claim_in_an_old_study", "claim_what_fits"),
+    *("ask_for_the_first_trial", "claim_in_an_old_study", "claim_what_fits", "ask_by_config"),
     "promote_in_the_end_game",
 )
 """Operations that hold no lock at their first COMMIT, so that a second send does not wait."""

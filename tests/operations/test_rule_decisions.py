@@ -221,6 +221,7 @@ def test_study_without_work_that_a_rule_has_paused_has_failed(database):
     assert (progress.is_done, progress.has_failed) == (True, True)
     text = describe_failure(database, worker.study, progress)
     assert "has paused itself: on trial 0 at step 2, the stop rule my_rules:TooSlow" in text
+    assert "--no-guard" not in text
 
 
 def test_failure_at_a_result_that_was_not_stored_is_no_failure(database):

@@ -26,12 +26,14 @@ COLUMNS = {
     "v_study": "study status metric mode num_trials max_concurrent pending running paused "
     "terminated error created_at",
     "v_trial": "study number state reason params value best_value best_step last_step attempt "
-    "failures losses started_at ended_at duration_s name tags changed parent invalidated_at",
+    "failures losses started_at ended_at duration_s name tags changed parent invalidated_at "
+    "resources",
     "v_result": "study number step value metrics attempt reported_at",
     "v_attempt": "study number attempt reason start_step host pid worker started_at ended_at "
     "duration_s error_type error_message start start_s",
     "v_checkpoint": "study number attempt step kind url size_bytes digest created_at",
-    "v_worker": "worker study host pid slots running request version started_at seen_at ended_at",
+    "v_worker": "worker study host pid slots running request version started_at seen_at ended_at "
+    "resources uses tags reserved_for",
 }
 
 

@@ -1,12 +1,15 @@
 """How tables share rows among groups, omit columns that do not fit, and name columns."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from studydb.analysis.expanding import expanded_names
-from studydb.cli.printing import _left_out
+from studydb.cli.printing import _left_out, print_table
 from studydb.cli.query import _distinct
+from studydb.cli.workers import COLUMNS, SPARE_COLUMNS
 from studydb.operations.overview import share
 
 
@@ -38,6 +41,26 @@ def test_narrow_terminal_omits_as_few_optional_columns_as_possible_in_the_given_
     assert _left_out(widths, ["value", "number"], line_width=42) == []
     assert _left_out(widths, ["value", "number"], line_width=40) == ["value"]
     assert _left_out(widths, ["value", "number"], line_width=5) == ["value", "number"]
+
+
+def test_table_is_as_wide_as_its_terminal_and_cuts_no_cell(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    uses = "cpus=1, gpus=1 of cpus=8, gpus=2; reserved for trial 12"
+    long = {
+        "study": "digits-of-every-kind",
+        "host": "gpu-node-17.cluster.example.org",
+        "uses": uses,
+    }
+    row = {name: long.get(name, "1234abcd") for name in COLUMNS}
+
+    print_table(COLUMNS, [tuple(row.values())], spare=SPARE_COLUMNS)
+
+    table, _, _ = capsys.readouterr().out.partition("(without ")
+    assert max(map(len, re.sub(r"\x1b\[\d*m", "", table).splitlines())) <= 80
+    shown = "".join(text for name, text in row.items() if name not in SPARE_COLUMNS)
+    body = table.partition("─\n")[2]
+    assert sorted("".join(body.split())) == sorted("".join(shown.split()))
 
 
 def test_columns_of_the_same_name_are_numbered():

@@ -17,10 +17,20 @@ def commands():
     return [line for line in words if line[0] != "worker"]
 
 
+def module(name):
+    """The module on the page that begins with a comment that names it."""
+    text = (DOCS / "resources.md").read_text()
+    (found,) = re.findall(
+        rf"^```py\n(# {re.escape(name)}\n.*?)^```", text, re.MULTILINE | re.DOTALL
+    )
+    return found
+
+
 def test_examples_of_the_page_about_resources_run(sqlite_stage, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STUDYDB_STORAGE", sqlite_stage.storage)
     (tmp_path / "train.py").write_text("def main(config):\n    return 0.5\n")
+    (tmp_path / "sizes.py").write_text(module("sizes.py"))
 
     study = names_defined_in("resources.md")["study"]
 
@@ -33,4 +43,5 @@ def test_examples_of_the_page_about_resources_run(sqlite_stage, monkeypatch, tmp
     for words in others:
         sqlite_stage.command(*words)
     assert "No live worker fits trial 0" in sqlite_stage.command("status", "big")
+    assert "sizes:needs(config)" in sqlite_stage.command("show", "deep")
     study.close()

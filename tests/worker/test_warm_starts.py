@@ -5,18 +5,19 @@ import signal
 import textwrap
 import threading
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fleet.workers import eventually
+from harness.warm_server import WarmServer
 
 from studydb.child.messages import End, Ended, Reported
 from studydb.domain.records import Trainable, TrainableKind
 from studydb.processes import start_of
 from studydb.worker import templates
 from studydb.worker.fork_server_client import ForkServer
-from studydb.worker.templates import Templates
 
 PLAIN = """
     import os, random
@@ -31,43 +32,22 @@ PLAIN = """
         }
 """
 
+LATE_NUMPY = """
+    import random, sys
+    DRAWN, STATE = random.random(), []
+
+    def train(config):
+        had_numpy = "numpy" in sys.modules
+        import numpy
+        drawn = {"drawn": DRAWN, "random": random.random(), "numpy": numpy.random.rand()}
+        return {"loss": 1.0, "had_numpy": had_numpy, **drawn}
+"""
+
 
 @pytest.fixture
 def storage_url(sqlite_url):
     """The tests run on SQLite alone, because what they check does not depend on the database."""
     return sqlite_url
-
-
-class Warm:
-    """Stands in for a fork server: spawns attempts from templates, and records how each started."""
-
-    def __init__(self, fork_server, pump, folder):
-        self.printed = []
-        self.started = []
-        self.is_stopping = False
-        self.templates = Templates(
-            fork_server,
-            pump,
-            directory=folder / "templates",
-            enabled=True,
-            say=self.printed.append,
-            is_stopping=lambda: self.is_stopping,
-        )
-
-    def spawn(self, job, **descriptors):
-        self.started.append(self.templates.spawn(job, **descriptors))
-        return self.started[-1].child
-
-    @property
-    def starts(self):
-        return [started.start for started in self.started]
-
-
-@pytest.fixture
-def warm(fork_server, pump, tmp_path):
-    warm = Warm(fork_server, pump, tmp_path)
-    yield warm
-    warm.templates.close()
 
 
 @pytest.fixture
@@ -158,8 +138,11 @@ def test_attempt_does_not_see_changes_that_another_attempt_made_to_the_module(st
     assert seen == [1, 1, 1]
 
 
-def test_random_numbers_of_warm_and_fresh_starts_are_equal(start, warm, module, fork_server):
-    trainable, study = module(PLAIN), "8f0e6d5c-0000-4000-8000-000000000000"
+@pytest.mark.parametrize("source", [PLAIN, LATE_NUMPY], ids=["at the import", "in the trial"])
+def test_random_numbers_of_warm_and_fresh_starts_are_equal(
+    start, warm, module, fork_server, source
+):
+    trainable, study = module(source), "8f0e6d5c-0000-4000-8000-000000000000"
     drawn = [
         {
             name: metrics_of(start(trainable, server=server, seed=seed, study_uuid=study))[name]
@@ -173,6 +156,20 @@ def test_random_numbers_of_warm_and_fresh_starts_are_equal(start, warm, module, 
     assert drawn[2] == drawn[3]
     assert drawn[0]["random"] != drawn[2]["random"]
     assert drawn[0]["numpy"] != drawn[2]["numpy"]
+
+
+def test_numpy_that_a_trial_imports_itself_gets_the_trials_seed(start, pump, module, tmp_path):
+    trainable = module(LATE_NUMPY)
+    with closing(ForkServer()) as server:
+        server.start()
+        warm = Warm(server, pump, tmp_path)
+        drawn = [metrics_of(start(trainable, server=warm, seed=seed)) for seed in (1, 1, 2)]
+        warm.templates.close()
+
+    assert warm.starts == ["warm"] * 3
+    assert [each["had_numpy"] for each in drawn] == [False] * 3
+    first, again, other = (each["numpy"] for each in drawn)
+    assert first == again != other
 
 
 def test_warm_attempt_shares_no_process_group_output_or_descriptor(start, warm, module):
@@ -509,7 +506,7 @@ def test_templates_that_die_repeatedly_make_all_starts_fresh(start, warm, module
 def test_template_and_attempts_end_if_their_fork_server_is_killed(start, pump, module, tmp_path):
     server = ForkServer()
     server.start()
-    warm = Warm(server, pump, tmp_path)
+    warm = WarmServer(server, pump, tmp_path)
     trainable = module(
         """
         import os, time, subprocess

@@ -55,7 +55,7 @@ def expect_no_connection(of_child, of_fork_server):
 
 def expect_no_database_code(modules):
     packages = {name.partition(".")[0] for name in modules}
-    assert {"studydb", "numpy", "obedient"} <= packages
+    assert {"studydb", "obedient"} <= packages
     assert not packages & {"sqlalchemy", "psycopg", "psycopg_binary", "sqlite3", "alembic"}
     assert not [name for name in modules if re.match(r"studydb\.(db|store|operations)", name)]
 

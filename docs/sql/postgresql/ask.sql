@@ -1,5 +1,5 @@
 -- studydb/operations/ask.py ask: Make a trial from the searcher's next draw, and start its
---   first attempt. Imported by studydb/lease/acquire.py.
+--   first attempt. Imported by studydb/lease/acquire.py, studydb/operations/leave_draw.py.
 
 -- studydb/store/proposals.py ask: Make a trial of the next draw's proposal, and its first
 --   attempt.
@@ -36,16 +36,16 @@ main AS (
     SELECT :uuid, :study_id, (SELECT drawn.number FROM drawn), proposal.params,
         proposal.params_hash, proposal.config, proposal.is_unique, proposal.space_version,
         proposal.origin, :parent_id, proposal.draw, :counted, :priority, proposal.bracket, true,
-        '', 0, 0, 0, 0, 0, coalesce(CAST(:now AS timestamptz), clock_timestamp()), :to_worker,
-        :to_token, :to_lease_s, (coalesce(CAST(:now AS timestamptz), clock_timestamp()) +
-        make_interval(secs => :to_lease_s)), NULL, 'RUNNING', 1, coalesce(CAST(:now AS
-        timestamptz), clock_timestamp())
+        proposal.resource_class, 0, 0, 0, 0, 0, coalesce(CAST(:now AS timestamptz),
+        clock_timestamp()), :to_worker, :to_token, :to_lease_s, (coalesce(CAST(:now AS
+        timestamptz), clock_timestamp()) + make_interval(secs => :to_lease_s)), NULL, 'RUNNING',
+        1, coalesce(CAST(:now AS timestamptz), clock_timestamp())
     FROM proposal
     WHERE proposal.study_id = :study
         AND proposal.draw = (SELECT drawn.draw FROM drawn)
     RETURNING trial.id, trial.uuid, trial.number, trial.priority, trial.bracket, trial.attempt,
         trial.name, trial.params, trial.config, trial.draw, trial.checkpoint_id,
-        trial.time_total_s, trial.has_tags
+        trial.time_total_s, trial.has_tags, trial.resource_class
 ),
 begun AS (
     INSERT INTO attempt (trial_id, attempt, study_id, token, worker_id, config, restored_id,

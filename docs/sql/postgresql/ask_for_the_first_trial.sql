@@ -1,5 +1,5 @@
 -- studydb/operations/ask.py ask: Make a trial from the searcher's next draw, and start its
---   first attempt. Imported by studydb/lease/acquire.py.
+--   first attempt. Imported by studydb/lease/acquire.py, studydb/operations/leave_draw.py.
 
 -- studydb/store/proposals.py ask: Make a trial of the next draw's proposal, and its first
 --   attempt.
@@ -36,16 +36,16 @@ main AS (
     SELECT :uuid, :study_id, (SELECT drawn.number FROM drawn), proposal.params,
         proposal.params_hash, proposal.config, proposal.is_unique, proposal.space_version,
         proposal.origin, :parent_id, proposal.draw, :counted, :priority, proposal.bracket, true,
-        '', 0, 0, 0, 0, 0, coalesce(CAST(:now AS timestamptz), clock_timestamp()), :to_worker,
-        :to_token, :to_lease_s, (coalesce(CAST(:now AS timestamptz), clock_timestamp()) +
-        make_interval(secs => :to_lease_s)), NULL, 'RUNNING', 1, coalesce(CAST(:now AS
-        timestamptz), clock_timestamp())
+        proposal.resource_class, 0, 0, 0, 0, 0, coalesce(CAST(:now AS timestamptz),
+        clock_timestamp()), :to_worker, :to_token, :to_lease_s, (coalesce(CAST(:now AS
+        timestamptz), clock_timestamp()) + make_interval(secs => :to_lease_s)), NULL, 'RUNNING',
+        1, coalesce(CAST(:now AS timestamptz), clock_timestamp())
     FROM proposal
     WHERE proposal.study_id = :study
         AND proposal.draw = (SELECT drawn.draw FROM drawn)
     RETURNING trial.id, trial.uuid, trial.number, trial.priority, trial.bracket, trial.attempt,
         trial.name, trial.params, trial.config, trial.draw, trial.checkpoint_id,
-        trial.time_total_s, trial.has_tags
+        trial.time_total_s, trial.has_tags, trial.resource_class
 ),
 begun AS (
     INSERT INTO attempt (trial_id, attempt, study_id, token, worker_id, config, restored_id,
@@ -107,12 +107,12 @@ WHERE set_config('synchronous_commit', 'off', true) = 'off';
 BEGIN;
 
 -- studydb/store/proposals.py next_of: Read the next draw without a lock.
-SELECT study.next_draw, coalesce((
-    SELECT true
+SELECT study.next_draw, (
+    SELECT proposal.resource_class
     FROM proposal
     WHERE proposal.study_id = study.id
         AND proposal.draw = study.next_draw
-), false) AS is_proposed
+) AS resource_class
 FROM study
 WHERE study.id = :study
     AND study.status = 'RUNNING'
@@ -124,7 +124,7 @@ WHERE study.id = :study
 --     Index Cond: (id = $1)
 --     Filter: (((num_trials IS NULL) OR (n_counted < num_trials)) AND ((num_draws IS NULL) OR (next_draw < num_draws)) AND ((max_concurrent IS NULL) OR (n_running < max_concurrent)) AND (status = ($2)::text))
 --     SubPlan 1
---       ->  Index Only Scan using proposal_pkey on proposal
+--       ->  Index Scan using proposal_pkey on proposal
 --             Index Cond: ((study_id = study.id) AND (draw = study.next_draw))
 
 -- studydb/store/proposer.py outlook: Read the first draw without a proposal; exact if this
@@ -164,10 +164,10 @@ FOR KEY SHARE;
 
 -- studydb/store/proposals.py store
 INSERT INTO proposal (study_id, draw, params, params_hash, config, origin, space_version,
-    bracket, is_unique, proposed_at)
+    bracket, is_unique, resource_class, proposed_at)
 SELECT :study_id, rows.*, coalesce(:now, clock_timestamp())
 FROM unnest(:draw, :params, :params_hash, :config, :origin, :space_version, :bracket,
-    :is_unique) AS rows ON CONFLICT DO NOTHING;
+    :is_unique, :resource_class) AS rows ON CONFLICT DO NOTHING;
 -- Plan:
 --   Insert on proposal
 --     Conflict Resolution: NOTHING
@@ -252,16 +252,16 @@ main AS (
     SELECT :uuid, :study_id, (SELECT drawn.number FROM drawn), proposal.params,
         proposal.params_hash, proposal.config, proposal.is_unique, proposal.space_version,
         proposal.origin, :parent_id, proposal.draw, :counted, :priority, proposal.bracket, true,
-        '', 0, 0, 0, 0, 0, coalesce(CAST(:now AS timestamptz), clock_timestamp()), :to_worker,
-        :to_token, :to_lease_s, (coalesce(CAST(:now AS timestamptz), clock_timestamp()) +
-        make_interval(secs => :to_lease_s)), NULL, 'RUNNING', 1, coalesce(CAST(:now AS
-        timestamptz), clock_timestamp())
+        proposal.resource_class, 0, 0, 0, 0, 0, coalesce(CAST(:now AS timestamptz),
+        clock_timestamp()), :to_worker, :to_token, :to_lease_s, (coalesce(CAST(:now AS
+        timestamptz), clock_timestamp()) + make_interval(secs => :to_lease_s)), NULL, 'RUNNING',
+        1, coalesce(CAST(:now AS timestamptz), clock_timestamp())
     FROM proposal
     WHERE proposal.study_id = :study
         AND proposal.draw = (SELECT drawn.draw FROM drawn)
     RETURNING trial.id, trial.uuid, trial.number, trial.priority, trial.bracket, trial.attempt,
         trial.name, trial.params, trial.config, trial.draw, trial.checkpoint_id,
-        trial.time_total_s, trial.has_tags
+        trial.time_total_s, trial.has_tags, trial.resource_class
 ),
 begun AS (
     INSERT INTO attempt (trial_id, attempt, study_id, token, worker_id, config, restored_id,

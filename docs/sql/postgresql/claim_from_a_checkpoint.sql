@@ -34,7 +34,7 @@ main AS (
         AND (SELECT runnable.has_config FROM runnable)
     RETURNING trial.id, trial.uuid, trial.number, trial.priority, trial.bracket, trial.attempt,
         trial.name, trial.params, trial.config, trial.draw, trial.checkpoint_id,
-        trial.time_total_s, trial.has_tags
+        trial.time_total_s, trial.has_tags, trial.resource_class
 ),
 begun AS (
     INSERT INTO attempt (trial_id, attempt, study_id, token, worker_id, config, restored_id,

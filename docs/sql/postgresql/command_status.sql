@@ -409,7 +409,8 @@ WHERE anon_1.kind = 'promoted';
 --   lease in seconds and its process.
 SELECT v_worker.worker, v_worker.study, v_worker.host, v_worker.pid, v_worker.slots,
     v_worker.running, v_worker.request, v_worker.version, v_worker.started_at, v_worker.seen_at,
-    v_worker.ended_at, worker.lease_s, worker.boot_id, worker.pid_namespace, worker.started
+    v_worker.ended_at, v_worker.resources, v_worker.uses, v_worker.tags, v_worker.reserved_for,
+    worker.lease_s, worker.boot_id, worker.pid_namespace, worker.started
 FROM v_worker
 JOIN worker ON worker.uuid = v_worker.worker
 WHERE worker.study_id = :study
@@ -427,6 +428,21 @@ LIMIT :limit;
 --                   ->  Index Scan using trial_running on trial t
 --                         Index Cond: (study_id = w.study_id)
 --                         Filter: (worker_id = w.id)
+--           SubPlan 2
+--             ->  Aggregate
+--                   ->  GroupAggregate
+--                         Group Key: e.key
+--                         ->  Sort
+--                               Sort Key: e.key
+--                               ->  Nested Loop
+--                                     ->  Nested Loop
+--                                           Join Filter: (c.name = CASE WHEN (((t_1.resources ->> 'attempt'::text))::integer = t_1.attempt) THEN (t_1.resources ->> 'class'::text) ELSE t_1.resource_class END)
+--                                           ->  Index Scan using trial_running on trial t_1
+--                                                 Index Cond: (study_id = w.study_id)
+--                                                 Filter: (worker_id = w.id)
+--                                           ->  Index Scan using resource_class_pkey on resource_class c
+--                                                 Index Cond: (study_id = w.study_id)
+--                                     ->  Function Scan on jsonb_each_text e
 
 -- studydb/db/transaction.py Txn.now: The database's time, read once; statements use
 --   `db.dialect.now()` instead.
@@ -504,23 +520,25 @@ LIMIT 1;
 --           ->  Index Scan using trial_pkey on trial
 --                 Index Cond: (id = anon_1.trial_id)
 
--- studydb/store/checkpoint_listing.py sizes: Sum up the kept checkpoints of trials, by host.
-SELECT worker.host, count(*) AS n, CAST(sum(checkpoint.size_bytes) AS BIGINT) AS size_bytes
+-- studydb/store/checkpoint_listing.py sizes: Sum up the kept checkpoints of trials, by host,
+--   and those that people have uploaded.
+SELECT worker.host, checkpoint.attempt = 0 AS is_uploaded, count(*) AS n,
+    CAST(sum(checkpoint.size_bytes) AS BIGINT) AS size_bytes
 FROM checkpoint
 LEFT OUTER JOIN attempt ON attempt.trial_id = checkpoint.trial_id
     AND attempt.attempt = checkpoint.attempt
 LEFT OUTER JOIN worker ON worker.id = attempt.worker_id
 WHERE checkpoint.trial_id = ANY(:trials)
     AND checkpoint.removed_at IS NULL
-GROUP BY worker.host
+GROUP BY worker.host, checkpoint.attempt = 0
 ORDER BY size_bytes DESC, worker.host;
 -- Plan:
 --   Sort
 --     Sort Key: ((sum(checkpoint.size_bytes))::bigint) DESC, worker.host
 --     ->  GroupAggregate
---           Group Key: worker.host
+--           Group Key: worker.host, ((checkpoint.attempt = 0))
 --           ->  Sort
---                 Sort Key: worker.host
+--                 Sort Key: worker.host, ((checkpoint.attempt = 0))
 --                 ->  Nested Loop Left Join
 --                       ->  Nested Loop Left Join
 --                             ->  Index Scan using ix_checkpoint_trial_id on checkpoint

@@ -118,7 +118,8 @@ LIMIT 4;
 SELECT v_trial.study, v_trial.number, v_trial.state, v_trial.reason, v_trial.params,
     v_trial.value, v_trial.best_value, v_trial.best_step, v_trial.last_step, v_trial.attempt,
     v_trial.failures, v_trial.losses, v_trial.started_at, v_trial.ended_at, v_trial.duration_s,
-    v_trial.name, v_trial.tags, v_trial.changed, v_trial.parent, v_trial.invalidated_at
+    v_trial.name, v_trial.tags, v_trial.changed, v_trial.parent, v_trial.invalidated_at,
+    v_trial.resources
 FROM v_trial
 WHERE v_trial.study = :study_name
     AND v_trial.number = ANY(:numbers)
@@ -142,5 +143,8 @@ ORDER BY v_trial.number;
 --           SubPlan 3
 --             ->  Index Scan using trial_pkey on trial p
 --                   Index Cond: (id = t.parent_id)
+--           SubPlan 4
+--             ->  Index Scan using resource_class_pkey on resource_class c
+--                   Index Cond: ((study_id = t.study_id) AND (name = t.resource_class))
 
 COMMIT;

@@ -10,9 +10,8 @@ SELECT trial.token, trial.request, trial.invalidated_at, trial.verdict, trial.ve
     FROM study
     WHERE study.id = trial.study_id
 )) AS request_now, (
-    SELECT CASE WHEN (study.paused_by = 'guard') THEN 'RUNNING' WHEN (study.paused_by = 'rule')
-        THEN 'RUNNING' WHEN (study.paused_by = 'scheduler') THEN 'RUNNING' WHEN (study.paused_by
-        = 'limit') THEN 'SPENT' ELSE study.status END
+    SELECT CASE WHEN (study.paused_by IN ('guard', 'rule', 'scheduler', 'requests')) THEN
+        'RUNNING' WHEN (study.paused_by = 'limit') THEN 'SPENT' ELSE study.status END
     FROM study
     WHERE study.id = trial.study_id
 ) AS status, (SELECT worker.request FROM worker WHERE worker.id = :worker) AS worker_request
@@ -21,11 +20,11 @@ WHERE trial.id = ANY(:ids)
     AND trial.token = ANY(:tokens);
 -- Plan:
 --   Index Scan using trial_pkey on trial
---     Index Cond: (id = ANY ($6))
---     Filter: (token = ANY ($7))
+--     Index Cond: (id = ANY ($4))
+--     Filter: (token = ANY ($5))
 --     InitPlan 3
 --       ->  Index Scan using worker_pkey on worker
---             Index Cond: (id = $5)
+--             Index Cond: (id = $3)
 --     SubPlan 1
 --       ->  Index Scan using study_pkey on study
 --             Index Cond: (id = trial.study_id)

@@ -25,9 +25,8 @@ RETURNING trial.token, trial.request, trial.invalidated_at, trial.verdict, trial
     FROM study
     WHERE study.id = trial.study_id
 )) AS request_now, (
-    SELECT CASE WHEN (study.paused_by = 'guard') THEN 'RUNNING' WHEN (study.paused_by = 'rule')
-        THEN 'RUNNING' WHEN (study.paused_by = 'scheduler') THEN 'RUNNING' WHEN (study.paused_by
-        = 'limit') THEN 'SPENT' ELSE study.status END
+    SELECT CASE WHEN (study.paused_by IN ('guard', 'rule', 'scheduler', 'requests')) THEN
+        'RUNNING' WHEN (study.paused_by = 'limit') THEN 'SPENT' ELSE study.status END
     FROM study
     WHERE study.id = trial.study_id
 ) AS status;

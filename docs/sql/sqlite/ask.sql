@@ -1,5 +1,5 @@
 -- studydb/operations/ask.py ask: Make a trial from the searcher's next draw, and start its
---   first attempt. Imported by studydb/lease/acquire.py.
+--   first attempt. Imported by studydb/lease/acquire.py, studydb/operations/leave_draw.py.
 
 BEGIN;
 
@@ -31,14 +31,14 @@ INSERT INTO trial (uuid, study_id, number, params, params_hash, config, is_uniqu
     lease_s, lease_expires_at, suspect_at, state, attempt, started_at)
 SELECT :uuid, :study_id, :drawn_number, proposal.params, proposal.params_hash, proposal.config,
     proposal.is_unique, proposal.space_version, proposal.origin, :parent_id, proposal.draw,
-    :counted, :priority, proposal.bracket, 1, '', 0, 0, 0, 0, 0, :now, :to_worker, :to_token,
-    :to_lease_s, strftime('%Y-%m-%d %H:%M:%f', :now, (:to_lease_s) || ' seconds'), NULL,
-    'RUNNING', 1, :now
+    :counted, :priority, proposal.bracket, 1, proposal.resource_class, 0, 0, 0, 0, 0, :now,
+    :to_worker, :to_token, :to_lease_s, strftime('%Y-%m-%d %H:%M:%f', :now, (:to_lease_s) ||
+    ' seconds'), NULL, 'RUNNING', 1, :now
 FROM proposal
 WHERE proposal.study_id = :study
     AND proposal.draw = :drawn_draw
 RETURNING id, uuid, number, priority, bracket, attempt, name, params, config, draw,
-    checkpoint_id, time_total_s, has_tags;
+    checkpoint_id, time_total_s, has_tags, resource_class;
 
 -- studydb/store/proposals.py ask
 INSERT INTO attempt (trial_id, attempt, study_id, token, worker_id, config, restored_id,

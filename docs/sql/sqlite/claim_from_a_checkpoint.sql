@@ -32,7 +32,7 @@ WHERE trial.id = :runnable_id
     AND trial.state = 'PENDING'
     AND :runnable_has_config = 1
 RETURNING id, uuid, number, priority, bracket, attempt, name, params, config, draw,
-    checkpoint_id, time_total_s, has_tags;
+    checkpoint_id, time_total_s, has_tags, resource_class;
 
 -- studydb/store/single_statement.py claim
 INSERT INTO attempt (trial_id, attempt, study_id, token, worker_id, config, restored_id,

@@ -85,7 +85,8 @@ OFFSET 0;
 SELECT v_trial.study, v_trial.number, v_trial.state, v_trial.reason, v_trial.params,
     v_trial.value, v_trial.best_value, v_trial.best_step, v_trial.last_step, v_trial.attempt,
     v_trial.failures, v_trial.losses, v_trial.started_at, v_trial.ended_at, v_trial.duration_s,
-    v_trial.name, v_trial.tags, v_trial.changed, v_trial.parent, v_trial.invalidated_at
+    v_trial.name, v_trial.tags, v_trial.changed, v_trial.parent, v_trial.invalidated_at,
+    v_trial.resources
 FROM v_trial
 WHERE v_trial.study = :study_name
     AND v_trial.number IN (SELECT value FROM json_each(:numbers))

@@ -20,9 +20,8 @@ WHERE trial.id IN (SELECT mine.id FROM mine)
 RETURNING token, request, invalidated_at, verdict, verdict_reason, verdict_by,
     coalesce(request_now, (SELECT study.stopped_at_once FROM study WHERE id = study_id)) AS
     request_now, (
-    SELECT CASE WHEN (study.paused_by = 'guard') THEN 'RUNNING' WHEN (study.paused_by = 'rule')
-        THEN 'RUNNING' WHEN (study.paused_by = 'scheduler') THEN 'RUNNING' WHEN (study.paused_by
-        = 'limit') THEN 'SPENT' ELSE study.status END
+    SELECT CASE WHEN (study.paused_by IN ('guard', 'rule', 'scheduler', 'requests')) THEN
+        'RUNNING' WHEN (study.paused_by = 'limit') THEN 'SPENT' ELSE study.status END
     FROM study
     WHERE id = study_id
 ) AS status;

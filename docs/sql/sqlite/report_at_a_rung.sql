@@ -51,9 +51,8 @@ SELECT trial.n_results, trial.last_step, trial.last_value, trial.best_value, tri
     trial.invalidated_at, trial.verdict, trial.verdict_reason, trial.verdict_by,
     trial.checkpoint_id, trial.checkpoint_step, trial.source_checkpoint_id, trial.time_total_s,
     trial.worker_id, (
-    SELECT CASE WHEN (study.paused_by = 'guard') THEN 'RUNNING' WHEN (study.paused_by = 'rule')
-        THEN 'RUNNING' WHEN (study.paused_by = 'scheduler') THEN 'RUNNING' WHEN (study.paused_by
-        = 'limit') THEN 'SPENT' ELSE study.status END
+    SELECT CASE WHEN (study.paused_by IN ('guard', 'rule', 'scheduler', 'requests')) THEN
+        'RUNNING' WHEN (study.paused_by = 'limit') THEN 'SPENT' ELSE study.status END
     FROM study
     WHERE study.id = trial.study_id
 ) AS status

@@ -37,6 +37,8 @@ class DecidedBy(StrEnum):
     """The setting that pauses a study at its first failure."""
     LIMIT = "limit"
     """A limit of the study's spending or time, or of the time of a trial."""
+    REQUESTS = "requests"
+    """The resource function, if the study was paused because it did not say what a trial needs."""
 
 
 @dataclass(frozen=True, slots=True)

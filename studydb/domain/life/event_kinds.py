@@ -61,3 +61,4 @@ class Actor(StrEnum):
     LIMIT = "limit"
     RULE = "rule"
     SCHEDULER = "scheduler"
+    REQUESTS = "requests"

@@ -1,0 +1,64 @@
+"""Leave the trial of the next draw to other workers, and go on to the draw after it."""
+
+from collections.abc import Sequence
+from uuid import UUID, uuid5
+
+from studydb.db import Database
+from studydb.db.faults import DuplicateParams
+from studydb.domain.life.states import State
+from studydb.domain.records import Study
+from studydb.domain.resources import OF_STUDY
+from studydb.operations.ask import skip_duplicate
+from studydb.store import counters, proposals, set_aside
+
+
+def leave_draw(
+    database: Database, study: Study, *, fits: Sequence[str], if_nothing_waits: bool
+) -> bool:
+    """
+    Make the trial of the next draw PENDING, if it does not fit this worker.
+
+    This is done only while the worker could start a trial that asks for less, and at most
+    `set_aside.MOST` trials of a class wait. A duplicate request changes nothing: the draw that the
+    first request has seen is not the next one any more.
+
+    Args:
+        fits: The classes of requests that the worker can start now.
+        if_nothing_waits: Whether to do nothing while a trial can be claimed.
+
+    Returns:
+        Whether to ask again, because the next draw is another one or fits.
+    """
+    with database.begin(write=False) as txn:
+        following = proposals.next_of(
+            txn, study_id=study.id, if_nothing_waits=if_nothing_waits, fits=fits
+        )
+    if following is None or following.resource_class is None:
+        return False
+    if following.resource_class in fits:
+        return True
+    if not may_set_aside(fits):
+        return False
+    try:
+        return _set_aside(database, study, following.draw)
+    except DuplicateParams:
+        skip_duplicate(database, study)
+        return True
+
+
+def may_set_aside(fits: Sequence[str]) -> bool:
+    """Tell whether a worker could start any trial now whose request is known."""
+    return any(name != OF_STUDY for name in fits)
+
+
+def _set_aside(database: Database, study: Study, draw: int) -> bool:
+    with database.begin(durable=False) as txn:  # a draw that a crash gives back is taken again
+        number = set_aside.take_draw(txn, study_id=study.id, draw=draw)
+        if number is None:
+            txn.abandon()
+            return False
+
+        uuid = str(uuid5(UUID(study.uuid), f"draw {draw}"))
+        set_aside.make(txn, study_id=study.id, draw=draw, number=number, uuid=uuid)
+        counters.move(txn, study_id=study.id, key=draw, out_of=None, into=State.PENDING)
+    return True

@@ -1,0 +1,147 @@
+"""Ask a study's resource function what trials need, and store its answers with the proposals."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from time import monotonic
+from typing import Any, TypeVar
+
+from studydb.db import Database, Txn
+from studydb.domain.deciding import DecisionFailed, NotAsked
+from studydb.domain.errors import InvalidSpec, NotAllowed, StorageBusy
+from studydb.domain.records import Proposal, Study
+from studydb.domain.resource_function import (
+    Answers,
+    RequestNeeded,
+    ResourceFunction,
+    config_key,
+)
+from studydb.domain.resources import Resources
+from studydb.operations.guard import pause_after_requests
+from studydb.store import proposals, resource_classes, studies
+
+ASKING_S = 0.5
+"""
+For how long one call asks the function about draws that are not due yet. A slow function must not
+keep a worker from the trial that it has already.
+"""
+
+TRIES = 8
+"""How often a request is sent again because its config was another one under the lock."""
+
+Answered = TypeVar("Answered")
+
+
+def ask_function(study: Study, config: Mapping[str, Any]) -> Resources:
+    """
+    Ask a study's resource function what the trial with a config needs.
+
+    Raises:
+        DecisionFailed: The function has not said it.
+        NotAsked: This process is stopping.
+        NotAllowed: This process cannot ask the function.
+    """
+    function = study.resources
+    assert isinstance(function, ResourceFunction)
+    if function.ask is None:
+        raise NotAllowed(
+            f"The trials of study {study.name!r} need what the function {function} says, and this "
+            "process cannot ask it. Run the study by `studydb worker`, study.run() or study.ask()."
+        )
+    return function.ask(config)
+
+
+def with_requests(
+    study: Study, computed: Iterable[tuple[int, Proposal]]
+) -> Iterator[tuple[int, Proposal]]:
+    """
+    Add to each proposal what its trial asks for, if a function of the study says it.
+
+    If the function fails, the proposals before that one are kept; the failure is raised when the
+    draw is due. After `ASKING_S` the remaining draws are left out.
+
+    Raises:
+        DecisionFailed, NotAsked: The function has not said what the first proposal needs.
+    """
+    if not study.asks_by_config:
+        yield from computed
+        return
+    ends_at_s = None
+    for draw, one in computed:
+        try:
+            request = ask_function(study, one.config)
+        except (DecisionFailed, NotAsked):
+            if ends_at_s is None:
+                raise
+            return
+        yield draw, replace(one, request=request)
+        ends_at_s = ends_at_s or monotonic() + ASKING_S
+        if monotonic() >= ends_at_s:
+            return
+
+
+def store_proposals(txn: Txn, study: Study, proposed: Mapping[int, Proposal]) -> None:
+    """
+    Store proposals with the classes of what they ask for.
+
+    Of the draws from which on the study would have more than 64 requests, nothing is stored.
+
+    Raises:
+        DecisionFailed: Not even the first draw can be stored.
+    """
+    if study.asks_by_config:
+        proposed = _of_known_classes(txn, study, proposed)
+    proposals.store(txn, study_id=study.id, proposed=proposed)
+
+
+def _of_known_classes(
+    txn: Txn, study: Study, proposed: Mapping[int, Proposal]
+) -> Mapping[int, Proposal]:
+    known = set(resource_classes.read(txn, study_id=study.id))
+    if {one.resource_class for one in proposed.values()} - known:
+        studies.lock(txn, study_id=study.id)
+    stored: dict[int, Proposal] = {}
+    for draw, one in sorted(proposed.items()):
+        if one.request is not None and one.resource_class not in known:
+            try:
+                known.add(resource_classes.add(txn, study_id=study.id, asked=one.request))
+            except InvalidSpec as error:
+                if not stored:
+                    raise DecisionFailed(str(error)) from None
+                break
+        stored[draw] = one
+    return stored
+
+
+def pause_unrequested(database: Database, study: Study, error: DecisionFailed) -> None:
+    """Pause a RUNNING study because its function did not say what the next trial needs."""
+    why = f"the resource function {study.resources} has not said what a trial needs: {error}"
+    with database.begin() as txn:
+        pause_after_requests(txn, study, why, traceback=error.traceback)
+
+
+def with_answers(
+    study: Study,
+    send: Callable[[Answers], Answered],
+    *,
+    ask: Callable[[Study, Mapping[str, Any]], Resources] = ask_function,
+    answers: Answers | None = None,
+) -> Answered:
+    """
+    Send a request until its transaction has all answers of the resource function that it needs.
+
+    The transaction knows the config only under its lock, and the function must not be asked there.
+
+    Raises:
+        DecisionFailed, NotAsked: The function has not said what a trial needs; nothing was written.
+        StorageBusy: Under the lock the config was another one each time.
+    """
+    known = dict(answers or {})
+    for _ in range(TRIES):
+        try:
+            return send(known)
+        except RequestNeeded as needed:
+            known[config_key(needed.config)] = ask(study, needed.config)
+    raise StorageBusy(
+        f"Other requests have taken the trial's number {TRIES} times while the function "
+        f"{study.resources} was asked. Nothing was stored; send the request again."
+    )

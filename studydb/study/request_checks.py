@@ -1,0 +1,111 @@
+"""What the trials of a new study need: check a resource function, read `default_resources`."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from studydb.domain.errors import InvalidSpec, TrainableError
+from studydb.domain.records import Trainable, TrainableKind
+from studydb.domain.resource_function import NOUN, Requested, ResourceFunction
+from studydb.domain.resources import read_resources
+from studydb.domain.space.search_space import Space
+from studydb.searchers import RandomSearch
+from studydb.study.code import Code
+from studydb.study.rule_checks import running
+from studydb.trainables import WithParameters
+from studydb.trainables.bound_parameters import BoundSource
+from studydb.trainables.describing import module_text
+from studydb.trainables.resource_functions import ATTRIBUTE, DEFAULT, DefaultAnswer
+from studydb.trainables.resource_functions import describe_function as describe
+from studydb.worker.rule_code import asking_requests
+
+_CURE = "Correct it, or say what trials need by resources= (--resources), {} for nothing."
+
+
+def described_function(
+    requested: Requested | None, space: Space, *, workdir: Path
+) -> Trainable | None:
+    """
+    Ask a resource function once, in a process like a worker's decider, and describe its code.
+
+    Args:
+        space: The function is asked about a config that is drawn from it.
+        workdir: The directory that workers search for the code after their own.
+
+    Returns:
+        The unsigned code; None if no function says what the trials need.
+
+    Raises:
+        TrainableError: The function cannot be imported, or does not answer with a request.
+    """
+    if not isinstance(requested, ResourceFunction):
+        return None
+    code = describe(requested.path, workdir=workdir)
+    config: Mapping[str, Any] = space.config(RandomSearch().propose(space, seed=0, draw=0))
+    with running(f"{NOUN} {requested}", code) as decider:
+        asking_requests(decider)(config)
+    return code
+
+
+def default_resources(
+    code: Code | None, trainable: Trainable | None, *, workdir: Path
+) -> Requested | None:
+    """
+    Read what the trials of a function or a class need by its attribute `default_resources`.
+
+    Code that is named by its path is imported in a process of its own, unless the text of its
+    module shows that it has no such attribute: a module may be slow to import.
+
+    Raises:
+        InvalidSpec: The attribute is no request, or a function that workers cannot import.
+        TrainableError: The code, whose module mentions the attribute, cannot be imported.
+    """
+    if code is None or trainable is None or trainable.kind == TrainableKind.COMMAND:
+        return None
+    if isinstance(code, str):
+        return _default_of_path(trainable, workdir)
+    whole = code.code if isinstance(code, WithParameters) else code
+    default = getattr(whole, ATTRIBUTE, None)
+    if not callable(default):
+        return None if default is None else read_resources(ATTRIBUTE, default)
+    if _kind_of(trainable) != TrainableKind.IMPORT:
+        raise InvalidSpec(
+            f"{ATTRIBUTE} of {trainable.name} is a function, which workers import by its path, but "
+            f"{trainable.name} is sent to them by value. Move it to a module that Python finds "
+            "from the working directory, or give amounts: resources={'gpus': 1}."
+        )
+    return ResourceFunction(trainable.name)
+
+
+def _kind_of(trainable: Trainable) -> str:
+    is_bound = trainable.kind == TrainableKind.BOUND
+    return BoundSource.read(trainable).kind if is_bound else trainable.kind
+
+
+def _default_of_path(trainable: Trainable, workdir: Path) -> Requested | None:
+    path = trainable.name
+    text = module_text(path, workdir)
+    is_mentioned = text is not None and ATTRIBUTE in text
+    if not is_mentioned and text is not None and _is_plain(path.partition(":")[2], text):
+        return None
+    code = describe(path, workdir=workdir)
+    try:
+        with running(f"{ATTRIBUTE} of {path}", code) as decider:
+            answer: DefaultAnswer = decider.decide(0, DEFAULT, {}, DefaultAnswer)
+    except TrainableError as error:
+        if not is_mentioned:  # it may not be importable here, and has no such attribute
+            return None
+        why = str(error).removesuffix("Correct it, and try again.").strip()
+        raise TrainableError(f"{why} {_CURE}") from None
+    if answer.is_function:
+        return ResourceFunction(path)
+    return None if answer.amounts is None else read_resources(ATTRIBUTE, answer.amounts)
+
+
+def _is_plain(name: str, text: str) -> bool:
+    """Whether a module's text defines a function, or a class without bases of the user."""
+    of_class = re.search(rf"^class\s+{re.escape(name)}\s*(?:\(([^)]*)\))?\s*:", text, re.MULTILINE)
+    if of_class is not None:
+        return (of_class[1] or "").strip() in ("", "Trainable", "studydb.Trainable")
+    return re.search(rf"^def\s+{re.escape(name)}\b", text, re.MULTILINE) is not None

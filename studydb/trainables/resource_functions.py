@@ -1,0 +1,114 @@
+"""The code of resource functions: describe it in a row; find it in a child, and ask it."""
+
+import json
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from studydb.domain.deciding import DecisionFailed
+from studydb.domain.errors import InvalidSpec, TrainableError
+from studydb.domain.records import Trainable, TrainableForm, TrainableKind, TrainableRole
+from studydb.domain.resources import Resources, read_resources
+from studydb.domain.text.display import with_article
+from studydb.trainables.describing import PYTHON_VERSION, check_path
+
+ATTRIBUTE = "default_resources"
+"""The attribute of a trainable that says what its trials need."""
+
+REQUEST, DEFAULT = "request of a config", "default request"
+"""The questions; see `ask_function` and `ask_default`."""
+
+
+def describe_function(path: str, *, workdir: Path) -> Trainable:
+    """
+    Describe a resource function, without a signature; a fresh interpreter must find its module.
+
+    Raises:
+        TrainableError: The module is not found from `workdir`, or its text does not hold the name.
+    """
+    check_path(path, workdir)
+    return Trainable(
+        uuid=str(uuid.uuid4()),
+        kind=TrainableKind.IMPORT,
+        name=path,
+        workdir=str(workdir),
+        python_version=PYTHON_VERSION,
+        form=TrainableForm.FUNCTION,
+        role=TrainableRole.RESOURCES,
+    )
+
+
+def keep_loaded(_code: Trainable, loaded: Any) -> Any:
+    """Return what was imported: a function of the config, or a trainable that has one."""
+    return loaded
+
+
+def ask_function(loaded: Any, arguments: Mapping[str, Any]) -> dict[str, float]:
+    """
+    Ask what the trial with a config needs; the user's code may raise anything.
+
+    Args:
+        arguments: The config as JSON text, so that the function cannot change the caller's.
+
+    Raises:
+        TrainableError: The answer is no request.
+    """
+    function = getattr(loaded, ATTRIBUTE, loaded)
+    if not callable(function):
+        raise TrainableError(
+            f"{ATTRIBUTE} is {with_article(type(function).__name__)} now, and was a function when "
+            "the study was created. Make it a function of the config again."
+        )
+    answer = function(json.loads(arguments["config"]))
+    if answer is None:
+        raise TrainableError(
+            "it returned None; return amounts by name, such as {'gpus': 1}, or {} for nothing."
+        )
+    try:
+        return read_resources("what it returned", answer).amounts
+    except InvalidSpec as error:
+        raise TrainableError(str(error)) from None
+
+
+class DefaultAnswer(Struct, frozen=True, forbid_unknown_fields=True):
+    """
+    The answer of `ask_default`, which the caller decodes and does not trust.
+
+    Attributes:
+        amounts: None if the trainable does not say what it needs, or says it by a function.
+    """
+
+    is_function: bool
+    amounts: dict[str, float] | None = None
+
+
+def ask_default(loaded: Any, _arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    Read what a trainable says that its trials need.
+
+    Raises:
+        TrainableError: It is neither a request nor a function.
+    """
+    default = getattr(loaded, ATTRIBUTE, None)
+    if default is None or callable(default):
+        return {"is_function": default is not None, "amounts": None}
+    try:
+        return {"is_function": False, "amounts": read_resources(ATTRIBUTE, default).amounts}
+    except InvalidSpec as error:
+        raise TrainableError(str(error)) from None
+
+
+def read_answer(amounts: Mapping[str, float]) -> Resources:
+    """
+    Turn the answer of `ask_function` into a request.
+
+    Raises:
+        DecisionFailed: It is none, although the child has checked it.
+    """
+    try:
+        return read_resources("what it returned", amounts)
+    except InvalidSpec as error:
+        raise DecisionFailed(str(error)) from None

@@ -1,0 +1,74 @@
+"""What trials need, as functions of their configs say it."""
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import ClassVar
+
+import studydb
+
+
+def work(config):
+    return config["size"]
+
+
+def licences(config):
+    return {"licence": config["size"]}
+
+
+def wrong(config):
+    """Answer what is wrong in one of these ways, until the file "corrected" exists."""
+    if config["size"] < 3 or (Path(config["folder"]) / "corrected").exists():
+        return {"licence": 1}
+    if config["how"] in ANSWERS:
+        return ANSWERS[config["how"]]
+    if config["how"] == "shapes":
+        return {"licence": config["size"] / 1000}
+    return WAYS[config["how"]]()
+
+
+def fail():
+    raise ValueError("no such size")
+
+
+ANSWERS = {
+    "less than nothing": {"licence": -1},
+    "None": None,
+    "a word": "much",
+    "a part too many": {"gpus": 1.5},
+}
+WAYS = {
+    "raises": fail,
+    "dies": lambda: os._exit(1),
+    "exits": lambda: sys.exit(3),
+    "hangs": lambda: time.sleep(60),
+}
+
+
+class Work(studydb.Trainable):
+    def step(self):
+        return {"loss": self.config["size"], "done": True}
+
+    @staticmethod
+    def default_resources(config):
+        return {"licence": config["size"]}
+
+
+class Fixed(studydb.Trainable):
+    default_resources: ClassVar = {"licence": 2}
+
+    def step(self):
+        return {"loss": self.config["size"], "done": True}
+
+
+class Heir(Fixed):
+    pass
+
+
+class Plain(studydb.Trainable):
+    def step(self):
+        return {"loss": self.config["size"], "done": True}
+
+
+needs_nothing = {"licence": 1}
