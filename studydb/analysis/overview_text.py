@@ -8,7 +8,7 @@ from datetime import datetime
 from studydb.analysis.explaining import explain_decision
 from studydb.domain.life.states import State, Status
 from studydb.domain.limits import LIMITS
-from studydb.domain.listed_rows import ListedStudy, RecentEnds, StorageProblem
+from studydb.domain.listed_rows import CheckpointSizes, ListedStudy, RecentEnds, StorageProblem
 from studydb.domain.records import Study
 from studydb.domain.text.display import best_text, duration_text, size_text, visible
 from studydb.operations.overview import Overview
@@ -117,11 +117,13 @@ def checkpoints_text(overview: Overview) -> str | None:
     if not sizes:
         return None
     total = size_text(sum(each.size_bytes for each in sizes))
-    by_host = [
-        f"{size_text(each.size_bytes)} by {visible(each.host or 'unknown')}" for each in sizes
-    ]
+    by_host = [f"{size_text(each.size_bytes)} {_origin(each)}" for each in sizes]
     hosts = ", ".join([*by_host[:MOST_HOSTS], *(["…"] if len(by_host) > MOST_HOSTS else [])])
     return f"{sum(each.n for each in sizes)} ({total}): {hosts}{_which(overview)}"
+
+
+def _origin(sizes: CheckpointSizes) -> str:
+    return "uploaded" if sizes.is_uploaded else f"by {visible(sizes.host or 'an unknown host')}"
 
 
 def decision_lines(study: Study, overview: Overview) -> list[str]:

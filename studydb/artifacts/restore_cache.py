@@ -15,8 +15,8 @@ from studydb.artifacts import tree
 from studydb.artifacts.checkpoint_records import Restore
 from studydb.artifacts.directory import discard
 from studydb.artifacts.store import digest_of, parts_of
-from studydb.domain.errors import CheckpointError
-from studydb.settings import cache_folder
+from studydb.domain.errors import CheckpointError, UsageError
+from studydb.settings import CACHE_DIR, cache_folder
 
 SPARED_BYTES = 1 << 30
 """The cache leaves this many bytes of the disk free: training needs them more."""
@@ -33,9 +33,43 @@ _PRIVATE = 0o700
 
 
 def open_cache(limit_bytes: int) -> "RestoreCache | None":
-    """Return this user's cache; None if `limit_bytes` is 0, or the user has no home directory."""
-    folder = cache_folder() if limit_bytes > 0 else None
+    """
+    Return this user's cache.
+
+    Returns:
+        None if `limit_bytes` is 0, the user has no home directory, or `cache_fault` finds a fault.
+    """
+    if limit_bytes <= 0 or cache_fault() is not None:
+        return None
+    folder = cache_folder()
     return None if folder is None else RestoreCache(folder, limit_bytes)
+
+
+def cache_fault() -> str | None:
+    """
+    Say why the folder that STUDYDB_CACHE_DIR names cannot hold a cache; None if it can.
+
+    A cache saves time only, so such a folder must not end a worker. Nothing is created here.
+    """
+    try:
+        folder = cache_folder()
+    except UsageError:
+        return _fault("that home directory is unknown.")
+    if folder is None or CACHE_DIR not in os.environ:
+        return None
+    place = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), folder)
+    if not place.is_dir():
+        return _fault(f"{place} is not a directory.")
+    if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
+        return _fault(f"this user may not write to {place}.")
+    return None
+
+
+def _fault(why: str) -> str:
+    return (
+        f"{CACHE_DIR} is {os.environ[CACHE_DIR]!r}, which cannot hold the cache of checkpoints: "
+        f"{why} Without a cache, each restore reads the store. Name a directory that you can write."
+    )
 
 
 class _Entry(NamedTuple):
@@ -53,7 +87,7 @@ class RestoreCache:
 
     An entry is written beside and renamed, so it is whole. An entry is a file for a dict, and a
     directory for a directory. Each use compares the bytes with the digest in the signed row, while
-    they are copied; so nobody who can write to the folder can change what a trial restores. The
+    they are copied; so no process that can write to the folder changes what a trial restores. The
     entry that was used least recently goes first. Its removal renames it, so a process that copies
     from it finds it missing, and reads the store. No error of the cache ends a save or a restore.
     Only names that the cache itself gives are ever removed: the folder may hold other files.
@@ -81,7 +115,7 @@ class RestoreCache:
     def copy_directory(self, restore: Restore, target: Path) -> bool:
         """Copy a directory to `target`; False if the cache does not have it, or has others."""
         path = self._path(_key_of_directory(restore.digest, restore.url), restore.size_bytes)
-        if not path.is_dir():
+        if not os.path.isdir(path):  # noqa: PTH112  Path.is_dir raises PermissionError
             return False
         try:
             found, _ = tree.copy(tree.scan(path), target, durable=False)
@@ -115,7 +149,7 @@ class RestoreCache:
 
     def _add(self, key: str, size_bytes: int, write: Callable[[Path], object]) -> None:
         path = self._path(key, size_bytes)
-        if size_bytes > self._limit_bytes or path.exists():
+        if size_bytes > self._limit_bytes or os.path.lexists(path):
             return
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         with suppress(OSError, CheckpointError):  # the disk is full: go on without the cache

@@ -13,6 +13,7 @@ from studydb.domain.space.domains import Domain
 from studydb.domain.space.parameters import parse_parameter, parse_parameters
 from studydb.domain.text.display import counted, visible
 from studydb.domain.text.names import check_tags, check_trial_name
+from studydb.settings import expanded
 
 trials_argument = click.argument("trials", metavar="[TRIAL]...", type=TrialWord(), nargs=-1)
 
@@ -177,7 +178,7 @@ def read_start(text: str) -> Any:
 
     found = _START.fullmatch(text)
     if found is None:
-        return text
+        return expanded(text) if text else text
     number, step = int(found["number"]), found["step"]
     return SavedByTrial(number, None if step is None else int(step), found["study"])
 

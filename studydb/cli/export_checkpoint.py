@@ -11,7 +11,6 @@ from studydb.cli.opening import opened_study
 from studydb.cli.options import Storage, TrialWord, storage_option, study_argument
 from studydb.domain.errors import NotFound, StudydbError
 from studydb.domain.failures import failure_of
-from studydb.domain.objective import Objective
 from studydb.domain.records import CheckpointKind
 from studydb.domain.text.display import printed, visible
 from studydb.settings import expanded
@@ -124,20 +123,18 @@ def _picked(
         trial = study.best_trial
     else:
         trial = study.trial(TrialWord().convert(places[0], None, ctx))
-    return trial, _chosen(trial, study.record.objective, step=step, best=best)
+    return trial, _chosen(trial, step=step, best=best)
 
 
-def _chosen(
-    trial: "FrozenTrial", objective: Objective, *, step: int | None, best: bool
-) -> "Checkpoint":
+def _chosen(trial: "FrozenTrial", *, step: int | None, best: bool) -> "Checkpoint":
     """
     Choose a trial's checkpoint: of a step, or with the best value, or the newest.
 
     Raises:
         NotFound: The trial has no such checkpoint; the message names the steps that it has.
     """
-    saved = trial.checkpoints
     if step is not None:
+        saved = trial.checkpoints
         found = next((each for each in reversed(saved) if each.step == step), None)
         if found is None and saved:
             steps = ", ".join(str(each.step) for each in saved[-MOST_STEPS:])
@@ -146,9 +143,7 @@ def _chosen(
                 f"are of the steps {steps}; the study's setting `keep` says which are kept."
             )
     elif best:
-        valued = [each for each in saved if each.value is not None]
-        found = min(valued, key=lambda each: objective.score(each.value or 0.0), default=None)
-        found = found or trial.checkpoint
+        found = trial.best_checkpoint
     else:
         found = trial.checkpoint
     if found is None:

@@ -154,29 +154,48 @@ def results(*, name: str, trial: int | str, limit: int | None, form: str, storag
 
 @click.command()
 @study_argument
+@click.option("--metric", help="Any metric that trials have reported; by default the study's.")
+@click.option("--mode", type=click.Choice(["min", "max"]), help="By default the study's.")
+@click.option(
+    "--scope",
+    type=click.Choice(["all", "last", "avg", "last-5-avg", "last-10-avg"]),
+    default="all",
+    show_default=True,
+    help="Compare the best, the last, or the mean of (the last) values of each trial.",
+)
 @format_option
 @storage_option
-def best(*, name: str, form: str, storage: Storage) -> None:
+def best(
+    *, name: str, metric: str | None, mode: str | None, scope: str, form: str, storage: Storage
+) -> None:
     """
     Show the trial of NAME with the best value over all its steps.
 
     NaN is never best. Of equal values the trial with the lower number is best.
     """
+    from studydb.analysis.best_by import find_best
+    from studydb.study.storage import read_patiently
+
     with opened_study(storage, name) as study:
-        found = study.best_trial
-    objective = study.record.objective
+        by = read_patiently(lambda: find_best(study.database, study.record, metric, mode, scope))
+        found = study.trial(by.number)
+    objective = by.objective
+    is_usual = scope == "all" and objective == study.record.objective
     if form != "table":
-        fields = best_fields(objective.metric, objective.mode, found)
+        fields = best_fields(study.record.objective.metric, study.record.objective.mode, found)
+        if not is_usual:
+            asked = {"metric": objective.metric, "mode": objective.mode}
+            fields = asked | {"scope": scope, "value": by.value} | fields | asked
         if form == "csv":
             fields["tags"] = tags_text(found.tags)
         print_object(fields, form=form)
         return
     print_fields(
         {
-            f"best {objective}": best_text(found.best_value),
+            f"best {objective}" + ("" if scope == "all" else f", {scope}"): best_text(by.value),
             "trial": f"{found.number} ({found.state})",
             "name": found.name,
-            "step": str(found.summary.best_step),
+            "step": str(found.summary.best_step) if is_usual else None,
             "params": assignments(study.record.space.flatten(found.params)),
         }
     )

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +11,9 @@ from types import MappingProxyType
 from studydb.devices import nvidia_smi
 from studydb.devices.discovery import Device, Offer, find_devices
 from studydb.devices.families import CUDA
-from studydb.devices.lock_files import WHOLE, LockFile, lock_directory, turn
+from studydb.devices.lock_files import MORE_FILES, WHOLE, LockFile, lock_directory, turn
+from studydb.domain.errors import HostError
+from studydb.domain.resources import choose_cards
 from studydb.processes import exists, has_host_pids, session_of
 
 RELEASE_S = 10.0
@@ -27,12 +29,14 @@ class DeviceGrant:
 
     Attributes:
         names: The entries of the devices, as the worker has inherited, found or read them.
+        places: The positions of the devices among those that the worker offers.
         variables: What `environment` returns.
         descriptors: The locks. The trial's process inherits them, so that the devices stay locked
             until this process has ended, too, whatever becomes of the worker.
     """
 
     names: tuple[str, ...] = ()
+    places: tuple[int, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     descriptors: tuple[int, ...] = ()
     _cards: frozenset[str] = frozenset()
@@ -119,22 +123,21 @@ class Devices:
         if not offer.devices:
             return cls(offer)
         devices = cls(offer, lock_directory(environ))
-        devices.free()
+        devices.free_parts()
         return devices
 
     def offered(self) -> tuple[str, ...]:
         """Return the entries of all devices, whether they are free or not."""
         return tuple(device.name for device in self._offer.devices)
 
-    def free(self) -> float:
+    def free_parts(self) -> tuple[float, ...]:
         """
-        Return how many devices one trial can get now; if no device is free, the largest free part.
+        Return which part of each offered device no process has locked.
 
         A later `take` may find less, because another worker has been faster.
         """
         with ExitStack() as opened:
-            sizes = [lock.free for lock in self._open_locks(opened)]
-        return float(sizes.count(WHOLE) or max(sizes, default=0) / WHOLE)
+            return tuple(lock.free / WHOLE for lock in self._open_locks(opened))
 
     def take(self, gpus: float) -> DeviceGrant | None:
         """
@@ -159,16 +162,17 @@ class Devices:
             return self._take(gpus) if has_turn else None
 
     def _take(self, gpus: float) -> DeviceGrant | None:
-        size, count = round(min(gpus, 1.0) * WHOLE), max(1, int(gpus))
+        size = round(min(gpus, 1.0) * WHOLE)
         with ExitStack() as opened:
-            sized = [(lock.free, lock) for lock in self._open_locks(opened)]
-            # A part comes from the fullest device that has room, so that others stay whole.
-            fitting = sorted((pair for pair in sized if pair[0] >= size), key=lambda pair: pair[0])
-            taken: list[_DeviceLock] = []
-            for _, lock in fitting:
-                if len(taken) < count and lock.take(size):
-                    taken.append(lock)
-            return self._grant(taken) if len(taken) == count else None
+            locks = self._open_locks(opened)
+            parts = [lock.free / WHOLE for lock in locks]
+            while (places := choose_cards(parts, gpus)) is not None:
+                refused = [place for place in places if not locks[place].take(size)]
+                if not refused:
+                    return self._grant({place: locks[place] for place in places})
+                for place in refused:  # a card and a MIG instance of it may both be offered
+                    parts[place] = 0.0
+            return None
 
     def _open_locks(self, opened: ExitStack) -> list["_DeviceLock"]:
         if self._directory is None:
@@ -178,14 +182,15 @@ class Devices:
             for device in self._offer.devices
         ]
 
-    def _grant(self, taken: Sequence["_DeviceLock"]) -> DeviceGrant:
-        order = {device.name: n for n, device in enumerate(self._offer.devices)}
-        names = sorted((lock.device.name for lock in taken), key=order.__getitem__)
-        cards = {lock.device.card for lock in taken} - {None}
+    def _grant(self, taken: Mapping[int, "_DeviceLock"]) -> DeviceGrant:
+        places = tuple(sorted(taken))
+        names = [taken[place].device.name for place in places]
+        cards = {lock.device.card for lock in taken.values()} - {None}
         return DeviceGrant(
             names=tuple(names),
+            places=places,
             variables=self._variables(names),
-            descriptors=tuple(copy for lock in taken for copy in lock.copies()),
+            descriptors=_copies(taken.values()),
             _cards=frozenset(map(str, cards)) if self._offer.family is CUDA else frozenset(),
         )
 
@@ -194,6 +199,21 @@ class Devices:
         assert family is not None
         settings = dict(self._offer.settings or {}) if names else {}
         return {family.variable: ",".join(names) or family.nothing, **settings}
+
+
+def _copies(locks: Iterable["_DeviceLock"]) -> tuple[int, ...]:
+    """Copy the descriptors of locks: the copies keep the locks after `close`."""
+    copies: list[int] = []
+    try:
+        for lock in locks:
+            copies.extend(map(os.dup, lock.descriptors))
+    except OSError as cause:
+        for copy in copies:  # else the devices would stay locked, and no trial would hold them
+            os.close(copy)
+        raise HostError(
+            f"This host cannot keep the locks of devices: {cause.strerror}. {MORE_FILES}"
+        ) from cause
+    return tuple(copies)
 
 
 class _DeviceLock:
@@ -219,10 +239,9 @@ class _DeviceLock:
     def take(self, size: int) -> bool:
         return (self._card is None or self._card.share()) and self._file.lock(size)
 
-    def copies(self) -> Iterator[int]:
-        """Yield descriptors that keep the locks after `close`."""
-        for file in filter(None, (self._file, self._card)):
-            yield os.dup(file.descriptor)
+    @property
+    def descriptors(self) -> list[int]:
+        return [file.descriptor for file in (self._file, self._card) if file is not None]
 
     def close(self) -> None:
         for file in filter(None, (self._file, self._card)):

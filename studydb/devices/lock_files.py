@@ -28,9 +28,11 @@ WHOLE = 1_000_000
 TURN_S = 1.0
 """How long to wait for the worker that takes devices at this moment; it needs milliseconds."""
 
+MORE_FILES = "Raise the limit of open files (`ulimit -n`), or give the worker fewer slots."
+
 _DIRECTORIES = ("/run/lock", "/tmp", "/var/tmp")  # noqa: S108  they are shared on purpose
 _SHARED = stat.S_ISVTX | stat.S_IRWXO
-"""Everybody may make files in such a directory, and nobody may remove those of others."""
+"""Every user may make files in such a directory, and no user may remove those of others."""
 
 _TRIES = 100
 _PAUSE_S = 0.005
@@ -105,7 +107,7 @@ class LockFile:
         return kind == fcntl.F_UNLCK
 
     def free_ranges(self, start: int = 0, end: int = WHOLE) -> Iterator[tuple[int, int]]:
-        """Yield the first byte and the number of bytes of each range that nobody has locked."""
+        """Yield the first byte and the number of bytes of each range that no process has locked."""
         if start >= end:
             return
         kind, _, first, length, _ = self._call(fcntl.F_OFD_GETLK, fcntl.F_WRLCK, start, end - start)
@@ -118,7 +120,7 @@ class LockFile:
 
     @property
     def free(self) -> int:
-        """The number of bytes that nobody has locked."""
+        """The number of bytes that no process has locked."""
         return sum(size for _, size in self.free_ranges())
 
     def lock(self, size: int) -> bool:
@@ -131,7 +133,7 @@ class LockFile:
         return left == 0
 
     def share(self) -> bool:
-        """Lock the file as one of several users; return False if somebody has locked a part."""
+        """Lock the file as one of several; return False if another process has locked a part."""
         return self._set(fcntl.F_RDLCK, 0, WHOLE)
 
     def try_turn(self) -> bool:
@@ -149,7 +151,7 @@ class LockFile:
         request = _LOCK.pack(kind, os.SEEK_SET, start, length, 0)
         try:
             return _LOCK.unpack(fcntl.fcntl(self.descriptor, command, request))
-        except (BlockingIOError, PermissionError):  # somebody else has the lock
+        except (BlockingIOError, PermissionError):  # another process has the lock
             raise
         except OSError as cause:
             raise HostError(
@@ -191,8 +193,7 @@ def _open(path: Path) -> int:
         except OSError as cause:
             if cause.errno in (errno.EMFILE, errno.ENFILE):
                 raise HostError(
-                    f"This host cannot open the lock file {path}: {cause.strerror}. Raise the "
-                    "limit of open files (`ulimit -n`), or give the worker fewer slots."
+                    f"This host cannot open the lock file {path}: {cause.strerror}. {MORE_FILES}"
                 ) from cause
             raise _unusable(path, cause.strerror or str(cause)) from cause
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

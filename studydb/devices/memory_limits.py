@@ -19,6 +19,7 @@ from studydb.processes import children_of
 
 _PREFIX = "studydb"
 _REMOVE_TRIES, _PAUSE_S = 20, 0.05
+_MOVE_TRIES = 5
 _numbers = itertools.count(1)
 
 
@@ -124,20 +125,25 @@ def _enable(folder: Path) -> bool:
     """
     Enable limits for the children of this process's cgroup.
 
-    A cgroup with such children must have no processes itself. If others than this process and its
-    descendants are in the cgroup, nothing changes.
+    A cgroup with such children must have no processes itself: the kernel refuses them as long as it
+    has one. This may be a process that was forked while the others were moved, so they are moved
+    again. If others than this process and its descendants are in the cgroup, nothing changes.
     """
     leaf = folder / f"{_PREFIX}-worker-{os.getpid()}"
-    leaf.mkdir()
-    pids = _family(os.getpid())
-    moved = all(_write(leaf / "cgroup.procs", str(pid)) for pid in pids)
-    if moved and _write(folder / "cgroup.subtree_control", "+memory"):
-        return True
-    for pid in pids:
-        _write(folder / "cgroup.procs", str(pid))
+    leaf.mkdir(exist_ok=True)  # an earlier process of this pid may have left it
+    for _ in range(_MOVE_TRIES):
+        _move_family(leaf)
+        if _write(folder / "cgroup.subtree_control", "+memory"):
+            return True
+    _move_family(folder)
     with suppress(OSError):
         leaf.rmdir()
     return False
+
+
+def _move_family(folder: Path) -> None:
+    for pid in _family(os.getpid()):  # one that has ended meanwhile cannot be moved
+        _write(folder / "cgroup.procs", str(pid))
 
 
 def _family(pid: int) -> list[int]:

@@ -78,7 +78,6 @@ class ClassQueues:
         self,
         ledger: Ledger,
         *,
-        free_gpus: Callable[[], float] | None = None,
         reserve_after_s: float = RESERVE_AFTER_S,
         reserve: Callable[[QueuePosition | None], bool] = lambda _: True,
         clock_s: Callable[[], float] = monotonic,
@@ -87,14 +86,11 @@ class ClassQueues:
         Begin without a class.
 
         Args:
-            free_gpus: Tells how many GPUs of the host no other worker uses; a part of one if all
-                are in use. None if only this worker uses them.
             reserve: Publishes for which trial the worker is reserved, or that it is not; False if
                 another worker has reserved itself for the trial, or if the answer was lost.
         """
         self.ledger = ledger
         self._known: dict[str, Known] = {}
-        self._free_gpus = free_gpus
         self._fitting: tuple[Capacity, str | None, list[str]] | None = None
         self._clock_s, self._reserve_after_s, self._reserve = clock_s, reserve_after_s, reserve
         self._read_at_s: float | None = None
@@ -171,7 +167,7 @@ class ClassQueues:
             return cached[2]
         may_start = self._may_start(only)
         names = [name for name, one in known.items() if may_start(name, one.request)]
-        if self._free_gpus is None:
+        if not self.ledger.shares_cards:
             self._fitting = free, only, names
         return names
 
@@ -182,11 +178,8 @@ class ClassQueues:
         Other workers of the host may hold its GPUs. This is looked up once, and only if a class
         asks for GPUs.
         """
-        free = self.ledger.free
-        if self._free_gpus is None or not any(one.request.gpus for one in self._known.values()):
-            return free.fits
-        n_gpus = self._free_gpus() if free.cards else 0.0
-        return lambda asked: asked.gpus <= n_gpus and free.fits(asked)
+        asks_gpus = any(one.request.gpus for one in self._known.values())
+        return (self.ledger.free_now() if asks_gpus else self.ledger.free).fits
 
     def _may_start(self, only: str | None) -> Callable[[str, Resources], bool]:
         """
@@ -249,14 +242,16 @@ class ClassQueues:
             if one.first is not None and whole.fits(one.request)
         ]
         position, name = min(firsts, default=(None, ""))
-        if position is None or self._fits_now()(self._known[name].request):
-            if self._blocked is not None and self._blocked.position != position:
-                self._unblock()
-            return
-        if self._blocked is None or self._blocked.position != position:
+        if self._blocked is not None and self._blocked.position != position:
             self._unblock()
+        if position is None:
+            return
+        if self._blocked is not None:
+            self._blocked.name = name  # a person may have changed what the trial asks for
+        if self._fits_now()(self._known[name].request):
+            return
+        if self._blocked is None:
             self._blocked = _Blocked(name, position, now_s)
-        self._blocked.name = name  # a person may have changed what the trial asks for
         self._try_to_reserve(now_s)
 
     def _try_to_reserve(self, now_s: float) -> None:

@@ -283,11 +283,13 @@ class CheckpointSizes(NamedTuple):
 
     Attributes:
         host: None for those that people have uploaded, and if the worker's row is missing.
+        is_uploaded: Whether people have uploaded them, for trials that began from them.
     """
 
     host: str | None
     n: int
     size_bytes: int
+    is_uploaded: bool = False
 
 
 class ListedNote(NamedTuple):

@@ -3,7 +3,7 @@
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite
 from typing import Any
@@ -228,16 +228,8 @@ class Capacity:
         )
 
     def cards_for(self, gpus: float) -> tuple[int, ...] | None:
-        """
-        Choose cards for a request: their positions; None if it does not fit.
-
-        A fraction gets the card with the least that is enough, so that whole cards stay free.
-        """
-        if gpus < 1:
-            enough = [(part, at) for at, part in enumerate(self.cards) if part >= gpus]
-            return () if gpus == 0 else (min(enough)[1],) if enough else None
-        whole = [at for at, part in enumerate(self.cards) if part >= 1]
-        return tuple(whole[: int(gpus)]) if len(whole) >= gpus else None
+        """Choose cards for a request; see `choose_cards`."""
+        return choose_cards(self.cards, gpus)
 
     def lacks(self, required: Iterable[str]) -> list[str]:
         """Return the tags that a study requires and this worker does not have, in order."""
@@ -250,11 +242,7 @@ class Capacity:
         chosen = self.cards_for(asked.gpus)
         if chosen is None or not self.fits(asked):
             raise ValueError(f"{asked} does not fit into {self}")
-        part = min(asked.gpus, 1.0)
-        cards = tuple(
-            round(free - part, DECIMALS) if at in chosen else free
-            for at, free in enumerate(self.cards)
-        )
+        cards = without_cards(self.cards, chosen, asked.gpus)
         custom = {
             name: round(amount - asked.custom.get(name, 0.0), DECIMALS)
             for name, amount in self.custom.items()
@@ -295,6 +283,31 @@ class Capacity:
         shown = {name: amount for name, amount in self.amounts.items() if amount}
         parts = [amounts_text(shown), *(f"tag {tag}" for tag in sorted(self.tags))]
         return ", ".join(part for part in parts if part) or NOTHING
+
+
+def choose_cards(parts: Sequence[float], gpus: float) -> tuple[int, ...] | None:
+    """
+    Choose cards for a request: their positions; None if it does not fit.
+
+    A fraction gets the card with the least that is enough, so that whole cards stay free. All that
+    gives cards to trials chooses here: a worker's ledger and the locks of the host must agree.
+
+    Args:
+        parts: Which part of each card is free.
+    """
+    if gpus < 1:
+        enough = [(part, at) for at, part in enumerate(parts) if part >= gpus]
+        return () if gpus == 0 else (min(enough)[1],) if enough else None
+    whole = [at for at, part in enumerate(parts) if part >= 1]
+    return tuple(whole[: int(gpus)]) if len(whole) >= gpus else None
+
+
+def without_cards(parts: Sequence[float], chosen: Sequence[int], gpus: float) -> tuple[float, ...]:
+    """Return which part of each card is free beside a trial that has the chosen cards."""
+    part = min(gpus, 1.0)
+    return tuple(
+        round(free - part, DECIMALS) if at in chosen else free for at, free in enumerate(parts)
+    )
 
 
 UNLIMITED = Capacity(is_unlimited=True)
@@ -356,19 +369,58 @@ def typing_hint(asked: Resources, offers: Iterable[Capacity]) -> str:
     return did_you_mean(unknown[0], offered) if unknown else ""
 
 
-class Ledger:
-    """What the trials of one worker hold; its slots share the ledger."""
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """
+    What one trial holds.
 
-    def __init__(self, capacity: Capacity) -> None:
-        self.capacity = capacity
+    Attributes:
+        cards: The positions of its cards.
+        is_placed: Whether the trial has locked these cards; else the locks do not show it yet.
+    """
+
+    asked: Resources
+    cards: tuple[int, ...]
+    is_placed: bool = False
+
+
+class Ledger:
+    """
+    What the trials of one worker hold; its slots share the ledger.
+
+    Args:
+        free_cards: Tells which part of each card no process of the host has locked. None if only
+            this process uses the cards.
+    """
+
+    def __init__(
+        self, capacity: Capacity, free_cards: Callable[[], Sequence[float]] | None = None
+    ) -> None:
+        self.capacity, self._free_cards = capacity, free_cards
         self._free = capacity
-        self._held: dict[object, tuple[Resources, tuple[int, ...]]] = {}
+        self._held: dict[object, _Held] = {}
         self._lock = threading.Lock()
 
     @property
     def free(self) -> Capacity:
         """What no trial holds."""
         return self._free
+
+    @property
+    def shares_cards(self) -> bool:
+        """Whether other processes may hold the cards of this worker."""
+        return self._free_cards is not None
+
+    def free_now(self) -> Capacity:
+        """
+        Return what no trial holds, with the cards as the locks of the host show them.
+
+        A trial that has not locked its cards yet is counted with those that it would lock now.
+        """
+        if self._free_cards is None or not self.capacity.cards:
+            return self._free
+        with self._lock:
+            return self._free_by_locks(self._free_cards())
 
     @property
     def n_held(self) -> int:
@@ -378,7 +430,7 @@ class Ledger:
     def held_by(self, holder: object) -> Resources | None:
         """Return what a holder holds; None if it holds nothing."""
         held = self._held.get(holder)
-        return None if held is None else held[0]
+        return None if held is None else held.asked
 
     def hold(self, holder: object, asked: Resources) -> bool:
         """
@@ -388,12 +440,25 @@ class Ledger:
             holder: What `release` names.
         """
         with self._lock:
-            chosen = self._free.cards_for(asked.gpus)
-            if holder in self._held or not self._free.fits(asked):
+            free = self._free
+            if self._free_cards is not None and asked.gpus:
+                free = self._free_by_locks(self._free_cards())
+            if holder in self._held or not free.fits(asked):
                 return False
-            self._held[holder] = asked, chosen or ()
-            self._free = self._free.minus(asked)
+            self._held[holder] = _Held(asked, free.cards_for(asked.gpus) or ())
+            self._free = self._left()
             return True
+
+    def place(self, holder: object, cards: Sequence[int]) -> None:
+        """
+        Record which cards a trial has locked.
+
+        These may be others than `hold` has chosen, because another process was faster.
+        """
+        with self._lock:
+            if (held := self._held.get(holder)) is not None:
+                self._held[holder] = replace(held, cards=tuple(cards), is_placed=True)
+                self._free = self._left()
 
     def release(self, holder: object) -> None:
         """Record that a trial holds nothing any more; calling it again changes nothing."""
@@ -401,21 +466,27 @@ class Ledger:
             if self._held.pop(holder, None) is not None:
                 self._free = self._left()
 
+    def _free_by_locks(self, parts: Sequence[float]) -> Capacity:
+        for held in self._held.values():
+            chosen = None if held.is_placed else choose_cards(parts, held.asked.gpus)
+            parts = without_cards(parts, chosen or (), held.asked.gpus)
+        return replace(self._free, cards=tuple(parts))
+
     def _left(self) -> Capacity:
         if self.capacity.is_unlimited:
             return self.capacity
-        cards, custom = list(self.capacity.cards), dict(self.capacity.custom)
+        cards, custom = self.capacity.cards, dict(self.capacity.custom)
         cpus, memory_gb = self.capacity.cpus, self.capacity.memory_gb
-        for asked, chosen in self._held.values():
+        for held in self._held.values():
+            asked = held.asked
             cpus, memory_gb = cpus - asked.cpus, memory_gb - asked.memory_gb
-            for at in chosen:
-                cards[at] = round(cards[at] - min(asked.gpus, 1.0), DECIMALS)
+            cards = without_cards(cards, held.cards, asked.gpus)
             for name, amount in asked.custom.items():
                 custom[name] = round(custom[name] - amount, DECIMALS)
         return replace(
             self.capacity,
             cpus=round(cpus, DECIMALS),
             memory_gb=round(memory_gb, DECIMALS),
-            cards=tuple(cards),
+            cards=cards,
             custom=custom,
         )

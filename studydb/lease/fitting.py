@@ -1,13 +1,14 @@
 """What fits: the claims of one process in a study whose trials ask for resources."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from math import inf
 from time import monotonic
 
 from studydb.db import Database
 from studydb.domain.class_queues import RESERVE_AFTER_S, ClassQueues
-from studydb.domain.errors import StorageTransient
+from studydb.domain.errors import HostError, StorageTransient
 from studydb.domain.records import QUEUE_START, Claim, Claimant, QueuePosition, Study
 from studydb.domain.resources import UNLIMITED, Capacity, Ledger, Resources
 from studydb.operations.claim_fitting import claim_fitting, read_queues
@@ -44,7 +45,7 @@ class Fitting:
         *,
         worker_id: int,
         capacity: Capacity = UNLIMITED,
-        free_gpus: Callable[[], float] | None = None,
+        free_cards: Callable[[], Sequence[float]] | None = None,
         reserve_after_s: float = RESERVE_AFTER_S,
         clock_s: Callable[[], float] = monotonic,
     ) -> None:
@@ -52,18 +53,17 @@ class Fitting:
         Prepare to search; nothing is read yet.
 
         Args:
-            free_gpus: Tells how many GPUs of the host no process holds; see `Devices.free`. None if
-                nobody else uses the GPUs.
+            free_cards: Tells which part of each GPU no process has locked. None if only this
+                process uses the GPUs.
         """
         self._database, self._study, self._worker_id = database, study, worker_id
         self._clock_s = clock_s
         self._learned_s = self._scanned_s = NEVER
         self._turn, self._learning = threading.Lock(), threading.Lock()
         self._refused: set[str] = set()
-        self.ledger = Ledger(capacity)
+        self.ledger = Ledger(capacity, free_cards)
         self.queues = ClassQueues(
             self.ledger,
-            free_gpus=free_gpus,
             reserve_after_s=reserve_after_s,
             reserve=self._reserve,
             clock_s=clock_s,
@@ -159,11 +159,22 @@ class Fitting:
         return Resources() if known is None else known
 
     def hold(self, claim: Claim) -> bool:
-        """Record that a claimed trial uses what it asks for; False if that is not free."""
-        is_held = self.ledger.hold(claim.lease.token, self.request_of(claim))
+        """
+        Record that a claimed trial uses what it asks for; False if that is not free.
+
+        If the locks of the GPUs cannot be read, that is not free either: the trial is given back,
+        and the next search raises the error.
+        """
+        is_held = False
+        with suppress(HostError):
+            is_held = self.ledger.hold(claim.lease.token, self.request_of(claim))
         if not is_held:
             self._refused.add(claim.lease.token)
         return is_held
+
+    def place(self, claim: Claim, cards: Sequence[int]) -> None:
+        """Record which cards of the worker a claimed trial has locked."""
+        self.ledger.place(claim.lease.token, cards)
 
     def granted(self, claim: Claim) -> Resources | None:
         """Return what a trial holds; None if it was claimed while no trial asked for anything."""

@@ -28,6 +28,7 @@ from studydb.lease.own_checkpoints import OwnCheckpoints
 from studydb.lease.own_trial import OwnTrial, give_back
 from studydb.lease.retries import retry_until, retry_until_answered
 from studydb.lease.rule_judge import AskRule
+from studydb.lease.upload_collector import UploadCollector
 from studydb.lease.watch import PollInterval
 from studydb.operations.failing import describe_failure
 from studydb.operations.recover import recover, recover_host
@@ -85,12 +86,13 @@ class OwnLoop:
             fitting=self._fitting,
         )
         self._acquiring = threading.Lock()
+        self._uploads = UploadCollector(self._heartbeat_database, study)
         self._heartbeat = Heartbeat(
             self._heartbeat_database,
             study,
             worker_id=self._worker_id,
             lease_s=lease_s,
-            after_beat=partial(recover, self._heartbeat_database, study),
+            after_beat=self._after_beat,
         )
         self._forget = partial(_forget, self._heartbeat, self._fitting)
         self._heartbeat.start()
@@ -103,6 +105,10 @@ class OwnLoop:
             daemon=True,
         ).start()
         atexit.register(self.close)
+
+    def _after_beat(self) -> None:
+        recover(self._heartbeat_database, self._study)
+        self._uploads.look()
 
     def _enter(self) -> int:
         uuid = uuid4().hex

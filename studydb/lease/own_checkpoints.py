@@ -7,10 +7,10 @@ import warnings
 import weakref
 from pathlib import Path
 
-from studydb.artifacts import INLINE, Stores
+from studydb.artifacts import INLINE, Stores, open_store
 from studydb.artifacts.checkpoint_files import CheckpointLike, Restored, Saver, fetch, prepare
 from studydb.artifacts.checkpoint_records import Restore, Saved, Upload
-from studydb.artifacts.restore_cache import RestoreCache, open_cache
+from studydb.artifacts.restore_cache import RestoreCache, cache_fault, open_cache
 from studydb.db import Database
 from studydb.domain.errors import CheckpointError, HostError
 from studydb.domain.failures import MESSAGE_BYTES, bounded
@@ -147,8 +147,15 @@ class OwnCheckpoints:
             )
             self._stores = rows.stores()
             self._cache = open_cache(cache_size_bytes())
+            self._warn_of_cache()
             self._rows = rows
         return self._rows
+
+    def _warn_of_cache(self) -> None:
+        """Warn, once for each message, that this host keeps no remote checkpoints."""
+        fault = cache_fault()
+        if fault is not None and open_store(self._stores.current).is_remote:
+            warnings.warn(fault, RuntimeWarning, stacklevel=_CALLS_UP_TO_USER)
 
     def _fetch(self, what: Restore) -> Restored:
         if what.kind is CheckpointKind.DICT:

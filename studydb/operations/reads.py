@@ -123,6 +123,16 @@ def best_trials(database: Database, study: Study, *, limit: int = 1) -> list[Tri
     return found
 
 
+def errors(database: Database, study: Study) -> dict[int, str]:
+    """Read why each trial in ERROR has failed, by its number, ascending."""
+    with database.begin(write=False) as txn:
+        found = view_rows.errors(txn, study_id=study.id)
+    return {
+        one.number: str(one.reason) if one.type is None else f"{one.type}: {one.message or ''}"
+        for one in found
+    }
+
+
 def find_trial(database: Database, study: Study, number: int) -> TrialRow:
     """Find a trial of a study."""
     with database.begin(write=False) as txn:

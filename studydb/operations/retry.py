@@ -20,6 +20,7 @@ from studydb.domain.life.states import FINAL, State
 from studydb.domain.records import Request, Study, TrialRow
 from studydb.operations.checkpoints import newest_of
 from studydb.operations.rung_locks import lock_with_rungs, try_until_locked
+from studydb.operations.start_checkpoints import lock_studies
 from studydb.store import clones, counters, events, pins, rung_ranks, studies
 
 MOST = 100
@@ -63,8 +64,9 @@ def retry(
 
     Raises:
         UnknownTrial: No such trial.
-        NotAllowed: A trial has not ended, or a clone of it has not ended. The transaction of this
-            trial has changed nothing; earlier transactions have.
+        NotAllowed: A trial has not ended, or a clone of it has not ended, or the study of a
+            checkpoint is being deleted. The transaction of this trial has changed nothing; earlier
+            transactions have.
     """
     ordered = sorted(set(numbers))
     made: list[int] = []
@@ -158,6 +160,9 @@ class _Cloning:
         Returns:
             The ids of the checkpoints by parent; None if a checkpoint was removed before it was
             locked.
+
+        Raises:
+            NotAllowed: The study of a checkpoint is being deleted.
         """
         if self.from_scratch:
             return {}
@@ -170,6 +175,8 @@ class _Cloning:
         for checkpoint_id in sorted(sources.values()):
             if not pins.count(txn, checkpoint_id=checkpoint_id):
                 return None
+        if sources:
+            lock_studies(txn, self.study, source_ids=[*sources.values()])
         return sources
 
     def _insert(self, txn: Txn, parent: TrialRow, number: int, source: int | None) -> None:

@@ -1,6 +1,7 @@
 """Let an enqueued trial begin from a checkpoint: one of another trial, or an uploaded one."""
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from studydb.artifacts import INLINE
@@ -9,6 +10,12 @@ from studydb.domain.errors import NotAllowed, NotFound, UnknownTrial
 from studydb.domain.records import Checkpoint, Request, Study
 from studydb.operations.checkpoints import newest_of
 from studydb.store import checkpoint_listing, checkpoints, pins, quotas, studies, trials, uploads
+
+TRIES = 10
+"""
+How many checkpoints of a trial are tried. The lock of its trial keeps others from removing them; a
+clone that finds one corrupt has only locked its own trial.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +65,49 @@ def lock_source(txn: Txn, study: Study, start: Start | None) -> Checkpoint | Non
     Raises:
         UnknownTrial: No such trial.
         NotFound: The trial keeps no such checkpoint.
-        NotAllowed: The study of the trial is being deleted.
+        NotAllowed: The study of the checkpoint, or of the trial, is being deleted.
     """
-    if not isinstance(start, FromTrial):
+    if start is None:
+        return None
+    if isinstance(start, Uploaded):
+        lock_studies(txn, study)  # a deletion has deleted the bytes, or will miss them
         return None
     trial = trials.find(txn, study_id=start.study_id, number=start.number, lock=True)
     if trial is None:
         raise UnknownTrial(f"Study {start.study_name!r} has no trial {start.number}.")
-    found = _chosen(txn, start, trial_id=trial.id, newest_id=trial.checkpoint_id)
-    if found is None or found.id is None or not pins.count(txn, checkpoint_id=found.id):
-        raise NotFound(_absence(start))
-    for study_id in sorted({study.id, start.study_id}):
+    found, source_id = _pinned(txn, start, trial_id=trial.id, newest_id=trial.checkpoint_id)
+    lock_studies(txn, study, source_ids=[source_id], others=[start.study_id])
+    return found
+
+
+def lock_studies(
+    txn: Txn, study: Study, *, source_ids: Sequence[int] = (), others: Sequence[int] = ()
+) -> None:
+    """
+    Lock the rows of the studies whose checkpoints were pinned, so that no deletion of them begins.
+
+    A trial that has saved nothing itself may have begun from a checkpoint of another study. So that
+    study need not be the one whose trial was named.
+
+    Args:
+        study: The study of the new trials; its row is locked, too.
+        source_ids: The pinned checkpoints, whose rows are locked.
+        others: Further studies.
+
+    Raises:
+        NotAllowed: One of the studies is being deleted.
+        UnknownStudy: The study of the new trials was deleted.
+    """
+    sources = checkpoints.studies_of(txn, ids=source_ids) if source_ids else {}
+    for study_id in sorted({study.id, *sources, *others}):
         if studies.lock_undeleted(txn, study_id=study_id):
             continue
+        studies.check_exists(txn, study_id=study.id)
+        name = sources.get(study_id, study.name)
         raise NotAllowed(
-            f"Study {start.study_name!r} is being deleted, so no trial can begin from its "
-            "checkpoints."
+            f"Study {name!r} is being deleted, so no trial can begin from its checkpoints. If the "
+            f"deletion has failed, `studydb resume {shlex.quote(name)}` gives it up."
         )
-    return found
 
 
 def begin_from(
@@ -130,6 +162,19 @@ def _insert_uploaded(txn: Txn, study: Study, start: Uploaded, *, trial_id: int) 
     checkpoints.set_start(
         txn, trial_id=trial_id, checkpoint_id=new.id, step=what.step, source_id=None
     )
+
+
+def _pinned(
+    txn: Txn, start: FromTrial, *, trial_id: int, newest_id: int | None
+) -> tuple[Checkpoint, int]:
+    """Count a pin; choose again if a clone has found the chosen checkpoint corrupt meanwhile."""
+    for _ in range(TRIES if start.checkpoint_id is None else 1):
+        found = _chosen(txn, start, trial_id=trial_id, newest_id=newest_id)
+        if found is None or found.id is None:
+            break
+        if pins.count(txn, checkpoint_id=found.id):
+            return found, found.id
+    raise NotFound(_absence(start))
 
 
 def _chosen(

@@ -17,7 +17,7 @@ from studydb.store.checkpoint_listing import CountedPins
 
 class UnkeptPage(NamedTuple):
     """
-    The checkpoints of some consecutive trials that `keep` does not keep and nobody has pinned.
+    The checkpoints of some consecutive trials that `keep` does not keep and no person has pinned.
 
     Attributes:
         numbers: The numbers of their trials, ascending.

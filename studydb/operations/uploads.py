@@ -6,6 +6,7 @@ from studydb.db import Database
 from studydb.db.faults import Duplicate
 from studydb.domain.records import AbandonedUpload, Lease, Study
 from studydb.operations.flushing import lost
+from studydb.operations.start_checkpoints import lock_studies
 from studydb.store import uploads
 
 
@@ -29,8 +30,18 @@ def begin_upload(database: Database, *, lease: Lease, uuid: str, url: str) -> No
 
 
 def begin_upload_of_person(database: Database, study: Study, *, uuid: str, url: str) -> None:
-    """Record that a person's checkpoint will be written; `enqueue` deletes the row again."""
+    """
+    Record that a person's checkpoint will be written; `enqueue` deletes the row again.
+
+    The deletion of a study deletes the bytes first, and then the rows that name them. So no upload
+    begins after it has begun: nobody would find the bytes.
+
+    Raises:
+        NotAllowed: The study is being deleted; nothing may be written.
+        UnknownStudy: The study was deleted.
+    """
     with suppress(Duplicate), database.begin() as txn:
+        lock_studies(txn, study)
         uploads.insert_of_person(txn, study_id=study.id, uuid=uuid, url=url)
 
 

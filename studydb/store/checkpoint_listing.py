@@ -58,9 +58,11 @@ _LIST = Prepared(
     .where(*_OF_TRIALS)
     .order_by(trial.c.number, _BY_ID)
 )
+_IS_UPLOADED = (checkpoint.c.attempt == sa.literal_column("0")).label("is_uploaded")
 _SIZES = Prepared(
     sa.select(
         worker.c.host,
+        _IS_UPLOADED,
         sa.func.count().label("n"),
         sa.cast(sa.func.sum(checkpoint.c.size_bytes), sa.BigInteger).label("size_bytes"),
     )
@@ -73,7 +75,7 @@ _SIZES = Prepared(
     )
     .outerjoin(worker, worker.c.id == attempt.c.worker_id)
     .where(*_OF_TRIALS)
-    .group_by(worker.c.host)
+    .group_by(worker.c.host, _IS_UPLOADED)
     .order_by(sa.desc("size_bytes"), worker.c.host)
 )
 _NEWEST_TRIALS = Prepared(
@@ -152,6 +154,9 @@ def list_checkpoints(txn: Txn, *, trial_ids: Sequence[int]) -> list[ListedCheckp
 
 
 def sizes(txn: Txn, *, trial_ids: Sequence[int]) -> list[CheckpointSizes]:
-    """Sum up the kept checkpoints of trials, by host."""
+    """Sum up the kept checkpoints of trials, by host, and those that people have uploaded."""
     found = txn.all(_SIZES, trials=list(trial_ids))
-    return [CheckpointSizes(row.host, int(row.n), int(row.size_bytes)) for row in found]
+    return [
+        CheckpointSizes(row.host, int(row.n), int(row.size_bytes), bool(row.is_uploaded))
+        for row in found
+    ]

@@ -170,6 +170,13 @@ _BEFORE = Prepared(
     .limit(1)
 )
 
+_STUDIES = Prepared(
+    sa.select(study.c.id, study.c.name)
+    .join(checkpoint, checkpoint.c.study_id == study.c.id)
+    .where(is_listed(checkpoint.c.id, "ids"))
+    .distinct()
+)
+
 _DELETE_ROWS = Prepared(sa.delete(checkpoint).where(is_listed(checkpoint.c.id, "ids")))
 
 
@@ -321,6 +328,11 @@ def source(txn: Txn, *, trial_id: int) -> Checkpoint | None:
 def set_source(txn: Txn, *, trial_id: int, checkpoint_id: int | None) -> None:
     """Store that a held clone begins from another checkpoint."""
     txn.run(_SET_SOURCE, trial=trial_id, to_source=checkpoint_id)
+
+
+def studies_of(txn: Txn, *, ids: Sequence[int]) -> dict[int, str]:
+    """Find the studies of checkpoints; return their names by their ids."""
+    return {row.id: row.name for row in txn.all(_STUDIES, ids=list(ids))}
 
 
 def delete_rows(txn: Txn, *, ids: Sequence[int]) -> None:

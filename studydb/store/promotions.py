@@ -375,7 +375,7 @@ def underway(
     Read, by bracket, the last steps of trials that run, are in back-off or paused with the study.
 
     PENDING trials that are ready, and fit, are left out; the caller has seen that there are none. A
-    trial that fits no live worker is not underway: nobody can tell when it will run.
+    trial that fits no live worker is not underway: no process can tell when it will run.
     """
     found: dict[int, list[int]] = defaultdict(list)
     rows = txn.all(_UNDERWAY, study=study_id)

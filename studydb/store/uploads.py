@@ -20,7 +20,7 @@ PATIENCE_S = 86_400.0
 COMMIT_S = 3_600.0
 """
 How much later its bytes are deleted. An `enqueue` that has taken the upload in time may commit
-later, and until then its checkpoint is visible to nobody.
+later, and until then no process sees its checkpoint.
 """
 
 MOST = 100

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from types import UnionType
-from typing import Any, get_args, get_type_hints
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 import sqlalchemy as sa
 
@@ -118,6 +118,15 @@ _ATTEMPTS = Prepared(
     .order_by(ATTEMPT.c.attempt)
 )
 
+_ERRORS = Prepared(
+    sa.select(trial.c.number, trial.c.reason, attempt.c.error_type, attempt.c.error_message)
+    .outerjoin(
+        attempt, sa.and_(attempt.c.trial_id == trial.c.id, attempt.c.attempt == trial.c.attempt)
+    )
+    .where(trial.c.study_id == sa.bindparam("study"), trial.c.state == State.ERROR)
+    .order_by(trial.c.number)
+)
+
 _WORKERS = (
     sa.select(WORKER, worker.c.lease_s, worker.c.boot_id, worker.c.pid_namespace, worker.c.started)
     .join(worker, worker.c.uuid == WORKER.c.worker)
@@ -126,6 +135,20 @@ _WORKERS = (
 )
 _ALL_WORKERS = Prepared(_WORKERS)
 _WORKERS_OF_STUDY = Prepared(_WORKERS.where(worker.c.study_id == sa.bindparam("study")))
+
+
+class TrialError(NamedTuple):
+    """Why a trial is in ERROR; `type` and `message` are those of its last attempt's exception."""
+
+    number: int
+    reason: str
+    type: str | None
+    message: str | None
+
+
+def errors(txn: Txn, *, study_id: int) -> list[TrialError]:
+    """Read why the trials in ERROR have failed, ordered by number; invalidated ones, too."""
+    return [TrialError._make(row) for row in txn.all(_ERRORS, study=study_id)]
 
 
 def studies(txn: Txn) -> list[ListedStudy]:

@@ -50,7 +50,7 @@ class CheckpointRequests:
         """
         Delete checkpoints that are no longer kept, and what crashes or a failing store have left.
 
-        That is: checkpoints that the study's `keep` does not keep and that nobody has pinned, the
+        That is: checkpoints that the study's `keep` does not keep and no person has pinned, the
         bytes of checkpoints that were removed before, and uploads that were cut off.
 
         Args:

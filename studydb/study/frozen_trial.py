@@ -171,6 +171,8 @@ class FrozenTrial(records.TrialRow):
         default=lambda _: [], compare=False
     )
 
+    _score: Callable[[float], float] = field(default=lambda value: value, compare=False)
+
     @classmethod
     def of(cls, row: records.TrialRow, database: Database, study: records.Study) -> Self:
         """Copy a row into a trial with access to its checkpoint."""
@@ -184,7 +186,12 @@ class FrozenTrial(records.TrialRow):
             return [Checkpoint(database, study, trial, each) for each in found]
 
         columns = {name: getattr(row, name) for name in _FIELDS}
-        return cls(**columns, _checkpoint=checkpoint, _checkpoints=checkpoints)
+        return cls(
+            **columns,
+            _checkpoint=checkpoint,
+            _checkpoints=checkpoints,
+            _score=study.objective.score,
+        )
 
     @property
     def checkpoint(self) -> Checkpoint | None:
@@ -200,6 +207,18 @@ class FrozenTrial(records.TrialRow):
         that has not saved yet has none here; its `checkpoint` is that of its parent.
         """
         return self._checkpoints(self)
+
+    @property
+    def best_checkpoint(self) -> Checkpoint | None:
+        """
+        The kept checkpoint with the best value at its step, or else the newest, or None.
+
+        A checkpoint of the best step is kept only by `keep='best=1'`, or by a pin.
+        """
+        valued = [
+            (self._score(one.value), one) for one in self.checkpoints if one.value is not None
+        ]
+        return min(valued, key=lambda each: each[0])[1] if valued else self.checkpoint
 
 
 _FIELDS = tuple(each.name for each in fields(records.TrialRow))

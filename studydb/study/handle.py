@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 from uuid import UUID, uuid4
 
+from studydb.analysis.best_by import find_best
 from studydb.db import Database
 from studydb.domain.arguments import count, integer
 from studydb.domain.errors import InvalidSpec, NotAllowed
@@ -121,6 +122,33 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
             NoResults: No trial has a value yet.
         """
         return FrozenTrial.of(self._read(reads.best_trials)[0], self.database, self.record)
+
+    @suggesting_keywords
+    def best(
+        self, *, metric: str | None = None, mode: str | None = None, scope: str = "all"
+    ) -> FrozenTrial:
+        """
+        Find the best trial by any metric; NaN is never best, and invalidated trials are left out.
+
+        Without arguments it is `best_trial`. Otherwise all live results are read.
+
+        Args:
+            metric: Any metric that trials have reported; None for the study's.
+            mode: "min" or "max"; None for the study's mode.
+            scope: Which values of a trial count: "all" (the best of them), "last" (the last one),
+                "avg" (their mean), "last-5-avg" or "last-10-avg" (the mean of the last ones).
+
+        Raises:
+            NoResults: No trial has reported the metric.
+            InvalidSpec: The scope or the mode is unknown, or another metric has no mode.
+        """
+        found = self._read(lambda database, study: find_best(database, study, metric, mode, scope))
+        return self.trial(found.number)
+
+    @property
+    def errors(self) -> dict[int, str]:
+        """Why each trial in ERROR has failed, such as "ValueError: too large", by its number."""
+        return self._read(reads.errors)
 
     @property
     def best_params(self) -> Mapping[str, Any]:

@@ -59,9 +59,9 @@ class HostResources:
         )
         return cls(capacity, devices)
 
-    def free_gpus(self) -> float:
-        """Return how many devices no trial of any worker holds; see `Devices.free`."""
-        return self._devices.free()
+    def free_cards(self) -> tuple[float, ...]:
+        """Return which part of each device no trial of any worker holds."""
+        return self._devices.free_parts()
 
     def take(self, asked: Resources) -> Holdings | None:
         """

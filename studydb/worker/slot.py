@@ -122,9 +122,9 @@ class Slot(threading.Thread):
         """
         Send a claim until it is answered, or until the grace of a stopping worker is over.
 
-        A claim without an answer may hold a trial that nobody runs. So it keeps its place in the
-        worker's `--max-trials` until it is answered. A worker that is to claim no more sends the
-        claim again, too, and gives the trial back: otherwise the trial would count as lost.
+        A claim without an answer may hold a trial that no process runs. So it keeps its place in
+        the worker's `--max-trials` until it is answered. A worker that is to claim no more sends
+        the claim again, too, and gives the trial back: otherwise the trial would count as lost.
         """
         claim = self._answer_of(self._acquirer.acquire)
         while self._acquirer.is_unanswered and self._equipment.interruption.may_claim:
@@ -271,6 +271,7 @@ class Slot(threading.Thread):
             equipment.interruption.give_up(str(error))
             return None
         if holdings is not None and holdings.grant.names:
+            equipment.fitting.place(claim, holdings.grant.places)
             with suppress(StorageTransient):  # the names are for people
                 record_devices(equipment.database, claim.lease, holdings.grant.names)
         return holdings

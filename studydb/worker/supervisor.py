@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
+from studydb.artifacts.restore_cache import cache_fault
 from studydb.db import LONGEST_SILENCE_S, Database, connect
 from studydb.domain.errors import (
     StorageMissing,
@@ -129,7 +130,7 @@ def _checked(options: WorkerOptions) -> WorkerOptions:
         raise UsageError(f"--reserve-after is {options.reserve_after_s}; give 0 seconds or more.")
     if not options.grace_s >= 0:
         raise UsageError(f"--grace is {options.grace_s}; give 0 seconds or more.")
-    return replace(options, workdir=_workdir(options.workdir))
+    return _with_usable_cache(replace(options, workdir=_workdir(options.workdir)))
 
 
 def _host_for(study: Study, options: WorkerOptions) -> HostResources:
@@ -142,6 +143,15 @@ def _host_for(study: Study, options: WorkerOptions) -> HostResources:
             f"and this worker has no such tag. If this host is meant, start it with {tags}."
         )
     return host
+
+
+def _with_usable_cache(options: WorkerOptions) -> WorkerOptions:
+    """Go on without a cache of remote checkpoints if its folder cannot be used; say so once."""
+    fault = cache_fault() if options.cache_bytes else None
+    if fault is None:
+        return options
+    options.say(fault)
+    return replace(options, cache_bytes=0)
 
 
 def _work(
@@ -224,7 +234,7 @@ def _fitting(
         study,
         worker_id=worker_id,
         capacity=host.capacity,
-        free_gpus=host.free_gpus,
+        free_cards=host.free_cards,
         reserve_after_s=options.reserve_after_s,
     )
 

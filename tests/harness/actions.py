@@ -4,20 +4,24 @@ Every operation on a study as an action, which can be run on a database and on i
 An action that runs again sends the same token or flush number, so it is a duplicate request.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from harness import model_uploads
+from harness import model_checkpoints, model_uploads
 from harness.arrange import new_checkpoint, new_request, process, register_worker, results, token
 from harness.asked_scheduler import sent
 from harness.model import Model
 from harness.model_clones import discard as model_discard
+from harness.model_clones import retry as model_retry
 from harness.model_pins import pin as model_pin
 from harness.model_pins import unpin as model_unpin
 from harness.model_rows import ModelAttempt
+from harness.offers import Offer, capacity_of
+from harness.start_actions import StartActions, row_of, url_of
+from harness.study_action import StudyAction
 from studydb.db import Database
 from studydb.domain.errors import StudydbError
 from studydb.domain.failures import Failure
@@ -25,6 +29,7 @@ from studydb.domain.life.ending import GIVEN_BACK, TRY_LATER, Ending
 from studydb.domain.life.states import Reason, Status
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.records import Batch, Checkpoint, CheckpointKind, Claim, Claimant, Lease, Study
+from studydb.domain.resources import read_resources
 from studydb.domain.tally import Tally
 from studydb.operations import control
 from studydb.operations.ask import ask
@@ -32,7 +37,6 @@ from studydb.operations.checkpoints import delete_rows, mark_corrupt
 from studydb.operations.claim import claim
 from studydb.operations.discard import discard
 from studydb.operations.drain import drain, find_worker
-from studydb.operations.enqueue import enqueue
 from studydb.operations.finish import finish
 from studydb.operations.invalidate import invalidate
 from studydb.operations.pin import pin, unpin
@@ -45,37 +49,25 @@ from studydb.operations.report import report
 from studydb.operations.retry import retry
 from studydb.operations.save import save
 from studydb.operations.set_limits import set_limits
+from studydb.operations.set_resources import set_resources
 from studydb.operations.uploads import abandoned_uploads, begin_upload, delete_upload
 from studydb.store import events
 
 
 @dataclass(frozen=True)
-class StudyAction:
+class RegisteredWorker:
     """
-    One call of one operation.
+    A registered process: the id of its row, its uuid, its pid, and its lease in seconds.
 
     Attributes:
-        act: Calls the operation on a database; returns its answer.
-        expect: Calls the operation on a model; returns the answer that `act` should give.
-        turns: `expect` as a generator that yields between transactions; None for one transaction.
-        token: The token of a claim or an ask; None for other operations.
+        offer: What it offers to trials; None if every request fits.
     """
-
-    name: str
-    act: Callable[[Database], Any]
-    expect: Callable[[Model], Any]
-    turns: Callable[..., Generator[None, None, Any]] | None = None
-    token: str | None = None
-
-
-@dataclass(frozen=True)
-class RegisteredWorker:
-    """A registered process: the id of its row, its uuid, its pid, and its lease in seconds."""
 
     id: int
     uuid: str
     pid: int
     lease_s: float
+    offer: Offer | None = None
 
 
 @dataclass
@@ -117,28 +109,45 @@ def outcome_of(call: Callable[[], Any]) -> Any:
         return type(refusal)
 
 
-class ActionFactory:
+class ActionFactory(StartActions):
     """Makes the actions on one study, and keeps the attempts that workers have claimed."""
 
     def __init__(self, study: Study) -> None:
-        self.study = study
+        super().__init__(study)
         self.attempts: list[ClaimedAttempt] = []
+        self.uptime_s: Callable[[], float] = float
 
     # --- processes
 
     def register(
-        self, pid: int, lease_s: float, into: Callable[[RegisteredWorker], None]
+        self,
+        pid: int,
+        lease_s: float,
+        into: Callable[[RegisteredWorker], None],
+        offers: Mapping[str, float] | None = None,
     ) -> StudyAction:
         uuid = token()
+        made: list[RegisteredWorker] = []
 
         def act(database: Database) -> None:
+            capacity = None if offers is None else capacity_of(offers)
             worker_id = register_worker(
-                database, self.study, uuid=uuid, of=process(pid), lease_s=lease_s
+                database,
+                self.study,
+                uuid=uuid,
+                of=process(pid),
+                lease_s=lease_s,
+                capacity=capacity,
             )
-            into(RegisteredWorker(worker_id, uuid, pid, lease_s))
+            if not made:
+                offer = capacity and Offer(self.study, worker_id, capacity, self.uptime_s)
+                made.append(RegisteredWorker(worker_id, uuid, pid, lease_s, offer))
+            into(made[0])
 
         return StudyAction(
-            "register", act, lambda model: model.register(uuid=uuid, pid=pid, lease_s=lease_s)
+            "register",
+            act,
+            lambda model: model.register(uuid=uuid, pid=pid, lease_s=lease_s, offers=offers),
         )
 
     def leave(self, worker: RegisteredWorker) -> StudyAction:
@@ -151,39 +160,65 @@ class ActionFactory:
     def renew(self, worker: RegisteredWorker) -> StudyAction:
         held = [attempt.lease for attempt in self.attempts if attempt.worker is worker][-8:]
         tokens = [lease.token for lease in held]
-        return StudyAction(
-            "renew",
-            lambda database: renew(database, self.study, worker_id=worker.id, held=held).held,
-            lambda model: model.renew(worker.uuid, tokens),
-        )
+
+        def act(database: Database) -> Any:
+            answer = renew(database, self.study, worker_id=worker.id, held=held).held
+            for lease in held:
+                if worker.offer is not None and lease.token not in answer:
+                    worker.offer.release(lease)
+            return answer
+
+        def expect(model: Model) -> Any:
+            answer = model.renew(worker.uuid, tokens)
+            for lost in set(tokens) - set(answer):
+                model.resources.release(worker.uuid, lost)
+            return answer
+
+        return StudyAction("renew", act, expect)
 
     # --- claims
 
     def claim(self, worker: RegisteredWorker) -> StudyAction:
-        return self._acquire("claim", claim, worker)
+        def call(database: Database, claimant: Claimant) -> Claim | None:
+            if worker.offer is None:
+                return claim(database, self.study, claimant)
+            return worker.offer.claim(database, claimant)
+
+        return self._acquire("claim", call, worker)
 
     def ask(self, worker: RegisteredWorker) -> StudyAction:
-        return self._acquire("ask", ask, worker)
+        def call(database: Database, claimant: Claimant) -> Claim | None:
+            if worker.offer is None:
+                return ask(database, self.study, claimant)
+            return worker.offer.ask(database, claimant)
+
+        return self._acquire("ask", call, worker)
 
     def promote(self, worker: RegisteredWorker) -> StudyAction:
         claimant = Claimant(worker.id, token(), worker.lease_s)
 
         def act(database: Database) -> bool:
             """Tell whether this request promoted a trial; a result CLAIM does not prove it."""
-            promote(database, self.study, claimant)
+            fits = worker.offer and worker.offer.names(database)
+            promote(database, self.study, claimant, fits=fits)
             with database.begin(write=False) as txn:
                 return bool(events.data_of(txn, token=claimant.token))
 
-        return StudyAction("promote", act, lambda model: model.promote(token=claimant.token))
+        return StudyAction(
+            "promote", act, lambda model: model.promote(worker.uuid, token=claimant.token)
+        )
 
     def _acquire(
-        self, name: str, operation: Callable[..., Claim | None], worker: RegisteredWorker
+        self,
+        name: str,
+        call: Callable[[Database, Claimant], Claim | None],
+        worker: RegisteredWorker,
     ) -> StudyAction:
         once = token()
         claimant = Claimant(worker.id, once, worker.lease_s)
 
         def act(database: Database) -> Any:
-            claimed = operation(database, self.study, claimant)
+            claimed = call(database, claimant)
             if claimed is not None and all(
                 attempt.lease.token != once for attempt in self.attempts
             ):
@@ -248,15 +283,21 @@ class ActionFactory:
             )
             given["tally"] = tally if attempt.lease.attempt == 1 else None
             call = partial(finish, database, self.study, **given)
-            return sent(self.study, lambda whole: call(batch=whole), batch)
+            try:
+                return sent(self.study, lambda whole: call(batch=whole), batch)
+            finally:
+                if attempt.worker.offer is not None:
+                    attempt.worker.offer.release(attempt.lease)
 
-        return StudyAction(
-            f"finish {outcome}" if failure is None else f"give_back {failure.type}",
-            act,
-            lambda model: model.finish(
-                attempt.lease.token, outcome, **_sent(batch), failure=failure
-            ),
-        )
+        def expect(model: Model) -> Ending | None:
+            token = attempt.lease.token
+            try:
+                return model.finish(token, outcome, **_sent(batch), failure=failure)
+            finally:
+                model.resources.release(attempt.worker.uuid, token)
+
+        name = f"finish {outcome}" if failure is None else f"give_back {failure.type}"
+        return StudyAction(name, act, expect)
 
     def give_back(
         self, attempt: ClaimedAttempt, values: Sequence[float], *, later: bool
@@ -265,18 +306,33 @@ class ActionFactory:
         kind = TRY_LATER if later else GIVEN_BACK
         return self.finish(attempt, values, Reason.PREEMPTED, Failure(kind, "exited"))
 
-    def save(self, attempt: ClaimedAttempt, *, step_offset: int = 0) -> StudyAction:
-        new = new_checkpoint(attempt.lease, step=max(1, attempt.after_step + step_offset))
+    def save(
+        self, attempt: ClaimedAttempt, *, step_offset: int = 0, size_bytes: int = 3
+    ) -> StudyAction:
+        step = max(1, attempt.after_step + step_offset)
+        new = replace(new_checkpoint(attempt.lease, step=step), size_bytes=size_bytes)
+        return self._saving("save", attempt, new, b"abc", model_checkpoints.save)
+
+    def _saving(
+        self,
+        name: str,
+        attempt: ClaimedAttempt,
+        new: Checkpoint,
+        data: bytes | None,
+        of_model: Callable[..., list[str]],
+    ) -> StudyAction:
         attempt.has_saved = True
+        keep, objective, lease = self.keep, self.study.objective, attempt.lease
 
         def act(database: Database) -> list[str]:
-            older = save(database, lease=attempt.lease, checkpoint=new, data=b"abc")
-            return sorted(one.uuid for one in older)
+            given: Any = {"checkpoint": new, "data": data, "keep": keep, "objective": objective}
+            return sorted(one.uuid for one in save(database, lease=lease, **given))
 
         def expect(model: Model) -> list[str]:
-            return sorted(model.save(attempt.lease.token, uuid=new.uuid, step=new.step))
+            row = row_of(new, lease.number, has_data=data is not None)
+            return sorted(of_model(model, lease.token, new=row, keep=keep))
 
-        return StudyAction("save", act, expect)
+        return StudyAction(name, act, expect)
 
     def begin_upload(self, attempt: ClaimedAttempt) -> StudyAction:
         """Record that the bytes of the attempt's next checkpoint will be written."""
@@ -285,29 +341,23 @@ class ActionFactory:
         return StudyAction(
             "begin_upload",
             lambda database: begin_upload(
-                database, lease=attempt.lease, uuid=begun.uuid, url=f"file:///store/{begun.uuid}"
+                database, lease=attempt.lease, uuid=begun.uuid, url=url_of(begun.uuid)
             ),
             lambda model: model_uploads.begin_upload(model, attempt.lease.token, uuid=begun.uuid),
         )
 
     def save_upload(self, attempt: ClaimedAttempt, begun: Checkpoint) -> StudyAction:
         """Record the checkpoint of an upload that has begun."""
-        stored = replace(begun, url=f"file:///store/{begun.uuid}")
-        attempt.has_saved = True
+        stored = replace(begun, url=url_of(begun.uuid))
+        return self._saving("save_upload", attempt, stored, None, model_uploads.save_upload)
 
-        def act(database: Database) -> list[str]:
-            older = save(database, lease=attempt.lease, checkpoint=stored)
-            return sorted(one.uuid for one in older)
+    def mark_corrupt(
+        self, attempt: ClaimedAttempt, bad: Checkpoint, *, is_verified: bool = True
+    ) -> StudyAction:
+        given = {"is_verified": is_verified}
 
-        def expect(model: Model) -> list[str]:
-            token = attempt.lease.token
-            return sorted(model_uploads.save_upload(model, token, uuid=begun.uuid, step=begun.step))
-
-        return StudyAction("save_upload", act, expect)
-
-    def mark_corrupt(self, attempt: ClaimedAttempt, bad: Checkpoint) -> StudyAction:
         def act(database: Database) -> str | None:
-            before = mark_corrupt(database, lease=attempt.lease, checkpoint=bad)
+            before = mark_corrupt(database, lease=attempt.lease, checkpoint=bad, **given)
             if not attempt.has_flushed:
                 attempt.restored, attempt.after_step = before, before.step if before else 0
             return before.uuid if before else None
@@ -315,7 +365,9 @@ class ActionFactory:
         return StudyAction(
             "mark_corrupt",
             act,
-            lambda model: model.mark_corrupt(attempt.lease.token, uuid=bad.uuid),
+            lambda model: model_checkpoints.mark_corrupt(
+                model, attempt.lease.token, uuid=bad.uuid, **given
+            ),
         )
 
     def record_event(self, attempt: ClaimedAttempt) -> StudyAction:
@@ -379,16 +431,17 @@ class ActionFactory:
                 )
             delete_rows(database, removed=[_stub(row[0]) for row in rows])
 
-        return StudyAction("delete_removed", act, Model.delete_removed)
+        return StudyAction("delete_removed", act, model_checkpoints.delete_removed)
 
     # --- people
 
-    def enqueue(self, *, priority: int = 0) -> StudyAction:
-        request = new_request()
+    def set_resources(self, asks: str, numbers: Sequence[int]) -> StudyAction:
+        """Change what trials ask for; without numbers, what the study asks for its trials."""
+        request, asked = new_request(), read_resources("asks", asks)
         return StudyAction(
-            "enqueue",
-            lambda database: enqueue(database, self.study, {"lr": 0.5}, request, priority=priority),
-            lambda model: model.enqueue(request, priority=priority),
+            f"set_resources{'' if numbers else '_of_study'} {asks} {numbers}",
+            lambda database: set_resources(database, self.study, asked, numbers, request),
+            lambda model: model.resources.set(asks, list(numbers), request),
         )
 
     def resume_changed(self, numbers: Sequence[int], **changes: float) -> StudyAction:
@@ -409,7 +462,7 @@ class ActionFactory:
             lambda database: retry(
                 database, self.study, numbers, request, from_scratch=from_scratch
             ),
-            lambda model: model.retry(list(numbers), request, from_scratch=from_scratch),
+            lambda model: model_retry(model, list(numbers), request, from_scratch=from_scratch),
         )
 
     def invalidate(self, numbers: Sequence[int], *, undo: bool) -> StudyAction:
@@ -504,7 +557,8 @@ def _claim_of_database(claimed: Claim) -> SimpleNamespace:
 
 
 def _claim_of_model(model: Model, attempt: ModelAttempt) -> SimpleNamespace:
-    restored = attempt.restored if attempt.restored in model.checkpoints else None
+    known = [*model.checkpoints, *model.foreign]
+    restored = attempt.restored if attempt.restored in known else None
     trial = model.trials[attempt.number]
     step = restored.step if restored else 0
     return SimpleNamespace(

@@ -35,6 +35,7 @@ from studydb.domain.records import (
     TrialRow,
     renewal_s,
 )
+from studydb.domain.resources import Capacity
 from studydb.domain.space.search_space import Space, loguniform
 from studydb.domain.tally import Tally
 from studydb.operations.ask import ask
@@ -135,9 +136,11 @@ def register_worker(
     uuid: str | None = None,
     of: Process | None = None,
     lease_s: float = LEASE_S,
+    capacity: Capacity | None = None,
 ) -> int:
-    """Register a worker of one slot; return its id."""
+    """Register a worker of one slot; return its id. Without a capacity every request fits."""
     given: Any = {"uuid": uuid or token(), "process": of or process(), "lease_s": lease_s}
+    given |= {"capacity": capacity}
     return register(database, study, **given, slots=1, version="0")
 
 

@@ -4,14 +4,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from fleet.trainables.scheduling import Cup
+from fleet.trainables.scheduling import Cup, Growing
 
 from harness.arrange import SimulatedWorker, new_study, results
 from harness.asked_scheduler import asked
 from harness.control_requests import Arranged, Call
 from harness.rung_requests import promoting_to_the_end_of_a_rung
 from studydb.db import Database
-from studydb.domain.custom_scheduler import Question
+from studydb.domain.custom_scheduler import CustomScheduler, Question
 from studydb.domain.deciding import DecisionNeeded, Undecided
 from studydb.domain.life.decisions import Decision
 from studydb.domain.life.states import Reason
@@ -21,10 +21,14 @@ from studydb.operations.report import report
 
 
 def _reporting_to_a_custom_scheduler(
-    database: Database, *, answer: Decision | Undecided | None = None, ends: bool = False
+    database: Database,
+    *,
+    answer: Decision | Undecided | None = None,
+    ends: bool = False,
+    scheduler: CustomScheduler | None = None,
 ) -> Call:
     """The batch has the answer of the scheduler, which was asked before."""
-    study = new_study(database, scheduler=asked(Cup()))
+    study = new_study(database, scheduler=asked(scheduler or Cup()))
     SimulatedWorker(database, study).take().report(0.3, 0.3)
     run = SimulatedWorker(database, study).take()
     batch = Batch(1, results(0.5, 0.4), before=run.summary)
@@ -56,13 +60,21 @@ def _needed(database: Database, study: Study, lease: Lease, batch: Batch) -> Que
     raise AssertionError("no decision is needed")
 
 
+_GROWING = Growing(grace_period=2, type="promotion")
+
 REPORTS: dict[str, Arranged] = {
     "report_that_a_custom_scheduler_judges": _reporting_to_a_custom_scheduler,
     "report_whose_custom_scheduler_fails": partial(
         _reporting_to_a_custom_scheduler, answer=Undecided("it hangs")
     ),
+    "report_after_which_a_trial_asks_for_more": partial(
+        _reporting_to_a_custom_scheduler, scheduler=_GROWING
+    ),
 }
 
 FINISHES: dict[str, Arranged] = {
     "finish_that_a_custom_scheduler_judges": partial(_reporting_to_a_custom_scheduler, ends=True),
+    "finish_after_which_a_trial_asks_for_more": partial(
+        _reporting_to_a_custom_scheduler, ends=True, scheduler=_GROWING
+    ),
 }

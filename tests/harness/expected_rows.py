@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from harness.model import Model
+from harness.model_checkpoints import kept_bytes
 from harness.model_judging import ModelRung
 from harness.model_rows import ModelAttempt, ModelCheckpoint, ModelTrial
 from harness.snapshot import GONE, Snapshot, plain
@@ -30,6 +31,7 @@ def expected_rows(model: Model) -> Snapshot:
         },
         "checkpoints": [asdict(one) for one in model.checkpoints],
         "uploads": [asdict(one) for one in model.uploads],
+        "foreign": [_foreign(one) for one in model.foreign],
         "counts": {state: sum(trial.state is state for trial in model.trials) for state in State},
         "spending": {
             "cost": round(model.spending.cost, 6),
@@ -42,6 +44,7 @@ def expected_rows(model: Model) -> Snapshot:
             if rung.entries
         },
         "best": model.best,
+        "resources": dict(model.resources.classes),
         "workers": [_worker(worker) for worker in model.workers.values()],
         "events": model.events,
     }
@@ -58,6 +61,7 @@ def _study(model: Model) -> dict[str, Any]:
         "next_draw": model.next_draw,
         "n_counted": model.n_counted,
         "n_running": len(model.running) if limited else 0,
+        "checkpoint_bytes": kept_bytes(model),
     }
 
 
@@ -94,6 +98,7 @@ def _trial(model: Model, trial: ModelTrial) -> dict[str, Any]:
         "changed": trial.changed,
         "invalidated_at": trial.invalidated_at,
         "parent": trial.parent,
+        "resource_class": trial.asks,
         "source": _name(model, trial.source),
         **_verdict(trial.verdict),
         **_summary(model, trial),
@@ -157,7 +162,13 @@ def _results(trial: ModelTrial, attempt: ModelAttempt) -> dict[int, Any]:
 def _name(model: Model, checkpoint: ModelCheckpoint | None) -> str | None:
     if checkpoint is None:
         return None
-    return checkpoint.uuid if checkpoint in model.checkpoints else GONE
+    return checkpoint.uuid if checkpoint in [*model.checkpoints, *model.foreign] else GONE
+
+
+def _foreign(checkpoint: ModelCheckpoint) -> dict[str, Any]:
+    columns = asdict(checkpoint)
+    del columns["number"]
+    return columns
 
 
 def _verdict(verdict: Verdict | None) -> dict[str, Any]:

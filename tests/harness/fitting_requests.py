@@ -11,6 +11,7 @@ from studydb.domain.resource_function import ResourceFunction, config_key
 from studydb.domain.resources import Ledger, Resources, read_capacity, read_resources
 from studydb.operations.ask import ask
 from studydb.operations.claim_fitting import claim_fitting, read_queues
+from studydb.operations.control import pause
 from studydb.operations.enqueue import enqueue
 from studydb.operations.leave_draw import leave_draw
 from studydb.operations.propose import propose_by_index
@@ -64,6 +65,19 @@ def _reserving(database: Database) -> Call:
     return lambda over: reserve(over, study, worker_id=worker_id, number=0)
 
 
+def _withdrawing_a_reservation(database: Database) -> Call:
+    study = with_resources(database)
+    worker_id = SimulatedWorker(database, study).claimant().worker_id
+    assert reserve(database, study, worker_id=worker_id, number=0)
+    return lambda over: reserve(over, study, worker_id=worker_id, number=None)
+
+
+def _setting_resources_of_a_paused_trial(database: Database) -> Call:
+    study, request = with_resources(database), new_request()
+    pause(database, study, [1], new_request())
+    return lambda over: set_resources(over, study, TWO, [1, 2], request)
+
+
 def _recording_devices(database: Database) -> Call:
     run = SimulatedWorker(database, new_study(database)).take()
     return lambda over: record_devices(over, run.lease, ["GPU-a", "GPU-b"])
@@ -98,8 +112,10 @@ REQUESTS: dict[str, Arranged] = {
     "enqueue_with_resources": _enqueueing_with_resources,
     "set_resources": _setting_resources,
     "set_resources_of_trials": _setting_resources_of_trials,
+    "set_resources_of_a_paused_trial": _setting_resources_of_a_paused_trial,
     "reserve": _reserving,
     "ask_by_config": _asking_by_config,
     "enqueue_by_config": _enqueueing_by_config,
+    "withdraw_a_reservation": _withdrawing_a_reservation,
     "record_devices": _recording_devices,
 }

@@ -8,10 +8,12 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple
 
-from harness.actions import ClaimedAttempt, StudyAction
+from harness.actions import ClaimedAttempt
 from harness.random_walk import ASHAS, PROMOTIONS, RandomWalk
+from harness.study_action import StudyAction
 from studydb.db import Database
 from studydb.domain.life.states import Reason, Status
+from studydb.domain.resources import read_resources
 from studydb.schedulers import FIFO
 
 
@@ -126,8 +128,15 @@ REQUESTS: dict[str, Make] = {
     "pin": lambda one: one.factory.pin(one.number),
     "unpin": lambda one: one.factory.pin(one.number, remove=True),
     "enqueue": lambda one: one.factory.enqueue(),
+    "begin from it": lambda one: one.factory.enqueue_from(one.number),
+    "begin from a dict": lambda one: one.factory.enqueue_dict(step=3),
+    "remove unkept": lambda one: one.factory.remove_unkept(one.number),
     "extend": lambda one: one.factory.extend(by=1),
     "set limits": lambda one: one.factory.set_limits({"max_steps": 1_000_001}),
+    "set resources": lambda one: one.factory.set_resources("gpus=1", [one.number]),
+    "set resources beyond all": lambda one: one.factory.set_resources("gpus=3", [one.number]),
+    "set resources of the study": lambda one: one.factory.set_resources("gpus=2", []),
+    "enqueue with resources": lambda one: one.factory.enqueue(asks="gpus=0.5", priority=-1),
     "pause the study": lambda one: one.factory.set_status(Status.PAUSED),
     "stop the study": lambda one: one.factory.set_status(Status.STOPPED),
     "resume the study": lambda one: one.factory.set_status(Status.RUNNING),
@@ -151,8 +160,14 @@ ACTORS: dict[str, Make] = {
 
 
 def prepared(database: Database, rng: Random, request: str, state: State) -> Subject:
-    """A study with some other trials, and one trial in the state."""
+    """
+    A study with some other trials, and one trial in the state.
+
+    Trials ask for resources, and workers offer unequal ones, if the request is about resources.
+    """
     limits: dict[str, Any] = {"max_steps": 1_000_000} if request == "set limits" else {}
+    if "resources" in request:
+        limits = {"is_sized": True, "resources": read_resources("resources", "cpus=1")}
     walk = RandomWalk(
         database,
         rng,

@@ -7,11 +7,12 @@ types, and computes everything without the package's functions.
 
 import json
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
-from harness.model_clones import clone, fall_back, release
+from harness.model_clones import release
 from harness.model_exits import judge_exit
+from harness.model_resources import ModelOffer, ModelResources
 from harness.model_rows import (
     ENDED,
     FINAL_DECIDERS,
@@ -25,7 +26,7 @@ from harness.model_schedulers import new_judge, promote
 from harness.model_spending import SPENT, TIMED_OUT, ModelSpending
 from harness.model_steering import check_steering, steer, wake
 from harness.model_validity import invalidate, reinstate
-from studydb.domain.errors import BudgetSpent, LeaseLost, NotAllowed, UnknownTrial
+from studydb.domain.errors import LeaseLost, NotAllowed, UnknownTrial
 from studydb.domain.failures import Failure
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.ending import Ending
@@ -47,8 +48,13 @@ class Model:
         self.workers: dict[str, ModelWorker] = {}
         self.checkpoints: list[ModelCheckpoint] = []
         self.uploads: list[ModelUpload] = []
+        self.keep = spec.keep
+        self.other: ModelTrial | None = None  # the trial of another study, and its checkpoints
+        self.foreign: list[ModelCheckpoint] = []
+        self.other_is_closing = False
         self.judge = new_judge(spec)
         self.spending = ModelSpending(spec)
+        self.resources = ModelResources(self)
         self.limit: str | None = None  # why a limit has stopped the study
         self.events: list[dict[str, Any]] = []
         # By a claim's token: the number of the only trial that the claim may take.
@@ -57,28 +63,44 @@ class Model:
 
     # --- workers
 
-    def register(self, *, uuid: str, pid: int, lease_s: float) -> None:
+    def register(
+        self, *, uuid: str, pid: int, lease_s: float, offers: Mapping[str, float] | None = None
+    ) -> None:
         if uuid not in self.workers:
             self.workers[uuid] = ModelWorker(uuid, pid, lease_s, self.now)
+            if offers is not None:
+                self.resources.offers[uuid] = ModelOffer(offers)
 
-    def promote(self, *, token: str) -> bool:
+    def promote(self, worker: str, *, token: str) -> bool:
         """Do what the scheduler wants of a free worker; tell whether it promotes a trial."""
-        return bool(self._recorded(token)) or promote(self, token)
+        return bool(self._recorded(token)) or promote(self, token, worker)
 
     def claim(self, worker: str, *, token: str) -> ModelAttempt | None:
+        self.resources.look(worker)
         if known := self.attempt_of(token):
-            return known if known.ended_at is None else None
-        waiting = self.runnable
+            if known.ended_at is None:
+                self.resources.claimed(worker, self.trials[known.number])
+            return self._answered_again(known)
+        waiting = self.resources.startable(worker, self.runnable)
         if token in self.picks:
             waiting = [trial for trial in waiting if trial.number == self.picks[token]]
         if not waiting or not self.has_room:
             return None
+        self.resources.claimed(worker, waiting[0])
         return self._begin(waiting[0], worker, token)
+
+    def _answered_again(self, known: ModelAttempt) -> ModelAttempt | None:
+        if known.ended_at is not None:
+            return None
+        self.resources.started(known, self.trials[known.number])
+        return known
 
     def ask(self, worker: str, *, token: str) -> ModelAttempt | None:
         if known := self.attempt_of(token):
-            return known if known.ended_at is None else None
+            return self._answered_again(known)
         if self.status is not Status.RUNNING or not self.is_open or not self.has_room:
+            return None
+        if (names := self.resources.names(worker)) is not None and "" not in names:
             return None
         trial = ModelTrial(len(self.trials), "searcher", self.now, draw=self.next_draw)
         trial.bracket = self.judge.bracket_of(self.next_draw)
@@ -100,40 +122,8 @@ class Model:
         trial.verdict = self._charge(trial, stored, decided) or self._asked(trial)
         trial.flush_no = flush_no if results else trial.flush_no
         self._renew(trial)
+        self.resources.carry_out(trial, attempt)
         return trial.verdict, due
-
-    def save(self, token: str, *, uuid: str, step: int) -> list[str]:
-        attempt, trial = self._of(token)
-        mine = [one for one in self.checkpoints if one.number == trial.number]
-        if any(one.uuid == uuid for one in mine):
-            return [one.uuid for one in mine if one.removed and not one.corrupt]
-        self._fence(token)
-        kept = [one for one in mine if not one.removed][:-1]  # the newest earlier one stays
-        retired = [one for one in kept if not one.pins]
-        for one in retired:
-            one.removed, one.data = True, False
-        trial.checkpoint = ModelCheckpoint(uuid, trial.number, attempt.no, step)
-        self.checkpoints.append(trial.checkpoint)
-        if step > trial.checkpoint_step:
-            trial.checkpoint_step, trial.losses = step, 0
-        trial.suspect_at = None
-        return [one.uuid for one in retired]
-
-    def delete_removed(self) -> None:
-        """Delete the rows of checkpoints whose bytes have been deleted."""
-        self.checkpoints = [one for one in self.checkpoints if one.corrupt or not one.removed]
-
-    def mark_corrupt(self, token: str, *, uuid: str) -> str | None:
-        attempt, trial = self._fence(token)
-        bad = next(one for one in self.checkpoints if one.uuid == uuid)
-        is_next = trial.checkpoint is bad
-        before = fall_back(self, trial, bad)
-        if not bad.corrupt or is_next:
-            bad.corrupt = bad.removed = True
-            trial.checkpoint, trial.suspect_at = before, None
-            data = {"url": "inline:", "step": bad.step}
-            self._record_event("checkpoint corrupt", "worker", attempt=attempt, data=data)
-        return before.uuid if before else None
 
     def finish(
         self,
@@ -154,7 +144,9 @@ class Model:
             decided, stored = self._store(trial, attempt, after, results)
         self._charge(trial, stored)
         given: Any = {"flush_no": flush_no, "actor": "worker", "failure": failure}
-        return self._end(trial, outcome, decided, **given)
+        ending = self._end(trial, outcome, decided, **given)
+        self.resources.carry_out(trial, attempt)
+        return ending
 
     def renew(self, worker: str, tokens: list[str]) -> dict[str, Verdict | None]:
         self.workers[worker].seen_at = self.now
@@ -245,33 +237,6 @@ class Model:
 
     # --- people
 
-    def enqueue(self, request: Request, *, priority: int = 0) -> int:
-        if recorded := self._recorded(request.token):
-            return int(recorded["data"]["number"])
-        if not self.is_open:
-            raise BudgetSpent
-        number = len(self.trials)
-        trial = ModelTrial(number, "enqueued", self.now, priority=priority)
-        trial.bracket = self.judge.bracket_of(number)
-        self.trials.append(trial)
-        self._record_event("enqueued", request.actor, token=request.token, data={"number": number})
-        return number
-
-    def retry(self, numbers: list[int], request: Request, *, from_scratch: bool) -> list[int]:
-        """Clone ended trials; each clone begins from its parent's newest checkpoint."""
-        if recorded := self._recorded(request.token):
-            return list(recorded["data"]["clones"])
-        numbers = sorted(set(numbers))
-        if any(number >= len(self.trials) for number in numbers):
-            raise UnknownTrial
-        unended = {trial.parent for trial in self.trials if trial.state not in ENDED}
-        if any(self.trials[one].state not in ENDED or one in unended for one in numbers):
-            raise NotAllowed
-        clones = [clone(self, self.trials[number], from_scratch=from_scratch) for number in numbers]
-        data = {"numbers": numbers, "clones": clones, "from_scratch": from_scratch}
-        self._record_event("retried", request.actor, token=request.token, data=data)
-        return clones
-
     def invalidate(self, numbers: list[int], request: Request, *, reason: str, undo: bool) -> None:
         """Invalidate trials, or undo that."""
         if self._recorded(request.token):
@@ -349,12 +314,8 @@ class Model:
     def set_limits(self, request: Request, limits: dict[str, Any]) -> None:
         if not self._recorded(request.token):
             self.spending.limits |= limits
-            self._record_event(
-                "limits set",
-                request.actor,
-                token=request.token,
-                data=json.loads(json.dumps(limits)),
-            )
+            data = json.loads(json.dumps(limits))
+            self._record_event("limits set", request.actor, token=request.token, data=data)
 
     # --- the state of the study
 
@@ -413,6 +374,7 @@ class Model:
         trial.attempts.append(attempt)
         trial.state, trial.flush_no, trial.lease_s = State.RUNNING, 0, holder.lease_s
         trial.started_at = self.now if trial.started_at is None else trial.started_at
+        assert self.resources.started(attempt, trial), "a trial that does not fit was claimed"
         self._renew(trial)
         return attempt
 
@@ -454,6 +416,7 @@ class Model:
             verdict = self.judge.judge(*sent, bracket=trial.bracket, enters=is_valid)
             trial.time_total_s, after = result.time_total_s, result.step
             if verdict is not None:
+                trial.asks_next = self.judge.asks_after(verdict, result)
                 return verdict, results[:position]
         return None, results
 

@@ -10,13 +10,31 @@ if TYPE_CHECKING:
     from harness.model import Model
 
 
+def retry(model: "Model", numbers: list[int], request: Request, *, from_scratch: bool) -> list[int]:
+    """Clone ended trials; each clone begins from its parent's newest checkpoint."""
+    if recorded := model._recorded(request.token):
+        return list(recorded["data"]["clones"])
+    numbers = sorted(set(numbers))
+    if any(number >= len(model.trials) for number in numbers):
+        raise UnknownTrial
+    unended = {trial.parent for trial in model.trials if trial.state not in ENDED}
+    if any(model.trials[one].state not in ENDED or one in unended for one in numbers):
+        raise NotAllowed
+    if not from_scratch and model.other_is_closing:
+        begin = [newest_of(model, model.trials[number].checkpoint) for number in numbers]
+        if any(one in model.foreign for one in begin):
+            raise NotAllowed
+    clones = [clone(model, model.trials[number], from_scratch=from_scratch) for number in numbers]
+    data = {"numbers": numbers, "clones": clones, "from_scratch": from_scratch}
+    model._record_event("retried", request.actor, token=request.token, data=data)
+    return clones
+
+
 def clone(model: "Model", parent: ModelTrial, *, from_scratch: bool) -> int:
     """Clone an ended trial; return the number of the clone."""
+    found = None if from_scratch else newest_of(model, parent.checkpoint)
     made = ModelTrial(len(model.trials), "clone", model.now, parent=parent.number)
-    made.changed, made.bracket = parent.changed, parent.bracket
-    found = None if from_scratch else parent.checkpoint
-    if found is not None and found.removed:  # another clone has found it corrupt
-        found = _before(model, found)
+    made.changed, made.bracket, made.asks = parent.changed, parent.bracket, parent.asks
     made.checkpoint = made.source = made.pinned = found
     if found is not None:
         found.pins += 1
@@ -24,17 +42,6 @@ def clone(model: "Model", parent: ModelTrial, *, from_scratch: bool) -> int:
     model.judge.unrank(parent.number)
     model.trials.append(made)
     return made.number
-
-
-def fall_back(model: "Model", trial: ModelTrial, bad: ModelCheckpoint) -> ModelCheckpoint | None:
-    """The checkpoint to restore instead of a corrupt one; a clone's pin moves with its source."""
-    before = _before(model, bad)
-    if trial.checkpoint is bad and bad.number != trial.number:
-        release(trial)
-        trial.source = trial.pinned = before
-        if before is not None:
-            before.pins += 1
-    return before
 
 
 def release(trial: ModelTrial) -> None:
@@ -65,9 +72,18 @@ def discard(model: "Model", number: int, request: Request) -> list[str]:
     return sorted(one.uuid for one in mine if one.removed and not one.corrupt)
 
 
-def _before(model: "Model", known: ModelCheckpoint) -> ModelCheckpoint | None:
-    """The newest earlier checkpoint of the trial, or that from which the trial began, if sound."""
-    earlier = model.checkpoints[: model.checkpoints.index(known)]
+def newest_of(model: "Model", known: ModelCheckpoint | None) -> ModelCheckpoint | None:
+    """A checkpoint, or the newest kept one before it; None if its row is deleted."""
+    if known is None or known not in [*model.checkpoints, *model.foreign]:
+        return None
+    return before(model, known) if known.removed else known
+
+
+def before(model: "Model", known: ModelCheckpoint) -> ModelCheckpoint | None:
+    """The newest earlier checkpoint of the trial, or that from which the trial began, if kept."""
+    is_own = known in model.checkpoints
+    rows = model.checkpoints if is_own else model.foreign
+    earlier = rows[: rows.index(known)]
     sound = [one for one in earlier if one.number == known.number and not one.removed]
-    source = model.trials[known.number].source
+    source = model.trials[known.number].source if is_own else None
     return sound[-1] if sound else None if source is None or source.removed else source

@@ -218,6 +218,13 @@ class ModelJudge:
             return lower
         return lower + (upper - lower) * float(rank % 1)
 
+    def asks_after(self, verdict: Verdict, result: Result) -> str | None:
+        """What a trial that the scheduler pauses asks for from then on; None for no change."""
+        is_paused = verdict.by is DecidedBy.SCHEDULER and verdict.action is Action.PAUSE
+        if not (is_paused and self.options.get("grows")):
+            return None
+        return "gpus=1" if self.score(result.value) < 0.3 else "cpus=1"
+
     # --- entries
 
     def waits(self, number: int) -> bool:

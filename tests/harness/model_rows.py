@@ -20,6 +20,7 @@ class ModelWorker:
     seen_at: float
     ended_at: float | None = None
     request: str | None = None
+    reserved_for: int | None = None
 
     def drain(self) -> None:
         if self.ended_at is not None:
@@ -35,6 +36,8 @@ class ModelCheckpoint:
     number: int
     attempt: int
     step: int
+    size_bytes: int = 3
+    url: str = "inline:"
     removed: bool = False
     corrupt: bool = False
     data: bool = True
@@ -44,11 +47,12 @@ class ModelCheckpoint:
 
 @dataclass
 class ModelUpload:
-    """The row of an upload that has begun."""
+    """The row of an upload that has begun; an upload of a person has no trial yet."""
 
     uuid: str
-    number: int
+    number: int | None
     attempt: int
+    started_at: float = 0.0
 
 
 @dataclass
@@ -106,6 +110,8 @@ class ModelTrial:
     parent: int | None = None
     source: ModelCheckpoint | None = None
     pinned: ModelCheckpoint | None = None
+    asks: str = ""
+    asks_next: str | None = None
 
     @property
     def refuses_results(self) -> bool:

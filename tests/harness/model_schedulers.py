@@ -69,18 +69,18 @@ def new_judge(spec: NewStudy) -> ModelJudge:
     return kinds.get(type(spec.scheduler).__name__, ModelJudge)(spec)
 
 
-def promote(model: "Model", token: str) -> bool:
+def promote(model: "Model", token: str, worker: str) -> bool:
     """Do what the scheduler wants of a free worker; tell whether a trial was moved to PENDING."""
     if not model.judge.promotes:
         return False
     while True:
-        chosen, closing = _next_work(model)
+        chosen, closing = _next_work(model, worker)
         give_up(model)
         if closing is not None and model.status is Status.RUNNING:
             close(model, closing)
             continue
-        may = model.status is Status.RUNNING and model.has_room and not model.runnable
-        if chosen is None or not may:
+        may = model.status is Status.RUNNING and model.has_room
+        if chosen is None or not may or model.resources.startable(worker, model.runnable):
             return False
         _promote(model, token, *chosen)
         return True
@@ -94,10 +94,11 @@ def _promote(model: "Model", token: str, rung_id: RungId, entry: dict[str, Any])
     model._record_event("promoted", "scheduler", number=trial.number, token=token, data=data)
 
 
-def _next_work(model: "Model") -> tuple[Waiting | None, ModelClosing | None]:
+def _next_work(model: "Model", worker: str) -> tuple[Waiting | None, ModelClosing | None]:
     """The trial that the scheduler promotes, or the rung that it closes; None for each if none."""
     judge = model.judge
-    paused = {trial.number for trial in model.trials if trial.paused_by == "scheduler"}
+    waiting = [trial for trial in model.trials if trial.paused_by == "scheduler"]
+    paused = {trial.number for trial in model.resources.startable(worker, waiting)}
     if isinstance(judge, ModelSynchronous):
         kept = judge.next_kept(paused)
         return kept, None if kept or can_be_claimed(model) else judge.next_closing(model, paused)

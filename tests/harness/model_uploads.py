@@ -3,10 +3,15 @@
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
-from harness.model_rows import ModelUpload
+from harness.model_checkpoints import save
+from harness.model_rows import ModelCheckpoint, ModelUpload
+from studydb.domain.life.retention import Keep
 
 if TYPE_CHECKING:
     from harness.model import Model
+
+ABANDONED_S = 90_000.0
+"""The age at which nobody enqueues a trial with an upload of a person any more."""
 
 
 def begin_upload(model: "Model", token: str, *, uuid: str) -> None:
@@ -15,32 +20,35 @@ def begin_upload(model: "Model", token: str, *, uuid: str) -> None:
     if trial.held is attempt and any(one.uuid == uuid for one in model.uploads):
         return
     model._fence(token)
-    model.uploads.append(ModelUpload(uuid, trial.number, attempt.no))
+    model.uploads.append(ModelUpload(uuid, trial.number, attempt.no, model.now))
 
 
-def save_upload(model: "Model", token: str, *, uuid: str, step: int) -> list[str]:
+def save_upload(model: "Model", token: str, *, new: ModelCheckpoint, keep: Keep) -> list[str]:
     """Record the checkpoint of an upload, whose row ends with it."""
-    is_new = all(one.uuid != uuid for one in model.checkpoints)
-    older = model.save(token, uuid=uuid, step=step)
+    is_new = all(one.uuid != new.uuid for one in model.checkpoints)
+    older = save(model, token, new=new, keep=keep)
     if is_new:
-        model.checkpoints[-1].data = False
-        model.uploads = [one for one in model.uploads if one.uuid != uuid]
+        model.uploads = [one for one in model.uploads if one.uuid != new.uuid]
     return older
 
 
 def collect_in_turns(model: "Model") -> Generator[None, None, list[tuple[str, bool]]]:
-    """Find the uploads of ended attempts, then delete them one by one; tell which were stored."""
-    found = [
-        one
-        for one in model.uploads
-        if model.trials[one.number].attempts[one.attempt - 1].ended_at is not None
-    ]
+    """Find uploads that no process finishes, then delete them one by one; tell which were stored."""
     stored = {one.uuid for one in model.checkpoints}
+    found = [one for one in model.uploads if _is_abandoned(model, one, stored)]
     answer = sorted((one.uuid, one.uuid in stored) for one in found)
     for one in found:
         yield
         model.uploads = [each for each in model.uploads if each is not one]
     return answer
+
+
+def _is_abandoned(model: "Model", one: ModelUpload, stored: set[str]) -> bool:
+    """Whether no process finishes an upload, by a clock that may have been turned back."""
+    if one.number is None:
+        return model.now - one.started_at >= ABANDONED_S and one.uuid not in stored
+    ended_at = model.trials[one.number].attempts[one.attempt - 1].ended_at
+    return ended_at is not None and ended_at <= model.now
 
 
 def collect(model: "Model") -> list[tuple[str, bool]]:

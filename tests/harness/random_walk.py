@@ -7,19 +7,22 @@ The caller gives the random generator, so a walk can be repeated.
 import functools
 import math
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 
-from fleet.trainables.scheduling import Halving
+from fleet.trainables.scheduling import Growing, Halving
 
-from harness.actions import ActionFactory, ClaimedAttempt, RegisteredWorker, StudyAction, outcome_of
+from harness.actions import ActionFactory, ClaimedAttempt, RegisteredWorker, outcome_of
 from harness.arrange import can_ask, created, new_spec
 from harness.asked_scheduler import Meanwhile, asked
+from harness.checkpoint_steps import KEEPS, WITH_KEEP, CheckpointSteps
 from harness.model import Model
+from harness.model_resources import SHAPES
 from harness.snapshot import BEGINNING
+from harness.study_action import StudyAction
 from studydb.db import Database
 from studydb.domain.life.decisions import Action, Verdict
 from studydb.domain.life.ending import FREE_EXITS, Ending
@@ -30,6 +33,12 @@ from studydb.schedulers import ASHA, FIFO, HyperBand, MedianStopping, OneEpoch
 
 LEASES_S = (90.0, 9.0)
 """The leases of the two workers of a walk."""
+
+OFFERS: tuple[Mapping[str, float], ...] = (
+    {"cpus": 3, "gpus": 2, "licence": 1},
+    {"cpus": 1, "gpus": 1},
+)
+"""What the two workers offer, if trials ask for resources."""
 
 ASHAS = [ASHA(max_t=9, reduction_factor=3), ASHA(max_t=8, grace_period=2, reduction_factor=2)]
 PROMOTIONS = [
@@ -45,6 +54,12 @@ CUSTOM_PROMOTIONS = [
     asked(Halving(max_t=9, reduction_factor=3, type="promotion")),
     asked(Halving(max_t=8, grace_period=2, reduction_factor=2, type="promotion")),
 ]
+GROWING = [
+    asked(Growing(max_t=9, reduction_factor=3, type="promotion")),
+    asked(Growing(max_t=8, grace_period=2, reduction_factor=2, type="promotion")),
+]
+"""These change what a trial that pauses asks for."""
+
 SYNE_TUNE = ASHA(max_t=9, reduction_factor=2, rule="syne_tune")
 MEDIANS = [
     MedianStopping(min_samples=2),
@@ -126,8 +141,18 @@ WEIGHTS = {
     "begin_upload": 1,
     "save_upload": 1,
     "collect": 0.5,
+    "collect_a_day_later": 0.1,
+    "remove_unkept": 0.7,
+    "enqueue_from_a_trial": 1.5,
+    "enqueue_from_another_study": 0.7,
+    "change_the_other_study": 1,
+    "enqueue_an_upload": 0.7,
+    "enqueue_a_dict": 0.5,
 }
 """The weight of each step. A step is a method of this name, or the action that `_name` returns."""
+
+SIZED_WEIGHTS = {"crowd": 6, "set_resources": 1, "set_resources_of_the_study": 0.5}
+"""The weights of further and more frequent steps if trials ask for resources."""
 
 MEANWHILE = (
     *("report", "report", "finish", "give_back", "save", "claim", "ask", "promote", "renew"),
@@ -137,11 +162,19 @@ MEANWHILE = (
 """What may happen while a custom scheduler decides."""
 
 
-class RandomWalk:
+class RandomWalk(CheckpointSteps):
     """A study in a database, its model, and its workers."""
 
-    def __init__(self, database: Database, rng: Random, **overrides: Any) -> None:
-        self.database = database
+    def __init__(
+        self, database: Database, rng: Random, *, is_sized: bool = False, **overrides: Any
+    ) -> None:
+        """
+        Create a study and two workers.
+
+        Args:
+            is_sized: Whether the workers offer resources, unequal ones, and trials ask for some.
+        """
+        self.database, self.is_sized = database, is_sized
         drawn = {name: rng.choice(choices) for name, choices in STUDIES.items()}
         spec = new_spec(**(drawn | overrides))
         self.model = Model(spec)
@@ -153,6 +186,7 @@ class RandomWalk:
             self.meanwhile = Meanwhile(scheduler.ask)
             self.study = replace(self.study, scheduler=scheduler.asked_by(self.meanwhile))
         self.factory = ActionFactory(self.study)
+        self.factory.uptime_s = lambda: self.model.resources.uptime_s
         self.sent: deque[StudyAction] = deque(maxlen=8)
         self.happened: Counter[str] = Counter()
         self.dead: frozenset[int] = frozenset()
@@ -160,11 +194,20 @@ class RandomWalk:
         self._pids = iter(range(1, 10_000))
         self.workers: list[RegisteredWorker] = []
         for lease_s in LEASES_S:
-            self.do(self.factory.register(next(self._pids), lease_s, self.workers.append))
+            place = len(self.workers)
+            self.do(self._register(place, lease_s, self.workers.append))
+
+    def _register(
+        self, place: int, lease_s: float, into: Callable[[RegisteredWorker], None]
+    ) -> StudyAction:
+        offers = OFFERS[place] if self.is_sized else None
+        return self.factory.register(next(self._pids), lease_s, into, offers)
 
     def step(self, rng: Random) -> None:
         weights = WEIGHTS | ({"raise_the_limits": 1} if self.model.spending.limits else {})
         weights |= {"report_meanwhile": 4} if self.meanwhile else {}
+        weights |= SIZED_WEIGHTS if self.is_sized else {}
+        weights |= WITH_KEEP if self.model.spec.keep in KEEPS else {}
         weights |= {"come_to_a_choice": 1} if self.model.judge.promotes else {}
         (name,) = rng.choices(list(weights), list(weights.values()))
         self.happened[name] += 1
@@ -201,6 +244,22 @@ class RandomWalk:
             self.do(self._ask(rng))
         if len(self.factory.attempts) > held:
             self.do(self.factory.report(self.factory.attempts[-1], some_values(rng)))
+
+    def crowd(self, rng: Random) -> None:
+        """Let the workers claim what fits while trials wait that ask for more."""
+        for _ in range(3):
+            self.do(self._enqueue(rng))
+        for _ in range(rng.randint(3, 8)):
+            self.do(self._claim(rng))
+            name = rng.choice(("wait", "end", "change", "renew"))
+            if name == "wait":
+                self.advance(4)
+            elif name == "renew":
+                self.do(self._renew(rng))
+            elif name == "change" and rng.random() < 0.4:
+                self.do(self._set_resources(rng))
+            elif name == "end" and (held := self.attempts(held=True)):
+                self.do(self.factory.finish(rng.choice(held), [], Reason.COMPLETED))
 
     def come_to_a_choice(self, rng: Random) -> None:
         """Bring all trials to a rung or to their end; then free workers ask for work."""
@@ -248,14 +307,6 @@ class RandomWalk:
             self.do(self._invalidate(rng))
         self.do(self._reinstate(rng))
 
-    def save_upload(self, rng: Random) -> None:
-        """Begin an upload, sometimes of a zombie, and mostly record its checkpoint."""
-        attempt = self._attempt(rng, held=rng.random() < 0.6) or self._attempt(rng)
-        if attempt is not None:
-            self.do(self.factory.begin_upload(attempt))
-            if rng.random() < 0.7:
-                self.do(self.factory.save_upload(attempt, attempt.begun[-1]))
-
     def carry_out_verdicts(self, _: Random) -> None:
         for attempt in self.attempts(held=True):
             if self.model.trials[attempt.lease.number].verdict is not None:
@@ -296,7 +347,7 @@ class RandomWalk:
         place = rng.randrange(len(LEASES_S))
         self.dead |= {self.workers[place].pid}
         successor = functools.partial(self.workers.__setitem__, place)
-        self.do(self.factory.register(next(self._pids), LEASES_S[place], successor))
+        self.do(self._register(place, LEASES_S[place], successor))
 
     def send_again(self, rng: Random) -> None:
         """Send one of the last actions again, as if its reply was lost."""
@@ -304,6 +355,7 @@ class RandomWalk:
 
     def advance(self, seconds: float) -> None:
         self.model.now += seconds
+        self.model.resources.uptime_s += max(0.0, seconds)
 
     def clock(self) -> datetime:
         return BEGINNING + timedelta(seconds=self.model.now)
@@ -339,27 +391,6 @@ class RandomWalk:
         attempt = self._writer(rng)
         return self.factory.report(attempt, []) if attempt else None
 
-    def _save(self, rng: Random) -> StudyAction | None:
-        attempt = self._attempt(rng)
-        return (
-            self.factory.save(attempt, step_offset=rng.choice([0, 0, -1, 4])) if attempt else None
-        )
-
-    def _begin_upload(self, rng: Random) -> StudyAction | None:
-        attempt = self._attempt(rng, held=rng.random() < 0.7) or self._attempt(rng)
-        return self.factory.begin_upload(attempt) if attempt else None
-
-    def _save_upload(self, rng: Random) -> StudyAction | None:
-        """Record the checkpoint of an upload that has begun."""
-        uploading = [attempt for attempt in self.attempts(held=True) if attempt.begun][-6:]
-        if not uploading:
-            return self._begin_upload(rng)
-        attempt = rng.choice(uploading)
-        return self.factory.save_upload(attempt, rng.choice(attempt.begun[-2:]))
-
-    def _collect(self, _: Random) -> StudyAction:
-        return self.factory.collect()
-
     def _finish(self, rng: Random) -> StudyAction | None:
         attempt, values = self._writer(rng), rng.choice([[], some_values(rng)])
         if attempt is None:
@@ -373,12 +404,6 @@ class RandomWalk:
         values: list[float] = rng.choice([[], some_values(rng)])
         later = rng.random() < 0.5
         return self.factory.give_back(attempt, values, later=later) if attempt else None
-
-    def _mark_corrupt(self, rng: Random) -> StudyAction | None:
-        attempt = self._attempt(rng)
-        if attempt is None or attempt.restored is None or attempt.has_flushed or attempt.has_saved:
-            return None
-        return self.factory.mark_corrupt(attempt, attempt.restored)
 
     def _record_event(self, rng: Random) -> StudyAction | None:
         attempt = self._attempt(rng, held=rng.random() < 0.5)
@@ -412,21 +437,25 @@ class RandomWalk:
     def _recover_host(self, _: Random) -> StudyAction:
         return self.factory.recover_host(self.dead)
 
-    def _delete_removed(self, rng: Random) -> StudyAction:
-        """Delete rows of removed checkpoints, discard those of an ended trial, or pin one."""
-        ended = [trial.number for trial in self.model.trials if trial.state in FINAL]
-        chance = rng.random()
-        if chance < 0.4:
-            return self.factory.discard(rng.choice(ended or [0]))
-        if chance < 0.7:
-            number = rng.randrange(len(self.model.trials) + 1)
-            return self.factory.pin(number, remove=chance > 0.6)
-        return self.factory.delete_removed()
-
     # --- people
 
     def _enqueue(self, rng: Random) -> StudyAction:
-        return self.factory.enqueue(priority=rng.choice([0, 0, -1, 1]))
+        asks = rng.choice([None, *SHAPES]) if self.is_sized else None
+        return self.factory.enqueue(priority=rng.choice([0, 0, -1, 1]), asks=asks)
+
+    def _set_resources(self, rng: Random) -> StudyAction:
+        """Mostly change what trials ask for that wait or are paused, the first of the queue too."""
+        still = (State.PENDING, State.PAUSED)
+        waiting = [trial.number for trial in self.model.trials if trial.state in still]
+        numbers = rng.choices(waiting, k=2) if waiting and rng.random() < 0.7 else []
+        if not numbers or rng.random() < 0.1:
+            numbers = self._some_numbers(rng)
+        if self.model.runnable and rng.random() < 0.3:
+            numbers = [self.model.runnable[0].number]
+        return self.factory.set_resources(rng.choice(list(SHAPES)), numbers)
+
+    def _set_resources_of_the_study(self, rng: Random) -> StudyAction:
+        return self.factory.set_resources(rng.choice(list(SHAPES)), [])
 
     def _extend(self, rng: Random) -> StudyAction:
         return self.factory.extend(by=rng.randint(1, 3))

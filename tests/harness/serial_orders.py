@@ -12,10 +12,10 @@ import json
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
-from harness.actions import StudyAction
 from harness.expected_rows import expected_rows
 from harness.model import Model
 from harness.snapshot import Snapshot
+from harness.study_action import StudyAction
 from studydb.domain.errors import StudydbError
 from studydb.domain.life.states import State
 

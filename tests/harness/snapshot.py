@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from studydb.db import Database, Prepared, Txn
-from studydb.db.decision_schema import rung, rung_entry
+from studydb.db.decision_schema import resource_class, rung, rung_entry
 from studydb.db.schema import (
     attempt,
     checkpoint,
@@ -39,7 +39,7 @@ GONE = "gone"
 
 _STUDY = (
     *("status", "paused_by", "pause_reason"),
-    *("num_trials", "next_number", "next_draw", "n_counted", "n_running"),
+    *("num_trials", "next_number", "next_draw", "n_counted", "n_running", "checkpoint_bytes"),
 )
 _VERDICT = ("verdict", "verdict_reason", "verdict_by")
 _TRIAL = (
@@ -49,13 +49,14 @@ _TRIAL = (
     *("token", "lease_s", "lease_expires_at", "suspect_at", "checkpoint_step"),
     *("n_results", "last_step", "last_value", "best_value", "best_step", "best_score"),
     *("time_total_s", "running_s", "running_until", "created_at", "started_at", "ended_at"),
-    *("changed", "invalidated_at"),
+    *("changed", "invalidated_at", "resource_class"),
 )
 _ATTEMPT = (
     *("token", "start_step", "flush_no", "started_at", "ended_at", "reason", "error_type"),
     *_VERDICT,
 )
-_CHECKPOINT = ("uuid", "attempt", "step", "pins")
+_CHECKPOINT = ("uuid", "attempt", "step", "size_bytes", "url", "pins")
+_UPLOAD = ("uuid", "attempt", "started_at")
 _ENTRY = (
     "attempt",
     "step",
@@ -68,7 +69,7 @@ _ENTRY = (
     "promoted_at",
 )
 _EVENT = ("attempt", "kind", "actor", "token", "data")
-_WORKER = ("uuid", "pid", "lease_s", "seen_at", "ended_at", "request")
+_WORKER = ("uuid", "pid", "lease_s", "seen_at", "ended_at", "request", "reserved_for")
 
 
 def _of_study(table: sa.Table, *order: Any) -> Prepared:
@@ -82,6 +83,8 @@ _TRIALS = _of_study(trial, trial.c.number)
 _ATTEMPTS = _of_study(attempt, attempt.c.trial_id, attempt.c.attempt)
 _RESULTS = _of_study(result, result.c.trial_id, result.c.attempt, result.c.step)
 _CHECKPOINTS = _of_study(checkpoint, checkpoint.c.id)
+_CLASSES = _of_study(resource_class, resource_class.c.name)
+_OTHER_STUDY = Prepared(sa.select(study.c.id).where(study.c.name == sa.bindparam("other")))
 _UPLOADS = _of_study(upload, upload.c.id)
 _COUNTERS = _of_study(counter, counter.c.shard)
 _RUNGS = _of_study(rung, rung.c.bracket, rung.c.step)
@@ -100,7 +103,8 @@ def take_snapshot(database: Database, of: Study) -> Snapshot:
         rows = txn.all(_TRIALS, study=of.id)
         numbers = {row.id: row.number for row in rows}
         saved = txn.all(_CHECKPOINTS, study=of.id)
-        names = {None: None} | {row.id: row.uuid for row in saved}
+        foreign = _of_other_study(txn, of)
+        names = {None: None} | {row.id: row.uuid for row in (*saved, *foreign)}
         attempts = txn.all(_ATTEMPTS, study=of.id)
         workers = txn.all(_WORKERS, study=of.id)
         holders = {None: None} | {row.id: row.uuid for row in workers}
@@ -115,13 +119,15 @@ def take_snapshot(database: Database, of: Study) -> Snapshot:
             "results": _results(txn.all(_RESULTS, study=of.id), attempts, numbers),
             "checkpoints": [{"number": numbers[row.trial_id]} | _checkpoint(row) for row in saved],
             "uploads": [
-                {"number": numbers.get(row.trial_id), "uuid": row.uuid, "attempt": row.attempt}
+                {"number": numbers.get(row.trial_id)} | _columns_of(row, _UPLOAD)
                 for row in txn.all(_UPLOADS, study=of.id)
             ],
+            "foreign": [_checkpoint(row) for row in foreign],
             "counts": _counts(txn, of),
             "spending": _spending(txn, of),
             "rungs": _rungs(txn, of, numbers),
             "best": [one.number for one in ranking.best(txn, study_id=of.id, limit=99)],
+            "resources": {row.name: row.request for row in txn.all(_CLASSES, study=of.id)},
             "workers": [_columns_of(row, _WORKER) for row in workers],
             "events": [
                 {"number": numbers.get(row.trial_id)} | _columns_of(row, _EVENT)
@@ -129,6 +135,16 @@ def take_snapshot(database: Database, of: Study) -> Snapshot:
                 if row.kind != EventKind.SCHEDULER_IDLE  # each free worker may write one
             ],
         }
+
+
+def other_name(of: Study) -> str:
+    """Return the name of the other study, from whose checkpoints trials of a study may begin."""
+    return f"{of.name}-other"
+
+
+def _of_other_study(txn: Txn, of: Study) -> list[Any]:
+    other = txn.first(_OTHER_STUDY, other=other_name(of))
+    return [] if other is None else txn.all(_CHECKPOINTS, study=other.id)
 
 
 def plain(value: Any) -> Any:

@@ -14,6 +14,7 @@ from studydb.domain.errors import (
     NotFound,
     StorageDenied,
     StorageUnreachable,
+    UnknownStudy,
     UnknownTrial,
 )
 from studydb.study import handle, starting
@@ -232,6 +233,27 @@ def test_bytes_stay_if_the_reply_of_the_enqueue_is_lost_and_the_database_then_re
     assert study.trials[0].checkpoint.to_dict() == {"a": 1}
 
 
+def test_upload_during_the_deletion_of_its_study_leaves_no_bytes(
+    create_study, storage_url, tmp_path, monkeypatch
+):
+    store = tmp_path / "store"
+    study = create_study("going", num_trials=9, storage=storage_url, checkpoints=str(store))
+    save, written = starting.Saver.save, []
+
+    def save_too_late(saver, *args, **options):
+        studydb.delete_study("going", storage=storage_url)
+        saved = save(saver, *args, **options)
+        written.append(len(files(store)))
+        return saved
+
+    monkeypatch.setattr(starting.Saver, "save", save_too_late)
+
+    with pytest.raises(UnknownStudy):
+        study.enqueue({}, checkpoint={"a": 1})
+
+    assert (written, files(store)) == ([1], [])
+
+
 @pytest.mark.parametrize("point", ["before the bytes", "after the bytes"])
 def test_gc_deletes_a_day_later_what_a_killed_enqueue_has_left(
     create_study, storage_url, tmp_path, monkeypatch, point
@@ -285,9 +307,23 @@ def test_enqueue_command_takes_a_directory_that_looks_like_a_trial(
     assert begun(study, 0) == (4, {"w": b"w"})
 
 
+def test_enqueue_command_takes_a_directory_below_the_home_directory(
+    console, study, tmp_path, monkeypatch
+):
+    """A shell leaves the tilde of --checkpoint=~/model as it is."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "w").write_bytes(b"w")
+
+    console("enqueue", "own", "lr=0.5", "--checkpoint=~/model")
+
+    assert begun(study, 0) == (0, {"w": b"w"})
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        (("--checkpoint", "~nobody-here/x"), "home directory is unknown"),
         (("--checkpoint", "7"), "Study 'own' has no trial 7."),
         (("--checkpoint", "none/7"), "There is no study 'none'"),
         (("--checkpoint", "./missing"), "does not exist"),
@@ -296,7 +332,9 @@ def test_enqueue_command_takes_a_directory_that_looks_like_a_trial(
     ],
 )
 def test_enqueue_command_refuses_a_wrong_source(console, study, trained, words, says):
-    ran = console("enqueue", "own", "lr=0.5", *words, code=2 if "only for" in says else 1)
+    ran = console(
+        "enqueue", "own", "lr=0.5", *words, code=2 if "only for" in says or "home" in says else 1
+    )
 
     assert says in ran.error
     assert len(study.trials) == 1

@@ -8,11 +8,14 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from harness.arrange import change, rows, run_together
+from fleet.workers import eventually
+from harness.arrange import SimulatedWorker, change, rows, run_together
 
 import studydb
 from studydb.artifacts.checkpoint_files import Saver
+from studydb.lease import upload_collector
 from studydb.lease.held import HeldAttempt
+from studydb.operations.uploads import begin_upload
 
 
 @pytest.fixture(params=["folder", "inline"])
@@ -551,3 +554,25 @@ def failing_with(number):
         raise OSError(number, os.strerror(number))
 
     return fsync
+
+
+def test_own_loop_collects_what_ended_attempts_have_left(
+    create_study, storage_url, tmp_path, monkeypatch
+):
+    """The process of the other trial died after the bytes of its checkpoint were stored."""
+    monkeypatch.setattr(upload_collector, "SETTLED_S", 0.0)
+    store = tmp_path / "store"
+    study = create_study("own", num_trials=2, storage=storage_url, checkpoints=str(store))
+    dead = SimulatedWorker(study.database, study.record).take()
+    saver = Saver(str(store), study_uuid=study.record.uuid, trial_uuid=dead.claimed.uuid, attempt=1)
+    begun = saver.begin(step=1)
+    begin_upload(study.database, lease=dead.lease, uuid=begun.uuid, url=begun.url)
+    saver.save(b"bytes", step=1, upload=begun)
+    dead.finish(0.5)
+    written = len(files(store))
+
+    with study.ask():
+        study._loop._after_beat()
+        eventually(lambda: rows(study.database, "SELECT count(*) FROM upload") == [(0,)])
+
+    assert (written, files(store)) == (1, [])

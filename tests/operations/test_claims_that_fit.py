@@ -9,8 +9,15 @@ from harness.arrange import new_request, new_study
 from harness.nodes import Clock, Node
 
 from studydb.db import connect
-from studydb.domain.errors import InvalidSpec, NotAllowed, StorageTransient
-from studydb.domain.resources import OF_STUDY, Capacity, Resources, read_capacity, read_resources
+from studydb.domain.errors import HostError, InvalidSpec, NotAllowed, StorageTransient
+from studydb.domain.resources import (
+    OF_STUDY,
+    Capacity,
+    Ledger,
+    Resources,
+    read_capacity,
+    read_resources,
+)
 from studydb.lease import fitting
 from studydb.lease.watch import Watch
 from studydb.operations.enqueue import enqueue
@@ -184,6 +191,20 @@ def test_a_passed_trial_reserves_the_worker(database, study):
     assert node.number() == 1
 
 
+def test_a_worker_starts_the_trial_that_it_is_reserved_for_after_it_asks_for_less(database, study):
+    put(database, study, "gpus=1", "gpus=2", "gpus=1", "gpus=1")
+    node = Node(database, study, read_capacity(gpus=2), reserve_after_s=60.0)
+    node.start()
+    held = node.start()
+    node.clock.now_s += 61
+    node.end(held)
+    assert node.number() is None  # reserved for trial 1
+
+    set_resources(database, study, SMALL, [1], new_request())
+
+    assert node.number() == 1
+
+
 def test_one_worker_is_reserved_for_a_trial(database, study):
     put(database, study, *["gpus=1"] * 4, "gpus=2", *["gpus=1"] * 9)
     clock = Clock()
@@ -293,6 +314,21 @@ def test_what_fits_now_is_seen_though_the_study_has_not_changed(database):
         assert not watch.read(fits=[]).can_claim
 
     assert watch.read(fits=[OF_STUDY]).can_claim
+
+
+def test_a_trial_is_given_back_if_the_locks_of_gpus_cannot_be_read(database, study):
+    put(database, study, "gpus=1")
+    node = Node(database, study, read_capacity(gpus=1))
+    claim = node.start()
+    node.fitting.release(claim)
+
+    def refuse():
+        raise HostError("This host cannot open the lock file.")
+
+    node.fitting.ledger = Ledger(read_capacity(gpus=1), free_cards=refuse)
+
+    assert not node.fitting.hold(claim)
+    assert node.fitting.is_refused(claim)
 
 
 def test_slots_of_one_worker_search_in_turn(database, study):

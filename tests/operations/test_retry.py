@@ -21,8 +21,10 @@ from studydb.domain.life.states import Origin, Reason, State, Status
 from studydb.lease.trial_history import History
 from studydb.operations import control
 from studydb.operations.checkpoints import mark_corrupt
+from studydb.operations.delete import stop_for_deletion
 from studydb.operations.enqueue import enqueue
 from studydb.operations.retry import retry, selected
+from studydb.operations.start_checkpoints import FromTrial
 from studydb.operations.study_progress import read_progress
 from studydb.schedulers import ASHA
 from studydb.store import checkpoints, rungs
@@ -73,6 +75,22 @@ def test_clone_has_the_params_and_tags_of_its_parent_and_begins_from_its_newest_
     run.finish(0.6)
     assert trial_of(database, study, 1).best_value == 0.6
     assert trial_of(database, study, failed) == before
+
+
+def test_clone_of_a_trial_from_a_study_that_is_being_deleted_is_refused(database, study, failed):
+    """The trial has begun from a checkpoint of the other study, and saved nothing itself."""
+    other = new_study(database)
+    start = FromTrial(study.id, study.name, failed)
+    enqueue(database, other, {}, new_request(), start=start)
+    SimulatedWorker(database, other).take().finish(0.5)
+    stop_for_deletion(database, study)
+
+    with pytest.raises(NotAllowed, match=f"{study.name}' is being deleted.*studydb resume"):
+        again(database, other, 0)
+    scratch = again(database, other, 0, from_scratch=True)
+
+    assert scratch == [1]
+    assert rows(database, "SELECT count(*) FROM pin") == [(0,)]
 
 
 def test_clone_from_scratch_has_no_checkpoint(database, study, failed):

@@ -1,20 +1,24 @@
 """An enqueued trial begins from a checkpoint, which is pinned until the trial has ended."""
 
 from dataclasses import replace
+from uuid import uuid4
 
 import pytest
 from harness.arrange import SimulatedWorker, new_request, new_study, rows, trial_of
 
-from studydb.domain.errors import NotAllowed, NotFound, UnknownTrial
+from studydb.analysis.overview_text import checkpoints_text
+from studydb.domain.errors import NotAllowed, NotFound, UnknownStudy, UnknownTrial
 from studydb.domain.life.decisions import RungKey
 from studydb.domain.life.retention import Keep
 from studydb.domain.life.states import Reason, Status
+from studydb.domain.listed_rows import CheckpointSizes
 from studydb.operations import control
 from studydb.operations.checkpoints import mark_corrupt
 from studydb.operations.create import load
 from studydb.operations.delete import delete, stop_for_deletion
 from studydb.operations.discard import discard
 from studydb.operations.enqueue import enqueue
+from studydb.operations.overview import read_overview
 from studydb.operations.start_checkpoints import FromTrial, Uploaded
 from studydb.operations.uploads import abandoned_uploads, begin_upload_of_person
 from studydb.schedulers import ASHA
@@ -172,6 +176,31 @@ def test_trial_enters_only_the_rungs_above_its_checkpoint(database):
     assert entered == [(3,)]
 
 
+def test_no_upload_begins_in_a_study_that_is_being_deleted(database, study):
+    """The deletion deletes the bytes first, and later the row that would name these."""
+    stop_for_deletion(database, study)
+
+    with pytest.raises(NotAllowed, match="is being deleted"):
+        begin_upload_of_person(database, study, uuid=str(uuid4()), url="file:///store/x")
+    assert rows(database, "SELECT count(*) FROM upload") == [(0,)]
+
+    delete(database, study)
+    with pytest.raises(UnknownStudy):
+        begin_upload_of_person(database, study, uuid=str(uuid4()), url="file:///store/x")
+
+
+def test_upload_adds_no_trial_to_a_study_whose_deletion_has_begun_meanwhile(database, study):
+    run = SimulatedWorker(database, study).take()
+    what = replace(run.checkpoint(step=6), url="file:///store/x")
+    begin_upload_of_person(database, study, uuid=what.uuid, url=what.url)
+    run.finish(0.5)
+    stop_for_deletion(database, study)
+
+    with pytest.raises(NotAllowed, match="is being deleted"):
+        begin(database, study, Uploaded(what))
+    assert rows(database, "SELECT count(*) FROM trial") == [(1,)]
+
+
 # deletion
 
 
@@ -251,7 +280,8 @@ def test_uploaded_checkpoint_is_the_trials_own_and_is_counted(database):
     assert rows(database, "SELECT count(*) FROM pin") == [(0,)]
     with database.begin(write=False) as txn:
         (uploaded,) = checkpoint_listing.sizes(txn, trial_ids=[claimed.lease.trial_id])
-    assert (uploaded.host, uploaded.n, uploaded.size_bytes) == (None, 1, 8)
+    assert uploaded == CheckpointSizes(None, 1, 8, is_uploaded=True)
+    assert checkpoints_text(read_overview(database, study)) == "1 (8 B): 8 B uploaded"
 
 
 def test_upload_without_a_trial_is_found_after_a_day_and_an_hour_and_no_earlier(

@@ -1,8 +1,9 @@
 """
-Claims of what fits run interleaved with requests that change what trials ask for.
+Claims of what fits run interleaved with what changes what trials ask for, and with reservations.
 
 In any schedule there is no deadlock, no trial is claimed twice, no worker gets a trial that it does
-not fit, and a study has at most 64 different requests. `STUDYDB_SCHEDULES=200` runs more schedules.
+not fit, one worker is reserved for a trial, and a study has at most 64 different requests.
+`STUDYDB_SCHEDULES=200` runs more schedules.
 """
 
 import os
@@ -11,8 +12,10 @@ from datetime import UTC, datetime
 from random import Random
 
 import pytest
+from fleet.trainables.scheduling import Growing
 from harness import postgres
 from harness.arrange import SimulatedWorker, new_request, new_study, rows
+from harness.asked_scheduler import asked, sent
 from harness.interleaver import Interleaver
 
 from studydb.db import connect
@@ -20,13 +23,21 @@ from studydb.domain.class_queues import ClassQueues
 from studydb.domain.resources import Ledger, read_capacity, read_resources
 from studydb.operations.claim_fitting import claim_fitting
 from studydb.operations.enqueue import enqueue
+from studydb.operations.report import report
+from studydb.operations.reservations import reserve
 from studydb.operations.set_resources import set_resources
 from studydb.store import resource_classes
 
+ONE_CPU = read_resources("r", "cpus=1")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SCHEDULES = int(os.environ.get("STUDYDB_SCHEDULES", "3"))
 
-FITS = ("", "gpus=1", "cpus=1")
+FITS = {
+    "claim": {"", "gpus=1", "cpus=1"},
+    "send": {"", "gpus=1", "cpus=1"},
+    "claim_cpus": {"", "cpus=1"},
+}
+"""The classes that fit the worker of each call."""
 
 
 @pytest.fixture(scope="module")
@@ -40,27 +51,34 @@ def stage(postgres_server, postgres_template):
 
 
 class Plan:
-    """The calls of one schedule: three trials wait, and the study has 63 requests."""
+    """
+    The calls of one schedule: three trials wait, one runs, and the study has 63 requests.
+
+    The study's scheduler changes what the running trial asks for when it pauses the trial.
+    """
 
     def __init__(self, database):
         database.clock = lambda: START
-        self.study = new_study(database, searcher=None, num_trials=20)
-        self.worker = SimulatedWorker(database, self.study)
+        scheduler = asked(Growing(type="promotion"))
+        self.study = new_study(database, searcher=None, num_trials=20, scheduler=scheduler)
+        self.worker, self.other = (SimulatedWorker(database, self.study) for _ in range(2))
         self.token = self.worker.claimant()
-        for asked in ("gpus=1", "cpus=1", None):
-            self._enqueue(database, asked)
+        self._enqueue(database, None)
+        self.running = self.worker.take()
+        for wanted in ("gpus=1", "cpus=1", None):
+            self._enqueue(database, wanted)
         with database.begin() as txn:
             for number in range(60):
-                asked = read_resources("r", {"licence": number + 1})
-                resource_classes.add(txn, study_id=self.study.id, asked=asked)
+                licences = read_resources("r", {"licence": number + 1})
+                resource_classes.add(txn, study_id=self.study.id, asked=licences)
         self.n_new = 0
 
-    def _enqueue(self, database, asked):
-        request = None if asked is None else read_resources("r", asked)
+    def _enqueue(self, database, wanted):
+        request = None if wanted is None else read_resources("r", wanted)
         return enqueue(database, self.study, {}, new_request(), resources=request)
 
-    def _claim(self, database, claimant):
-        queues = ClassQueues(Ledger(read_capacity(cpus=1, gpus=1)))
+    def _claim(self, database, claimant, gpus=1):
+        queues = ClassQueues(Ledger(read_capacity(cpus=1, gpus=gpus)))
         claimed = claim_fitting(database, self.study, claimant, queues)
         return claimed and (claimed.lease.number, claimed.resource_class)
 
@@ -70,9 +88,29 @@ class Plan:
     def send(self, database):
         return self._claim(database, self.token)
 
+    def claim_cpus(self, database):
+        return self._claim(database, self.other.claimant(), gpus=0)
+
     def enlarge(self, database):
-        asked = read_resources("r", "gpus=1, cpus=9")
-        return set_resources(database, self.study, asked, [0, 1], new_request())
+        more = read_resources("r", "gpus=1, cpus=9")
+        return set_resources(database, self.study, more, [1, 2], new_request())
+
+    def change_the_study(self, database):
+        return set_resources(database, self.study, ONE_CPU, [], new_request())
+
+    def pause(self, database):
+        batch = self.running.batch(0.9)
+        return sent(
+            self.study,
+            lambda whole: report(database, self.study, lease=self.running.lease, batch=whole),
+            batch,
+        )
+
+    def reserve(self, database):
+        return reserve(database, self.study, worker_id=self.worker.id, number=1)
+
+    def reserve_other(self, database):
+        return reserve(database, self.study, worker_id=self.other.id, number=1)
 
     def add(self, database):
         self.n_new += 1
@@ -89,6 +127,13 @@ PLANS = [
     ("add", "add"),
     ("add", "add", "claim"),
     ("add", "enlarge", "claim"),
+    ("claim", "claim_cpus", "claim_cpus"),
+    ("claim_cpus", "change_the_study", "claim"),
+    ("claim", "pause", "enlarge"),
+    ("add", "add", "pause"),
+    ("change_the_study", "pause"),
+    ("reserve", "reserve_other"),
+    ("reserve", "reserve_other", "claim", "pause"),
 ]
 
 
@@ -109,22 +154,35 @@ def test_trials_run_once_and_where_they_fit(stage, names):
 
 def broken_promises(database, plan, names, answers):
     study = plan.study.id
-    running = rows(
+    trials = rows(
         database,
-        f"SELECT number, resource_class FROM trial WHERE study_id = {study} AND state = 'RUNNING'",
+        f"SELECT number, state, resource_class FROM trial WHERE study_id = {study} ORDER BY number",
     )
+    running = [number for number, state, _ in trials if state == "RUNNING" and number != 0]
     ((n_classes,),) = rows(
         database, f"SELECT count(*) FROM resource_class WHERE study_id = {study}"
     )
     claims = {
         (answer if name == "send" else (place, answer))
         for place, (name, answer) in enumerate(zip(names, answers, strict=True))
-        if name in ("claim", "send") and answer is not None
+        if name in FITS and answer is not None
     }
+    named = list(zip(names, answers, strict=True))
+    reserved = rows(
+        database, f"SELECT count(*) FROM worker WHERE study_id = {study} AND reserved_for = 1"
+    )
     promises = {
         "each claim has a trial of its own": len(running) == len(claims),
-        "what runs fits": {asked for _, asked in running} <= set(FITS),
+        "what is claimed fits": all(
+            answer is None or answer[1] in FITS[name] for name, answer in named if name in FITS
+        ),
         "no trial that fits is left out": len(claims) >= min(1, names.count("claim")),
+        "one worker is reserved for a trial": reserved[0][0] == ("reserve" in names),
+        "one worker is told so": [answer for name, answer in named if "reserve" in name].count(True)
+        == ("reserve" in names),
+        "a paused trial asks for what the scheduler says": (
+            trials[0][2] == ("cpus=1" if "pause" in names else "")
+        ),
         "at most 64 requests": n_classes <= resource_classes.MOST,
     }
     return [promise for promise, is_kept in promises.items() if not is_kept]

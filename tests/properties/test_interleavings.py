@@ -13,6 +13,7 @@ from random import Random
 
 import pytest
 import sqlalchemy as sa
+from harness.checkpoint_steps import DAY_AND_HOUR_S
 from harness.interleaver import Interleaver, step_by_step
 from harness.random_walk import (
     CUSTOM_PROMOTIONS,
@@ -57,6 +58,18 @@ PLANS = [
     ("enqueue", "claim"),
     ("enqueue", AGAIN, "ask"),
     ("extend", AGAIN, "ask"),
+    ("enqueue_from_a_trial", AGAIN),
+    ("enqueue_from_a_trial", "save", "save"),
+    ("enqueue_from_a_trial", "finish", "retry"),
+    ("enqueue_from_a_trial", "remove_unkept", "save"),
+    ("enqueue_from_a_trial", "mark_corrupt"),
+    ("enqueue_from_a_trial", "delete_removed", "claim"),
+    ("enqueue_from_another_study", AGAIN),
+    ("enqueue_from_another_study", "change_the_other_study"),
+    ("enqueue_from_another_study", "change_the_other_study", "claim"),
+    ("enqueue_an_upload", AGAIN, "ask"),
+    ("enqueue_an_upload", "collect"),
+    ("enqueue_a_dict", AGAIN),
     ("report", "report"),
     ("report", "report", "report"),
     ("report", AGAIN),
@@ -295,6 +308,13 @@ def prepare(walk, plan, rng):
 
 
 def prepare_sweeps(walk, plan, rng):
+    if "enqueue_an_upload" in plan:
+        walk.do(walk.factory.begin_upload_of_person())
+        if rng.random() < 0.3:
+            walk.advance(DAY_AND_HOUR_S)
+    if any(name.startswith("enqueue_from") for name in plan):
+        for attempt in walk.attempts(held=True):
+            walk.do(walk.factory.save(attempt))
     if "save_upload" in plan or "collect" in plan:
         for attempt in walk.attempts(held=True):
             walk.do(walk.factory.begin_upload(attempt))

@@ -34,14 +34,12 @@ from studydb.domain.records import Trainable, TrainableKind
 from studydb.domain.roles import Role
 from studydb.operations import annotate
 from studydb.operations.delete import delete
-from studydb.operations.enqueue import enqueue
 from studydb.operations.quota import recount
 from studydb.operations.register import register
 from studydb.operations.relocate import relocate
 from studydb.operations.rename import rename
+from studydb.operations.reservations import reserve
 from studydb.operations.revise import revise
-from studydb.operations.start_checkpoints import FromTrial
-from studydb.operations.unkept_checkpoints import remove_unkept
 from studydb.operations.writing import write
 
 REFUSALS = (BudgetSpent, LeaseLost, NotAllowed, NotFound)
@@ -89,14 +87,9 @@ def code(subject):
     return lambda database: revise(database, subject.walk.study, made, new_request())
 
 
-def begin_from_it(subject):
-    study, request = subject.walk.study, new_request()
-    start = FromTrial(study.id, study.name, subject.number)
-    return lambda database: enqueue(database, study, {}, request, start=start)
-
-
-def remove_what_is_not_kept(subject):
-    return lambda database: remove_unkept(database, subject.walk.study, subject.number)
+def reserve_a_worker(subject):
+    study, worker = subject.walk.study, subject.walk.workers[0]
+    return lambda database: reserve(database, study, worker_id=worker.id, number=subject.number)
 
 
 def acting(make):
@@ -112,8 +105,7 @@ OTHERS = {
     "relocate": of_study(relocate, "/elsewhere"),
     "replace the code": code,
     "register a worker": worker_starts,
-    "begin from it": begin_from_it,
-    "remove unkept": remove_what_is_not_kept,
+    "reserve with resources": reserve_a_worker,
     "recount": lambda subject: partial(recount, study=subject.walk.study),
     "delete": lambda subject: partial(delete, study=subject.walk.study),
 }

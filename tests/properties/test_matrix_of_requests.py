@@ -16,6 +16,7 @@ from random import Random
 
 import pytest
 from harness.actions import outcome_of
+from harness.arrange import rows
 from harness.expected_rows import expected_rows
 from harness.matrix_cells import ACTORS, REQUESTS, STATES, prepared
 from harness.row_invariants import broken_promises, ended_rows
@@ -28,6 +29,8 @@ from studydb.domain.life.states import FINAL, State
 from studydb.domain.records import DRAIN
 from studydb.operations.reads import existing_trial
 from studydb.operations.renew import renew
+
+ASKED = {"set resources": "gpus=1", "set resources beyond all": "gpus=3"}
 
 ALL = os.environ.get("STUDYDB_NIGHTLY") == "1"
 SHARE = 4
@@ -109,6 +112,9 @@ def check_the_last_word(database, subject, request, message):
         assert trial.state in {*FINAL, State.RUNNING, State.PAUSED}, message
     if request.startswith("resume") and request != "resume the study":
         assert trial.paused_by != DecidedBy.PERSON, message
+    if request in ASKED:
+        asks = rows(database, f"SELECT resource_class FROM trial WHERE id = {trial.id}")
+        assert asks == [(ASKED[request],)], message
     if request == "drain":
         worker_id = subject.attempt.worker.id
         answer = renew(database, subject.walk.study, worker_id=worker_id, held=[])

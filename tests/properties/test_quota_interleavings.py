@@ -10,12 +10,14 @@ import os
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from random import Random
 
 import pytest
 from harness.arrange import SimulatedWorker, new_request, new_study, rows
 from harness.interleaver import step_by_step
 
+from studydb.domain.errors import NotAllowed, NotFound
 from studydb.domain.life.retention import Keep
 from studydb.domain.life.states import Reason
 from studydb.operations.checkpoints import mark_corrupt
@@ -161,6 +163,61 @@ def test_studies_whose_trials_begin_from_each_other_lose_no_checkpoint(stage, pl
         )
         assert result.faults == [], result
         assert not (n_begun and (deleting or not n_kept)), result
+
+
+@pytest.mark.parametrize("name", ["begin again", "retry"])
+def test_source_is_not_deleted_while_a_trial_that_began_from_it_is_run_again(stage, name):
+    """The trial has saved nothing, so its own checkpoint is the one of the other study."""
+    database, interleaver = stage
+    for seed in range(4 * SCHEDULES):
+        rng = Random(f"{name} {seed}")
+        a, b = (new_study(database, num_trials=9) for _ in range(2))
+        source = SimulatedWorker(database, b).take()
+        source.save(source.checkpoint(step=1))
+        source.finish(0.5)
+        begin(a, of=b)(database)
+        SimulatedWorker(database, a).take().finish(0.5)
+        request = new_request()
+        calls = {
+            "begin again": begin(a, of=a),
+            "retry": lambda over, a=a, request=request: retry(over, a, [0], request),
+        }
+        deletion = partial(stop_for_deletion, study=b)
+
+        with rng.choice([nullcontext, step_by_step])():
+            result = interleaver.run([calls[name], deletion], rng, clock=lambda: NOW)
+
+        answers = [answer for answer in result.answers if answer is NotAllowed]
+        assert result.faults == [], result
+        assert len(answers) == 1, result
+
+
+@pytest.mark.parametrize("name", ["begin from ended", "retry ended", "pin ended", "save"])
+def test_corrupt_source_beside_another_request_for_it(stage, name):
+    database, interleaver = stage
+    for seed in range(4 * SCHEDULES):
+        rng = Random(f"{name} {seed}")
+        situation = Situation(database, quota=99)
+        study, ended = situation.study, situation.ended.lease.number
+        start = FromTrial(study.id, study.name, ended)
+        enqueue(database, study, {}, new_request(), start=start)
+        clone = SimulatedWorker(database, study).take()
+        calls = [
+            partial(mark_corrupt, lease=clone.lease, checkpoint=clone.claimed.checkpoint),
+            situation._saving(clone) if name == "save" else situation.call(name),
+        ]
+
+        with rng.choice([nullcontext, step_by_step])():
+            result = interleaver.run(calls, rng, clock=lambda: NOW)
+
+        ((total, counted),) = rows(
+            database,
+            "SELECT (SELECT sum(size_bytes) FROM checkpoint c WHERE c.study_id = s.id "
+            f"AND removed_at IS NULL), checkpoint_bytes FROM study s WHERE id = {study.id}",
+        )
+        assert result.faults == [], result
+        assert total == counted, result
+        assert NotFound not in result.answers, result  # the one before is kept
 
 
 def begin(study, *, of):

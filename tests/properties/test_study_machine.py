@@ -10,12 +10,14 @@ from collections import Counter
 from random import Random
 
 import pytest
+from harness.checkpoint_steps import KEEPS
 from harness.expected_rows import expected_rows
 from harness.random_walk import (
     ASHAS,
     CUSTOM,
     CUSTOM_PROMOTIONS,
     END_GAME,
+    GROWING,
     HYPERBANDS,
     LIMITS,
     MEDIANS,
@@ -36,6 +38,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from studydb.domain.resources import read_resources
 from studydb.schedulers import FIFO
 
 NIGHTLY = os.environ.get("STUDYDB_NIGHTLY") == "1"
@@ -92,10 +95,33 @@ MUST_HAPPEN = {
 """Steps and answers that must occur; otherwise the walks have tested too little."""
 
 
+STARTS = {
+    *("enqueue_from_a_trial: something", "enqueue_from_a_trial: NotFound"),
+    "enqueue_from_another_study: something",
+    *("enqueue_a_dict: something", "enqueue_an_upload: something", "discard_other: nothing"),
+    *("close_other: nothing", "reopen_other: nothing", "remove_unkept: nothing"),
+}
+"""Trials that begin from a checkpoint, in the studies that pause no trial."""
+
+ROOM = {
+    *("save: something", "save: CheckpointError", "save: LeaseLost", "quota reached"),
+    *("save_upload: something", "set_keep: nothing", "remove_unkept: nothing", "retry: something"),
+    *("pin: something", "discard: something", "recover: something"),
+    *("enqueue_from_a_trial: something", "enqueue_from_another_study: something", "send_again"),
+}
+"""What must occur in studies with a quota."""
+
 ENDS = {
     *("retry: something", "give_back: PENDING", "report: STOP by trial", "reinstate: nothing"),
 }
 """What must occur, too, if the scheduler does not pause most trials."""
+
+
+SIZED = {
+    *("set_resources: nothing", "set_resources_of_study: nothing", "set_resources: NotAllowed"),
+    *("resources set by scheduler", "reserved", "a trial that fits passes another"),
+}
+"""What must occur, too, if trials ask for resources."""
 
 
 class StudyMachine(RuleBasedStateMachine):
@@ -120,7 +146,10 @@ class StudyMachine(RuleBasedStateMachine):
 
     def teardown(self):
         self.happened.update(self.walk.happened)
-        self.happened.update(event["kind"] for event in self.walk.model.events)
+        events = self.walk.model.events
+        self.happened.update(event["kind"] for event in events)
+        self.happened.update(f"{event['kind']} by {event['actor']}" for event in events)
+        self.happened.update(self.walk.model.resources.happened)
 
     @invariant()
     def rows_equal_the_model(self):
@@ -179,19 +208,42 @@ def any_limits(seed):
     return {"scheduler": scheduler, "rules": (), **LIMITS[seed[0] % len(LIMITS)]}
 
 
+def any_resources(seed):
+    """Studies whose trials ask for resources, on two workers of unequal size."""
+    scheduler = (FIFO(), ASHAS[0], PROMOTIONS[0], PROMOTIONS[1], *GROWING)[seed[0] % 6]
+    asked = (None, "nothing", "cpus=1", "gpus=1")[seed[1] % 4]
+    resources = None if asked is None else read_resources("resources", asked)
+    budgets = {"num_trials": (60, 30)[seed[3] % 2], "max_concurrent": (None, 4)[seed[2] % 2]}
+    return {"scheduler": scheduler, "resources": resources, "is_sized": True, **budgets}
+
+
+def any_quota(seed):
+    """Studies whose checkpoints exceed a quota, or that keep more than the newest two."""
+    scheduler = (FIFO(), ASHAS[0], PROMOTIONS[0])[seed[1] % 3]
+    return {"scheduler": scheduler, "rules": (), "keep": KEEPS[seed[0] % len(KEEPS)]}
+
+
 @pytest.mark.row("A3", "E1", "E2")
 @pytest.mark.timeout(7200 if NIGHTLY else 300)
 @pytest.mark.parametrize(
-    ("spec", "also"),
+    ("spec", "must"),
     [
-        (fifo, {"report: STOP by person", "finish: PENDING", *ENDS}),
-        (any_asha, {"report: STOP by scheduler", *ENDS}),
-        (any_promotion, {"report: PAUSE by scheduler", "promote: something"}),
-        (any_custom, {"report: STOP by scheduler", "report: PAUSE by scheduler", "meanwhile"}),
-        (any_means, {"report: STOP by scheduler", "report: PAUSE by scheduler"}),
-        (any_choice_at_the_end, {"promote: something", "rung closed"}),
-        (any_hyperband, {"promote: something", "rung closed"}),
-        (any_limits, {"report: STOP by limit", "study: NotAllowed", "set_limits: nothing"}),
+        (fifo, MUST_HAPPEN | {"report: STOP by person", "finish: PENDING", *ENDS, *STARTS}),
+        (any_asha, MUST_HAPPEN | {"report: STOP by scheduler", *ENDS}),
+        (any_promotion, MUST_HAPPEN | {"report: PAUSE by scheduler", "promote: something"}),
+        (
+            any_custom,
+            MUST_HAPPEN | {"report: STOP by scheduler", "report: PAUSE by scheduler", "meanwhile"},
+        ),
+        (any_means, MUST_HAPPEN | {"report: STOP by scheduler", "report: PAUSE by scheduler"}),
+        (any_choice_at_the_end, MUST_HAPPEN | {"promote: something", "rung closed"}),
+        (any_hyperband, MUST_HAPPEN | {"promote: something", "rung closed"}),
+        (
+            any_limits,
+            MUST_HAPPEN | {"report: STOP by limit", "study: NotAllowed", "set_limits: nothing"},
+        ),
+        (any_resources, MUST_HAPPEN | {"promote: something", *SIZED}),
+        (any_quota, ROOM),
     ],
     ids=[
         "FIFO",
@@ -202,9 +254,11 @@ def any_limits(seed):
         "end game",
         "HyperBand",
         "limits",
+        "resources",
+        "quota",
     ],
 )
-def test_study_equals_its_model_after_any_random_walk(database, spec, also):
+def test_study_equals_its_model_after_any_random_walk(database, spec, must):
     happened = Counter()
 
     machine = functools.partial(StudyMachine, database, spec, happened)
@@ -212,4 +266,4 @@ def test_study_equals_its_model_after_any_random_walk(database, spec, also):
 
     print(f"{happened['step']} steps, {dict(happened.most_common())}")  # noqa: T201  for pytest -rP
     assert happened["step"] >= WALKS * STEPS * 0.9
-    assert MUST_HAPPEN | also <= happened.keys()
+    assert must <= happened.keys()

@@ -40,10 +40,10 @@ def test_device_is_given_to_one_trial_until_it_is_released(worker):
     grant = mine.take(1)
 
     assert grant.names == (A,)
-    assert other.free() == 1
+    assert sum(other.free_parts()) == 1
     assert other.take(1).names == (B,)
     assert mine.take(1) is None
-    assert other.free() == mine.free() == 0
+    assert sum(other.free_parts()) == sum(mine.free_parts()) == 0
 
     assert grant.release() is None
     assert grant.release() is None
@@ -55,7 +55,7 @@ def test_trial_gets_all_of_its_devices_or_none(worker):
     held = other.take(1)
 
     assert one.take(4) is None
-    assert one.free() == 3
+    assert sum(one.free_parts()) == 3
     assert one.take(3).names == (B, C, D)
     held.release()
     assert other.take(2) is None
@@ -70,7 +70,7 @@ def test_parts_of_a_device_fill_it_exactly(worker, parts):
     grants = [worker(A).take(part) for part in parts]
 
     assert None not in grants
-    assert worker(A).free() < 0.001
+    assert sum(worker(A).free_parts()) < 0.001
     for part in (0.01, 0.5, 1):
         assert worker(A).take(part) is None
 
@@ -99,7 +99,7 @@ def test_part_is_made_of_what_earlier_parts_have_left(worker):
     grant = worker(A).take(0.5)
 
     assert grant is not None
-    assert worker(A).free() == 0
+    assert sum(worker(A).free_parts()) == 0
 
 
 def test_part_comes_from_the_fullest_device_so_that_others_stay_whole(worker):
@@ -109,6 +109,22 @@ def test_part_comes_from_the_fullest_device_so_that_others_stay_whole(worker):
     first.release()
     assert worker(A, B).take(0.5).names == (B,)
     assert worker(A, B).take(1) is None
+
+
+def test_descriptors_are_closed_if_some_cannot_be_copied(worker, monkeypatch):
+    mine, copies, dup = worker(A, B), [], os.dup
+
+    def refuse_the_second(descriptor):
+        if copies:
+            raise OSError(errno.EMFILE, "Too many open files")
+        copies.append(dup(descriptor))
+        return copies[0]
+
+    monkeypatch.setattr(os, "dup", refuse_the_second)
+    check_refused(["cannot keep the locks", "ulimit -n"], mine.take, 2, error=HostError)
+    monkeypatch.undo()
+
+    assert worker(A, B).take(2) is not None
 
 
 def test_card_and_its_mig_instances_exclude_each_other(worker):
@@ -125,7 +141,7 @@ def test_card_and_its_mig_instances_exclude_each_other(worker):
     second.release()
     assert worker(A).take(0.5) is not None
     assert parts.take(1) is None
-    assert parts.free() == 0
+    assert sum(parts.free_parts()) == 0
 
 
 @pytest.mark.parametrize("gpus", [1.5, -1, 0.0000001, float("nan")])
@@ -290,7 +306,7 @@ def test_host_without_inherited_locks_says_so(worker, tmp_path, monkeypatch):
         raise OSError(errno.EINVAL, "Invalid argument")
 
     monkeypatch.setattr(fcntl, "fcntl", refuse)
-    check_refused(["cannot lock", "STUDYDB_LOCK_DIR"], worker(A).free, error=HostError)
+    check_refused(["cannot lock", "STUDYDB_LOCK_DIR"], worker(A).free_parts, error=HostError)
 
     monkeypatch.delattr(fcntl, "F_OFD_SETLK")
     check_refused(["Linux only", "--gpus none"], lock_directory, {}, error=HostError)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from studydb.devices import MemoryLimits
+from studydb.devices import MemoryLimits, memory_limits
 from studydb.processes import limit_memory
 
 ROOT = Path(__file__).parents[2]
@@ -65,6 +65,57 @@ def test_worker_moves_out_of_the_cgroup_that_gets_limited_children(tree):
     leaf = tree / f"studydb-worker-{os.getpid()}"
     assert (leaf / "cgroup.procs").read_text() != ""
     assert (tree / "cgroup.subtree_control").read_text() == "+memory"
+
+
+class Kernel:
+    """Which cgroup each process is in; children are limited only beside no process."""
+
+    def __init__(self, folder, *families, others=()):
+        self.folder, self.families = folder, list(families)
+        self.cgroup_of = dict.fromkeys({*sum(families, ()), *others}, folder)
+
+    def family(self, _pid):
+        return self.families.pop(0) if len(self.families) > 1 else self.families[0]
+
+    def write(self, path, text):
+        if path.name == "cgroup.procs":
+            self.cgroup_of[int(text)] = path.parent
+            return int(text) != ENDED
+        return path.name != "cgroup.subtree_control" or self.folder not in self.cgroup_of.values()
+
+
+ENDED = 9
+
+
+@pytest.fixture
+def kernel(tree, monkeypatch):
+    def simulate(*families, **options):
+        kernel = Kernel(tree, *families, **options)
+        monkeypatch.setattr(memory_limits, "_family", kernel.family)
+        monkeypatch.setattr(memory_limits, "_write", kernel.write)
+        return kernel
+
+    return simulate
+
+
+def test_process_that_is_forked_while_others_are_moved_is_moved_too(tree, kernel):
+    simulated = kernel((1, 2), (1, 2, 3))
+
+    assert limits_of(tree).cgroup == tree
+    assert set(simulated.cgroup_of.values()) == {tree / f"studydb-worker-{os.getpid()}"}
+
+
+def test_process_that_ends_while_others_are_moved_keeps_no_limit_back(tree, kernel):
+    kernel((1, ENDED))
+
+    assert limits_of(tree).cgroup == tree
+
+
+def test_processes_return_to_a_cgroup_that_others_are_in(tree, kernel):
+    simulated = kernel((1, 2), others=(7,))
+
+    assert limits_of(tree).cgroup is None
+    assert set(simulated.cgroup_of.values()) == {tree}
 
 
 @pytest.mark.parametrize("lacks", ["controller", "rights", "version 2", "a cgroup", "room"])

@@ -14,9 +14,11 @@ from studydb.domain.resources import (
     Capacity,
     Ledger,
     Resources,
+    choose_cards,
     nearest_offer,
     read_capacity,
     read_resources,
+    without_cards,
 )
 
 AMOUNTS = st.dictionaries(
@@ -201,8 +203,7 @@ def waiting_for_gpus(reserve=lambda _: True):
     now_s = iter(range(0, 1000, 10))
     positions = {"cpus=3, gpus=2": [0], "gpus=1": [1], "cpus=2": [2], "cpus=1": [3]}
     queues = ClassQueues(
-        Ledger(read_capacity(cpus=4, gpus=2)),
-        free_gpus=lambda: 1.0,
+        Ledger(read_capacity(cpus=4, gpus=2), free_cards=lambda: (1.0, 0.0)),
         reserve_after_s=5.0,
         reserve=reserve,
         clock_s=lambda: float(next(now_s)),
@@ -263,10 +264,78 @@ def test_queues_are_read_again_soon():
 
 
 def test_gpus_that_other_workers_hold_do_not_fit():
-    free = 1.0
-    ledger = Ledger(read_capacity(gpus=2))
-    queues = queues_of(ledger, {"gpus=2": [0], "gpus=1": [1]}, free_gpus=lambda: free)
+    free = (0.5, 1.0)
+    ledger = Ledger(read_capacity(gpus=2), free_cards=lambda: free)
+    queues = queues_of(ledger, {"gpus=2": [0], "gpus=1": [1]})
 
     assert queues.fitting() == ["gpus=1"]
-    free = 0.5
+    free = (0.5, 0.5)
     assert queues.fitting() == []
+
+
+class Host:
+    """A ledger of a worker with two cards, and what other processes and trials have locked."""
+
+    def __init__(self, *others):
+        self.others, self.locked = list(others), {}
+        self.ledger = Ledger(read_capacity(gpus=2), free_cards=self.free_cards)
+
+    def free_cards(self):
+        parts = tuple(1 - part for part in self.others)
+        for gpus, chosen in self.locked.values():
+            parts = without_cards(parts, chosen, gpus)
+        return parts
+
+    def start(self, holder, gpus):
+        """Hold a request, and lock the cards; return them, or None if the request does not fit."""
+        if not self.ledger.hold(holder, Resources(gpus=gpus)):
+            return None
+        chosen = choose_cards(self.free_cards(), gpus)
+        self.locked[holder] = gpus, chosen
+        self.ledger.place(holder, chosen)
+        return chosen
+
+    def end(self, holder):
+        del self.locked[holder]
+        self.ledger.release(holder)
+
+
+def test_a_whole_gpu_is_found_beside_a_part_that_another_process_holds():
+    host = Host(0.5, 0.0)
+
+    assert host.start("whole", 1) == (1,)
+    assert host.start("half", 0.5) == (0,)
+    assert host.start("more", 0.5) is None
+
+
+def test_a_ledger_has_the_gpus_that_its_trials_have_locked():
+    host = Host(0.5, 0.0)
+    chosen = [host.start(name, 0.5) for name in "abc"]
+    host.others[0] = 0.0
+
+    host.end("a")
+
+    assert chosen == [(0,), (1,), (1,)]
+    assert host.ledger.free.cards == host.ledger.free_now().cards == (1.0, 0.0)
+    assert host.start("whole", 1) == (0,)
+
+
+def test_a_trial_that_has_not_locked_its_gpu_yet_is_counted():
+    host = Host(0.5, 0.0)
+
+    assert host.ledger.hold("first", Resources(gpus=0.5))
+    assert host.ledger.free_now().cards == (0.0, 1.0)
+    assert host.ledger.hold("second", Resources(gpus=1))
+    assert not host.ledger.hold("third", Resources(gpus=0.5))
+
+
+def test_a_gpu_that_is_unlocked_is_free_before_its_trial_is_released():
+    host = Host(0.0, 1.0)
+    host.start("first", 1)
+    del host.locked["first"]
+
+    assert host.start("second", 1) == (0,)
+    host.ledger.release("first")
+
+    assert host.ledger.free.cards == (0.0, 1.0)
+    assert host.ledger.free_now().cards == (0.0, 0.0)

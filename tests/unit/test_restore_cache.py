@@ -12,7 +12,7 @@ import pytest
 from studydb.artifacts import Stores, digest_of, open_store, restore_cache, tree
 from studydb.artifacts.checkpoint_files import Saver, fetch
 from studydb.artifacts.checkpoint_records import Restore
-from studydb.artifacts.restore_cache import RestoreCache, open_cache
+from studydb.artifacts.restore_cache import RestoreCache, cache_fault, open_cache
 from studydb.domain.errors import CheckpointError, UsageError
 from studydb.domain.records import CheckpointKind
 from studydb.settings import DEFAULT_CACHE_BYTES, cache_size_bytes
@@ -52,6 +52,30 @@ def what(request, tmp_path):
     (tmp_path / "model" / "layers").mkdir(parents=True)
     (tmp_path / "model" / "layers" / "0").write_bytes(os.urandom(3_000))
     return tmp_path / "model"
+
+
+@pytest.mark.parametrize("named", ["~nobody-here/x", "a file", "below a file", "not writable"])
+def test_folder_that_cannot_be_used_is_no_cache(tmp_path, monkeypatch, named):
+    (tmp_path / "file").write_text("x")
+    places = {"a file": tmp_path / "file", "below a file": tmp_path / "file" / "x"}
+    monkeypatch.setenv("STUDYDB_CACHE_DIR", str(places.get(named, named)))
+    if named == "not writable":  # root may write everywhere
+        monkeypatch.setattr(os, "access", lambda *_: False)
+
+    fault = cache_fault()
+
+    assert fault is not None
+    assert "which cannot hold the cache of checkpoints" in fault
+    assert "Name a directory that you can write" in fault
+    assert open_cache(10_000) is None
+
+
+def test_folder_that_does_not_exist_yet_is_a_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("STUDYDB_CACHE_DIR", str(tmp_path / "a" / "b"))
+
+    assert cache_fault() is None
+    assert open_cache(10_000).folder == tmp_path / "a" / "b"
+    assert list(tmp_path.iterdir()) == []
 
 
 def content(what):

@@ -13,6 +13,7 @@ import pytest
 from fleet.stage import Stage
 from harness.pickled import by_value
 from harness.postgres import PostgresServer, create_database
+from harness.warm_server import WarmServer
 
 import studydb
 from studydb.child.job import Job, TrainableImport
@@ -111,6 +112,14 @@ def pump() -> Iterator[OutputPump]:
     pump = OutputPump()
     yield pump
     pump.close()
+
+
+@pytest.fixture
+def warm(fork_server: ForkServer, pump: OutputPump, tmp_path: Path) -> Iterator[WarmServer]:
+    """Start attempts from templates: `start(…, server=warm)`."""
+    warm = WarmServer(fork_server, pump, tmp_path)
+    yield warm
+    warm.templates.close()
 
 
 Start = Callable[..., Attempt]

@@ -14,7 +14,6 @@ from fleet.workers import eventually
 from studydb.child.messages import End, Ended, Reported
 from studydb.devices import Devices, nvidia_smi
 from studydb.domain.records import Trainable, TrainableKind
-from studydb.worker.templates import Templates
 
 pytestmark = pytest.mark.gpu
 
@@ -118,41 +117,14 @@ def test_two_trials_share_a_card_and_give_its_memory_back(start_with, devices, m
     pids = {attempt.child.process.pid for attempt in attempts}
 
     assert halves[0].names == halves[1].names
-    assert devices.free() == len(devices.offered()) - 1
+    assert sum(devices.free_parts()) == len(devices.offered()) - 1
     eventually(lambda: pids <= {pid for _, pid in nvidia_smi.list_users()}, what="two users")
     for attempt, half in zip(attempts, halves, strict=True):
         attempt.child.kill()
         attempt.child.wait()
         assert half.release() is None
     assert not pids & {pid for _, pid in nvidia_smi.list_users()}
-    assert devices.free() == len(devices.offered())
-
-
-class Warm:
-    """Stands in for a fork server: spawns attempts from templates."""
-
-    def __init__(self, fork_server, pump, folder):
-        self.printed, self.starts = [], []
-        self.templates = Templates(
-            fork_server,
-            pump,
-            directory=folder / "templates",
-            enabled=True,
-            say=self.printed.append,
-            is_stopping=lambda: False,
-        )
-
-    def spawn(self, job, **descriptors):
-        started = self.templates.spawn(job, **descriptors)
-        self.starts.append(started.start)
-        return started.child
-
-
-@pytest.fixture
-def warm(fork_server, pump, tmp_path):
-    warm = Warm(fork_server, pump, tmp_path)
-    yield warm
-    warm.templates.close()
+    assert sum(devices.free_parts()) == len(devices.offered())
 
 
 @pytest.mark.parametrize("touches", [True, False])

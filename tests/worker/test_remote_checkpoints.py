@@ -69,6 +69,19 @@ def test_training_goes_on_without_its_bucket_and_status_says_why(stage, s3_serve
     assert "s3://no-such-bucket" in stage.command("status", "staged")
 
 
+def test_worker_goes_on_without_a_cache_if_its_folder_cannot_be_used(stage, s3_server, monkeypatch):
+    monkeypatch.setenv("STUDYDB_CACHE_DIR", "~nobody-here/x")
+    stage.create("obedient:gated", checkpoints=f"s3://{s3_server.bucket}", num_trials=2)
+    stage.open_gate("all")
+    worker = stage.start()
+
+    assert worker.exit_code(60.0) == 0
+
+    assert worker.output().count("STUDYDB_CACHE_DIR is '~nobody-here/x'") == 1
+    assert [stage.trial(number).state for number in (0, 1)] == ["TERMINATED"] * 2
+    assert len(s3_server.objects()) == 4
+
+
 def test_warm_starts_go_on_in_a_study_whose_checkpoints_are_in_s3(stage, s3_server):
     stage.create("obedient:gated", checkpoints=f"s3://{s3_server.bucket}", num_trials=2)
     stage.open_gate("all")

@@ -27,7 +27,6 @@ from studydb.domain.space.search_space import Space
 from studydb.processes import start_of
 from studydb.worker.fork_server_client import ForkServer
 from studydb.worker.holdings import NOTHING_HELD, Holdings
-from studydb.worker.templates import Templates
 
 ROOT = Path(__file__).parents[2]
 A, B, C, D = UUIDS
@@ -183,10 +182,10 @@ def test_device_stays_locked_while_a_program_of_a_dead_trial_uses_it(start_with,
     grant.release(patience_s=0)
 
     assert locks_of(program.pid) == {f"studydb-gpu-{A}.lock"}
-    assert devices.free() == 1
+    assert sum(devices.free_parts()) == 1
 
     psutil.Process(server.pid).resume()
-    eventually(lambda: devices.free() == 2, what="its device")
+    eventually(lambda: sum(devices.free_parts()) == 2, what="its device")
     eventually(lambda: start_of(program.pid) is None, what="the end of the program")
 
 
@@ -269,33 +268,6 @@ SEEN, IMPORTED_BY = os.environ.get("CUDA_VISIBLE_DEVICES"), os.getpid()
 def train(config, trial):
     return {"loss": 1.0, "seen": SEEN, "by": IMPORTED_BY, "now": os.environ["CUDA_VISIBLE_DEVICES"]}
 """
-
-
-class Warm:
-    """Stands in for a fork server: spawns attempts from templates."""
-
-    def __init__(self, fork_server, pump, folder):
-        self.printed, self.starts = [], []
-        self.templates = Templates(
-            fork_server,
-            pump,
-            directory=folder / "templates",
-            enabled=True,
-            say=self.printed.append,
-            is_stopping=lambda: False,
-        )
-
-    def spawn(self, job, **descriptors):
-        started = self.templates.spawn(job, **descriptors)
-        self.starts.append(started.start)
-        return started.child
-
-
-@pytest.fixture
-def warm(fork_server, pump, tmp_path):
-    warm = Warm(fork_server, pump, tmp_path)
-    yield warm
-    warm.templates.close()
 
 
 @pytest.fixture
@@ -422,7 +394,7 @@ def test_release_waits_until_the_driver_has_freed_the_memory(devices, smi, monke
     smi.list_users((A, leader))
 
     def counted():
-        looks.append(devices.free())
+        looks.append(sum(devices.free_parts()))
         if len(looks) == 3:
             smi.list_users()
         return look()
@@ -432,7 +404,7 @@ def test_release_waits_until_the_driver_has_freed_the_memory(devices, smi, monke
 
     assert grant.release() is None
     assert looks == [1, 1, 1]
-    assert devices.free() == 2
+    assert sum(devices.free_parts()) == 2
 
 
 def test_process_that_still_uses_a_device_is_named_and_the_device_is_given_back(devices, smi):
@@ -444,7 +416,7 @@ def test_process_that_still_uses_a_device_is_named_and_the_device_is_given_back(
     line = grant.release(patience_s=0.01)
 
     assert line.startswith(f"process {sleeping.pid} still uses {B}, 0.01 s after the end")
-    assert devices.free() == 2
+    assert sum(devices.free_parts()) == 2
     sleeping.kill()
     sleeping.wait()
 

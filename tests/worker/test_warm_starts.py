@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 from fleet.workers import eventually
+from harness.warm_server import WarmServer
 
 from studydb.child.messages import End, Ended, Reported
 from studydb.domain.records import Trainable, TrainableKind
 from studydb.processes import start_of
 from studydb.worker import templates
 from studydb.worker.fork_server_client import ForkServer
-from studydb.worker.templates import Templates
 
 PLAIN = """
     import os, random
@@ -48,38 +48,6 @@ LATE_NUMPY = """
 def storage_url(sqlite_url):
     """The tests run on SQLite alone, because what they check does not depend on the database."""
     return sqlite_url
-
-
-class Warm:
-    """Stands in for a fork server: spawns attempts from templates, and records how each started."""
-
-    def __init__(self, fork_server, pump, folder):
-        self.printed = []
-        self.started = []
-        self.is_stopping = False
-        self.templates = Templates(
-            fork_server,
-            pump,
-            directory=folder / "templates",
-            enabled=True,
-            say=self.printed.append,
-            is_stopping=lambda: self.is_stopping,
-        )
-
-    def spawn(self, job, **descriptors):
-        self.started.append(self.templates.spawn(job, **descriptors))
-        return self.started[-1].child
-
-    @property
-    def starts(self):
-        return [started.start for started in self.started]
-
-
-@pytest.fixture
-def warm(fork_server, pump, tmp_path):
-    warm = Warm(fork_server, pump, tmp_path)
-    yield warm
-    warm.templates.close()
 
 
 @pytest.fixture
@@ -194,7 +162,7 @@ def test_numpy_that_a_trial_imports_itself_gets_the_trials_seed(start, pump, mod
     trainable = module(LATE_NUMPY)
     with closing(ForkServer()) as server:
         server.start()
-        warm = Warm(server, pump, tmp_path)
+        warm = WarmServer(server, pump, tmp_path)
         drawn = [metrics_of(start(trainable, server=warm, seed=seed)) for seed in (1, 1, 2)]
         warm.templates.close()
 
@@ -538,7 +506,7 @@ def test_templates_that_die_repeatedly_make_all_starts_fresh(start, warm, module
 def test_template_and_attempts_end_if_their_fork_server_is_killed(start, pump, module, tmp_path):
     server = ForkServer()
     server.start()
-    warm = Warm(server, pump, tmp_path)
+    warm = WarmServer(server, pump, tmp_path)
     trainable = module(
         """
         import os, time, subprocess

@@ -5,6 +5,8 @@ from uuid import uuid4
 import pytest
 from fleet.workers import eventually
 
+from studydb.devices import Devices
+
 
 @pytest.fixture
 def gpu():
@@ -64,6 +66,27 @@ def test_two_workers_of_a_host_share_its_gpus(sqlite_stage, gpu):
 
     assert [worker.exit_code(60.0) for worker in workers] == [0, 0]
     assert {row.losses for row in map(sqlite_stage.trial, range(6))} == {0}
+
+
+def test_whole_gpus_and_halves_start_beside_a_half_that_another_process_holds(
+    sqlite_stage, gpu, tmp_path
+):
+    half, whole = f"{gpu}-a", f"{gpu}-b"
+    given = {"CUDA_VISIBLE_DEVICES": f"{half},{whole}", "STUDYDB_LOCK_DIR": str(tmp_path)}
+    held = Devices.of("auto", given).take(0.5)
+    study = sqlite_stage.create("sharing:look", num_trials=3, searcher=None)
+    for gpus in (1, 0.5, 0.5):
+        study.enqueue({}, resources={"gpus": gpus})
+
+    worker = sqlite_stage.start(slots=3, environment=given)
+
+    eventually(lambda: len(seen(sqlite_stage)) == 2)
+    assert devices(sqlite_stage, 2) == [half, whole]
+    assert held.names == (half,)
+    assert [one.devices for one in sqlite_stage.attempts(0)] == [[whole]]
+    sqlite_stage.open_gate(1)
+    assert worker.exit_code(60.0) == 0
+    held.release()
 
 
 def test_a_worker_without_a_required_tag_does_not_start(sqlite_stage):

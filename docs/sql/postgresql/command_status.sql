@@ -520,23 +520,25 @@ LIMIT 1;
 --           ->  Index Scan using trial_pkey on trial
 --                 Index Cond: (id = anon_1.trial_id)
 
--- studydb/store/checkpoint_listing.py sizes: Sum up the kept checkpoints of trials, by host.
-SELECT worker.host, count(*) AS n, CAST(sum(checkpoint.size_bytes) AS BIGINT) AS size_bytes
+-- studydb/store/checkpoint_listing.py sizes: Sum up the kept checkpoints of trials, by host,
+--   and those that people have uploaded.
+SELECT worker.host, checkpoint.attempt = 0 AS is_uploaded, count(*) AS n,
+    CAST(sum(checkpoint.size_bytes) AS BIGINT) AS size_bytes
 FROM checkpoint
 LEFT OUTER JOIN attempt ON attempt.trial_id = checkpoint.trial_id
     AND attempt.attempt = checkpoint.attempt
 LEFT OUTER JOIN worker ON worker.id = attempt.worker_id
 WHERE checkpoint.trial_id = ANY(:trials)
     AND checkpoint.removed_at IS NULL
-GROUP BY worker.host
+GROUP BY worker.host, checkpoint.attempt = 0
 ORDER BY size_bytes DESC, worker.host;
 -- Plan:
 --   Sort
 --     Sort Key: ((sum(checkpoint.size_bytes))::bigint) DESC, worker.host
 --     ->  GroupAggregate
---           Group Key: worker.host
+--           Group Key: worker.host, ((checkpoint.attempt = 0))
 --           ->  Sort
---                 Sort Key: worker.host
+--                 Sort Key: worker.host, ((checkpoint.attempt = 0))
 --                 ->  Nested Loop Left Join
 --                       ->  Nested Loop Left Join
 --                             ->  Index Scan using ix_checkpoint_trial_id on checkpoint

@@ -353,15 +353,17 @@ ORDER BY anon_1.id DESC
 LIMIT 1
 OFFSET 0;
 
--- studydb/store/checkpoint_listing.py sizes: Sum up the kept checkpoints of trials, by host.
-SELECT worker.host, count(*) AS n, CAST(sum(checkpoint.size_bytes) AS BIGINT) AS size_bytes
+-- studydb/store/checkpoint_listing.py sizes: Sum up the kept checkpoints of trials, by host,
+--   and those that people have uploaded.
+SELECT worker.host, checkpoint.attempt = 0 AS is_uploaded, count(*) AS n,
+    CAST(sum(checkpoint.size_bytes) AS BIGINT) AS size_bytes
 FROM checkpoint
 LEFT OUTER JOIN attempt ON attempt.trial_id = checkpoint.trial_id
     AND attempt.attempt = checkpoint.attempt
 LEFT OUTER JOIN worker ON worker.id = attempt.worker_id
 WHERE checkpoint.trial_id IN (SELECT value FROM json_each(:trials))
     AND checkpoint.removed_at IS NULL
-GROUP BY worker.host
+GROUP BY worker.host, checkpoint.attempt = 0
 ORDER BY size_bytes DESC, worker.host;
 
 -- studydb/store/quotas.py read: Read a study's quota.

@@ -4,7 +4,7 @@ import math
 import os
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import studydb
@@ -110,6 +110,19 @@ class Halving(studydb.CustomScheduler):
             if best and rung.n > 1 and best.score < math.inf and best.score <= rung.cutoff:
                 return best
         return Idle.START_NEW
+
+
+@dataclass(frozen=True)
+class Growing(Halving):
+    """The same; a good trial that pauses asks for a GPU from then on, and another for a CPU."""
+
+    grows: bool = True
+
+    def judge(self, report, view):
+        decision = super().judge(report, view)
+        if decision.action is not Action.PAUSE:
+            return decision
+        return replace(decision, resources={"gpus": 1} if report.score < 0.3 else {"cpus": 1})
 
 
 @dataclass(frozen=True)

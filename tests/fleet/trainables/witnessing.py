@@ -1,25 +1,34 @@
-"""A function that witnesses that no other trial of the host has its devices."""
+"""A function that records which devices it has, from when until when, by the host's monotonic clock."""
 
 import fcntl
+import json
 import os
 import time
 from pathlib import Path
 
+TICK_S = 0.02
+
 
 def train(config):
-    folder, kept = Path(config["folder"]), []
-    names = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
-    for name in names:
-        kept.append((folder / f"witness-{name}").open("a"))
-        try:
-            fcntl.flock(kept[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            note(folder / "violations", name)
-    time.sleep(config["seconds"])
-    note(folder / "trials", " ".join(names))
+    """Run for `config["seconds"]`; write a line at the start, at each tick, and at the end."""
+    folder, part = Path(os.environ["WITNESS_FOLDER"]), float(os.environ["WITNESS_PART"])
+    visible = os.environ["CUDA_VISIBLE_DEVICES"]
+    record = folder / "held" / f"{os.environ['FLEET_MARK']}-{os.getpid()}-{time.monotonic_ns()}"
+    kind = fcntl.LOCK_EX if part == 1 else fcntl.LOCK_SH
+    kept = [(folder / f"witness-{name[:6]}").open("a") for name in visible.split(",")]
+    with record.open("a", buffering=1) as file:
+        end_s = time.monotonic() + config["seconds"]
+        for witness in kept:
+            try:
+                fcntl.flock(witness, kind | fcntl.LOCK_NB)
+            except BlockingIOError:
+                note(file, visible=visible, part=part, twice=True)
+        while time.monotonic() < end_s:
+            note(file, visible=visible, part=part)
+            time.sleep(TICK_S)
+        note(file, visible=visible, part=part, ended=True)
     return 1.0
 
 
-def note(path, line):
-    with path.open("a") as file:
-        file.write(f"{line}\n")
+def note(file, **what):
+    file.write(json.dumps({**what, "at": time.monotonic()}) + "\n")

@@ -1,0 +1,124 @@
+"""Find a study's best trial by any metric, mode and scope, as Ray Tune's `get_best_trial` does."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain, groupby
+from operator import attrgetter
+
+from studydb.db import Database
+from studydb.domain.errors import InvalidSpec, NoResults
+from studydb.domain.listed_rows import PagedResult
+from studydb.domain.objective import Objective
+from studydb.domain.records import Study
+from studydb.operations.pages import result_pages
+from studydb.operations.reads import best_trials
+
+SCOPES = {"all": 0, "last": 1, "avg": 0, "last-5-avg": 5, "last-10-avg": 10}
+"""
+Which of a trial's values of the metric count: the last so many, in the order of the steps; 0 for
+all. "all" takes the best of them, "last" the last one, the others their mean.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class BestBy:
+    """The best trial by an objective and a scope."""
+
+    objective: Objective
+    scope: str
+    number: int
+    value: float
+
+
+def find_best(
+    database: Database, study: Study, metric: str | None, mode: str | None, scope: str
+) -> BestBy:
+    """
+    Find a study's best trial; the trials' best values of the study's metric are in their rows.
+
+    Args:
+        metric, mode: None for the study's.
+        scope: See `SCOPES`.
+
+    Raises:
+        NoResults: No trial has reported the metric, except as NaN.
+        InvalidSpec: The scope or the mode is unknown, or a metric other than the study's has none.
+    """
+    wanted = _read_wanted(study.objective, metric, mode)
+    if scope not in SCOPES:
+        raise InvalidSpec(f"scope is {scope!r}; give one of {', '.join(map(repr, SCOPES))}.")
+    if scope == "all" and wanted == study.objective:
+        (best,) = best_trials(database, study)
+        assert best.best_value is not None
+        return BestBy(wanted, scope, best.number, best.best_value)
+    return best_by(study, wanted, scope, result_pages(database, study))
+
+
+def _read_wanted(own: Objective, metric: str | None, mode: str | None) -> Objective:
+    if mode is None and metric not in (None, own.metric):
+        raise InvalidSpec(
+            f"mode is missing: say whether the best {metric!r} is its 'min' or its 'max'."
+        )
+    return Objective.read(metric or own.metric, mode or own.mode)
+
+
+def best_by(
+    study: Study, wanted: Objective, scope: str, pages: Iterable[Sequence[PagedResult]]
+) -> BestBy:
+    """
+    Find the best trial; NaN is never best, and of equal values the lower number is best.
+
+    Args:
+        pages: The live results, ordered by trial and step.
+
+    Raises:
+        NoResults: No trial has reported the metric, except as NaN.
+    """
+    own, best = study.objective, None
+    seen: set[str] = set()
+    for number, rows in groupby(chain.from_iterable(pages), key=attrgetter("number")):
+        values = []
+        for row in rows:
+            value = row.value if wanted.metric == own.metric else _of(row, wanted.metric)
+            seen.update(row.metrics or ())
+            if value is not None:
+                values.append(value)
+        value = summed_up(values, wanted, scope)
+        if not math.isnan(value):
+            found = (wanted.score(value), number, value)
+            best = found if best is None else min(best, found)
+    if best is None:
+        known = ", ".join(map(repr, sorted({own.metric, *seen})))
+        raise NoResults(
+            f"No trial of study {study.name!r} has reported {wanted.metric!r} yet, except as NaN. "
+            f"The metrics are: {known}."
+        )
+    return BestBy(wanted, scope, best[1], best[2])
+
+
+def summed_up(values: Sequence[float], objective: Objective, scope: str) -> float:
+    """
+    Sum up a trial's values of a metric as one; NaN if there are none.
+
+    As in a trial's `metric_summary`, NaN is left out of means and of the best value, and the last
+    value may be NaN.
+    """
+    counted = values[-SCOPES[scope] :]
+    if scope == "last":
+        return counted[-1] if counted else math.nan
+    numbers = [value for value in counted if not math.isnan(value)]
+    if not numbers:
+        return math.nan
+    return min(numbers, key=objective.score) if scope == "all" else _mean(numbers)
+
+
+def _mean(numbers: Sequence[float]) -> float:
+    if not all(map(math.isfinite, numbers)):
+        return sum(numbers) / len(numbers)  # infinite, or NaN if both signs occur
+    return math.fsum(value / len(numbers) for value in numbers)  # the sum may exceed a double
+
+
+def _of(row: PagedResult, metric: str) -> float | None:
+    value = (row.metrics or {}).get(metric)
+    return float(value) if isinstance(value, int | float) else None

@@ -1,0 +1,59 @@
+"""Users of one host, who run studydb's commands: uids and homes of their own."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from fleet.workers import TRAINABLES, Fleet, WorkerProcess
+
+NOBODY = 65534
+
+
+class HostUser:
+    """
+    A user with a home of their own.
+
+    Args:
+        uid: The user's uid. A process of another user than this one's may read all files, so that
+            it can read this checkout, but write only where its user may. None for this process's.
+        folder: A folder that every user may write to.
+    """
+
+    def __init__(self, folder: Path, uid: int | None = None) -> None:
+        self._uid, self.folder = uid, folder / f"of-{uid or 'own'}"
+        self.folder.mkdir()
+        if uid is not None:
+            os.chown(self.folder, uid, uid)
+
+    def run(self, *arguments: str, environment: Mapping[str, str]) -> None:
+        """Run a command to its end."""
+        subprocess.run(
+            self._command(arguments),
+            cwd=TRAINABLES,
+            env={**os.environ, **environment, "HOME": str(self.folder)},
+            check=True,
+        )
+
+    def start(self, fleet: Fleet, *arguments: str, environment: Mapping[str, str]) -> WorkerProcess:
+        """Start a worker of a fleet."""
+        return fleet.launch(
+            self._command(arguments), environment={**environment, "HOME": str(self.folder)}
+        )
+
+    def _command(self, arguments: tuple[str, ...]) -> list[str]:
+        command = [sys.executable, "-m", "studydb", *arguments]
+        if self._uid is None:
+            return command
+        groups = [f"--reuid={self._uid}", f"--regid={self._uid}", "--clear-groups"]
+        return ["setpriv", *groups, *(f"--{kind}-caps=+dac_read_search" for kind in CAPS), *command]
+
+
+CAPS = ("inh", "ambient")
+
+
+def other_uid() -> int | None:
+    """Return the uid of another user if this process may start processes of other users."""
+    return NOBODY if os.getuid() == 0 and shutil.which("setpriv") else None

@@ -1,0 +1,164 @@
+"""Checkpoints in a model: saves, what `keep` and the quota remove, and corrupt ones."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from harness.model_clones import before, release
+from harness.model_rows import ENDED, ModelCheckpoint, ModelTrial
+from studydb.domain.errors import CheckpointError, LeaseLost, UnknownTrial
+from studydb.domain.life.retention import Keep
+from studydb.domain.records import Request
+
+if TYPE_CHECKING:
+    from harness.model import Model
+
+
+def save(model: "Model", token: str, *, new: ModelCheckpoint, keep: Keep) -> list[str]:
+    """Store a checkpoint, and remove what `keep` and the quota do not allow; name all of these."""
+    attempt, trial = model._of(token)
+    if any(one.uuid == new.uuid for one in model.checkpoints):
+        return _removed_by(model, trial, new.uuid)
+    model._fence(token)
+    expired = _unkept(model, trial, [*_kept_of(model, trial), new], keep)
+    chosen = _make_room(model, trial, new, expired)
+    if chosen and model._recorded(new.uuid):  # its row was deleted since, and its event was not
+        raise LeaseLost(number=trial.number, attempt=attempt.no)
+    _remove(model, [*expired, *chosen])
+    if chosen:
+        data = {
+            "quota": model.keep.quota_bytes,
+            "removed": [[one.number, one.step] for one in chosen],
+            "size_bytes": sum(one.size_bytes for one in chosen),
+        }
+        kind = "quota reached"
+        model._record_event(kind, "worker", attempt=attempt, token=new.uuid, data=data)
+    trial.checkpoint = new
+    model.checkpoints.append(new)
+    if new.step > trial.checkpoint_step:
+        trial.checkpoint_step, trial.losses = new.step, 0
+    trial.suspect_at = None
+    return [one.uuid for one in [*expired, *chosen]]
+
+
+def delete_removed(model: "Model") -> None:
+    """Delete the rows of checkpoints whose bytes have been deleted."""
+    model.checkpoints = [one for one in model.checkpoints if one.corrupt or not one.removed]
+
+
+def remove_unkept(model: "Model", number: int) -> None:
+    """Remove the checkpoints of a trial that `keep` does not keep, as `gc` does."""
+    if number >= len(model.trials):
+        raise UnknownTrial
+    trial = model.trials[number]
+    _remove(model, _unkept(model, trial, _kept_of(model, trial), model.keep))
+
+
+def set_keep(model: "Model", keep: Keep, request: Request) -> None:
+    """Change what is kept; nothing is removed before the next save or `gc`."""
+    if not model._recorded(request.token):
+        model.keep = keep
+        data = {"keep": str(keep)}
+        model._record_event("retention set", request.actor, token=request.token, data=data)
+
+
+def mark_corrupt(model: "Model", token: str, *, uuid: str, is_verified: bool) -> str | None:
+    """Mark a checkpoint corrupt; name the one to restore instead."""
+    attempt, trial = model._fence(token)
+    bad = next(one for one in [*model.checkpoints, *model.foreign] if one.uuid == uuid)
+    is_next, is_own = trial.checkpoint is bad, bad.number == trial.number
+    older = before(model, bad)
+    is_new = (is_verified or is_own) and not bad.corrupt
+    if is_next and not is_own:
+        release(trial)
+        trial.source = trial.pinned = older
+        if older is not None:
+            older.pins += 1
+    if is_new:
+        bad.corrupt = bad.removed = True
+    if is_new or is_next:
+        trial.checkpoint, trial.suspect_at = older, None
+        data = {"url": bad.url, "step": bad.step}
+        model._record_event("checkpoint corrupt", "worker", attempt=attempt, data=data)
+    return older.uuid if older else None
+
+
+def kept_bytes(model: "Model") -> int | None:
+    """The sum that a study with a quota keeps in its row."""
+    if model.keep.quota_bytes is None:
+        return None
+    return sum(one.size_bytes for one in model.checkpoints if not one.removed)
+
+
+def _kept_of(model: "Model", trial: ModelTrial) -> list[ModelCheckpoint]:
+    return [one for one in model.checkpoints if one.number == trial.number and not one.removed]
+
+
+def _unkept(
+    model: "Model", trial: ModelTrial, saved: Sequence[ModelCheckpoint], keep: Keep
+) -> list[ModelCheckpoint]:
+    """The checkpoints that no option keeps and that are not pinned, oldest first."""
+    values = [(_value(trial, one), place) for place, one in enumerate(saved)]
+    ranked = sorted(
+        (model.judge.score(value), place)
+        for value, place in values
+        if value is not None and not math.isnan(value)
+    )
+    best = {place for _, place in ranked[: keep.best]}
+    return [
+        one
+        for place, one in enumerate(saved[: -max(keep.last, 2)])
+        if place not in best and (keep.every is None or one.step % keep.every) and not one.pins
+    ]
+
+
+def _value(trial: ModelTrial, saved: ModelCheckpoint) -> float | None:
+    """The newest value at the checkpoint's step that its attempt or an earlier one reported."""
+    for attempt in reversed(trial.attempts[: saved.attempt]):
+        if saved.step in attempt.stored:
+            return attempt.stored[saved.step]
+    return None
+
+
+def _make_room(
+    model: "Model", trial: ModelTrial, new: ModelCheckpoint, expired: Sequence[ModelCheckpoint]
+) -> list[ModelCheckpoint]:
+    """The oldest checkpoints that must go for a new one."""
+    quota = model.keep.quota_bytes
+    if quota is None:
+        return []
+    kept = [one for one in model.checkpoints if not one.removed and one not in expired]
+    needed = sum(one.size_bytes for one in [*kept, new]) - quota
+    chosen = []
+    for one in kept:
+        owner = model.trials[one.number]
+        is_free = owner is trial or owner.state in ENDED or owner.checkpoint is not one
+        if needed > 0 and is_free and not one.pins:
+            chosen.append(one)
+            needed -= one.size_bytes
+    if needed > 0:
+        raise CheckpointError
+    return chosen
+
+
+def _remove(model: "Model", removed: Sequence[ModelCheckpoint]) -> None:
+    for one in removed:
+        one.removed, one.data = True, False
+    for one in removed:
+        owner = model.trials[one.number]
+        if owner.state in ENDED and owner.checkpoint is one:
+            kept = _kept_of(model, owner)
+            owner.checkpoint = kept[-1] if kept else None
+
+
+def _removed_by(model: "Model", trial: ModelTrial, uuid: str) -> list[str]:
+    """What an earlier send of a save has removed, for as long as the rows are there."""
+    event = model._recorded(uuid)
+    named = event["data"]["removed"] if event else []
+    return [
+        one.uuid
+        for one in model.checkpoints
+        if one.removed
+        and not one.corrupt
+        and (one.number == trial.number or [one.number, one.step] in named)
+    ]

@@ -1,0 +1,246 @@
+"""
+What a model's trials ask for, and what each of its workers holds in its memory.
+
+Amounts are plain dicts. A worker gives a part of a GPU to the fullest card that has room, and whole
+GPUs to the first cards that are free.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from harness.model_rows import ENDED, ModelAttempt, ModelTrial
+from studydb.domain.errors import InvalidSpec, NotAllowed, UnknownTrial
+from studydb.domain.life.states import State, Status
+from studydb.domain.records import Request
+
+if TYPE_CHECKING:
+    from harness.model import Model
+
+SHAPES: dict[str, dict[str, float]] = {
+    "nothing": {},
+    "cpus=1": {"cpus": 1},
+    "gpus=0.5": {"gpus": 0.5},
+    "gpus=1": {"gpus": 1},
+    "cpus=2, gpus=1": {"cpus": 2, "gpus": 1},
+    "gpus=2": {"gpus": 2},
+    "licence=1": {"licence": 1},
+    "gpus=3": {"gpus": 3},
+}
+"""Requests by their texts; the last fits no worker of a walk."""
+
+CLAIM_S = 2.5
+"""How far a worker's clock advances at each claim, so that the claim reads the queue anew."""
+
+RESERVE_AFTER_S = 10.0
+RETRY_S = 5.0
+
+
+class Passed(NamedTuple):
+    """The first trial that fits the empty worker, while it does not fit; and since when."""
+
+    number: int
+    asks: str
+    since_s: float
+
+
+@dataclass
+class ModelOffer:
+    """
+    What a worker offers, and what is in its memory.
+
+    Attributes:
+        held: By the tokens of attempts: what the attempt asks for, and its cards.
+        passed: The trial that smaller trials pass, for `RESERVE_AFTER_S` at most.
+        is_reserved: Whether the worker starts no other trial before the passed one.
+        claims_s: How far the worker's clock is ahead of the study's because of claims.
+    """
+
+    amounts: Mapping[str, float]
+    held: dict[str, tuple[dict[str, float], list[int]]] = field(default_factory=dict)
+    passed: Passed | None = None
+    is_reserved: bool = False
+    tried_s: float | None = None
+    claims_s: float = 0.0
+
+    def fits(self, asked: Mapping[str, float], *, empty: bool = False) -> bool:
+        held = [] if empty else list(self.held.values())
+        used = {name: sum(one.get(name, 0) for one, _ in held) for name in asked}
+        enough = all(
+            used[name] + amount <= self.amounts.get(name, 0)
+            for name, amount in asked.items()
+            if name != "gpus"
+        )
+        return enough and self.cards(asked.get("gpus", 0), empty=empty) is not None
+
+    def cards(self, gpus: float, *, empty: bool = False) -> list[int] | None:
+        """The cards that a request gets; None if it does not fit."""
+        free = [1.0] * int(self.amounts.get("gpus", 0))
+        for asked, cards in [] if empty else self.held.values():
+            for card in cards:
+                free[card] -= min(asked["gpus"], 1)
+        assert all(0 <= part <= 1 for part in free), "a card is given twice"
+        if gpus < 1:
+            having = sorted((part, card) for card, part in enumerate(free) if part >= gpus > 0)
+            return [] if gpus == 0 else [having[0][1]] if having else None
+        whole = [card for card, part in enumerate(free) if part == 1]
+        return whole[: int(gpus)] if len(whole) >= gpus else None
+
+
+class ModelResources:
+    """
+    The requests of a study, by their texts, and the offers of its workers.
+
+    Attributes:
+        classes: Requests by text; "" is what the study asks for trials without their own request.
+        most: How many requests the study may have.
+        uptime_s: The clock of all workers, which nobody turns back.
+    """
+
+    def __init__(self, model: "Model", *, most: int = 64) -> None:
+        self._model, self.most, self.uptime_s = model, most, 0.0
+        asked = model.spec.resources
+        self.classes = {} if asked is None else {"": dict(asked.to_json())}
+        self.offers: dict[str, ModelOffer] = {}
+        self.happened: Counter[str] = Counter()
+
+    # --- what trials ask for
+
+    def add(self, text: str | None) -> str:
+        """The class of a new trial's request."""
+        if text is None or text in self.classes:
+            return text or ""
+        if len(self.classes) >= self.most:
+            raise InvalidSpec
+        self.classes.setdefault("", {})
+        self.classes[text] = SHAPES[text]
+        return text
+
+    def set(self, text: str, numbers: list[int], request: Request) -> None:
+        """Change what trials ask for, or the study without `numbers`."""
+        if self._model._recorded(request.token):
+            return
+        numbers = sorted(set(numbers))
+        trials = [self._waiting(number) for number in numbers]
+        if numbers:
+            self.add(text)
+        else:
+            self.classes[""] = SHAPES[text]
+        for trial in trials:
+            trial.asks = text
+        data = {"numbers": numbers, "resources": SHAPES[text]}
+        self._model._record_event("resources set", request.actor, token=request.token, data=data)
+
+    def _waiting(self, number: int) -> ModelTrial:
+        if number >= len(self._model.trials):
+            raise UnknownTrial
+        trial = self._model.trials[number]
+        if trial.state in (*ENDED, State.RUNNING):
+            raise NotAllowed
+        return trial
+
+    def carry_out(self, trial: ModelTrial, attempt: ModelAttempt) -> None:
+        """Store what the scheduler has decided that a trial which pauses asks for."""
+        if trial.asks_next is None:
+            return
+        trial.asks, trial.asks_next = self.add(trial.asks_next), None
+        data = {"numbers": [trial.number], "resources": SHAPES[trial.asks]}
+        self._model._record_event("resources set", "scheduler", attempt=attempt, data=data)
+
+    # --- what workers may start
+
+    def names(self, worker: str) -> list[str] | None:
+        """The classes that a worker may start now; None if every request fits."""
+        offer = self.offers.get(worker)
+        if offer is None or not self.classes:
+            return None
+        fitting = [name for name, asked in self.classes.items() if offer.fits(asked)]
+        if offer.passed is None or not offer.is_reserved:
+            return fitting
+        awaited = offer.passed.asks
+        return [name for name in fitting if name == awaited or self._leaves(offer, name, awaited)]
+
+    def _leaves(self, offer: ModelOffer, name: str, awaited: str) -> bool:
+        """Whether a class without GPUs fits beside the trial that the worker is reserved for."""
+        asked, more = self.classes[name], self.classes[awaited]
+        both = {one: asked.get(one, 0) + more.get(one, 0) for one in (*asked, *more)}
+        return not asked.get("gpus") and offer.fits(both)
+
+    def startable(self, worker: str | None, trials: list[ModelTrial]) -> list[ModelTrial]:
+        """The trials that a worker may start; all of them if no worker is named."""
+        names = None if worker is None else self.names(worker)
+        return [trial for trial in trials if names is None or trial.asks in names]
+
+    def look(self, worker: str) -> None:
+        """Read the queue before a claim, and reserve the worker if its first trial waits long."""
+        offer = self.offers.get(worker)
+        if offer is None or not self.classes:
+            return
+        offer.claims_s += CLAIM_S
+        if self._model.status is not Status.RUNNING or not self._model.has_room:
+            return
+        now_s = self.uptime_s + offer.claims_s
+        first = next(
+            (one for one in self._model.runnable if offer.fits(self.classes[one.asks], empty=True)),
+            None,
+        )
+        if offer.passed is not None and (first is None or first.number != offer.passed.number):
+            self._forget_passed(worker)
+        if first is None:
+            return
+        if offer.passed is not None:
+            offer.passed = offer.passed._replace(asks=first.asks)
+        if not offer.fits(self.classes[first.asks]):
+            offer.passed = offer.passed or Passed(first.number, first.asks, now_s)
+            self._reserve(worker, offer, now_s)
+
+    def started(self, attempt: ModelAttempt, trial: ModelTrial) -> bool:
+        """Hold what a trial asks for until `release`; False if that is not free."""
+        offer = self.offers.get(attempt.worker.uuid)
+        if offer is None or not self.classes or attempt.token in offer.held:
+            return True
+        asked = self.classes[trial.asks]
+        if not offer.fits(asked):
+            return False
+        offer.held[attempt.token] = asked, offer.cards(asked.get("gpus", 0)) or []
+        return True
+
+    def claimed(self, worker: str, trial: ModelTrial) -> None:
+        """End the reservation for a trial that is claimed."""
+        if self._model.runnable and trial is not self._model.runnable[0]:
+            self.happened["a trial that fits passes another"] += 1
+        offer = self.offers.get(worker)
+        if offer is not None and offer.passed is not None and offer.passed.asks == trial.asks:
+            self._forget_passed(worker)
+
+    def release(self, worker: str, token: str) -> None:
+        """Hold nothing for an attempt any more: its process has ended."""
+        if worker in self.offers:
+            self.offers[worker].held.pop(token, None)
+
+    def _reserve(self, worker: str, offer: ModelOffer, now_s: float) -> None:
+        assert offer.passed is not None
+        is_early = now_s - offer.passed.since_s < RESERVE_AFTER_S
+        was_tried = offer.tried_s is not None and now_s - offer.tried_s < RETRY_S
+        if offer.is_reserved or is_early or was_tried:
+            return
+        offer.tried_s = now_s
+        if not self._is_reserved_elsewhere(worker, offer.passed.number):
+            offer.is_reserved = True
+            self.happened["reserved"] += 1
+            self._model.workers[worker].reserved_for = offer.passed.number
+
+    def _is_reserved_elsewhere(self, worker: str, number: int) -> bool:
+        others = (one for one in self._model.workers.values() if one.uuid != worker)
+        return any(
+            one.reserved_for == number
+            and one.ended_at is None
+            and one.seen_at + one.lease_s > self._model.now
+            for one in others
+        )
+
+    def _forget_passed(self, worker: str) -> None:
+        offer = self.offers[worker]
+        offer.passed, offer.is_reserved, offer.tried_s = None, False, None
+        self._model.workers[worker].reserved_for = None

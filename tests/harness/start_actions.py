@@ -1,0 +1,156 @@
+"""Trials that are enqueued, perhaps with a checkpoint, and what the study keeps, as actions."""
+
+from dataclasses import replace
+
+from harness import model_checkpoints, model_starts
+from harness.arrange import new_checkpoint, new_request
+from harness.model import Model
+from harness.model_rows import ModelCheckpoint
+from harness.study_action import StudyAction
+from studydb.db import Database
+from studydb.domain.life.retention import Keep
+from studydb.domain.life.states import Status
+from studydb.domain.records import Checkpoint, Lease, Study
+from studydb.domain.resources import read_resources
+from studydb.operations.control import set_status
+from studydb.operations.delete import stop_for_deletion
+from studydb.operations.discard import discard
+from studydb.operations.enqueue import enqueue
+from studydb.operations.quota import recount
+from studydb.operations.set_retention import set_retention
+from studydb.operations.start_checkpoints import FromTrial, Uploaded
+from studydb.operations.unkept_checkpoints import remove_unkept
+from studydb.operations.uploads import begin_upload_of_person
+
+
+class StartActions:
+    """
+    Makes these actions on one study.
+
+    Attributes:
+        begun_by_people: The checkpoints of the uploads that people have begun.
+        keep: What saves keep that are made from now on.
+    """
+
+    def __init__(self, study: Study) -> None:
+        self.study, self.keep = study, study.keep
+        self.begun_by_people: list[Checkpoint] = []
+
+    def enqueue(self, *, priority: int = 0, asks: str | None = None) -> StudyAction:
+        request = new_request()
+        asked = None if asks is None else read_resources("asks", asks)
+        return StudyAction(
+            "enqueue",
+            lambda database: enqueue(
+                database, self.study, {"lr": 0.5}, request, priority=priority, resources=asked
+            ),
+            lambda model: model_starts.enqueue(model, request, priority=priority, asks=asks),
+        )
+
+    def enqueue_from(
+        self, number: int, *, step: int | None = None, of: Study | None = None
+    ) -> StudyAction:
+        """Enqueue a trial that begins from a checkpoint of a trial, perhaps of another study."""
+        request, source = new_request(), of or self.study
+        start = FromTrial(source.id, source.name, 0 if of else number, step)
+        of_model = model_starts.StartOf(model_starts.OTHER if of else number, step)
+        return StudyAction(
+            "enqueue_from_another_study" if of else "enqueue_from_a_trial",
+            lambda database: enqueue(database, self.study, {"lr": 0.5}, request, start=start),
+            lambda model: model_starts.enqueue(model, request, start=of_model),
+        )
+
+    def begin_upload_of_person(self) -> StudyAction:
+        """Record that the bytes of a checkpoint for a new trial will be written."""
+        new = self._new_checkpoint(step=0)
+        begun = replace(new, url=url_of(new.uuid))
+        self.begun_by_people.append(begun)
+        given = {"uuid": begun.uuid}
+        return StudyAction(
+            "begin_upload_of_person",
+            lambda database: begin_upload_of_person(database, self.study, url=begun.url, **given),
+            lambda model: model_starts.begin_upload_of_person(model, **given),
+        )
+
+    def enqueue_upload(self, begun: Checkpoint, *, step: int) -> StudyAction:
+        """Enqueue a trial that begins from a checkpoint whose upload a person has begun."""
+        return self._enqueue_uploaded("enqueue_an_upload", replace(begun, step=step), None)
+
+    def enqueue_dict(self, *, step: int) -> StudyAction:
+        """Enqueue a trial that begins from an inline checkpoint."""
+        return self._enqueue_uploaded("enqueue_a_dict", self._new_checkpoint(step=step), b"ab")
+
+    def _new_checkpoint(self, *, step: int) -> Checkpoint:
+        of_new_trial = Lease(self.study.id, 0, 0, 0, attempt=0, token="")
+        return replace(new_checkpoint(of_new_trial, step=step), size_bytes=2)
+
+    def _enqueue_uploaded(self, name: str, what: Checkpoint, data: bytes | None) -> StudyAction:
+        request, start = new_request(), Uploaded(what, data)
+
+        def expect(model: Model) -> int:
+            row = row_of(what, len(model.trials), has_data=data is not None)
+            return model_starts.enqueue(model, request, start=row)
+
+        return StudyAction(
+            name,
+            lambda database: enqueue(database, self.study, {"lr": 0.5}, request, start=start),
+            expect,
+        )
+
+    def discard_other(self, other: Study) -> StudyAction:
+        """Discard the checkpoints of the other study's trial."""
+        request = new_request()
+
+        def act(database: Database) -> None:
+            discard(database, other, 0, request)
+
+        return StudyAction("discard_other", act, model_starts.discard_other)
+
+    def close_other(self, other: Study) -> StudyAction:
+        """Begin to delete the other study."""
+        return StudyAction(
+            "close_other",
+            lambda database: stop_for_deletion(database, other),
+            model_starts.close_other,
+        )
+
+    def reopen_other(self, other: Study) -> StudyAction:
+        """Resume the other study, whose deletion has failed."""
+        request = new_request()
+        return StudyAction(
+            "reopen_other",
+            lambda database: set_status(database, other, Status.RUNNING, request),
+            model_starts.reopen_other,
+        )
+
+    def set_keep(self, keep: Keep) -> StudyAction:
+        """Change what is kept: the quota now, the rest for saves that are made from now on."""
+        request, self.keep = new_request(), keep
+        return StudyAction(
+            "set_keep",
+            lambda database: set_retention(database, self.study, keep, request),
+            lambda model: model_checkpoints.set_keep(model, keep, request),
+        )
+
+    def remove_unkept(self, number: int) -> StudyAction:
+        """Remove what `keep` does not keep of a trial, as `gc` does."""
+        return StudyAction(
+            "remove_unkept",
+            lambda database: remove_unkept(database, self.study, number),
+            lambda model: model_checkpoints.remove_unkept(model, number),
+        )
+
+    def recount(self) -> StudyAction:
+        """Sum up what a study with a quota keeps."""
+        return StudyAction(
+            "recount", lambda database: recount(database, self.study), lambda _: None
+        )
+
+
+def url_of(uuid: str) -> str:
+    return f"file:///store/{uuid}"
+
+
+def row_of(what: Checkpoint, number: int, *, has_data: bool) -> ModelCheckpoint:
+    given = (what.uuid, number, what.attempt, what.step, what.size_bytes, what.url)
+    return ModelCheckpoint(*given, data=has_data)

@@ -1,0 +1,27 @@
+"""One call of an operation, which can be made on a database and on its model."""
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any
+
+from harness.model import Model
+from studydb.db import Database
+
+
+@dataclass(frozen=True)
+class StudyAction:
+    """
+    One call of one operation.
+
+    Attributes:
+        act: Calls the operation on a database; returns its answer.
+        expect: Calls the operation on a model; returns the answer that `act` should give.
+        turns: `expect` as a generator that yields between transactions; None for one transaction.
+        token: The token of a claim or an ask; None for other operations.
+    """
+
+    name: str
+    act: Callable[[Database], Any]
+    expect: Callable[[Model], Any]
+    turns: Callable[..., Generator[None, None, Any]] | None = None
+    token: str | None = None
