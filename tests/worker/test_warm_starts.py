@@ -162,7 +162,7 @@ def test_numpy_that_a_trial_imports_itself_gets_the_trials_seed(start, pump, mod
     trainable = module(LATE_NUMPY)
     with closing(ForkServer()) as server:
         server.start()
-        warm = Warm(server, pump, tmp_path)
+        warm = WarmServer(server, pump, tmp_path)
         drawn = [metrics_of(start(trainable, server=warm, seed=seed)) for seed in (1, 1, 2)]
         warm.templates.close()
 
