@@ -17,7 +17,7 @@ from studydb.domain.errors import (
     UnknownStudy,
     UnknownTrial,
 )
-from studydb.study import handle, starting
+from studydb.study import resource_requests, starting
 
 
 @pytest.fixture(params=["folder", "inline"])
@@ -215,7 +215,7 @@ def test_bytes_stay_if_the_reply_of_the_enqueue_is_lost_and_the_database_then_re
 ):
     store = tmp_path / "store"
     study = create_study("lost", num_trials=9, storage=storage_url, checkpoints=str(store))
-    enqueue, sent = handle.enqueue, []
+    enqueue, sent = resource_requests.enqueue, []
 
     def replying_late(*args, **options):
         sent.append(args)
@@ -224,7 +224,7 @@ def test_bytes_stay_if_the_reply_of_the_enqueue_is_lost_and_the_database_then_re
             raise StorageUnreachable("The reply is lost.")
         raise StorageDenied("The server now wants another password.")
 
-    monkeypatch.setattr(handle, "enqueue", replying_late)
+    monkeypatch.setattr(resource_requests, "enqueue", replying_late)
 
     with pytest.raises(StorageDenied):
         study.enqueue({}, checkpoint={"a": 1})

@@ -242,7 +242,7 @@ def any_quota(seed):
             any_limits,
             MUST_HAPPEN | {"report: STOP by limit", "study: NotAllowed", "set_limits: nothing"},
         ),
-        (any_resources, MUST_HAPPEN | {"promote: something", *SIZED}),
+        (any_resources, {"promote: something", *SIZED}),
         (any_quota, ROOM),
     ],
     ids=[

@@ -36,7 +36,7 @@ from studydb.worker.fork_server_client import ForkServer
 
 ROOT = Path(__file__).parents[2]
 
-MOST_MODULES = 94
+MOST_MODULES = 96
 """How many modules of studydb the fork server may import; a worker's first start waits for them."""
 
 

@@ -145,7 +145,7 @@ def test_sender_that_is_killed_is_reported_and_the_next_save_works(remote, s3_se
 
 
 def test_sender_ends_in_the_middle_of_an_upload_when_its_trial_is_killed(s3_server, tmp_path):
-    """Below a worker, the fork server would kill it, too; here nobody else does."""
+    """Below a worker, the fork server would kill it, too; here no other process does."""
     code = (
         "import sys, uuid; from pathlib import Path\n"
         "from studydb.artifacts.checkpoint_records import Upload\n"
@@ -158,12 +158,14 @@ def test_sender_ends_in_the_middle_of_an_upload_when_its_trial_is_killed(s3_serv
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "weights").write_bytes(b"weights")
     s3_server.writes.clear()
+    before = len(s3_server.requests)
     command = [sys.executable, "-c", code, f"s3://{s3_server.bucket}", str(tmp_path / "model")]
     with subprocess.Popen(command, cwd=ROOT) as trial:
-        eventually(lambda: any(method == "PUT" for method, _ in s3_server.requests))
-        (pid,) = children_of(trial.pid)
-
-        trial.kill()
+        try:
+            eventually(lambda: any(method == "PUT" for method, _ in s3_server.requests[before:]))
+            (pid,) = children_of(trial.pid)
+        finally:
+            trial.kill()
 
         eventually(lambda: not is_running(pid))
     s3_server.writes.set()
