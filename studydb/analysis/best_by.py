@@ -46,7 +46,7 @@ def find_best(
         InvalidSpec: The scope or the mode is unknown, or a metric other than the study's has none.
     """
     wanted = _read_wanted(study.objective, metric, mode)
-    if scope not in SCOPES:
+    if not isinstance(scope, str) or scope not in SCOPES:
         raise InvalidSpec(f"scope is {scope!r}; give one of {', '.join(map(repr, SCOPES))}.")
     if scope == "all" and wanted == study.objective:
         (best,) = best_trials(database, study)

@@ -5,10 +5,10 @@ The import of numpy takes 0.1 s and 20 MB. So a process in which nothing imports
 import it either; numpy's generator is seeded when it is imported.
 """
 
-import importlib.util
 import random
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -31,30 +31,35 @@ def _seed_numpy(module: ModuleType, number: int) -> None:
 
 
 class _SeedingFinder(MetaPathFinder):
-    """Finds `numpy.random` for the import system, once, and has it seeded by the newest number."""
+    """
+    Finds `numpy.random` for the import system, and has it seeded by the newest number.
+
+    It stays until the module is loaded: code may ask for the spec alone, and an import may fail.
+    """
 
     number = 0
 
     def find_spec(
         self,
         fullname: str,
-        path: Sequence[str] | None,  # noqa: ARG002  the signature of importlib
-        target: ModuleType | None = None,  # noqa: ARG002
+        path: Sequence[str] | None,
+        target: ModuleType | None = None,
     ) -> ModuleSpec | None:
         if fullname != _GENERATOR:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        others = [finder for finder in sys.meta_path if finder is not self]
+        found = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next((one for one in found if one is not None), None)
         if spec is not None and spec.loader is not None:
-            spec.loader = _SeedingLoader(spec.loader, self.number)
+            spec.loader = _SeedingLoader(spec.loader)
         return spec
 
 
 class _SeedingLoader(Loader):
     """Loads a module by its own loader, gives the module this loader back, and seeds it."""
 
-    def __init__(self, loader: Loader, number: int) -> None:
-        self._loader, self._number = loader, number
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
@@ -64,7 +69,9 @@ class _SeedingLoader(Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        _seed_numpy(module, self._number)
+        _seed_numpy(module, _numpy.number)
+        with suppress(ValueError):  # another thread has removed it
+            sys.meta_path.remove(_numpy)
 
 
 _numpy = _SeedingFinder()

@@ -7,6 +7,7 @@ the trial's process group, and ends with the attempt.
 """
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -25,9 +26,9 @@ from studydb.child.channel import Channel, Frame, FrameError, decode
 from studydb.domain.errors import CheckpointError
 from studydb.processes import IMPORT_STUDYDB
 
-# Stop signals, and those that batch systems send to all processes, are ignored first of all: the
-# trial's process handles them, and may wait for the checkpoint. -P, IMPORT_STUDYDB: as for the fork
-# server.
+# Stop signals, and those that batch systems send to all processes, are ignored: the trial's process
+# handles them, and may wait for the checkpoint. They are blocked while the interpreter starts. -P,
+# IMPORT_STUDYDB: as for the fork server.
 _START = (
     "import signal, sys; "
     "[signal.signal(getattr(signal, name), signal.SIG_IGN) for name in sys.argv[3:]]; "
@@ -125,6 +126,7 @@ class Sender:
         self.end()
         ours, theirs = socket.socketpair()
         with theirs:
+            blocked = signal.pthread_sigmask(signal.SIG_BLOCK, map(_number, _IGNORED))
             try:
                 self._process = subprocess.Popen(
                     _command(), stdin=theirs.fileno(), stdout=subprocess.DEVNULL
@@ -132,6 +134,8 @@ class Sender:
             except BaseException:
                 ours.close()
                 raise
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         self._channel = Channel(ours)
 
     def save(self, prepared: Path, *, step: int, upload: Upload) -> Saved:
@@ -189,6 +193,10 @@ def _disown_all() -> None:
 
 
 os.register_at_fork(after_in_child=_disown_all)
+
+
+def _number(name: str) -> signal.Signals:
+    return signal.Signals[name]
 
 
 def _command() -> tuple[str, ...]:

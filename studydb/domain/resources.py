@@ -314,9 +314,13 @@ UNLIMITED = Capacity(is_unlimited=True)
 """The capacity of own loops, unless they are given one: every request fits."""
 
 
+MOST_GPUS = 1024
+"""The most GPUs of an offer; each has its own place in memory."""
+
+
 def whole_cards(n: float) -> tuple[float, ...]:
-    """Return `n` cards of which all is free."""
-    return (1.0,) * int(n)
+    """Return `n` cards of which all is free, `MOST_GPUS` at most."""
+    return (1.0,) * int(min(n, MOST_GPUS))
 
 
 def read_capacity(
@@ -339,9 +343,11 @@ def read_capacity(
         raise InvalidSpec(
             f"--resource gives {taken[0]!r}, which has an option: --{taken[0].replace('_', '-')}."
         )
+    if count("gpus", gpus, least=0) > MOST_GPUS:
+        raise InvalidSpec(f"gpus is {gpus}, but a process can offer {MOST_GPUS} at most.")
     return Capacity(
         cpus=inf if cpus is None else _amount("--cpus", CPUS, cpus),
-        cards=whole_cards(count("gpus", gpus, least=0)),
+        cards=whole_cards(gpus),
         memory_gb=inf if memory_gb is None else _amount("--memory-gb", MEMORY_GB, memory_gb),
         custom=more,
         tags=frozenset(check_tags(tags)),

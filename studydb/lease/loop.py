@@ -200,7 +200,8 @@ class OwnLoop:
         self._has_warned_of_size = True
         name = shlex.quote(self._study.name)
         warnings.warn(
-            f"No trial fits what this process offers ({self._capacity}), so ask() waits. "
+            f"No trial that can start now fits what this process offers ({self._capacity}), so "
+            "ask() waits. "
             f"`studydb status {name}` says what trials ask for.",
             stacklevel=5,
         )

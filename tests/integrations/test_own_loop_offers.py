@@ -106,7 +106,7 @@ def test_a_loop_that_no_trial_fits_warns_and_waits(study):
             study.ask(timeout=0.5)
 
     (message,) = {str(each.message) for each in told}
-    assert "No trial fits what this process offers (" in message
+    assert "No trial that can start now fits what this process offers (" in message
     assert "gpus=1" in message
     assert "`studydb status loop` says what trials ask for" in message
 

@@ -82,6 +82,7 @@ def test_a_wrong_request_is_refused(value, says):
         ({"custom": "gpus=1"}, InvalidSpec),
         ({"custom": "licence"}, InvalidSpec),
         ({"gpus": -1}, InvalidSpec),
+        ({"gpus": 1025}, InvalidSpec),
         ({"tags": [""]}, InvalidName),
         ({"tags": "a100"}, InvalidName),
     ],

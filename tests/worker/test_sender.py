@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -178,6 +179,17 @@ def test_sender_ends_although_another_process_keeps_its_socket_open():
 
     with ours, theirs, subprocess.Popen(command, stdin=theirs.fileno()) as process:
         assert process.wait(30.0) == 0
+
+
+def test_signal_that_comes_while_the_sender_starts_does_not_end_it():
+    one = sender.Sender(sender.Destination("s3://bucket", str(uuid.uuid4()), "", 1, 0))
+    one.start()
+    os.kill(one._process.pid, signal.SIGTERM)  # the interpreter has not set its handlers yet
+    pid = one._process.pid
+    eventually(lambda: name_of(pid) == "studydb-sender")
+    one.end()
+
+    assert one._process is None
 
 
 def test_lost_attempt_kills_its_sender(remote, s3_server):
