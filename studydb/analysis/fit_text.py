@@ -3,23 +3,34 @@
 import textwrap
 from collections.abc import Iterable
 
-from studydb.domain.resources import NOTHING, typing_hint
+from studydb.domain.resources import NOTHING, Capacity, typing_hint
 from studydb.domain.text.display import visible
-from studydb.operations.fit_report import FitReport, Misfit
+from studydb.operations.fit_report import FitReport, FullQueue, Misfit, TrialFit
 from studydb.store.resource_classes import Load
 
 LINE_WIDTH = 80
 SHORT_ID = 8
 
 
-def misfit_text(misfit: Misfit, loads: Iterable[Load]) -> str:
+def misfit_text(misfit: Misfit, offers: Iterable[Capacity]) -> str:
     """Write "No live worker fits trial 3: it asks gpus=4, the largest offers gpus=2."."""
     which = "a new trial" if misfit.number is None else f"trial {misfit.number}"
-    hint = typing_hint(misfit.asked, [load.offers for load in loads])
+    hint = typing_hint(misfit.asked, offers)
     offered = "no worker is alive"
     if misfit.nearest is not None:
         offered = f"the largest offers {visible(str(misfit.nearest))}"
     return f"No live worker fits {which}: it asks {visible(str(misfit.asked))}, {offered}.{hint}"
+
+
+def full_text(full: FullQueue) -> str:
+    """Write "No new trial is made: 1,000 trials that ask gpus=4 wait, …", and what helps."""
+    fact = f"No new trial is made: {full.n_waiting:,} trials that ask {visible(str(full.asked))} "
+    if full.fits_a_worker:
+        cause = "wait for the workers that fit them. Start more such workers"
+    else:
+        cause = "wait, and no live worker fits them. Start a worker that fits them"
+    others = "stop some of them, or change what they ask: studydb set NAME resources=… --trial N."
+    return f"{fact}{cause}, {others}"
 
 
 def load_text(load: Load) -> str:
@@ -30,15 +41,26 @@ def load_text(load: Load) -> str:
     return visible(text if reserved is None else f"{text}; reserved for trial {reserved}")
 
 
+def trial_fit_lines(fit: TrialFit | None) -> list[str]:
+    """Return the lines of a trial's page: that no live worker fits the trial, if none does."""
+    if fit is None or fit.misfit is None:
+        return []
+    return _wrapped([misfit_text(fit.misfit, fit.offers)])
+
+
+def _wrapped(texts: Iterable[str]) -> list[str]:
+    return [line for text in texts for line in textwrap.wrap(text, LINE_WIDTH)]
+
+
 def fit_lines(report: FitReport | None) -> list[str]:
-    """Return the lines of a status page: what fits nowhere, then what each worker uses."""
+    """Return the lines of a status page: what cannot start, then what each worker uses."""
     if report is None:
         return []
     loads = report.loads
-    lines = [
-        line
-        for misfit in report.misfits
-        for line in textwrap.wrap(misfit_text(misfit, loads.values()), LINE_WIDTH)
-    ]
+    offers = [load.offers for load in loads.values()]
+    texts = [misfit_text(misfit, offers) for misfit in report.misfits]
+    if report.full is not None:
+        texts.append(full_text(report.full))
+    lines = _wrapped(texts)
     lines += [f"  worker {uuid[:SHORT_ID]} uses {load_text(load)}" for uuid, load in loads.items()]
     return lines

@@ -63,6 +63,7 @@ def show(*, name: str, trial: int | str | None, form: str, storage: Storage) -> 
         _show_study(name, form=form, storage=storage)
         return
     from studydb.analysis.explaining import explain_state
+    from studydb.analysis.fit_text import trial_fit_lines
     from studydb.operations.reads import trial_details
 
     with opened_study(storage, name) as study:
@@ -70,12 +71,15 @@ def show(*, name: str, trial: int | str | None, form: str, storage: Storage) -> 
         record = study.record
     why = explain_state(record, details)
     if form == "json":
-        print_json(_document(record, details) | {"why": why})
+        resources = trial_fit_lines(details.fit)
+        print_json(_document(record, details) | {"why": why, "resources": resources})
         return
     if form == "csv":
         print_rows(ListedAttempt._fields, details.listed, form=form)
         return
     _print_trial(record, details, why)
+    if lines := trial_fit_lines(details.fit):
+        click.echo("\nResources:\n" + "\n".join(lines))
     attempts = [
         [*(getattr(row, column) for column in ATTEMPT_COLUMNS), _code_text(full.provenance)]
         for row, full in zip(details.listed, details.attempts, strict=True)
@@ -109,6 +113,7 @@ def _show_study(name: str, *, form: str, storage: Storage) -> None:
 
 def _document(study: "Study", details: "TrialDetails") -> dict[str, Any]:
     return _fields(study, details) | {
+        "asks": details.fit and details.fit.asked.to_json(),
         "params": details.trial.params,
         "config": details.trial.config,
         "changed": details.trial.changed,
@@ -172,6 +177,7 @@ def _print_trial(study: "Study", details: "TrialDetails", why: str | None) -> No
             "why": why,
             "params": assignments(study.space.flatten(details.trial.params)),
             "changed": assignments(details.trial.changed) or None,
+            "asks": details.fit and str(details.fit.asked),
             f"last {metric}": fields.pop("value"),
             f"best {metric}": fields.pop("best_value"),
         }

@@ -45,10 +45,15 @@ class ResourceFunction:
         module = getattr(function, "__module__", None)
         called = getattr(function, "__qualname__", None)
         path = f"{module}:{called}"
-        if module == "__main__" or called is None or not _PATH.fullmatch(path):
-            shown = called or type(function).__name__
+        if called is None:
             raise InvalidSpec(
-                f"{name} is the function {shown}, which is defined in {module}, where workers "
+                f"{name} is an object of the type {type(function).__name__}, which has no name by "
+                "which workers can import it. Write `def needs(config)` at the top level of a "
+                "module, call the object there, and give the function."
+            )
+        if module == "__main__" or not _PATH.fullmatch(path):
+            raise InvalidSpec(
+                f"{name} is the function {called}, which is defined in {module}, where workers "
                 "cannot import it. Move it to the top level of a module as `def needs(config)`, "
                 "and give it from there."
             )

@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from studydb.db import Database, Txn
-from studydb.domain.records import QUEUE_START, Study
+from studydb.domain.life.states import State
+from studydb.domain.records import QUEUE_START, Study, TrialRow
 from studydb.domain.resources import OF_STUDY, Capacity, Resources, nearest_offer
-from studydb.store import resource_classes
-from studydb.store.resource_classes import Load
+from studydb.operations.leave_draw import most_waiting
+from studydb.store import resource_classes, set_aside
+from studydb.store.resource_classes import ClassQueue, Load
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,22 @@ class Misfit:
 
 
 @dataclass(frozen=True, slots=True)
+class FullQueue:
+    """
+    Why no new trial is made: the next one would be the one too many that waits.
+
+    Attributes:
+        asked: What the next trial, and those that wait, ask for.
+        n_waiting: How many wait.
+        fits_a_worker: Whether a live worker fits them when it is empty.
+    """
+
+    asked: Resources
+    n_waiting: int
+    fits_a_worker: bool
+
+
+@dataclass(frozen=True, slots=True)
 class FitReport:
     """
     How a study's requests fit its live workers.
@@ -33,10 +51,46 @@ class FitReport:
     Attributes:
         loads: What each live worker offers and uses, by UUID, newest first.
         misfits: In the order of the queue.
+        full: Why no new trial is made; None if it is not for this reason.
     """
 
     loads: Mapping[str, Load]
     misfits: list[Misfit]
+    full: FullQueue | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrialFit:
+    """
+    What a trial asks for.
+
+    Attributes:
+        misfit: Set if the trial is PENDING and no live worker fits it.
+        offers: What the live workers offer; empty if the trial is not PENDING.
+    """
+
+    asked: Resources
+    misfit: Misfit | None
+    offers: list[Capacity]
+
+
+def trial_fit_in(txn: Txn, study: Study, trial: TrialRow) -> TrialFit | None:
+    """Read what a trial asks for; None if neither the study nor a trial asks for anything."""
+    name = resource_classes.of_trial(txn, trial_id=trial.id)
+    # Read after the name: no class is ever removed. A worker's role may store any name.
+    asked = resource_classes.read(txn, study_id=study.id).get(name)
+    if asked is None:
+        return None
+    if trial.state is not State.PENDING:
+        return TrialFit(asked, None, [])
+    offers = resource_classes.capacities(txn, study_id=study.id)
+    return TrialFit(asked, _misfit(trial.number, asked, offers), offers)
+
+
+def _misfit(number: int | None, asked: Resources, offers: list[Capacity]) -> Misfit | None:
+    if any(each.fits(asked) for each in offers):
+        return None
+    return Misfit(number, asked, nearest_offer(asked, offers))
 
 
 def read_fit_report(database: Database, study: Study) -> FitReport | None:
@@ -59,18 +113,28 @@ def fit_report_in(txn: Txn, study: Study, *, makes_new: bool) -> FitReport | Non
     loads = resource_classes.loads(txn, study_id=study.id)
     offers = [load.offers for load in loads.values()]
 
-    def is_fit(asked: Resources) -> bool:
-        return any(each.fits(asked) for each in offers)
-
     waiting = sorted(
         (queue.positions[0], queue.request) for queue in queues.values() if queue.positions
     )
-    misfits = [
-        Misfit(position.number, asked, nearest_offer(asked, offers))
-        for position, asked in waiting
-        if not is_fit(asked)
+    asks: list[tuple[int | None, Resources]] = [
+        (position.number, asked) for position, asked in waiting
     ]
-    of_study = queues[OF_STUDY].request
-    if makes_new and not study.asks_by_config and not is_fit(of_study):
-        misfits.append(Misfit(None, of_study, nearest_offer(of_study, offers)))
-    return FitReport(loads, misfits)
+    if makes_new and not study.asks_by_config:
+        asks.append((None, queues[OF_STUDY].request))
+    found = (_misfit(number, asked, offers) for number, asked in asks)
+    return FitReport(
+        loads,
+        [misfit for misfit in found if misfit is not None],
+        _full_queue(txn, study, queues, offers) if makes_new and study.asks_by_config else None,
+    )
+
+
+def _full_queue(
+    txn: Txn, study: Study, queues: Mapping[str, ClassQueue], offers: list[Capacity]
+) -> FullQueue | None:
+    most = most_waiting(study)
+    name = set_aside.full_class(txn, study_id=study.id, most=most)
+    if name is None:
+        return None
+    asked = queues[name].request
+    return FullQueue(asked, most, fits_a_worker=_misfit(None, asked, offers) is None)

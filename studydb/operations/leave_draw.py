@@ -8,6 +8,7 @@ from studydb.db.faults import DuplicateParams
 from studydb.domain.life.states import State
 from studydb.domain.records import Study
 from studydb.domain.resources import OF_STUDY
+from studydb.domain.searching import HistorySearcher
 from studydb.operations.ask import skip_duplicate
 from studydb.store import counters, proposals, set_aside
 
@@ -18,8 +19,8 @@ def leave_draw(
     """
     Make the trial of the next draw PENDING, if it does not fit this worker.
 
-    This is done only while the worker could start a trial that asks for less, and at most
-    `set_aside.MOST` trials of a class wait. A duplicate request changes nothing: the draw that the
+    This is done only while the worker could start a trial that asks for less, and fewer than
+    `most_waiting` trials of the class wait. A duplicate request changes nothing: the draw that the
     first request has seen is not the next one any more.
 
     Args:
@@ -51,9 +52,15 @@ def may_set_aside(fits: Sequence[str]) -> bool:
     return any(name != OF_STUDY for name in fits)
 
 
+def most_waiting(study: Study) -> int:
+    """Return how many trials of one class may wait before no further one is left to others."""
+    learns = isinstance(study.searcher, HistorySearcher)
+    return set_aside.MOST_OF_MODEL if learns else set_aside.MOST
+
+
 def _set_aside(database: Database, study: Study, draw: int) -> bool:
     with database.begin(durable=False) as txn:  # a draw that a crash gives back is taken again
-        number = set_aside.take_draw(txn, study_id=study.id, draw=draw)
+        number = set_aside.take_draw(txn, study_id=study.id, draw=draw, most=most_waiting(study))
         if number is None:
             txn.abandon()
             return False

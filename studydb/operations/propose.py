@@ -111,13 +111,19 @@ def propose_by_index(
 
     Raises:
         DecisionFailed, NotAsked: The study's resource function has not said what the first trial
-            needs; nothing was stored.
+            needs; nothing was stored. The failure of a later draw is raised when that draw is due.
     """
-    end = study.num_draws
+    end, is_stored = study.num_draws, False
     computed = ((draw, proposal_of(study, draw)) for draw in draws if end is None or draw < end)
     for proposed in in_parts(with_requests(study, computed), most_bytes=most_bytes):
-        with database.begin(durable=False) as txn:  # a lost proposal is computed again
-            store_proposals(txn, study, proposed)
+        try:
+            with database.begin(durable=False) as txn:  # a lost proposal is computed again
+                store_proposals(txn, study, proposed)
+        except DecisionFailed:
+            if not is_stored:
+                raise
+            return
+        is_stored = True
 
 
 def in_parts(

@@ -24,6 +24,7 @@ from studydb.domain.listed_rows import (
 from studydb.domain.metrics import Result
 from studydb.domain.records import Study, TrialRow
 from studydb.domain.text.suggestions import did_you_mean
+from studydb.operations.fit_report import TrialFit, trial_fit_in
 from studydb.schedulers import UserScheduler
 from studydb.store import (
     attempts,
@@ -59,6 +60,7 @@ class TrialDetails:
         last_result: None if the trial has reported nothing.
         limit_reached: Which limit or stop rule has stopped the study of a BUDGET_SPENT trial.
         rule_met: Which custom rule has stopped the trial, with the reason that it gave.
+        fit: What the trial asks for; None in a study without requests.
     """
 
     trial: TrialRow
@@ -70,6 +72,7 @@ class TrialDetails:
     last_result: Result | None
     limit_reached: str | None
     rule_met: str | None
+    fit: TrialFit | None
 
 
 def list_studies(database: Database) -> list[ListedStudy]:
@@ -181,6 +184,7 @@ def trial_details(database: Database, study: Study, number: int) -> TrialDetails
             last_result=results.last(txn, trial_spans(txn, study, trial)),
             limit_reached=_limit_reached(txn, study, trial),
             rule_met=_rule_met(txn, study, trial),
+            fit=trial_fit_in(txn, study, trial),
         )
 
 

@@ -11,11 +11,10 @@ from studydb.domain.life.states import Status
 from studydb.domain.records import Counts, Study
 from studydb.domain.resources import OF_STUDY
 from studydb.domain.scheduling import Idle
-from studydb.operations.leave_draw import may_set_aside
+from studydb.operations.leave_draw import may_set_aside, most_waiting
 from studydb.operations.promote import NOTHING, Asked, answered, ask_scheduler
 from studydb.store import progress
 from studydb.store.progress import Signs
-from studydb.store.set_aside import MOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +136,8 @@ def read_progress(
     promotes = study.scheduler.resumes
     # Without a snapshot, two statements could miss a trial that is promoted between them.
     with database.begin(write=False, single=not promotes, snapshot=promotes) as txn:
-        seen = progress.read(txn, study_id=study.id, fits=fits, with_next=_reads_next(study, fits))
+        count_to = most_waiting(study) if _reads_next(study, fits) else None
+        seen = progress.read(txn, study_id=study.id, fits=fits, count_to=count_to)
         asked = ask_scheduler(txn, study, fits=fits)
         is_left_to_others = promotes and _is_left_to_others(txn, study, asked, fits)
     if asked.question is not None:
@@ -156,7 +156,7 @@ def _may_ask(study: Study, seen: progress.Progress, fits: Sequence[str]) -> bool
         return OF_STUDY in fits
     if seen.next_class is None or seen.next_class in fits:
         return True
-    return seen.n_set_aside < MOST and may_set_aside(fits)
+    return seen.n_waiting < most_waiting(study) and may_set_aside(fits)
 
 
 def _is_left_to_others(txn: Txn, study: Study, asked: Asked, fits: Sequence[str] | None) -> bool:

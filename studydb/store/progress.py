@@ -7,13 +7,14 @@ from typing import Any
 import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
+from studydb.db.dialect import is_listed
 from studydb.db.schema import PAUSED_BY_STUDY, in_state, study, trial
 from studydb.domain.life.states import State
 from studydb.domain.records import Counts
 from studydb.store import counters, studies, sweeps, workers
 from studydb.store.claims import ANY_RUNNABLE, NOTHING_FITTING_WAITS
 from studydb.store.proposals import NEXT_CLASS
-from studydb.store.set_aside import N_WAITING
+from studydb.store.set_aside import FIRST_WAITING, N_WAITING
 from studydb.store.studies import Budget
 
 _counts = counters.SUMS.subquery("counts")
@@ -59,14 +60,16 @@ def _progress(has_runnable: sa.ColumnElement[bool], *more: sa.ColumnElement[Any]
 _ANY_RUNNABLE = ANY_RUNNABLE.scalar_subquery().is_not(None)
 _SIGNS, _PROGRESS = _signs(_ANY_RUNNABLE), _progress(_ANY_RUNNABLE)
 _FITTING_WAITS = sa.not_(NOTHING_FITTING_WAITS)
-_NEXT = (NEXT_CLASS.label("next_class"), N_WAITING.label("n_set_aside"))
+_next_class = NEXT_CLASS.label("next_class")
+# CASE evaluates in order, so nothing is counted if the next trial fits.
+_n_waiting = sa.case((is_listed(NEXT_CLASS, "fitting"), 0), else_=N_WAITING)
 _SIGNS_OF_FITTING = {
     False: _signs(_FITTING_WAITS),
-    True: _signs(_FITTING_WAITS, *_NEXT),
+    True: _signs(_FITTING_WAITS, _next_class, FIRST_WAITING.label("first_waiting")),
 }
 _PROGRESS_OF_FITTING = {
     False: _progress(_FITTING_WAITS),
-    True: _progress(_FITTING_WAITS, *_NEXT),
+    True: _progress(_FITTING_WAITS, _next_class, _n_waiting.label("n_waiting")),
 }
 """The statements, by whether they also read what the next draw's trial asks for."""
 
@@ -82,7 +85,7 @@ class Progress:
         has_waited: Whether a PENDING trial's back-off is over, so that a sweep makes it runnable.
         is_resuming: Whether trials are still PAUSED because the study was paused.
         next_class: What the next draw's trial asks for; None if that is not known or not read.
-        n_set_aside: How many trials of this class wait; see `store/set_aside.py`.
+        n_waiting: How many trials of this class wait, if it does not fit; at most `count_to`.
     """
 
     budget: Budget
@@ -91,28 +94,30 @@ class Progress:
     has_waited: bool
     is_resuming: bool
     next_class: str | None = None
-    n_set_aside: int = 0
+    n_waiting: int = 0
 
 
 def read(
-    txn: Txn, *, study_id: int, fits: Sequence[str] | None = None, with_next: bool = False
+    txn: Txn, *, study_id: int, fits: Sequence[str] | None = None, count_to: int | None = None
 ) -> Progress:
     """
     Read a study's progress in one statement, so that no trial moves between two reads.
 
     Args:
         fits: The classes of requests that the reader can start now; None for all classes.
-        with_next: Whether to read, too, what the next draw's trial asks for; only with `fits`.
+        count_to: If given, also read what the next draw's trial asks for, and count the trials
+            that wait and ask the same, up to this number; only with `fits`.
 
     Raises:
         UnknownStudy: The study was deleted.
     """
-    row = studies.existing(
-        txn.first(_PROGRESS, study=study_id)
-        if fits is None
-        else txn.first(_PROGRESS_OF_FITTING[with_next], study=study_id, fitting=fits)
-    )
-    has_next = with_next and fits is not None
+    has_next = fits is not None and count_to is not None
+    if fits is None:
+        found = txn.first(_PROGRESS, study=study_id)
+    else:
+        limit = {"most": count_to} if has_next else {}
+        found = txn.first(_PROGRESS_OF_FITTING[has_next], study=study_id, fitting=fits, **limit)
+    row = studies.existing(found)
     return Progress(
         budget=studies.budget_of(row),
         counts=Counts(*(int(getattr(row, column.key)) for column in _counts.c)),
@@ -120,7 +125,7 @@ def read(
         has_waited=bool(row.has_waited),
         is_resuming=bool(row.is_resuming),
         next_class=row.next_class if has_next else None,
-        n_set_aside=row.n_set_aside if has_next else 0,
+        n_waiting=row.n_waiting if has_next else 0,
     )
 
 
@@ -157,8 +162,9 @@ def signs(
     the server's time.
 
     Args:
-        fits, with_next: See `read`. Which classes fit is a sign, too: a trial that has ended makes
-            room.
+        fits: See `read`. Which classes fit is a sign, too: a trial that has ended makes room.
+        with_next: Whether what the next draw's trial asks for, and the first trial that waits and
+            asks the same, are signs, too; only with `fits`.
 
     Raises:
         UnknownStudy: The study was deleted.

@@ -284,6 +284,11 @@ def _class_held(asked: str, stored: Mapping[str, Any] | None, *, attempt: int | 
     return asked
 
 
+def of_trial(txn: Txn, *, trial_id: int) -> str:
+    """Return the name of the class of a trial that exists."""
+    return str(txn.all(_ASKED_BY, trial=trial_id)[0].resource_class)
+
+
 def capacities(txn: Txn, *, study_id: int) -> list[Capacity]:
     """Read what each live worker of a study offers, the newest 1,000."""
     return [Capacity.from_json(row.resources) for row in txn.all(_CAPACITIES, study=study_id)]

@@ -15,27 +15,44 @@ from studydb.store.proposals import NEXT_CLASS
 from studydb.store.studies import HAS_DRAWS, OPEN, THIS
 from studydb.store.trials import NEW, inserting
 
-MOST = 16
+MOST = 1000
 """
-How many trials of one class wait at most, before no further trial of it is set aside. More would
-not end the study earlier, because the workers that fit them take longest; but a searcher that
-learns would have proposed them with less knowledge.
+How many trials of one class wait at most, before no further trial of it is set aside. While they
+wait, no draw after the next one is taken. The number bounds the rows.
 """
 
-_waiting = (
-    sa.select(trial.c.id)
-    .where(
-        trial.c.study_id == study.c.id,
-        in_state(State.PENDING),
-        trial.c.ready,
-        trial.c.resource_class == NEXT_CLASS,
-    )
-    .limit(MOST)
-    .correlate(study)
-    .subquery()
+MOST_OF_MODEL = 16
+"""
+The same, if the searcher learns from the study's trials: it would have proposed more of them with
+less knowledge.
+"""
+
+_of_next_class = (
+    trial.c.study_id == study.c.id,
+    in_state(State.PENDING),
+    trial.c.ready,
+    trial.c.resource_class == NEXT_CLASS,
 )
+_most = sa.bindparam("most", type_=sa.BigInteger)
+_waiting = sa.select(trial.c.id).where(*_of_next_class).limit(_most).correlate(study).subquery()
 N_WAITING = sa.select(sa.func.count()).select_from(_waiting).correlate(study).scalar_subquery()
-"""How many trials wait of the class of the next draw's proposal; at most `MOST` are counted."""
+"""
+How many trials wait of the class of the next draw's proposal; at most `most` are counted. To count
+1,000 takes 0.1 to 0.2 ms, so what idle workers poll does without.
+"""
+
+FIRST_WAITING = (
+    sa.select(trial.c.number)
+    .where(*_of_next_class)
+    .order_by(trial.c.priority, trial.c.number)
+    .limit(1)
+    .correlate(study)
+    .scalar_subquery()
+)
+"""
+The number of the first of these trials. It changes when a worker claims this trial, and then fewer
+trials wait. It costs one look-up, however many wait.
+"""
 
 _TAKE_DRAW = Prepared(
     sa.update(study)
@@ -45,7 +62,7 @@ _TAKE_DRAW = Prepared(
         HAS_DRAWS,
         study.c.next_draw == sa.bindparam("of_draw", type_=sa.BigInteger),
         NEXT_CLASS.is_not(None),
-        N_WAITING < MOST,
+        N_WAITING < _most,
     )
     .values(
         next_number=study.c.next_number + 1,
@@ -70,16 +87,27 @@ _MAKE = Prepared(
 )
 
 
-def take_draw(txn: Txn, *, study_id: int, draw: int) -> int | None:
+_FULL_CLASS = Prepared(
+    sa.select(NEXT_CLASS.label("resource_class")).where(THIS, N_WAITING >= _most)
+)
+
+
+def take_draw(txn: Txn, *, study_id: int, draw: int, most: int) -> int | None:
     """
     Take the next draw and a number for its trial, and lock the study's row.
 
     Returns:
         The number. None if `draw` is not the next one any more, the budget is spent, the study is
-        not RUNNING, or `MOST` trials of its class wait already.
+        not RUNNING, or `most` trials of its class wait already.
     """
-    row = txn.first(_TAKE_DRAW, study=study_id, of_draw=draw)
+    row = txn.first(_TAKE_DRAW, study=study_id, of_draw=draw, most=most)
     return None if row is None else int(row.number)
+
+
+def full_class(txn: Txn, *, study_id: int, most: int) -> str | None:
+    """Return the class of the next draw's proposal if `most` trials of it wait; else None."""
+    row = txn.first(_FULL_CLASS, study=study_id, most=most)
+    return None if row is None else str(row.resource_class)
 
 
 def make(txn: Txn, *, study_id: int, draw: int, number: int, uuid: str) -> None:

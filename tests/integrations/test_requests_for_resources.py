@@ -1,6 +1,8 @@
 """People say what trials need: in Python, on the command line, and where they are wrong."""
 
 import itertools
+import re
+from functools import partial
 
 import pytest
 
@@ -101,6 +103,43 @@ def test_wrong_requests_of_the_command_line_are_usage_errors(console, study):
         ["set", study.name, "resources=gpus=1", "keep=best=1", "--trial", "0"],
     ):
         assert "Traceback" not in console(*words, code=2).error
+
+
+def test_show_prints_what_a_trial_asks_for_and_that_no_worker_fits_it(make, console):
+    study = make()
+    study.enqueue({"lr": 0.1}, resources={"gpus": 4, "memory_gb": 8})
+    study.enqueue({"lr": 0.2})
+    says = "No live worker fits trial 0: it asks gpus=4, memory_gb=8, no worker is alive."
+
+    page = console("show", study.name, "0").out
+    document = console("show", study.name, "0", "--format", "json").json
+
+    assert re.search(r"^asks +gpus=4, memory_gb=8$", page, re.MULTILINE)
+    assert says in page
+    assert document["asks"] == {"gpus": 4, "memory_gb": 8}
+    assert document["resources"] == [says]
+    assert max(map(len, page.splitlines())) <= 80
+    other = console("show", study.name, "1")
+    assert re.search(r"^asks +nothing$", other.out, re.MULTILINE)
+    assert says in console("status", study.name).out.replace("\n", " ")
+
+
+def test_show_says_nothing_of_workers_that_a_trial_needs_no_more(make, console):
+    study = make(resources={"licence": 3})
+    study.enqueue({"lr": 0.1})
+    study.stop(0)
+
+    document = console("show", study.name, "0", "--format", "json").json
+
+    assert (document["asks"], document["resources"]) == ({"licence": 3}, [])
+
+
+def test_show_says_nothing_of_resources_in_a_study_without_requests(make, console):
+    study = make()
+    study.enqueue({"lr": 0.1})
+
+    assert "asks" not in console("show", study.name, "0").out
+    assert console("show", study.name, "0", "--format", "json").json["asks"] is None
 
 
 MODULE = """
@@ -233,6 +272,17 @@ def test_a_function_is_asked_once_before_the_study_is_made(make, module, text, s
 def test_a_function_that_workers_cannot_import_is_refused(make):
     with pytest.raises(studydb.UsageError, match="where workers cannot import it"):
         make(resources=lambda config: {"gpus": config["lr"]})
+
+
+def test_an_object_without_a_name_is_refused_as_a_function(make):
+    needs = partial(lambda config, gpus: {"gpus": gpus}, gpus=1)
+
+    with pytest.raises(studydb.InvalidSpec) as refused:
+        make(resources=needs)
+
+    message = str(refused.value)
+    assert "resources is an object of the type partial, which has no name by which" in message
+    assert "Write `def needs(config)` at the top level of a module" in message
 
 
 def test_a_default_function_of_code_that_is_sent_by_value_is_refused(make):

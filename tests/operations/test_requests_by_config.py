@@ -9,6 +9,7 @@ from harness.arrange import SimulatedWorker, new_request, new_study, rows, uncha
 from harness.model_searcher import ModelSearch
 from harness.nodes import Node
 
+from studydb.analysis.fit_text import fit_lines
 from studydb.domain.deciding import DecisionFailed, NotAsked
 from studydb.domain.errors import InvalidSpec, NotAllowed, StorageBusy
 from studydb.domain.life.states import Status
@@ -17,15 +18,17 @@ from studydb.domain.resources import Resources, read_capacity
 from studydb.domain.space.search_space import Space, choice, randint
 from studydb.lease import proposing
 from studydb.lease.proposing import Proposer, Step
-from studydb.operations import control, requesting
+from studydb.operations import control, propose, requesting
 from studydb.operations.ask import ask
 from studydb.operations.enqueue import enqueue
 from studydb.operations.fit_report import read_fit_report
 from studydb.operations.leave_draw import leave_draw
+from studydb.operations.overview import read_overview
 from studydb.operations.propose import proposal_of, propose_by_index
 from studydb.operations.requesting import store_proposals, with_answers
 from studydb.operations.set_resources import set_resources
 from studydb.operations.study_progress import read_progress
+from studydb.searchers import RandomSearch
 from studydb.store import resource_classes, set_aside
 
 SPACE = Space.read({"size": randint(1, 1000), "kind": "k"})
@@ -120,17 +123,76 @@ def taking(database, node, n):
             node.end(claim)
 
 
-def test_at_most_sixteen_trials_of_a_class_are_set_aside(database):
-    needs = Needs(lambda config: {"licence": 1 if config["size"] % 4 == 0 else 9})
-    study = study_with(database, needs)
+def mostly_large(config):
+    return {"licence": 1 if config["size"] % 4 == 0 else 9}
+
+
+def n_left(database, searcher):
+    """Let a small worker run for 60 searches; return how many trials it has left to others."""
+    study = study_with(database, Needs(mostly_large), searcher=searcher)
     node = Node(database, study, read_capacity(custom={"licence": 1}))
 
     taking(database, node, 60)
 
-    waiting = rows(database, "SELECT resource_class FROM trial WHERE state = 'PENDING'")
-    assert waiting == [("licence=9",)] * set_aside.MOST
     assert node.start() is None
     assert not node.acquirer.look().can_claim
+    waiting = rows(database, "SELECT resource_class FROM trial WHERE state = 'PENDING'")
+    assert set(waiting) == {("licence=9",)}
+    return len(waiting)
+
+
+def test_at_most_sixteen_trials_of_a_class_are_set_aside_if_the_searcher_learns(database):
+    assert n_left(database, ModelSearch()) == 16
+
+
+def test_many_trials_of_a_class_are_set_aside_if_the_searcher_does_not_learn(database, monkeypatch):
+    assert set_aside.MOST == 1000
+    monkeypatch.setattr(set_aside, "MOST", 30)
+
+    assert n_left(database, RandomSearch()) == 30
+
+
+def test_an_idle_worker_sees_that_fewer_trials_wait(database, monkeypatch):
+    """A large worker claims one of the trials that keep the small one from making new ones."""
+    monkeypatch.setattr(set_aside, "MOST", 5)
+    study = study_with(database, Needs(mostly_large))
+    small = Node(database, study, read_capacity(custom={"licence": 1}))
+    large = Node(database, study, read_capacity(custom={"licence": 18}))
+    taking(database, small, 30)
+    large.start()
+    taking(database, small, 30)
+    assert not small.acquirer.look().can_claim
+
+    large.start()
+
+    assert small.acquirer.look().can_claim
+
+
+@pytest.mark.parametrize(
+    ("licence", "said"),
+    [
+        (1, "5 trials that ask licence=9 wait, and no live worker fits them. Start a worker that"),
+        (9, "5 trials that ask licence=9 wait for the workers that fit them. Start more such"),
+    ],
+    ids=["no worker fits them", "a worker fits them"],
+)
+def test_status_says_why_no_new_trial_is_made(database, monkeypatch, licence, said):
+    monkeypatch.setattr(set_aside, "MOST", 5)
+    study = study_with(database, Needs(mostly_large))
+    small = Node(database, study, read_capacity(custom={"licence": 1}))
+    assert "No new trial" not in shown_resources(database, study)
+    taking(database, small, 30)
+    Node(database, study, read_capacity(custom={"licence": licence}))
+
+    assert f"No new trial is made: {said}" in shown_resources(database, study)
+
+    number = rows(database, "SELECT min(number) FROM trial WHERE state = 'PENDING'")[0][0]
+    control.stop(database, study, [number], new_request())
+    assert "No new trial" not in shown_resources(database, study)
+
+
+def shown_resources(database, study):
+    return " ".join(fit_lines(read_overview(database, study).fit))
 
 
 def test_nothing_is_set_aside_while_nothing_could_start(database):
@@ -177,7 +239,7 @@ def test_a_draw_is_left_once_however_often_the_request_is_sent(database):
 
 def set_aside_of(database, study, *, draw):
     with database.begin() as txn:
-        return set_aside.take_draw(txn, study_id=study.id, draw=draw)
+        return set_aside.take_draw(txn, study_id=study.id, draw=draw, most=16)
 
 
 @pytest.mark.parametrize("status", [Status.PAUSED, Status.STOPPED])
@@ -291,6 +353,21 @@ def test_the_65th_request_pauses_the_study_when_it_is_due(database):
     assert "64 different sets of resources already" in progress.pause_reason
     assert made == len(classes(database)) >= 63
     assert rows(database, "SELECT count(*) FROM resource_class") == [(64,)]
+
+
+def test_the_65th_request_at_a_later_draw_does_not_pause_the_study(database, monkeypatch):
+    """Each proposal is stored by a transaction of its own, as if its config were large."""
+    monkeypatch.setattr(propose, "MOST_BYTES", 1)
+    monkeypatch.setattr(requesting, "ASKING_S", 600.0)
+    needs = Needs(lambda config: {"licence": config["size"]})
+    study = study_with(database, needs, num_trials=70)
+
+    propose_by_index(database, study, draws=range(70))
+
+    n_stored = len(classes(database, table="proposal", order="draw"))
+    assert 60 < n_stored < 70
+    with pytest.raises(DecisionFailed, match="64 different sets of resources already"):
+        propose_by_index(database, study, draws=range(n_stored, 70))
 
 
 def test_two_processes_do_not_make_the_64th_request_together(connections):

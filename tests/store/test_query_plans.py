@@ -38,6 +38,7 @@ from studydb.store import (
     results,
     rung_listing,
     rungs,
+    set_aside,
     single_statement,
     spending,
     sweeps,
@@ -86,6 +87,7 @@ WITHOUT_SORT = (
     "promotion",
     "best of a rung",
     "later trials",
+    "signs of the next draw",
     "mean time of trials",
 )
 """Statements that read the first rows of an index; a sort would read all rows."""
@@ -233,6 +235,22 @@ HOT = {
     "progress of what fits": (
         lambda txn: progress.read(txn, study_id=1, fits=["", "gpus=1"]),
         "(?s)(?=.*trial_paused_by_study)(?=.*trial_backoff).*trial_claim",
+    ),
+    "signs of the next draw": (
+        lambda txn: progress.signs(txn, study_id=1, worker_id=1, fits=["", "g"], with_next=True),
+        "(?s)(?=.*trial_running)(?=.*trial_backoff).*trial_claim",
+    ),
+    "progress of the next draw": (
+        lambda txn: progress.read(txn, study_id=1, fits=["", "gpus=1"], count_to=1000),
+        "(?s)(?=.*trial_paused_by_study)(?=.*trial_backoff).*trial_claim",
+    ),
+    "take a draw for others": (
+        lambda txn: set_aside.take_draw(txn, study_id=1, draw=1, most=1000),
+        f"(?s)(?=.*({PROPOSAL_KEY})).*trial_claim",
+    ),
+    "full class": (
+        lambda txn: set_aside.full_class(txn, study_id=1, most=1000),
+        f"(?s)(?=.*({PROPOSAL_KEY})).*trial_claim",
     ),
     "promotion of what fits": (
         lambda txn: promotions.read_queues(txn, study_id=1, fits=["", "gpus=1"]),
