@@ -33,8 +33,8 @@ _of_next_class = (
     trial.c.ready,
     trial.c.resource_class == NEXT_CLASS,
 )
-_most = sa.bindparam("most", type_=sa.BigInteger)
-_waiting = sa.select(trial.c.id).where(*_of_next_class).limit(_most).correlate(study).subquery()
+_MOST = sa.bindparam("most", type_=sa.BigInteger)
+_waiting = sa.select(trial.c.id).where(*_of_next_class).limit(_MOST).correlate(study).subquery()
 N_WAITING = sa.select(sa.func.count()).select_from(_waiting).correlate(study).scalar_subquery()
 """
 How many trials wait of the class of the next draw's proposal; at most `most` are counted. To count
@@ -62,7 +62,7 @@ _TAKE_DRAW = Prepared(
         HAS_DRAWS,
         study.c.next_draw == sa.bindparam("of_draw", type_=sa.BigInteger),
         NEXT_CLASS.is_not(None),
-        N_WAITING < _most,
+        N_WAITING < _MOST,
     )
     .values(
         next_number=study.c.next_number + 1,
@@ -88,7 +88,7 @@ _MAKE = Prepared(
 
 
 _FULL_CLASS = Prepared(
-    sa.select(NEXT_CLASS.label("resource_class")).where(THIS, N_WAITING >= _most)
+    sa.select(NEXT_CLASS.label("resource_class")).where(THIS, N_WAITING >= _MOST)
 )
 
 

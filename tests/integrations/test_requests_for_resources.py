@@ -275,7 +275,7 @@ def test_a_function_that_workers_cannot_import_is_refused(make):
 
 
 def test_an_object_without_a_name_is_refused_as_a_function(make):
-    needs = partial(lambda config, gpus: {"gpus": gpus}, gpus=1)
+    needs = partial(dict, gpus=1)
 
     with pytest.raises(studydb.InvalidSpec) as refused:
         make(resources=needs)
