@@ -2,9 +2,10 @@
 
 import os
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -12,6 +13,7 @@ from studydb.devices import nvidia_smi
 from studydb.devices.discovery import Device, Offer, find_devices
 from studydb.devices.families import CUDA
 from studydb.devices.lock_files import MORE_FILES, WHOLE, LockFile, lock_directory, turn
+from studydb.devices.sharing import Turns
 from studydb.domain.errors import HostError
 from studydb.domain.resources import choose_cards
 from studydb.processes import exists, has_host_pids, session_of
@@ -41,6 +43,7 @@ class DeviceGrant:
     descriptors: tuple[int, ...] = ()
     _cards: frozenset[str] = frozenset()
     _leaders: set[int] = field(default_factory=set)
+    _releasing: Callable[[], None] = lambda: None
 
     def environment(self) -> dict[str, str]:
         """Return the variables that show the trial its devices, and no others."""
@@ -62,6 +65,8 @@ class DeviceGrant:
         try:
             users = self._await_users(patience_s) if self._leaders else ()
         finally:
+            if self.descriptors:
+                self._releasing()
             for descriptor in self.descriptors:
                 with suppress(OSError):
                     os.close(descriptor)
@@ -104,8 +109,16 @@ class Devices:
         directory: Where the lock files are; None for no devices.
     """
 
-    def __init__(self, offer: Offer, directory: Path | None = None) -> None:
+    def __init__(
+        self,
+        offer: Offer,
+        directory: Path | None = None,
+        *,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._offer, self._directory = offer, directory
+        names = [device.lock for device in offer.devices]
+        self._turns = None if directory is None else Turns(directory, names, clock_s=clock_s)
 
     @classmethod
     def of(cls, asked: str, environ: Mapping[str, str] = os.environ) -> "Devices":
@@ -134,10 +147,21 @@ class Devices:
         """
         Return which part of each offered device no process has locked.
 
-        A later `take` may find less, because another worker has been faster.
+        A device that this worker leaves to a waiting one has no free part (`sharing.py`). A later
+        `take` may find less, because another worker has been faster.
         """
         with ExitStack() as opened:
-            return tuple(lock.free / WHOLE for lock in self._open_locks(opened))
+            locks = self._open_locks(opened)
+            files = {place: lock.file for place, lock in enumerate(locks)}
+            left = set() if self._turns is None else self._turns.let_others_first(files)
+            return tuple(
+                0.0 if place in left else lock.free / WHOLE for place, lock in enumerate(locks)
+            )
+
+    def wait(self, *, is_waiting: bool) -> None:
+        """Show other workers of this host whether a trial waits here for what they have."""
+        if self._turns is not None:
+            self._turns.wait(is_waiting=is_waiting)
 
     def take(self, gpus: float) -> DeviceGrant | None:
         """
@@ -154,6 +178,7 @@ class Devices:
         """
         if self._directory is None or self._offer.family is None:
             return None if gpus else NO_DEVICES
+        self.wait(is_waiting=False)  # an idle slot shows it again when it looks
         if not gpus:
             return DeviceGrant(variables=self._variables(()))
         if round(gpus * WHOLE) <= 0 or (gpus > 1 and gpus != int(gpus)):
@@ -184,15 +209,20 @@ class Devices:
 
     def _grant(self, taken: Mapping[int, "_DeviceLock"]) -> DeviceGrant:
         places = tuple(sorted(taken))
+        turns = self._turns
+        assert turns is not None
         names = [taken[place].device.name for place in places]
         cards = {lock.device.card for lock in taken.values()} - {None}
-        return DeviceGrant(
+        grant = DeviceGrant(
             names=tuple(names),
             places=places,
             variables=self._variables(names),
             descriptors=_copies(taken.values()),
             _cards=frozenset(map(str, cards)) if self._offer.family is CUDA else frozenset(),
+            _releasing=partial(turns.release, places),
         )
+        turns.taken(places)
+        return grant
 
     def _variables(self, names: Collection[str]) -> dict[str, str]:
         family = self._offer.family
@@ -221,28 +251,28 @@ class _DeviceLock:
 
     def __init__(self, device: Device, directory: Path) -> None:
         self.device = device
-        self._file = LockFile(directory, device.lock)
+        self.file = LockFile(directory, device.lock)
         self._card: LockFile | None = None
         if device.card_lock is not None:
             try:
                 self._card = LockFile(directory, device.card_lock)
             except BaseException:
-                self._file.close()
+                self.file.close()
                 raise
 
     @property
     def free(self) -> int:
         if self._card is not None and not self._card.can_share():
             return 0
-        return self._file.free
+        return self.file.free
 
     def take(self, size: int) -> bool:
-        return (self._card is None or self._card.share()) and self._file.lock(size)
+        return (self._card is None or self._card.share()) and self.file.lock(size)
 
     @property
     def descriptors(self) -> list[int]:
-        return [file.descriptor for file in (self._file, self._card) if file is not None]
+        return [file.descriptor for file in (self.file, self._card) if file is not None]
 
     def close(self) -> None:
-        for file in filter(None, (self._file, self._card)):
+        for file in filter(None, (self.file, self._card)):
             file.close()

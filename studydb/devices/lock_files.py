@@ -25,6 +25,9 @@ from studydb.settings import LOCK_DIR
 WHOLE = 1_000_000
 """A device is locked as this many bytes, and a part of it as a part of them."""
 
+_WAITING = WHOLE + 1
+"""The byte of a device's file that is locked, as shared, by the workers that wait for it."""
+
 TURN_S = 1.0
 """How long to wait for the worker that takes devices at this moment; it needs milliseconds."""
 
@@ -139,6 +142,15 @@ class LockFile:
     def try_turn(self) -> bool:
         """Lock the byte that only the holder of the turn has locked."""
         return self._set(fcntl.F_WRLCK, WHOLE, 1)
+
+    def wait(self) -> bool:
+        """Show other workers that this one waits for the device, until the file is closed."""
+        return self._set(fcntl.F_RDLCK, _WAITING, 1)
+
+    def is_awaited(self) -> bool:
+        """Tell whether a worker waits for the device that does not do so by this open file."""
+        kind, *_ = self._call(fcntl.F_OFD_GETLK, fcntl.F_WRLCK, _WAITING, 1)
+        return kind != fcntl.F_UNLCK
 
     def _set(self, kind: int, start: int, length: int) -> bool:
         try:

@@ -208,6 +208,25 @@ class ClassQueues:
             return None
         return replace(free.minus(awaited), cards=())
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the classes that are known."""
+        return list(self._known)
+
+    def awaits_cards(self, new: Container[str]) -> bool:
+        """
+        Tell whether a trial would start now if no other worker of the host held GPUs.
+
+        Args:
+            new: The classes of trials that may be made; of the others a trial must be PENDING.
+        """
+        free, fits = self.ledger.free, self._fits_now()
+        return any(
+            one.request.gpus and free.fits(one.request) and not fits(one.request)
+            for name, one in self._known.items()
+            if one.first is not None or name in new
+        )
+
     def next_claim(self, without: Container[str]) -> tuple[str, QueuePosition] | None:
         """Choose the class of the first trial that fits; None if no class is left."""
         best: QueuePosition | None = None

@@ -259,6 +259,8 @@ class Acquirer:
             self._sweeps.begin()
             progress = self._watch.read(fits=fits)
         self._is_idle = not progress.can_claim
+        is_open = progress.status is Status.RUNNING and progress.has_room
+        self._fitting.show_wait(makes_new=is_open and progress.has_budget)
         if progress.asked.question is not None and progress.status is Status.FINISHED:
             self._record_end(progress.asked)
         return progress

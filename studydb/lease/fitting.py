@@ -10,7 +10,7 @@ from studydb.db import Database
 from studydb.domain.class_queues import RESERVE_AFTER_S, ClassQueues
 from studydb.domain.errors import HostError, StorageTransient
 from studydb.domain.records import QUEUE_START, Claim, Claimant, QueuePosition, Study
-from studydb.domain.resources import UNLIMITED, Capacity, Ledger, Resources
+from studydb.domain.resources import OF_STUDY, UNLIMITED, Capacity, Ledger, Resources
 from studydb.operations.claim_fitting import claim_fitting, read_queues
 from studydb.operations.reservations import read_classes, reserve
 
@@ -46,6 +46,7 @@ class Fitting:
         worker_id: int,
         capacity: Capacity = UNLIMITED,
         free_cards: Callable[[], Sequence[float]] | None = None,
+        wait_for_cards: Callable[[bool], None] = lambda _: None,
         reserve_after_s: float = RESERVE_AFTER_S,
         clock_s: Callable[[], float] = monotonic,
     ) -> None:
@@ -55,9 +56,10 @@ class Fitting:
         Args:
             free_cards: Tells which part of each GPU no process has locked. None if only this
                 process uses the GPUs.
+            wait_for_cards: Shows other workers whether a trial waits here for GPUs that they hold.
         """
         self._database, self._study, self._worker_id = database, study, worker_id
-        self._clock_s = clock_s
+        self._clock_s, self._wait_for_cards = clock_s, wait_for_cards
         self._learned_s = self._scanned_s = NEVER
         self._turn, self._learning = threading.Lock(), threading.Lock()
         self._refused: set[str] = set()
@@ -118,6 +120,22 @@ class Fitting:
             finally:
                 self._turn.release()
         return self.queues.fitting()
+
+    def show_wait(self, *, makes_new: bool) -> None:
+        """
+        Show other workers of the host whether a trial waits here for GPUs that they hold.
+
+        Args:
+            makes_new: Whether the study makes new trials. If a function says what each of them
+                asks, that is any of the requests that are known.
+        """
+        if self.queues.ledger.shares_cards:
+            new = (
+                (self.queues.names if self._study.asks_by_config else [OF_STUDY])
+                if makes_new
+                else []
+            )
+            self._wait_for_cards(self.queues.awaits_cards(new))
 
     def limits(self) -> list[str] | None:
         """Return the classes that fit now; None if every request fits."""

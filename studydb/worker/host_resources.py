@@ -63,6 +63,10 @@ class HostResources:
         """Return which part of each device no trial of any worker holds."""
         return self._devices.free_parts()
 
+    def wait_for_cards(self, is_waiting: bool) -> None:  # noqa: FBT001  `Fitting` calls it
+        """Show other workers of this host whether a trial waits here for devices they hold."""
+        self._devices.wait(is_waiting=is_waiting)
+
     def take(self, asked: Resources) -> Holdings | None:
         """
         Take the devices and make the memory limit of a trial.

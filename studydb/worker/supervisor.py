@@ -235,6 +235,7 @@ def _fitting(
         worker_id=worker_id,
         capacity=host.capacity,
         free_cards=host.free_cards,
+        wait_for_cards=host.wait_for_cards,
         reserve_after_s=options.reserve_after_s,
     )
 

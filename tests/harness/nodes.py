@@ -21,9 +21,14 @@ class Clock:
 
 
 class Node:
-    """A worker that offers a capacity; `start` claims a trial and holds what it asks for."""
+    """
+    A worker that offers a capacity; `start` claims a trial and holds what it asks for.
 
-    def __init__(self, database, study, capacity, clock=None, reserve_after_s=60.0):
+    Args:
+        more: Further arguments of `Fitting`.
+    """
+
+    def __init__(self, database, study, capacity, clock=None, reserve_after_s=60.0, **more):
         self.database, self.study, self.clock = database, study, clock or Clock()
         self.id = register(
             database,
@@ -42,6 +47,7 @@ class Node:
             capacity=capacity,
             reserve_after_s=reserve_after_s,
             clock_s=self.clock,
+            **more,
         )
         self.acquirer = self._new_acquirer()
 

@@ -10,6 +10,7 @@ from harness.nodes import Clock, Node
 
 from studydb.db import connect
 from studydb.domain.errors import HostError, InvalidSpec, NotAllowed, StorageTransient
+from studydb.domain.life.states import Status
 from studydb.domain.resources import (
     OF_STUDY,
     Capacity,
@@ -20,6 +21,7 @@ from studydb.domain.resources import (
 )
 from studydb.lease import fitting
 from studydb.lease.watch import Watch
+from studydb.operations import control
 from studydb.operations.enqueue import enqueue
 from studydb.operations.reservations import read_classes, reserve
 from studydb.operations.set_resources import set_resources
@@ -388,3 +390,69 @@ def test_slots_wait_until_the_first_of_them_has_read_the_requests(database, stud
     first.join()
     second.join()
     assert node.fitting.is_classed
+
+
+@pytest.mark.parametrize(
+    ("free", "changes", "waits"),
+    [
+        ((0.0,), {}, True),
+        ((1.0,), {}, False),
+        ((0.0,), {"status": Status.PAUSED}, False),
+        ((0.0,), {"resources": Resources(cpus=1)}, False),
+        ((0.0,), {"resources": Resources(gpus=2)}, False),
+    ],
+    ids=["held by others", "free", "paused", "no gpus", "fits never"],
+)
+@pytest.mark.parametrize("is_new", [True, False], ids=["a new trial", "a pending trial"])
+def test_an_idle_worker_shows_that_a_trial_waits_for_gpus_of_others(
+    database, free, changes, waits, is_new
+):
+    asked = changes.get("resources", Resources(gpus=1))
+    study = new_study(database, resources=asked, num_trials=5 if is_new else 1)
+    if not is_new:
+        enqueue(database, study, {}, new_request())
+    if (status := changes.get("status")) is not None:
+        control.set_status(database, study, status, new_request())
+    shown = []
+    node = Node(
+        database,
+        study,
+        read_capacity(cpus=1, gpus=1),
+        free_cards=lambda: free,
+        wait_for_cards=shown.append,
+    )
+
+    node.acquirer.look()
+
+    assert shown == [waits]
+
+
+def test_an_idle_worker_shows_no_wait_if_its_own_trial_has_the_gpu(database):
+    study, shown = new_study(database, resources=Resources(gpus=1), num_trials=5), []
+    capacity, free = read_capacity(gpus=1), [1.0]
+    node = Node(
+        database, study, capacity, free_cards=lambda: tuple(free), wait_for_cards=shown.append
+    )
+    claim = node.start()
+    free[0] = 0.0
+    node.fitting.place(claim, [0])
+
+    node.acquirer.look()
+
+    assert shown == [False]
+
+
+def test_an_idle_worker_shows_no_wait_after_the_budget(database):
+    study, shown = new_study(database, resources=Resources(gpus=1), num_trials=1), []
+    assert Node(database, study, read_capacity(gpus=1)).start() is not None
+    node = Node(
+        database,
+        study,
+        read_capacity(gpus=1),
+        free_cards=lambda: (0.0,),
+        wait_for_cards=shown.append,
+    )
+
+    node.acquirer.look()
+
+    assert shown == [False]
