@@ -1,4 +1,4 @@
-"""Do what the scheduler wants of a free worker: resume a trial, close a rung, or make a trial."""
+"""Ask the scheduler what a free worker does; promote a trial or close a rung, as it answers."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -90,12 +90,13 @@ def promote(
 
     Args:
         again: Whether the token may have been sent before; see `claim`.
-        fits: The classes of requests that the worker can start; None if every request fits. Other
-            trials are left to other workers.
+        fits: The resource classes whose trials the worker can start; None if every request fits.
+            Trials of other classes are not promoted.
 
     Returns:
         CLAIM if a trial was promoted, by this request or by an earlier send of it, or if a trial
-        can be claimed. START_NEW only if the scheduler says so.
+        can be claimed. START_NEW if the scheduler promotes no trials, or wants a new trial now.
+        Otherwise WAIT.
     """
     step = _search(database, study, claimant, fits)
     if step is not NextStep.CLAIM and again and _was_sent_before(database, claimant):
@@ -167,7 +168,8 @@ def ask_scheduler(txn: Txn, study: Study, *, fits: Sequence[str] | None = None) 
     A scheduler that reads which trials are underway gets no answer while a trial can be claimed.
 
     Args:
-        fits: The classes of requests that the free worker can start; None if every request fits.
+        fits: The resource classes whose trials the free worker can start; None if every request
+            fits.
     """
     if not study.scheduler.resumes:
         return NOTHING
