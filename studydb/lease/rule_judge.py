@@ -58,7 +58,7 @@ class RuleJudge:
         Args:
             number, config: The number and the config of the trial.
             is_first: Whether this is the trial's first attempt, so that no results are stored.
-            is_ending: Whether the trial is to end, so that no decision is awaited any more.
+            is_ending: Tells whether the trial is to end, so that it need not wait for a decision.
         """
         self._rules, self._ask, self._is_ending = custom_rules(study.rules), ask, is_ending
         self._objective, self._number, self._config = study.objective, number, dict(config)
@@ -70,7 +70,7 @@ class RuleJudge:
     def of(
         cls, study: Study, claim: Claim, ask: AskRule | None, is_ending: Callable[[], bool]
     ) -> Self | None:
-        """Make the rules of an attempt; None if the study has no custom rules."""
+        """Make the judge of an attempt; None if the study has no custom rules."""
         if not custom_rules(study.rules):
             return None
         if ask is None:
