@@ -216,7 +216,7 @@ class OwnTrial:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Finish the trial; `fail` it after an Exception, `release` it after another BaseException."""
+        """Finish the trial; after an Exception, `fail` it; after another error, `release` it."""
         if error is None:
             self.finish()
         elif isinstance(error, LeaseLost):

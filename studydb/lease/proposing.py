@@ -6,7 +6,7 @@ a trial and finds neither a proposal nor a holder of the lease takes the lease, 
 stores the next points. All others look for the points every 0.05 to 0.25 s. They wait for a tenth
 of the mean time of a trial, but for at least 1 s and at most 60 s. Then they take a point by index,
 and the origin of its trial is "by index". So a single worker gets every point from the model, and
-none of hundreds of workers waits for long.
+hundreds of workers never wait for long.
 
 A proposed trial has params that no other trial has, except in the last case below. A point that
 the study has is dropped, and the model is asked again with other random numbers, a few times. After
@@ -197,7 +197,12 @@ class Proposer:
             self._fitting.release()
 
     def _fit(self) -> bool:
-        """Take the lease, ask the model, store its points; False if no proposal was stored so."""
+        """
+        Take the lease, ask the model, and store its points.
+
+        Returns:
+            False if another process has the lease, or if the resource function did not decide.
+        """
         if self._model is None:
             with self._recording_failure():
                 self._observe()  # before the lease: imports and the first read can take seconds

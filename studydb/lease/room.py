@@ -173,7 +173,11 @@ class Queue:
         return bool(self._stuck)
 
     def holds_more_than(self, rows: int, size_bytes: int) -> bool:
-        """Whether one batch within these limits does not take all results; those in a file wait."""
+        """
+        Whether results may be left after one batch within these limits.
+
+        True if results are in a file, because a batch takes either those in memory or some of these.
+        """
         n = self.n_waiting
         return (
             n > max(1, rows) or len(self._first) < n or (n > 1 and self.memory_bytes > size_bytes)

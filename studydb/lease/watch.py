@@ -15,7 +15,7 @@ RENEWED_S = 30.0
 """The longest time between two reads of the progress of a study that looks unchanged."""
 
 PROMOTION_S = 5.0
-"""This time if the scheduler promotes trials: a report may let another trial be promoted."""
+"""The same time, if the scheduler promotes trials: reports may let other trials be promoted."""
 
 
 class PollInterval:

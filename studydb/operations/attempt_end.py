@@ -34,14 +34,14 @@ from studydb.store.leases import Held
 
 
 def decide(study: Study, outcome: Reason, facts: TrialFacts) -> Ending:
-    """Decide the next state of a trial whose attempt has ended, by the study's retry limits."""
+    """Decide a trial's state after an attempt, by the study's `max_failures` and `max_losses`."""
     return decide_ending(outcome, facts, Limits(study.max_failures, study.max_losses))
 
 
 def known_analysis(
     study: Study, tally: Tally | None, stored: Sequence[Result], summary: Summary
 ) -> Analysis | None:
-    """Sum up the tally and the new results; None if the trial has results beside these."""
+    """Sum up the tally and the new results; None if the trial has further results."""
     tally = tally or Tally(study.objective.metric)
     if tally.n_results + len(stored) != summary.n_results:
         return None

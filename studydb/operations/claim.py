@@ -41,7 +41,7 @@ def claim(
     after_position: QueuePosition = QUEUE_START,
 ) -> Claim | None:
     """
-    Claim the first PENDING trial that has no request for resources of its own.
+    Claim a study's first PENDING trial that has no request for resources of its own.
 
     Args:
         again: Whether the token may have been sent before, and may already have claimed a trial.
@@ -49,8 +49,8 @@ def claim(
             trial follows, the whole queue is scanned.
 
     Returns:
-        None if no trial is runnable, the study is not RUNNING, or `max_concurrent` trials run. Also
-        if an earlier send has claimed a trial whose attempt has ended since.
+        None if no such trial is runnable, the study is not RUNNING, or `max_concurrent` trials run.
+        Also None if an earlier send has claimed a trial, and this attempt has ended since.
     """
     try_claim = partial(claim_once, database, study, claimant)
     stop_if_too_old(database, study)

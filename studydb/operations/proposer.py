@@ -170,8 +170,8 @@ def store_block(
     Store the points of a fit as the study's next proposals, and give up the proposer's lease.
 
     These points are left out: unique points that a trial or a proposal already has, points that the
-    budget does not allow, points after about 1 MiB of JSON, and see `store_proposals`. Draws are
-    given under the lock of the study's row, so that they are consecutive.
+    budget does not allow, points after about 1 MiB of JSON, and those that `store_proposals` does
+    not store. Draws are given under the lock of the study's row, so that they are consecutive.
 
     Args:
         answers: What the study's resource function has said about the points.

@@ -88,7 +88,7 @@ def listed_trials(
     limit: int | None = None,
 ) -> list[ListedTrial]:
     """Read a study's rows of `v_trial`, ordered by number, or by rank with unranked trials last."""
-    with database.begin(write=False, snapshot=best_first) as txn:  # its reads must agree
+    with database.begin(write=False, snapshot=best_first) as txn:  # best first takes two reads
         if best_first:
             return view_rows.best_trials(
                 txn, study_id=study.id, name=study.name, state=state, tag=tag, limit=limit
@@ -197,7 +197,7 @@ def _judgements(txn: Txn, study: Study, trial: TrialRow) -> list[Judgement]:
 
 
 def scheduler_reasons(txn: Txn, study: Study) -> dict[tuple[int, int], str]:
-    """Read what a custom scheduler has said lately, by trial id and step; {} for other studies."""
+    """Read what a custom scheduler has said lately, by trial id and step; {} without one."""
     if not isinstance(study.scheduler, UserScheduler):
         return {}
     return events.scheduler_reasons(txn, study_id=study.id)

@@ -19,7 +19,7 @@ def register(
     capacity: Capacity | None = None,
 ) -> int:
     """
-    Insert the row of a worker process. The study starts when its first worker has started.
+    Insert the row of a worker process. The start of a study's first worker is the study's start.
 
     Args:
         capacity: What the worker offers to trials; None if every request fits.

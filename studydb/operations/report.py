@@ -47,7 +47,7 @@ def report(database: Database, study: Study, *, lease: Lease, batch: Batch) -> A
         )
         decided = charged.verdict(lease.trial_id, flushed.verdict)
         verdict = decided or requested_verdict(held.request, held.status)
-        # An empty batch keeps the number: at 0, the next batch is still the first with results.
+        # Empty batches do not count: the number is 0 until the attempt stores its first results.
         flush_no = batch.flush_no if batch.results else held.flush_no
         leases.record(
             txn,

@@ -27,7 +27,7 @@ def reserve(database: Database, study: Study, *, worker_id: int, number: int | N
     """
     with database.begin(durable=False) as txn:
         if number is not None:
-            studies.lock(txn, study_id=study.id)  # else two workers could both reserve for it
+            studies.lock(txn, study_id=study.id)  # or two workers could reserve for one trial
             return resource_classes.reserve(
                 txn, study_id=study.id, worker_id=worker_id, number=number
             )

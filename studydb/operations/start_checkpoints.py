@@ -13,9 +13,9 @@ from studydb.store import checkpoint_listing, checkpoints, pins, quotas, studies
 
 TRIES = 10
 """
-How often a checkpoint of a trial is chosen before the search ends. The lock of this trial prevents
-that a chosen checkpoint is removed, except by a clone that finds it corrupt: the clone locks only
-its own row. Then another checkpoint is chosen.
+How often a checkpoint of a trial is chosen before the search ends. While the trial is locked, only
+a clone that finds the chosen checkpoint corrupt can remove it, because the clone locks only its own
+row. Then another checkpoint is chosen.
 """
 
 

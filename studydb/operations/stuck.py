@@ -1,4 +1,4 @@
-"""Say of a trial that the processes of its attempts die at the same step each time."""
+"""Note that the processes of a trial die at the same step each time."""
 
 from studydb.db import Txn
 from studydb.domain.failures import Failure
