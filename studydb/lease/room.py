@@ -176,7 +176,7 @@ class Queue:
         """
         Whether results may be left after one batch within these limits.
 
-        True if results are in a file, because a batch takes either those in memory or some of these.
+        True if a file holds results, because a batch has results from memory or from the file.
         """
         n = self.n_waiting
         return (

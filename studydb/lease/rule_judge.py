@@ -118,7 +118,7 @@ class RuleJudge:
                 try:
                     met = self._ask(position, self._view(rule, recent), self._is_ending)
                 except NotAsked:
-                    return _with(failure)
+                    return _without_stop(failure)
                 except DecisionFailed as error:
                     why = f"the stop rule {rule} has not decided: {error}"
                     failure = failure or RuleFailure(result.step, why, error.traceback)
@@ -126,7 +126,7 @@ class RuleJudge:
                 if met:
                     why = bounded(met, LONGEST_WHY) if isinstance(met, str) else ""
                     return RuleDecision(result.step, str(rule), why, failure)
-        return _with(failure)
+        return _without_stop(failure)
 
     def _view(self, rule: CustomRule, recent: deque[Result]) -> TrialView:
         metric = self._objective.metric
@@ -134,5 +134,5 @@ class RuleJudge:
         return TrialView(self._number, self._config, metric, str(self._objective.mode), results)
 
 
-def _with(failure: RuleFailure | None) -> RuleDecision | None:
+def _without_stop(failure: RuleFailure | None) -> RuleDecision | None:
     return None if failure is None else RuleDecision(failure=failure)

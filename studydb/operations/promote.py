@@ -99,7 +99,7 @@ def promote(
         Otherwise WAIT.
     """
     step = _search(database, study, claimant, fits)
-    if step is not NextStep.CLAIM and again and _was_sent_before(database, claimant):
+    if step is not NextStep.CLAIM and again and _has_promoted_before(database, claimant):
         return NextStep.CLAIM
     return step
 
@@ -202,7 +202,7 @@ def _promote(
 ) -> NextStep | None:
     """Promote a trial; None if another worker was faster, so that the scheduler is asked again."""
     try:
-        with database.begin(durable=False) as txn:  # a promotion that is lost is made again
+        with database.begin(durable=False) as txn:  # what a crash undoes is done again
             if promotions.promote(txn, study_id=study.id, chosen=chosen, fits=fits):
                 _record(txn, study, chosen, claimant)
                 return NextStep.CLAIM
@@ -237,6 +237,6 @@ def _record(txn: Txn, study: Study, chosen: WaitingTrial, claimant: Claimant) ->
     )
 
 
-def _was_sent_before(database: Database, claimant: Claimant) -> bool:
+def _has_promoted_before(database: Database, claimant: Claimant) -> bool:
     with database.begin(write=False) as txn:
         return bool(events.data_of(txn, token=claimant.token))

@@ -116,7 +116,7 @@ def propose_by_index(
     end = study.num_draws
     computed = ((draw, proposal_of(study, draw)) for draw in draws if end is None or draw < end)
     for proposed in in_parts(with_requests(study, computed), most_bytes=most_bytes):
-        with database.begin(durable=False) as txn:  # a lost proposal is computed again
+        with database.begin(durable=False) as txn:  # what a crash undoes is done again
             store_proposals(txn, study, proposed)
 
 

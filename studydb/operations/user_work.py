@@ -33,7 +33,7 @@ def ask_user(study: Study, question: Question) -> Work | None:
     assert isinstance(scheduler, UserScheduler)
     assert scheduler.ask is not None
     try:
-        return scheduler.ask(question)  # type: ignore[return-value]  # it answers `NEXT_WORK`
+        return scheduler.ask(question)  # type: ignore[return-value]  # the question is `NEXT_WORK`
     except NotAsked:
         return None
 
