@@ -49,9 +49,9 @@ class HeldAttempt:
     """
     A claimed trial; threads may share it.
 
-    A method that writes can raise three errors. LeaseLost: the attempt no longer holds the trial.
-    StorageTransient: the database did not answer in time, and the buffer is kept. NotAllowed: the
-    attempt's end was sent or stored before.
+    Every method that writes can raise these errors. LeaseLost: the attempt no longer holds the
+    trial. StorageTransient: the database did not answer in time, and the buffer is kept.
+    NotAllowed: the attempt's end was sent or stored before.
 
     Attributes:
         verdict: The verdict that this process last learned; None while the attempt may continue.
@@ -183,6 +183,9 @@ class HeldAttempt:
 
         Returns:
             The older checkpoints that are no longer kept; the caller deletes their bytes.
+
+        Raises:
+            CheckpointError: The checkpoint does not fit into the study's quota.
         """
         with self._flushing:  # so that no other thread ends the attempt before the row is stored
             self.flush()

@@ -25,12 +25,12 @@ AskRule = Callable[[int, TrialView, Callable[[], bool]], bool | str]
 Asks a custom rule, and returns its answer.
 
 The arguments are the rule's position among the study's custom rules, what the rule reads, and a
-function that tells whether the trial is to end anyway. The call raises DecisionFailed or NotAsked.
-It takes a few seconds at most, and longer only if the code must be imported first.
+function that tells whether the trial is to end anyway. The call may raise DecisionFailed or
+NotAsked. It takes a few seconds at most, and longer only if the code must be imported first.
 """
 
 ReadResults = Callable[[int, int], list[Result]]
-"""Reads the last live results of the trial, given the first step to leave out and a number."""
+"""Reads live results of the trial: the last ones before a step, up to a number of them."""
 
 
 class RuleJudge:

@@ -126,8 +126,9 @@ def summary_if_undecided(
             batch's last result may have `is_last`.
 
     Returns:
-        None if several statements are needed: for a decision, for a trial that is done, for limits
-        of spending or running time, or for a first step that does not follow the restored step.
+        None if several statements are needed: for a decision of the scheduler, for stop rules that
+        may be met, for a trial that is done, for limits of spending or running time, or for a first
+        step that does not follow the restored step.
         Also None if this attempt does not know the summary before the batch.
     """
     summary = batch.before

@@ -39,11 +39,12 @@ MOST_CLOSED = 100
 
 class Asked(NamedTuple):
     """
-    A scheduler's answer, and whether closed rungs still have work for `give_up`.
+    A scheduler's answer about work for a free worker.
 
     Attributes:
         work: The answer. None if `can_claim` is true, or if a scheduler in the user's code was not
             asked or did not decide; there may be work then.
+        is_left: Whether closed rungs have trials for `give_up` to end.
         question: What the user's code is to be asked; None if nothing is to be asked.
         can_claim: Whether the scheduler has not answered because a trial can be claimed. A claim
             comes first.
@@ -163,7 +164,7 @@ def ask_scheduler(txn: Txn, study: Study, *, fits: Sequence[str] | None = None) 
 
     A scheduler in the user's code is not asked while the transaction is open: `answered` asks it
     later. A process that cannot ask the user's code gets the scheduler's last recorded answer, if
-    the rungs are the same.
+    it answers the same question.
 
     A scheduler that reads which trials are underway gets no answer while a trial can be claimed.
 

@@ -49,7 +49,7 @@ def recover_host(
     database: Database, study: Study, *, process: Process, is_alive: Callable[[Process], bool]
 ) -> int:
     """
-    Recover the trials of processes that are dead on this host, without waiting for their leases.
+    Recover the trials of dead processes of this host, without waiting until their leases expire.
 
     Args:
         process: A process of this host; holders with another boot id or pid namespace are skipped.
