@@ -1,4 +1,4 @@
-"""Get the next trial: claim a PENDING trial or make a new trial; look whether a try may succeed."""
+"""Get the next trial: claim a PENDING trial or make a new one, if a look says this may succeed."""
 
 from collections.abc import Callable
 from functools import partial
@@ -35,7 +35,7 @@ entries, too (3 ms for 20,000). A trial that returns to an earlier position wait
 
 
 MOST_ASKS = 100
-"""The most draws of one search that are left to other workers; the next search goes on."""
+"""The most draws that one search leaves to other workers; the next search goes on."""
 
 TURN_S = 0.5
 """How long a slot waits while another slot of its worker searches for a trial."""
@@ -97,7 +97,7 @@ class Acquirer:
             return self._search()
         if not self._has_turn and not self._fitting.take_turn(TURN_S):
             return None
-        self._has_turn = True  # stays True if the search raises: it may hold a trial
+        self._has_turn = True  # stays True if the search raises: it may have claimed
         claimed = self._search()
         if claimed is not None:
             self._fitting.hold(claimed)
@@ -126,7 +126,7 @@ class Acquirer:
 
     @property
     def poll_wait_s(self) -> float | None:
-        """The seconds to wait while another process fits the model; None without such a wait."""
+        """The seconds to wait while another process fits the model; None if this is not awaited."""
         if self._proposer is None or not self._proposer.is_waiting:
             return None
         return self._proposer.poll_wait_s()

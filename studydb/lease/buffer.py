@@ -30,6 +30,7 @@ class Buffer:
 
     Attributes:
         tally: The tally of the trial's stored results; None if this process does not know them all.
+        last_step, rises_from: What `read_report` needs to read the next report.
     """
 
     def __init__(
@@ -124,11 +125,12 @@ class Buffer:
             self.tally = None
 
     def drop(self) -> None:
-        """Drop the results that wait, because a verdict refuses them."""
+        """Drop the results that wait: a verdict refuses them, or earlier results were dropped."""
         with self._lock:
             self._waiting.close()
 
     def close(self) -> None:
+        """Drop all results, those of an unanswered batch, too, and free their memory and disk."""
         with self._lock:
             if self._sent is not None:  # without this, the room would not get these bytes back
                 self._waiting.free(self._sent_bytes)

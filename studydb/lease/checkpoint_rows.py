@@ -63,7 +63,7 @@ class Checkpoints:
 
     def stores(self) -> Stores:
         """
-        Read the stores: an attempt saves to the current store and can restore from each store.
+        Read the stores: an attempt saves to the current store, and can restore from former ones.
 
         Raises:
             StorageTransient: The database did not answer in time.
@@ -135,7 +135,8 @@ class Checkpoints:
         If it is certain that the row is not stored, the new bytes are deleted.
 
         Returns:
-            Why the study's quota has refused the checkpoint, if an event says so; else None.
+            Why the study's quota has refused the checkpoint, if this call has recorded an event
+            about it (at most one a minute); else None.
 
         Raises:
             LeaseLost: The attempt no longer holds its trial.
@@ -203,7 +204,7 @@ def delete_removed(
     After a crash, rows still name the remaining bytes.
 
     Args:
-        trial_uuid: The trial of the checkpoints that were read without it.
+        trial_uuid: The UUID of the trial of those checkpoints that were read without this UUID.
 
     Returns:
         The checkpoints whose bytes could not be deleted, because their store fails.

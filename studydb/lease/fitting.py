@@ -1,4 +1,4 @@
-"""What fits: the claims of one process in a study whose trials ask for resources."""
+"""Claim trials that fit one process, in a study whose trials ask for resources."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -16,12 +16,15 @@ from studydb.operations.reservations import read_classes, reserve
 
 LEARN_S = 5.0
 """
-How often a process reads whether a study, whose trials asked for nothing so far, has requests now.
-While it has none, claims are the same as without this module.
+How often a process reads the requests of its study, which may have had none so far. While it has
+none, claims are the same as without this module.
 """
 
 RESUME_SCAN_S = 2.0
-"""As in `lease/acquire.py`: how long claims skip the part of the queue that was empty."""
+"""
+For this many seconds after a scan of the whole queue, claims skip the part of the queue before its
+first trial. For the reason see `lease/acquire.py`.
+"""
 
 
 NEVER = -inf
@@ -31,8 +34,8 @@ class Fitting:
     """
     Which trials of a study fit, for the slots of one worker or the threads of one own loop.
 
-    In a study with requests, one slot at a time searches for a trial: what is free must not be
-    counted twice. A claim without an answer keeps the turn, because it may hold a trial.
+    In a study with requests, one slot at a time searches for a trial, because what is free must not
+    be counted twice. A search whose claim got no answer keeps the turn: it may have got a trial.
 
     Attributes:
         queues: The study's classes and their queues, as this process has read them.
@@ -90,7 +93,7 @@ class Fitting:
         """
         Read the study's classes if that is due, or `now`.
 
-        Slots that come meanwhile wait: before the first read they would claim as if no trial asked
+        Other slots wait for this read: before the first read they would claim as if no trial asked
         for anything.
         """
         with self._learning:
@@ -107,8 +110,8 @@ class Fitting:
         """
         Read the queues; return the classes that fit now, or None if every request fits.
 
-        A look at a study without classes reads nothing here: it sees each trial that waits, and a
-        claim that then finds none reads the classes.
+        In a study without classes, this returns None and reads no queues. If trials have got
+        requests since, a claim finds none of these trials, and then reads the classes.
         """
         if self._learned_s == NEVER:
             self.learn()
@@ -138,7 +141,7 @@ class Fitting:
             self._wait_for_cards(self.queues.awaits_cards(new))
 
     def limits(self) -> list[str] | None:
-        """Return the classes that fit now; None if every request fits."""
+        """Return the classes that fit now; None if every request fits, or without classes."""
         return None if self.is_unlimited else self.names()
 
     def names(self) -> list[str] | None:
@@ -180,7 +183,7 @@ class Fitting:
         """
         Record that a claimed trial uses what it asks for; False if that is not free.
 
-        If the locks of the GPUs cannot be read, that is not free either: the trial is given back,
+        If the locks of the GPUs cannot be read, nothing counts as free: the trial is given back,
         and the next search raises the error.
         """
         is_held = False
@@ -195,11 +198,11 @@ class Fitting:
         self.ledger.place(claim.lease.token, cards)
 
     def granted(self, claim: Claim) -> Resources | None:
-        """Return what a trial holds; None if it was claimed while no trial asked for anything."""
+        """Return what a trial holds; None if `shares` was False when the trial was claimed."""
         return self.ledger.held_by(claim.lease.token)
 
     def is_refused(self, claim: Claim) -> bool:
-        """Whether a claimed trial asks for what is not free: a person has changed its request."""
+        """Whether `hold` returned False for a trial, as when a person has changed its request."""
         return claim.lease.token in self._refused
 
     def release(self, claim: Claim) -> None:

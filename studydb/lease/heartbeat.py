@@ -42,7 +42,7 @@ class Heartbeat:
 
     Attributes:
         request: A person's request to this worker: `DRAIN` or None.
-        error: The error of the newest renewal; None if the renewal succeeded.
+        error: The error of the newest renewal, or of the work after it; None if both succeeded.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Heartbeat:
                 self.error = None
 
     def _wait(self, wait_s: float) -> None:
-        """Wait until a renewal is due, or until a person requests something of a held trial."""
+        """Wait until a renewal is due, or until a look finds a new request of a person."""
         end_s = monotonic() + wait_s
         while (left_s := end_s - monotonic()) > LOOK_S:
             if self._stopped.wait(_jittered(LOOK_S)) or self._is_requested():

@@ -49,15 +49,15 @@ class HeldAttempt:
     """
     A claimed trial; threads may share it.
 
-    A method that writes can raise three errors. LeaseLost: the attempt no longer holds the trial.
-    StorageTransient: the database did not answer in time, and the buffer is kept. NotAllowed: the
-    attempt's end was sent or stored before.
+    Every method that writes can raise these errors. LeaseLost: the attempt no longer holds the
+    trial. StorageTransient: the database did not answer in time, and the buffer is kept.
+    NotAllowed: the attempt's end was sent or stored before.
 
     Attributes:
         verdict: The verdict that this process last learned; None while the attempt may continue.
         is_lost: Whether the attempt no longer holds the trial. Then its writes change nothing.
-        is_ending: Whether the attempt's end is being written. The end gives up the lease. So a
-            renewal that finds no lease does not set `is_lost`.
+        is_ending: Whether the attempt's end is being written, or was written. The end gives up the
+            lease, so a renewal that finds no lease does not set `is_lost` any more.
     """
 
     def __init__(
@@ -117,12 +117,12 @@ class HeldAttempt:
         if self._last is not None:
             number = self.lease.number
             raise NotAllowed(
-                f"This process has ended its attempt at trial {number}: it finished the trial, or "
-                "gave the trial back when the study was closed. Ask for another trial."
+                f"This process has ended its attempt at trial {number}: the trial was finished, "
+                "has failed, or was given back, as when the study is closed. Ask for another trial."
             )
 
     def rule_warning(self, result: Result) -> str | None:
-        """Warn once per attempt that a result lacks the metric of a stop rule."""
+        """Return a warning, once per attempt, if a result lacks the metric of a stop rule."""
         if self._is_rule_checked or not self._study.rules:
             return None
         warning = rule_warning(self._study.rules, result, objective=self._study.objective)
@@ -183,6 +183,9 @@ class HeldAttempt:
 
         Returns:
             The older checkpoints that are no longer kept; the caller deletes their bytes.
+
+        Raises:
+            CheckpointError: The checkpoint does not fit into the study's quota.
         """
         with self._flushing:  # so that no other thread ends the attempt before the row is stored
             self.flush()

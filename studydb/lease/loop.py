@@ -44,7 +44,7 @@ class OwnLoop:
     Asks for trials in this process; one heartbeat and one flushing thread serve all trials.
 
     Attributes:
-        pid: The id of the only process that may use this object; a fork makes its own object.
+        pid: The id of the only process that may use this object; a fork must make another object.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class OwnLoop:
         self._at_close = at_close
         self.pid = os.getpid()
         self._study, self._lease_s, self._ask_rule = study, lease_s, ask_rule
-        self._shown_rule_failure: str | None = None
+        self._shown_cause: str | None = None
         self._capacity, self._has_warned_of_size = capacity, False
         self._database, self._heartbeat_database = connect(storage), connect(storage, connections=1)
         try:
@@ -139,7 +139,7 @@ class OwnLoop:
         return os.getpid() != self.pid
 
     def ask(self, timeout_s: float | None = None) -> OwnTrial | None:
-        """Get the next trial (see `Study.ask`); None if a person has drained this process."""
+        """Get the next trial; None if no more follow, or a person has drained this process."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         poll_interval = PollInterval()
         while not self._is_drained:
@@ -170,7 +170,7 @@ class OwnLoop:
                 why = retry_until(deadline, describe)
                 if not progress.keeps_workers:
                     raise StudyFailed(why)
-                self._warn_of_rule(why)
+                self._warn_of_code(why)
             if self._is_exhausted(progress):
                 return False
             self._warn_of_size(progress)
@@ -178,20 +178,20 @@ class OwnLoop:
         return False
 
     def _is_exhausted(self, progress: StudyProgress) -> bool:
-        """Tell whether no trial can follow; if trials are promoted, look anew before saying so."""
+        """Tell whether this loop gets no more trials; if trials are promoted, look anew first."""
         n_held = len(self._heartbeat.held())
         if not progress.is_exhausted(n_held):
             return False
         return not progress.promotes or self._acquirer.look_anew().is_exhausted(n_held)
 
-    def _warn_of_rule(self, why: str) -> None:
-        """Warn, once for each failure, that a study waits for a person to correct a stop rule."""
-        if why != self._shown_rule_failure:
-            self._shown_rule_failure = why
+    def _warn_of_code(self, why: str) -> None:
+        """Warn, once for each cause, that a study waits for a person to correct the user's code."""
+        if why != self._shown_cause:
+            self._shown_cause = why
             warnings.warn(why, stacklevel=5)
 
     def _warn_of_size(self, progress: StudyProgress) -> None:
-        """Warn once if what waits probably asks for more than this process has offered."""
+        """Warn once if the trials that wait probably ask for more than this process offers."""
         waits = progress.status is Status.RUNNING and progress.has_room
         if self._has_warned_of_size or not (waits and self._fitting.is_unused):
             return
@@ -261,7 +261,7 @@ class OwnLoop:
 
 
 def _forget(heartbeat: Heartbeat, fitting: Fitting, held: HeldAttempt) -> None:
-    """Renew an attempt no more, and count what it used as free."""
+    """Stop renewing an attempt's lease, and count what the attempt used as free."""
     heartbeat.discard(held)
     fitting.release(held.claim)
 

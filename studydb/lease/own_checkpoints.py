@@ -21,7 +21,7 @@ from studydb.lease.retries import retry_until_answered
 from studydb.settings import cache_size_bytes, load_keyring
 
 _CALLS_UP_TO_USER = 8
-"""How many calls lead from the user's line to `warnings.warn`; `suggesting_keywords` is one."""
+"""How many calls lead from the user's `report` to `warnings.warn` in `OwnCheckpoints._warn`."""
 
 
 class OwnCheckpoints:
@@ -102,7 +102,7 @@ class OwnCheckpoints:
         return self._saver().save(prepared, step=step, upload=upload)
 
     def record(self, saved: Saved) -> None:
-        """Flush the results, then record a checkpoint. For errors see `Checkpoints.record`."""
+        """Flush the results, then record a checkpoint; for errors see `Checkpoints.record`."""
         if refusal := self._opened().record(self._held, saved, self._stores):
             self._warn(refusal)
 

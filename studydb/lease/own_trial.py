@@ -106,10 +106,10 @@ class OwnTrial:
         """
         Report the metrics of one step, and save a checkpoint that contains this step.
 
-        The metrics are buffered for up to a second, unless the scheduler judges this step. `flush`
-        makes them durable. With a checkpoint, the call returns when result and checkpoint are
-        stored. If the checkpoint's store fails, the call warns, training continues, and the older
-        checkpoint stays.
+        The metrics are buffered for about a second, unless the scheduler or a stop rule judges this
+        step. `flush` makes them durable. With a checkpoint, the call returns when result and
+        checkpoint are stored. If the checkpoint's store fails, the call warns (at most once a
+        minute), training continues, and the older checkpoint stays.
 
         Args:
             metrics: The study's metric and any others. `training_iteration` is the step; if it is
@@ -182,7 +182,7 @@ class OwnTrial:
 
     def finish(self) -> None:
         """
-        End the trial as completed, or as the scheduler, a rule or a person has decided.
+        End the trial as completed, or as the scheduler, a rule, a limit or a person has decided.
 
         Raises:
             LeaseLost: Another worker has the trial.
@@ -200,7 +200,7 @@ class OwnTrial:
 
     def release(self) -> None:
         """
-        Give the trial back to be continued by another worker; this does not count as a failure.
+        Give the trial back, so that any worker may continue it; this does not count as a failure.
 
         Raises:
             LeaseLost: Another worker has the trial already.
@@ -216,7 +216,7 @@ class OwnTrial:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Finish the trial; `fail` it after an Exception, `release` it after a BaseException."""
+        """Finish the trial; after an Exception, `fail` it; after another error, `release` it."""
         if error is None:
             self.finish()
         elif isinstance(error, LeaseLost):

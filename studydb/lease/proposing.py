@@ -6,7 +6,7 @@ a trial and finds neither a proposal nor a holder of the lease takes the lease, 
 stores the next points. All others look for the points every 0.05 to 0.25 s. They wait for a tenth
 of the mean time of a trial, but for at least 1 s and at most 60 s. Then they take a point by index,
 and the origin of its trial is "by index". So a single worker gets every point from the model, and
-hundreds of workers never stand still.
+hundreds of workers never wait for long.
 
 A proposed trial has params that no other trial has, except in the last case below. A point that
 the study has is dropped, and the model is asked again with other random numbers, a few times. After
@@ -122,7 +122,8 @@ class Proposer:
 
         Args:
             if_nothing_waits: If True, nothing is done while a trial can be claimed.
-            fits: The classes of requests that the worker can start; None if every request fits.
+            fits: The resource classes whose trials the worker can start; None if every request
+                fits.
 
         Raises:
             StorageTransient: Call again.
@@ -196,7 +197,12 @@ class Proposer:
             self._fitting.release()
 
     def _fit(self) -> bool:
-        """Take the lease, ask the model, and store its points; False if another process has it."""
+        """
+        Take the lease, ask the model, and store its points.
+
+        Returns:
+            False if another process has the lease, or if the resource function did not decide.
+        """
         if self._model is None:
             with self._recording_failure():
                 self._observe()  # before the lease: imports and the first read can take seconds
@@ -238,13 +244,13 @@ class Proposer:
 
     def _ask_about(self, points: Sequence[Point], answers: Answers) -> int:
         """
-        Ask what points need, if a function says it.
+        Ask the study's resource function, if it has one, what the trials of points need.
 
         Returns:
-            Of how many points this is known now.
+            The number of points before the first for which the function has not decided.
 
         Raises:
-            DecisionFailed, NotAsked: Not even of the first.
+            DecisionFailed, NotAsked: The function has not decided for the first point.
         """
         study = self._study
         for n_asked, point in enumerate(points if study.asks_by_config else ()):
@@ -288,7 +294,7 @@ class Proposer:
                 return
 
     def _choose(self, turn: Turn) -> list[Point]:
-        """Choose points that the study lacks, by index if the model fails."""
+        """Choose points that the study lacks; by index if the model fails or proposes too few."""
         points: list[Point] = []
         with self._recording_failure():
             points = self._points_of_model(turn)
@@ -351,7 +357,7 @@ class Proposer:
         return self._model, set(self._history.hashes)
 
     def _new_points(self, draw: int, taken: set[str]) -> Iterator[Point]:
-        """Yield points by index that are not taken; see this module's docstring."""
+        """Yield points to try that the model has not chosen; see this module's docstring."""
         last = None
         for point in self._points_by_index(draw):
             last = point

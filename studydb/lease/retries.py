@@ -9,7 +9,7 @@ import tenacity
 from studydb.domain.errors import StorageTransient
 
 PATIENCE_S = 900.0
-"""A worker that continues without its database gives up after this time."""
+"""How long calls are repeated while the database is away, unless the caller gives another time."""
 
 FIRST_WAIT_S, LONGEST_WAIT_S, JITTER_S = 0.05, 5.0, 0.2
 
@@ -62,7 +62,7 @@ def retry_until(deadline: float | None, call: Callable[[], Answered]) -> Answere
     Repeat a call until it returns, up to a time by the monotonic clock.
 
     Raises:
-        TimeoutError: The database did not answer before the deadline.
+        TimeoutError: The database did not answer before the deadline, or for `PATIENCE_S`.
         StorageTransient: There is no deadline, and the database did not answer for `PATIENCE_S`.
     """
     if deadline is None:

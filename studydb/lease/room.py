@@ -11,10 +11,10 @@ from typing import IO
 from studydb.domain.metrics import Result
 
 MEMORY_BYTES = 96 << 20
-"""The memory limit of all attempts of a worker together; further results go into files."""
+"""The limit of memory for all attempts of a worker together; further results go into files."""
 
 SPILL_BYTES = 4 << 30
-"""The limit of all files of a worker together; reports that do not fit wait for the database."""
+"""The limit of all files of a worker together; if they are full, reports wait for the database."""
 
 SPARE_BYTES = 64 << 10
 """The memory that an attempt may keep reserved for its next results."""
@@ -84,11 +84,11 @@ class SpillFile:
         self._begin = self._end = self._n_rows = 0
 
     def __len__(self) -> int:
-        """Count the results that were appended and not read."""
+        """Count the results that were appended and not read yet."""
         return self._n_rows
 
     def append(self, result: Result) -> bool:
-        """Append a result; False if the limit is reached or the disk is full."""
+        """Append a result; False if the limit is reached or the file cannot be written."""
         metrics = dict(result.metrics)
         row = [result.step, result.value, metrics, result.time_total_s, result.is_last]
         line = json.dumps(row, separators=(",", ":")).encode() + b"\n"
@@ -114,7 +114,7 @@ class SpillFile:
             written += os.pwrite(self._file.fileno(), line[written:], self._end + written)
 
     def read(self) -> list[Result]:
-        """Remove and return the first results: as many as `READ_BYTES` hold, but at least one."""
+        """Remove and return the first results: as many as `READ_BYTES` hold, or a larger one."""
         if not self._n_rows:
             return []
         data = self._first_lines()
@@ -150,7 +150,9 @@ def _read(line: bytes) -> Result:
 
 class Queue:
     """
-    Results in the order in which they came: the first are in memory, the next are in a file.
+    Results in the order in which they came: the first are in memory, the next in a file.
+
+    When neither has room, further results are in memory all the same, and `is_full` is True.
 
     Attributes:
         n_waiting: The number of results in the queue.
@@ -171,14 +173,18 @@ class Queue:
         return bool(self._stuck)
 
     def holds_more_than(self, rows: int, size_bytes: int) -> bool:
-        """Whether one batch within these limits cannot hold all results."""
+        """
+        Whether results may be left after one batch within these limits.
+
+        True if a file holds results, because a batch has results from memory or from the file.
+        """
         n = self.n_waiting
         return (
             n > max(1, rows) or len(self._first) < n or (n > 1 and self.memory_bytes > size_bytes)
         )
 
     def add(self, result: Result) -> None:
-        """Add a result. If neither the memory nor the file has room for it, set `is_full`."""
+        """Add a result, even if neither the memory nor the file has room for it."""
         size = self._weigh(result)
         all_in_memory = len(self._first) == self.n_waiting
         self.n_waiting += 1

@@ -25,12 +25,12 @@ AskRule = Callable[[int, TrialView, Callable[[], bool]], bool | str]
 Asks a custom rule, and returns its answer.
 
 The arguments are the rule's position among the study's custom rules, what the rule reads, and a
-function that tells whether the trial is to end anyway. The call raises DecisionFailed or NotAsked.
-It takes a few seconds at most, and longer only if the code must be imported first.
+function that tells whether the trial is to end anyway. The call may raise DecisionFailed or
+NotAsked. It takes a few seconds at most, and longer only if the code must be imported first.
 """
 
 ReadResults = Callable[[int, int], list[Result]]
-"""Reads the last live results of the trial, given the first step to leave out and a number."""
+"""Reads live results of the trial: the last ones before a step, up to a number of them."""
 
 
 class RuleJudge:
@@ -58,7 +58,7 @@ class RuleJudge:
         Args:
             number, config: The number and the config of the trial.
             is_first: Whether this is the trial's first attempt, so that no results are stored.
-            is_ending: Whether the trial is to end, so that no decision is awaited any more.
+            is_ending: Tells whether the trial is to end, so that it need not wait for a decision.
         """
         self._rules, self._ask, self._is_ending = custom_rules(study.rules), ask, is_ending
         self._objective, self._number, self._config = study.objective, number, dict(config)
@@ -70,7 +70,7 @@ class RuleJudge:
     def of(
         cls, study: Study, claim: Claim, ask: AskRule | None, is_ending: Callable[[], bool]
     ) -> Self | None:
-        """Make the rules of an attempt; None if the study has no custom rules."""
+        """Make the judge of an attempt; None if the study has no custom rules."""
         if not custom_rules(study.rules):
             return None
         if ask is None:
@@ -118,7 +118,7 @@ class RuleJudge:
                 try:
                     met = self._ask(position, self._view(rule, recent), self._is_ending)
                 except NotAsked:
-                    return _with(failure)
+                    return _without_stop(failure)
                 except DecisionFailed as error:
                     why = f"the stop rule {rule} has not decided: {error}"
                     failure = failure or RuleFailure(result.step, why, error.traceback)
@@ -126,7 +126,7 @@ class RuleJudge:
                 if met:
                     why = bounded(met, LONGEST_WHY) if isinstance(met, str) else ""
                     return RuleDecision(result.step, str(rule), why, failure)
-        return _with(failure)
+        return _without_stop(failure)
 
     def _view(self, rule: CustomRule, recent: deque[Result]) -> TrialView:
         metric = self._objective.metric
@@ -134,5 +134,5 @@ class RuleJudge:
         return TrialView(self._number, self._config, metric, str(self._objective.mode), results)
 
 
-def _with(failure: RuleFailure | None) -> RuleDecision | None:
+def _without_stop(failure: RuleFailure | None) -> RuleDecision | None:
     return None if failure is None else RuleDecision(failure=failure)

@@ -16,8 +16,8 @@ TRIES = 8
 """
 How often the scheduler is asked about one result before the batch waits as during an outage.
 
-Each time but the first, another trial has entered the rung while the scheduler decided. So with n
-trials at a rung, one of them is stored in each round.
+It is asked again if another trial has entered the rung while the scheduler decided. So if several
+trials report at a rung at the same time, each round of answers stores at least one of them.
 """
 
 Answered = TypeVar("Answered")
@@ -32,7 +32,7 @@ class SchedulerJudge:
     rung that has changed, and no lock is held while the user's code runs.
 
     Attributes:
-        has_dropped: Whether results were dropped, so that later ones must be dropped, too.
+        has_dropped: Whether results were dropped, so that later results must be dropped, too.
     """
 
     def __init__(self, name: str, ask: AskScheduler) -> None:

@@ -19,7 +19,7 @@ PAUSE_S = 60.0
 SETTLED_S = 10.0
 """
 How long after the end of an attempt its uploads are deleted. When a worker is killed, its trial can
-be recovered before its fork server has killed the process that writes.
+be recovered before the worker's fork server has killed the process that writes.
 """
 
 
@@ -27,8 +27,8 @@ class UploadCollector:
     """
     Looks for uploads of ended attempts once a minute, and deletes them in a thread.
 
-    Any number of processes may collect at the same time. If one dies after it has deleted the
-    bytes, the row is left, and the next deletes both again.
+    Any number of processes may collect at the same time. If one dies after it has deleted the bytes
+    of an upload, the upload's row is left, and the next process deletes bytes and row again.
     """
 
     def __init__(self, database: Database, study: Study) -> None:
@@ -65,8 +65,8 @@ def collect_uploads(
     Delete the bytes of uploads whose attempts have ended, then their rows.
 
     Args:
-        found: The first uploads, if they have been read.
-        settled_s: How long the attempts must have ended; 0 if no process of theirs is alive.
+        found: The first uploads, if the caller has read them.
+        settled_s: How long ago the attempts must have ended; 0 if no process of theirs is alive.
 
     Returns:
         How many uploads are left, because their store fails.
@@ -92,8 +92,8 @@ def delete_bytes(study: Study, upload: AbandonedUpload, stores: Stores) -> bool:
     """
     Delete what an upload has written; return whether its row may be deleted, too.
 
-    Nothing is deleted if a checkpoint's row names the bytes, or if the URL was changed, so that it
-    does not name the upload's own object.
+    Nothing is deleted, and True is returned, if a checkpoint's row names the bytes, or if the URL
+    was changed and does not name the upload's own object.
     """
     if upload.is_stored or not _belongs_to_attempt(upload, study):
         return True

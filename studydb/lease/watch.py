@@ -1,4 +1,4 @@
-"""Watch a study: how often a process polls it, and how little each poll reads."""
+"""Poll a study: how long to wait between two looks, and what each look reads."""
 
 import random
 from collections.abc import Sequence
@@ -15,15 +15,15 @@ RENEWED_S = 30.0
 """The longest time between two reads of the progress of a study that looks unchanged."""
 
 PROMOTION_S = 5.0
-"""The same if the scheduler promotes trials, because a report may let another trial be promoted."""
+"""The same time, if the scheduler promotes trials: reports may let other trials be promoted."""
 
 
 class PollInterval:
     """
     The jittered wait before the next look: 0.1 s after a trial, then doubled each time.
 
-    A wait is at most 0.1 s longer than twice the time since the last trial. So an idle worker soon
-    notices the end of a short study. The longest wait is 1.9 s, unless another is given.
+    A wait is about as long as the time since the last trial, but 1.9 s at most, unless another
+    limit is given. So an idle worker soon notices the end of a short study.
     """
 
     def __init__(self, *, longest_s: float = LONGEST_WAIT_S) -> None:
@@ -56,8 +56,8 @@ class Watch:
 
     Most reads are a single short statement, `read_signs`. The progress is read if the signs have
     changed. It is also read at intervals, because the signs do not show that a report in another
-    process lets a trial be promoted. If trials are promoted, the progress takes a statement that
-    reads all open rungs.
+    process lets a trial be promoted. To read the progress each time would cost more: if the
+    scheduler promotes trials, a statement reads all open rungs.
 
     Attributes:
         request: What a person requests of the worker, as the last read saw it: `DRAIN` or None.
@@ -86,7 +86,7 @@ class Watch:
         Read the study's progress; its counts may be 30 s old while the signs are the same.
 
         Args:
-            fits: The classes of requests that the process can start now; None if every request
+            fits: The resource classes whose trials the process can start now; None if every request
                 fits.
 
         Raises:

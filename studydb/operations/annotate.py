@@ -1,4 +1,4 @@
-"""Notes and tags, by which people say what they know about a study and its trials."""
+"""Write and read the notes of people on a study and its trials; add and remove tags of trials."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -68,7 +68,7 @@ def tag(
             existing_trial(txn, study, number)  # raises UnknownTrial for the missing trial
 
         if add:
-            tags.mark(txn, trial_ids=ids)  # first, because trials are locked before their tags
+            tags.mark(txn, trial_ids=ids)  # locks the trials, before their tags
         tags.remove(txn, study_id=study.id, trial_ids=ids, tags=remove)
         for key in add:
             tags.add(txn, study_id=study.id, trial_ids=ids, tag=key)

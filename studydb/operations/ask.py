@@ -39,8 +39,8 @@ def ask(
     Args:
         again: Whether the token may have been sent before; see `claim`.
         if_nothing_waits: Whether to make no trial if a PENDING trial can be claimed.
-        fits: The classes of requests that the worker can start, and the class "" is one of them,
-            unless `must_fit`; None in a study whose trials ask for nothing.
+        fits: The resource classes whose trials the worker can start; None in a study whose trials
+            ask for nothing. Unless `must_fit`, the class "" (of new trials) must be among them.
         must_fit: Whether the proposal must be of one of these classes, because each proposal of the
             study says what its trial asks for.
         by_model: Called with `if_nothing_waits` before each ask; gets proposals from the searcher's
@@ -50,9 +50,9 @@ def ask(
 
     Returns:
         None if `num_trials` trials exist, the searcher has no more draws, the study is not
-        RUNNING, `max_concurrent` trials run, or `by_model` returned False. With `if_nothing_waits`,
-        also None if a PENDING trial can be claimed. With `must_fit`, also None if the next draw's
-        proposal does not fit; see `set_aside`.
+        RUNNING, `max_concurrent` trials run, `by_model` returned False, or the resource function
+        has not decided. With `if_nothing_waits`, also None if a PENDING trial can be claimed. With
+        `must_fit`, also None if the next draw's proposal does not fit; see `leave_draw`.
     """
     stop_if_too_old(database, study)
     row = None
@@ -115,7 +115,7 @@ def _ask_in_turn(
         must_fit=must_fit,
     )
     try:
-        with database.begin(durable=False, single=True) as txn:  # a flush makes the ask durable
+        with database.begin(durable=False, single=True) as txn:  # later flushes make it durable
             return send(txn, queue=queue)
     except LockTimeout:
         if not queue:
@@ -136,7 +136,7 @@ def _propose_ahead(database: Database, study: Study, *, taken: int) -> None:
         propose_ahead(database, study, taken=taken)
     except StorageTransient:
         raise  # the ask is sent again, and returns its trial
-    except Exception:  # noqa: BLE001  the trial exists; the ask for that draw raises its error
+    except Exception:  # noqa: BLE001  the trial exists; a later ask raises the error
         return
 
 

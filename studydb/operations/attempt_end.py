@@ -34,14 +34,14 @@ from studydb.store.leases import Held
 
 
 def decide(study: Study, outcome: Reason, facts: TrialFacts) -> Ending:
-    """Decide the state of a trial whose attempt has ended, within the study's limits."""
+    """Decide a trial's state after an attempt, by the study's `max_failures` and `max_losses`."""
     return decide_ending(outcome, facts, Limits(study.max_failures, study.max_losses))
 
 
 def known_analysis(
     study: Study, tally: Tally | None, stored: Sequence[Result], summary: Summary
 ) -> Analysis | None:
-    """Sum up the tally and the new results; None if the trial has results that are in neither."""
+    """Sum up the tally and the new results; None if the trial has further results."""
     tally = tally or Tally(study.objective.metric)
     if tally.n_results + len(stored) != summary.n_results:
         return None
@@ -84,7 +84,7 @@ def end_attempt(
     if outcome is not Reason.COMPLETED:
         known = charged.within_time(lease.trial_id, known)
     verdict = _verdict(known, _requested(txn, study, held, charged), outcome)
-    outcome, facts = _weigh(
+    outcome, facts = _facts(
         txn, study, held, verdict, lease=lease, outcome=outcome, failure=failure
     )
     ending = decide(study, outcome, facts)
@@ -138,7 +138,7 @@ def _charge(txn: Txn, study: Study, flushed: Flushed, *, lease: Lease, actor: Ac
     )
 
 
-def _weigh(
+def _facts(
     txn: Txn,
     study: Study,
     held: Held,

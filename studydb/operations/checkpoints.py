@@ -22,8 +22,8 @@ def mark_corrupt(
 
     Args:
         why: The cause, which the event records.
-        is_verified: Whether a key of this process verifies the signature. If none does, the
-            checkpoint of another trial is not marked: the workers of that trial may have the key.
+        is_verified: Whether a key of this process verifies the signature. If not, a checkpoint of
+            another trial is not marked, because the workers of that trial may have the key.
 
     Returns:
         The previous checkpoint, to restore instead; None if the attempt starts from scratch.
@@ -69,14 +69,14 @@ def mark_corrupt(
 
 
 def previous(txn: Txn, checkpoint: Checkpoint) -> Checkpoint | None:
-    """Find the checkpoint before another; a clone's first comes after the one it began from."""
+    """Find the kept checkpoint before another: the trial's older one, or the one it began from."""
     assert checkpoint.id is not None
     older = checkpoints.before(txn, trial_id=checkpoint.trial_id, checkpoint_id=checkpoint.id)
     return older or checkpoints.source(txn, trial_id=checkpoint.trial_id)
 
 
 def newest_of(txn: Txn, *, checkpoint_id: int) -> Checkpoint | None:
-    """Return the checkpoint with this id, or the newest kept checkpoint before it."""
+    """Return the checkpoint with this id; if it is removed, the kept one before it, if any."""
     found = checkpoints.find(txn, checkpoint_id=checkpoint_id)
     if found is None:
         return None
@@ -86,7 +86,7 @@ def newest_of(txn: Txn, *, checkpoint_id: int) -> Checkpoint | None:
 
 
 def _move_pin(txn: Txn, lease: Lease, *, to: Checkpoint | None) -> Checkpoint | None:
-    """Let a clone begin from `to`, not from a corrupt checkpoint; None if `to` was removed."""
+    """Let a trial begin from `to`, not from a corrupt checkpoint; None if `to` was removed."""
     to_id = None if to is None else to.id
     if to_id is not None and not pins.count(txn, checkpoint_id=to_id):
         to, to_id = None, None

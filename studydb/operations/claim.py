@@ -41,7 +41,7 @@ def claim(
     after_position: QueuePosition = QUEUE_START,
 ) -> Claim | None:
     """
-    Claim the first PENDING trial of a study.
+    Claim a study's first PENDING trial that has no request for resources of its own.
 
     Args:
         again: Whether the token may have been sent before, and may already have claimed a trial.
@@ -49,20 +49,21 @@ def claim(
             trial follows, the whole queue is scanned.
 
     Returns:
-        None if no trial is runnable, the study is not RUNNING, or `max_concurrent` trials run.
+        None if no such trial is runnable, the study is not RUNNING, or `max_concurrent` trials run.
+        Also None if an earlier send has claimed a trial, and this attempt has ended since.
     """
-    attempt_claim = partial(claim_once, database, study, claimant)
+    try_claim = partial(claim_once, database, study, claimant)
     stop_if_too_old(database, study)
     try:
         claimed = None
         for position in dict.fromkeys((after_position, QUEUE_START)):
-            claimed = claimed or attempt_claim(after_position=position)
+            claimed = claimed or try_claim(after_position=position)
         if claimed is None and add_configs(database, study):
-            claimed = attempt_claim(after_position=QUEUE_START)
+            claimed = try_claim(after_position=QUEUE_START)
         if claimed is None and again:
             claimed = wait_for_earlier_send(database, study, claimant)
             # A trial that an earlier send had locked is free again if that send has failed.
-            claimed = claimed or attempt_claim(after_position=QUEUE_START)
+            claimed = claimed or try_claim(after_position=QUEUE_START)
     except Duplicate:
         return find_earlier_send(database, study, claimant)
     return claimed
@@ -77,12 +78,12 @@ def claim_once(
     resource_class: str = "",
 ) -> Claim | None:
     """
-    Claim the first trial of a class after a position of its queue.
+    Claim the first trial of a resource class after a position of the queue.
 
     Raises:
         Duplicate: The token was sent before, and has claimed a trial.
     """
-    with database.begin(durable=False, single=True) as txn:  # a flush makes the claim durable
+    with database.begin(durable=False, single=True) as txn:  # later flushes make it durable
         row = single_statement.claim(
             txn, claimant, study=study, after_position=after_position, resource_class=resource_class
         )
@@ -109,7 +110,7 @@ def _claim_with_more(
 
 def add_configs(database: Database, study: Study) -> bool:
     """
-    Add configs to the PENDING trials at the head of the queue that have none.
+    Add configs to PENDING trials at the head of the queue, if they have none.
 
     Earlier versions of studydb stored no configs, and a claim gives out no trial without a config.
 

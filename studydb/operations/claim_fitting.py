@@ -1,4 +1,4 @@
-"""Give a runnable trial that fits to a worker, in a study whose trials ask for resources."""
+"""Give a worker a runnable trial that fits it, in a study whose trials ask for resources."""
 
 from studydb.db import Database
 from studydb.db.faults import Duplicate
@@ -40,7 +40,7 @@ def claim_fitting(
     after_position: QueuePosition = QUEUE_START,
 ) -> Claim | None:
     """
-    Claim the first PENDING trial of the queue that fits.
+    Claim the first PENDING trial of the queue that fits the worker.
 
     The queues are read without locks, so a rival may have claimed what they show; then the next
     trial of the class is claimed, or the next class is tried. None is returned only after a new
@@ -48,7 +48,8 @@ def claim_fitting(
 
     Args:
         again: Whether the token may have been sent before, and may already have claimed a trial.
-        after_position: The position in the queue after which the queues are read.
+        after_position: The position after which the queues are read. If no trial that fits
+            follows, the queues are read from the start.
 
     Returns:
         None if no trial that fits is runnable, the study is not RUNNING, or `max_concurrent` trials

@@ -66,7 +66,8 @@ def resume(
         UnknownTrial: No such trial; nothing was changed.
         NotAllowed: A trial has ended, is invalidated, or runs and is to get `changes`; nothing was
             changed.
-        InvalidSpec: A change is not of the trial's space; nothing was changed.
+        InvalidSpec: A change names no parameter of the space, or its value is not in the
+            parameter's domain; nothing was changed.
     """
     given = study.space.check_params(changes)
     steering = _Steering(EventKind.RESUMED, None, {State.PAUSED: State.PENDING}, given)

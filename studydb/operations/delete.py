@@ -15,8 +15,8 @@ def stop_for_deletion(database: Database, study: Study) -> None:
     Stop a study that is to be deleted, so that no trial starts while the study's files are removed.
 
     Raises:
-        NotAllowed: Trials are RUNNING, or trials of other studies are to begin from a checkpoint of
-            this study.
+        NotAllowed: Trials are RUNNING, or trials of other studies that have not ended begin from a
+            checkpoint of this study.
     """
     with database.begin() as txn:
         studies.set_status(txn, study_id=study.id, status=Status.STOPPED)
@@ -24,7 +24,7 @@ def stop_for_deletion(database: Database, study: Study) -> None:
         abandoned = len(sweeps.lost(txn, study_id=study.id))
         running = counters.read(txn, study_id=study.id).running - abandoned
         if running <= 0:
-            _refuse_if_needed(txn, study)
+            _refuse_if_checkpoints_are_needed(txn, study)
             studies.mark_deleting(txn, study_id=study.id)
     if running > 0:
         verb = "is" if running == 1 else "are"
@@ -35,8 +35,7 @@ def stop_for_deletion(database: Database, study: Study) -> None:
         )
 
 
-def _refuse_if_needed(txn: Txn, study: Study) -> None:
-    """Refuse to delete checkpoints from which trials of other studies are to begin."""
+def _refuse_if_checkpoints_are_needed(txn: Txn, study: Study) -> None:
     needing = deletion.needing(txn, study_id=study.id)
     if needing:
         who = ", ".join(f"trial {one.number} of {one.study!r}" for one in needing)
@@ -53,7 +52,8 @@ def delete(database: Database, study: Study) -> None:
     Delete a study. After a crash, the same call deletes the remaining rows.
 
     Raises:
-        NotAllowed: Trials are RUNNING. The study is stopped; delete it when they have ended.
+        NotAllowed: See `stop_for_deletion`. If trials are RUNNING, the study is stopped; delete it
+            when they have ended.
     """
     stop_for_deletion(database, study)
 

@@ -16,12 +16,12 @@ def discard(database: Database, study: Study, number: int, request: Request) -> 
     """
     Mark all checkpoints of an ended trial as removed, except pinned and corrupt ones.
 
-    No attempt restores a removed checkpoint. A clone goes on from a pinned checkpoint, or a person
-    wants to keep it. The row of a corrupt checkpoint stays as evidence.
+    No attempt restores a removed checkpoint. A pinned checkpoint stays, because another trial may
+    restore it, or a person wants to keep it. The row of a corrupt checkpoint stays as evidence.
 
     Returns:
-        The removed checkpoints whose rows are still there, also those of earlier requests. The
-        caller deletes their bytes, then their rows (`delete_rows`).
+        The removed checkpoints whose rows are still there, also those that were removed earlier.
+        The caller deletes their bytes, then their rows (`delete_rows`).
 
     Raises:
         UnknownTrial: No such trial.

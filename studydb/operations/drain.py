@@ -39,7 +39,7 @@ def find_worker(database: Database, text: str) -> Worker:
 
 def drain(database: Database, worker: Worker, request: Request) -> None:
     """
-    Ask a worker to end; it reads the request within 4 s, when it looks for work or requests.
+    Ask a worker to end. While it runs trials or looks for work, it reads the request within 4 s.
 
     Raises:
         NotAllowed: The worker has ended, or was a process of this host that has died.

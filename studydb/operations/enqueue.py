@@ -38,10 +38,11 @@ def enqueue(
 
     Args:
         priority: PENDING trials are claimed in ascending order of this value.
-        name, tags: Checked ones; no other trial of the study may have the name.
+        name, tags: The caller has checked them; no other trial of the study may have the name.
         start: The checkpoint from which the trial begins; None to begin from scratch.
-        resources: What the trial asks for; None for what the study asks for its trials, or for
-            what its resource function has said about the trial's config, by `answers`.
+        resources: What the trial asks for. If it is None, the trial asks for what the study asks
+            for its trials or, in a study with a resource function, for what `answers` says.
+        answers: What the resource function has said about configs.
 
     Returns:
         The trial's number.
@@ -50,7 +51,7 @@ def enqueue(
         InvalidSpec: A given parameter is not in the space, or its value is outside its domain.
         BudgetSpent: `num_trials` trials already exist.
         TrialExists: Another trial of the study has the name. More errors: see `lock_source`.
-        RequestNeeded: The function has not been asked about this config; nothing was stored.
+        RequestNeeded: `answers` lacks the trial's config; nothing was stored.
     """
     given = study.space.check_params(params)
     uuid = str(UUID(hex=request.token))
@@ -90,7 +91,7 @@ def enqueue(
 
 
 def _collision(study: Study, error: Duplicate) -> str:
-    """Describe a trial that a worker's login has inserted."""
+    """Describe a collision with a trial that was inserted by SQL of the login of a worker."""
     return (
         f"Study {study.name!r} has a trial that neither ask nor enqueue has made; a new trial "
         f"collides with it ({error}). Delete the row of that trial."
@@ -163,7 +164,7 @@ def _enqueued_before(txn: Txn, study: Study, request: Request) -> int:
 
 
 def _number_if_own(txn: Txn, study: Study, name: str | None, uuid: str) -> int | None:
-    """Return the number of the trial of this name if the same request has made it."""
+    """Return the number of the trial with this name if the same request has made the trial."""
     namesake = None if name is None else trials.named(txn, study_id=study.id, name=name)
     if namesake is None:
         return None

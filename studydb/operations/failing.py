@@ -11,7 +11,7 @@ from studydb.store import events
 
 
 def last_error(database: Database, study: Study) -> LastError | None:
-    """Find the newest failure, or loss with a known cause, among a study's newest events."""
+    """Find why an attempt last failed, or was lost with a known cause, in the newest events."""
     with database.begin(write=False) as txn:
         return events.last_error(txn, study_id=study.id)
 

@@ -15,11 +15,11 @@ from studydb.store.resource_classes import ClassQueue, Load
 @dataclass(frozen=True, slots=True)
 class Misfit:
     """
-    A request that no live worker fits, not even when it is empty.
+    A request that fits no live worker, not even a worker without trials.
 
     Attributes:
         number: The first PENDING trial with this request; None for the study's next new trial.
-        nearest: What the worker offers that lacks least; None if no worker is alive.
+        nearest: The offer that lacks least of the request; None if no worker is alive.
     """
 
     number: int | None
@@ -50,7 +50,7 @@ class FitReport:
 
     Attributes:
         loads: What each live worker offers and uses, by UUID, newest first.
-        misfits: In the order of the queue.
+        misfits: First the requests of PENDING trials, in the order of the queue.
         full: Why no new trial is made; None if it is not for this reason.
     """
 
@@ -94,7 +94,7 @@ def _misfit(number: int | None, asked: Resources, offers: list[Capacity]) -> Mis
 
 
 def read_fit_report(database: Database, study: Study) -> FitReport | None:
-    """Read the report; None if neither the study nor a trial asks for anything."""
+    """Report on PENDING trials; None if neither the study nor a trial asks for resources."""
     with database.begin(write=False, snapshot=True) as txn:
         return fit_report_in(txn, study, makes_new=False)
 
@@ -104,8 +104,9 @@ def fit_report_in(txn: Txn, study: Study, *, makes_new: bool) -> FitReport | Non
     Do the work of `read_fit_report` within a transaction.
 
     Args:
-        makes_new: Whether the study's budget allows new trials, which ask what the study asks. If
-            a function says what each of them asks, those that fit no worker are PENDING.
+        makes_new: Whether the study's budget allows new trials, so that what the study asks for
+            them is reported, too. If a resource function says what each new trial asks for, workers
+            make trials that do not fit PENDING (`leave_draw`), so only PENDING ones are reported.
     """
     queues = resource_classes.queues(txn, study_id=study.id, after_position=QUEUE_START, depth=1)
     if not queues:

@@ -2,7 +2,8 @@
 The steps that report and finish share: lock rungs, check the fence, judge the batch.
 
 Rules judge a result before the scheduler does. Results after the first result that gets a verdict
-are dropped. A result with `is_last` ends the trial as COMPLETED, whatever the scheduler decides.
+are dropped. A result with `is_last` ends the trial as COMPLETED, unless the result meets a rule;
+the scheduler's decision does not matter.
 """
 
 import math
@@ -53,8 +54,8 @@ class Flushed:
         ruled: What the study's custom stop rules say about the stored results.
         undecided: The first stored step that the study's custom scheduler did not judge, and why;
             None if there is none.
-        why: The words of the study's custom scheduler on why it stops or pauses the trial at the
-            last stored step; None without words.
+        why: Why the study's custom scheduler stops or pauses the trial at the last stored step, in
+            its words; None if it gives no reason.
         resources: What the trial asks for from its next attempt on, if the custom scheduler changes
             that with the verdict; else None.
     """
@@ -89,11 +90,12 @@ def flush(txn: Txn, study: Study, *, lease: Lease, batch: Batch) -> Flushed | No
     Raises:
         DecisionNeeded: The study's custom scheduler must be asked about a result. The caller must
             not commit.
+        LeaseLost: The study was deleted.
     """
     locked = lock_rungs(txn, study, lease=lease, batch=batch)  # lock order: rungs before trials
     view = LockedView(txn, locked, study, lease=lease)
     view.query()
-    held = leases.hold(txn, lease=lease)  # also waits for the view's queries
+    held = leases.hold(txn, lease=lease)  # this also waits for the view's queries
     if held is None:
         return None
     if held.refuses_results or held.flush_no >= batch.flush_no:
@@ -124,8 +126,9 @@ def summary_if_undecided(
             batch's last result may have `is_last`.
 
     Returns:
-        None if several statements are needed: for a decision, for a trial that is done, for limits
-        of spending or running time, or for a first step that does not follow the restored step.
+        None if several statements are needed: for a decision of the scheduler, for stop rules that
+        may be met, for a trial that is done, for limits of spending or running time, or for a first
+        step that does not follow the restored step.
         Also None if this attempt does not know the summary before the batch.
     """
     summary = batch.before
@@ -133,21 +136,21 @@ def summary_if_undecided(
         summary is None
         or study.counts_flushes
         or any(due_results(study, lease, batch))
-        or _hits(study, batch)
+        or _needs_rules(study, batch)
     ):
         return None
     if any(map(_IS_LAST, batch.results[:-1] if completes else batch.results)):
         return None
     if batch.results and summary.n_results == 0 and batch.results[0].step != batch.after_step + 1:
-        return None  # a single statement cannot store the attempt's first step
+        return None  # `attempts.begin_at` must store the first step
     return summary.add(batch.results, study.objective)
 
 
 _IS_LAST = attrgetter("is_last")
 
 
-def _hits(study: Study, batch: Batch) -> bool:
-    """Whether a result meets a rule, or a rule needs more than the batch's results."""
+def _needs_rules(study: Study, batch: Batch) -> bool:
+    """Whether a result meets a rule, or the rules must read more than each single result."""
     if not study.rules:
         return False
     if batch.ruled is not None:
@@ -256,7 +259,7 @@ def _judge(
 
 
 def _is_ruled(batch: Batch, result: Result) -> bool:
-    """Whether a custom rule, which was asked before this transaction, ends the trial here."""
+    """Whether a custom rule, which was asked before this transaction, stops at this result."""
     return batch.ruled is not None and batch.ruled.stops_at == result.step
 
 
@@ -276,8 +279,8 @@ def _ask_scheduler(
     """
     Judge a result that is due.
 
-    A scheduler in the user's code was asked before this transaction. Its answer counts only if the
-    question is the same now, with the rungs locked: other trials may have entered them meanwhile.
+    A scheduler in the user's code was asked before this transaction. Its answer is valid only if
+    the question is still the same under the locks: other trials may have entered the rungs.
     """
     oriented = study.objective.score(result.value)
     seed = trial_seed(study.seed, lease.number)
@@ -341,10 +344,11 @@ def refused(txn: Txn, *, lease: Lease, flush_no: int) -> Verdict | None:
     Answer a flush that the fence has refused.
 
     Returns:
-        The stored verdict, if an earlier send of the flush was stored; None to continue.
+        The verdict with which the attempt has ended, if this flush was stored before; None if it
+        has ended without a verdict.
 
     Raises:
-        LeaseLost: The attempt lost its trial before the flush.
+        LeaseLost: The attempt has lost its trial, and this flush was not stored.
     """
     ended = attempts.find(txn, trial_id=lease.trial_id, attempt_no=lease.attempt)
     if ended is None or ended.token != lease.token or ended.flush_no < flush_no:

@@ -14,8 +14,8 @@ def judge_exit(
     """
     Return how an attempt counts whose command may have given the trial back.
 
-    After `FREE_EXITS` such exits in a row without a new checkpoint, each further exit is a loss.
-    Otherwise a command that never trains would run for ever.
+    After `FREE_EXITS` such exits in a row without a new checkpoint, each further exit counts as a
+    lost attempt. Otherwise a command that never trains would run for ever.
 
     Returns:
         The outcome, and the seconds that the trial waits before its next attempt.

@@ -24,7 +24,8 @@ def give_up(database: Database, study: Study, *, is_idle: bool = False) -> None:
     summed up, that trial ends without a summary.
 
     Args:
-        is_idle: Whether the worker has nothing else to do, so that it ends up to 1,000 trials.
+        is_idle: Whether the worker has nothing else to do. If so, it ends at most 1,000 trials,
+            else 100.
     """
     for _ in range(MOST_TRANSACTIONS if is_idle else 1):
         if _give_up_some(database, study) < closings.MOST:
@@ -46,9 +47,9 @@ def _give_up_some(database: Database, study: Study) -> int:
 
 
 def _end(database: Database, study: Study, *, sums: bool) -> tuple[int, list[int]]:
-    """End some trials; return how many were found, and the ids of those that need a summary."""
+    """End at most 100 trials; return how many, and the ids of those that lack a summary."""
     unsummed, n_results, n_ended = [], 0, 0
-    with database.begin(durable=False) as txn:  # trials whose end is lost are ended again
+    with database.begin(durable=False) as txn:  # ends that a crash undoes are made again
         rungs = closings.lock_closed(txn, study_id=study.id)
         given_up = closings.lock_given_up(txn, study_id=study.id, rungs=rungs)
 

@@ -1,4 +1,4 @@
-"""Pause a study whose first trials fail alike, that fails fast, or whose code does not decide."""
+"""Pause a study that fails fast, whose first trials fail alike, or whose code does not decide."""
 
 from studydb.db import Txn
 from studydb.domain.deciding import Undecided
@@ -19,7 +19,7 @@ def pause_after_failure(
     Pause the study if it is to fail fast, or if its first trials have all failed alike.
 
     Args:
-        outcome: How the attempt has ended: FAILED, or the loss that has ended the trial.
+        outcome: How the attempt has ended: FAILED, or LOST if this has ended the trial.
     """
     if study.fail_fast:
         what = "lost too often" if failure is None else short_text(failure)
@@ -33,8 +33,9 @@ def pause_if_alike(txn: Txn, study: Study, *, lease: Lease, failure: Failure) ->
     """
     Pause the study if `MAX_ALIKE` trials have failed alike and no trial has ever reported.
 
-    Failures from before the study was last resumed do not count. The study's row is locked first,
-    so that concurrent failures are counted in turn. The cost does not grow with the study.
+    Failures from before the study was last resumed do not count. The failures are read under the
+    lock of the study's row, so that concurrent failures are counted in turn. The cost does not grow
+    with the study.
     """
     if not study.guard or results.any_of_study(txn, study_id=study.id):
         return
@@ -67,7 +68,8 @@ def pause_after_scheduler(
     Pause the study because its custom scheduler did not decide; trials that run go on.
 
     Args:
-        lease, step: The trial that the scheduler did not judge; None if it named no work.
+        lease, step: The attempt and its step that the scheduler did not judge. `lease` is None if
+            the scheduler did not name work.
     """
     where = "" if lease is None else f"on trial {lease.number} at step {step}, "
     data = {"reason": where + undecided.why, "traceback": undecided.traceback}
@@ -75,7 +77,7 @@ def pause_after_scheduler(
 
 
 def pause_after_requests(txn: Txn, study: Study, why: str, *, traceback: str = "") -> None:
-    """Pause the study because its resource function did not say what the next trial needs."""
+    """Pause the study because its resource function did not say what a trial needs."""
     data = {"reason": why, "traceback": traceback}
     _pause(txn, study, DecidedBy.REQUESTS, Actor.REQUESTS, data)
 

@@ -40,8 +40,8 @@ def read_history(
         last: The known trial with the highest number; None to read all trials.
 
     Returns:
-        The trials, some of them unchanged. None if trial `last` is not in the database: a backup
-        was restored, and the reader has to forget what it knows.
+        The trials, some of them unchanged. None if the database lacks the trial `last`: a backup
+        was restored, and the reader must forget what it knows.
     """
     seen: list[SeenTrial] = []
     about: dict[str, Any] = {"study_id": study.id, "objective": study.objective}

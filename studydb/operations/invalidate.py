@@ -2,7 +2,7 @@
 Invalidate trials whose values are wrong, or undo their invalidation.
 
 An invalidated trial keeps its rows. It leaves the best trials, the frames, the ranking of its rungs
-and the history that searchers learn from. Decisions that were made by its values stand, and
+and the history that searchers learn from. Decisions that were based on its values stand, and
 closed rungs do not open again. The best values of the stop rules for the study are forgotten,
 because nobody can tell which of them came from the trial.
 """
@@ -55,7 +55,7 @@ def invalidate(
     does not start an ended trial again; a RUNNING trial that was to end goes on.
 
     Args:
-        reason: A note on each trial.
+        reason: The text of a note that each trial gets.
 
     Raises:
         UnknownTrial: No such trial.
@@ -110,7 +110,7 @@ class _Change:
         return True
 
     def _end_waiting(self, txn: Txn, locked: Sequence[TrialRow]) -> None:
-        """End the locked trials that wait; forget what the stop rules for the study compare."""
+        """End PENDING and PAUSED trials; forget what the stop rules for the study compare."""
         ended = [trial for trial in locked if trial.state in (State.PENDING, State.PAUSED)]
         for trial in ended:
             trials.move(txn, trial_id=trial.id, target=State.TERMINATED, reason=Reason.INVALIDATED)
@@ -133,7 +133,7 @@ class _Change:
                 )
 
     def _reinstate(self, txn: Txn, trial: TrialRow) -> bool:
-        """Undo the invalidation of a trial; return whether its entries rank again."""
+        """Undo a trial's invalidation; True if its entries rank again, because it has no clone."""
         if trial.invalidated_at is None:
             raise NotAllowed(
                 f"Trial {trial.number} of {self.study.name!r} is not invalidated; there is nothing "

@@ -19,16 +19,17 @@ def leave_draw(
     """
     Make the trial of the next draw PENDING, if it does not fit this worker.
 
-    This is done only while the worker could start a trial that asks for less, and fewer than
-    `most_waiting` trials of the class wait. A duplicate request changes nothing: the draw that the
-    first request has seen is not the next one any more.
+    This is done only while the worker could start a trial of another class, and while fewer than
+    `most_waiting` PENDING trials of the draw's class wait. No draw is taken twice: a call that is
+    repeated after a lost reply begins with the draw that is the next one by then.
 
     Args:
-        fits: The classes of requests that the worker can start now.
+        fits: The resource classes whose trials the worker can start now.
         if_nothing_waits: Whether to do nothing while a trial can be claimed.
 
     Returns:
-        Whether to ask again, because the next draw is another one or fits.
+        Whether to ask again: the next draw's trial fits the worker, or this call has made the trial
+        PENDING, or has skipped the draw because a trial has its params.
     """
     with database.begin(write=False) as txn:
         following = proposals.next_of(
@@ -48,7 +49,7 @@ def leave_draw(
 
 
 def may_set_aside(fits: Sequence[str]) -> bool:
-    """Tell whether a worker could start any trial now whose request is known."""
+    """Tell whether a worker could start a trial now that has its own request."""
     return any(name != OF_STUDY for name in fits)
 
 

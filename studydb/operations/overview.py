@@ -47,12 +47,13 @@ class Overview:
     A study at one moment.
 
     Attributes:
-        best: The best trial; None as long as no trial has a value.
+        best: The best trial; None if no trial has a rank (`store/ranking.py`).
         unfinished: Some RUNNING, PENDING and PAUSED trials.
         decisions: What the scheduler has decided last, newest first.
-        last_error: The newest failure, or the newest loss with a known cause.
+        problems: The newest event of each kind of trouble.
+        last_error: Why an attempt last failed, or was lost with a known cause.
         checkpoints: The sizes of the kept checkpoints of the trials that `ends` describes, by host.
-        limits: What each limit of the study allows and what is used.
+        limits: What each limit of the study allows, and how much of it is used.
         notes: The newest notes on the study, oldest first.
         fit: How the trials' requests for resources fit the workers; None without requests.
         at: The time of the read, by the database's clock.
@@ -113,7 +114,7 @@ def read_overview(database: Database, study: Study) -> Overview:
 
 
 def storage_problems(database: Database, study: Study) -> list[StorageProblem]:
-    """Read the newest event of each kind of trouble, newest first; see `store.events.PROBLEMS`."""
+    """Read the newest event of each kind of trouble (`store.events.PROBLEMS`), newest first."""
     with database.begin(write=False) as txn:
         return events.problems(txn, study_id=study.id)
 

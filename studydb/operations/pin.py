@@ -14,7 +14,7 @@ def pin(
     database: Database, study: Study, number: int, request: Request, *, step: int | None = None
 ) -> int:
     """
-    Pin a kept checkpoint that a trial has saved; a checkpoint has one pin of people at most.
+    Pin a kept checkpoint of a trial. If people have pinned it already, no second pin is added.
 
     Args:
         step: The step of the checkpoint; None for the newest checkpoint.
@@ -31,7 +31,7 @@ def pin(
         if recorded := events.data_of(txn, token=request.token):
             return int(recorded["step"])
 
-        checkpoint_id, found = _counted(txn, study, number, trial_id=trial.id, step=step)
+        checkpoint_id, found = _count_pin(txn, study, number, trial_id=trial.id, step=step)
 
         events.append_request(
             txn,
@@ -60,7 +60,7 @@ def unpin(
     Remove the pins of people from a trial's checkpoints; clones keep theirs.
 
     Args:
-        step: Only from the checkpoints of this step; None for all.
+        step: The step of the checkpoints; None for all of the trial's checkpoints.
 
     Returns:
         The steps of the checkpoints that were pinned, in the order of the saves.
@@ -88,7 +88,7 @@ def unpin(
     return steps
 
 
-def _counted(
+def _count_pin(
     txn: Txn, study: Study, number: int, *, trial_id: int, step: int | None
 ) -> tuple[int | None, int]:
     """

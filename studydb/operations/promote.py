@@ -1,4 +1,4 @@
-"""Do what the scheduler wants of a free worker: resume a trial, close a rung, or make a trial."""
+"""Ask the scheduler what a free worker does; promote a trial or close a rung, as it answers."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -39,11 +39,12 @@ MOST_CLOSED = 100
 
 class Asked(NamedTuple):
     """
-    A scheduler's answer, and whether closed rungs still have work for `give_up`.
+    A scheduler's answer about work for a free worker.
 
     Attributes:
         work: The answer. None if `can_claim` is true, or if a scheduler in the user's code was not
             asked or did not decide; there may be work then.
+        is_left: Whether closed rungs have trials for `give_up` to end.
         question: What the user's code is to be asked; None if nothing is to be asked.
         can_claim: Whether the scheduler has not answered because a trial can be claimed. A claim
             comes first.
@@ -90,15 +91,16 @@ def promote(
 
     Args:
         again: Whether the token may have been sent before; see `claim`.
-        fits: The classes of requests that the worker can start; None if every request fits. Other
-            trials are left to other workers.
+        fits: The resource classes whose trials the worker can start; None if every request fits.
+            Trials of other classes are not promoted.
 
     Returns:
         CLAIM if a trial was promoted, by this request or by an earlier send of it, or if a trial
-        can be claimed. START_NEW only if the scheduler says so.
+        can be claimed. START_NEW if the scheduler promotes no trials, or wants a new trial now.
+        Otherwise WAIT.
     """
     step = _search(database, study, claimant, fits)
-    if step is not NextStep.CLAIM and again and _was_sent_before(database, claimant):
+    if step is not NextStep.CLAIM and again and _has_promoted_before(database, claimant):
         return NextStep.CLAIM
     return step
 
@@ -162,12 +164,13 @@ def ask_scheduler(txn: Txn, study: Study, *, fits: Sequence[str] | None = None) 
 
     A scheduler in the user's code is not asked while the transaction is open: `answered` asks it
     later. A process that cannot ask the user's code gets the scheduler's last recorded answer, if
-    the rungs are the same.
+    it answers the same question.
 
     A scheduler that reads which trials are underway gets no answer while a trial can be claimed.
 
     Args:
-        fits: The classes of requests that the free worker can start; None if every request fits.
+        fits: The resource classes whose trials the free worker can start; None if every request
+            fits.
     """
     if not study.scheduler.resumes:
         return NOTHING
@@ -200,7 +203,7 @@ def _promote(
 ) -> NextStep | None:
     """Promote a trial; None if another worker was faster, so that the scheduler is asked again."""
     try:
-        with database.begin(durable=False) as txn:  # a promotion that is lost is made again
+        with database.begin(durable=False) as txn:  # what a crash undoes is done again
             if promotions.promote(txn, study_id=study.id, chosen=chosen, fits=fits):
                 _record(txn, study, chosen, claimant)
                 return NextStep.CLAIM
@@ -235,6 +238,6 @@ def _record(txn: Txn, study: Study, chosen: WaitingTrial, claimant: Claimant) ->
     )
 
 
-def _was_sent_before(database: Database, claimant: Claimant) -> bool:
+def _has_promoted_before(database: Database, claimant: Claimant) -> bool:
     with database.begin(write=False) as txn:
         return bool(events.data_of(txn, token=claimant.token))

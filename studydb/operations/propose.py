@@ -35,7 +35,7 @@ def propose_next(
     fits: Sequence[str] | None = None,
 ) -> bool:
     """
-    If the next draw has no proposal, store proposals for it and for the draws after it.
+    If the next draw has no proposal, store proposals for it and for the rest of its block.
 
     The next draw can be `num_trials` or more, because draws whose params exist are skipped.
 
@@ -73,9 +73,9 @@ def propose_ahead(database: Database, study: Study, *, taken: int) -> None:
     """
     Store the proposals that are due once the first draw of a block is taken.
 
-    The first block makes two blocks due, later blocks two or one, up to `BLOCKS_AHEAD`. Draws that
-    the budget does not need are left out. The budget is read each time, because `extend` can change
-    it.
+    When block b (from 0) is begun, the blocks up to 2 b + 2 are due, but at most `BLOCKS_AHEAD`
+    blocks after b. Draws that the budget does not need are left out. The budget is read each time,
+    because `extend` can change it.
 
     Args:
         taken: The draw that the caller has taken.
@@ -104,7 +104,7 @@ def propose_by_index(
     database: Database, study: Study, *, draws: Iterable[int], most_bytes: float = inf
 ) -> None:
     """
-    Compute and store the proposals of draws; draws that the searcher lacks are left out.
+    Compute and store the proposals of draws; draws after the searcher's last draw are left out.
 
     Args:
         most_bytes: After about this many bytes of JSON, the remaining draws are left out.
@@ -117,7 +117,7 @@ def propose_by_index(
     computed = ((draw, proposal_of(study, draw)) for draw in draws if end is None or draw < end)
     for proposed in in_parts(with_requests(study, computed), most_bytes=most_bytes):
         try:
-            with database.begin(durable=False) as txn:  # a lost proposal is computed again
+            with database.begin(durable=False) as txn:  # what a crash undoes is done again
                 store_proposals(txn, study, proposed)
         except DecisionFailed:
             if not is_stored:

@@ -26,8 +26,9 @@ RUNNING_PER_POINT = 4
 
 MOST_BY_INDEX = 512
 """
-Askers that have waited long enough store at most this many points by index ahead. If few were
-allowed, hundreds of askers would compete for them, and each would look, store and ask repeatedly.
+Workers that have waited long enough for a model may store points by index up to this many draws
+ahead. If only a few were allowed, hundreds of workers would compete for them, and each would look,
+store and ask repeatedly.
 """
 
 RECENT_TRIALS = 64
@@ -69,7 +70,7 @@ def look(
     if_nothing_waits: bool,
     fits: Sequence[str] | None = None,
 ) -> Look | None:
-    """Read, without a lock, what an asker waits for; see `store.proposer.look`."""
+    """Read the state of the next draw, without a lock; see `store.proposer.look`."""
     with database.begin(write=False) as txn:
         return proposer.look(
             txn, study_id=study.id, token=token, if_nothing_waits=if_nothing_waits, fits=fits
@@ -121,8 +122,8 @@ def end_turn(database: Database, study: Study, *, token: str, no_point_left: boo
     Give up the proposer's lease without storing points.
 
     Args:
-        no_point_left: Whether trials and proposals have every point of the space. No further trial
-            is then made: the study is FINISHED when its trials have ended.
+        no_point_left: Whether trials and proposals have every point of the space. No further
+            proposals are then made: the study is FINISHED when the proposed trials have ended.
     """
     with database.begin(durable=False) as txn:
         is_mine = proposer.release(txn, study_id=study.id, token=token)
@@ -151,7 +152,7 @@ def end_turn_of_dead(
 
 
 def end_draws(database: Database, study: Study) -> None:
-    """Make no further trials, because trials and proposals have every point of the space."""
+    """Make no further proposals, because trials and proposals have every point of the space."""
     with database.begin() as txn:
         studies.lock(txn, study_id=study.id)
         proposer.end_draws(txn, study_id=study.id)
@@ -168,9 +169,9 @@ def store_block(
     """
     Store the points of a fit as the study's next proposals, and give up the proposer's lease.
 
-    Three kinds of points are left out: unique points that a trial or a proposal already has, points
-    that the budget does not allow, and all points after about 1 MiB of JSON. Draws are given under
-    the lock of the study's row, so that they are consecutive.
+    These points are left out: unique points that a trial or a proposal already has, points that the
+    budget does not allow, points after about 1 MiB of JSON, and those that `store_proposals` does
+    not store. Draws are given under the lock of the study's row, so that they are consecutive.
 
     Args:
         answers: What the study's resource function has said about the points.
@@ -204,19 +205,19 @@ def store_by_index(
     answers: Answers | None = None,
 ) -> bool:
     """
-    Store a point for an asker that has waited long enough; the asker needs no lease.
+    Store a point for a worker that has waited long enough for a model; this needs no lease.
 
-    A duplicate request can store one more point, which a later ask takes. Several askers that have
+    A duplicate request can store one more point, which a later ask takes. Several workers that have
     seen the same draw without a proposal may each store a point, up to `MOST_BY_INDEX` of them.
 
     Args:
-        points_at: Returns the points to choose from, given the draw. The first point is stored that
-            need not be unique, or that no trial and no proposal has.
-        draw: The draw that the asker has seen without a proposal.
+        points_at: Returns the points to choose from, given the draw. What is stored is the first
+            point that need not be unique, or that neither a trial nor a proposal has.
+        draw: The draw that the worker has seen without a proposal.
         answers: What the study's resource function has said about configs.
 
     Returns:
-        False if all points to choose from are taken.
+        False if a trial or a proposal has each of the points.
 
     Raises:
         RequestNeeded: The resource function has not been asked about a config; nothing was stored.

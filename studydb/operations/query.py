@@ -1,4 +1,4 @@
-"""Run a query of a person, read-only."""
+"""Run a person's query, which may only read."""
 
 import re
 from typing import Any
@@ -17,8 +17,9 @@ def _verb(sql: str) -> str:
     """
     Find the first word after comments and parentheses; return it in capitals.
 
-    The result is empty if a comment contains the beginning of another comment. PostgreSQL nests
-    comments and SQLite does not, so the two would disagree about where the statement begins.
+    The result is empty if a comment does not end, or contains the beginning of another comment.
+    PostgreSQL nests comments and SQLite does not, so the databases would disagree about where the
+    statement begins.
     """
     rest = sql
     while True:
@@ -47,6 +48,7 @@ def run_query(database: Database, sql: str) -> tuple[list[str], list[tuple[Any, 
 
     Raises:
         UsageError: The first word is not a reading verb, or the database refuses the statement.
+        StorageTransient: The database did not answer.
     """
     verb = _verb(sql)
     if verb not in READING_VERBS:
@@ -58,12 +60,13 @@ def run_query(database: Database, sql: str) -> tuple[list[str], list[tuple[Any, 
         try:
             return txn.single(sql)
         except Exception as error:
-            if _is_passing(error, database):
+            if _is_transient(error, database):
                 raise
             cause = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise UsageError(f"The database refuses the query: {cause.rstrip('.')}.") from error
 
 
-def _is_passing(error: Exception, database: Database) -> bool:
+def _is_transient(error: Exception, database: Database) -> bool:
     translated = faults.translate(error, url=database.url)
+    # A query that writes gets the same error as on a standby, but no later try succeeds.
     return isinstance(translated, StorageTransient) and "read-only" not in str(error)

@@ -18,7 +18,7 @@ def count_saved(
     txn: Txn, lease: Lease, saved: Checkpoint, *, expired: Sequence[Checkpoint]
 ) -> list[Checkpoint]:
     """
-    Count a new checkpoint, and remove the oldest checkpoints of the study if the quota needs it.
+    Count a new checkpoint; if the quota is exceeded, remove the oldest checkpoints of the study.
 
     The study's row is locked, so the saves of a study with a quota take turns.
 
@@ -29,7 +29,8 @@ def count_saved(
         The removed checkpoints, whose bytes may be deleted after the commit.
 
     Raises:
-        CheckpointError: Too few checkpoints may go; the transaction must be rolled back.
+        CheckpointError: All checkpoints that may be removed do not make room for the new one. The
+            transaction must be rolled back.
     """
     quota = quotas.lock(txn, study_id=lease.study_id)
     freed_bytes = sum(one.size_bytes for one in expired)
@@ -43,7 +44,7 @@ def count_saved(
 
 
 def removed_before(txn: Txn, lease: Lease, saved: Checkpoint) -> list[Checkpoint]:
-    """Read what the quota has removed for a checkpoint, if its rows are still there."""
+    """Read which checkpoints were removed to save another one, if their rows are still there."""
     recorded = events.data_of(txn, token=saved.uuid)
     if not recorded:
         return []
@@ -54,7 +55,7 @@ def removed_before(txn: Txn, lease: Lease, saved: Checkpoint) -> list[Checkpoint
 
 
 def recount(database: Database, study: Study) -> None:
-    """Sum up again what a study with a quota keeps; saves that are under way are counted after."""
+    """Sum up again what a study with a quota keeps; concurrent saves add their bytes later."""
     with database.begin() as txn:
         quota = quotas.lock(txn, study_id=study.id)
         if quota.limit_bytes is None:
@@ -64,7 +65,7 @@ def recount(database: Database, study: Study) -> None:
 
 
 def describe(txn: Txn, study: Study) -> list[str]:
-    """Describe what the quota allows and what is used; empty without a quota."""
+    """Describe what the quota allows and how much of it is used; empty without a quota."""
     quota = quotas.read(txn, study_id=study.id)
     if quota.limit_bytes is None:
         return []

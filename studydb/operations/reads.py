@@ -52,7 +52,7 @@ class TrialDetails:
     All that a page about a trial shows.
 
     Attributes:
-        listed: The trial's rows of `v_attempt`, oldest first.
+        listed: The rows of `v_attempt` about the trial, oldest first.
         attempts: Further columns of the same attempts, in the same order.
         judgements: How the scheduler judged the trial at its last 100 rungs, by step.
         clones: The numbers of the trials by which this trial was run again.
@@ -91,7 +91,7 @@ def listed_trials(
     limit: int | None = None,
 ) -> list[ListedTrial]:
     """Read a study's rows of `v_trial`, ordered by number, or by rank with unranked trials last."""
-    with database.begin(write=False, snapshot=best_first) as txn:  # several reads must agree
+    with database.begin(write=False, snapshot=best_first) as txn:  # best first takes two reads
         if best_first:
             return view_rows.best_trials(
                 txn, study_id=study.id, name=study.name, state=state, tag=tag, limit=limit
@@ -121,13 +121,14 @@ def best_trials(database: Database, study: Study, *, limit: int = 1) -> list[Tri
     if not found:
         raise NoResults(
             f"No trial of study {study.name!r} has reported {study.objective.metric!r} yet, except "
-            f"as NaN. `studydb status {shlex.quote(study.name)}` shows what the study is doing."
+            "as NaN or in trials that are invalidated. "
+            f"`studydb status {shlex.quote(study.name)}` shows what the study is doing."
         )
     return found
 
 
 def errors(database: Database, study: Study) -> dict[int, str]:
-    """Read why each trial in ERROR has failed, by its number, ascending."""
+    """Read why each trial in ERROR has failed; the keys are the trials' numbers, ascending."""
     with database.begin(write=False) as txn:
         found = view_rows.errors(txn, study_id=study.id)
     return {
@@ -195,19 +196,19 @@ def _judgements(txn: Txn, study: Study, trial: TrialRow) -> list[Judgement]:
         study_id=study.id,
         trial_id=trial.id,
         mode=study.objective.mode,
-        reasons={step: why for (of, step), why in reasons.items() if of == trial.id},
+        reasons={step: why for (trial_id, step), why in reasons.items() if trial_id == trial.id},
     )
 
 
 def scheduler_reasons(txn: Txn, study: Study) -> dict[tuple[int, int], str]:
-    """Read what the user's scheduler said, by trial id and step; {} without such a scheduler."""
+    """Read what a custom scheduler has said lately, by trial id and step; {} without one."""
     if not isinstance(study.scheduler, UserScheduler):
         return {}
     return events.scheduler_reasons(txn, study_id=study.id)
 
 
 def list_rungs(database: Database, study: Study, *, limit: int) -> list[ListedRung]:
-    """Read the study's last rungs that have entries, ordered by bracket and step."""
+    """Read the rungs with entries that come last by bracket and step, in ascending order."""
     with database.begin(write=False, single=True) as txn:
         return rung_listing.list_rungs(
             txn,
@@ -219,7 +220,7 @@ def list_rungs(database: Database, study: Study, *, limit: int) -> list[ListedRu
 
 
 def list_checkpoints(database: Database, study: Study, *, limit: int) -> list[ListedCheckpoint]:
-    """List the kept checkpoints of the study's newest `limit` trials, by trial and save."""
+    """List the kept checkpoints of a study's newest `limit` trials, ordered by trial and save."""
     with database.begin(write=False, snapshot=True) as txn:
         newest = checkpoint_listing.newest_trials(txn, study_id=study.id, limit=limit)
         return checkpoint_listing.list_checkpoints(txn, trial_ids=newest)

@@ -50,7 +50,7 @@ def record_model_failure(
     database: Database, study: Study, *, worker_id: int, error: str, token: str
 ) -> None:
     """
-    Append an event that `status` shows as trouble; a duplicate request stores nothing.
+    Record that a study's model has failed, which `status` shows; a duplicate stores nothing.
 
     Raises:
         UnknownStudy: The study was deleted.

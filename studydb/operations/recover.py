@@ -2,12 +2,12 @@
 Recover the trials of workers that died. Any worker does this; a sweep recovers at most 100 trials.
 
 After an outage of the database every lease has expired. So a sweep first marks an expired lease.
-The trial is lost if the mark is still there one renewal period later. Each lost attempt is ended in
-a separate transaction, by the same code as a finish. If the holder has written meanwhile, the
+The attempt is lost if the mark is still there one renewal period later. Each lost attempt is ended
+in a separate transaction, by the same code as a finish. If the holder has written meanwhile, the
 attempt is not ended.
 
 If a trial's values make this transaction fail, a second try ends the attempt without summing up
-results. If the second try fails, too, an event is recorded, and the next trial follows.
+results. If the values make the second try fail, too, an event is recorded, and the sweep goes on.
 """
 
 import threading
@@ -29,7 +29,7 @@ from studydb.store import events, sweeps
 
 def recover(database: Database, study: Study) -> int:
     """
-    Wake trials whose back-off is over, mark expired leases, and recover lost trials.
+    Wake trials whose back-off is over, mark expired leases, and end lost attempts.
 
     Returns:
         How many trials were recovered.
@@ -49,7 +49,7 @@ def recover_host(
     database: Database, study: Study, *, process: Process, is_alive: Callable[[Process], bool]
 ) -> int:
     """
-    Recover the trials of processes that are dead on this host, without waiting for their leases.
+    Recover the trials of dead processes of this host, without waiting until their leases expire.
 
     Args:
         process: A process of this host; holders with another boot id or pid namespace are skipped.
@@ -67,7 +67,7 @@ def recover_host(
 def _recover_one(
     database: Database, study: Study, *, lease: Lease, known_dead: bool, why: Failure | None = None
 ) -> bool:
-    """Recover a trial; False if the trial is not lost, or cannot be ended. For `why` see `_end`."""
+    """End a lost attempt; False if it is not lost, or cannot be ended. For `why` see `_end`."""
     try:
         return _end(database, study, lease=lease, known_dead=known_dead, why=why)
     except Exception as error:
@@ -106,7 +106,7 @@ def _end(
 
 
 _one_at_a_time = threading.Lock()
-"""One thread sums up at a time, because up to 100 threads share the renewals' connection."""
+"""One thread sums up at a time, because up to 100 may share the connection of the heartbeat."""
 
 
 def _sum_up_later(database: Database, study: Study, *, trial_id: int) -> None:

@@ -19,7 +19,7 @@ def register(
     capacity: Capacity | None = None,
 ) -> int:
     """
-    Insert the row of a worker process; the first worker's start is the start of the study.
+    Insert the row of a worker process. The start of a study's first worker is the study's start.
 
     Args:
         capacity: What the worker offers to trials; None if every request fits.
@@ -48,6 +48,6 @@ def register(
 
 
 def leave(database: Database, *, worker_id: int) -> None:
-    """Record that a worker process has given back its leases and ended."""
+    """Record that a worker process ends by itself; leases that it still holds expire later."""
     with database.begin() as txn:
         workers.end(txn, worker_id=worker_id)

@@ -24,10 +24,10 @@ class RemovedPage(NamedTuple):
 
 def read_removed(database: Database, study: Study, *, after_number: int) -> RemovedPage:
     """
-    Read a page of the checkpoints that retention or a person has removed, except corrupt ones.
+    Read a page of the checkpoints that are marked as removed, except corrupt and pinned ones.
 
     The process that marks a checkpoint as removed deletes the bytes after its COMMIT, and then the
-    row. Both are left if that process died, or if the store failed.
+    row. The row is left, and perhaps the bytes, if that process died, or if the store failed.
     """
     with database.begin(write=False, snapshot=True) as txn:
         trials = checkpoint_listing.trials_after(

@@ -14,9 +14,9 @@ def report(database: Database, study: Study, *, lease: Lease, batch: Batch) -> A
     """
     Store a batch and the decision on it in one transaction, and renew the lease.
 
-    If no decision or request is pending, a single statement does the work. A duplicate batch
-    changes nothing and gets the stored answer. If a stored verdict refuses results, the batch is
-    dropped.
+    If no decision or request is pending, a single statement does the work (for all its conditions
+    see `summary_if_undecided`). A duplicate batch changes nothing and gets the stored verdict. If a
+    stored verdict refuses results, the batch is dropped.
 
     Raises:
         LeaseLost: The attempt no longer holds its trial.
@@ -47,7 +47,8 @@ def report(database: Database, study: Study, *, lease: Lease, batch: Batch) -> A
         )
         decided = charged.verdict(lease.trial_id, flushed.verdict)
         verdict = decided or requested_verdict(held.request, held.status)
-        flush_no = batch.flush_no if batch.results else held.flush_no  # counts no empty batch
+        # Empty batches do not count: the number is 0 until the attempt stores its first results.
+        flush_no = batch.flush_no if batch.results else held.flush_no
         leases.record(
             txn,
             lease=lease,

@@ -1,4 +1,4 @@
-"""Count a study's results, and those that were reported after a decision."""
+"""Count a study's results, and the results that came after the decision to end their attempt."""
 
 from studydb.db import Database
 from studydb.domain.records import Study

@@ -21,12 +21,12 @@ from studydb.store import proposals, resource_classes, studies
 
 ASKING_S = 0.5
 """
-For how long one call asks the function about draws that are not due yet. A slow function must not
-keep a worker from the trial that it has already.
+For how long one call asks the function about further draws, after the first answer. A slow function
+must not delay the trial that the worker is to run next.
 """
 
 TRIES = 8
-"""How often a request is sent again because its config was another one under the lock."""
+"""How many times a request is sent, if each time its config is one without an answer."""
 
 Answered = TypeVar("Answered")
 
@@ -36,7 +36,7 @@ def ask_function(study: Study, config: Mapping[str, Any]) -> Resources:
     Ask a study's resource function what the trial with a config needs.
 
     Raises:
-        DecisionFailed: The function has not said it.
+        DecisionFailed: The function has not said what the trial needs.
         NotAsked: This process is stopping.
         NotAllowed: This process cannot ask the function.
     """
@@ -54,10 +54,10 @@ def with_requests(
     study: Study, computed: Iterable[tuple[int, Proposal]]
 ) -> Iterator[tuple[int, Proposal]]:
     """
-    Add to each proposal what its trial asks for, if a function of the study says it.
+    Add to each proposal what its trial asks for, if the study has a resource function.
 
-    If the function fails, the proposals before that one are kept; the failure is raised when the
-    draw is due. After `ASKING_S` the remaining draws are left out.
+    If the function fails for a later proposal, that proposal and those after it are left out; the
+    failure is raised when its draw comes first. After `ASKING_S` the remaining draws are left out.
 
     Raises:
         DecisionFailed, NotAsked: The function has not said what the first proposal needs.
@@ -83,7 +83,8 @@ def store_proposals(txn: Txn, study: Study, proposed: Mapping[int, Proposal]) ->
     """
     Store proposals with the classes of what they ask for.
 
-    Of the draws from which on the study would have more than 64 requests, nothing is stored.
+    The first proposal that would give the study more than 64 different requests is not stored, nor
+    are those after it.
 
     Raises:
         DecisionFailed: Not even the first draw can be stored.
@@ -113,7 +114,7 @@ def _of_known_classes(
 
 
 def pause_unrequested(database: Database, study: Study, error: DecisionFailed) -> None:
-    """Pause a RUNNING study because its function did not say what the next trial needs."""
+    """Pause a RUNNING study because its resource function did not say what a trial needs."""
     why = f"the resource function {study.resources} has not said what a trial needs: {error}"
     with database.begin() as txn:
         pause_after_requests(txn, study, why, traceback=error.traceback)
@@ -129,11 +130,12 @@ def with_answers(
     """
     Send a request until its transaction has all answers of the resource function that it needs.
 
-    The transaction knows the config only under its lock, and the function must not be asked there.
+    The transaction knows the trial's config only under a lock, and the function must not be asked
+    while the lock is held.
 
     Raises:
         DecisionFailed, NotAsked: The function has not said what a trial needs; nothing was written.
-        StorageBusy: Under the lock the config was another one each time.
+        StorageBusy: Each of `TRIES` transactions has found a config without an answer.
     """
     known = dict(answers or {})
     for _ in range(TRIES):

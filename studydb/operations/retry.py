@@ -1,9 +1,9 @@
 """
 Run ended trials again: each gets a clone, a new trial with its params and its config.
 
-A clone begins from its parent's newest checkpoint, which is pinned until the clone has ended. It
-does not count for `num_trials`. The parent keeps its state and its results, but the entries of the
-parent no longer rank in rungs.
+A clone begins from its parent's newest checkpoint, which is pinned until the clone has ended, or
+from scratch. A clone does not count for `num_trials`. The parent keeps its state and its results,
+but its entries no longer rank in rungs.
 """
 
 import shlex
@@ -152,14 +152,14 @@ class _Cloning:
 
     def _pin_sources(self, txn: Txn, parents: Sequence[TrialRow]) -> dict[int, int] | None:
         """
-        Count a pin of the newest checkpoint that each parent still has.
+        Count a pin of the checkpoint from which each clone begins; see `newest_of`.
 
         All checkpoints are chosen before the first is locked, so that they are locked by ascending
         id.
 
         Returns:
-            The ids of the checkpoints by parent; None if a checkpoint was removed before it was
-            locked.
+            The ids of the checkpoints by the parent's id; None if a checkpoint was removed before
+            it was locked.
 
         Raises:
             NotAllowed: The study of a checkpoint is being deleted.

@@ -1,4 +1,4 @@
-"""What a failure means for its trial, by the study's `retry`."""
+"""Decide what a failure means for its trial, by the study's `retry`."""
 
 from studydb.db import Txn
 from studydb.domain.failures import Failure
@@ -13,10 +13,10 @@ def judge_failure(
     txn: Txn, study: Study, *, lease: Lease, outcome: Reason, failure: Failure | None
 ) -> tuple[Counting, float]:
     """
-    Return what a failure means for its trial.
+    Return whether a failure counts, is not counted, or is final, and how long the trial waits.
 
-    From the 10th failure in a row without a new checkpoint, an uncounted failure counts. Otherwise
-    a trial that never trains would run for ever.
+    The 10th failure in a row without a new checkpoint counts, and so does each failure after it,
+    even if `retry` does not count it. Otherwise a trial that never trains would run for ever.
 
     Returns:
         The meaning, and the seconds that the trial waits after an uncounted failure.

@@ -17,7 +17,7 @@ def revise(database: Database, study: Study, trainable: Trainable, request: Requ
         trainable: The new trainable, signed for this study.
     """
     with suppress(Duplicate), database.begin() as txn:
-        studies.lock(txn, study_id=study.id)  # two requests leave one trainable, not two
+        studies.lock(txn, study_id=study.id)  # so that one trainable is left, not two
         former = studies.drop_trainable(txn, study_id=study.id)
         data = {"name": trainable.name, "kind": trainable.kind, "former_name": former}
         events.append_request(

@@ -1,5 +1,5 @@
 """
-Custom stop rules: what they read, and what follows from their decisions; failures of schedulers.
+Read what custom stop rules judge, and carry out what the user's code has decided.
 
 The user's code runs outside of any transaction. Its decision comes with the batch, and takes effect
 in the transaction that stores the results, if the attempt still holds its trial.
@@ -40,8 +40,8 @@ def carry_out(txn: Txn, study: Study, flushed: Flushed, *, lease: Lease) -> None
     """
     Carry out what the user's code has decided besides the verdict.
 
-    Record why it has ended the trial, and what the trial asks for from now on; pause the study if
-    the code did not decide. This may lock the study's row.
+    Record why the code stops or pauses the trial, and what the trial asks for from its next attempt
+    on; pause the study if the code did not decide. This may lock the study's row.
     """
     if flushed.undecided is not None:
         step, undecided = flushed.undecided
@@ -69,14 +69,15 @@ def _change_resources(txn: Txn, study: Study, flushed: Flushed, *, lease: Lease)
     """
     Store what a trial that pauses asks for from its next attempt on.
 
-    The study pauses itself, and the trial keeps its request, if the study has 64 others already.
+    If the study has 64 different requests already, and this would be one more, the trial keeps its
+    former request, and the study pauses itself.
     """
     step, asked = flushed.stored[-1].step, read_resources("resources", flushed.resources)
     studies.locked_settings(txn, study_id=study.id)
     try:
         name = resource_classes.add(txn, study_id=study.id, asked=asked)
     except InvalidSpec as error:
-        why = f"{study.scheduler} has changed the resources of the trial. {error}"
+        why = f"{study.scheduler} was to change the resources of the trial. {error}"
         pause_after_scheduler(txn, study, Undecided(why), lease=lease, step=step)
         return
     resource_classes.move_of_attempt(txn, lease=lease, name=name)

@@ -23,7 +23,8 @@ def lock_with_rungs(
     Lock the rungs that trials have entered, then the trials, in ascending order.
 
     Returns:
-        None if a trial has entered another rung meanwhile: end the transaction, and try again.
+        The trials and the rungs. None if a trial has entered another rung meanwhile: end the
+        transaction, and try again.
 
     Raises:
         UnknownTrial: No such trial.

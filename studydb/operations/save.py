@@ -25,15 +25,16 @@ def save(
     Record a checkpoint, which the trial's next attempt will restore.
 
     An attempt with a verdict may still save its last state. If the checkpoint's step is later than
-    all earlier checkpoints' steps, the trial's losses are set to 0.
+    the steps of all earlier checkpoints, the count of the trial's lost attempts is set to 0.
 
     Args:
         data: The bytes of an inline checkpoint; None if the bytes are in a store.
         keep: Which checkpoints the study keeps, as the attempt has read it.
-        objective: The study's objective, by which `keep` compares checkpoints; None if it does not.
+        objective: The study's objective, by which `keep` finds the best checkpoints. If it is None,
+            only the newest checkpoints are kept, whatever `keep` says.
 
     Returns:
-        The checkpoints that retention has removed, whose bytes may now be deleted.
+        The checkpoints that `keep` or the quota has removed, whose bytes may now be deleted.
 
     Raises:
         LeaseLost: The attempt no longer holds its trial; the caller should delete the bytes.

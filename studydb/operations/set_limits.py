@@ -23,8 +23,8 @@ def set_limits(
         limits: Values by name, which `read_settings` has checked.
 
     Raises:
-        NotAllowed: The study was created without such a limit, or with another cost metric;
-            nothing was changed.
+        NotAllowed: The study was created without this limit, or with another cost metric, or the
+            limit is to be removed; nothing was changed.
     """
     with suppress(Duplicate), database.begin() as txn:
         kind = EventKind.LIMITS_SET

@@ -25,12 +25,13 @@ def set_resources(
     """
     Change what trials ask for, or what the study asks for all trials without their own request.
 
-    A RUNNING trial is refused: its worker has given it what it asked for. The study's request is a
-    single row, so to change it costs the same in a study with a million trials. A RUNNING attempt
-    keeps what it has; the trial's next attempt asks for the new amounts.
+    The request of a RUNNING trial cannot be changed, because its worker has given the trial what it
+    asked for. The study's request is a single row, so to change it costs the same in a study with a
+    million trials. Then RUNNING attempts keep what they have; the next attempts of their trials ask
+    for the new amounts.
 
     Args:
-        numbers: The trials; none for the study.
+        numbers: The numbers of the trials; empty to change the study's request.
 
     Raises:
         UnknownTrial: No such trial; nothing was changed.

@@ -14,8 +14,8 @@ def set_retention(database: Database, study: Study, keep: Keep, request: Request
     """
     Change which checkpoints are kept, for attempts that begin from now on.
 
-    A trial drops what is no longer kept at its next save; nothing that was dropped comes back. A
-    quota holds for running attempts, too; what is kept is summed up now.
+    The first save of such an attempt removes what is no longer kept; no removed checkpoint comes
+    back. A quota is valid for running attempts, too, so the kept checkpoints are summed up now.
     """
     with suppress(Duplicate), database.begin() as txn:
         kind, data = EventKind.RETENTION_SET, {"keep": str(keep)}

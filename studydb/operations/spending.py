@@ -79,7 +79,7 @@ def charge(
     are_valid: bool = True,
 ) -> Charge:
     """
-    Weigh what RUNNING trials have spent since their last flush or renewal.
+    Compute what RUNNING trials have spent since their last flush or renewal.
 
     If a limit or a stop rule of the study is reached, this stops the study, with the reason.
 

@@ -13,8 +13,9 @@ from studydb.store import checkpoint_listing, checkpoints, pins, quotas, studies
 
 TRIES = 10
 """
-How many checkpoints of a trial are tried. The lock of its trial keeps others from removing them; a
-clone that finds one corrupt has only locked its own trial.
+How often a checkpoint of a trial is chosen before the search ends. While the trial is locked, only
+a clone that finds the chosen checkpoint corrupt can remove it, because the clone locks only its own
+row. Then another checkpoint is chosen.
 """
 
 
@@ -24,9 +25,9 @@ class FromTrial:
     A checkpoint of a trial in this database.
 
     Attributes:
-        study_id, study_name, number: The trial, perhaps of another study.
+        study_id, study_name, number: The trial, which may be of another study than the new trial.
         step: The checkpoint's step; None for the newest checkpoint.
-        checkpoint_id: The id of its row, if it is known.
+        checkpoint_id: The id of the checkpoint's row; None to find the row by `step`.
     """
 
     study_id: int
@@ -39,11 +40,11 @@ class FromTrial:
 @dataclass(frozen=True, slots=True)
 class Uploaded:
     """
-    A checkpoint whose bytes the caller has stored and signed for the new trial, as attempt 0.
+    A checkpoint of a person, which the caller has signed for the new trial, as attempt 0.
 
     Attributes:
-        data: The bytes of an inline checkpoint; None for one that `begin_upload_of_person` has
-            recorded.
+        data: The bytes of an inline checkpoint; None if the caller has written them to a store,
+            after `begin_upload_of_person`.
     """
 
     checkpoint: Checkpoint
@@ -55,22 +56,22 @@ Start = FromTrial | Uploaded
 
 def lock_source(txn: Txn, study: Study, start: Start | None) -> Checkpoint | None:
     """
-    Count a pin of the checkpoint from which a trial will begin, and lock the rows of both studies.
+    Count a pin of the checkpoint from which a new trial will begin, and lock the studies' rows.
 
     The order of locks is: the source trial, its checkpoint, the studies by ascending id.
 
     Returns:
-        The checkpoint; None for an uploaded one, and to begin from scratch.
+        The checkpoint; None for an uploaded checkpoint, and to begin from scratch.
 
     Raises:
         UnknownTrial: No such trial.
         NotFound: The trial keeps no such checkpoint.
-        NotAllowed: The study of the checkpoint, or of the trial, is being deleted.
+        NotAllowed, UnknownStudy: See `lock_studies`.
     """
     if start is None:
         return None
     if isinstance(start, Uploaded):
-        lock_studies(txn, study)  # a deletion has deleted the bytes, or will miss them
+        lock_studies(txn, study)  # a deletion that has begun would not find the bytes
         return None
     trial = trials.find(txn, study_id=start.study_id, number=start.number, lock=True)
     if trial is None:
@@ -86,13 +87,13 @@ def lock_studies(
     """
     Lock the rows of the studies whose checkpoints were pinned, so that no deletion of them begins.
 
-    A trial that has saved nothing itself may have begun from a checkpoint of another study. So that
-    study need not be the one whose trial was named.
+    A trial that has saved nothing itself may have begun from a checkpoint of another study. So a
+    pinned checkpoint need not be of the study whose trial the caller has named.
 
     Args:
         study: The study of the new trials; its row is locked, too.
         source_ids: The pinned checkpoints, whose rows are locked.
-        others: Further studies.
+        others: The ids of further studies.
 
     Raises:
         NotAllowed: One of the studies is being deleted.
@@ -120,13 +121,16 @@ def begin_from(
     trial_id: int,
 ) -> None:
     """
-    Store from which checkpoint a new trial begins; the pin keeps it until the trial ends.
+    Store from which checkpoint a new trial begins.
+
+    A pin keeps a checkpoint of another trial until the new trial ends. An uploaded checkpoint needs
+    no pin, because it becomes a checkpoint of the new trial.
 
     Args:
         source: What `lock_source` returned.
 
     Raises:
-        NotFound: The upload took longer than a day, so its bytes are deleted.
+        NotFound: The upload took longer than a day, so its bytes are deleted soon.
     """
     if isinstance(start, Uploaded):
         _insert_uploaded(txn, study, start, trial_id=trial_id)
@@ -154,7 +158,7 @@ def _insert_uploaded(txn: Txn, study: Study, start: Uploaded, *, trial_id: int) 
     )
     if start.data is None and not uploads.end_of_person(txn, uuid=what.uuid):
         raise NotFound(
-            "The uploaded checkpoint is deleted, because its upload took longer than a day. "
+            "The uploaded checkpoint cannot be used, because its upload took longer than a day. "
             "Enqueue the trial again."
         )
     if new.is_counted:
@@ -167,7 +171,7 @@ def _insert_uploaded(txn: Txn, study: Study, start: Uploaded, *, trial_id: int) 
 def _pinned(
     txn: Txn, start: FromTrial, *, trial_id: int, newest_id: int | None
 ) -> tuple[Checkpoint, int]:
-    """Count a pin; choose again if a clone has found the chosen checkpoint corrupt meanwhile."""
+    """Choose a checkpoint and count a pin of it; choose again if it has just become corrupt."""
     for _ in range(TRIES if start.checkpoint_id is None else 1):
         found = _chosen(txn, start, trial_id=trial_id, newest_id=newest_id)
         if found is None or found.id is None:

@@ -1,4 +1,4 @@
-"""Tell whether a trial dies at the same step each time."""
+"""Note that the processes of a trial die at the same step each time."""
 
 from studydb.db import Txn
 from studydb.domain.failures import Failure
@@ -10,7 +10,7 @@ from studydb.store import attempts
 
 def stuck_note(txn: Txn, study: Study, *, lease: Lease, failure: Failure) -> str:
     """
-    Write a note if the last attempts all died after the same step; otherwise return "".
+    Return a note if the last attempts all died after the same step; otherwise return "".
 
     A death counts only if the worker survived it: the death of a host says nothing about the trial.
     Call this after the last flush. The last `study.losses_at_step` attempts are compared.

@@ -24,8 +24,9 @@ class StudyProgress:
 
     Attributes:
         status: The stored status. FINISHED instead of RUNNING, if the budget is spent and nothing
-            is left to do: no trial is PENDING or RUNNING, and `has_promotable` and `is_resuming`
-            are False. If the scheduler starts no more trials, the budget counts as spent.
+            is left to do: no trial is PENDING or RUNNING, `has_promotable` and `is_resuming` are
+            False, and the scheduler has no work for workers with other resources, either. If the
+            scheduler starts no more trials, the budget counts as spent.
         has_runnable: Whether a PENDING trial that fits the reader is not in back-off, whatever the
             study's status.
         has_budget: Whether the budget, the searcher and the scheduler allow new trials.
@@ -35,15 +36,15 @@ class StudyProgress:
         pause_reason: Why the study has paused itself; None if it has not.
         paused_by: What has paused the study, if it has paused itself: its guard, `fail_fast`, or
             the user's code that did not decide.
-        keeps_workers: Whether workers wait for the study, which has paused itself because a stop
-            rule or the scheduler did not decide. Workers end if the study has paused itself for
-            another reason, and if no work is left.
+        keeps_workers: Whether workers wait for the study, which has paused itself because the
+            user's code did not decide. Workers end if the study has paused itself for another
+            reason, or if no work is left.
         limit_reached: Which limit or stop rule has stopped the study; None if none has.
         num_trials: The most trials of the study; None for no limit.
         is_resuming: Whether trials are still PAUSED because the study was paused.
         has_waited: Whether a PENDING trial's back-off is over, so that a sweep makes it runnable.
-        may_ask: Whether what a new trial asks for fits the reader, or is not known yet, or whether
-            the trial is to be left to other workers.
+        may_ask: Whether an ask makes sense for the reader's resources: what the next new trial asks
+            for fits the reader or is not known yet, or the reader may leave the trial to others.
     """
 
     status: Status
@@ -65,9 +66,9 @@ class StudyProgress:
     @property
     def has_promotable(self) -> bool:
         """
-        Whether the scheduler has work for a free worker.
+        Whether the scheduler has work for a free worker, or may have work and was not asked.
 
-        It would promote a trial or close a rung, or a closed rung has trials to be ended.
+        Work is to promote a trial, to close a rung, or to end trials that wait at a closed rung.
         """
         return self.asked.is_something
 
@@ -78,7 +79,7 @@ class StudyProgress:
 
     @property
     def can_claim(self) -> bool:
-        """Whether a claim or ask may succeed now."""
+        """Whether a claim, a promotion or an ask may succeed now."""
         may_ask = self.has_budget and self.may_ask
         has_work = self.has_runnable or may_ask or self.has_promotable
         return self.status is Status.RUNNING and self.has_room and has_work
@@ -100,18 +101,18 @@ class StudyProgress:
 
     @property
     def is_done(self) -> bool:
-        """Whether a worker without `--wait` exits: no work is left, or the study paused itself."""
+        """Whether a worker without `--wait` exits: no work is left, or `has_given_up` is True."""
         stopped = self.status is Status.STOPPED and self.counts.running == 0
         return self.status is Status.FINISHED or stopped or self.has_given_up
 
     @property
     def has_given_up(self) -> bool:
-        """Whether the study has paused itself, and its workers end."""
+        """Whether the study has paused itself for a reason for which its workers end."""
         return self.pause_reason is not None and not self.keeps_workers
 
     @property
     def has_failed(self) -> bool:
-        """Whether the study paused itself, or ended with errors and without a completed trial."""
+        """Whether `has_given_up` is True, or the study ended with errors and `n_successes` is 0."""
         if self.has_given_up:
             return True
         return self.is_done and self.n_successes == 0 and self.counts.error > 0
@@ -128,10 +129,11 @@ def read_progress(
     """
     Read a study's budget and counts, and whether a trial can be claimed.
 
-    This is a single statement, unless the scheduler promotes trials and must be asked.
+    This is a single statement, unless the scheduler promotes trials.
 
     Args:
-        fits: The classes of requests that the reader can start now; None if every request fits.
+        fits: The resource classes whose trials the reader can start now; None if every request
+            fits.
     """
     promotes = study.scheduler.resumes
     # Without a snapshot, two statements could miss a trial that is promoted between them.
@@ -177,7 +179,7 @@ def read_signs(
     Read, in a single statement, what shows whether a study's progress may have changed.
 
     Args:
-        worker_id: The worker whose `request` is read; None if no worker looks.
+        worker_id: The worker whose `request` is read; None if the reader is no worker.
         fits: See `read_progress`.
     """
     with database.begin(write=False, single=True) as txn:

@@ -60,6 +60,10 @@ def in_transaction(txn: Txn, study: Study, *, trial_id: int, n_results: int) -> 
     """
     Sum up the results of a trial whose row is locked.
 
+    Args:
+        n_results: How many results the transaction has read by the end of this call: those of this
+            trial, and of trials that it has summed up before.
+
     Returns:
         None if the results are too many or too large; then call `after_end` after the commit.
     """
@@ -76,7 +80,7 @@ def in_transaction(txn: Txn, study: Study, *, trial_id: int, n_results: int) -> 
 
 
 def after_end(database: Database, study: Study, *, trial_id: int) -> None:
-    """Store the summary of an ended trial that has no summary."""
+    """Sum up the metrics of an ended trial, unless the trial has a summary already."""
     with database.begin(write=False) as txn:
         if not trials.lacks_summary(txn, trial_id=trial_id):
             return

@@ -1,4 +1,4 @@
-"""Remove what the study's `keep` does not keep, such as checkpoints whose pin was removed."""
+"""Remove checkpoints that a study's `keep` does not keep, such as those whose pin was removed."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -17,10 +17,10 @@ from studydb.store.checkpoint_listing import CountedPins
 
 class UnkeptPage(NamedTuple):
     """
-    The checkpoints of some consecutive trials that `keep` does not keep and no person has pinned.
+    The checkpoints of some consecutive trials that `keep` does not keep, and that have no pin.
 
     Attributes:
-        numbers: The numbers of their trials, ascending.
+        numbers: The numbers of the trials that have these checkpoints, ascending.
         next_number: The number after which the next page begins; None after the last page.
     """
 
@@ -46,7 +46,8 @@ def remove_unkept(database: Database, study: Study, number: int) -> None:
     """
     Mark the checkpoints of a trial that `keep` does not keep as removed, except pinned ones.
 
-    The trial is locked, as by a save, so that what is removed is not what it restores next.
+    The trial's row is locked, as by a save, so that the checkpoint which the trial restores next is
+    not removed.
 
     Raises:
         UnknownTrial: The trial was deleted with its study.

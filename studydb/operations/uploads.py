@@ -14,8 +14,8 @@ def begin_upload(database: Database, *, lease: Lease, uuid: str, url: str) -> No
     """
     Record that the bytes of a checkpoint will be written; call this before the first byte.
 
-    The trial's row is not locked. If the attempt ends at the same time, the row is that of an ended
-    attempt, and `abandoned_uploads` finds it.
+    The trial's row is not locked. If the attempt ends at the same time, the upload's row names an
+    attempt that has ended, and `abandoned_uploads` finds the row.
 
     Args:
         uuid: The checkpoint's UUID, which `save` will name.
@@ -31,10 +31,10 @@ def begin_upload(database: Database, *, lease: Lease, uuid: str, url: str) -> No
 
 def begin_upload_of_person(database: Database, study: Study, *, uuid: str, url: str) -> None:
     """
-    Record that a person's checkpoint will be written; `enqueue` deletes the row again.
+    Record that a person's checkpoint will be written; `enqueue` deletes this record.
 
-    The deletion of a study deletes the bytes first, and then the rows that name them. So no upload
-    begins after it has begun: nobody would find the bytes.
+    The deletion of a study deletes the bytes first, and then the rows that name them. So once the
+    deletion has begun, no upload begins: no process would delete its bytes.
 
     Raises:
         NotAllowed: The study is being deleted; nothing may be written.
@@ -46,7 +46,7 @@ def begin_upload_of_person(database: Database, study: Study, *, uuid: str, url: 
 
 
 def end_upload(database: Database, *, uuid: str) -> None:
-    """Delete the row of an upload of a person whose bytes have been deleted."""
+    """Delete the row of a person's upload; call this after its bytes have been deleted."""
     with database.begin() as txn:
         uploads.end(txn, uuid=uuid)
 
@@ -57,14 +57,15 @@ def abandoned_uploads(
     """
     Find uploads whose attempts have ended; an ended attempt never records a checkpoint.
 
-    An upload of a person counts as abandoned after 25 hours, if no trial was enqueued with it;
-    after a day, no trial can be.
+    An upload of a person counts as abandoned after 25 hours, if no trial was enqueued with it. Only
+    during the first 24 hours can a trial be enqueued with it.
 
-    A process that has lost its trial without noticing may still write. When its worker notices, it
-    deletes what the process has written.
+    A process that has lost its trial without noticing may still write. When its worker notices, the
+    worker deletes what the process has written.
 
     Args:
-        settled_s: How long the attempts must have ended. The process of a trial may live for a
+        after_id: The id of the upload after which the search begins; a call finds at most 100.
+        settled_s: How long ago the attempts must have ended. The process of a trial may live for a
             moment after its worker, and write.
     """
     with database.begin(write=False, single=True) as txn:
@@ -72,6 +73,6 @@ def abandoned_uploads(
 
 
 def delete_upload(database: Database, *, upload_id: int) -> None:
-    """Delete the row of an upload whose bytes have been deleted."""
+    """Delete the row of an upload; call this after its bytes have been deleted."""
     with database.begin() as txn:
         uploads.delete(txn, upload_id=upload_id)

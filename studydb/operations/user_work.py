@@ -33,7 +33,7 @@ def ask_user(study: Study, question: Question) -> Work | None:
     assert isinstance(scheduler, UserScheduler)
     assert scheduler.ask is not None
     try:
-        return scheduler.ask(question)  # type: ignore[return-value]  # it answers `NEXT_WORK`
+        return scheduler.ask(question)  # type: ignore[return-value]  # the question is `NEXT_WORK`
     except NotAsked:
         return None
 
@@ -46,10 +46,10 @@ def pause_undecided(database: Database, study: Study, undecided: Undecided) -> N
 
 def record_idle(database: Database, study: Study, question: Question, answer: Idle) -> None:
     """
-    Record that the scheduler has no work left, if no trial is underway and none may be made.
+    Record that the scheduler has no work left, if no trial is underway and none will be made.
 
     `status` and `study.wait`, which do not run the user's code, then know that the study is
-    FINISHED. The record holds for these rungs only.
+    FINISHED. The record is valid while the scheduler would be asked the same question.
     """
     view = WorkView(json.loads(question.text))
     if not view.is_idle or (answer is Idle.START_NEW and view.may_start):

@@ -38,7 +38,7 @@ class WorkerList:
     Workers, newest first, each with its health at the database's time `at`.
 
     Attributes:
-        loads: What the live workers of studies with requests for resources offer and use, by UUID.
+        loads: By UUID, what live workers offer and use, in studies with requests for resources.
     """
 
     workers: list[tuple[ListedWorker, Health]]
