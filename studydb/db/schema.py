@@ -235,20 +235,26 @@ trial = table_with_id(
 """
 `resource_class` names what the trial asks for; see `resource_class` in decision_schema.py. If the
 scheduler changes what the trial asks for while an attempt runs, `resources` keeps the number of
-this attempt and the class that it holds. Trials with a lower `priority` run first. `rank_score` is
-set to `best_score` when an attempt ends, so that a report updates no index, and one look-up in an
-index finds the best trial. `checkpoint_step` is the highest step that was saved, or at first the
-step of the checkpoint from which the trial began. `flush_no` counts the attempt's flushes; the
-attempt's end copies the count to `attempt`. `config` is what the next attempt receives. A trial
-that an earlier version made has no `config` until it is claimed. `changed` holds, by path, the
-values of `config` that a person has changed. `is_unique` says that no other trial with `is_unique`
-may have the same params. `parent_id` is the trial of which this trial is a clone.
+this attempt and the class that it holds. Trials with a lower `priority` run first.
+
+Reports do not change `rank_score`: the end of an attempt sets it to `best_score`, or to NULL if the
+trial has no rank. So a report updates no index, and one look-up in an index finds the best trial.
+`flush_no` counts the attempt's flushes; the attempt's end copies the count to `attempt`.
+
+`config` is what the next attempt receives. A trial that an earlier version made has no `config`
+until it is claimed. `changed` holds, by path, the values of `config` that a person has changed.
+`is_unique` says that no other trial with `is_unique` may have the same params.
+
+`checkpoint_id` is the checkpoint that the next attempt restores; it may belong to another trial.
+`checkpoint_step` is the highest step that was saved, or at first the step of the checkpoint from
+which the trial began. `parent_id` is the trial of which this trial is a clone.
 `source_checkpoint_id` is the checkpoint of another trial from which a clone or an enqueued trial
-begins. `checkpoint_id` is the checkpoint that the next attempt restores; it may belong to another
-trial. `has_tags` is true if the trial has or has had tags; a claim of any other trial reads no
-tags. `request_now` says that a request to stop is carried out without the worker's grace.
-`running_s` is the running time of all attempts up to `running_until`; both are written only if the
-study limits this time.
+begins.
+
+`has_tags` is true if the trial has or has had tags; a claim of any other trial reads no tags.
+`request_now` says that a request to stop is carried out without the worker's grace. `running_s` is
+the running time of all attempts up to `running_until`; both are written only if the study limits
+this time.
 
 Not used yet: `generation`, the number of intervals that a member of a population has run;
 `replicate_of`, the trial that this trial repeats; `feasible`, whether the trial keeps the study's

@@ -198,7 +198,7 @@ def insert(txn: Txn, *, lease: Lease, what: Checkpoint, data: bytes | None) -> I
         txn,
         study_id=lease.study_id,
         trial_id=lease.trial_id,
-        attempt=lease.attempt,  # the fence has checked both
+        attempt=lease.attempt,  # the fence has checked the trial and the attempt
         what=what,
         data=data,
     )

@@ -1,4 +1,4 @@
-"""The PostgreSQL role as which this process is logged in, if the role only reads."""
+"""Find out whether the PostgreSQL role of this process only reads."""
 
 import sqlalchemy as sa
 

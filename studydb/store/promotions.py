@@ -196,7 +196,7 @@ _UNDERWAY_ELSEWHERE = Prepared(
     )
 )
 """
-The trials that this worker cannot start now, but that fit a live worker on which nothing else runs:
+The trials that this worker cannot start now, but that fit a live worker on which nothing runs:
 PENDING trials, and trials that a closed rung has kept. A later rung must not close before these
 trials have reached it.
 """
@@ -363,7 +363,7 @@ def read_queues(
 
     Args:
         fits: The classes of requests that the worker can start; None if every request fits.
-        is_limited: Whether the study ends at one of its limits.
+        is_limited: Whether the study has limits, so that `spent` must be read.
     """
     return Queues(txn, study_id, is_limited=is_limited, fits=fits)
 
@@ -374,9 +374,10 @@ def underway(
     """
     Read, by bracket, the last steps of trials that run, are in back-off or paused with the study.
 
-    With `fits`, trials that only fit a live worker on which nothing else runs are added. PENDING
-    trials that are ready and fit the worker are left out; the caller has seen that there are none.
-    A ready trial that fits no live worker is not underway: no process can tell when it will run.
+    With `fits`, this adds trials that do not fit the worker now, but fit a live worker on which
+    nothing runs. PENDING trials that are ready and fit the worker are left out; the caller has seen
+    that there are none. A ready trial that fits no live worker is not underway: no process can tell
+    when it will run.
     """
     found: dict[int, list[int]] = defaultdict(list)
     rows = txn.all(_UNDERWAY, study=study_id)

@@ -279,7 +279,7 @@ def await_asks(txn: Txn, *, study_id: int) -> None:
     client has died.
 
     Raises:
-        LockTimeout: This has waited for `RESEND_TIMEOUT_S`. By then all earlier asks have
+        LockTimeout: The call has waited for `RESEND_TIMEOUT_S`. By then all earlier asks have
             left the queue, so something other than an ask holds the lock.
     """
     if txn.features.concurrent_writers:

@@ -125,7 +125,7 @@ class Look(NamedTuple):
 
 class Outlook(NamedTuple):
     """
-    From which draw on proposals are missing, and how many more the budget allows.
+    Which draw needs a proposal next, and how many more proposals the budget allows.
 
     Attributes:
         draw: The first draw without a proposal.

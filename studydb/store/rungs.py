@@ -226,7 +226,7 @@ def record(
     cutoff: float | None,
 ) -> Rung:
     """
-    Record a judged result as an entry of a locked rung; move the rung's cut unless it is NaN.
+    Record a judged result at a locked rung, and move the rung's cut unless the result is NaN.
 
     Returns:
         The rung as it is with the entry.

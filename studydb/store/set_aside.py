@@ -18,8 +18,8 @@ from studydb.store.trials import NEW, inserting
 MOST = 16
 """
 If so many trials of one class wait, no further trial of this class is set aside. More waiting
-trials would not end the study earlier, because these keep the workers that they fit busy. But a
-searcher that learns would have proposed the further trials with less knowledge.
+trials would not end the study earlier, because these already keep busy the workers that they fit.
+But a searcher that learns would have proposed the further trials with less knowledge.
 """
 
 _waiting = (

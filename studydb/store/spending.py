@@ -59,7 +59,7 @@ _SET_RUNNING_TIME = Prepared(
 @dataclass(frozen=True, slots=True)
 class LimitedStudy:
     """
-    The limits of a study, and what is compared with them: its stored status, age, best values.
+    The limits of a study as its row has them now, with its stored status and its age.
 
     Attributes:
         is_spent: Whether a limit or a stop rule has stopped the study.

@@ -63,8 +63,8 @@ _TRAINABLE = Prepared(
 """
 Reads a trainable with its signatures, a row for each signature.
 
-A person may replace the trainable at any time. Two statements could read one trainable and find the
-signatures of another.
+A person may replace the trainable at any time. Two statements could read the old trainable and the
+new signatures.
 """
 
 _CODE = Prepared(

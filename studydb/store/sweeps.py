@@ -71,7 +71,11 @@ UNPAUSE = Prepared(
 
 
 def _any_trial(*conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
-    """Make an expression: whether any trial meets the conditions. For LIMIT see `_any_waiting`."""
+    """
+    Make an expression that tells whether any trial meets the conditions.
+
+    For LIMIT instead of EXISTS see `_any_waiting` in `store/promotions.py`.
+    """
     return sa.select(trial.c.id).where(_STUDY, *conditions).limit(1).scalar_subquery().is_not(None)
 
 
@@ -84,8 +88,8 @@ _first_ready_at = (
 )
 HAS_WAITED = _first_ready_at <= now()
 """
-True if a PENDING trial's back-off is over, and no sweep has woken the trial yet; NULL if no PENDING
-trial waits to be woken. Only the back-off that ends first is compared, because PostgreSQL uses no
+True if a PENDING trial's back-off is over, and no sweep has woken the trial yet; NULL if each
+PENDING trial is ready. Only the back-off that ends first is compared, because PostgreSQL uses no
 index for a comparison with `clock_timestamp()`.
 """
 
