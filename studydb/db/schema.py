@@ -313,9 +313,10 @@ attempt = sa.Table(
     sa.PrimaryKeyConstraint("trial_id", "attempt"),
 )
 """
-`restored_id` is the checkpoint from which the attempt began. `start_step` is the step after that
-checkpoint's step (1 without a checkpoint), or the first step that the attempt has reported, if that
-is another step. `live_through` is the last step whose result is live. `start` is "warm", "fresh" or
+`restored_id` is the checkpoint that the claim found; if it is corrupt, the attempt restores an
+older checkpoint. `start_step` is the step after the step of the restored checkpoint (1 without a
+checkpoint), or the first step that the attempt has reported, if that is another step. Results of
+steps after `live_through` are superseded. `start` is "warm", "fresh" or
 "reused", and `start_s` the seconds from the claim to the first line of the trainable.
 
 Not used yet: `source_trial_id`, `pid`, `exit_code`, `signal`, `cost`.

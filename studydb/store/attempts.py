@@ -187,7 +187,7 @@ def first_binds(claimant: Claimant) -> dict[str, Any]:
 
 
 def set_start(txn: Txn, *, lease: Lease, step: int) -> None:
-    """Store the first step that an attempt is expected to report, because it restores another."""
+    """Store which step an attempt should report first, because it restores an older checkpoint."""
     txn.run(_BEGIN_AT, trial=lease.trial_id, no=lease.attempt, to_start=step)
 
 

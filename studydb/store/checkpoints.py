@@ -337,7 +337,7 @@ def source(txn: Txn, *, trial_id: int) -> Checkpoint | None:
 
 
 def set_source(txn: Txn, *, trial_id: int, checkpoint_id: int | None) -> None:
-    """Store that a held trial begins from another checkpoint; from scratch if it is None."""
+    """Store that a held trial begins from this checkpoint of another trial; None for scratch."""
     txn.run(_SET_SOURCE, trial=trial_id, to_source=checkpoint_id)
 
 
