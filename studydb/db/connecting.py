@@ -25,11 +25,12 @@ def connect(
     Args:
         storage: The database's URL.
         connections: How many connections the pool opens at most.
-        check: False for migrations, which change the schema.
+        check: Whether to check them; False for commands that read or change the schema's revision.
         longest_silence: See `Database`; None for `LONGEST_SILENCE_S`.
 
     Raises:
-        UsageError: The URL does not name a PostgreSQL or SQLite database.
+        UsageError: The URL does not name a PostgreSQL or SQLite database, or its `pooler` is not
+            `transaction`.
         StorageError: The database is missing, unreachable, too old or too new.
     """
     url = read_url(storage)

@@ -167,7 +167,7 @@ class Database:
             durable: Whether COMMIT waits for the disk on PostgreSQL. Without the wait, a crash of
                 the server before the next durable COMMIT can lose the change.
             single: Whether the block runs just one statement or chain. PostgreSQL then needs no
-                BEGIN and no COMMIT.
+                BEGIN and no COMMIT, except behind a pooler.
             snapshot: Whether all reads of the block see the database as its first read does. On
                 SQLite every block is such a snapshot.
 

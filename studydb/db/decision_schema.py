@@ -96,8 +96,8 @@ rung_entry = sa.Table(
 )
 """
 `ordinal` counts the rung's entries from 0 as they arrive. `cutoff` is the score with which the
-scheduler compared `score`; NULL if there was none. While `waiting` is true, the entry's trial may
-be promoted from this rung.
+scheduler compared `score`; NULL if there was none. `waiting` is true from the report that pauses
+the trial at this rung until the trial is promoted, becomes PENDING by a person's request, or ends.
 """
 
 running_mean = sa.Table(
@@ -173,7 +173,7 @@ resource_class = sa.Table(
     sa.PrimaryKeyConstraint("study_id", "name"),
 )
 """
-The distinct requests for resources in a study; `trial.resource_class` names that of a trial. The
-name "" is the request of the study, for trials that have none; other names are the requests as
-text. A study without requests has no rows.
+The distinct requests for resources in a study; `trial.resource_class` is the name of a trial's
+request. The name "" is the study's request, for trials that have no request of their own; any other
+name is the text of its request. A study without requests has no rows.
 """

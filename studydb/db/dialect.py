@@ -106,7 +106,7 @@ class _TextsOf(_Function):
 
 
 def now() -> sa.ColumnElement[Any]:
-    """Return the time of this statement by the database's clock, which all workers share."""
+    """Return the time by the database's clock, as SQL; all workers share this clock."""
     return _Now(sa.bindparam(NOW, None, UtcDateTime()))
 
 
@@ -135,13 +135,13 @@ class _List(sa.types.TypeDecorator[Any]):
     impl = sa.Text
     cache_ok = True
 
-    def __init__(self, of: type[Any] = sa.BigInteger) -> None:
+    def __init__(self, item_type: type[Any] = sa.BigInteger) -> None:
         super().__init__()
-        self.of = of
+        self.item_type = item_type
 
     def load_dialect_impl(self, dialect: sa.engine.Dialect) -> TypeEngine[Any]:
         if dialect.name == "postgresql":
-            return dialect.type_descriptor(sa.ARRAY(self.of))
+            return dialect.type_descriptor(sa.ARRAY(self.item_type))
         return dialect.type_descriptor(sa.Text())
 
     def process_bind_param(self, value: Any, dialect: sa.engine.Dialect) -> list[Any] | str:
@@ -150,5 +150,5 @@ class _List(sa.types.TypeDecorator[Any]):
 
 def is_listed(column: sa.ColumnElement[Any], name: str) -> sa.ColumnElement[bool]:
     """Return an expression that is true if a column's value is in the list bound as `name`."""
-    of = sa.Text if isinstance(column.type, sa.Text) else sa.BigInteger
-    return _IsListed(column, sa.bindparam(name, type_=_List(of)))
+    item_type = sa.Text if isinstance(column.type, sa.Text) else sa.BigInteger
+    return _IsListed(column, sa.bindparam(name, type_=_List(item_type)))

@@ -2,8 +2,8 @@
 Translate a driver's errors into ours, with messages for the user.
 
 A transaction block raises our errors; other packages retry after a `StorageTransient`. An error
-that is not translated is raised as it is. Other packages ask about such an error by `is_of_values`
-and `is_of_missing_row`.
+that is not translated is raised as it is. Other packages ask `is_of_values` and `is_of_missing_row`
+what has caused an error.
 """
 
 import sqlite3
@@ -134,7 +134,12 @@ def is_disconnect(error: BaseException) -> bool:
 
 
 def is_of_values(error: BaseException) -> bool:
-    """Tell whether a trial's values caused an error; if so, other trials can go on."""
+    """
+    Tell whether an error is taken to come from a trial's values; if so, other trials can go on.
+
+    Errors of the storage, the host or the memory concern all trials. Any other error that no driver
+    has raised counts as caused by the values.
+    """
     error = driver_error(error)
     driver = _driver_of(error)
     if driver is None:

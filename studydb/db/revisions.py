@@ -1,4 +1,4 @@
-"""The schema's revisions. `check_schema` compares them with a database without loading Alembic."""
+"""The schema's revisions, so that `check_schema` can check a database without loading Alembic."""
 
 HEAD = "0017"
 TABLE = "studydb_version"

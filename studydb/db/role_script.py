@@ -71,7 +71,11 @@ WORKER_UPDATES = {
     "running_mean": ("step", "n_results", "total"),
     "counter": ("pending", "running", "paused", "terminated", "error", "cost", "time_s", "steps"),
 }
-"""The columns that a worker updates, by table. A test compares them with a worker's statements."""
+"""
+The columns that a worker may update, by table. A test compares them with a worker's statements.
+
+Some of the columns are not used yet, or only by workers of the previous version.
+"""
 
 _HEAD = """
 -- Run this in psql as the owner of the database and its tables, or as a superuser: after each
@@ -121,7 +125,7 @@ class Roles:
         return ", ".join(f"{_name(self.schema)}.{name}" for name in names)
 
     def _create(self) -> str:
-        """Make the missing roles, or raise an error with the lines for an administrator."""
+        """Write SQL that makes missing roles, or tells an administrator how to make them."""
         logins = [name for name, _ in self.members]
         groups = ", ".join(map(_name, self._names))
         wanted = [f"CREATE ROLE {_name(name)};" for name in self._names]
@@ -201,7 +205,8 @@ class Roles:
                     f"GRANT UPDATE ({', '.join(columns)}) ON {self._on([table])} TO {worker};"
                     for table, columns in WORKER_UPDATES.items()
                 ),
-                "-- A worker deletes rows that newer ones replace, or that are used once.",
+                "-- A worker deletes proposals that are used, pins and uploads that are not needed",
+                "-- any more, and the rows of checkpoints whose bytes it has deleted.",
                 f"GRANT DELETE ON {self._on(WORKER_DELETES)} TO {worker};",
             )
         )
@@ -230,9 +235,10 @@ class Roles:
 
     def _limits(self) -> str:
         """
-        Set the limits of each login that is only a viewer; reset the limits of other members.
+        Write SQL that limits each login that is only a viewer, and resets the limits of the others.
 
-        A caller who may not change a login gets a warning, with the line that changes the login.
+        The others are the `members` with the role of an owner or worker. A caller who may not
+        change a login gets a warning, with the line that changes the login.
         """
         writes = " OR ".join(
             f"pg_has_role(oid, {literal(name)}, 'MEMBER')" for name in (self.owner, self.worker)

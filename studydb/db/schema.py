@@ -75,7 +75,7 @@ the table `proposal`; a later migration drops it. `paused_by` says who or what p
 ('person', 'guard', …); it is 'limit' if a limit or a stop rule has stopped the study.
 `proposer_token` is the lease of the process that fits the searcher's model, until
 `proposer_expires_at`; see `store/proposer.py`.
-`best_values` has, for each stop rule for the study, the best values so far (`Plateau`).
+`best_values` has, for each stop rule for the study, the best values until now (`Plateau`).
 `started_at` is when the study's first worker or own loop has started. `stopped_at_once` says that
 the study was stopped without its workers' grace. `checkpoint_bytes` is the sum of the sizes of the
 kept checkpoints; NULL, and not counted, if the study has no quota. After `deleting_at` no trial of
@@ -233,21 +233,28 @@ trial = table_with_id(
     ),
 )
 """
-`resource_class` names what the trial asks for; see `resource_class` in decision_schema.py.
-`resources` names the attempt, and the class that it holds, if its scheduler has changed what the
-trial asks for while this attempt runs.
-Trials with a lower `priority` run first. `rank_score` is set to `best_score` when an attempt ends,
-so that a report updates no index, and one look-up in an index finds the best trial.
-`checkpoint_step` is the highest step saved. `flush_no` counts the attempt's flushes; the attempt's
-end copies the count to `attempt`. `config` is what the next attempt receives. A trial that an
-earlier version made has no `config` until it is claimed. `changed` holds, by path, the values of
-`config` that a person has changed. `is_unique` says that no other trial with `is_unique` may have
-the same params. `parent_id` is the trial of which this trial is a clone, and `source_checkpoint_id`
-the parent's checkpoint from which the clone began. `checkpoint_id` is the checkpoint that the next
-attempt restores; it may belong to another trial. `has_tags` is true if the trial has or has had
-tags; a claim of any other trial reads no tags. `request_now` says that a request to stop is carried
-out without the worker's grace. `running_s` is the running time of all attempts up to
-`running_until`; both are written only if the study limits this time.
+`resource_class` names what the trial asks for; see `resource_class` in decision_schema.py. If the
+scheduler changes what the trial asks for while an attempt runs, `resources` keeps the number of
+this attempt and the class that it holds. Trials with a lower `priority` run first.
+
+Reports do not change `rank_score`: the end of an attempt sets it to `best_score`, or to NULL if the
+trial has no rank. So a report updates no index, and one look-up in an index finds the best trial.
+`flush_no` counts the attempt's flushes; the attempt's end copies the count to `attempt`.
+
+`config` is what the next attempt receives. A trial that an earlier version made has no `config`
+until it is claimed. `changed` holds, by path, the values of `config` that a person has changed.
+`is_unique` says that no other trial with `is_unique` may have the same params.
+
+`checkpoint_id` is the checkpoint that the next attempt restores; it may belong to another trial.
+`checkpoint_step` is the highest step that was saved, or at first the step of the checkpoint from
+which the trial began. `parent_id` is the trial of which this trial is a clone.
+`source_checkpoint_id` is the checkpoint of another trial from which a clone or an enqueued trial
+begins.
+
+`has_tags` is true if the trial has or has had tags; a claim of any other trial reads no tags.
+`request_now` says that a request to stop is carried out without the worker's grace. `running_s` is
+the running time of all attempts up to `running_until`; both are written only if the study limits
+this time.
 
 Not used yet: `generation`, the number of intervals that a member of a population has run;
 `replicate_of`, the trial that this trial repeats; `feasible`, whether the trial keeps the study's
@@ -306,9 +313,13 @@ attempt = sa.Table(
     sa.PrimaryKeyConstraint("trial_id", "attempt"),
 )
 """
-`start_step` is the first step, `restored_id` the checkpoint that the attempt began from,
-`source_trial_id` the trial of that checkpoint. `start` is "warm", "fresh" or "reused", and
-`start_s` the seconds from the claim to the first line of the trainable.
+`restored_id` is the checkpoint that the claim found; if it is corrupt, the attempt restores an
+older checkpoint. `start_step` is the step after the step of the restored checkpoint (1 without a
+checkpoint), or the first step that the attempt has reported, if that is another step. Results of
+steps after `live_through` are superseded. `start` is "warm", "fresh" or
+"reused", and `start_s` the seconds from the claim to the first line of the trainable.
+
+Not used yet: `source_trial_id`, `pid`, `exit_code`, `signal`, `cost`.
 """
 
 add_checks(attempt, **one_of("reason", Reason))
@@ -367,7 +378,10 @@ pin = table_with_id(
     required("at", UtcDateTime),
     sa.Index("pin_trial", "trial_id"),
 )
-"""Why a checkpoint is kept, and for which trial; `checkpoint.pins` counts the pins."""
+"""
+Why a checkpoint is kept, and for which trial (NULL for a person's pin); `checkpoint.pins` counts
+the pins.
+"""
 
 upload = table_with_id(
     "upload",
@@ -380,7 +394,8 @@ upload = table_with_id(
 )
 """
 The uuid of a checkpoint whose bytes may exist in a store, although its row does not. This row is
-inserted before the first byte is written, and deleted with the INSERT of the checkpoint's row.
+inserted before the first byte is written. It is deleted with the INSERT of the checkpoint's row, or
+after the bytes of an upload that no attempt will finish.
 """
 
 add_checks(upload, uuid=UUID)
@@ -420,8 +435,10 @@ worker = table_with_id(
     sa.Index("worker_study", "study_id"),
 )
 """
-`resources` is what the worker offers; NULL for own loops, which every request fits. `reserved_for`
-is the number of the trial before which the worker starts no other trial.
+`resources` is what the worker offers; NULL for an own loop without an offer, which every request
+fits. `reserved_for` is the number of a trial that is too large to start now, and for which the
+worker keeps its resources free: until that trial has started somewhere, the worker starts no trial
+that would delay it.
 """
 
 # The uuid of an own loop has no hyphens.
@@ -506,7 +523,7 @@ def is_still(state: State) -> sa.ColumnElement[bool]:
 
 def by_id(table: sa.Table) -> sa.ColumnElement[int]:
     """
-    Sort rows by id, for locks and for lists.
+    Return an expression that sorts rows by id, for locks and for lists.
 
     The `+ 0` keeps the planner from scanning the index on `id`, which would read the whole table.
     SQLite without statistics would choose that scan.

@@ -28,7 +28,7 @@ def scratch_database() -> Iterator[Database]:
     Yield a database with studydb's tables in a temporary file, which is removed at the end.
 
     The database has one connection, does not wait for the disk, and can be used by this process
-    only. Statements and transactions are those of every SQLite database.
+    only. Statements and transactions are the same as on any SQLite database.
     """
     with tempfile.TemporaryDirectory(prefix="studydb-") as folder:
         path = Path(folder) / "studydb.db"

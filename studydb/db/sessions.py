@@ -19,8 +19,8 @@ does not end a COMMIT that waits for a synchronous standby.
 
 TRANSACTION_TIMEOUT_S = 120
 """
-How long a transaction may last. The server does not count a client that freezes while it sends as
-idle, so the timeout for idle clients would not end its transaction.
+How long a transaction may last. If a client freezes while it sends, the server does not count it as
+idle. So the timeout for idle clients would not end the client's transaction.
 """
 
 _TRANSACTION_TIMEOUT_SINCE = 170000
@@ -35,7 +35,7 @@ _TIMEOUTS_MS = {
 _INDEX_ONLY = {"enable_seqscan": "off", "plan_cache_mode": "force_generic_plan"}
 """
 Keep the planner from scanning whole tables; every statement of ours has an index. A plan that was
-made while a table was small would also scan the table after it has grown. Without this setting, a
+made while a table was small would also scan the table after it has grown. Without these settings, a
 study of 1,900 trials read 9 million rows.
 """
 

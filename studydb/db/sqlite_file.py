@@ -52,7 +52,7 @@ def open_file(path: Path, *, read_only: bool) -> sqlite3.Connection:
     try:
         return _opened(path, "mode=ro" if read_only else "mode=rw", read_only=read_only)
     except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF not in _NO_WAL or not _is_closed_to_us(path):
+        if error.sqlite_errorcode & 0xFF not in _NO_WAL or not _may_only_read(path):
             raise
         refused = error
     stamp = _stamp(path)
@@ -92,7 +92,7 @@ def _opened(
     return connection
 
 
-def _is_closed_to_us(path: Path) -> bool:
+def _may_only_read(path: Path) -> bool:
     return os.access(path, os.R_OK) and not os.access(path.parent, os.W_OK)
 
 

@@ -21,9 +21,10 @@ class TransactionBlock:
     """
     The `with` block of a transaction; see `Database.begin`.
 
-    On PostgreSQL a block that writes, unless it is `single`, sends its statements through a
-    pipeline, and waits only for rows that it reads. An error is raised at the next wait for rows,
-    or at the COMMIT; the server skips the statements after the failed statement.
+    On PostgreSQL a block that writes sends its statements through a pipeline, and waits only for
+    rows that it reads. A single statement that needs no BEGIN is sent without a pipeline. An error
+    is raised at the next wait for rows, or at the COMMIT; the server skips the statements after the
+    failed statement.
     """
 
     def __init__(

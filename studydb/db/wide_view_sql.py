@@ -34,7 +34,7 @@ MOST_NAME_BYTES = 63
 """The longest identifier. PostgreSQL cuts longer names, so that two names could become the same."""
 
 NEWEST_RESULTS = 100_000
-"""How many results are searched for metrics that are not in the summaries of ended trials."""
+"""How many of a study's newest results are searched for metrics and for their types."""
 
 MARK = "studydb wide view "
 
@@ -128,7 +128,7 @@ class WideView:
 
 def read_mark(name: str, text: str) -> WideView | None:
     """
-    Return the view that a mark describes; None for another comment.
+    Return the view that a mark describes; None for a text that is no mark.
 
     An earlier studydb may have given a parameter's column a name that is now a column of `v_trial`.
     Such a column gets the name that the view would have if it were made now.
@@ -138,8 +138,10 @@ def read_mark(name: str, text: str) -> WideView | None:
         kind = Kind(what["kind"])
         fixed = {column for part in FIXED[kind] for column in part}
         columns = [
-            Column(tuple(keys), PREFIX[kind] + column if column in fixed else column, _KINDS[of])
-            for keys, column, of in what["columns"]
+            Column(
+                tuple(keys), PREFIX[kind] + column if column in fixed else column, _KINDS[marked]
+            )
+            for keys, column, marked in what["columns"]
         ]
         return WideView(name, int(what["study"]), kind, tuple(columns))
     except (ValueError, KeyError, TypeError):
@@ -288,9 +290,9 @@ def _readers(txn: TextRunner) -> list[str]:
 
 def metric_kinds(txn: TextRunner, *, study_id: int) -> dict[str, bool]:
     """
-    Return for each metric of a study whether all its values that were read are numbers.
+    Return for each metric of a study whether all its values that were read are numbers or null.
 
-    The summaries of ended trials have the names of numeric metrics. Values are read only from the
+    The summaries of ended trials give the names of numeric metrics. Values are read only from the
     newest results, because reading millions of results would take minutes.
     """
     newest = (

@@ -1,1 +1,1 @@
-"""All SQL, a file per group of tables. Functions join the caller's transaction; none commits."""
+"""All SQL on rows, a file per group of tables. Functions join the caller's transaction."""

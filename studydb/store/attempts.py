@@ -125,7 +125,7 @@ class HowEnded(NamedTuple):
 
 
 class ReachedStep(NamedTuple):
-    """How an attempt ended, and the last step that it reported."""
+    """How an attempt ended, and its last reported step; if none, the step before its first."""
 
     reason: str | None
     error_type: str | None
@@ -187,13 +187,13 @@ def first_binds(claimant: Claimant) -> dict[str, Any]:
 
 
 def set_start(txn: Txn, *, lease: Lease, step: int) -> None:
-    """Store the first step that an attempt is expected to report, because it restores another."""
+    """Store which step an attempt should report first, because it restores an older checkpoint."""
     txn.run(_BEGIN_AT, trial=lease.trial_id, no=lease.attempt, to_start=step)
 
 
 def begin_at(txn: Txn, *, lease: Lease, step: int) -> None:
     """
-    Store the first step that an attempt reports; earlier attempts' live results end before it.
+    Store the first step that an attempt reports; live results of earlier attempts end before it.
 
     The checkpoint's step does not matter: a function may ignore its checkpoint and begin at step 1.
     """
@@ -269,13 +269,17 @@ def find(txn: Txn, *, trial_id: int, attempt_no: int) -> AttemptRow | None:
 
 
 def reached(txn: Txn, *, lease: Lease, limit: int) -> list[ReachedStep]:
-    """Read how the last `limit` attempts up to this attempt ended, oldest first."""
+    """Read how the last `limit` attempts, this one included, ended; oldest first."""
     rows = txn.all(_REACHED, trial=lease.trial_id, no=lease.attempt, limit=limit)
     return [ReachedStep._make(row) for row in rows]
 
 
 def since_checkpoint(txn: Txn, *, lease: Lease, limit: int) -> list[HowEnded]:
-    """Read how the attempts before this one ended, newest first, back to the newest checkpoint."""
+    """
+    Read how earlier attempts ended, newest first.
+
+    At most `limit` are read, and only those after the attempt that saved the newest checkpoint.
+    """
     rows = txn.all(_SINCE_CHECKPOINT, trial=lease.trial_id, no=lease.attempt, limit=limit)
     return [HowEnded._make(row) for row in rows]
 

@@ -30,7 +30,7 @@ VALUE = (
     .scalar_subquery()
     .label("value")
 )
-"""The value that was reported at a checkpoint's step, by its attempt or an earlier one."""
+"""The value reported at a checkpoint's step, by the checkpoint's attempt or an earlier attempt."""
 
 _BY_ID = by_id(checkpoint)
 
@@ -67,7 +67,7 @@ _SIZES = Prepared(
         sa.cast(sa.func.sum(checkpoint.c.size_bytes), sa.BigInteger).label("size_bytes"),
     )
     .select_from(checkpoint)
-    .outerjoin(  # an uploaded checkpoint is of no attempt
+    .outerjoin(  # an uploaded checkpoint has the attempt 0, which has no row
         attempt,
         sa.and_(
             attempt.c.trial_id == checkpoint.c.trial_id, attempt.c.attempt == checkpoint.c.attempt
@@ -103,7 +103,7 @@ class NumberedTrial(NamedTuple):
 
 
 class CountedPins(NamedTuple):
-    """A kept checkpoint, its value, the number of its pins, and that of its trial."""
+    """A kept checkpoint, its value, how many pins it has, and the number of its trial."""
 
     row: Checkpoint
     value: float | None
@@ -112,7 +112,7 @@ class CountedPins(NamedTuple):
 
 
 def of_trials(txn: Txn, *, trial_ids: Sequence[int]) -> list[CountedPins]:
-    """Read the kept checkpoints of trials, by trial in the order of the saves."""
+    """Read the kept checkpoints of trials, ordered by trial and by save."""
     found = txn.all(_KEPT_OF, trials=list(trial_ids))
     return [CountedPins(checkpoints.read(row), row.value, row.pins, row.number) for row in found]
 
@@ -139,14 +139,14 @@ def newest_trials(txn: Txn, *, study_id: int, limit: int) -> list[int]:
     """
     Read the ids of a study's newest trials.
 
-    The ids are bound to a second statement, because a join with a subquery and its LIMIT lets
+    The ids are bound to a second statement, because a join with a subquery and its LIMIT makes
     PostgreSQL read the checkpoints of all studies.
     """
     return [row.id for row in txn.all(_NEWEST_TRIALS, study=study_id, limit=limit)]
 
 
 def list_checkpoints(txn: Txn, *, trial_ids: Sequence[int]) -> list[ListedCheckpoint]:
-    """List the kept checkpoints of trials, by trial in the order of the saves."""
+    """List the kept checkpoints of trials, ordered by trial and by save."""
     return [
         ListedCheckpoint(**{name: getattr(row, name) for name in ListedCheckpoint._fields})
         for row in txn.all(_LIST, trials=list(trial_ids))
@@ -154,7 +154,7 @@ def list_checkpoints(txn: Txn, *, trial_ids: Sequence[int]) -> list[ListedCheckp
 
 
 def sizes(txn: Txn, *, trial_ids: Sequence[int]) -> list[CheckpointSizes]:
-    """Sum up the kept checkpoints of trials, by host, and those that people have uploaded."""
+    """Sum up the sizes of trials' kept checkpoints, by host; those that people uploaded apart."""
     found = txn.all(_SIZES, trials=list(trial_ids))
     return [
         CheckpointSizes(row.host, int(row.n), int(row.size_bytes), bool(row.is_uploaded))

@@ -198,7 +198,7 @@ def insert(txn: Txn, *, lease: Lease, what: Checkpoint, data: bytes | None) -> I
         txn,
         study_id=lease.study_id,
         trial_id=lease.trial_id,
-        attempt=lease.attempt,  # the fence has checked both
+        attempt=lease.attempt,  # the fence has checked the trial and the attempt
         what=what,
         data=data,
     )
@@ -207,7 +207,7 @@ def insert(txn: Txn, *, lease: Lease, what: Checkpoint, data: bytes | None) -> I
 def insert_of(
     txn: Txn, *, study_id: int, trial_id: int, attempt: int, what: Checkpoint, data: bytes | None
 ) -> Inserted:
-    """Insert the row of a checkpoint that a trial has saved, or, as attempt 0, is to begin from."""
+    """Insert the row of a checkpoint that an attempt saved, or a person uploaded (attempt 0)."""
     values = {name: getattr(what, name) for name in _FIELDS}
     values |= {"trial_id": trial_id, "attempt": attempt}
     row = txn.all(_INSERT, **values, study_id=study_id, data=data)[0]
@@ -217,7 +217,13 @@ def insert_of(
 def set_to_restore(
     txn: Txn, *, trial_id: int, checkpoint_id: int | None, step: int, losses: int
 ) -> None:
-    """Store which checkpoint the next attempt of a held trial restores."""
+    """
+    Store which checkpoint the next attempt of a held trial restores.
+
+    Args:
+        step: The highest step that was saved, perhaps in another checkpoint.
+        losses: How many lost attempts count from now on.
+    """
     txn.run(
         _SET_TO_RESTORE, trial=trial_id, to_checkpoint=checkpoint_id, to_step=step, to_losses=losses
     )
@@ -263,10 +269,11 @@ def discard(txn: Txn, *, trial_id: int) -> int:
     """
     Mark all checkpoints of a locked, ended trial as removed, except pinned ones.
 
-    The rows are locked first, by ascending id: a retry of a clone may pin one of them meanwhile.
+    The rows are locked first, by ascending id: a retry of this trial's clone may pin one of them
+    meanwhile.
 
     Returns:
-        The bytes that the removed checkpoints have together.
+        The sum of the sizes of the removed checkpoints, in bytes.
     """
     found = txn.all(_TO_DISCARD, trial=trial_id)
     ids = [row.id for row in found]
@@ -276,7 +283,11 @@ def discard(txn: Txn, *, trial_id: int) -> int:
 
 
 def restore_kept(txn: Txn, *, trial_id: int, removed_ids: Sequence[int]) -> None:
-    """If a locked trial's newest checkpoint was removed, let the newest kept one be the newest."""
+    """
+    Let a locked trial restore its newest kept checkpoint, if the one it would restore was removed.
+
+    If the trial has no kept checkpoint, it restores none.
+    """
     txn.run(_RESTORE_KEPT, trial=trial_id, ids=list(removed_ids))
 
 
@@ -309,7 +320,7 @@ def data(txn: Txn, *, checkpoint_id: int) -> bytes | None:
 
 
 def mark_corrupt(txn: Txn, *, checkpoint_id: int) -> bool:
-    """Mark a checkpoint corrupt; False if it is marked already."""
+    """Mark a checkpoint as corrupt and removed; False if it is marked already."""
     return txn.count(_CORRUPT, checkpoint=checkpoint_id) == 1
 
 
@@ -320,18 +331,18 @@ def before(txn: Txn, *, trial_id: int, checkpoint_id: int) -> Checkpoint | None:
 
 
 def source(txn: Txn, *, trial_id: int) -> Checkpoint | None:
-    """Find the checkpoint from which a clone began; None if it is removed."""
+    """Find the other trial's checkpoint from which a trial began; None if removed, or if none."""
     row = txn.first(_SOURCE, trial=trial_id)
     return None if row is None else read(row)
 
 
 def set_source(txn: Txn, *, trial_id: int, checkpoint_id: int | None) -> None:
-    """Store that a held clone begins from another checkpoint."""
+    """Store that a held trial begins from this checkpoint of another trial; None for scratch."""
     txn.run(_SET_SOURCE, trial=trial_id, to_source=checkpoint_id)
 
 
 def studies_of(txn: Txn, *, ids: Sequence[int]) -> dict[int, str]:
-    """Find the studies of checkpoints; return their names by their ids."""
+    """Find the studies of checkpoints; return the studies' names by the studies' ids."""
     return {row.id: row.name for row in txn.all(_STUDIES, ids=list(ids))}
 
 

@@ -64,7 +64,7 @@ FIRST_RUNNABLE = (
     .with_for_update(key_share=True, skip_locked=True)
 )
 """
-Locks and selects one trial: after a position in the queue, the first that can be claimed.
+Locks and selects the first trial after a position in the queue that can be claimed.
 
 SKIP LOCKED skips rows that concurrent claims have locked. SQLite has no such clause and relies on
 BEGIN IMMEDIATE. ORDER BY has the order of the index `trial_claim`; with another order the planners

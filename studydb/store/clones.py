@@ -117,6 +117,10 @@ def of_trial(txn: Txn, *, study_id: int, trial_id: int) -> list[Clone]:
 def select(
     txn: Txn, *, study_id: int, selection: Selection, after_number: int, limit: int
 ) -> list[int]:
-    """Read the numbers of up to `limit` trials of a selection, after a number."""
+    """
+    Read the numbers of up to `limit` trials of a selection, after a number.
+
+    Trials that are invalidated, or that have a clone, are left out.
+    """
     rows = txn.all(_SELECT[selection], study=study_id, after_number=after_number, limit=limit)
     return [row.number for row in rows]

@@ -117,17 +117,18 @@ def close(txn: Txn, *, rung: Rung, keep: int) -> int:
     """
     Close a locked rung. The best waiting trials are kept; of equal trials, the first are kept.
 
-    A trial that a person has paused takes one of the `keep` places only if fewer others wait. If it
-    takes no place, but is not worse than the last trial that is kept, it is kept, too.
+    A trial that a person has paused takes one of the `keep` places only if fewer than `keep` other
+    trials wait. If it takes no place, but is not worse than the last trial that is kept, it is
+    kept, too.
 
     Returns:
-        How many places are taken: `keep`, or fewer if fewer wait; 0 if `keep` is negative.
+        How many places are taken: `keep`, or fewer if fewer trials wait; 0 if `keep` is negative.
     """
     keep = max(0, min(keep, MOST_KEPT))
     kept: Sequence[Any] = ()
     if keep and (last := txn.first(_LAST_KEPT, rung=rung.id, n_before=keep - 1)) is not None:
         kept, n_kept = [last], keep
-    elif keep:  # fewer wait than `keep`, or some have left the rung since the first statement
+    elif keep:  # too few trials wait that no person has paused
         kept = txn.all(_ALL_KEPT, rung=rung.id, keep=keep)
         n_kept = len(kept)
     else:

@@ -1,4 +1,4 @@
-"""The PostgreSQL role that this process is logged in as, and whether it may write."""
+"""Find out whether the PostgreSQL role of this process only reads."""
 
 import sqlalchemy as sa
 
@@ -15,7 +15,7 @@ _WHO = Prepared(
 
 def read_only_role(txn: Txn) -> str | None:
     """
-    Read the name of the role if its transactions are always read-only; None if the role may write.
+    Read the name of the role if its transactions are read-only by default; else return None.
 
     On a standby the answer is None, because no role can write there.
     """

@@ -13,7 +13,7 @@ from studydb.store import pins
 TRIALS_PER_TRANSACTION = 500
 
 MOST_NEEDING = 5
-"""How many trials an error names."""
+"""The most trials that an error names."""
 
 _of_study = (
     sa.select(tables.trial.c.id)
@@ -120,14 +120,14 @@ _REST = (
 
 
 class Needing(NamedTuple):
-    """A trial of another study that is to begin from a checkpoint of this study."""
+    """A trial of another study for which a checkpoint of this study is pinned."""
 
     study: str
     number: int
 
 
 def needing(txn: Txn, *, study_id: int) -> list[Needing]:
-    """Find trials of other studies that have pinned a checkpoint of this study; some of them."""
+    """Find up to 5 trials of other studies that begin from checkpoints of this study."""
     return [Needing(row.name, row.number) for row in txn.all(_NEEDING, study=study_id)]
 
 
@@ -149,7 +149,7 @@ def some_trials(txn: Txn, *, study_id: int) -> None:
     retry could pin a checkpoint, after the statement that deletes such rows.
     """
     ids = [row.id for row in txn.all(_SOME, study=study_id, limit=TRIALS_PER_TRANSACTION)]
-    pins.release(txn, trial_ids=ids)  # of checkpoints of other studies, too
+    pins.release(txn, trial_ids=ids)  # some are pins of other studies' checkpoints
     for statement in (_RESULTS, _TAGS):
         txn.run(statement, study=study_id, ids=ids)
     for statement in _OF_TRIALS:

@@ -32,10 +32,11 @@ PROBLEMS = (
 
 PROBLEMS_SCANNED = 2_000
 """
-How many of a study's newest events are searched for problems and for the last error.
+How many of a study's newest events are searched for problems, for the last error, for what has
+stopped the study or a trial, and for what a scheduler in the user's code has said.
 
-Claims and completed trials add no event. A failure, a loss, a promotion and a person's request add
-one each.
+Claims and completed trials add no event. A failed or lost attempt, a promotion and a person's
+request add one each.
 """
 
 
@@ -205,7 +206,7 @@ def append_request(
 
 
 def problems(txn: Txn, *, study_id: int) -> list[StorageProblem]:
-    """Read the newest event of each kind of trouble (`PROBLEMS`), newest first."""
+    """Read the newest event of each kind in `PROBLEMS`, and how many there are; newest first."""
     return [StorageProblem._make(row) for row in txn.all(_PROBLEMS, study=study_id)]
 
 
@@ -229,7 +230,7 @@ def failures_since_resumption(txn: Txn, *, study_id: int) -> list[RecordedFailur
 
 
 def last_error(txn: Txn, *, study_id: int) -> LastError | None:
-    """Find the newest failure or loss with a cause among a study's newest events."""
+    """Find the newest failed attempt, or lost attempt with a known cause, in the newest events."""
     row = txn.first(_LAST_FAILURE, study=study_id)
     if row is None:
         return None
@@ -239,7 +240,7 @@ def last_error(txn: Txn, *, study_id: int) -> LastError | None:
 
 def limit_reached(txn: Txn, *, study_id: int, until: datetime) -> str | None:
     """
-    Find which limit or stop rule last stopped a study before a time.
+    Find which limit or stop rule last stopped a study, up to the time `until`.
 
     Returns:
         A text such as "max_steps is reached (9 of 9 steps)"; None if the event is not among the

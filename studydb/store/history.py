@@ -6,9 +6,9 @@ numbers are visible, too. Therefore a reader that knows all trials up to a numbe
 trials with higher numbers, and the trials that had not ended at its last read. The reader needs
 neither a sequence nor a clock.
 
-An ended trial changes only if it is invalidated, or if its invalidation is undone. Therefore the
-reader also reads which trials are invalidated, by an index that has only these. If a trial is
-cloned, the reader learns this from its clone, which has a higher number.
+What a searcher sees of an ended trial changes only if the trial is invalidated, if its invalidation
+is undone, or if it is cloned. Therefore the reader also reads which trials are invalidated, by an
+index that has only these. It learns of a clone from the clone's row, which has a higher number.
 """
 
 from collections.abc import Sequence
@@ -69,7 +69,8 @@ class SeenTrial(NamedTuple):
     A trial as a reader of the history knows it.
 
     Attributes:
-        replicate_of, parent_id: The ids of other trials.
+        replicate_of: The id of the trial that this trial repeats; not used yet.
+        parent_id: The id of the trial of which this trial is a clone.
     """
 
     id: int

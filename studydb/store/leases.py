@@ -2,8 +2,10 @@
 Leases: the fence, renewals, and what a flush or an attempt's end writes to a held trial.
 
 The condition `FENCE` is: the trial is RUNNING under this attempt's number and token. Every write of
-an attempt has this condition, or follows `hold`, which locks the trial's row under this condition.
-Only `renew` does not compare the number, because a token belongs to one attempt.
+an attempt has this condition, or is in a transaction that calls `hold`, which locks the trial's row
+under this condition. There are two exceptions. `renew` does not compare the number, because a token
+belongs to one attempt. `attempts.set_devices` compares only the token, and writes only to the
+attempt's row.
 """
 
 from collections.abc import Mapping, Sequence
@@ -248,7 +250,8 @@ def read_held(row: Any) -> Held:
 
 def _request_of(row: Any) -> str | None:
     """Return what people ask of a RUNNING trial; an invalidated trial is asked to stop."""
-    # Not a CASE of the statement: in RETURNING, SQLite takes `invalidated_at IS NOT NULL` for true.
+    # Not a CASE in the statement: a partial index has the condition `invalidated_at IS NOT NULL`,
+    # and in RETURNING SQLite then takes this condition to be true for every row.
     return INVALIDATE if row.invalidated_at is not None else row.request
 
 
@@ -316,10 +319,10 @@ def summary_binds(summary: Summary, time_total_s: float | None) -> dict[str, Any
 
 def renew(txn: Txn, *, leases: Sequence[Lease]) -> list[RequestedTrial]:
     """
-    Renew leases; their trials' rows are locked by ascending id.
+    Renew leases. The rows of their trials are locked by ascending id.
 
     Returns:
-        The leases whose attempts still hold their trials.
+        The trials that their attempts still hold; a lost lease has none.
     """
     return _requested(txn.all(RENEW, **_lease_binds(leases)))
 
@@ -328,7 +331,7 @@ def requests(
     txn: Txn, *, leases: Sequence[Lease], worker_id: int
 ) -> tuple[list[RequestedTrial], str | None]:
     """
-    Read what people request of trials and of their worker, without a lock.
+    Read what people request of trials and of the worker that holds them, without a lock.
 
     Returns:
         The trials, without those of lost leases; and the request to the worker, which is None if
@@ -355,5 +358,10 @@ def _requested(rows: Sequence[Any]) -> list[RequestedTrial]:
 
 
 def set_verdict(txn: Txn, *, lease: Lease, verdict: Verdict | None) -> bool:
-    """Store or clear the verdict that a renewal found; keep a verdict that refuses results."""
+    """
+    Store or clear the verdict that a renewal has found.
+
+    Returns:
+        False if the lease is lost, or the row has a verdict that refuses results, which stays.
+    """
     return txn.count(_SET_VERDICT, **fence_binds(lease), **verdict_binds(verdict)) == 1

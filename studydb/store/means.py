@@ -1,8 +1,8 @@
 """
-Running means: sums of a trial's live values, up to the step at which the mean was last read.
+Running means: sums of a trial's live values, up to the step at which the mean was last stored.
 
 The values before the step `mean_from` of the study's scheduler do not count. A report adds only the
-results since the last read, so that a mean costs the same at any step. Values are added one by one
+results since that step, so that a mean costs the same at any step. Values are added one by one
 in the order of steps, so that the sum does not depend on how results are divided into batches.
 """
 
@@ -56,7 +56,8 @@ class RunningMean:
     The sum of a trial's live values up to a step.
 
     Attributes:
-        step: The last step whose value is in `total`, or the step before the first that counts.
+        step: The last step whose value is in `total`. If there is none, the step before the first
+            step that counts.
         is_stored: Whether the trial has a row.
     """
 
@@ -90,7 +91,7 @@ def read(txn: Txn, *, lease: Lease, first: int) -> RunningMean:
 
 
 def store(txn: Txn, *, lease: Lease, mean: RunningMean) -> None:
-    """Store a running mean; the caller has locked the trial through the fence."""
+    """Store a running mean of a trial, which the caller has locked by `leases.hold`."""
     given = {"to_step": mean.step, "to_n": mean.n, "to_total": mean.total}
     if mean.is_stored:
         txn.run(_UPDATE, trial=lease.trial_id, **given)

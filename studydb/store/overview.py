@@ -14,9 +14,9 @@ LEAST_ENDED = 90
 How many trials `recent_ends` reads, from the highest number down.
 
 In a study of up to 1,000 trials it reads all trials. In a larger study it reads 100, because the
-newest trials lie on many pages of the table: to read 1,000 took 1.5 ms longer among a million
-trials than among 10,000. If fewer than 90 of the 100 have ended, it reads 1,000, because a pace is
-too low if it is computed from few ended and many RUNNING trials.
+newest trials lie on many pages of the table: to read 1,000 took 1.5 ms longer in a study of a
+million trials than in one of 10,000. If fewer than 90 of the 100 have ended, it reads 1,000,
+because a pace is too low if it is computed from few ended and many RUNNING trials.
 """
 
 _NUMBERS = sa.select(trial.c.number).where(trial.c.study_id == sa.bindparam("study"))
@@ -74,7 +74,7 @@ _RECENT_ENDS = Prepared(
 
 def unfinished(txn: Txn, *, study_id: int, limit: int) -> dict[State, list[int]]:
     """
-    Read the numbers of some unfinished trials for each state.
+    Read the numbers of some unfinished trials, by state.
 
     PENDING trials that can be claimed come in the order of claims, then those in back-off.
 

@@ -81,7 +81,7 @@ class Pinned(NamedTuple):
 
 def count(txn: Txn, *, checkpoint_id: int) -> bool:
     """
-    Count one more pin of a checkpoint, whose row is locked from then on; `insert` adds the pin.
+    Count one more pin of a checkpoint, which locks its row; `insert` then adds the pin.
 
     Returns:
         False if the checkpoint has been removed.
@@ -103,7 +103,8 @@ def insert(
     Insert the pin that `count` has counted.
 
     Args:
-        trial_id: The clone that begins from the checkpoint; None for a person's pin.
+        trial_id: The clone or enqueued trial that begins from the checkpoint; None for a person's
+            pin.
         token: The token of a person's request. It is UNIQUE.
     """
     txn.run(

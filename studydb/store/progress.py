@@ -71,7 +71,7 @@ _PROGRESS_OF_FITTING = {
     False: _progress(_FITTING_WAITS),
     True: _progress(_FITTING_WAITS, _next_class, _n_waiting.label("n_waiting")),
 }
-"""The statements, by whether they also read what the next draw's trial asks for."""
+"""The statements for one worker; the key is whether they also read `next_class`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,8 @@ class Progress:
     A study's budget and counts, as one statement sees them.
 
     Attributes:
-        has_runnable: Whether a PENDING trial, of a class that fits, is not in back-off, whatever
-            the study's status.
+        has_runnable: Whether a PENDING trial of a class that fits is ready (not in back-off). The
+            study's status does not matter.
         has_waited: Whether a PENDING trial's back-off is over, so that a sweep makes it runnable.
         is_resuming: Whether trials are still PAUSED because the study was paused.
         next_class: What the next draw's trial asks for; None if that is not known or not read.
@@ -105,8 +105,8 @@ def read(
 
     Args:
         fits: The classes of requests that the reader can start now; None for all classes.
-        count_to: If given, also read what the next draw's trial asks for, and count the trials
-            that wait and ask the same, up to this number; only with `fits`.
+        count_to: If given, also read `next_class`, and count the trials of this class that wait, up
+            to this number, as `n_set_aside`; only with `fits`.
 
     Raises:
         UnknownStudy: The study was deleted.
@@ -156,13 +156,14 @@ def signs(
     Read what shows whether a study's progress may have changed; the caller compares two reads.
 
     The signs are the study's status and budget, whether a trial runs, whether a PENDING trial can
-    be claimed, and whether a PENDING trial is in back-off or has waited. Idle workers read the
-    signs every 1.7 to 1.9 s. The statement reads the study's row, the worker's row, and one entry
-    of each of three indexes. To read the 32 rows of the counters, too, would take a third more of
-    the server's time.
+    be claimed, and whether a PENDING trial is in back-off or its back-off is over. Idle workers
+    read the signs every 1.7 to 1.9 s. The statement reads the study's row, the worker's row, and
+    one entry of each of three indexes. To read the 32 rows of the counters, too, would take a third
+    more of the server's time.
 
     Args:
-        fits: See `read`. Which classes fit is a sign, too: a trial that has ended makes room.
+        fits: See `read`. Which classes fit is a sign, too: more classes fit when a trial of this
+            worker has ended.
         with_next: Whether what the next draw's trial asks for, and the first trial that waits and
             asks the same, are signs, too; only with `fits`.
 

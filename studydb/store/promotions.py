@@ -1,8 +1,8 @@
 """
 Trials that wait at rungs: find the best trials, and move a chosen trial to PENDING.
 
-The report that pauses a trial at a rung sets `rung_entry.waiting`. It stays true until the trial is
-promoted from there or ends, or a person resumes it without a promotion.
+The report that pauses a trial at a rung sets `rung_entry.waiting`. The column stays true until the
+trial is promoted, becomes PENDING by a person's request, or ends.
 """
 
 import math
@@ -71,8 +71,8 @@ def _is_paused(*conditions: sa.ColumnElement[bool]) -> sa.ScalarSelect[Any]:
 
 _IS_PAUSED = _is_paused()
 """
-True if the trial of an entry is PAUSED by the scheduler. This is a subquery, because PostgreSQL
-would begin a join at the trials, and read all entries of the rung to find one.
+True if the trial of an entry is PAUSED by the scheduler. This is a subquery, not a join, because
+PostgreSQL would begin the join at the trials, and read all entries of the rung to find one.
 """
 
 IS_GIVEN_UP = (
@@ -84,8 +84,8 @@ IS_GIVEN_UP = (
 
 IN_ORDER = (rung_entry.c.score, rung_entry.c.ordinal)
 """
-The order of the index of waiting entries. For a query with a LIMIT but without an order, PostgreSQL
-would use the key of the rung, and read all entries of the rung if none of them fits.
+The order of the index of waiting entries. A query with a LIMIT but without an order would use the
+primary key on PostgreSQL, and read all entries of the rung if none meets its conditions.
 """
 
 _any_waiting = (
@@ -155,16 +155,16 @@ def _rungs_with_best(is_paused: sa.ColumnElement[Any]) -> tuple[Prepared, Prepar
 
 _QUEUES, _ONE_RUNG = _rungs_with_best(_IS_PAUSED)
 _FITTING_QUEUES, _ONE_FITTING_RUNG = _rungs_with_best(_is_paused(_FITS))
-"""The same statements; the best trial is the best of those that the worker can start."""
+"""As the statements above, but the best trial is the best that the worker can start."""
 
-_ALIVE = (
+_IS_UNDERWAY = (
     in_state(State.RUNNING),
     sa.and_(in_state(State.PENDING), ~trial.c.ready),
     PAUSED_BY_STUDY,
 )
 """
-The trials that are underway while no trial can be claimed. Their number grows with the number of
-workers, and not with the number of enqueued trials.
+One of these is true of each trial that is underway, if no trial can be claimed. The number of such
+trials grows with the number of workers, and not with the number of enqueued trials.
 """
 _UNDERWAY = Prepared(
     sa.union_all(
@@ -172,7 +172,7 @@ _UNDERWAY = Prepared(
             sa.select(trial.c.bracket, sa.func.coalesce(trial.c.last_step, 0).label("step")).where(
                 trial.c.study_id == _STUDY, condition
             )
-            for condition in _ALIVE
+            for condition in _IS_UNDERWAY
         )
     )
 )
@@ -196,8 +196,9 @@ _UNDERWAY_ELSEWHERE = Prepared(
     )
 )
 """
-The trials that another live worker can start, and this worker cannot: PENDING trials, and trials
-that a closed rung has kept. A later rung must not close before they have arrived.
+The trials that this worker cannot start now, but that fit a live worker on which nothing runs:
+PENDING trials, and trials that a closed rung has kept. A later rung must not close before these
+trials have reached it.
 """
 
 _rung = (
@@ -329,7 +330,7 @@ class Queues:
         return self._others[key]
 
     def best_waiting(self, key: RungKey) -> WaitingTrial | None:
-        """Return the best trial that waits at a rung, may be resumed, and fits."""
+        """Return the best trial that waits at a rung, may be resumed, and fits the worker."""
         row = self._rows.get(key)
         if row is None or row.best_id is None:
             return None
@@ -337,11 +338,10 @@ class Queues:
 
     def underway(self, bracket: int) -> Sequence[int]:
         """
-        Return the last steps of a bracket's trials that run, or that will run again by themselves.
+        Return the last steps of a bracket's trials that run, or will run again without a promotion.
 
         Raises:
-            TrialCanBeClaimed: A trial is PENDING and ready, in this bracket or another one, and
-                fits.
+            TrialCanBeClaimed: A trial of any bracket is PENDING and ready, and fits the worker.
         """
         if self._underway is None:
             if claims.any_runnable(self._txn, study_id=self._study_id, fits=self._fits):
@@ -363,7 +363,7 @@ def read_queues(
 
     Args:
         fits: The classes of requests that the worker can start; None if every request fits.
-        is_limited: Whether the study ends at one of its limits.
+        is_limited: Whether the study has limits, so that `spent` must be read.
     """
     return Queues(txn, study_id, is_limited=is_limited, fits=fits)
 
@@ -374,8 +374,10 @@ def underway(
     """
     Read, by bracket, the last steps of trials that run, are in back-off or paused with the study.
 
-    PENDING trials that are ready, and fit, are left out; the caller has seen that there are none. A
-    trial that fits no live worker is not underway: no process can tell when it will run.
+    With `fits`, this adds trials that do not fit the worker now, but fit a live worker on which
+    nothing runs. PENDING trials that are ready and fit the worker are left out; the caller has seen
+    that there are none. A ready trial that fits no live worker is not underway: no process can tell
+    when it will run.
     """
     found: dict[int, list[int]] = defaultdict(list)
     rows = txn.all(_UNDERWAY, study=study_id)
@@ -398,9 +400,8 @@ def promote(
         fits: The classes of requests that the worker can start; None if every request fits.
 
     Returns:
-        False if the trial does not wait at the rung any more, another trial that fits can be
-            claimed, the
-        study is not RUNNING, or `max_concurrent` trials run.
+        False if the trial does not wait at the rung any more or does not fit, another trial that
+        fits can be claimed, the study is not RUNNING, or `max_concurrent` trials run.
     """
     binds = {
         "study": study_id,

@@ -44,18 +44,19 @@ _IS_PROPOSED = _proposed()
 True if the proposal of the next draw is stored.
 
 While an ask waits for the study's row, other asks take draws. Then PostgreSQL evaluates the
-condition again for the row's new version, but it sees other tables as they were when the statement
-began. As a subquery with one value the condition finds the proposal of the new draw. An EXISTS or a
-join would be planned as a join, which compares the new version with the old draw's proposal only.
+condition again for the row's new version, but sees other tables as they were when the statement
+began. As a subquery with one value, the condition then finds the proposal of the new draw. An
+EXISTS or a join would be planned as a join, which compares the row's new version only with the
+proposal of the old draw.
 """
 
 _IS_PROPOSED_AND_FITS = _proposed(is_listed(proposal.c.resource_class, "fitting"))
-"""The same, and a worker with the classes `fitting` can start the trial."""
+"""True if the next draw's proposal is stored and its class is listed as `fitting`."""
 
 NEXT_CLASS = (
     sa.select(proposal.c.resource_class).where(*_OF_NEXT_DRAW).correlate(study).scalar_subquery()
 )
-"""The class of the next draw's proposal; NULL if it is not stored."""
+"""The class of the next draw's proposal; NULL if the proposal is not stored."""
 
 
 class NextDraw(NamedTuple):
@@ -81,7 +82,10 @@ ADVISORY_LOCK_TIMEOUT_S = 2.0
 """The longest wait of an ask in the queue: any login that may connect can hold the queue's lock."""
 
 RESEND_TIMEOUT_S = ADVISORY_LOCK_TIMEOUT_S + 1.0
-"""The longest wait of a duplicate request for earlier asks, which leave the queue before then."""
+"""
+The longest wait of a duplicate request for earlier asks. It is longer than an ask waits in the
+queue, so that all earlier asks have left the queue by then.
+"""
 
 
 def _turn(timeout_s: float) -> sa.ColumnElement[bool]:
@@ -155,7 +159,10 @@ _ASK = {
     for in_queue in (True, False)
     for must_fit in (True, False)
 }
-"""The statements of `ask`, by what keeps it from making a trial, and by whether it queues."""
+"""
+The statements of `ask`. The key says which trials keep it from making a trial, whether it waits in
+the queue, and whether the proposal must fit the worker.
+"""
 
 _NEXT = {
     flag: Prepared(
@@ -186,8 +193,8 @@ _most = sa.bindparam("most", MOST_DELETED, sa.BigInteger)
 _taken = sa.delete(proposal).where(_of_study, proposal.c.draw < _next_draw)
 _DELETE_TAKEN = Prepared(_taken.where(proposal.c.draw >= _next_draw - _most))
 """
-While an old snapshot is open, deleted proposals stay in the index. Without the lower bound, this
-statement reads all their entries (335 ms for 400,000).
+While an old snapshot is open, deleted proposals stay in the index. Without the lower bound of the
+draw, this statement would read all their entries (335 ms for 400,000).
 """
 _DELETE_OLDEST = Prepared(_taken.where(proposal.c.draw < _lowest + _most))
 
@@ -233,17 +240,18 @@ def ask(
         if_nothing_waits: Whether to make no trial if a trial can be claimed.
         queue: Whether to wait in the queue; False after a wait that timed out. SQLite has no queue.
         fits: The classes of requests that the worker can start; None if every request fits.
-        must_fit: Whether the proposal must be of one of these classes.
+        must_fit: Whether the proposal must be of one of the classes `fits`.
 
     Returns:
-        None if the budget is spent, the study is not RUNNING, `max_concurrent` trials run, or the
-        next draw's proposal was not stored when the statement began, or does not fit. With
-        `if_nothing_waits`, also None if a trial can be claimed.
+        None if the budget or the draws are spent, the study is not RUNNING, `max_concurrent` trials
+        run, or the next draw's proposal was not stored when the statement began. With `must_fit`,
+        also None if the proposal does not fit. With `if_nothing_waits`, also None if a trial can be
+        claimed.
 
     Raises:
         Duplicate: The same ask was already stored (its reply was lost).
         DuplicateParams: The proposal is to be unique, and a trial has its params.
-        LockTimeout: The turn did not come within `ADVISORY_LOCK_TIMEOUT_S`.
+        LockTimeout: The ask has waited in the queue for `ADVISORY_LOCK_TIMEOUT_S`.
     """
     unless = claims.unless(fits, if_nothing_waits=if_nothing_waits)
     row = txn.chain(
@@ -267,10 +275,11 @@ def await_asks(txn: Txn, *, study_id: int) -> None:
     """
     Wait until every ask that is in the queue now has ended.
 
-    One of them may be an earlier send of the request, and makes its trial even if its client died.
+    One of them may be an earlier send of the caller's request; it makes its trial even if its
+    client has died.
 
     Raises:
-        LockTimeout: The turn did not come within `RESEND_TIMEOUT_S`. By then all earlier asks have
+        LockTimeout: The call has waited for `RESEND_TIMEOUT_S`. By then all earlier asks have
             left the queue, so something other than an ask holds the lock.
     """
     if txn.features.concurrent_writers:
@@ -297,10 +306,11 @@ def store(txn: Txn, *, study_id: int, proposed: Mapping[int, Proposal]) -> None:
     """
     Store proposals by draw; a draw that has a proposal keeps it.
 
-    This also deletes the proposals of the last `MOST_DELETED` taken draws. That is more than a
-    block of proposals, because an earlier deletion may have failed. Older proposals are deleted
-    when a draw that is a multiple of `CLEAN_UP_DRAWS` is stored. The lock keeps the study from
-    being deleted meanwhile, because nothing would delete the proposals of a deleted study.
+    This also deletes the proposals of the last `MOST_DELETED` taken draws. These are more than the
+    draws of one block of proposals, because an earlier deletion may have failed. Older proposals
+    are deleted when a draw that is a multiple of `CLEAN_UP_DRAWS` is stored. The study's row is
+    locked, so that the study is not deleted meanwhile: nothing would delete the proposals of a
+    deleted study.
     """
     if txn.first(_KEEP_STUDY, study=study_id) is None:
         return

@@ -114,7 +114,7 @@ class Look(NamedTuple):
     The state of a study's next draw.
 
     Attributes:
-        is_proposed: Whether the next draw has a proposal, so that an ask succeeds.
+        is_proposed: Whether the next draw has a proposal, from which an ask can make a trial.
         is_free: Whether no other token has the lease now.
     """
 
@@ -125,7 +125,7 @@ class Look(NamedTuple):
 
 class Outlook(NamedTuple):
     """
-    The first draw without a proposal, and how many proposals the budget still allows.
+    Which draw needs a proposal next, and how many more proposals the budget allows.
 
     Attributes:
         draw: The first draw without a proposal.
@@ -170,8 +170,8 @@ def take(txn: Txn, *, study_id: int, token: str, worker_id: int, lease_s: float)
     Take the lease if it is free, expired, held by a worker that has ended, or held by this token.
 
     Returns:
-        False if another process has the lease, the next draw has a proposal, or there is no next
-        draw.
+        False if another process has the lease, the next draw has a proposal, the study is not
+        RUNNING, or its budget or its draws are spent.
     """
     taken = txn.count(_TAKE, study=study_id, proposer=token, holder=worker_id, lease_s=lease_s)
     return taken == 1
@@ -188,13 +188,18 @@ def release(txn: Txn, *, study_id: int, token: str) -> bool:
 
 
 def holder(txn: Txn, *, study_id: int) -> tuple[str, Process] | None:
-    """Read the token and the process that hold the lease; None if the lease was given up."""
+    """
+    Read the token and the process that took the lease last; the lease may have expired.
+
+    Returns:
+        None if the lease was given up, or never taken.
+    """
     row = txn.first(_HOLDER, study=study_id)
     return None if row is None else (row.proposer_token, workers.process_of(row))
 
 
 def is_last(txn: Txn, *, study_id: int, token: str) -> bool:
-    """Tell whether no other token has taken the lease since this one."""
+    """Tell whether this token was the last to take the lease."""
     return txn.first(_IS_LAST, study=study_id, proposer=token) is not None
 
 
@@ -210,7 +215,7 @@ def outlook(txn: Txn, *, study_id: int) -> Outlook:
 
 
 def end_draws(txn: Txn, *, study_id: int) -> None:
-    """Make the stored proposals the study's last ones, as a grid ends at its last point."""
+    """Let the study's draws end after the last stored proposal, as a grid ends."""
     txn.run(_END_DRAWS, study=study_id)
 
 

@@ -1,4 +1,4 @@
-"""The quota of a study's checkpoints: the sum of what is kept, and what may go for a new one."""
+"""The quota of a study's checkpoints: the sum of the kept sizes, and what may be removed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from studydb.store import checkpoints
 from studydb.store.studies import THIS, existing
 
 MOST = 100
-"""How many checkpoints that may go are read at a time."""
+"""The most checkpoints that `oldest` reads at a time."""
 
 _KEPT = checkpoint.c.removed_at.is_(None)
 _KEPT_OF_STUDY = sa.and_(
@@ -67,8 +67,9 @@ _OLDEST = Prepared(
 )
 """
 SKIP LOCKED: the caller has locked the study's row, which comes after trials and checkpoints in the
-lock order, so it must not wait for them. The lock of the trial keeps its newest checkpoint the
-newest: an attempt that finds its newest corrupt changes the trial's row.
+lock order, so it must not wait for the locks of trials and checkpoints. The newest checkpoint of a
+trial that has not ended must stay. The lock of the trial's row ensures that it remains the newest:
+an attempt that finds its checkpoint corrupt changes this row.
 """
 
 _REMOVED = Prepared(
@@ -99,7 +100,13 @@ class Quota:
 
 
 class Removable(NamedTuple):
-    """A checkpoint that may go; `number` is its trial's, and `is_over` whether that has ended."""
+    """
+    A checkpoint that may be removed, or is removed.
+
+    Attributes:
+        number: The number of its trial.
+        is_over: Whether its trial has ended.
+    """
 
     row: Checkpoint
     number: int
@@ -117,7 +124,7 @@ def read(txn: Txn, *, study_id: int) -> Quota:
 
 
 def add(txn: Txn, *, study_id: int, size_bytes: int) -> None:
-    """Add to the sum of a study that has a quota; a negative size was removed."""
+    """Add a size to the sum of a study that has a quota; negative for what was removed."""
     txn.run(_ADD, study=study_id, by=size_bytes)
 
 
@@ -135,12 +142,16 @@ def recount(txn: Txn, *, study_id: int, has_quota: bool) -> None:
 
 
 def oldest(txn: Txn, *, study_id: int, after_id: int) -> list[Removable]:
-    """Lock the oldest checkpoints that may go, by ascending id, and those of others are left."""
+    """
+    Lock the oldest checkpoints after an id that may be removed, and their trials.
+
+    Checkpoints that another transaction has locked, or whose trial it has locked, are left out.
+    """
     return _read(txn.all(_OLDEST, study=study_id, after_id=after_id))
 
 
 def removed(txn: Txn, *, study_id: int, numbers: Sequence[int]) -> list[Removable]:
-    """Read the removed checkpoints of trials whose bytes may still be there."""
+    """Read trials' removed checkpoints whose rows, and perhaps bytes, are still there."""
     return _read(txn.all(_REMOVED, study=study_id, numbers=list(numbers)))
 
 

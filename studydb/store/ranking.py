@@ -1,10 +1,10 @@
 """
 Which trials of a study are best.
 
-Trials are ranked by the score of their best value, then by number. A trial without results, or with
-NaN only, has no rank; nor has an invalidated trial. The index `trial_rank` holds a trial's score at
-the end of its last attempt. RUNNING trials are ranked by the scores in their rows, so that a report
-need not update an index.
+Trials are ranked by the score of their best value, then by number. A trial has no rank if it has no
+results, if all its values are NaN, or if it is invalidated. The index `trial_rank` holds a trial's
+score at the end of its last attempt. RUNNING trials are ranked by the scores in their rows, so that
+a report need not update an index.
 """
 
 import math
@@ -62,7 +62,7 @@ _WITHOUT_RANK = (
 
 
 def best(txn: Txn, *, study_id: int, limit: int = 1) -> list[TrialRow]:
-    """Read the trials of a study that have a rank, best first."""
+    """Read the best `limit` trials of a study that have a rank, best first."""
     rows = [row for query in _BEST for row in txn.all(query, study=study_id, limit=limit)]
     rows.sort(key=lambda row: (row.best_score, row.number))
     return [trials.read(row) for row in rows[:limit]]

@@ -41,12 +41,13 @@ _COUNTS = Prepared(
 
 class Reported(NamedTuple):
     """
-    The numbers of a study's results, with those that later attempts have superseded.
+    Numbers of a study's results; results that later attempts have superseded count, too.
 
     Attributes:
         n_stored: All results.
         n_judged: The entries of rungs.
-        n_after_decision: Results that an attempt has stored after the decision to end it.
+        n_after_decision: Results that attempts have stored for later steps than the step at which
+            the scheduler decided to stop or pause them.
     """
 
     n_stored: int

@@ -1,9 +1,9 @@
 """
-The distinct requests of a study for resources, and the queue of PENDING trials of each.
+The distinct requests of a study for resources, and the queue of PENDING trials of each request.
 
-A class is a request; `trial.resource_class` names it by its text. The class "" is what the study
-asks for each trial that has no request of its own. A study has no rows here until a trial, or the
-study, asks for something; its workers then need no list of classes to claim.
+A class is a request; `trial.resource_class` names the class by the request's text. The class "" is
+what the study asks for each trial that has no request of its own. A study has no rows here until a
+trial, or the study, asks for something. Until then its workers claim without reading classes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from studydb.domain.resources import OF_STUDY, Capacity, Resources, read_resourc
 from studydb.store.studies import HAS_ROOM
 
 MOST = 64
-"""The most distinct requests of one study: a claim looks at the first trial of each."""
+"""The most distinct requests of one study: a claim looks at the first trials of each request."""
 
 _OF_STUDY = resource_class.c.study_id == sa.bindparam("study", type_=sa.BigInteger)
 _CLASSES = Prepared(sa.select(resource_class.c.name, resource_class.c.request).where(_OF_STUDY))
@@ -160,10 +160,10 @@ _ASKED_BY = Prepared(
 
 class ClassQueue(NamedTuple):
     """
-    A class, and the first positions of its queue.
+    The request of a class, and the first positions of its queue.
 
     Attributes:
-        positions: Ascending; None if no trial of the study may start now.
+        positions: Ascending; None if the study is not RUNNING, or `max_concurrent` trials run.
     """
 
     request: Resources
@@ -176,8 +176,9 @@ class Load:
     What a live worker offers, and what its trials use.
 
     Attributes:
-        offers: None for an own loop, which every request fits.
-        reserved_for: The number of the trial for which the worker keeps its resources free.
+        offers: Unlimited for an own loop without an offer, which every request fits.
+        reserved_for: The number of the trial for which the worker keeps its resources free; None
+            if the worker is not reserved.
     """
 
     offers: Capacity
@@ -194,11 +195,7 @@ def read(txn: Txn, *, study_id: int) -> dict[str, Resources]:
 def queues(
     txn: Txn, *, study_id: int, after_position: QueuePosition, depth: int
 ) -> dict[str, ClassQueue]:
-    """
-    Read, without locks, the first `depth` positions of each class after a position of the queue.
-
-    A study that is not RUNNING, or in which `max_concurrent` trials run, has no positions: None.
-    """
+    """Read, without locks, the first `depth` positions of each class after a queue position."""
     rows = txn.all(
         _QUEUES,
         study=study_id,
@@ -224,7 +221,7 @@ def add(txn: Txn, *, study_id: int, asked: Resources) -> str:
     """
     Return the name of a request's class; make the class if the study does not have it.
 
-    The caller has locked the study's row, so that two callers do not make the 64th class together.
+    The caller has locked the study's row, so that two callers cannot exceed the limit together.
 
     Raises:
         InvalidSpec: The study has 64 classes already.
@@ -235,7 +232,8 @@ def add(txn: Txn, *, study_id: int, asked: Resources) -> str:
         if len(known) >= MOST:
             raise InvalidSpec(
                 f"The study's trials ask for {MOST} different sets of resources already, and "
-                f"{name!r} would be one more. Round the amounts, so that trials ask alike."
+                f"{name!r} would be one more. Round the amounts, so that more trials ask for the "
+                "same set."
             )
         for each, request in ((OF_STUDY, Resources()), (name, asked)):
             _insert(txn, study_id, each, request)
@@ -253,13 +251,13 @@ def _insert(txn: Txn, study_id: int, name: str, asked: Resources) -> None:
 
 
 def move(txn: Txn, *, study_id: int, trial_ids: list[int], name: str) -> int:
-    """Put PENDING and PAUSED trials, which the caller has locked, into a class; count them."""
+    """Put those of the locked trials that are PENDING or PAUSED into a class; count them."""
     return txn.count(_MOVE, study=study_id, ids=trial_ids, to_class=name)
 
 
 def move_of_attempt(txn: Txn, *, lease: Lease, name: str) -> None:
     """
-    Put a trial into a class, and store which class its attempt holds while it runs.
+    Put a trial into a class, and store the class that its attempt got, and holds until its end.
 
     The caller has checked the attempt's lease, or has ended the attempt.
     """
@@ -278,7 +276,7 @@ def move_of_attempt(txn: Txn, *, lease: Lease, name: str) -> None:
 
 
 def _class_held(asked: str, stored: Mapping[str, Any] | None, *, attempt: int | None) -> str:
-    """Return the class that a RUNNING attempt holds; its trial may ask for another by now."""
+    """Return the class that an attempt holds; its trial may ask for another class by now."""
     if stored is not None and stored.get("attempt") == attempt:
         return str(stored["class"])
     return asked
@@ -290,17 +288,17 @@ def of_trial(txn: Txn, *, trial_id: int) -> str:
 
 
 def capacities(txn: Txn, *, study_id: int) -> list[Capacity]:
-    """Read what each live worker of a study offers, the newest 1,000."""
+    """Read what the newest 1,000 live workers of a study offer."""
     return [Capacity.from_json(row.resources) for row in txn.all(_CAPACITIES, study=study_id)]
 
 
 def studies(txn: Txn) -> list[int]:
-    """Return the ids of the studies that have requests."""
+    """Return the ids of the studies that have requests, at most 1,000."""
     return [row.study_id for row in txn.all(_STUDIES)]
 
 
 def loads(txn: Txn, *, study_id: int) -> dict[str, Load]:
-    """Read what the live workers of a study offer and use, by UUID, newest first."""
+    """Read what the live workers of a study offer and use, by the worker's UUID, newest first."""
     classes = read(txn, study_id=study_id)
     found: dict[str, Load] = {}
     for row in txn.all(_LOADS, study=study_id):
@@ -316,7 +314,11 @@ def loads(txn: Txn, *, study_id: int) -> dict[str, Load]:
 
 
 def fitting_elsewhere(txn: Txn, *, study_id: int, fits: Sequence[str]) -> list[str]:
-    """Return the classes that are not in `fits` and fit a live worker when it is empty."""
+    """
+    Return the classes that are not in `fits`, but fit a live worker on which nothing runs.
+
+    This may be the worker that asks, if its own trials use what the class needs.
+    """
     offered = capacities(txn, study_id=study_id)
     return [
         name
@@ -327,10 +329,10 @@ def fitting_elsewhere(txn: Txn, *, study_id: int, fits: Sequence[str]) -> list[s
 
 def reserve(txn: Txn, *, study_id: int, worker_id: int, number: int) -> bool:
     """
-    Record that a worker starts no smaller trial before a trial has started.
+    Record that a worker keeps its resources free for a large trial.
 
     Returns:
-        False if another live worker has reserved itself for the trial: one is enough.
+        False if another live worker does so for this trial already; nothing is recorded then.
     """
     return txn.count(_RESERVE, study=study_id, worker=worker_id, number=number) > 0
 

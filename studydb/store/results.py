@@ -28,7 +28,7 @@ IS_LIVE = sa.and_(
     attempt.c.attempt == result.c.attempt,
     result.c.step <= attempt.c.live_through,
 )
-"""Joins each live result with its attempt."""
+"""The condition that joins results with their attempts, and leaves out superseded results."""
 
 _THIS = (
     result.c.study_id == sa.bindparam("study"),
@@ -105,7 +105,7 @@ _SUMMARY = Prepared(
 @dataclass(frozen=True, slots=True)
 class Span:
     """
-    Live results of one attempt: the steps after `after`, up to `through`.
+    Live results of one attempt: the steps after `after`, up to and including `through`.
 
     New results have higher steps, so the rows of a span that ends at a reported step never change.
     """
@@ -135,7 +135,7 @@ def as_rows(results: Iterable[Result]) -> list[tuple[Any, ...]]:
 
 
 def append(txn: Txn, *, lease: Lease, results: Iterable[Result]) -> None:
-    """Insert results of a trial; the caller has locked the trial through the fence."""
+    """Insert results of a trial, which the caller has locked by `leases.hold`."""
     txn.insert_many(
         APPEND,
         as_rows(results),
@@ -159,7 +159,7 @@ def spans(txn: Txn, *, study_id: int, trial_id: int, through: int = NOT_SUPERSED
 
 
 def page(txn: Txn, span: Span, *, limit: int) -> list[StoredResult]:
-    """Read the first rows of a span, ordered by step."""
+    """Read the first `limit` rows of a span, ordered by step."""
     return list(map(StoredResult._make, txn.all(_FIRST, **_binds(span), limit=limit)))
 
 

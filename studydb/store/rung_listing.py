@@ -25,16 +25,16 @@ from studydb.store.promotions import BETTER_THAN_CUT, IS_KEPT
 from studydb.store.rungs import NONE_KEPT
 
 NEWEST = 100
-"""Among how many of a study's newest trials the last decisions are searched."""
+"""How many of a study's newest trials are searched for the last decisions."""
 
 _STUDY = sa.bindparam("study", type_=sa.BigInteger)
 
 
-def _counted(*conditions: sa.ColumnElement[bool], of: sa.FromClause) -> sa.ScalarSelect[Any]:
-    """Count the entries of an index, up to `MOST_COUNTED`."""
+def _counted(*conditions: sa.ColumnElement[bool], entries: sa.FromClause) -> sa.ScalarSelect[Any]:
+    """Count the entries of rungs that meet the conditions, up to `MOST_COUNTED`."""
     first = (
         sa.select(sa.literal_column("1").label("one"))
-        .select_from(of)
+        .select_from(entries)
         .where(*conditions)
         .limit(MOST_COUNTED)
         .correlate(rung, rung_entry)
@@ -48,7 +48,7 @@ _N_BETTER = _counted(
     _other.c.rung_id == rung.c.id,
     _other.c.ranked,
     _other.c.score < rung_entry.c.score,
-    of=_other,
+    entries=_other,
 )
 _OF_TRIAL = (rung.c.study_id == _STUDY, rung_entry.c.trial_id == sa.bindparam("trial"))
 _last_rungs = (
@@ -72,7 +72,7 @@ _JUDGED = (
         (sa.or_(rung.c.closed_at.is_(None), rung_entry.c.waiting.is_(None)), None), else_=IS_KEPT
     ).label("kept"),
 )
-"""The columns of a `Judgement`, without the words of the user's code."""
+"""The columns of a `Judgement`, without the reason that the user's code has given."""
 
 _JUDGEMENTS = Prepared(
     sa.select(*_JUDGED)
@@ -137,7 +137,9 @@ _best = (
 _LIST = Prepared(
     sa.select(
         rung,
-        _counted(_other.c.rung_id == rung.c.id, _other.c.waiting, of=_other).label("n_waiting"),
+        _counted(_other.c.rung_id == rung.c.id, _other.c.waiting, entries=_other).label(
+            "n_waiting"
+        ),
         BETTER_THAN_CUT.label("better"),
         _best.label("best"),
     )
@@ -151,7 +153,7 @@ def judgements(
     txn: Txn, *, study_id: int, trial_id: int, mode: Mode, reasons: Mapping[int, str]
 ) -> list[Judgement]:
     """
-    Read how a trial was judged at its last 100 rungs, with cutoffs as values of the metric.
+    Read how a trial was judged at its last 100 rungs; cutoffs are given as values of the metric.
 
     Args:
         reasons: What the user's code said, by the step of the judged result.
@@ -169,7 +171,7 @@ def last_decisions(
     """
     Read which trials the scheduler has stopped, paused, promoted or given up last, newest first.
 
-    The newest trials are searched, and the trials that were promoted in the newest events.
+    Only the newest trials, and the trials that the newest events have promoted, are searched.
 
     Args:
         reasons: What the user's code said, by trial id and step of the judged result.
@@ -182,7 +184,7 @@ def last_decisions(
 
 
 def _is_decided(row: Any) -> bool:
-    """Tell whether a trial is in its state by a decision of its scheduler at its last rung."""
+    """Tell whether a decision of the scheduler at a trial's last rung has led to its state."""
     if row.rung_id is None:
         return False
     if row.ended_at is not None:
@@ -210,7 +212,7 @@ def list_rungs(
     txn: Txn, *, study_id: int, mode: Mode, limit: int, has_cutoffs: bool
 ) -> list[ListedRung]:
     """
-    Read the last rungs that have entries, ordered by bracket and step.
+    Read the last `limit` rungs that have entries, ordered by bracket and step.
 
     Args:
         has_cutoffs: Whether the study's scheduler decides by the cutoffs.

@@ -1,8 +1,8 @@
 """
 Take trials' entries out of the ranking of their rungs, and put them back.
 
-An entry that is not ranked keeps its row. The cut moves along the remaining entries, by at most as
-many entries as have changed.
+An entry that is taken out keeps its row. The cut moves along the entries that are still ranked, by
+at most as many entries as were taken out or put back.
 """
 
 import math
@@ -83,7 +83,7 @@ def unrank(txn: Txn, *, rungs: Sequence[Rung], trial_ids: Sequence[int]) -> None
 
 
 def rank(txn: Txn, *, rungs: Sequence[Rung], trial_ids: Sequence[int]) -> None:
-    """Put the entries of trials, except those of NaN, back into the ranking of locked rungs."""
+    """Put entries of trials back into the ranking of locked rungs, unless their value is NaN."""
     for one in rungs:
         rows = txn.all(_RANK, rung=one.id, trials=list(trial_ids))
         positions = [(row.score, row.trial_id) for row in rows]

@@ -37,16 +37,16 @@ class LockedView:
 
     def move_to(self, summary: Summary, new: Sequence[Result]) -> None:
         """
-        Let the view end at a report.
+        Show the trial's results up to a report; the scheduler judges this report next.
 
         Args:
             summary: The summary of the stored results.
-            new: The results of the batch, up to the report.
+            new: The results of the batch, up to and including the report.
         """
         self._summary, self._new = summary, new
 
     def replace(self, key: RungKey, rung: Rung) -> None:
-        """Show a rung as it is after an entry, to later reports of the batch."""
+        """Replace a rung that has got an entry, for the later reports of the batch."""
         self.locked[key] = rung
         self._sent.pop(key, None)
         self._beside.pop(key, None)
@@ -65,7 +65,7 @@ class LockedView:
         )
 
     def best(self, key: RungKey, n: int) -> Sequence[Ranked]:
-        """Return the best entries of a locked rung."""
+        """Return the `n` best entries of a locked rung."""
         return rungs.best(self._txn, rung=self.locked[key], n=n)
 
     def mean(self) -> float:

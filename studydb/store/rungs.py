@@ -1,8 +1,9 @@
 """
 Rungs and their entries: an exact quantile, computed under the lock of the rung's row.
 
-One statement locks the row, and a second statement reads the entries. A single statement would read
-the row as it is after the wait for the lock, but the entries as they were before the wait.
+One statement locks the row, and a second statement reads the entries. A single statement that has
+to wait for the lock would read the row as it is after the wait, but the entries as they were
+before.
 """
 
 import math
@@ -151,7 +152,7 @@ class Neighbours:
 
 
 def create(txn: Txn, *, study_id: int, spec: RungSpec) -> None:
-    """Insert a rung, unless the study has it."""
+    """Insert a rung, unless the study has this rung already."""
     txn.run(
         _CREATE,
         study=study_id,
@@ -228,7 +229,7 @@ def record(
     Record a judged result at a locked rung, and move the rung's cut unless the result is NaN.
 
     Returns:
-        The rung with the entry.
+        The rung as it is with the entry.
     """
     ranked = not math.isnan(result.value)
     cut = rung.cut
@@ -266,7 +267,7 @@ def record(
 
 
 def best(txn: Txn, *, rung: Rung, n: int) -> list[Ranked]:
-    """Read the best entries of a locked rung; of equal scores, the lower trial id is better."""
+    """Read the `n` best entries of a locked rung; of equal scores, the lower trial id is better."""
     return [
         Ranked(row.trial_id, row.score, row.checkpoint_id, row.config or row.params)
         for row in txn.all(_BEST, rung=rung.id, most=n)

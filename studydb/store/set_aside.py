@@ -1,8 +1,8 @@
 """
-Trials that are made of a draw's proposal without being leased, for workers that fit them.
+Trials that are made from the next draw's proposal without a lease, for workers that they fit.
 
-Draws are taken in order. Where each trial asks for something else, the next draw's trial may not
-fit a free worker. So that this worker can go on to the draw after it, the trial becomes PENDING.
+Draws are taken in order. If trials ask for different resources, the trial of the next draw may not
+fit a free worker. This trial then becomes PENDING, so that the worker can take the following draw.
 """
 
 import sqlalchemy as sa
@@ -17,8 +17,9 @@ from studydb.store.trials import NEW, inserting
 
 MOST = 1000
 """
-How many trials of one class wait at most, before no further trial of it is set aside. While they
-wait, no draw after the next one is taken. The number bounds the rows.
+If so many trials of one class wait, no further trial of this class is set aside, and no draw after
+the next one is taken. More waiting trials would not end the study earlier, because these already
+keep busy the workers that they fit. The number bounds the rows.
 """
 
 MOST_OF_MODEL = 16
@@ -37,8 +38,8 @@ _MOST = sa.bindparam("most", type_=sa.BigInteger)
 _waiting = sa.select(trial.c.id).where(*_of_next_class).limit(_MOST).correlate(study).subquery()
 N_WAITING = sa.select(sa.func.count()).select_from(_waiting).correlate(study).scalar_subquery()
 """
-How many trials wait of the class of the next draw's proposal; at most `most` are counted. To count
-1,000 takes 0.1 to 0.2 ms, so what idle workers poll does without.
+How many PENDING trials that are ready have the class of the next draw's proposal; at most `most`
+are counted. To count 1,000 takes 0.1 to 0.2 ms, so what idle workers poll does without.
 """
 
 FIRST_WAITING = (
@@ -97,8 +98,9 @@ def take_draw(txn: Txn, *, study_id: int, draw: int, most: int) -> int | None:
     Take the next draw and a number for its trial, and lock the study's row.
 
     Returns:
-        The number. None if `draw` is not the next one any more, the budget is spent, the study is
-        not RUNNING, or `most` trials of its class wait already.
+        The number. None if `draw` is not the next draw any more or has no proposal, the budget or
+        the draws are spent, the study is not RUNNING, or `most` trials of the proposal's class wait
+        already.
     """
     row = txn.first(_TAKE_DRAW, study=study_id, of_draw=draw, most=most)
     return None if row is None else int(row.number)
@@ -112,7 +114,7 @@ def full_class(txn: Txn, *, study_id: int, most: int) -> str | None:
 
 def make(txn: Txn, *, study_id: int, draw: int, number: int, uuid: str) -> None:
     """
-    Insert the PENDING trial of a draw that was taken, from the draw's proposal.
+    Insert the PENDING trial of a draw that `take_draw` has taken, from the draw's proposal.
 
     Raises:
         DuplicateParams: The proposal is to be unique, and a trial has its params.

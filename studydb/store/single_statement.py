@@ -1,9 +1,10 @@
 """
 Claim, report and finish in a single statement.
 
-The main CTE changes the trial's row if the row is as its holder expects; later CTEs use the row
-that the main CTE returns. If the row is not as expected, for example because a decision or request
-is pending, nothing changes. A report or finish then runs again in several statements.
+The main CTE of a report or finish changes the trial's row if the row is as its holder expects;
+later CTEs use the row that the main CTE returns. If the row is not as expected, for example because
+a decision or request is pending, nothing changes, and the report or finish runs again in several
+statements. The main CTE of a claim changes the row of the first trial that can be claimed.
 """
 
 from collections.abc import Mapping
@@ -143,7 +144,7 @@ def claim(
 
 def report(txn: Txn, *, lease: Lease, batch: Batch, summary: Summary) -> bool:
     """
-    Store a batch.
+    Store a batch of results, and renew the lease.
 
     Args:
         summary: The trial's summary after the batch.
@@ -175,7 +176,7 @@ def finish(
 
     Args:
         summary: The trial's summary after the batch.
-        verdict: For the attempt's row: `TRIAL_IS_DONE` if the last result says so; else None.
+        verdict: The verdict for the attempt's row: `TRIAL_IS_DONE` if the last result says so.
 
     Returns:
         None if nothing was stored, as for `report`.

@@ -59,7 +59,7 @@ _SET_RUNNING_TIME = Prepared(
 @dataclass(frozen=True, slots=True)
 class LimitedStudy:
     """
-    The limits of a study, its stored status, and its age.
+    The limits of a study as its row has them now, with its stored status and its age.
 
     Attributes:
         is_spent: Whether a limit or a stop rule has stopped the study.
@@ -80,8 +80,9 @@ class RunningTime(NamedTuple):
 
     Attributes:
         counted_s: The part that is stored already.
-        since_s: The seconds that the present attempt has run since then, at most a lease. A holder
-            that was silent for longer was on a host that slept, or without the database.
+        since_s: The seconds that the present attempt has run since then, at most the length of a
+            lease. A holder that was silent for longer was on a host that slept, or could not reach
+            the database.
     """
 
     trial_id: int
@@ -123,7 +124,7 @@ def store_best(txn: Txn, *, study_id: int, best: Sequence[BestValues]) -> None:
 
 
 def forget_best(txn: Txn, *, study_id: int) -> None:
-    """Let the stop rules for the study begin anew, with the results that are stored from now on."""
+    """Let the stop rules for the study compare only results that are stored from now on."""
     txn.run(_FORGET_BEST, study=study_id)
 
 

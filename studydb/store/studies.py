@@ -63,8 +63,8 @@ _TRAINABLE = Prepared(
 """
 Reads a trainable with its signatures, a row for each signature.
 
-A person may replace the trainable at any time. Two statements could read one trainable and find the
-signatures of another.
+A person may replace the trainable at any time. Two statements could read the old trainable and the
+new signatures.
 """
 
 _CODE = Prepared(
@@ -203,7 +203,7 @@ _LOCKED_STATUS = Prepared(
 _NAMES = Prepared(sa.select(study.c.name).order_by(study.c.id))
 
 UNDECIDED = (DecidedBy.RULE, DecidedBy.SCHEDULER, DecidedBy.REQUESTS)
-"""The values of `paused_by` of a study whose user's code did not decide."""
+"""The values of `paused_by` of a study that was paused because the user's code did not decide."""
 
 BY_ITSELF = (DecidedBy.GUARD, DecidedBy.FAIL_FAST, *UNDECIDED)
 """The values of `paused_by` of a study that has paused itself."""
@@ -222,7 +222,7 @@ class Budget:
         allows_new: Whether the study is RUNNING and the budget is not spent.
         has_room: Whether `max_concurrent` lets one more trial run.
         is_spent: Whether `num_trials` or the searcher's `num_draws` is reached.
-        next_draw: The draw of the next new trial.
+        next_draw: The draw of the next trial that an ask makes.
         pause_reason: Why the study has paused itself; None if it has not.
         paused_by: Which of `BY_ITSELF` has paused the study; None if it has not paused itself.
         keeps_workers: Whether the study has paused itself because the user's code did not decide.
@@ -299,7 +299,7 @@ def insert(txn: Txn, *, new: NewStudy) -> int:
 
 
 def insert_trainable(txn: Txn, *, study_id: int, what: Trainable) -> None:
-    """Insert a study's trainable, or the code of a stop rule or scheduler, and its signatures."""
+    """Insert a study's trainable, or code of the user that decides, and its signatures."""
     row = txn.all(
         sa.insert(trainable)
         .values(
@@ -334,7 +334,7 @@ def find(txn: Txn, *, name: str) -> Study | None:
 
 
 def reread(txn: Txn, *, study_id: int) -> Study:
-    """Read a study again, whatever its name is now; raise UnknownStudy if it was deleted."""
+    """Read a study by its id, as its name may change; raise UnknownStudy if it was deleted."""
     return _read(txn, existing(txn.first(_BY_ID, study=study_id)))
 
 
@@ -387,9 +387,10 @@ def _request_code(txn: Txn, study_id: int, requested: Requested | None) -> Train
 
 
 def _code_of(txn: Txn, study_id: int, role: TrainableRole) -> tuple[Trainable, ...]:
-    """Read a study's code that decides, in the order of its creation, with its signatures."""
+    """Read the user's code with this role, in the order of its creation, with its signatures."""
     rows = txn.all(_CODE, study=study_id, of_role=role)
-    return tuple(_trainable_of(list(of)) for _, of in groupby(rows, key=attrgetter("id")))
+    by_id = groupby(rows, key=attrgetter("id"))
+    return tuple(_trainable_of(list(rows_of_one)) for _, rows_of_one in by_id)
 
 
 def _trainable_of(rows: Sequence[Row]) -> Trainable:
@@ -415,13 +416,13 @@ def names(txn: Txn) -> list[str]:
 
 
 def admit(txn: Txn, *, study_id: int) -> int | None:
-    """Take a number for a new PENDING trial; None if the budget is spent."""
+    """Take a number for a trial that a person enqueues; None if `num_trials` is reached."""
     row = txn.first(_ADMIT, study=study_id)
     return None if row is None else int(row.number)
 
 
 def start(txn: Txn, *, study_id: int, worker_id: int) -> None:
-    """Store when the study's first worker started; later workers change nothing."""
+    """Store when the study's first worker or own loop started; later calls change nothing."""
     txn.run(_START, study=study_id, worker=worker_id)
 
 
@@ -431,7 +432,7 @@ def number_clones(txn: Txn, *, study_id: int, n: int) -> int:
 
 
 def leave(txn: Txn, *, study_id: int, n: int = 1) -> None:
-    """Subtract `n` from the number of RUNNING trials."""
+    """Subtract `n` from `n_running`, which only studies with `max_concurrent` count."""
     txn.run(_LEAVE, study=study_id, by=n)
 
 
@@ -477,7 +478,12 @@ def budget_of(row: Row) -> Budget:
 
 
 def set_status(txn: Txn, *, study_id: int, status: Status, now: bool = False) -> None:
-    """Store the status that a person requests; `now` leaves RUNNING trials no grace."""
+    """
+    Store the status that a person requests, and forget why the study was paused before.
+
+    Args:
+        now: Whether RUNNING trials are stopped without their workers' grace.
+    """
     by = DecidedBy.PERSON if status is Status.PAUSED else None
     txn.run(_SET_STATUS, study=study_id, to_status=status, by_whom=by, now=now or None)
 
@@ -498,8 +504,8 @@ def read_changeable(txn: Txn, *, study_id: int, trainable_uuid: str) -> Changeab
     Read what a person may have changed since the study was loaded.
 
     Args:
-        trainable_uuid: The trainable that the reader knows. It is looked up by its UUID, which has
-            an index; `study_id` has none.
+        trainable_uuid: The UUID of the trainable that the reader knows. The trainable's row is
+            found by this UUID, because its column `study_id` has no index.
 
     Raises:
         UnknownStudy: The study was deleted.
@@ -525,7 +531,7 @@ def relocate(txn: Txn, *, study_id: int, url: str) -> None:
 
 
 def read_stores_of(txn: Txn, *, study_id: int, other_id: int) -> None:
-    """Let a locked study read the stores of another, from whose checkpoint a trial begins."""
+    """Let a locked study read the stores of another study, whose checkpoint a trial restores."""
     row = existing(txn.first(_LOCKED_PLACES, study=study_id))
     other = existing(txn.first(_LOCKED_PLACES, study=other_id))
     known = (row.checkpoints, *_former(row.settings))
@@ -539,7 +545,7 @@ def read_stores_of(txn: Txn, *, study_id: int, other_id: int) -> None:
 
 
 def lock_undeleted(txn: Txn, *, study_id: int) -> bool:
-    """Lock a study's row; False if the study is being deleted."""
+    """Lock a study's row; False if the study is being deleted, or was deleted."""
     return txn.first(_LOCK_UNDELETED, study=study_id) is not None
 
 

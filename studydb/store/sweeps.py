@@ -14,7 +14,7 @@ from studydb.store.leases import FENCE, HELD, Held, fence_binds, read_held
 from studydb.store.trials import status_of_study
 
 MOST = 100
-"""The most trials that one statement of a sweep finds, so that its transaction stays short."""
+"""The most trials that `suspect`, `wake`, `unpause` or `lost` finds, to keep transactions short."""
 
 _STUDY = trial.c.study_id == sa.bindparam("study")
 _EXPIRED = trial.c.lease_expires_at < now()
@@ -70,8 +70,12 @@ UNPAUSE = Prepared(
 )
 
 
-def _first(*conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
-    """Tell whether a trial fits. For LIMIT instead of EXISTS see `store/promotions.py`."""
+def _any_trial(*conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+    """
+    Make an expression that tells whether any trial meets the conditions.
+
+    For LIMIT instead of EXISTS see `_any_waiting` in `store/promotions.py`.
+    """
     return sa.select(trial.c.id).where(_STUDY, *conditions).limit(1).scalar_subquery().is_not(None)
 
 
@@ -84,13 +88,17 @@ _first_ready_at = (
 )
 HAS_WAITED = _first_ready_at <= now()
 """
-True if a PENDING trial's back-off is over, and no sweep has woken the trial yet; NULL if no trial
-is in back-off. Only the first back-off is compared, because PostgreSQL uses no index for a
-comparison with `clock_timestamp()`.
+True if a PENDING trial's back-off is over, and no sweep has woken the trial yet; NULL if each
+PENDING trial is ready. Only the back-off that ends first is compared, because PostgreSQL uses no
+index for a comparison with `clock_timestamp()`.
 """
 
 _ANY_DUE = Prepared(
-    sa.select(sa.or_(HAS_WAITED, _first(*_IS_EXPIRED), _first(*_PAUSED_WITH_STUDY)).label("is_due"))
+    sa.select(
+        sa.or_(HAS_WAITED, _any_trial(*_IS_EXPIRED), _any_trial(*_PAUSED_WITH_STUDY)).label(
+            "is_due"
+        )
+    )
 )
 
 _LEASE_COLUMNS = (
@@ -144,17 +152,17 @@ def any_due(txn: Txn, *, study_id: int) -> bool:
 
 
 def suspect(txn: Txn, *, study_id: int) -> int:
-    """Mark trials whose leases have expired. A write of a trial's holder clears its mark."""
+    """Mark trials whose leases have expired; count them. A write of the holder clears its mark."""
     return txn.count(SUSPECT, study=study_id)
 
 
 def wake(txn: Txn, *, study_id: int) -> int:
-    """Mark PENDING trials as ready once their back-off has passed."""
+    """Mark PENDING trials as ready whose back-off is over, and count them."""
     return txn.count(WAKE, study=study_id)
 
 
 def unpause(txn: Txn, *, study_id: int) -> int:
-    """If the study is RUNNING again, make the trials PENDING that were paused with the study."""
+    """If the study is RUNNING again, make trials PENDING that were paused with it; count them."""
     n = txn.count(UNPAUSE, study=study_id)
     if n:
         counters.move(txn, study_id=study_id, key=0, out_of=State.PAUSED, into=State.PENDING, n=n)
@@ -162,7 +170,7 @@ def unpause(txn: Txn, *, study_id: int) -> int:
 
 
 def lost(txn: Txn, *, study_id: int) -> list[Lease]:
-    """Find leases that have been suspect for a renewal period or longer."""
+    """Find expired leases whose trials have been suspects for a renewal period or longer."""
     return [_lease(row) for row in txn.all(_LOST, study=study_id)]
 
 

@@ -9,8 +9,8 @@ from studydb.db import Prepared, Txn
 from studydb.db.dialect import is_listed, texts_of
 from studydb.db.schema import BY_ID, tag, trial
 
-# Written with their table, because in RETURNING on SQLite SQLAlchemy omits the table of a column.
-# Then `study_id` would mean the column of `tag`.
+# These columns are written with their table, because SQLAlchemy omits a column's table in RETURNING
+# on SQLite. In the subquery below, `study_id` would then mean the column of `tag`.
 _study_id = sa.literal_column("trial.study_id", sa.BigInteger)
 _trial_id = sa.literal_column("trial.id", sa.BigInteger)
 
@@ -73,14 +73,14 @@ _MOST = Prepared(sa.select(sa.func.coalesce(sa.func.max(_counted.c.n), 0).label(
 
 
 def mark(txn: Txn, *, trial_ids: Sequence[int]) -> None:
-    """Mark trials that get tags. This locks the trials that were not marked."""
+    """Set `has_tags` of trials that get tags. This locks the trials that did not have it."""
     ids = list(trial_ids)
     if txn.all(_LOCK_UNMARKED, ids=ids):
         txn.run(_MARK, ids=ids)
 
 
 def add(txn: Txn, *, study_id: int, trial_ids: Sequence[int], tag: str) -> None:
-    """Add a tag to trials that are marked; trials that have it keep it."""
+    """Add a tag to trials whose `has_tags` is set; a trial that has the tag keeps it."""
     txn.run(_ADD, study=study_id, ids=list(trial_ids), new_key=tag)
 
 

@@ -290,7 +290,7 @@ def find(txn: Txn, *, study_id: int, number: int, lock: bool = False) -> TrialRo
 
 
 def ids(txn: Txn, *, study_id: int, numbers: Sequence[int]) -> list[int]:
-    """Read the ids of the trials with these numbers, ascending; unknown numbers are left out."""
+    """Read the ids of trials in the order of their numbers; unknown numbers are left out."""
     return [row.id for row in txn.all(_IDS, study=study_id, numbers=list(numbers))]
 
 
@@ -301,7 +301,7 @@ def named(txn: Txn, *, study_id: int, name: str) -> NamedTrial | None:
 
 
 def some_names(txn: Txn, *, study_id: int, limit: int) -> list[str]:
-    """Read names of a study's trials, in alphabetical order."""
+    """Read the first `limit` names of a study's trials, in alphabetical order."""
     return [row.name for row in txn.all(_NAMES, study=study_id, limit=limit)]
 
 
@@ -318,7 +318,8 @@ def move(
     Change the state of a trial that no attempt holds, at a person's request or the scheduler's.
 
     Args:
-        reason: Why the trial ends, if it ends.
+        by: Who pauses the trial; used only if it is paused.
+        reason: Why the trial ends; used only if it ends.
 
     Returns:
         False if this change is not allowed, or an attempt holds the trial.
@@ -353,7 +354,7 @@ def change_config(
     Store the config that the next attempt of a PENDING or PAUSED trial receives.
 
     Args:
-        changed: By path, the values that differ from the trial's params.
+        changed: The values in `config` that differ from the trial's params, by path.
 
     Returns:
         False if the trial runs or has ended.
@@ -368,7 +369,7 @@ def invalidate(txn: Txn, *, trial_id: int) -> None:
 
 
 def reinstate(txn: Txn, *, trial_id: int, rank_score: float | None) -> None:
-    """Undo the invalidation of a locked trial; a RUNNING trial goes on."""
+    """Undo the invalidation of a locked trial, and withdraw the request to stop a RUNNING trial."""
     txn.run(_REINSTATE, trial=trial_id, to_rank_score=rank_score)
 
 
@@ -378,6 +379,9 @@ def request(txn: Txn, *, trial_id: int, action: Action | None, now: bool = False
 
     Args:
         now: Whether the worker kills the trial without its grace.
+
+    Returns:
+        False if the trial is not RUNNING.
     """
     return txn.count(_REQUEST, trial=trial_id, to_request=action, now=now or None) == 1
 
@@ -472,8 +476,8 @@ STATUS_FOR_RUNNING_TRIALS = sa.case(
 )
 """
 The status that RUNNING trials obey: the study's status, with two exceptions. It is RUNNING if the
-guard has paused the study, or if a stop rule, the scheduler or the resource function did not
-decide. It is SPENT if a limit or a stop rule has stopped the study.
+study has paused itself, by its guard or because a stop rule, the scheduler or the resource function
+did not decide. It is SPENT if a limit or a stop rule has stopped the study.
 """
 
 

@@ -1,9 +1,10 @@
 """
-Uploads: checkpoints whose bytes may exist in a store, although their rows do not.
+Uploads: checkpoints whose bytes may exist in a store, although they have no row in `checkpoint`.
 
 An upload's row is inserted before the first byte is written, and deleted by the transaction that
-inserts the checkpoint's row. So every object of a crashed attempt can be found by a row. A person's
-upload, for a trial that is yet to be enqueued, has the trial 0 and the attempt 0.
+inserts the checkpoint's row. So every object of a crashed attempt can be found by a row. If a
+person uploads a checkpoint for a trial that is yet to be enqueued, the row has the trial 0 and
+attempt 0.
 """
 
 import sqlalchemy as sa
@@ -15,16 +16,16 @@ from studydb.domain.records import AbandonedUpload, Lease
 from studydb.store.leases import FENCE, fence_binds
 
 PATIENCE_S = 86_400.0
-"""An upload of a person has no lease: after this time, no trial is enqueued with it any more."""
+"""An upload of a person has no lease; after this time, no trial can be enqueued with it."""
 
 COMMIT_S = 3_600.0
 """
-How much later its bytes are deleted. An `enqueue` that has taken the upload in time may commit
-later, and until then no process sees its checkpoint.
+How long after `PATIENCE_S` the bytes of a person's upload are deleted. An `enqueue` that has taken
+the upload in time may commit later, and until then no process sees the checkpoint's row.
 """
 
 MOST = 100
-"""The most uploads that one look finds."""
+"""The most uploads that one call of `abandoned` finds."""
 
 _GIVEN = ("uuid", "study_id", "trial_id", "attempt", "url", "started_at")
 
@@ -66,14 +67,20 @@ _END_OF_PERSON = Prepared(
 )
 
 _is_of_ended_attempt = after(attempt.c.ended_at, sa.bindparam("settled_s", type_=sa.Float)) <= now()
-_is_of_dead_person = sa.and_(
+_is_unused_of_person = sa.and_(
     upload.c.trial_id == 0,
     after(upload.c.started_at, sa.literal(PATIENCE_S + COMMIT_S, sa.Double)) <= now(),
     ~sa.exists().where(checkpoint.c.uuid == upload.c.uuid),
 )
 _ABANDONED = Prepared(
     sa.select(
-        *(upload.c.id, upload.c.uuid, upload.c.attempt, upload.c.url, trial.c.uuid.label("of")),
+        *(
+            upload.c.id,
+            upload.c.uuid,
+            upload.c.attempt,
+            upload.c.url,
+            trial.c.uuid.label("trial_uuid"),
+        ),
         sa.exists().where(checkpoint.c.uuid == upload.c.uuid).label("is_stored"),
     )
     .outerjoin_from(upload, trial, trial.c.id == upload.c.trial_id)
@@ -84,7 +91,7 @@ _ABANDONED = Prepared(
     .where(
         upload.c.study_id == sa.bindparam("study"),
         upload.c.id > sa.bindparam("after"),
-        sa.or_(_is_of_ended_attempt, _is_of_dead_person),
+        sa.or_(_is_of_ended_attempt, _is_unused_of_person),
     )
     .order_by(by_id(upload))
     .limit(MOST)
@@ -117,7 +124,7 @@ def insert_of_person(txn: Txn, *, study_id: int, uuid: str, url: str) -> None:
 
 
 def end(txn: Txn, *, uuid: str) -> None:
-    """Delete the row of an upload whose checkpoint's row this transaction inserts."""
+    """Delete an upload's row: the checkpoint's row is inserted now, or the bytes are deleted."""
     txn.run(_END, uuid=uuid)
 
 
@@ -126,7 +133,7 @@ def end_of_person(txn: Txn, *, uuid: str) -> bool:
     Delete the row of a person's upload whose checkpoint's row this transaction inserts.
 
     Returns:
-        False if the upload began more than a day ago: its bytes were deleted, or soon are.
+        False if the upload began more than a day ago: its bytes are deleted, or soon will be.
     """
     return txn.count(_END_OF_PERSON, uuid=uuid) == 1
 
@@ -134,10 +141,17 @@ def end_of_person(txn: Txn, *, uuid: str) -> bool:
 def abandoned(
     txn: Txn, *, study_id: int, after_id: int = 0, settled_s: float = 0.0
 ) -> list[AbandonedUpload]:
-    """Find uploads of attempts that ended `settled_s` ago, or of people after 25 hours."""
+    """
+    Find uploads that no process will finish, 100 at most.
+
+    Args:
+        after_id: Only uploads with higher ids are found.
+        settled_s: How long ago the attempt of an upload must have ended. A person's upload is found
+            25 hours after its beginning, unless a checkpoint has its UUID.
+    """
     rows = txn.all(_ABANDONED, study=study_id, after=after_id, settled_s=settled_s)
     return [
-        AbandonedUpload(row.id, row.uuid, row.of, row.attempt, row.url, bool(row.is_stored))
+        AbandonedUpload(row.id, row.uuid, row.trial_uuid, row.attempt, row.url, bool(row.is_stored))
         for row in rows
     ]
 

@@ -77,7 +77,7 @@ _LISTED = Prepared(
     .order_by(TRIAL.c.number)
 )
 MOST_LISTED = 5_000
-"""The most numbers of trials that one statement looks up."""
+"""How many trials one statement looks up by their numbers, at most."""
 
 _POSITION = (result.c.trial_id, result.c.attempt, result.c.step)
 _AFTER = [
@@ -101,7 +101,7 @@ _RESULT_PAGE = Prepared(
         result.c.study_id == sa.bindparam("study"),
         sa.tuple_(*_POSITION) > sa.tuple_(*_AFTER),
         # The next two conditions follow from the condition above. Without them a merge join
-        # would read both tables from their first rows.
+        # would read `attempt` and `trial` from their first rows.
         attempt.c.trial_id >= sa.bindparam("after_trial", type_=sa.BigInteger),
         trial.c.id >= sa.bindparam("after_trial", type_=sa.BigInteger),
     )
@@ -138,7 +138,12 @@ _WORKERS_OF_STUDY = Prepared(_WORKERS.where(worker.c.study_id == sa.bindparam("s
 
 
 class TrialError(NamedTuple):
-    """Why a trial is in ERROR; `type` and `message` are those of its last attempt's exception."""
+    """
+    Why a trial is in ERROR.
+
+    Attributes:
+        type, message: Of the exception of its last attempt; None if this attempt died without one.
+    """
 
     number: int
     reason: str
@@ -147,7 +152,7 @@ class TrialError(NamedTuple):
 
 
 def errors(txn: Txn, *, study_id: int) -> list[TrialError]:
-    """Read why the trials in ERROR have failed, ordered by number; invalidated ones, too."""
+    """Read why trials are in ERROR, also invalidated trials, ordered by number."""
     return [TrialError._make(row) for row in txn.all(_ERRORS, study=study_id)]
 
 
@@ -194,7 +199,7 @@ def best_trials(
     tag: str | None = None,
     limit: int | None = None,
 ) -> list[ListedTrial]:
-    """Read rows of `v_trial`, best first; then trials without a rank, by rising number."""
+    """Read rows of `v_trial` of one study, best first; then those without a rank, by number."""
     numbers = ranking.numbers(txn, study_id=study_id, state=state, tag=tag, limit=limit)
     found = {row.number: row for row in trials_numbered(txn, name=name, numbers=numbers)}
     return [found[number] for number in numbers if number in found]
@@ -225,7 +230,7 @@ def result_page(
     txn: Txn, *, study_id: int, after: tuple[int, int, int], limit: int
 ) -> list[PagedResult]:
     """
-    Read the live results after a position, in the order of the primary key: by trial and step.
+    Read live results after a position, in the order of the primary key: trial, attempt, step.
 
     The view `v_result` is not used, because it adds the study's metric to each row's JSON.
     Removing the metric again would take longer than all other work.

@@ -73,7 +73,7 @@ def insert(
         capacity: What the worker offers; None if every request fits.
 
     Raises:
-        Duplicate: The same row was already stored (the reply was lost).
+        Duplicate: The same row was already stored (its reply was lost).
     """
     row = txn.all(
         _INSERT,
@@ -94,18 +94,18 @@ def id_of(txn: Txn, *, uuid: str) -> int:
 
 
 def mark_alive(txn: Txn, *, worker_id: int) -> str | None:
-    """Record that a worker is alive now, and read what a person requests of it."""
+    """Record that a worker is alive now, and read what a person requests of the worker."""
     row = txn.first(_MARK_ALIVE, worker=worker_id)
     return None if row is None else row.request
 
 
 def end(txn: Txn, *, worker_id: int) -> None:
-    """Record that a worker has ended by itself."""
+    """Record that a worker ends in order; a worker that is killed leaves `ended_at` NULL."""
     txn.run(_END, worker=worker_id)
 
 
 def set_request(txn: Txn, *, worker_id: int, request: str) -> bool:
-    """Store a request, which a worker reads by its looks; False if the worker has ended."""
+    """Store a request, which a worker reads at its renewals and looks; False if it has ended."""
     return txn.count(_SET_REQUEST, worker=worker_id, to_request=request) > 0
 
 

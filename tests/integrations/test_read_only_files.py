@@ -183,7 +183,7 @@ def test_open_handle_sees_later_changes_of_another_process(archive):
 
 def test_read_raises_storage_busy_if_another_process_writes_during_it(archive, monkeypatch):
     path = archive / "studies.db"
-    monkeypatch.setattr(sqlite_file, "_is_closed_to_us", lambda _: True)
+    monkeypatch.setattr(sqlite_file, "_may_only_read", lambda _: True)
     original, refusal = (
         sqlite_file._opened,
         sqlite3.OperationalError("unable to open database file"),

@@ -2,7 +2,7 @@
 --   that fits. Imported by studydb/lease/fitting.py.
 
 -- studydb/store/resource_classes.py queues: Read, without locks, the first `depth` positions of
---   each class after a position of the queue.
+--   each class after a queue position.
 SELECT resource_class.name, resource_class.request, (
     SELECT study.status = 'RUNNING' AND (study.max_concurrent IS NULL OR study.n_running <
         study.max_concurrent)

@@ -118,8 +118,8 @@ FROM main;
 --             ->  Subquery Scan on "*SELECT*"
 --                   ->  CTE Scan on main main_1
 
--- studydb/store/results.py append: Insert results of a trial; the caller has locked the trial
---   through the fence.
+-- studydb/store/results.py append: Insert results of a trial, which the caller has locked by
+--   `leases.hold`.
 INSERT INTO result (study_id, trial_id, attempt, step, value, metrics, time_total_s,
     reported_at)
 SELECT :study_id, :trial_id, :attempt, rows.*, coalesce(:now, clock_timestamp())
@@ -140,7 +140,7 @@ ORDER BY attempt.attempt;
 --     Index Cond: (trial_id = $1)
 --     Filter: (live_through > $2)
 
--- studydb/store/results.py page: Read the first rows of a span, ordered by step.
+-- studydb/store/results.py page: Read the first `limit` rows of a span, ordered by step.
 SELECT result.step, result.value, result.metrics, result.time_total_s, result.attempt,
     result.reported_at
 FROM result

@@ -2,8 +2,8 @@
 --   a renewal would return a new request. Imported by studydb/lease/heartbeat.py,
 --   studydb/study/simulated_worker.py.
 
--- studydb/store/leases.py requests: Read what people request of trials and of their worker,
---   without a lock.
+-- studydb/store/leases.py requests: Read what people request of trials and of the worker that
+--   holds them, without a lock.
 SELECT trial.token, trial.request, trial.invalidated_at, trial.verdict, trial.verdict_reason,
     trial.verdict_by, coalesce(trial.request_now, (
     SELECT study.stopped_at_once

@@ -4,7 +4,8 @@
 
 BEGIN;
 
--- studydb/store/leases.py renew: Renew leases; their trials' rows are locked by ascending id.
+-- studydb/store/leases.py renew: Renew leases. The rows of their trials are locked by ascending
+--   id.
 WITH mine AS MATERIALIZED (
     SELECT trial.id AS id
     FROM trial
@@ -53,7 +54,7 @@ RETURNING trial.token, trial.request, trial.invalidated_at, trial.verdict, trial
 --             Index Cond: (id = trial.study_id)
 
 -- studydb/store/workers.py mark_alive: Record that a worker is alive now, and read what a
---   person requests of it.
+--   person requests of the worker.
 UPDATE worker
 SET seen_at=coalesce(CAST(:now AS timestamptz), clock_timestamp())
 WHERE worker.id = :worker

@@ -1,7 +1,7 @@
 -- studydb/operations/report.py report: Store a batch and the decision on it in one transaction,
 --   and renew the lease. Imported by studydb/lease/held.py.
 
--- studydb/store/single_statement.py report: Store a batch.
+-- studydb/store/single_statement.py report: Store a batch of results, and renew the lease.
 WITH main AS (
     UPDATE trial
     SET flush_no=:to_flush_no,

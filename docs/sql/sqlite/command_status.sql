@@ -122,7 +122,8 @@ JOIN (
 ) AS counts ON 1 = 1
 WHERE study.id = :study;
 
--- studydb/store/ranking.py best: Read the trials of a study that have a rank, best first.
+-- studydb/store/ranking.py best: Read the best `limit` trials of a study that have a rank, best
+--   first.
 SELECT trial.id, trial.uuid, trial.study_id, trial.number, trial.name, trial.state,
     trial.reason, trial.params, trial.params_hash, trial.space_version, trial.origin,
     trial.parent_id, trial.draw, trial.counted, trial.priority, trial.ready, trial.ready_at,
@@ -192,8 +193,7 @@ ORDER BY trial.best_score, trial.number
 LIMIT :limit
 OFFSET 0;
 
--- studydb/store/overview.py unfinished: Read the numbers of some unfinished trials for each
---   state.
+-- studydb/store/overview.py unfinished: Read the numbers of some unfinished trials, by state.
 SELECT trial.number
 FROM trial
 WHERE trial.study_id = :study
@@ -308,8 +308,8 @@ ORDER BY worker.id DESC
 LIMIT :limit
 OFFSET 0;
 
--- studydb/store/events.py problems: Read the newest event of each kind of trouble (`PROBLEMS`),
---   newest first.
+-- studydb/store/events.py problems: Read the newest event of each kind in `PROBLEMS`, and how
+--   many there are; newest first.
 SELECT event.kind, event.at, anon_1.times, trial.number, event.attempt, event.data
 FROM event
 JOIN (
@@ -334,8 +334,8 @@ JOIN (
 LEFT OUTER JOIN trial ON trial.id = event.trial_id
 ORDER BY event.id DESC;
 
--- studydb/store/events.py last_error: Find the newest failure or loss with a cause among a
---   study's newest events.
+-- studydb/store/events.py last_error: Find the newest failed attempt, or lost attempt with a
+--   known cause, in the newest events.
 SELECT trial.number, anon_1.attempt, anon_1.data
 FROM (
     SELECT event.id AS id, event.trial_id AS trial_id, event.attempt AS attempt, event.kind AS
@@ -353,8 +353,8 @@ ORDER BY anon_1.id DESC
 LIMIT 1
 OFFSET 0;
 
--- studydb/store/checkpoint_listing.py sizes: Sum up the kept checkpoints of trials, by host,
---   and those that people have uploaded.
+-- studydb/store/checkpoint_listing.py sizes: Sum up the sizes of trials' kept checkpoints, by
+--   host; those that people uploaded apart.
 SELECT worker.host, checkpoint.attempt = 0 AS is_uploaded, count(*) AS n,
     CAST(sum(checkpoint.size_bytes) AS BIGINT) AS size_bytes
 FROM checkpoint
@@ -382,7 +382,7 @@ LIMIT :limit
 OFFSET 0;
 
 -- studydb/store/resource_classes.py queues: Read, without locks, the first `depth` positions of
---   each class after a position of the queue.
+--   each class after a queue position.
 SELECT resource_class.name, resource_class.request, (
     SELECT study.status = 'RUNNING' AND (study.max_concurrent IS NULL OR study.n_running <
         study.max_concurrent)

@@ -79,8 +79,8 @@ INSERT INTO rung_entry (trial_id, attempt, step, value, score, ranked, ordinal, 
 SELECT :trial_id, :attempt, :step, :value, :score, :ranked, :ordinal, :action, :cutoff,
     :waiting, :main_id, :now;
 
--- studydb/store/results.py append: Insert results of a trial; the caller has locked the trial
---   through the fence.
+-- studydb/store/results.py append: Insert results of a trial, which the caller has locked by
+--   `leases.hold`.
 INSERT INTO result (study_id, trial_id, attempt, step, value, metrics, time_total_s,
     reported_at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?);
@@ -92,7 +92,7 @@ WHERE attempt.trial_id = :trial
     AND attempt.live_through > 0
 ORDER BY attempt.attempt;
 
--- studydb/store/results.py page: Read the first rows of a span, ordered by step.
+-- studydb/store/results.py page: Read the first `limit` rows of a span, ordered by step.
 SELECT result.step, result.value, result.metrics, result.time_total_s, result.attempt,
     result.reported_at
 FROM result

@@ -4,8 +4,8 @@
 
 BEGIN;
 
--- studydb/store/leases.py requests: Read what people request of trials and of their worker,
---   without a lock.
+-- studydb/store/leases.py requests: Read what people request of trials and of the worker that
+--   holds them, without a lock.
 SELECT trial.token, trial.request, trial.invalidated_at, trial.verdict, trial.verdict_reason,
     trial.verdict_by, coalesce(trial.request_now, (
     SELECT study.stopped_at_once

@@ -4,7 +4,8 @@
 
 BEGIN;
 
--- studydb/store/leases.py renew: Renew leases; their trials' rows are locked by ascending id.
+-- studydb/store/leases.py renew: Renew leases. The rows of their trials are locked by ascending
+--   id.
 WITH mine AS MATERIALIZED (
     SELECT trial.id AS id
     FROM trial
@@ -27,7 +28,7 @@ RETURNING token, request, invalidated_at, verdict, verdict_reason, verdict_by,
 ) AS status;
 
 -- studydb/store/workers.py mark_alive: Record that a worker is alive now, and read what a
---   person requests of it.
+--   person requests of the worker.
 UPDATE worker
 SET seen_at=:now
 WHERE worker.id = :worker

@@ -3,7 +3,7 @@
 
 BEGIN;
 
--- studydb/store/single_statement.py report: Store a batch.
+-- studydb/store/single_statement.py report: Store a batch of results, and renew the lease.
 UPDATE trial
 SET flush_no=:to_flush_no,
     lease_expires_at=strftime('%Y-%m-%d %H:%M:%f', :now, (trial.lease_s) || ' seconds'),

@@ -39,7 +39,8 @@ ROLLBACK;
 
 BEGIN;
 
--- studydb/store/sweeps.py wake: Mark PENDING trials as ready once their back-off has passed.
+-- studydb/store/sweeps.py wake: Mark PENDING trials as ready whose back-off is over, and count
+--   them.
 WITH waited AS MATERIALIZED (
     SELECT trial.id AS id
     FROM trial
@@ -58,8 +59,8 @@ WHERE trial.id IN (SELECT waited.id FROM waited)
     AND trial.state = 'PENDING'
 RETURNING id;
 
--- studydb/store/sweeps.py suspect: Mark trials whose leases have expired. A write of a trial's
---   holder clears its mark.
+-- studydb/store/sweeps.py suspect: Mark trials whose leases have expired; count them. A write
+--   of the holder clears its mark.
 WITH expired AS MATERIALIZED (
     SELECT trial.id AS id
     FROM trial
@@ -77,8 +78,8 @@ WHERE trial.id IN (SELECT expired.id FROM expired)
     AND trial.state = 'RUNNING'
 RETURNING id;
 
--- studydb/store/sweeps.py unpause: If the study is RUNNING again, make the trials PENDING that
---   were paused with the study.
+-- studydb/store/sweeps.py unpause: If the study is RUNNING again, make trials PENDING that were
+--   paused with it; count them.
 WITH paused AS MATERIALIZED (
     SELECT trial.id AS id
     FROM trial
@@ -99,8 +100,8 @@ WHERE trial.id IN (SELECT paused.id FROM paused)
     AND trial.state = 'PAUSED'
 RETURNING id;
 
--- studydb/store/sweeps.py lost: Find leases that have been suspect for a renewal period or
---   longer.
+-- studydb/store/sweeps.py lost: Find expired leases whose trials have been suspects for a
+--   renewal period or longer.
 SELECT trial.id, trial.study_id, trial.number, trial.bracket, trial.attempt, trial.token,
     trial.lease_s
 FROM trial
