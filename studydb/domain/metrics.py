@@ -14,7 +14,7 @@ STEP = "training_iteration"
 """The key of the step among the metrics, named as in Ray Tune."""
 
 DONE = "done"
-"""A key of a report that is no metric: true completes the trial, as in Ray Tune."""
+"""A key of a report that is no metric: the value True completes the trial, as in Ray Tune."""
 
 STEPS_END = 2**62
 """Every step is less than this."""
@@ -43,7 +43,7 @@ class Result:
     is_last: bool = False
 
     def numbers(self) -> "Result":
-        """Return the result without its texts and lists, which have no summary."""
+        """Return the result with only those metrics that are numbers; see `Tally`."""
         numbers = {name: value for name, value in self.metrics.items() if is_double(value)}
         return self if len(numbers) == len(self.metrics) else replace(self, metrics=numbers)
 
@@ -94,7 +94,7 @@ def read_report(
     Check a user's report and turn it into a result.
 
     Args:
-        report: The user's dict; dicts may be nested, numbers may be numpy's.
+        report: The user's dict; dicts may be nested, numbers may be NumPy's.
         metric: The study's metric; nested names are joined by "/".
         last_step: The last reported or restored step; a report without a step gets this step + 1.
         rises_from: The number that the step must exceed, `last_step` by default. It is 0 for an
@@ -267,7 +267,7 @@ class Summary:
     best_score: float | None = None
 
     def add(self, results: Sequence[Result], objective: Objective) -> "Summary":
-        """Add later results; of equal values the first stays the best."""
+        """Return the summary with later results added; of equal values the first is the best."""
         if not results:
             return self
         best_value, best_step, best_score = self.best_value, self.best_step, self.best_score

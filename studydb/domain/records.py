@@ -28,7 +28,7 @@ LEASE_S = 90.0
 RENEWALS_PER_LEASE = 4.5
 """
 A lease is renewed every 2/9 of its length, so that it expires only after four lost renewals in a
-row. With fewer renewals, live trials are taken for lost ones (see Optuna #4234, #5470).
+row. With fewer renewals, attempts that run are taken for lost ones (see Optuna #4234, #5470).
 """
 
 
@@ -134,7 +134,7 @@ class Proposal:
         config: What the trial's first attempt receives; see `Claim`.
         space_version: The version of the space that the params were proposed for.
         is_unique: Whether no other trial with `is_unique` may have the same params.
-        request: What the trial asks for by itself; None for what the study asks for its trials.
+        request: What this trial asks for; None if it asks for what the study says for all trials.
     """
 
     params: Mapping[str, Any]
@@ -147,7 +147,7 @@ class Proposal:
 
     @property
     def resource_class(self) -> str:
-        """The name of what the trial asks for."""
+        """The name of the trial's resource class: the trials of a class ask for the same."""
         return OF_STUDY if self.request is None else str(self.request)
 
 
@@ -155,7 +155,7 @@ class CheckpointKind(StrEnum):
     """What the user's code passed to be saved: a dict or a directory."""
 
     DICT = "dict"
-    """Stored as a pickle, which a worker's own process never reads."""
+    """Stored as a pickle, which a worker loads only in its child processes."""
     DIRECTORY = "directory"
 
 
@@ -205,15 +205,15 @@ class KeptCheckpoint(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class AbandonedUpload:
     """
-    An upload whose attempt has ended without the checkpoint's row: its bytes can be deleted.
+    An upload whose attempt has ended: its row can be deleted, and its bytes unless `is_stored`.
 
     Attributes:
-        trial_uuid: None for an upload of a person, whose trial was not enqueued.
         id: The id of the upload's row.
         uuid: The UUID that the checkpoint would have.
+        trial_uuid: None if a person has uploaded the bytes for a trial that was never enqueued.
         url: Where the bytes are, if they exist.
-        is_stored: Whether a checkpoint's row names the bytes, because the upload was recorded once
-            more after the checkpoint: they must stay, and only the upload's row can be deleted.
+        is_stored: Whether a checkpoint's row names the bytes, so that they must stay. This happens
+            if the request that records an upload arrives again after the checkpoint was saved.
     """
 
     id: int
@@ -232,13 +232,17 @@ class TrainableKind(StrEnum):
     PICKLE = "pickle"
     """By loading the pickle in `source`."""
     BOUND = "bound"
-    """By one of the ways above, and by loading the objects that `source` names."""
+    """By importing it or loading a pickle, and by loading the objects that `source` names."""
     COMMAND = "command"
     """By starting the program whose command line is in `source`, as JSON."""
 
 
 class TrainableRole(StrEnum):
-    """What a study uses a user's code for."""
+    """
+    What a study uses a user's code for.
+
+    HOOK, SEARCHER, PREDICATE and EXPLORE are not used yet.
+    """
 
     TRAINABLE = "trainable"
     HOOK = "hook"
@@ -266,7 +270,7 @@ class Trainable:
     Attributes:
         kind: A `TrainableKind`, or a text that only a newer studydb knows.
         workdir: The working directory in which the study was created.
-        python_version: Such as "3.11"; a pickle is loaded only by the same minor version.
+        python_version: Such as "3.11"; a pickle is loaded only by the same minor version of Python.
         signatures: The MACs by key id.
         role: A `TrainableRole`; the signatures cover it. The `source` of a stop rule or of a
             scheduler holds its options, as JSON.
@@ -347,8 +351,8 @@ class TrialRow:
         name: The name that the person who enqueued the trial gave it; None without one.
         tags: In alphabetical order.
         config: What the trial's next attempt receives: its params, with the values that a person
-            has changed, and the constants of the space. None if a version without configs has made
-            the trial.
+            has changed, and the constants of the space. None if the trial was made by a version of
+            studydb that stored no configs.
         changed: By path, the values of `config` that a person has changed.
         checkpoint_id: The checkpoint that the next attempt restores; a clone's can be another
             trial's.
@@ -424,7 +428,7 @@ class Claim:
         misfit: Why the params or the config do not fit the study's space; None if they fit. A trial
             with a misfit must not run.
         name, tags: See `TrialRow`.
-        resource_class: The name of what the trial asks for; see `store/resource_classes.py`.
+        resource_class: The name of the trial's resource class; see `Proposal`.
     """
 
     lease: Lease
@@ -494,7 +498,7 @@ class Start(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LastError:
-    """The newest stored cause of a failure or loss in a study."""
+    """The newest stored cause of a failed or lost attempt in a study."""
 
     number: int
     attempt: int

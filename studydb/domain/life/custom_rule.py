@@ -54,8 +54,9 @@ class StopRule:
         """
         Decide after each result of a trial, within a second, whether the trial ends.
 
-        Workers call this in a child process, with the trial's stored results. A result that a later
-        attempt of the trial has replaced is left out.
+        Workers call this in a child process. The result is the last of `trial.results`; the results
+        before it are stored ones. A result that a later attempt of the trial has replaced is left
+        out.
 
         Returns:
             False to go on; True, or the reason in words, to end the trial as RULE_STOPPED.

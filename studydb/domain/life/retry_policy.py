@@ -12,7 +12,7 @@ from studydb.domain.specs.grammar import parse_call
 from studydb.domain.specs.spec import Spec
 
 UNCOUNTED_IN_A_ROW = 9
-"""How many uncounted failures in a row, without a new checkpoint, are free; more of them count."""
+"""How many failures in a row, without a new checkpoint, can be uncounted; further ones count."""
 
 
 class Counting(StrEnum):
@@ -63,7 +63,7 @@ class Retry(Spec):
         return Counting.COUNTED
 
     def options(self) -> dict[str, Any]:
-        """Return the lists of names that are given."""
+        """Return the lists of names; `on` is left out if it is None."""
         given = {name: getattr(self, name) for name in self.arguments()}
         return {name: list(names) for name, names in given.items() if names or names == ()}
 

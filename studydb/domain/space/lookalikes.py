@@ -37,7 +37,7 @@ def check_text(text: str, path: str, *, in_file: bool) -> None:
     Refuse a text that looks like a distribution or a range.
 
     Args:
-        in_file: Whether the space is a JSON file, where distributions are written differently.
+        in_file: Whether the space is in a JSON file, where a distribution is {"$": …}.
 
     Raises:
         InvalidSpec: The text is refused; the message shows what to write instead.
