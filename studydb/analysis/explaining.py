@@ -91,7 +91,7 @@ def _awaited(study: Study, judged: Judgement) -> str:
 
 
 def _said(study: Study, judged: Judgement) -> str:
-    """Quote the user's scheduler."""
+    """Quote what the user's scheduler said of the trial; an empty text if it said nothing."""
     return "" if judged.why is None else f"; {study.scheduler}: {judged.why.rstrip('.')}"
 
 

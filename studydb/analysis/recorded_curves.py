@@ -6,9 +6,9 @@ A file of curves is JSON:
     {"metric": "error", "mode": "min", "space": {…}, "curves": [
         {"params": {"lr": 0.1}, "values": [0.9, 0.5], "steps": [1, 2], "step_s": 0.3}, …]}
 
-All keys but `curves` and `values` may be missing. `space` is a study's space in the form of the
-study's row. An entry's params may also be called `config`, and its values may have the name of the
-metric.
+All keys except `curves` and `values` may be missing. `space` has the form in which a study's row
+stores its space. In an entry, the key `config` may stand for `params`, and the metric's name for
+`values`.
 """
 
 import json
@@ -66,7 +66,8 @@ class Curve:
         Check a curve.
 
         Raises:
-            InvalidSpec: A value or `step_s` is no number, or the steps do not fit the values.
+            InvalidSpec: A value or `step_s` is not a number, or `steps` does not have a rising step
+                of 1 or more for each value.
         """
         numbers = tuple(values)
         if not numbers or not all(map(is_number, numbers)):
@@ -104,7 +105,8 @@ class RecordedCurves:
         objective: The metric and the mode.
         curves: One for each configuration; at least one.
         space: The space from which the configurations come; None if unknown.
-        n_left_out: The number of the study's trials that were not trained to their end.
+        n_left_out: How many of the study's valid trials have no curve, because they were not
+            trained to their end.
     """
 
     objective: Objective
@@ -129,8 +131,8 @@ class RecordedCurves:
         """
         Read the curves of the trials that were trained to their end.
 
-        Trials that a scheduler stopped, that failed, or that are invalidated are left out: what
-        they would have reported later is unknown.
+        Trials that a scheduler stopped or that failed are left out: what they would have reported
+        later is unknown. Invalidated trials are left out, too.
 
         Raises:
             NotAllowed: No trial was trained to its end.
@@ -156,8 +158,9 @@ class RecordedCurves:
         Read a file of curves; its form is in this module's docstring.
 
         Args:
-            metric: The metric, if the file does not name it.
-            mode: "min" or "max", if the file does not say so; "min" if neither does.
+            metric: The metric, if the file does not name it. Without both, the metric is the name
+                of the first entry's only list, or "values".
+            mode: "min" or "max", if the file does not say so. Without both, it is "min".
 
         Raises:
             InvalidSpec: The file cannot be read, or has another form.
@@ -256,7 +259,7 @@ def _of_entry(entry: Any, metric: str, number: int) -> Curve:
 
 
 def _only_list(entries: Sequence[Any]) -> str | None:
-    """Return the name of the only list in the first entry, which then is the metric."""
+    """Return the name of the first entry's only list, which is the metric; None otherwise."""
     first = entries[0] if entries and isinstance(entries[0], dict) else {}
     names = [name for name, value in first.items() if isinstance(value, list)]
     return names[0] if len(names) == 1 else None
