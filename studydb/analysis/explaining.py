@@ -15,7 +15,7 @@ from studydb.schedulers import UserScheduler
 
 
 def explain_state(study: Study, details: TrialDetails) -> str | None:  # noqa: PLR0911  one line per reason
-    """Explain why a trial ended or waits; None if its state and reason need no explanation."""
+    """Explain why a trial ended, waits or was promoted; None if there is nothing to explain."""
     if decision := _last_decision(details):
         return explain_decision(study, decision)
     match details.trial.reason:

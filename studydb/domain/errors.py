@@ -177,4 +177,4 @@ class TrialStopped(BaseException):
 
 
 class StudyDiffers(UserWarning):
-    """The loaded study has other limits or specs than `create_study` was given."""
+    """The loaded study has other specs or settings than `create_study` was given."""

@@ -165,14 +165,14 @@ def _as_float(metric: str, value: float) -> float:
         raise InvalidReport(f"{metric!r} is an integer too large for a double.") from None
 
 
-def _read_step(step: Any, last_step: int) -> int:
+def _read_step(step: Any, rises_from: int) -> int:
     if not is_integral(step):
         raise InvalidReport(f"{STEP!r} is {step!r}; a step is an integer that rises from 1.")
     if not -STEPS_END < step < STEPS_END:
         raise InvalidReport(f"{STEP!r} is an integer of more than 62 bits; steps count from 1.")
-    if not last_step < step:
+    if not rises_from < step:
         raise InvalidReport(
-            f"{STEP!r} is {step}, and the step before was {last_step}; steps must rise."
+            f"{STEP!r} is {step}, which is not above {rises_from}; steps must rise."
         )
     return int(step)
 

@@ -239,7 +239,7 @@ class TrainableKind(StrEnum):
 
 class TrainableRole(StrEnum):
     """
-    What a study uses a user's code for.
+    What a study uses a piece of the user's code for.
 
     HOOK, SEARCHER, PREDICATE and EXPLORE are not used yet.
     """
@@ -255,7 +255,7 @@ class TrainableRole(StrEnum):
 
 
 class TrainableForm(StrEnum):
-    """What a user's code is."""
+    """Whether a piece of the user's code is a function, a class or a command."""
 
     FUNCTION = "function"
     CLASS = "class"
@@ -265,7 +265,7 @@ class TrainableForm(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Trainable:
     """
-    The code that a study runs.
+    A piece of the user's code that a study runs.
 
     Attributes:
         kind: A `TrainableKind`, or a text that only a newer studydb knows.
@@ -354,9 +354,9 @@ class TrialRow:
             has changed, and the constants of the space. None if the trial was made by a version of
             studydb that stored no configs.
         changed: By path, the values of `config` that a person has changed.
-        checkpoint_id: The checkpoint that the next attempt restores; a clone's can be another
-            trial's.
-        source_checkpoint_id: The checkpoint from which a clone began.
+        checkpoint_id: The checkpoint that the next attempt restores, which can be another trial's.
+        source_checkpoint_id: The checkpoint of another trial from which this trial began: that of
+            a clone, or of a trial that was enqueued with a checkpoint.
         parent: The number of the trial of which this trial is a clone.
         running_s: The running time of all attempts; None if the study does not limit it.
     """

@@ -76,7 +76,7 @@ class Observation:
         reason: Why the trial ended; None if the trial has not ended. A trial that was cancelled
             before its first result has `Reason.CANCELLED` and no values. An invalidated trial has
             `Reason.INVALIDATED` and no values, whatever its state was before. A trial that has a
-            clone is told as an invalidated trial, because the model is told of the clone.
+            clone looks like an invalidated trial, because the clone takes its place.
         values: The last value of each objective, in the order of the objectives; None if the trial
             has no result. A value may be NaN or infinite.
         scores: The same values, oriented: a lower score is better, and NaN is +Inf.
