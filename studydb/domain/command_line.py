@@ -113,18 +113,18 @@ class CommandLine:
                 "have no effect. Name all of them, or give {args} or {config}."
             )
 
-    def expand(self, space_order: Mapping[str, Any], paths: Paths) -> list[str]:
+    def expand(self, by_path: Mapping[str, Any], paths: Paths) -> list[str]:
         """
         Replace the placeholders.
 
         Args:
-            space_order: The values by the path of the parameter or constant ("model/width"), in the
+            by_path: The values by the path of the parameter or constant ("model/width"), in the
                 order of the space.
 
         Raises:
             InvalidSpec: A parameter that the command names has no value in this trial.
         """
-        values = {_dotted(path): value for path, value in space_order.items()}
+        values = {_dotted(path): value for path, value in by_path.items()}
         return [one for item in self.items for one in _expanded(item, values, paths)]
 
     @property

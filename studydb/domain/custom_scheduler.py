@@ -29,7 +29,7 @@ JUDGE, NEXT_WORK = "judge", "next_work"
 """The methods of the user's code."""
 
 MOST_RUNGS = 100
-"""How many rungs a scheduler with milestones may have, in all brackets."""
+"""How many rungs a scheduler with milestones may have, in all brackets together."""
 
 MOST_BRACKETS = 100
 MOST_BEST = 100
@@ -47,7 +47,7 @@ class CustomScheduler:
 
     Attributes:
         milestones: The steps of the rungs, ascending; those from `max_t` on are refused.
-        interval: The distance of the rungs' steps, instead of `milestones`.
+        interval: The distance between the steps of the rungs, given instead of `milestones`.
         max_t: The step that completes a trial, without a call of `judge`; None (default) for none.
         brackets: The number of brackets; default 1. A new trial's bracket is random.
         weights: How likely each bracket is, relative to the others; by default all equally.
@@ -255,7 +255,7 @@ def work_question(view: QueueView, keys: Sequence[RungKey], brackets: int) -> Qu
     Write down what `next_work` may read of the rungs.
 
     Args:
-        keys: Rungs that are shown although they are over.
+        keys: Rungs that `next_work` can read even if they are closed and no trial waits there.
     """
     rungs = view.rungs()
     return _question(
@@ -296,7 +296,7 @@ class JudgeView:
         self.key = RungKey(*data["key"])
 
     def rung(self, key: RungKey | None = None) -> RungView:
-        """Return the rung before this report; no other rung than `key` can be read."""
+        """Return the rung as it was before this report; only the rung `self.key` can be read."""
         self._check(key)
         return RungView(**self._data["rung"])
 
@@ -371,7 +371,7 @@ class WorkView:
         return self._waiting.get(key)
 
     def underway(self, bracket: int) -> Sequence[int]:
-        """Return the last steps of the trials of a bracket that train, or can be claimed."""
+        """Return the last steps of those trials of a bracket that train or can be claimed."""
         return self._underway[bracket] if 0 <= bracket < len(self._underway) else ()
 
     @property

@@ -250,4 +250,4 @@ READERS: dict[str, Callable[[str, Any], Any]] = {
     "time_limit_s": read_duration,
     "trial_time_limit_s": read_duration,
 }
-"""The function that checks each limit: it gets the limit's name and value, returns the value."""
+"""The function for each limit: it gets the limit's name and value, and returns a checked value."""

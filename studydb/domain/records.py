@@ -112,7 +112,8 @@ class Batch:
         after_step: The last step that this attempt has flushed. Before its first flush: the step of
             the restored checkpoint, or 0 without a checkpoint.
         before: The trial's summary before this batch; None if the attempt does not know it.
-        ruled: What the study's custom stop rules say about the results; None to go on.
+        ruled: What the study's custom stop rules say about the results; None if no rule ends the
+            trial, and none has failed to decide.
         answers: The answers of the study's custom scheduler to questions about the results; None if
             it was not asked.
     """

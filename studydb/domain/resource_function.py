@@ -113,7 +113,7 @@ def answer_for(
     requested: Requested | None, config: Mapping[str, Any], answers: Mapping[str, Resources]
 ) -> Resources | None:
     """
-    Return what the trial with this config asks for; None if all trials of the study ask the same.
+    Return what the trial with this config asks for; None if no function says it.
 
     Raises:
         RequestNeeded: The function has not been asked about this config.

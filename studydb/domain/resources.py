@@ -15,7 +15,7 @@ from studydb.domain.text.suggestions import did_you_mean
 
 CPUS, GPUS, MEMORY_GB = "cpus", "gpus", "memory_gb"
 KNOWN = (CPUS, GPUS, MEMORY_GB)
-"""The resources that every worker has; other names are amounts that people define."""
+"""The resources that studydb defines; all other names are of amounts that people define."""
 
 MOST_NAMES = 16
 """The most resources that one request or one worker may name."""
@@ -370,7 +370,7 @@ def read_capacity(
 
 def nearest_offer(asked: Resources, offers: Iterable[Capacity]) -> Capacity | None:
     """
-    Return the offer that has too little of the fewest resources of a request; None without offers.
+    Return the offer that is too small in the fewest resources of a request; None without offers.
 
     Of several such offers, return the one with the most GPUs, then CPUs, then memory.
     """
@@ -387,7 +387,7 @@ def _lacking(asked: Resources, offer: Capacity) -> list[str]:
 
 
 def typing_hint(asked: Resources, offers: Iterable[Capacity]) -> str:
-    """Suggest a similar name for a resource of a request that no worker offers; "" if none."""
+    """Suggest an offered name if a request names a resource that no worker offers; else ""."""
     offered = {name for one in offers for name in one.amounts}
     unknown = [name for name in asked.amounts if name not in offered]
     return did_you_mean(unknown[0], offered) if unknown else ""

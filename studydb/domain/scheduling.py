@@ -37,8 +37,8 @@ class RungView:
     A rung as it is before the decision.
 
     Attributes:
-        n: The number of entries that rank: without those with NaN, those of invalidated trials, and
-            those of trials in whose place a clone runs.
+        n: The number of entries that rank: all except those with NaN, those of invalidated trials,
+            and those of trials in whose place a clone runs.
         cutoff: The interpolated quantile as a score; None without entries.
         entered: Whether the reporting trial has an entry already.
         n_entries: The number of all entries.

@@ -140,7 +140,7 @@ class HistorySearcher(Searcher, Protocol):
 
         Args:
             seed: The seed of the study, not `self.seed`.
-            objectives: The study's objectives; most searchers support one.
+            objectives: The study's objectives; most searchers support only one.
 
         Raises:
             InvalidSpec: A package is missing, or the space or the objectives are not supported.

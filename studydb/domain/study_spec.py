@@ -48,7 +48,8 @@ class MoreOptions(LimitOptions, total=False):
             "last=3, best=1"; by default the newest two.
         resources: What each trial needs, such as {"gpus": 1, "memory_gb": 8, "licence": 1} or
             "gpus=1"; a worker starts a trial only if the worker has these amounts free. Or a
-            function in a module that returns them for a config, or its path "module:function".
+            function in a module that returns them for a config, or its import path
+            "module:function".
         require: Tags that a worker must have to run the study, such as ["a100"].
     """
 
@@ -104,7 +105,7 @@ class StudySpec:
 
     @property
     def num_draws(self) -> int | None:
-        """How many points the searcher has (a grid's size); None for no end, 0 if there is none."""
+        """How many points the searcher has; None without an end, 0 without a searcher."""
         return 0 if self.searcher is None else self.searcher.size(self.space)
 
     @property
@@ -129,7 +130,7 @@ class StudySpec:
 
     @property
     def common_request(self) -> Resources:
-        """What a trial asks for if its row holds no request; nothing if a function says it."""
+        """What a trial without its own request asks for; nothing if the study has a function."""
         return self.resources if isinstance(self.resources, Resources) else Resources()
 
     @property

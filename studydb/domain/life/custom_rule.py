@@ -54,9 +54,8 @@ class StopRule:
         """
         Decide after each result of a trial, within a second, whether the trial ends.
 
-        Workers call this in a child process. The result is the last of `trial.results`; the results
-        before it are stored ones. A result that a later attempt of the trial has replaced is left
-        out.
+        Workers call this in a child process. The result is the last of `trial.results`. Results
+        that a later attempt of the trial has replaced are left out.
 
         Returns:
             False to go on; True, or the reason in words, to end the trial as RULE_STOPPED.

@@ -38,11 +38,11 @@ class Keep(Spec):
     """
     Which checkpoints of each trial are kept; a checkpoint is kept if one of the options keeps it.
 
-    Without a quota, the newest two are kept in any case: if the bytes of the newest are corrupt,
-    the trial goes on from the one before. Pinned checkpoints are kept, too.
+    The newest two are kept, because a trial goes on from the one before if the bytes of the newest
+    are corrupt; only a quota can remove one of the two. Pinned checkpoints are kept, too.
 
     Attributes:
-        last: How many of the newest checkpoints are kept; 1 means 2.
+        last: How many of the newest checkpoints are kept; two are kept in any case.
         best: How many checkpoints are kept for the best values of the study's metric at their
             steps; of equal values the earlier one is better, and NaN is never best.
         every: Keep the checkpoints whose steps are multiples of this; None for no such rule.
@@ -98,7 +98,7 @@ class Keep(Spec):
         return self.quota if isinstance(self.quota, int) else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form that is stored; workers of earlier versions read it without a quota."""
+        """Return the stored form, without `quota` if None, because earlier versions lack it."""
         stored = super().to_json()
         return stored if self.quota is not None else {k: stored[k] for k in stored if k != "quota"}
 

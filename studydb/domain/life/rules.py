@@ -196,7 +196,7 @@ class RuleWatch:
     """
     Tells which results of an attempt may hit a rule.
 
-    The trial waits after such a result, because the decision is made where all results are stored.
+    After such a result the trial waits, because the transaction that stores the result decides.
     """
 
     def __init__(self, rules: Sequence[Rule], objective: Objective) -> None:

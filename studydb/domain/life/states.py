@@ -9,7 +9,7 @@ No scheduler makes the move "exploit" yet.
     ▲  ▲                │ │ │ └─ exploit: next attempt under the same lease (RUNNING)
     │  └─ released,     │ │ └──▶ PAUSED ──▶ TERMINATED (given up by the scheduler,
     │     lost, retried ┘ │         │                   or stopped by a person)
-    │                     └──▶ ERROR│ (failures or losses spent)
+    │                     └──▶ ERROR│ (failed or lost, without a retry)
     └──────── promoted, resumed ────┘
 ```
 """

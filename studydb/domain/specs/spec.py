@@ -1,4 +1,4 @@
-"""The base of specs: schedulers, searchers, distributions, and rules for stops and retries."""
+"""The base of specs, such as schedulers, searchers, distributions and studydb's stop rules."""
 
 from collections.abc import Mapping
 from dataclasses import fields
