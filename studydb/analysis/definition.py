@@ -74,7 +74,7 @@ def trainable_text(trainable: Trainable | None) -> str:
 
 def definition(study: Study, *, checkpoints: str) -> dict[str, Any]:
     """
-    Return a study's definition; an argument of `create_study` has its name as the key.
+    Return a study's definition; arguments of `create_study` have their names as keys.
 
     Args:
         checkpoints: The URL of the study's store; that of the default store if the study has none.

@@ -1,4 +1,4 @@
-"""Say in words which trials ask for more than any worker offers, and what each worker uses."""
+"""Say in words which trials fit no worker, and what each worker uses."""
 
 import textwrap
 from collections.abc import Iterable

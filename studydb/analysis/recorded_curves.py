@@ -41,7 +41,7 @@ class Curve:
     The values of one configuration.
 
     Attributes:
-        values: The study's metric after each step; NaN and infinities are allowed.
+        values: The metric's value after each step; NaN and infinities are allowed.
         steps: The `training_iteration` of each value, ascending.
         params: The configuration; empty if unknown.
         step_s: How many seconds a step took, on average; None if unknown.

@@ -66,10 +66,11 @@ class ASHA(BaseScheduler):
     "promotion": a trial pauses at each rung. A free worker looks at the best waiting trial of each
     rung, of all brackets, from the highest step down. It resumes the first trial that is not worse
     than its rung's cutoff, if the rung has at least two scores; so of trials with equal scores, all
-    are promoted or none. If there is none, the worker starts a new trial. A trial whose score is
-    +Inf is never promoted. A trial that saves no checkpoint begins again when it is resumed. NaN
-    stops a trial. Syne Tune draws a bracket, and looks only at this bracket. At the last rung Syne
-    Tune promotes the share (last milestone / max_t), which can differ from 1/reduction_factor.
+    are promoted or none. If no rung has such a trial, the worker starts a new trial. A trial whose
+    score is +Inf is never promoted. A trial that saves no checkpoint begins again at the first step
+    when it is resumed. NaN stops a trial. In Syne Tune, a free worker draws a bracket, and looks
+    only at the rungs of this bracket. At the last rung, Syne Tune promotes the share (last
+    milestone / max_t), which can differ from 1/reduction_factor.
 
     The end game of "promotion": once the last share `end_game` of a limit of the study is left
     (steps, cost or time), no new trials are made. Free workers resume the best of all waiting

@@ -34,7 +34,7 @@ SMALLEST_FACTOR = 2
 @dataclass(frozen=True)
 class HyperBand(ClosingScheduler):
     """
-    Compare all trials of a bracket at each rung, and train one of `reduction_factor` further.
+    Compare all trials of a bracket at each rung, and train one in `reduction_factor` further.
 
     A band has the brackets s = S, S - 1, … 0, with S = log(max_t) to the base `reduction_factor`,
     rounded. In bracket s, ceil((S + 1) / (s + 1) * reduction_factor**s) trials begin. It has a

@@ -60,7 +60,7 @@ class MedianStopping(BaseScheduler):
         return -(-due // self.interval) * self.interval
 
     def locks(self, bracket: int, step: int) -> Sequence[RungKey]:
-        """Return the rung of the last multiple of `interval` up to `step`."""
+        """Return the rung of the last multiple of `interval` up to `step`, if it can be judged."""
         milestone = step // self.interval * self.interval
         return (RungKey(bracket, milestone),) if milestone >= self.grace_period else ()
 

@@ -31,7 +31,7 @@ class GridSearch(Seeded):
 
     def size(self, space: Space) -> int:
         """
-        Count the combinations; an empty space has 1.
+        Count the combinations; a space without parameters has 1.
 
         Raises:
             InvalidSpec: A parameter cannot be enumerated, or there are too many combinations.

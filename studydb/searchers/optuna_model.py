@@ -43,11 +43,11 @@ class OptunaModel:
     """
     A study of Optuna in memory, to which trials are added in the order of their numbers.
 
-    For Optuna, a trial that has not ended is RUNNING. A completed trial is COMPLETE with its last
-    value. A trial that ended early or is paused, and has a value, is PRUNED with this value at its
-    last step; with several objectives it is COMPLETE. All other trials are FAIL. Unless the option
-    `constant_liar` is False, TPE counts running trials as bad ones, so that points that are
-    proposed together differ.
+    For Optuna, a trial that has not ended is RUNNING, unless it is paused with a value. A completed
+    trial is COMPLETE with its last value. A trial that was stopped or is paused, and has a value,
+    is PRUNED with this value at its last step; with several objectives it is COMPLETE. All other
+    trials, such as those in ERROR, are FAIL. Unless the option `constant_liar` is False, TPE counts
+    running trials as bad ones, so that the points that are proposed together differ.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class _IndexAxis(_Axis):
 
 
 class _StepAxis(_IndexAxis):
-    """Multiples of a step: Optuna counts its steps from the lower bound, studydb from zero."""
+    """Multiples of q, by their index: Optuna would sample lower + k * q instead of k * q."""
 
     def encode(self, value: Any) -> int:
         assert self.domain.distinct is not None
