@@ -149,7 +149,7 @@ class RecordedCurves:
         for number, of_trial in groupby(rows, key=lambda row: row.number):
             if number in whole:
                 results = [(row.step, row.value) for row in of_trial]
-                curves.append(_of_results(results, whole[number]))
+                curves.append(_curve_of_results(results, whole[number]))
         return cls(study.objective, tuple(curves), study.space, len(trials) - len(curves))
 
     @classmethod
@@ -178,7 +178,7 @@ class RecordedCurves:
         space = found.get("space")
         return cls(
             Objective.read(name, found.get("mode", mode or Mode.MIN)),
-            tuple(_of_entry(one, name, number) for number, one in enumerate(found["curves"])),
+            tuple(_curve_of_entry(one, name, number) for number, one in enumerate(found["curves"])),
             None if space is None else Space.from_json(space),
         )
 
@@ -227,17 +227,17 @@ def read_curves(
             "list of values for each configuration."
         )
     return RecordedCurves(
-        objective, tuple(_of_entry(one, name, number) for number, one in enumerate(entries))
+        objective, tuple(_curve_of_entry(one, name, number) for number, one in enumerate(entries))
     )
 
 
-def _of_results(results: Sequence[tuple[int, float]], trial: ListedTrial) -> Curve:
+def _curve_of_results(results: Sequence[tuple[int, float]], trial: ListedTrial) -> Curve:
     steps, values = zip(*results, strict=True)
     step_s = None if trial.duration_s is None else trial.duration_s / len(results)
     return Curve.read(values, steps=steps, params=trial.params, step_s=step_s)
 
 
-def _of_entry(entry: Any, metric: str, number: int) -> Curve:
+def _curve_of_entry(entry: Any, metric: str, number: int) -> Curve:
     subject = f"Curve {number}"
     if not isinstance(entry, Mapping):
         if isinstance(entry, str) or not isinstance(entry, Iterable):

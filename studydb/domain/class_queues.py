@@ -33,7 +33,7 @@ _RETRY_S = 5.0
 
 
 @dataclass(slots=True)
-class Known:
+class KnownClass:
     """
     A resource class and its queue, as the last read saw them.
 
@@ -110,7 +110,7 @@ class ClassQueues:
                 False if another worker is reserved for the trial, or if the answer was lost.
         """
         self.ledger = ledger
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, KnownClass] = {}
         self._fitting: tuple[Capacity, str | None, list[str]] | None = None
         self._clock_s, self._reserve_after_s, self._reserve = clock_s, reserve_after_s, reserve
         self._read_at_s: float | None = None
@@ -143,7 +143,7 @@ class ClassQueues:
         """
         before = self._known
         self._known = before | {  # another slot may have read a newer class meanwhile
-            name: replace(before[name], request=request) if name in before else Known(request)
+            name: replace(before[name], request=request) if name in before else KnownClass(request)
             for name, request in classes.items()
         }
         self._fitting = None
@@ -162,7 +162,7 @@ class ClassQueues:
         """
         self._read_at_s = self._clock_s()
         self._known = {
-            name: Known(
+            name: KnownClass(
                 request,
                 positions[0] if positions else None,
                 deque(positions[1:] if positions else ()),
@@ -188,14 +188,16 @@ class ClassQueues:
         """Return the classes whose trials this worker may start now."""
         # Read each attribute once: another slot may replace them at any time.
         blocked, known, free = self._blocked, self._known, self.ledger.free
-        only = blocked.name if blocked is not None and self.reserved is not None else None
+        reserved_class = None
+        if blocked is not None and self.reserved is not None:
+            reserved_class = blocked.name
         cached = self._fitting
-        if cached is not None and cached[0] is free and cached[1] == only:
+        if cached is not None and cached[0] is free and cached[1] == reserved_class:
             return cached[2]
-        may_start = self._may_start(only)
+        may_start = self._may_start(reserved_class)
         names = [name for name, one in known.items() if may_start(name, one.request)]
         if not self.ledger.shares_cards:
-            self._fitting = free, only, names
+            self._fitting = free, reserved_class, names
         return names
 
     def _fits_now(self) -> Callable[[Resources], bool]:
@@ -208,19 +210,21 @@ class ClassQueues:
         asks_gpus = any(one.request.gpus for one in self._known.values())
         return (self.ledger.free_now() if asks_gpus else self.ledger.free).fits
 
-    def _may_start(self, only: str | None) -> Callable[[str, Resources], bool]:
+    def _may_start(self, reserved_class: str | None) -> Callable[[str, Resources], bool]:
         """
         Return a function that tells whether a class may start now, by its name and its request.
 
         Args:
-            only: The class of the trial that the worker is reserved for; None without one.
+            reserved_class: The class of the trial that the worker is reserved for; None if the
+                worker is not reserved.
         """
-        fits, awaited = self._fits_now(), self._known.get(only) if only is not None else None
+        fits = self._fits_now()
+        awaited = None if reserved_class is None else self._known.get(reserved_class)
         if awaited is None:
             return lambda _, asked: fits(asked)
         spare = self._spare(awaited.request)
         return lambda name, asked: (
-            fits(asked) and (name == only or (spare is not None and spare.fits(asked)))
+            fits(asked) and (name == reserved_class or (spare is not None and spare.fits(asked)))
         )
 
     def _spare(self, awaited: Resources) -> Capacity | None:
@@ -267,7 +271,7 @@ class ClassQueues:
 
     def emptied(self, name: str) -> None:
         """Forget the positions of a class in which a claim has found no trial."""
-        self._known[name] = Known(self._known[name].request)
+        self._known[name] = KnownClass(self._known[name].request)
 
     def forget(self) -> None:
         """Make `must_read` True, so that the queues are read before the next claim."""

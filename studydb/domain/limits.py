@@ -134,7 +134,7 @@ class Limits:
             A text such as "cost_limit is reached (50.2 of 50 usd)"; None if no limit is reached.
         """
         texts = (
-            f"{name} is reached ({self._of(name, used, limit)})"
+            f"{name} is reached ({self._use_text(name, used, limit)})"
             for name, used, limit in self._uses(spent, age_s)
             if limit is not None and used >= limit
         )
@@ -156,7 +156,7 @@ class Limits:
     def described(self, spent: Spending, *, age_s: float) -> list[str]:
         """Describe what each limit of the study allows and what is used, as "50.2 of 80 usd"."""
         return [
-            self._of(name, used, limit)
+            self._use_text(name, used, limit)
             for name, used, limit in self._uses(spent, age_s)
             if limit is not None
         ]
@@ -168,7 +168,7 @@ class Limits:
         yield "total_time_limit_s", spent.time_s, self.total_time_limit_s
         yield "time_limit_s", age_s, self.time_limit_s
 
-    def _of(self, name: str, used: float, limit: float) -> str:
+    def _use_text(self, name: str, used: float, limit: float) -> str:
         match name:
             case "cost_limit":
                 assert self.cost_limit is not None

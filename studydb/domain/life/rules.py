@@ -56,7 +56,7 @@ class Threshold(Spec):
         """Whether the rule compares a result with earlier results of the trial."""
         return False
 
-    def hit(self, history: Sequence[Result], n_results: int = 1, *, objective: Objective) -> bool:  # noqa: ARG002  see Plateau
+    def hit(self, history: Sequence[Result], n_results: int = 1, *, objective: Objective) -> bool:  # noqa: ARG002  Plateau uses it
         """Whether the last result hits the rule; False if the metric is missing or no number."""
         value = value_of(history[-1], self.metric, objective)
         return is_number(value) and _COMPARE[self.op](value, self.bound)
