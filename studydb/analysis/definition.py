@@ -119,7 +119,7 @@ def definition_page(study: Study, *, checkpoints: str) -> dict[str, str | None]:
         "trials": budget,
         "max concurrent": None if study.max_concurrent is None else str(study.max_concurrent),
         "failures": f"a trial survives {_limit(study.max_failures)}",
-        "losses": f"a trial survives {_limit(study.max_losses)} between two checkpoints"
+        "lost attempts": f"a trial survives {_limit(study.max_losses)} between two checkpoints"
         + (
             ""
             if most_losses_at_step is None

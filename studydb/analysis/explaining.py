@@ -135,8 +135,8 @@ def _explain_completion(details: TrialDetails) -> str | None:
 
 def _explain_failures(details: TrialDetails) -> str:
     trial, newest = details.trial, details.attempts[-1]
-    losses = f"{trial.losses} {'loss' if trial.losses == 1 else 'losses'}"
-    spent = f"{counted(trial.failures, 'failure')}, {losses}"
+    lost = counted(trial.losses, "lost attempt")
+    spent = f"{counted(trial.failures, 'failure')}, {lost}"
     if newest.error_type is None:
         return spent
     return f"{spent}; {newest.error_type}: {newest.error_message}"
