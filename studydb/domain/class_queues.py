@@ -21,8 +21,8 @@ claim, so a worker that claims thousands of trials per second does not read them
 
 RESERVE_AFTER_S = 60.0
 """
-For how long a worker starts smaller trials while the first trial does not fit; after this time the
-worker is reserved for the first trial.
+For how long a worker starts smaller trials while the first trial that it could run does not fit
+beside them; after this time the worker is reserved for the first trial.
 """
 
 MOST_POSITIONS = 128
@@ -156,8 +156,7 @@ class ClassQueues:
 
         Args:
             queues: Requests and positions by class. The positions are None if no trial of the study
-                may start at the moment; then the time for which the first trial has not fitted
-                counts on.
+                may start at the moment; this does not end the wait of a trial that did not fit.
             depth: How many positions of each class the read asked for.
         """
         self._read_at_s = self._clock_s()

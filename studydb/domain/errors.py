@@ -16,7 +16,7 @@ StudydbError                     exit code 1 on the command line
 ├── BudgetSpent                  extend the study
 ├── NoResults                    no trial has a value yet
 ├── NotAllowed                   the trial or study is in a state that forbids it
-├── StudyFailed                  exit code 3: correct the trainable, then resume or create anew
+├── StudyFailed                  exit code 3: correct the code, then resume or create a new study
 ├── LeaseLost                    discard the local run
 ├── StorageError                 look at the database, not at the call
 │   ├── StorageMissing           create the database or its tables

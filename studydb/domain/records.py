@@ -270,7 +270,8 @@ class Trainable:
 
     Attributes:
         kind: A `TrainableKind`, or a text that only a newer studydb knows.
-        workdir: The working directory in which the study was created.
+        workdir: The directory that workers search for the code after their own directory, and in
+            which they start a command.
         python_version: Such as "3.11"; a pickle is loaded only by the same minor version of Python.
         signatures: The MACs by key id.
         role: A `TrainableRole`; the signatures cover it. The `source` of a stop rule or of a
@@ -332,7 +333,8 @@ class Study(NewStudy):
     A study's row, with its specs as objects.
 
     Attributes:
-        former_checkpoints: The stores that the study used before and still reads.
+        former_checkpoints: The other stores that the study reads: those that it used before, and
+            those of studies from whose checkpoints its trials have begun.
         status: The stored status; FINISHED is computed and never stored.
     """
 

@@ -43,7 +43,8 @@ class RungView:
         entered: Whether the reporting trial has an entry already.
         n_entries: The number of all entries.
         is_closed: Whether a `Close` has been carried out.
-        closed_cutoff: The worst score that was kept when the rung closed; None if none was kept.
+        closed_cutoff: The worst score that was kept when the rung closed; None if none was kept, or
+            if the rung is open.
         near: The scores of the entry at the quantile and of the entries beside it, by their ranks
             among the entries that rank; rank 0 is the best. Only `judge` gets these scores.
     """

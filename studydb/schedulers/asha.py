@@ -3,11 +3,11 @@ Asynchronous successive halving, by stopping or by promotion.
 
 Sources: Li et al., "A System for Massively Parallel Hyperparameter Tuning" (MLSys 2020). Stopping
 follows Ray Tune's `AsyncHyperBandScheduler`: a report at a rung is compared with a percentile of
-the scores recorded there before it, and then recorded there, too. The rule "syne_tune" follows the
-`AsynchronousSuccessiveHalving` of Syne Tune 0.16: the trial's rank among all scores there, its own
-included, decides. Promotion follows Syne Tune 0.13's `PromotionRungSystem`: every trial pauses at
-its rung, and a free worker resumes the best paused trial whose score is not worse than the quantile
-of all scores there.
+the scores that the rung has recorded before, and is then recorded, too. The rule "syne_tune"
+follows the `AsynchronousSuccessiveHalving` of Syne Tune 0.16: the trial's rank among all scores of
+the rung, its own included, decides. Promotion follows Syne Tune 0.13's `PromotionRungSystem`: every
+trial pauses at its rung, and a free worker resumes the best paused trial whose score is not worse
+than the quantile of all scores of the rung.
 """
 
 import math

@@ -27,8 +27,8 @@ attempt: at once (130, 143), or after a back-off (75).
 
 FREE_EXITS = 9
 """
-How many such exits in a row, without a new checkpoint, do not count for the trial; each further
-exit counts as a lost attempt.
+How many exits with these codes in a row, without a new checkpoint, do not count for the trial; each
+further exit counts as a lost attempt.
 """
 
 LONGEST_DELAY_S = 300.0

@@ -35,7 +35,8 @@ class Retry(Spec):
     "torch.OutOfMemoryError". `never` comes before `uncounted`, and `uncounted` before `on`.
 
     Attributes:
-        on: Of the other exceptions, only these are retried; None for all.
+        on: Of the exceptions that the other two options do not name, only these are retried; None
+            for all.
         never: A trial that raises one of these is not retried.
         uncounted: These are retried without counting as failures. From the 10th in a row without a
             new checkpoint, they count.
