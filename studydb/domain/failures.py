@@ -58,7 +58,7 @@ def bounded_failure(failure: Failure) -> Failure:
 
 
 def bounded(text: str, limit_bytes: int) -> str:
-    """Escape NUL characters, and cut the middle out of a text longer than `limit_bytes`."""
+    """Escape what databases cannot store, and cut the middle out of a text over `limit_bytes`."""
     data = text.replace("\0", "\\x00").encode(errors="backslashreplace")
     if len(data) <= limit_bytes:
         return data.decode()

@@ -270,8 +270,8 @@ class Trainable:
 
     Attributes:
         kind: A `TrainableKind`, or a text that only a newer studydb knows.
-        workdir: The directory that workers search for the code after their own directory, and in
-            which they start a command.
+        workdir: The directory that workers search for the code, or for a command's files, after
+            their own directory.
         python_version: Such as "3.11"; a pickle is loaded only by the same minor version of Python.
         signatures: The MACs by key id.
         role: A `TrainableRole`; the signatures cover it. The `source` of a stop rule or of a

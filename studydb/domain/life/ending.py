@@ -55,7 +55,8 @@ class TrialFacts:
     What is known about a trial when its attempt ends.
 
     Attributes:
-        failures, losses: How many of its earlier attempts have failed or were lost, as counted.
+        failures: How many earlier failures of the trial count.
+        losses: How many earlier attempts were lost since the trial's newest checkpoint.
         verdict: What the end of the attempt is to carry out; see `final_verdict`.
         note: Why a trial whose attempt was lost is not retried; "" if only `max_losses` decides.
         delay_s: The seconds that a trial waits after a PREEMPTED attempt or an uncounted failure.
@@ -78,7 +79,7 @@ class Ending:
     Attributes:
         reason: Why the trial ended; None unless its state is final.
         attempt_reason: Why the attempt ended.
-        failures, losses: How many attempts have failed or were lost, this one included.
+        failures, losses: As in `TrialFacts`, with the attempt that has ended.
         delay_s: The seconds that the trial waits before it can be claimed; 0 unless PENDING.
         paused_by: Who paused the trial. If STUDY, the trial goes on when the study is resumed.
         note: Text that is added to the message of the attempt's failure.
