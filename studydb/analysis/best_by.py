@@ -16,8 +16,8 @@ from studydb.operations.reads import best_trials
 
 SCOPES = {"all": 0, "last": 1, "avg": 0, "last-5-avg": 5, "last-10-avg": 10}
 """
-Which of a trial's values of the metric count: the last so many, in the order of the steps; 0 for
-all. "all" takes the best of them, "last" the last one, the others their mean.
+The scopes, each with how many of a trial's last values of the metric count; 0 for all values. Of
+these values, "all" takes the best, "last" the last one, and the other scopes the mean.
 """
 
 
@@ -35,7 +35,10 @@ def find_best(
     database: Database, study: Study, metric: str | None, mode: str | None, scope: str
 ) -> BestBy:
     """
-    Find a study's best trial; the trials' best values of the study's metric are in their rows.
+    Find a study's best trial.
+
+    All results are read, except for the study's own metric and mode with the scope "all": each
+    trial's row has its best value.
 
     Args:
         metric, mode: None for the study's.
@@ -43,7 +46,8 @@ def find_best(
 
     Raises:
         NoResults: No trial has reported the metric, except as NaN.
-        InvalidSpec: The scope or the mode is unknown, or a metric other than the study's has none.
+        InvalidSpec: The scope or the mode is unknown, or the mode is missing although the metric is
+            not the study's.
     """
     wanted = _read_wanted(study.objective, metric, mode)
     if not isinstance(scope, str) or scope not in SCOPES:
@@ -67,7 +71,7 @@ def best_by(
     study: Study, wanted: Objective, scope: str, pages: Iterable[Sequence[PagedResult]]
 ) -> BestBy:
     """
-    Find the best trial; NaN is never best, and of equal values the lower number is best.
+    Find the best trial; NaN is never best. Of trials with equal values, the first is the best.
 
     Args:
         pages: The live results, ordered by trial and step.
@@ -80,11 +84,11 @@ def best_by(
     for number, rows in groupby(chain.from_iterable(pages), key=attrgetter("number")):
         values = []
         for row in rows:
-            value = row.value if wanted.metric == own.metric else _of(row, wanted.metric)
+            value = row.value if wanted.metric == own.metric else _other_metric(row, wanted.metric)
             seen.update(row.metrics or ())
             if value is not None:
                 values.append(value)
-        value = summed_up(values, wanted, scope)
+        value = value_in_scope(values, wanted, scope)
         if not math.isnan(value):
             found = (wanted.score(value), number, value)
             best = found if best is None else min(best, found)
@@ -97,12 +101,15 @@ def best_by(
     return BestBy(wanted, scope, best[1], best[2])
 
 
-def summed_up(values: Sequence[float], objective: Objective, scope: str) -> float:
+def value_in_scope(values: Sequence[float], objective: Objective, scope: str) -> float:
     """
-    Sum up a trial's values of a metric as one; NaN if there are none.
+    Return the value by which a scope ranks a trial; NaN if there is none.
 
-    As in a trial's `metric_summary`, NaN is left out of means and of the best value, and the last
+    As in a trial's `metric_summary`, NaN is left out of means and of the best value, but the last
     value may be NaN.
+
+    Args:
+        values: The trial's values of the metric, in the order of the steps.
     """
     counted = values[-SCOPES[scope] :]
     if scope == "last":
@@ -116,9 +123,9 @@ def summed_up(values: Sequence[float], objective: Objective, scope: str) -> floa
 def _mean(numbers: Sequence[float]) -> float:
     if not all(map(math.isfinite, numbers)):
         return sum(numbers) / len(numbers)  # infinite, or NaN if both signs occur
-    return math.fsum(value / len(numbers) for value in numbers)  # the sum may exceed a double
+    return math.fsum(value / len(numbers) for value in numbers)  # the plain sum could overflow
 
 
-def _of(row: PagedResult, metric: str) -> float | None:
+def _other_metric(row: PagedResult, metric: str) -> float | None:
     value = (row.metrics or {}).get(metric)
     return float(value) if isinstance(value, int | float) else None

@@ -46,7 +46,7 @@ class Floats:
 
 class Integers:
     """
-    Integers below 2**63.
+    Integers of 64 bits.
 
     Args:
         optional: Whether values can be missing; then the type is pandas' Int64, not int64.

@@ -1,4 +1,4 @@
-"""The definition of a study as text, for `create`, `show NAME` and the comparison of two specs."""
+"""A study's definition, as text and as data, for `create`, `show NAME` and to compare two specs."""
 
 import json
 from collections.abc import Mapping
@@ -74,10 +74,10 @@ def trainable_text(trainable: Trainable | None) -> str:
 
 def definition(study: Study, *, checkpoints: str) -> dict[str, Any]:
     """
-    Return a study's definition; the keys are named like the arguments of `create_study`.
+    Return a study's definition; arguments of `create_study` have their names as keys.
 
     Args:
-        checkpoints: The URL of the study's store; the default store if the study names none.
+        checkpoints: The URL of the study's store; that of the default store if the study has none.
     """
     trainable = study.trainable
     return {
@@ -103,7 +103,7 @@ def definition(study: Study, *, checkpoints: str) -> dict[str, Any]:
 
 
 def definition_page(study: Study, *, checkpoints: str) -> dict[str, str | None]:
-    """Return the definition, except the study's space, as the lines of a page."""
+    """Return the definition without the study's space: the title and the text of each line."""
     budget = "no limit" if study.num_trials is None else str(study.num_trials)
     most_losses_at_step = study.losses_at_step
     if study.num_draws is not None:
@@ -119,7 +119,7 @@ def definition_page(study: Study, *, checkpoints: str) -> dict[str, str | None]:
         "trials": budget,
         "max concurrent": None if study.max_concurrent is None else str(study.max_concurrent),
         "failures": f"a trial survives {_limit(study.max_failures)}",
-        "losses": f"a trial survives {_limit(study.max_losses)} between two checkpoints"
+        "lost attempts": f"a trial survives {_limit(study.max_losses)} between two checkpoints"
         + (
             ""
             if most_losses_at_step is None
@@ -138,8 +138,8 @@ def definition_page(study: Study, *, checkpoints: str) -> dict[str, str | None]:
 
 _WITH_LINES = ("num_trials", "max_concurrent", "max_failures", "max_losses", "losses_at_step")
 """
-Settings for which `definition_page` has lines. Other settings are shown only if their values are
-not the defaults.
+Settings for which `definition_page` has lines. The other settings have a line only if their values
+are not the defaults.
 """
 
 
@@ -156,7 +156,8 @@ def differences(found: StudySpec, asked: StudySpec, defaults: StudySpec) -> dict
     differing = {}
     for name in ("scheduler", "searcher", "stop", "checkpoints", *DEFAULTS):
         old, new, default = (_spec_text(each, name) for each in (found, asked, defaults))
-        if new not in (old, default) and name != "losses_at_step":  # follows from max_losses
+        # `losses_at_step` is not an argument: it follows from `max_losses`.
+        if new not in (old, default) and name != "losses_at_step":
             differing[name] = f"{name} is {old}, not {new}"
     return differing
 

@@ -12,7 +12,7 @@ def expanded_names(
 
     Args:
         first: Names that come first, in this order; other names follow in alphabetical order.
-        others: Further names; they may include names of `first`.
+        others: Further names, which may include those in `first`.
         taken: The names of the table's other columns.
         prefix: The text that is put before a name that clashes with another column, for example
             "param/" in "param/state". The prefix is repeated until the name is unique.
@@ -36,7 +36,7 @@ def expand(
     columns: Sequence[str], column: str, prefix: str, first: Sequence[str], others: Iterable[str]
 ) -> tuple[list[str], Callable[[Mapping[str, Any]], list[Any]]]:
     """
-    Replace a column of dicts by a column per key, as the frames do; see `expanded_names`.
+    Replace a column of dicts by a column per key, as the data frames do; see `expanded_names`.
 
     Args:
         columns: All columns of the rows, in order.

@@ -15,7 +15,7 @@ from studydb.schedulers import UserScheduler
 
 
 def explain_state(study: Study, details: TrialDetails) -> str | None:  # noqa: PLR0911  one line per reason
-    """Explain why a trial ended or waits; None if its state and reason need no explanation."""
+    """Explain why a trial ended, waits or was promoted; None if there is nothing to explain."""
     if decision := _last_decision(details):
         return explain_decision(study, decision)
     match details.trial.reason:
@@ -53,31 +53,33 @@ def explain_decision(study: Study, decision: LastDecision) -> str | None:
     if decision.state is State.PAUSED and not study.scheduler.resumes:
         why = _explain_stop(study, judged)
         return why and f"{why}; the trial is paused until a person resumes it"
-    said = f"{_reported(study, judged)}{_ranked(judged)}{_said(study, judged)}"
+    said = f"{_report_text(study, judged)}{_rank_text(judged)}{_quote(study, judged)}"
     if decision.reason is Reason.GIVEN_UP:
         return f"{said}; the rung closed without keeping this trial"
     if decision.state is State.PAUSED:
-        return f"{said}; {_awaited(study, judged)}"
+        return f"{said}; {_wait_text(study, judged)}"
     return f"{said}; the scheduler has promoted the trial"
 
 
 def _explain_stop(study: Study, judged: Judgement) -> str | None:
     if judged.action == Action.CONTINUE:  # the report that ended the trial entered no rung
         return None
-    reported = _reported(study, judged)
+    reported = _report_text(study, judged)
     if judged.why is not None:
-        return f"{reported}{_ranked(judged)}{_said(study, judged)}"
+        return f"{reported}{_rank_text(judged)}{_quote(study, judged)}"
     if math.isnan(judged.value):
         return f"{reported}, which counts as the worst value"
     if judged.cutoff is not None:
         worse = f"worse than the cutoff {value_text(judged.cutoff)} of the earlier trials"
-        return f"{reported}, {worse}{_ranked(judged)}"
+        return f"{reported}, {worse}{_rank_text(judged)}"
     if isinstance(study.scheduler, UserScheduler):
-        return f"{reported}{_ranked(judged)}; the scheduler {study.scheduler} has stopped the trial"
+        return (
+            f"{reported}{_rank_text(judged)}; the scheduler {study.scheduler} has stopped the trial"
+        )
     return f"{reported}; the rung was closed, and had kept no trial"
 
 
-def _awaited(study: Study, judged: Judgement) -> str:
+def _wait_text(study: Study, judged: Judgement) -> str:
     """Say what a trial waits for at its rung."""
     if judged.kept:
         return "the rung has kept the trial, and a free worker resumes it"
@@ -90,17 +92,17 @@ def _awaited(study: Study, judged: Judgement) -> str:
     return "the trial waits there until a free worker promotes it"
 
 
-def _said(study: Study, judged: Judgement) -> str:
-    """Quote the user's scheduler."""
+def _quote(study: Study, judged: Judgement) -> str:
+    """Quote what the user's scheduler said of the trial; an empty text if it said nothing."""
     return "" if judged.why is None else f"; {study.scheduler}: {judged.why.rstrip('.')}"
 
 
-def _reported(study: Study, judged: Judgement) -> str:
+def _report_text(study: Study, judged: Judgement) -> str:
     bracket = f" of bracket {judged.bracket}" if judged.bracket else ""
     return f"{study.objective} at rung {judged.rung}{bracket} was {value_text(judged.value)}"
 
 
-def _ranked(judged: Judgement) -> str:
+def _rank_text(judged: Judgement) -> str:
     """Say the trial's present rank at the rung; an empty text without a rank."""
     if judged.rank is None:
         return ""
@@ -133,8 +135,8 @@ def _explain_completion(details: TrialDetails) -> str | None:
 
 def _explain_failures(details: TrialDetails) -> str:
     trial, newest = details.trial, details.attempts[-1]
-    losses = f"{trial.losses} {'loss' if trial.losses == 1 else 'losses'}"
-    spent = f"{counted(trial.failures, 'failure')}, {losses}"
+    lost = counted(trial.losses, "lost attempt")
+    spent = f"{counted(trial.failures, 'failure')}, {lost}"
     if newest.error_type is None:
         return spent
     return f"{spent}; {newest.error_type}: {newest.error_message}"

@@ -1,4 +1,4 @@
-"""Say in words which requests for resources fit no worker, and what each worker uses."""
+"""Say in words which trials fit no worker, and what each worker uses."""
 
 import textwrap
 from collections.abc import Iterable
@@ -13,13 +13,14 @@ SHORT_ID = 8
 
 
 def misfit_text(misfit: Misfit, offers: Iterable[Capacity]) -> str:
-    """Write "No live worker fits trial 3: it asks gpus=4, the largest offers gpus=2."."""
-    which = "a new trial" if misfit.number is None else f"trial {misfit.number}"
+    """Write "Trial 3 fits no live worker: it asks for gpus=4; the nearest offer is gpus=2."."""
+    which = "A new trial" if misfit.number is None else f"Trial {misfit.number}"
     hint = typing_hint(misfit.asked, offers)
     offered = "no worker is alive"
     if misfit.nearest is not None:
-        offered = f"the largest offers {visible(str(misfit.nearest))}"
-    return f"No live worker fits {which}: it asks {visible(str(misfit.asked))}, {offered}.{hint}"
+        offered = f"the nearest offer is {visible(str(misfit.nearest))}"
+    asked = visible(str(misfit.asked))
+    return f"{which} fits no live worker: it asks for {asked}; {offered}.{hint}"
 
 
 def full_text(full: FullQueue) -> str:

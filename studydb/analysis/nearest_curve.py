@@ -15,10 +15,10 @@ from studydb.domain.space.search_space import Space
 
 class NearestCurve:
     """
-    Gives each trial the curve that is nearest to its params and that no other trial has.
+    Gives each trial the curve nearest to its params, among the curves that no other trial has.
 
-    The distance is Euclidean in the unit cube: numbers are scaled to their bounds, logarithmic ones
-    by their logarithms, and two different choices are at the distance 1.
+    The distance is Euclidean in the unit cube: a number is scaled to its bounds, a number of a
+    logarithmic domain by its logarithm. Two different values of a `choice` differ by 1.
     """
 
     def __init__(self, space: Space, curves: Sequence[Curve]) -> None:
@@ -40,9 +40,9 @@ class NearestCurve:
         }
 
     def take(self, params: Mapping[str, Any]) -> int:
-        """Return the index of the nearest curve that is left, and take it; ties by index."""
+        """Return the index of the nearest curve that is left (of several, the first); take it."""
         values = self._space.flatten(params)
-        squares = sum(axis.distances(values[path]) ** 2 for path, axis in self._axes.items())
+        squares = sum(axis.differences(values[path]) ** 2 for path, axis in self._axes.items())
         index = int(np.argmin(np.where(self._left, squares, math.inf)))
         self._left[index] = False
         return index
@@ -55,7 +55,7 @@ class _Axis:
         self._domain = domain
         self._values = np.array([self._place(value) for value in values])
 
-    def distances(self, value: Any) -> Any:
+    def differences(self, value: Any) -> Any:
         place = self._place(value)
         if isinstance(place, str):
             return (self._values != place).astype(float)

@@ -15,10 +15,10 @@ from studydb.operations.overview import Overview
 from studydb.operations.workers import Health, WorkerList
 
 LINE_WIDTH = 80
-"""The most columns of a line of prose."""
+"""The most characters of a line of prose."""
 
 _TENTHS_BELOW_S = 10
-"""Shorter times are shown with tenths, because "0 s" beside a rate looks wrong."""
+"""Shorter times are shown with tenths, because "0 s, 12 trials/s" looks wrong."""
 
 MOST_HOSTS = 5
 """How many hosts that have saved checkpoints are shown."""
@@ -104,7 +104,7 @@ def best_line(overview: Overview) -> str:
 
 
 def workers_text(workers: WorkerList) -> str:
-    """Count workers, as in "2 alive, 1 dead"; silent and dead workers only if they have trials."""
+    """Count workers, as in "2 alive, 1 dead"; silent and dead workers count if they have trials."""
     holding = Counter(health for worker, health in workers.workers if worker.running)
     unwell = (Health.SILENT, Health.DEAD)
     parts = [f"{holding[health]} {health}" for health in unwell if holding[health]]

@@ -19,7 +19,7 @@ PLAIN_EVERY_S = 5.0
 
 class ProgressLine:
     """
-    Shows counts per state and the best value of a running study, on stderr.
+    Shows the number of trials in each state and the best value of a running study, on stderr.
 
     Nothing is written before the first `update`. On a terminal each update replaces the line. On
     another stream a line is printed every 5 s if it has changed, and at the end.

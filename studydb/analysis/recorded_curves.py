@@ -6,9 +6,9 @@ A file of curves is JSON:
     {"metric": "error", "mode": "min", "space": {…}, "curves": [
         {"params": {"lr": 0.1}, "values": [0.9, 0.5], "steps": [1, 2], "step_s": 0.3}, …]}
 
-All keys but `curves` and `values` may be missing. `space` is a study's space in the form of the
-study's row. An entry's params may also be called `config`, and its values may have the name of the
-metric.
+All keys except `curves` and `values` may be missing. `space` has the form in which a study's row
+stores its space. In an entry, the key `config` may stand for `params`, and the metric's name for
+`values`.
 """
 
 import json
@@ -41,7 +41,7 @@ class Curve:
     The values of one configuration.
 
     Attributes:
-        values: The study's metric after each step; NaN and infinities are allowed.
+        values: The metric's value after each step; NaN and infinities are allowed.
         steps: The `training_iteration` of each value, ascending.
         params: The configuration; empty if unknown.
         step_s: How many seconds a step took, on average; None if unknown.
@@ -66,7 +66,8 @@ class Curve:
         Check a curve.
 
         Raises:
-            InvalidSpec: A value or `step_s` is no number, or the steps do not fit the values.
+            InvalidSpec: A value or `step_s` is not a number, or `steps` does not have a rising step
+                of 1 or more for each value.
         """
         numbers = tuple(values)
         if not numbers or not all(map(is_number, numbers)):
@@ -104,7 +105,8 @@ class RecordedCurves:
         objective: The metric and the mode.
         curves: One for each configuration; at least one.
         space: The space from which the configurations come; None if unknown.
-        n_left_out: The number of the study's trials that were not trained to their end.
+        n_left_out: How many of the study's valid trials have no curve, because they were not
+            trained to their end.
     """
 
     objective: Objective
@@ -129,8 +131,8 @@ class RecordedCurves:
         """
         Read the curves of the trials that were trained to their end.
 
-        Trials that a scheduler stopped, that failed, or that are invalidated are left out: what
-        they would have reported later is unknown.
+        Trials that a scheduler stopped or that failed are left out: what they would have reported
+        later is unknown. Invalidated trials are left out, too.
 
         Raises:
             NotAllowed: No trial was trained to its end.
@@ -147,7 +149,7 @@ class RecordedCurves:
         for number, of_trial in groupby(rows, key=lambda row: row.number):
             if number in whole:
                 results = [(row.step, row.value) for row in of_trial]
-                curves.append(_of_results(results, whole[number]))
+                curves.append(_curve_of_results(results, whole[number]))
         return cls(study.objective, tuple(curves), study.space, len(trials) - len(curves))
 
     @classmethod
@@ -156,8 +158,9 @@ class RecordedCurves:
         Read a file of curves; its form is in this module's docstring.
 
         Args:
-            metric: The metric, if the file does not name it.
-            mode: "min" or "max", if the file does not say so; "min" if neither does.
+            metric: The metric, if the file does not name it. Without both, the metric is the name
+                of the first entry's only list, or "values".
+            mode: "min" or "max", if the file does not say so. Without both, it is "min".
 
         Raises:
             InvalidSpec: The file cannot be read, or has another form.
@@ -175,7 +178,7 @@ class RecordedCurves:
         space = found.get("space")
         return cls(
             Objective.read(name, found.get("mode", mode or Mode.MIN)),
-            tuple(_of_entry(one, name, number) for number, one in enumerate(found["curves"])),
+            tuple(_curve_of_entry(one, name, number) for number, one in enumerate(found["curves"])),
             None if space is None else Space.from_json(space),
         )
 
@@ -224,17 +227,17 @@ def read_curves(
             "list of values for each configuration."
         )
     return RecordedCurves(
-        objective, tuple(_of_entry(one, name, number) for number, one in enumerate(entries))
+        objective, tuple(_curve_of_entry(one, name, number) for number, one in enumerate(entries))
     )
 
 
-def _of_results(results: Sequence[tuple[int, float]], trial: ListedTrial) -> Curve:
+def _curve_of_results(results: Sequence[tuple[int, float]], trial: ListedTrial) -> Curve:
     steps, values = zip(*results, strict=True)
     step_s = None if trial.duration_s is None else trial.duration_s / len(results)
     return Curve.read(values, steps=steps, params=trial.params, step_s=step_s)
 
 
-def _of_entry(entry: Any, metric: str, number: int) -> Curve:
+def _curve_of_entry(entry: Any, metric: str, number: int) -> Curve:
     subject = f"Curve {number}"
     if not isinstance(entry, Mapping):
         if isinstance(entry, str) or not isinstance(entry, Iterable):
@@ -256,7 +259,7 @@ def _of_entry(entry: Any, metric: str, number: int) -> Curve:
 
 
 def _only_list(entries: Sequence[Any]) -> str | None:
-    """Return the name of the only list in the first entry, which then is the metric."""
+    """Return the name of the first entry's only list, which is the metric; None otherwise."""
     first = entries[0] if entries and isinstance(entries[0], dict) else {}
     names = [name for name, value in first.items() if isinstance(value, list)]
     return names[0] if len(names) == 1 else None

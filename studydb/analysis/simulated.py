@@ -21,7 +21,8 @@ class SimulatedTrial(NamedTuple):
 
     Attributes:
         curve: The index of its curve among the recorded curves.
-        params: The params of its curve by path; those of the searcher if there is one.
+        params: The params that the searcher proposed, by path; without a searcher, those of the
+            curve.
         n_steps: How many steps it has trained, including steps that were trained again.
         last_step: The `training_iteration` of its last result; None without a result.
         value: Its last value.
@@ -78,9 +79,9 @@ class Simulation:
         completions: When trials were fully trained, in order of time.
         n_steps: How many steps (epochs) were trained in all.
         n_again: How many of these were trained again, because the trial had no checkpoint of them.
-        n_beyond: How many of these were trained after the decision to stop or pause their trial.
-            studydb keeps this number at 0; it is counted from the rows.
-        n_judged: How many reports were entered in rungs.
+        n_beyond: How many of these were trained after the decision to stop or pause their trial. It
+            is counted from the stored rows; a number above 0 would be a fault of studydb.
+        n_judged: How many reports have an entry in a rung.
         n_kills: How many workers were killed.
         duration_s: The simulated seconds from the start to the last report.
         optimum: The best value that a recorded curve has at its end.
@@ -136,7 +137,7 @@ class Simulation:
         return frame.finish()
 
     def completions_dataframe(self) -> "pd.DataFrame":
-        """Return a row per `Completion`; the column `regret` never rises with the time."""
+        """Return a row per `Completion`; the column `regret` never rises from row to row."""
         frame = FrameBuilder(
             STUDY,
             {

@@ -15,7 +15,7 @@ from studydb.operations import wide_views
 from studydb.operations.writing import write
 
 MAX_VALUES_READ = 1000
-"""A grid of more numbers gets a column of type double; its numbers are not read."""
+"""The most values of a `quniform` that are read to find a column's type; others get doubles."""
 
 _INTEGERS = range(-(2**63), 2**63)
 """The integers that both databases can store."""
@@ -25,13 +25,13 @@ def make_wide_views(database: Database, study: Study) -> tuple[list[WideView], l
     """
     Make `v_trial` and `v_result` of one study, with a column per parameter or metric.
 
-    The columns have the names of the frames' columns, cut to 63 bytes. A parameter whose values are
-    all integers has an integer column. Other columns are doubles, or texts if a value is not a
-    number. A metric never has an integer column, because its type may change from step to step. A
-    metric that is first reported after the views were made has no column.
+    The columns have the names of the data frames' columns, cut to 63 bytes. A parameter whose
+    values are all integers of 64 bits has an integer column. Other columns are doubles, or texts if
+    a value is not a number. A metric never has an integer column, because its type may change from
+    step to step. A metric that is first reported after the views were made has no column.
 
     Returns:
-        The views, and the names of this study's views that were dropped.
+        The views that were made, and the names of this study's older views, which were dropped.
 
     Raises:
         NotAllowed: Another object in the database has the name of one of the views.

@@ -35,7 +35,7 @@ def plain(value: Any, *, subject: str, depth: int = 0) -> Any:
     """
     Convert a value to a plain one: None, bool, int, float, str, list or dict.
 
-    Numpy scalars become numbers, tuples become lists, -0.0 becomes 0.0 (PostgreSQL's jsonb has
+    NumPy's scalars become Python's, tuples become lists, -0.0 becomes 0.0 (PostgreSQL's jsonb has
     no negative zero).
 
     Args:
@@ -43,8 +43,9 @@ def plain(value: Any, *, subject: str, depth: int = 0) -> Any:
         depth: The number of lists and dicts that contain the value.
 
     Raises:
-        InvalidSpec: The value is NaN, infinite, above `LARGEST_DOUBLE`, nested too deeply, or of a
-            type that JSON lacks, or `plain_text` refuses it.
+        InvalidSpec: The value is NaN, infinite, an integer beyond ±`LARGEST_DOUBLE`, nested too
+            deeply, or of a type that JSON lacks; a key of a dict is not a text; or `plain_text`
+            refuses a text.
     """
     if value is None or isinstance(value, bool):
         return value

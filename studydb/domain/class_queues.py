@@ -1,4 +1,9 @@
-"""Which class of trials a worker claims next, from what the worker offers and what it has read."""
+"""
+Which resource class a worker claims its next trial from.
+
+A resource class holds the trials of a study that ask for the same amounts. A worker chooses by what
+it offers, by what its trials use now, and by the queues that it has read from the database.
+"""
 
 from collections import deque
 from collections.abc import Callable, Container, Mapping
@@ -10,28 +15,33 @@ from studydb.domain.resources import Capacity, Ledger, Resources
 
 READ_AGAIN_S = 0.1
 """
-How long a worker claims by the queues that it has read. A read of 64 classes takes as long as a
+For how long a worker uses the queues that it has read. A read of 64 classes takes as long as a
 claim, so a worker that claims thousands of trials per second does not read them for each claim.
 """
 
 RESERVE_AFTER_S = 60.0
-"""How long the first trial of the queue is passed by smaller ones, before it reserves a worker."""
+"""
+For how long a worker starts smaller trials while the first trial that it could run does not fit
+beside them; after this time the worker is reserved for the first trial.
+"""
 
 MOST_POSITIONS = 128
-"""About how many positions of all classes one read returns."""
+"""About how many positions one read returns, over all classes; each class gets at least two."""
 
 _RETRY_S = 5.0
+"""The seconds after which a worker that could not be reserved tries again."""
 
 
 @dataclass(slots=True)
-class Known:
+class KnownClass:
     """
-    A class, as the last read saw it.
+    A resource class and its queue, as the last read saw them.
 
     Attributes:
+        request: What each trial of the class asks for.
         first: No trial of the class comes before this position; None if no trial waits.
-        later: The positions that follow, ascending.
-        is_cut: Whether the class may have more positions than these.
+        later: The positions that follow `first`, ascending.
+        is_cut: Whether the class may have more positions than `first` and `later`.
     """
 
     request: Resources
@@ -40,7 +50,7 @@ class Known:
     is_cut: bool = False
 
     def skip(self, position: QueuePosition) -> None:
-        """Forget the positions up to this one, whose trial was claimed."""
+        """Forget the positions up to `position`, whose trial was claimed."""
         later = self.later
         while later and later[0] <= position:
             later.popleft()
@@ -52,7 +62,13 @@ class Known:
 
 @dataclass(slots=True)
 class _Blocked:
-    """The first trial of the queue that would fit the empty worker, while it does not fit."""
+    """
+    The first trial that would fit the worker if no trial ran on it, and that does not fit now.
+
+    Attributes:
+        name: The trial's class.
+        since_s: When this worker first found that the trial does not fit, by `clock_s`.
+    """
 
     name: str
     position: QueuePosition
@@ -61,16 +77,20 @@ class _Blocked:
 
 class ClassQueues:
     """
-    The queues of a study's classes, for one worker; its slots take turns.
+    The queues of a study's resource classes, as one worker uses them.
 
-    The first trial by priority and number that fits is claimed. While the first trial that fits the
-    empty worker does not fit beside the trials that run, smaller trials pass it, for
-    `reserve_after_s` at most. Then the worker is reserved: it starts no other trial before that one
-    has started here or elsewhere. While that trial only waits for GPUs that other workers of the
-    host hold, trials without GPUs start that leave it enough of the rest.
+    Only one slot of the worker at a time reads the queues and claims by them; others may call
+    `fitting` meanwhile.
+
+    The first trial by priority and number that fits is claimed. If an earlier trial would fit the
+    worker without its running trials, smaller trials are started before it for `reserve_after_s`
+    at most. Then the worker is reserved for the earlier trial: it starts no other trial until this
+    trial has started here or on another worker. There is one exception. If the reserved trial waits
+    only for GPUs that other workers of the host hold, the worker still starts trials without GPUs
+    that leave the reserved trial enough of the other resources.
 
     Attributes:
-        reserved: The trial that the worker is reserved for; None without one.
+        reserved: The position of the trial that the worker is reserved for; None without one.
         after_position: The position just before the first of all queues, when they were last read.
     """
 
@@ -86,11 +106,11 @@ class ClassQueues:
         Begin without a class.
 
         Args:
-            reserve: Publishes for which trial the worker is reserved, or that it is not; False if
-                another worker has reserved itself for the trial, or if the answer was lost.
+            reserve: Stores for which trial the worker is reserved, or None for no trial. Returns
+                False if another worker is reserved for the trial, or if the answer was lost.
         """
         self.ledger = ledger
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, KnownClass] = {}
         self._fitting: tuple[Capacity, str | None, list[str]] | None = None
         self._clock_s, self._reserve_after_s, self._reserve = clock_s, reserve_after_s, reserve
         self._read_at_s: float | None = None
@@ -112,14 +132,18 @@ class ClassQueues:
 
     @property
     def depth(self) -> int:
-        """How many positions of each class the next read returns."""
+        """How many positions of each class the next read returns at most."""
         return max(2, MOST_POSITIONS // max(1, len(self._known)))
 
     def learn(self, classes: Mapping[str, Resources]) -> None:
-        """Take in the classes of the study, which only grow; what is known of queues stays."""
+        """
+        Take in the classes of the study and their requests; the positions that were read stay.
+
+        Classes that are known stay, because a study never loses a class.
+        """
         before = self._known
-        self._known = before | {  # a slot that searches may have read a newer class meanwhile
-            name: replace(before[name], request=request) if name in before else Known(request)
+        self._known = before | {  # another slot may have read a newer class meanwhile
+            name: replace(before[name], request=request) if name in before else KnownClass(request)
             for name, request in classes.items()
         }
         self._fitting = None
@@ -131,12 +155,13 @@ class ClassQueues:
         Take in what a read of the queues has returned.
 
         Args:
-            queues: Requests and positions by class; without positions (None), no trial of the study
-                may start at the moment. That does not end the wait of a trial that was passed.
+            queues: Requests and positions by class. The positions are None if no trial of the study
+                may start at the moment; this does not end the wait of a trial that did not fit.
+            depth: How many positions of each class the read asked for.
         """
         self._read_at_s = self._clock_s()
         self._known = {
-            name: Known(
+            name: KnownClass(
                 request,
                 positions[0] if positions else None,
                 deque(positions[1:] if positions else ()),
@@ -160,20 +185,23 @@ class ClassQueues:
 
     def fitting(self) -> list[str]:
         """Return the classes whose trials this worker may start now."""
-        blocked, known, free = self._blocked, self._known, self.ledger.free  # slots look meanwhile
-        only = blocked.name if blocked is not None and self.reserved is not None else None
+        # Read each attribute once: another slot may replace them at any time.
+        blocked, known, free = self._blocked, self._known, self.ledger.free
+        reserved_class = None
+        if blocked is not None and self.reserved is not None:
+            reserved_class = blocked.name
         cached = self._fitting
-        if cached is not None and cached[0] is free and cached[1] == only:
+        if cached is not None and cached[0] is free and cached[1] == reserved_class:
             return cached[2]
-        may_start = self._may_start(only)
+        may_start = self._may_start(reserved_class)
         names = [name for name, one in known.items() if may_start(name, one.request)]
         if not self.ledger.shares_cards:
-            self._fitting = free, only, names
+            self._fitting = free, reserved_class, names
         return names
 
     def _fits_now(self) -> Callable[[Resources], bool]:
         """
-        Return a function that tells whether a request fits beside what runs now.
+        Return a function that tells whether a request fits beside the trials that run now.
 
         Other workers of the host may hold its GPUs. This is looked up once, and only if a class
         asks for GPUs.
@@ -181,27 +209,33 @@ class ClassQueues:
         asks_gpus = any(one.request.gpus for one in self._known.values())
         return (self.ledger.free_now() if asks_gpus else self.ledger.free).fits
 
-    def _may_start(self, only: str | None) -> Callable[[str, Resources], bool]:
+    def _may_start(self, reserved_class: str | None) -> Callable[[str, Resources], bool]:
         """
         Return a function that tells whether a class may start now, by its name and its request.
 
         Args:
-            only: The class of the trial that the worker is reserved for; None without one.
+            reserved_class: The class of the trial that the worker is reserved for; None if the
+                worker is not reserved.
         """
-        fits, awaited = self._fits_now(), self._known.get(only) if only is not None else None
+        fits = self._fits_now()
+        awaited = None if reserved_class is None else self._known.get(reserved_class)
         if awaited is None:
             return lambda _, asked: fits(asked)
         spare = self._spare(awaited.request)
         return lambda name, asked: (
-            fits(asked) and (name == only or (spare is not None and spare.fits(asked)))
+            fits(asked) and (name == reserved_class or (spare is not None and spare.fits(asked)))
         )
 
     def _spare(self, awaited: Resources) -> Capacity | None:
         """
         Return what other trials may use while the worker is reserved for a trial; None for nothing.
 
-        If this worker's own trials leave enough to that trial, it waits for GPUs that other workers
-        of the host hold, perhaps for days. Trials without GPUs that fit beside it delay nothing.
+        If this worker's own trials leave enough for the reserved trial, the trial waits for GPUs
+        that other workers of the host hold, perhaps for days. Trials without GPUs that fit beside
+        the reserved trial do not delay it.
+
+        Args:
+            awaited: The request of the reserved trial.
         """
         free = self.ledger.free
         if free.is_unlimited or not free.fits(awaited):
@@ -228,7 +262,15 @@ class ClassQueues:
         )
 
     def next_claim(self, without: Container[str]) -> tuple[str, QueuePosition] | None:
-        """Choose the class of the first trial that fits; None if no class is left."""
+        """
+        Choose the class of the first trial that fits.
+
+        Args:
+            without: Classes that are not chosen.
+
+        Returns:
+            The class and the position of its first trial; None if no trial that waits fits.
+        """
         best: QueuePosition | None = None
         chosen = ""
         fitting, known = self.fitting(), self._known
@@ -239,18 +281,18 @@ class ClassQueues:
         return None if best is None else (chosen, best)
 
     def claimed(self, name: str, position: QueuePosition) -> None:
-        """Forget a trial that this worker has claimed, and those before it in its class."""
+        """Forget a trial that this worker has claimed, and the positions before it in its class."""
         if (known := self._known.get(name)) is not None:
             known.skip(position)
         if self._blocked is not None and self._blocked.name == name:
             self._unblock()
 
     def emptied(self, name: str) -> None:
-        """Forget the queue of a class from which a claim has got nothing."""
-        self._known[name] = Known(self._known[name].request)
+        """Forget the positions of a class in which a claim has found no trial."""
+        self._known[name] = KnownClass(self._known[name].request)
 
     def forget(self) -> None:
-        """Read the queues before the next claim."""
+        """Make `must_read` True, so that the queues are read before the next claim."""
         self._read_at_s = None
 
     def _look_for_blocked(self) -> None:
@@ -279,7 +321,7 @@ class ClassQueues:
             return
         if self._tried_at_s is None or now_s - self._tried_at_s >= _RETRY_S:
             self._tried_at_s = now_s
-            self._may_be_published = True  # also if the answer is lost
+            self._may_be_published = True  # it may be stored although the answer is lost
             if self._reserve(self._blocked.position):
                 self.reserved = self._blocked.position
 

@@ -2,12 +2,12 @@
 The command line of a trial: a list of items in which placeholders stand for parameters.
 
 `{lr}` is the value of the parameter `lr`, and `{model.width}` that of `model/width`. `{{` and `}}`
-are braces. Four names stand for more than one parameter:
+are braces. Four names do not stand for a parameter:
 
 - an item `{args}` becomes two items for each parameter and constant: `--lr`, `0.1`;
 - an item `{args_hydra}` becomes one item for each: `lr=0.1`, in the grammar of Hydra's overrides;
 - `{config}` is the path of a JSON file with the nested config;
-- `{checkpoint_dir}` is a directory that the trial keeps, for scripts made for Syne Tune.
+- `{checkpoint_dir}` is a directory that the trial's attempts share, for scripts made for Syne Tune.
 
 The forms in which a W&B sweep file writes its `command`, such as `${args}`, are understood, too:
 https://docs.wandb.ai/models/sweeps/define-sweep-configuration.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 ARGS, ARGS_HYDRA, CONFIG, CHECKPOINT_DIR = "args", "args_hydra", "config", "checkpoint_dir"
 
 _WHOLE_ITEM = (ARGS, ARGS_HYDRA)
-"""Placeholders that become several items, and so are items of their own."""
+"""Placeholders that become several items, so an item must contain nothing else."""
 
 _RESERVED = (*_WHOLE_ITEM, CONFIG, CHECKPOINT_DIR)
 
@@ -85,11 +85,11 @@ class CommandLine:
         """
         Check that every placeholder is known, and that every parameter reaches the command.
 
-        A command without any placeholder is accepted, because it can read `$STUDYDB_CONFIG`.
+        A command that names no parameter is accepted, because it can read `$STUDYDB_CONFIG`.
 
         Raises:
-            InvalidSpec: A name is unknown, a parameter is left out, or the command names a
-                placeholder whose name a parameter has, too.
+            InvalidSpec: A name is unknown, the command names some parameters but not all, or it
+                names a placeholder whose name a parameter has, too.
         """
         known = {_dotted(path): path for path in space.leaves}
         named = set(self._names())
@@ -113,23 +113,23 @@ class CommandLine:
                 "have no effect. Name all of them, or give {args} or {config}."
             )
 
-    def expand(self, space_order: Mapping[str, Any], paths: Paths) -> list[str]:
+    def expand(self, by_path: Mapping[str, Any], paths: Paths) -> list[str]:
         """
         Replace the placeholders.
 
         Args:
-            space_order: The values by the path of the parameter or constant ("model/width"), in the
+            by_path: The values by the path of the parameter or constant ("model/width"), in the
                 order of the space.
 
         Raises:
             InvalidSpec: A parameter that the command names has no value in this trial.
         """
-        values = {_dotted(path): value for path, value in space_order.items()}
+        values = {_dotted(path): value for path, value in by_path.items()}
         return [one for item in self.items for one in _expanded(item, values, paths)]
 
     @property
     def names_checkpoint_dir(self) -> bool:
-        """Whether the command names the directory that the trial keeps."""
+        """Whether the command names the directory that the trial's attempts share."""
         return CHECKPOINT_DIR in set(self._names())
 
     def _names(self) -> Iterator[str]:
@@ -145,15 +145,16 @@ class CommandLine:
 
 def _check_program(items: Sequence[str]) -> None:
     """
-    Refuse a program that depends on parameters, which are rows that nobody has signed.
+    Refuse a program that a parameter chooses.
 
-    After `env` come assignments and then the program, so no placeholder may stand before it.
+    The rows of parameters are not signed, so each person who may write rows could run any program.
+    After `env` come options, assignments and then the program, so all of these are checked.
     """
     for item in items:
         tokens = [token for token in _TOKEN.finditer(item) if token["brace"] is None]
         if any(token["sweep"] not in _SWEEP_TEXTS for token in tokens):
             raise InvalidSpec(
-                f"The command's item {item!r} would choose the program by a parameter; name the "
+                f"The command's item {item!r} would choose the program by a placeholder; name the "
                 "program itself."
             )
         is_env = item == "${env}" or item.rpartition("/")[2] == "env"
@@ -163,11 +164,16 @@ def _check_program(items: Sequence[str]) -> None:
 
 _SHELLS = {"sh", "bash", "dash", "zsh", "ksh"}
 _WITH_ARGUMENT = {"-o", "+o", "-O", "+O", "--rcfile", "--init-file"}
-"""Options of shells that the next item belongs to."""
+"""Options of shells whose argument is the next item."""
 
 
 def _check_shells(items: Sequence[str]) -> None:
-    """Check the first shell. After another program, a shell's name counts only before an option."""
+    """
+    Check the script of the first shell.
+
+    An item after the program may equal a shell's name by chance, so it counts as a shell only if an
+    option follows.
+    """
     for place, (item, after) in enumerate(pairwise([*items, ""])):
         if item.rpartition("/")[2] in _SHELLS and (place == 0 or after.startswith("-")):
             _check_script(items[place + 1 :])
@@ -250,7 +256,7 @@ def _text_of(token: re.Match[str], values: Mapping[str, Any], paths: Paths) -> s
 
 
 def as_text(value: Any) -> str:
-    """Write a value as an argument: numbers as Python does, true and false, other types as JSON."""
+    """Write a value as an argument: a text as it is, a number as Python does, the rest as JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -287,7 +293,7 @@ def _each(form: str) -> Callable[[Mapping[str, Any], Paths], list[str]]:
 
 
 def _flags(values: Mapping[str, Any], _: Paths) -> list[str]:
-    """Write a true boolean as `--k`, and leave a false one out."""
+    """Write True as `--k`, leave out False, and write other values as `--k=v`."""
     given = {name: value for name, value in values.items() if value is not False}
     return [f"--{k}" if v is True else f"--{k}={v}" for k, v in given.items()]
 
@@ -306,7 +312,7 @@ _SWEEP_ITEMS: dict[str, Callable[[Mapping[str, Any], Paths], list[str]]] = {
     "args_append_hydra": _each("+{k}={v}"),
     "args_override_hydra": _each("++{k}={v}"),
 }
-"""W&B's forms that pass all parameters; values are written as Python's `str` writes them."""
+"""W&B's forms that pass all parameters; values are written by Python's `str`, or as JSON."""
 
 _SWEEP_TEXTS = {"env": "/usr/bin/env", "interpreter": "python"}
 """W&B's other forms; `${program}` is replaced when the sweep file is read."""

@@ -29,7 +29,7 @@ JUDGE, NEXT_WORK = "judge", "next_work"
 """The methods of the user's code."""
 
 MOST_RUNGS = 100
-"""How many rungs a scheduler with milestones may have, in all brackets."""
+"""How many rungs a scheduler with milestones may have, in all brackets together."""
 
 MOST_BRACKETS = 100
 MOST_BEST = 100
@@ -47,10 +47,10 @@ class CustomScheduler:
 
     Attributes:
         milestones: The steps of the rungs, ascending; those from `max_t` on are refused.
-        interval: The distance of the rungs' steps, instead of `milestones`.
+        interval: The distance between the steps of the rungs, given instead of `milestones`.
         max_t: The step that completes a trial, without a call of `judge`; None (default) for none.
         brackets: The number of brackets; default 1. A new trial's bracket is random.
-        weights: How likely each bracket is, relative to the others; by default all alike.
+        weights: How likely each bracket is, relative to the others; by default all equally.
         quantile: The quantile of the negated scores at which cutoffs lie, 0 to 1; default 0.5.
         resumes: Whether trials wait at rungs, so that workers ask `next_work`; default False.
         reads_best: The most entries that `judge` reads by `view.best`, up to 100; default 0.
@@ -92,10 +92,11 @@ class SchedulerPlan:
     @classmethod
     def of(cls, scheduler: object) -> "SchedulerPlan":
         """
-        Read and check the plan of an object of the user; its properties may raise anything.
+        Read and check the plan of a user's object.
 
         Raises:
             InvalidSpec: An attribute has a wrong type, is out of range, or contradicts another.
+            Exception: A property of the object has raised it.
         """
         given = {
             each.name: _unboxed(getattr(scheduler, each.name, each.default)) for each in fields(cls)
@@ -130,7 +131,7 @@ class SchedulerPlan:
         return asdict(self)
 
     def _errors(self) -> Iterator[str]:
-        """Yield what is wrong. Each check relies on the checks before, so only the first counts."""
+        """Yield what is wrong; use only the first, because a check relies on the earlier ones."""
         yield from self._wrong_steps()
         brackets, weights = self.brackets, self.weights
         if not (_is_int(brackets) and 1 <= brackets <= MOST_BRACKETS):
@@ -254,7 +255,7 @@ def work_question(view: QueueView, keys: Sequence[RungKey], brackets: int) -> Qu
     Write down what `next_work` may read of the rungs.
 
     Args:
-        keys: Rungs that are shown although they are over.
+        keys: Rungs that `next_work` can read even if they are closed and no trial waits there.
     """
     rungs = view.rungs()
     return _question(
@@ -282,7 +283,7 @@ def _waiting(view: QueueView, key: RungKey) -> tuple[int, float] | None:
 
 class JudgeView:
     """
-    What `judge` of a custom scheduler reads; a `StudyView` of one rung.
+    What `judge` of a custom scheduler reads: a `StudyView` with a single rung.
 
     Attributes:
         report: The report to judge.
@@ -295,7 +296,7 @@ class JudgeView:
         self.key = RungKey(*data["key"])
 
     def rung(self, key: RungKey | None = None) -> RungView:
-        """Return the rung before this report; no other rung than `key` can be read."""
+        """Return the rung as it was before this report; only the rung `self.key` can be read."""
         self._check(key)
         return RungView(**self._data["rung"])
 
@@ -351,22 +352,26 @@ class WorkView:
         return list(self._rungs)
 
     def rung(self, key: RungKey) -> RungView:
-        """Return a rung of `rungs()`, or of a milestone."""
+        """Return a rung of `rungs()`, or the rung of one of the scheduler's milestones."""
         rung = self.find(key)
         if rung is None:
             raise InvalidSpec(f"next_work reads the rung {tuple(key)}, which it does not have.")
         return rung
 
     def find(self, key: RungKey) -> RungView | None:
-        """Return a rung, or None if `rung` refuses it."""
+        """Return a rung, or None if `rung` would raise."""
         return self._rungs.get(key) or self._others.get(key)
 
     def best_waiting(self, key: RungKey) -> WaitingTrial | None:
-        """Return the best trial that waits; of equal trials, the one that reported first."""
+        """
+        Return the best trial that waits at a rung; None if none waits.
+
+        Of trials with equal scores, it is the one that reported first.
+        """
         return self._waiting.get(key)
 
     def underway(self, bracket: int) -> Sequence[int]:
-        """Return the last steps of the trials of a bracket that train, or can be claimed."""
+        """Return the last steps of those trials of a bracket that train or can be claimed."""
         return self._underway[bracket] if 0 <= bracket < len(self._underway) else ()
 
     @property

@@ -4,7 +4,7 @@ The errors of studydb; the class of an error says what the caller can do.
 ```
 StudydbError                     exit code 1 on the command line
 ├── UsageError (ValueError)      exit code 2: the call is wrong, correct it
-│   ├── InvalidSpec              a space, scheduler, searcher or rule cannot be read
+│   ├── InvalidSpec              an argument is wrong, such as a space, scheduler, rule or number
 │   ├── InvalidReport            metrics that cannot be stored; the trial fails
 │   ├── InvalidData              a value that the database cannot hold; the trial fails
 │   └── InvalidName              a name or a tag that breaks a rule
@@ -16,7 +16,7 @@ StudydbError                     exit code 1 on the command line
 ├── BudgetSpent                  extend the study
 ├── NoResults                    no trial has a value yet
 ├── NotAllowed                   the trial or study is in a state that forbids it
-├── StudyFailed                  exit code 3: correct the trainable, then resume or create anew
+├── StudyFailed                  exit code 3: correct the code, then resume or create a new study
 ├── LeaseLost                    discard the local run
 ├── StorageError                 look at the database, not at the call
 │   ├── StorageMissing           create the database or its tables
@@ -50,7 +50,7 @@ class UsageError(StudydbError, ValueError):
 
 
 class InvalidSpec(UsageError):
-    """A space, scheduler, searcher or rule that cannot be read."""
+    """An argument that is wrong: a space, scheduler, searcher or rule, a setting or a number."""
 
 
 class InvalidReport(UsageError):
@@ -98,7 +98,7 @@ class NotAllowed(StudydbError):
 
 
 class StudyFailed(StudydbError):
-    """The study has paused itself, or it is done, with trials in ERROR and none that succeeded."""
+    """The study has paused itself, or it has ended with errors and without a successful trial."""
 
     exit_code = 3
 
@@ -115,8 +115,8 @@ class LeaseLost(StudydbError):
     def __init__(self, *, number: int, attempt: int) -> None:
         self.number, self.attempt = number, attempt
         super().__init__(
-            f"Trial {number} is no longer held by attempt {attempt}. The trial has ended, "
-            "or the lease ran out and another worker has the trial; discard the local run."
+            f"Trial {number} is no longer held by attempt {attempt}. The trial has ended, or "
+            "the lease ran out and another worker may have the trial; discard the local run."
         )
 
 
@@ -177,4 +177,4 @@ class TrialStopped(BaseException):
 
 
 class StudyDiffers(UserWarning):
-    """The loaded study has other limits or specs than `create_study` was given."""
+    """The loaded study has other specs or settings than `create_study` was given."""

@@ -23,7 +23,8 @@ class Failure:
 
     Attributes:
         type: The qualified name of the exception's class.
-        bases: The qualified names of the classes that it derives from, without BaseException.
+        bases: The qualified names of the classes that it derives from, without BaseException and
+            object.
     """
 
     type: str
@@ -37,7 +38,8 @@ def failure_of(error: BaseException, *, whole: bool = False) -> Failure:
     Describe an exception by its type, message and traceback, each of bounded length.
 
     Args:
-        whole: Whether to keep the frames of studydb; users need only the frames of their code.
+        whole: Whether to keep the frames of studydb and of Python's import system; users need
+            only the frames of their code.
     """
     trace = _traceback(error, whole=whole)
     kind = type(error)
@@ -56,7 +58,7 @@ def bounded_failure(failure: Failure) -> Failure:
 
 
 def bounded(text: str, limit_bytes: int) -> str:
-    """Escape NUL characters, and cut the middle out of a text longer than `limit_bytes`."""
+    """Escape what databases cannot store, and cut the middle out of a text over `limit_bytes`."""
     data = text.replace("\0", "\\x00").encode(errors="backslashreplace")
     if len(data) <= limit_bytes:
         return data.decode()
@@ -67,7 +69,7 @@ def bounded(text: str, limit_bytes: int) -> str:
 
 
 def type_name(kind: type) -> str:
-    """Return the qualified name of a class; without the module for built-in classes."""
+    """Return a class's qualified name, without the module for built-ins and for `__main__`."""
     try:
         if kind.__module__ in {"builtins", "__main__"}:
             return kind.__qualname__

@@ -1,4 +1,4 @@
-"""A directory for a checkpoint that its maker no longer needs."""
+"""A directory with a checkpoint that studydb may move instead of copying it."""
 
 from dataclasses import dataclass
 from os import fspath
@@ -8,7 +8,7 @@ from pathlib import Path
 @dataclass(frozen=True, slots=True)
 class GivenDirectory:
     """
-    A checkpoint's directory that studydb itself has made for it, and that may be moved.
+    A directory that studydb itself has made for a checkpoint, so that it may be moved.
 
     The directories of users are copied, because their code may change them after the report.
     """

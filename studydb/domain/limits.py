@@ -18,7 +18,7 @@ from studydb.domain.text.names import check_metric_name
 _UNITS_S = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"\s*(?P<number>\d+(\.\d*)?|\.\d+)\s*(?P<unit>[a-z]*)\s*")
 _DIGITS = 30
-"""The most digits that are read: Python refuses to read a number of thousands of digits."""
+"""The most digits of a number in a text: `int` raises ValueError for thousands of digits."""
 _COST = re.compile(r"\s*(?P<metric>[^<>=]+?)\s*<=\s*(?P<most>\S+)\s*")
 
 
@@ -36,7 +36,7 @@ class LimitOptions(TypedDict, total=False):
     """
     The arguments of `create_study` and `Study.set` that limit a study; None for no limit.
 
-    The study stops itself at each limit but `trial_time_limit_s`, which stops only the trial. A
+    The study stops itself at each limit except `trial_time_limit_s`, which stops only the trial. A
     time is a number of seconds or a text, such as "90s", "10m" or "2h".
 
     Attributes:
@@ -44,7 +44,7 @@ class LimitOptions(TypedDict, total=False):
             ("usd", 50) or "usd<=50". Each report gives an increment.
         max_steps: The most reports of all trials; steps that are trained again count again.
         total_time_limit_s: The most running time of all attempts together.
-        time_limit_s: The time after the start of the study's first worker; pauses count.
+        time_limit_s: The most time since the study's first worker started; pauses count.
         trial_time_limit_s: The most running time of one trial, over its attempts.
     """
 
@@ -72,10 +72,10 @@ class Limits:
     The limits of a study; None for no limit.
 
     Attributes:
-        max_steps: Results of all attempts; superseded results count.
-        total_time_limit_s: The running time of all attempts together.
-        time_limit_s: Seconds since the study's first worker started. A pause counts.
-        trial_time_limit_s: The running time of one trial, over its attempts.
+        max_steps: The most results of all attempts; steps that are trained again count again.
+        total_time_limit_s: The most running time of all attempts together.
+        time_limit_s: The most seconds since the study's first worker started; pauses count.
+        trial_time_limit_s: The most running time of one trial, over its attempts.
     """
 
     cost_limit: CostLimit | None = None
@@ -116,7 +116,7 @@ class Limits:
         return min((each for each in times if each is not None), default=math.inf)
 
     def cost_of(self, results: Sequence[Result], objective: Objective) -> float:
-        """Add up the increments of the cost metric; only positive numbers count."""
+        """Add up the increments of the cost metric; only positive, finite numbers count."""
         if self.cost_limit is None:
             return 0.0
         metric = self.cost_limit.metric
@@ -125,7 +125,7 @@ class Limits:
 
     def reached(self, spent: Spending, *, age_s: float) -> str | None:
         """
-        Say which limit of the study is reached.
+        Say which limit of the study is reached; of several limits, name the first.
 
         Args:
             age_s: Seconds since the study's first worker started.
@@ -134,7 +134,7 @@ class Limits:
             A text such as "cost_limit is reached (50.2 of 50 usd)"; None if no limit is reached.
         """
         texts = (
-            f"{name} is reached ({self._of(name, used, limit)})"
+            f"{name} is reached ({self._use_text(name, used, limit)})"
             for name, used, limit in self._uses(spent, age_s)
             if limit is not None and used >= limit
         )
@@ -142,7 +142,9 @@ class Limits:
 
     def share(self, spent: Spending, *, age_s: float) -> float:
         """
-        Return the largest share, 0 to 1, of a limit of the study that is used; 0 without limits.
+        Return which share of a limit of the study is used, 0 to 1: the largest of the shares.
+
+        Without limits of the study, the share is 0.
 
         Args:
             age_s: Seconds since the study's first worker started.
@@ -154,7 +156,7 @@ class Limits:
     def described(self, spent: Spending, *, age_s: float) -> list[str]:
         """Describe what each limit of the study allows and what is used, as "50.2 of 80 usd"."""
         return [
-            self._of(name, used, limit)
+            self._use_text(name, used, limit)
             for name, used, limit in self._uses(spent, age_s)
             if limit is not None
         ]
@@ -166,7 +168,7 @@ class Limits:
         yield "total_time_limit_s", spent.time_s, self.total_time_limit_s
         yield "time_limit_s", age_s, self.time_limit_s
 
-    def _of(self, name: str, used: float, limit: float) -> str:
+    def _use_text(self, name: str, used: float, limit: float) -> str:
         match name:
             case "cost_limit":
                 assert self.cost_limit is not None
@@ -232,7 +234,7 @@ def _number(value: Any) -> float:
 
 
 def read_max_steps(name: str, value: Any) -> int | None:
-    """Read a number of results, or its digits as text; at most 62 bits, None for no limit."""
+    """Read a number of results below 2**62, or its digits as text; None for no limit."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= _DIGITS:
         value = int(value)
     most = count_or_none(name, value, least=1)
@@ -248,4 +250,4 @@ READERS: dict[str, Callable[[str, Any], Any]] = {
     "time_limit_s": read_duration,
     "trial_time_limit_s": read_duration,
 }
-"""The function for each limit: it gets the limit's name and value, and returns the read value."""
+"""The function for each limit: it gets the limit's name and value, and returns a checked value."""

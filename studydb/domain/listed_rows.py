@@ -37,7 +37,8 @@ class ListedTrial(NamedTuple):
 
     Attributes:
         duration_s: The durations of the trial's attempts, added up.
-        changed: By path, the values that later attempts get instead of those of `params`.
+        changed: By path, the values that a person has changed: later attempts get these instead of
+            the values in `params`.
         parent: The number of the trial of which this trial is a clone.
         resources: The amounts that the trial asks for; None in a study without requests.
     """
@@ -102,10 +103,11 @@ class ListedWorker(NamedTuple):
     A row of `v_worker`.
 
     Attributes:
-        resources: The amounts that the worker offers; None for an own loop that has not said it.
-        uses: The amounts that its RUNNING trials hold; None without any.
-        tags: Those that studies may require.
-        reserved_for: The number of the trial before which the worker starts no other.
+        resources: The amounts that the worker offers; None for an own loop that offers none.
+        uses: The amounts that its RUNNING trials hold.
+        tags: The worker's tags; a study can require tags of its workers.
+        reserved_for: The number of the trial for which the worker keeps its resources free, because
+            the trial did not fit for too long; None if the worker is not reserved.
     """
 
     worker: str
@@ -126,7 +128,7 @@ class ListedWorker(NamedTuple):
 
 
 class PagedResult(NamedTuple):
-    """A live result in a data frame; `metrics` lacks the study's metric."""
+    """A live result as data frames read it; `metrics` does not contain the study's metric."""
 
     number: int
     step: int
@@ -144,7 +146,7 @@ class RecentEnds(NamedTuple):
 
     Attributes:
         read: How many trials were read.
-        ended: How many of these trials have ended, for whatever reason.
+        ended: How many of these trials have ended, for any reason.
         began_at: When the first of these trials began; None if no trial has begun.
         last_end_at: When the last of these trials ended; None if no trial has ended.
     """
@@ -180,7 +182,7 @@ MOST_COUNTED = 10_000
 """The most entries of a rung that a listing counts; a rung can have a million."""
 
 MOST_JUDGED = 100
-"""The most of a trial's last rungs that are shown; median stopping can have a rung per step."""
+"""The most judgements of a trial that are shown, the last ones: a trial can have one per step."""
 
 
 class Judgement(NamedTuple):
@@ -191,10 +193,10 @@ class Judgement(NamedTuple):
         rung: The step of the rung.
         step, value: The judged result's step, and its value of the study's metric.
         cutoff: The value that the result had to reach; None if the rung had no cutoff.
-        rank: The rank of the entry among those at the rung now; 1 is the best. None if the value is
+        rank: The present rank of the trial's entry at the rung; 1 is the best. None if the value is
             NaN, the trial is invalidated or a clone runs in its place. At most 10,001.
         n_ranked: The number of entries at the rung that have a rank.
-        promoted_at: When the trial was promoted from the rung.
+        promoted_at: When the trial was promoted from the rung; None if it was not.
         kept: Whether the trial was kept when the rung closed; None if the rung is open, or if the
             trial has not waited there.
         why: What a scheduler in the user's code said; None if it said nothing.
@@ -215,9 +217,10 @@ class Judgement(NamedTuple):
 
 class LastDecision(NamedTuple):
     """
-    A trial that its scheduler has stopped, paused, promoted or given up.
+    The scheduler's last decision about a trial: to stop, pause, promote or give it up.
 
     Attributes:
+        number, state, reason: The trial's.
         judged: How the trial was judged at its last rung.
     """
 
@@ -236,11 +239,12 @@ class ListedRung(NamedTuple):
         ranked: How many of these have a rank: their value is not NaN, they are valid, and no clone
             runs in their place.
         waiting: How many trials wait at the rung to go on; at most 10,000 are counted.
-        top: The share of the trials that `cutoff` separates from the others; None if trials go on
-            when the rung closes.
+        top: The share of the trials that are at least as good as `cutoff`, such as 0.25; None if
+            the scheduler decides only when the rung closes.
         cutoff: The value that a trial must reach to be in that share; None if `top` is None.
         best: The best value.
-        kept: The worst value that was kept when the rung closed; None if it is open or kept none.
+        kept: The worst value that was kept when the rung closed; None if the rung is open or has
+            kept no trial.
     """
 
     bracket: int
@@ -279,11 +283,11 @@ class ListedCheckpoint(NamedTuple):
 
 class CheckpointSizes(NamedTuple):
     """
-    How many kept checkpoints the workers of a host have saved, and their bytes together.
+    How many of the kept checkpoints were saved on one host, and their bytes together.
 
     Attributes:
-        host: None for those that people have uploaded, and if the worker's row is missing.
-        is_uploaded: Whether people have uploaded them, for trials that began from them.
+        host: None for checkpoints that people have uploaded, and if the worker's row is missing.
+        is_uploaded: Whether people have uploaded the checkpoints, so that trials begin from them.
     """
 
     host: str | None
@@ -301,7 +305,7 @@ class ListedNote(NamedTuple):
 
 
 class AttemptDetails(NamedTuple):
-    """An attempt's row, with columns that `v_attempt` lacks; see also `AttemptProcess`."""
+    """An attempt's row, with columns that `v_attempt` does not show; see also `AttemptProcess`."""
 
     trial_id: int
     attempt: int

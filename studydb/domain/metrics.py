@@ -14,7 +14,7 @@ STEP = "training_iteration"
 """The key of the step among the metrics, named as in Ray Tune."""
 
 DONE = "done"
-"""A key of a report that is no metric: true completes the trial, as in Ray Tune."""
+"""A key of a report that is no metric: the value True completes the trial, as in Ray Tune."""
 
 STEPS_END = 2**62
 """Every step is less than this."""
@@ -43,7 +43,7 @@ class Result:
     is_last: bool = False
 
     def numbers(self) -> "Result":
-        """Return the result without its texts and lists, which have no summary."""
+        """Return the result with only those metrics that are numbers; see `Tally`."""
         numbers = {name: value for name, value in self.metrics.items() if is_double(value)}
         return self if len(numbers) == len(self.metrics) else replace(self, metrics=numbers)
 
@@ -94,7 +94,7 @@ def read_report(
     Check a user's report and turn it into a result.
 
     Args:
-        report: The user's dict; dicts may be nested, numbers may be numpy's.
+        report: The user's dict; dicts may be nested, numbers may be NumPy's.
         metric: The study's metric; nested names are joined by "/".
         last_step: The last reported or restored step; a report without a step gets this step + 1.
         rises_from: The number that the step must exceed, `last_step` by default. It is 0 for an
@@ -165,14 +165,14 @@ def _as_float(metric: str, value: float) -> float:
         raise InvalidReport(f"{metric!r} is an integer too large for a double.") from None
 
 
-def _read_step(step: Any, last_step: int) -> int:
+def _read_step(step: Any, rises_from: int) -> int:
     if not is_integral(step):
         raise InvalidReport(f"{STEP!r} is {step!r}; a step is an integer that rises from 1.")
     if not -STEPS_END < step < STEPS_END:
         raise InvalidReport(f"{STEP!r} is an integer of more than 62 bits; steps count from 1.")
-    if not last_step < step:
+    if not rises_from < step:
         raise InvalidReport(
-            f"{STEP!r} is {step}, and the step before was {last_step}; steps must rise."
+            f"{STEP!r} is {step}, which is not above {rises_from}; steps must rise."
         )
     return int(step)
 
@@ -267,7 +267,7 @@ class Summary:
     best_score: float | None = None
 
     def add(self, results: Sequence[Result], objective: Objective) -> "Summary":
-        """Add later results; of equal values the first stays the best."""
+        """Return the summary with later results added; of equal values the first is the best."""
         if not results:
             return self
         best_value, best_step, best_score = self.best_value, self.best_step, self.best_score

@@ -39,7 +39,7 @@ def cutoff(cut: Cut, better: Position | None, quantile: float) -> float | None:
     Interpolate the quantile as a score; a trial with a strictly worse score is stopped.
 
     Args:
-        better: The next better entry; None if the cut's entry is the best.
+        better: The entry that is next better than the cut's entry; None if there is none.
         quantile: The quantile of the negated scores, in [0, 1].
 
     Returns:
@@ -137,7 +137,7 @@ class Shift:
 
 
 def removed(cut: Cut, entries: Sequence[Position], *, quantile: float) -> Shift:
-    """Find the cut's entry after these entries have been removed."""
+    """Find where the cut lies after `entries` have been removed from the rung."""
     n = cut.n - len(entries)
     if cut.entry is None or n <= 0:
         return Shift(0, 0, None, 0)
@@ -150,7 +150,7 @@ def removed(cut: Cut, entries: Sequence[Position], *, quantile: float) -> Shift:
 
 
 def added(cut: Cut, entries: Sequence[Position], *, quantile: float) -> Shift:
-    """Find the cut's entry after these entries have been added."""
+    """Find where the cut lies after `entries` have been added to the rung."""
     n = cut.n + len(entries)
     due = math.floor((n - 1) * quantile)
     if cut.entry is None:

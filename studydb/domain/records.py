@@ -28,7 +28,7 @@ LEASE_S = 90.0
 RENEWALS_PER_LEASE = 4.5
 """
 A lease is renewed every 2/9 of its length, so that it expires only after four lost renewals in a
-row. With fewer renewals, live trials are taken for lost ones (see Optuna #4234, #5470).
+row. With fewer renewals, attempts that run are taken for lost ones (see Optuna #4234, #5470).
 """
 
 
@@ -112,7 +112,8 @@ class Batch:
         after_step: The last step that this attempt has flushed. Before its first flush: the step of
             the restored checkpoint, or 0 without a checkpoint.
         before: The trial's summary before this batch; None if the attempt does not know it.
-        ruled: What the study's custom stop rules say about the results; None to go on.
+        ruled: What the study's custom stop rules say about the results; None if no rule ends the
+            trial, and none has failed to decide.
         answers: The answers of the study's custom scheduler to questions about the results; None if
             it was not asked.
     """
@@ -134,7 +135,7 @@ class Proposal:
         config: What the trial's first attempt receives; see `Claim`.
         space_version: The version of the space that the params were proposed for.
         is_unique: Whether no other trial with `is_unique` may have the same params.
-        request: What the trial asks for by itself; None for what the study asks for its trials.
+        request: What this trial asks for; None if it asks for what the study says for all trials.
     """
 
     params: Mapping[str, Any]
@@ -147,7 +148,7 @@ class Proposal:
 
     @property
     def resource_class(self) -> str:
-        """The name of what the trial asks for."""
+        """The name of the trial's resource class: the trials of a class ask for the same."""
         return OF_STUDY if self.request is None else str(self.request)
 
 
@@ -155,7 +156,7 @@ class CheckpointKind(StrEnum):
     """What the user's code passed to be saved: a dict or a directory."""
 
     DICT = "dict"
-    """Stored as a pickle, which a worker's own process never reads."""
+    """Stored as a pickle, which a worker loads only in its child processes."""
     DIRECTORY = "directory"
 
 
@@ -205,15 +206,15 @@ class KeptCheckpoint(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class AbandonedUpload:
     """
-    An upload whose attempt has ended without the checkpoint's row: its bytes can be deleted.
+    An upload whose attempt has ended: its row can be deleted, and its bytes unless `is_stored`.
 
     Attributes:
-        trial_uuid: None for an upload of a person, whose trial was not enqueued.
         id: The id of the upload's row.
         uuid: The UUID that the checkpoint would have.
+        trial_uuid: None if a person has uploaded the bytes for a trial that was never enqueued.
         url: Where the bytes are, if they exist.
-        is_stored: Whether a checkpoint's row names the bytes, because the upload was recorded once
-            more after the checkpoint: they must stay, and only the upload's row can be deleted.
+        is_stored: Whether a checkpoint's row names the bytes, so that they must stay. This happens
+            if the request that records an upload arrives again after the checkpoint was saved.
     """
 
     id: int
@@ -232,13 +233,17 @@ class TrainableKind(StrEnum):
     PICKLE = "pickle"
     """By loading the pickle in `source`."""
     BOUND = "bound"
-    """By one of the ways above, and by loading the objects that `source` names."""
+    """By importing it or loading a pickle, and by loading the objects that `source` names."""
     COMMAND = "command"
     """By starting the program whose command line is in `source`, as JSON."""
 
 
 class TrainableRole(StrEnum):
-    """What a study uses a user's code for."""
+    """
+    What a study uses a piece of the user's code for.
+
+    HOOK, SEARCHER, PREDICATE and EXPLORE are not used yet.
+    """
 
     TRAINABLE = "trainable"
     HOOK = "hook"
@@ -251,7 +256,7 @@ class TrainableRole(StrEnum):
 
 
 class TrainableForm(StrEnum):
-    """What a user's code is."""
+    """Whether a piece of the user's code is a function, a class or a command."""
 
     FUNCTION = "function"
     CLASS = "class"
@@ -261,12 +266,13 @@ class TrainableForm(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Trainable:
     """
-    The code that a study runs.
+    A piece of the user's code that a study runs.
 
     Attributes:
         kind: A `TrainableKind`, or a text that only a newer studydb knows.
-        workdir: The working directory in which the study was created.
-        python_version: Such as "3.11"; a pickle is loaded only by the same minor version.
+        workdir: The directory that workers search for the code, or for a command's files, after
+            their own directory.
+        python_version: Such as "3.11"; a pickle is loaded only by the same minor version of Python.
         signatures: The MACs by key id.
         role: A `TrainableRole`; the signatures cover it. The `source` of a stop rule or of a
             scheduler holds its options, as JSON.
@@ -327,7 +333,8 @@ class Study(NewStudy):
     A study's row, with its specs as objects.
 
     Attributes:
-        former_checkpoints: The stores that the study used before and still reads.
+        former_checkpoints: The other stores that the study reads: those that it used before, and
+            those of studies from whose checkpoints its trials have begun.
         status: The stored status; FINISHED is computed and never stored.
     """
 
@@ -347,12 +354,12 @@ class TrialRow:
         name: The name that the person who enqueued the trial gave it; None without one.
         tags: In alphabetical order.
         config: What the trial's next attempt receives: its params, with the values that a person
-            has changed, and the constants of the space. None if a version without configs has made
-            the trial.
+            has changed, and the constants of the space. None if the trial was made by a version of
+            studydb that stored no configs.
         changed: By path, the values of `config` that a person has changed.
-        checkpoint_id: The checkpoint that the next attempt restores; a clone's can be another
-            trial's.
-        source_checkpoint_id: The checkpoint from which a clone began.
+        checkpoint_id: The checkpoint that the next attempt restores, which can be another trial's.
+        source_checkpoint_id: The checkpoint of another trial from which this trial began: that of
+            a clone, or of a trial that was enqueued with a checkpoint.
         parent: The number of the trial of which this trial is a clone.
         running_s: The running time of all attempts; None if the study does not limit it.
     """
@@ -424,7 +431,7 @@ class Claim:
         misfit: Why the params or the config do not fit the study's space; None if they fit. A trial
             with a misfit must not run.
         name, tags: See `TrialRow`.
-        resource_class: The name of what the trial asks for; see `store/resource_classes.py`.
+        resource_class: The name of the trial's resource class; see `Proposal`.
     """
 
     lease: Lease
@@ -494,7 +501,7 @@ class Start(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LastError:
-    """The newest stored cause of a failure or loss in a study."""
+    """The newest stored cause of a failed or lost attempt in a study."""
 
     number: int
     attempt: int

@@ -23,8 +23,8 @@ class ResourceFunction:
     The function that says what the trials of a study need, as the study's row stores it.
 
     Attributes:
-        path: The import path "module:function"; or that of a trainable, whose `default_resources`
-            is the function.
+        path: The import path "module:function" of the function, or of a trainable whose attribute
+            `default_resources` is the function.
         ask: Asks the function in a child process; None in a process that cannot ask it.
     """
 
@@ -60,7 +60,7 @@ class ResourceFunction:
         return cls(path)
 
     def asked_by(self, ask: AskRequest) -> "ResourceFunction":
-        """Return the function as a process has it that can ask it."""
+        """Return this function with `ask`, for a process that can ask it."""
         return replace(self, ask=ask)
 
     def to_json(self) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def answer_for(
     requested: Requested | None, config: Mapping[str, Any], answers: Mapping[str, Resources]
 ) -> Resources | None:
     """
-    Return what the trial with a config asks for by itself; None if the study says it for all.
+    Return what the trial with this config asks for; None if no function says it.
 
     Raises:
         RequestNeeded: The function has not been asked about this config.

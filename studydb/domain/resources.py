@@ -15,7 +15,7 @@ from studydb.domain.text.suggestions import did_you_mean
 
 CPUS, GPUS, MEMORY_GB = "cpus", "gpus", "memory_gb"
 KNOWN = (CPUS, GPUS, MEMORY_GB)
-"""The resources that every worker has; other names are amounts that people define."""
+"""The resources that studydb defines; all other names are of amounts that people define."""
 
 MOST_NAMES = 16
 """The most resources that one request or one worker may name."""
@@ -29,7 +29,10 @@ NOTHING = "nothing"
 """The text of a request for nothing."""
 
 OF_STUDY = ""
-"""The name of what a study asks for its trials; other requests are named by their text."""
+"""
+The name of the resource class of the trials that ask for what the study says for all trials. The
+name of any other resource class is the text of its request.
+"""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,39}")
 _OTHER_WORDS = {
@@ -120,7 +123,7 @@ def read_require(name: str, value: Any) -> tuple[str, ...]:  # noqa: ARG001  a r
 
 
 def read_resources_or_none(name: str, value: Any) -> Resources | None:
-    """Do the same as `read_resources`; None stays None."""
+    """Read a request as `read_resources` does, but return None for None."""
     return None if value is None else read_resources(name, value)
 
 
@@ -162,7 +165,7 @@ def _checked_name(name: str, each: Any) -> str:
     if not isinstance(each, str) or not _NAME.fullmatch(each):
         raise InvalidSpec(
             f"{name} names the resource {each!r}; a name has up to 40 letters, digits, '_', '-' "
-            "and '.', and begins with a letter."
+            "and '.', and begins with a letter or '_'."
         )
     meant = _OTHER_WORDS.get(each.casefold())
     if meant is None and each.casefold() in KNOWN and each not in KNOWN:
@@ -189,15 +192,15 @@ def _amount(name: str, each: str, value: Any) -> float:
 @dataclass(frozen=True, slots=True)
 class Capacity:
     """
-    What a worker offers to its trials, or what of it is free.
+    What a worker offers to its trials, or the part of this that is free.
 
     Attributes:
         cpus, memory_gb: Amounts; infinite where the worker has no limit.
-        cards: Which part of each GPU is offered: 1.0 for a whole card. A fraction of a GPU must fit
-            on one card, and a whole GPU is a card that no other trial uses.
+        cards: Which part of each GPU is offered or free: 1.0 for a whole card. A fraction of a GPU
+            must fit on one card, and a whole GPU is a card that no other trial uses.
         custom: Amounts by name. A worker has nothing of a resource that it does not name.
-        tags: Words that studies may require, such as "a100".
-        is_unlimited: Whether every request fits, whatever it names: own loops without a capacity.
+        tags: Words that studies may require of their workers, such as "a100".
+        is_unlimited: Whether every request fits, as in an own loop without a capacity.
     """
 
     cpus: float = inf
@@ -214,7 +217,7 @@ class Capacity:
 
     @property
     def amounts(self) -> dict[str, float]:
-        """All amounts by name, those of 0 too."""
+        """All amounts by name, also those that are 0."""
         known = {name: getattr(self, name) for name in KNOWN}
         return known | dict(sorted(self.custom.items()))
 
@@ -236,7 +239,12 @@ class Capacity:
         return [] if self.is_unlimited else sorted(set(required) - self.tags)
 
     def minus(self, asked: Resources) -> "Capacity":
-        """Return what is left beside a trial that holds a request, which must fit."""
+        """
+        Return what is left if a trial holds a request.
+
+        Raises:
+            ValueError: The request does not fit.
+        """
         if self.is_unlimited:
             return self
         chosen = self.cards_for(asked.gpus)
@@ -265,7 +273,7 @@ class Capacity:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any] | None) -> "Capacity":
-        """Read what `to_json` has returned; a row without a capacity is of an own loop."""
+        """Read what `to_json` has returned; None is the row of an own loop without a capacity."""
         if stored is None or stored.get("unlimited"):
             return UNLIMITED
         amounts = dict(stored.get("amounts", {}))
@@ -289,8 +297,9 @@ def choose_cards(parts: Sequence[float], gpus: float) -> tuple[int, ...] | None:
     """
     Choose cards for a request: their positions; None if it does not fit.
 
-    A fraction gets the card with the least that is enough, so that whole cards stay free. All that
-    gives cards to trials chooses here: a worker's ledger and the locks of the host must agree.
+    A fraction gets the card with the smallest free part that is enough, so that whole cards stay
+    free. All code that gives cards to trials calls this function, because a worker's ledger and the
+    locks of the host must agree.
 
     Args:
         parts: Which part of each card is free.
@@ -303,7 +312,7 @@ def choose_cards(parts: Sequence[float], gpus: float) -> tuple[int, ...] | None:
 
 
 def without_cards(parts: Sequence[float], chosen: Sequence[int], gpus: float) -> tuple[float, ...]:
-    """Return which part of each card is free beside a trial that has the chosen cards."""
+    """Return which part of each card stays free if a trial takes `gpus` on the chosen cards."""
     part = min(gpus, 1.0)
     return tuple(
         round(free - part, DECIMALS) if at in chosen else free for at, free in enumerate(parts)
@@ -315,11 +324,11 @@ UNLIMITED = Capacity(is_unlimited=True)
 
 
 MOST_GPUS = 1024
-"""The most GPUs of an offer; each has its own place in memory."""
+"""The most GPUs that a worker can offer, because an offer is a tuple with an item per GPU."""
 
 
 def whole_cards(n: float) -> tuple[float, ...]:
-    """Return `n` cards of which all is free, `MOST_GPUS` at most."""
+    """Return `n` whole cards, but at most `MOST_GPUS`."""
     return (1.0,) * int(min(n, MOST_GPUS))
 
 
@@ -332,10 +341,15 @@ def read_capacity(
     tags: Iterable[str] = (),
 ) -> Capacity:
     """
-    Check what a worker is to offer; None means no limit.
+    Check what a worker is to offer.
+
+    Args:
+        cpus, memory_gb: None for no limit.
+        custom: Amounts of other resources by name; None for no such resources.
 
     Raises:
-        InvalidSpec: An amount is not a number of 0 or more, or a custom name is a known one.
+        InvalidSpec: An amount is not a number of 0 or more, `custom` names one of `KNOWN`, or there
+            are more than `MOST_GPUS` GPUs.
         InvalidName: A tag breaks a rule for tags.
     """
     more = read_amounts("--resource", {} if custom is None else custom)
@@ -355,7 +369,11 @@ def read_capacity(
 
 
 def nearest_offer(asked: Resources, offers: Iterable[Capacity]) -> Capacity | None:
-    """Return the offer that lacks the fewest resources of a request, the largest of these."""
+    """
+    Return the offer that is too small in the fewest resources of a request; None without offers.
+
+    Of several such offers, return the one with the most GPUs, then CPUs, then memory.
+    """
     return max(
         offers,
         key=lambda one: (-len(_lacking(asked, one)), one.gpus, one.cpus, one.memory_gb),
@@ -369,7 +387,7 @@ def _lacking(asked: Resources, offer: Capacity) -> list[str]:
 
 
 def typing_hint(asked: Resources, offers: Iterable[Capacity]) -> str:
-    """Suggest the name that was meant, if no worker offers a resource of a request's name."""
+    """Suggest an offered name if a request names a resource that no worker offers; else ""."""
     offered = {name for one in offers for name in one.amounts}
     unknown = [name for name in asked.amounts if name not in offered]
     return did_you_mean(unknown[0], offered) if unknown else ""
@@ -382,7 +400,7 @@ class _Held:
 
     Attributes:
         cards: The positions of its cards.
-        is_placed: Whether the trial has locked these cards; else the locks do not show it yet.
+        is_placed: Whether the trial has locked these cards, so that the locks of the host show it.
     """
 
     asked: Resources
@@ -409,7 +427,7 @@ class Ledger:
 
     @property
     def free(self) -> Capacity:
-        """What no trial holds."""
+        """The part of the capacity that no trial of this worker holds."""
         return self._free
 
     @property
@@ -421,7 +439,7 @@ class Ledger:
         """
         Return what no trial holds, with the cards as the locks of the host show them.
 
-        A trial that has not locked its cards yet is counted with those that it would lock now.
+        If a trial has not locked its cards yet, the cards that it would lock now are not free.
         """
         if self._free_cards is None or not self.capacity.cards:
             return self._free
@@ -430,20 +448,23 @@ class Ledger:
 
     @property
     def n_held(self) -> int:
-        """How many trials hold a request, one for nothing too."""
+        """How many trials hold a request; a trial that asks for nothing counts, too."""
         return len(self._held)
 
     def held_by(self, holder: object) -> Resources | None:
-        """Return what a holder holds; None if it holds nothing."""
+        """Return the request that a holder holds; None if it holds none."""
         held = self._held.get(holder)
         return None if held is None else held.asked
 
     def hold(self, holder: object, asked: Resources) -> bool:
         """
-        Record that a trial holds a request; False, without a change, if the request does not fit.
+        Record that a trial holds a request.
 
         Args:
-            holder: What `release` names.
+            holder: Names the trial, also to `place` and `release`.
+
+        Returns:
+            False, without a change, if the request does not fit or `holder` holds one already.
         """
         with self._lock:
             free = self._free
@@ -459,7 +480,7 @@ class Ledger:
         """
         Record which cards a trial has locked.
 
-        These may be others than `hold` has chosen, because another process was faster.
+        They may differ from the cards that `hold` has chosen, because another process was faster.
         """
         with self._lock:
             if (held := self._held.get(holder)) is not None:
@@ -467,7 +488,7 @@ class Ledger:
                 self._free = self._left()
 
     def release(self, holder: object) -> None:
-        """Record that a trial holds nothing any more; calling it again changes nothing."""
+        """Record that a trial holds nothing any more; a second call changes nothing."""
         with self._lock:
             if self._held.pop(holder, None) is not None:
                 self._free = self._left()

@@ -37,13 +37,14 @@ class RungView:
     A rung as it is before the decision.
 
     Attributes:
-        n: The number of entries that rank: without those with NaN, those of invalidated trials, and
-            those of trials in whose place a clone runs.
+        n: The number of entries that rank: all except those with NaN, those of invalidated trials,
+            and those of trials in whose place a clone runs.
         cutoff: The interpolated quantile as a score; None without entries.
         entered: Whether the reporting trial has an entry already.
         n_entries: The number of all entries.
         is_closed: Whether a `Close` has been carried out.
-        closed_cutoff: The worst score that was kept when the rung closed; None if none was kept.
+        closed_cutoff: The worst score that was kept when the rung closed; None if none was kept, or
+            if the rung is open.
         near: The scores of the entry at the quantile and of the entries beside it, by their ranks
             among the entries that rank; rank 0 is the best. Only `judge` gets these scores.
     """
@@ -63,7 +64,8 @@ class Ranked(NamedTuple):
 
     Attributes:
         checkpoint_id: The trial's checkpoint of the entry's step; None if there is none.
-        config: The config of the trial; its params if a version without configs made the trial.
+        config: The config of the trial; its params if the trial was made by a version of studydb
+            that stored no configs.
     """
 
     trial_id: int
@@ -84,11 +86,11 @@ class Close(NamedTuple):
     """
     A rung closes: the best `keep` of the trials that wait there may be resumed.
 
-    A trial that a person has paused takes a place only if fewer others wait. Once the person
-    resumes this trial, it goes on if it is not worse than the worst trial that was kept. The other
-    trials end as GIVEN_UP, later and at most 100 at a time. A rung closes only once. A negative
-    `keep` counts as 0. A `Close` of a rung without entries, or of a closed rung, counts as
-    `Idle.WAIT`.
+    A trial that a person has paused is among these only if fewer than `keep` other trials wait.
+    Once the person resumes this trial, it goes on if it is not worse than the worst trial that was
+    kept. The trials that are not kept end as GIVEN_UP, later and at most 100 at a time. A rung
+    closes only once. A negative `keep` counts as 0. A `Close` of a rung without entries, or of a
+    closed rung, counts as `Idle.WAIT`.
     """
 
     rung: RungKey
@@ -148,7 +150,7 @@ class TrialCanBeClaimed(Exception):
 
 
 class QueueView(Protocol):
-    """The rungs at which trials wait, as a snapshot without locks."""
+    """What `next_work` may read: the study's rungs, trials and budget in a snapshot, not locked."""
 
     @property
     def next_draw(self) -> int:
@@ -183,16 +185,17 @@ class QueueView(Protocol):
 
     def best_waiting(self, key: RungKey) -> WaitingTrial | None:
         """
-        Return the best trial that waits; of equal trials, the one that reported first.
+        Return the best trial that waits at a rung; None if none waits.
 
-        At a closed rung, only trials that are kept count. Trials that a person paused never count.
+        Of trials with equal scores, it is the one that reported first. At a closed rung, only
+        trials that are kept count. Trials that a person paused never count.
         """
 
     def underway(self, bracket: int) -> Sequence[int]:
         """
         Return the last steps of the trials of a bracket that train, or that a worker may claim.
 
-        A trial that a person has paused does not count, so no rung waits for this person.
+        A trial that a person has paused is left out, so that no rung waits for this person.
 
         Raises:
             TrialCanBeClaimed: A worker can claim a trial. Do not catch this exception: the worker
@@ -231,11 +234,15 @@ class Scheduler(Protocol):
 
     @property
     def needs_budget(self) -> bool:
-        """Whether trials go on only in a study with `num_trials`, a limit or a last draw."""
+        """
+        Whether the scheduler resumes trials only after a part of a budget is spent.
+
+        Then a study needs `num_trials`, a limit that ends it, or a searcher with an end.
+        """
 
     @property
     def closes_rungs(self) -> bool:
-        """Whether trials go on when their rung closes, so that its cutoff decides nothing."""
+        """Whether trials go on only when their rung closes, so that no cutoff decides."""
 
     @property
     def reads_best(self) -> int:

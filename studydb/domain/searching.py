@@ -17,7 +17,7 @@ from studydb.domain.space.search_space import Space
 
 
 class Searcher(Protocol):
-    """Proposes configurations; frozen. The n-th point is the same in every process."""
+    """Proposes params; frozen. The point that `propose` returns is the same in every process."""
 
     @property
     def origin(self) -> Origin:
@@ -32,8 +32,8 @@ class Searcher(Protocol):
         """
         Whether a proposed point must differ from the params of all other trials.
 
-        There are two exceptions: enqueued trials may repeat params, and so may the last point that
-        is tried in a space with floats (`lease/proposing.py`).
+        There are two exceptions: enqueued trials may repeat params, and so may a point by index in
+        a space with floats, after several tries (`lease/proposing.py`).
         """
 
     def to_json(self) -> dict[str, Any]:
@@ -75,14 +75,14 @@ class Observation:
             unfinished: it runs, or it waits to run, or it is paused and may go on.
         reason: Why the trial ended; None if the trial has not ended. A trial that was cancelled
             before its first result has `Reason.CANCELLED` and no values. An invalidated trial has
-            `Reason.INVALIDATED` and no values, whatever its state was before. So has a trial that
-            has a clone; the model is told of the clone instead.
+            `Reason.INVALIDATED` and no values, whatever its state was before. A trial that has a
+            clone looks like an invalidated trial, because the clone takes its place.
         values: The last value of each objective, in the order of the objectives; None if the trial
             has no result. A value may be NaN or infinite.
         scores: The same values, oriented: a lower score is better, and NaN is +Inf.
         last_step: The step of the last result; None if the trial has no result.
         origin: Where the params come from, for example from a person who enqueued the trial.
-        feasible: Whether the trial keeps the study's constraints; None if that is not known.
+        feasible: Whether the trial satisfies the study's constraints; None if that is not known.
     """
 
     number: int
@@ -140,7 +140,7 @@ class HistorySearcher(Searcher, Protocol):
 
         Args:
             seed: The seed of the study, not `self.seed`.
-            objectives: The study's objectives; most searchers support one.
+            objectives: The study's objectives; most searchers support only one.
 
         Raises:
             InvalidSpec: A package is missing, or the space or the objectives are not supported.

@@ -1,4 +1,4 @@
-"""Seeds of trials, and random numbers that need no numpy."""
+"""Seeds of trials, and random numbers that are computed without NumPy."""
 
 import hashlib
 

@@ -10,7 +10,7 @@ _SIZE = re.compile(r"([0-9]{1,15})\s*(?:([KMGT])?(?:I?B)?)")
 
 
 def size_of(text: str) -> int | None:
-    """Read digits with K, M, G or T for powers of 1024, such as "500M" or "10GB"; None if wrong."""
+    """Read a size such as "500M" or "10GB", in powers of 1024; None if the text is not a size."""
     found = _SIZE.fullmatch(text.strip().upper())
     return None if found is None else int(found[1]) << 10 * " KMGT".index(found[2] or " ")
 

@@ -37,17 +37,19 @@ def setting(default: Any, read: Reader) -> Any:
 
 class MoreOptions(LimitOptions, total=False):
     """
-    The arguments of `create_study` for limits and failures.
+    Arguments of `create_study` for limits, failures, checkpoints and resources.
 
     Attributes:
         fail_fast: Whether the study pauses itself at its first failure; running trials save and
             wait. "raise", as in Ray Tune, means True: `study.run` then raises StudyFailed.
-        retry: Which exceptions are retried, and which count; None if `max_failures` decides alone.
+        retry: Which exceptions are retried, and which of them count as failures; None to retry all,
+            as often as `max_failures` allows.
         keep: Which checkpoints of each trial are kept, such as Keep(last=3, best=1) or its text
             "last=3, best=1"; by default the newest two.
         resources: What each trial needs, such as {"gpus": 1, "memory_gb": 8, "licence": 1} or
-            "gpus=1"; a worker starts a trial only if it offers this and has it free. Or a function
-            of the config that returns this, in a module, or its path "module:function".
+            "gpus=1"; a worker starts a trial only if the worker has these amounts free. Or a
+            function in a module that returns them for a config, or its import path
+            "module:function".
         require: Tags that a worker must have to run the study, such as ["a100"].
     """
 
@@ -74,8 +76,8 @@ class StudySpec:
 
     Attributes:
         searcher: None if all trials of the study are enqueued.
-        losses_at_step: The number of losses in a row at one step that ends a trial; None for no
-            limit.
+        losses_at_step: The number of lost attempts in a row at one step that ends a trial; None
+            for no limit.
     """
 
     objective: Objective
@@ -103,7 +105,7 @@ class StudySpec:
 
     @property
     def num_draws(self) -> int | None:
-        """How many points the searcher has (a grid's size); None for no limit."""
+        """How many points the searcher has; None without an end, 0 without a searcher."""
         return 0 if self.searcher is None else self.searcher.size(self.space)
 
     @property
@@ -128,7 +130,7 @@ class StudySpec:
 
     @property
     def common_request(self) -> Resources:
-        """What each trial without a request of its own asks for: nothing, if a function says it."""
+        """What a trial without its own request asks for; nothing if the study has a function."""
         return self.resources if isinstance(self.resources, Resources) else Resources()
 
     @property

@@ -8,10 +8,13 @@ from typing import Self
 from studydb.domain.metrics import Result, is_double
 
 Analysis = dict[str, dict[str, float]]
-"""The column `trial.metric_summary`: min, max, avg and last by the metric's name."""
+"""
+The column `trial.metric_summary`: min, max, avg and last by the metric's name; only last if all
+values are NaN.
+"""
 
 KEPT_NUMBERS = 10_000
-"""When more numbers than this are kept in memory, they are summed up and dropped."""
+"""When more numbers than this are in memory, they are added to sums and dropped."""
 
 _SCALE_BITS = 64
 """The sum of fewer than 2**64 doubles, each divided by 2**64, does not overflow."""

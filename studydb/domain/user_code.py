@@ -1,4 +1,4 @@
-"""The user's code that decides, as an import path with options: read it from text or an object."""
+"""A stop rule or scheduler in the user's code, described by its import path and its options."""
 
 import re
 from collections.abc import Mapping
@@ -27,7 +27,8 @@ def described_text(text: str, *, noun: str) -> Described:
         noun: The word for the object in errors, such as "stop rule".
 
     Raises:
-        InvalidSpec: The text is not a call, or an option has no name or is no plain value.
+        InvalidSpec: What follows the ":" is not a call, an option has no name or is not a plain
+            value, or the options are too large.
     """
     match = IS_PATH.fullmatch(text)
     assert match is not None, "the caller compares the text with IS_PATH"
@@ -52,8 +53,8 @@ def described_object(given: object, *, noun: str, example: str) -> Described:
         example: An object for the message, such as "TooSlow(limit=3)".
 
     Raises:
-        InvalidSpec: The object is a class, not a dataclass, or defined where workers cannot import
-            it; or an option is no plain value.
+        InvalidSpec: The object is a class or not of a dataclass, its class is defined where workers
+            cannot import it, an option is not a plain value, or the options are too large.
     """
     kind = type(given)
     name = kind.__qualname__
@@ -89,7 +90,7 @@ def _plain_options(path: str, options: Mapping[str, Any], noun: str) -> dict[str
 def is_same_code(
     path: str, options: Mapping[str, Any], code_path: str, code_options: Mapping[str, Any] | None
 ) -> bool:
-    """Whether signed code has the path and the options of a description in the study's row."""
+    """Whether signed code (`code_path`, `code_options`) is what the study's row describes."""
     return (
         code_options is not None
         and code_path == path

@@ -3,11 +3,11 @@ Asynchronous successive halving, by stopping or by promotion.
 
 Sources: Li et al., "A System for Massively Parallel Hyperparameter Tuning" (MLSys 2020). Stopping
 follows Ray Tune's `AsyncHyperBandScheduler`: a report at a rung is compared with a percentile of
-the scores recorded there before it, and then recorded there, too. The rule "syne_tune" follows the
-`AsynchronousSuccessiveHalving` of Syne Tune 0.16: the trial's rank among all scores there, its own
-included, decides. Promotion follows Syne Tune 0.13's `PromotionRungSystem`: every trial pauses at
-its rung, and a free worker resumes the best paused trial whose score is not worse than the quantile
-of all scores there.
+the scores that the rung has recorded before, and is then recorded, too. The rule "syne_tune"
+follows the `AsynchronousSuccessiveHalving` of Syne Tune 0.16: the trial's rank among all scores of
+the rung, its own included, decides. Promotion follows Syne Tune 0.13's `PromotionRungSystem`: every
+trial pauses at its rung, and a free worker resumes the best paused trial whose score is not worse
+than the quantile of all scores of the rung.
 """
 
 import math
@@ -39,9 +39,9 @@ RAY, SYNE_TUNE = "ray", "syne_tune"
 
 END_GAME = 0.4
 """
-The share of the budget that the end game takes, if no other is given.
+The share of the budget that the end game takes by default.
 
-On both tasks of docs/schedulers.md it finds a better trial than 0.2 does.
+On both tasks of docs/schedulers.md, this share finds a better trial than 0.2 does.
 """
 
 FEWEST_ENTRIES = 2
@@ -54,34 +54,37 @@ class ASHA(BaseScheduler):
     Train the better trials longer: of `reduction_factor` trials at a rung, one goes on.
 
     Bracket `s` has a rung at each step `grace_period * reduction_factor ** k` below `max_t`, with
-    k >= s. A rung's cutoff is the percentile (1 - 1/reduction_factor) * 100 of its negated scores.
+    k >= s, rounded up. A rung's cutoff is the percentile (1 - 1/reduction_factor) * 100 of its
+    negated scores.
 
-    "stopping": by the rule "ray", a trial that is strictly worse than the cutoff of the scores
-    before it is stopped. By the rule "syne_tune", a trial is stopped if more than n /
+    "stopping": by the rule "ray", a trial is stopped if it is strictly worse than the cutoff of the
+    scores that the rung had before. By the rule "syne_tune", a trial is stopped if more than n /
     reduction_factor scores are strictly better, with n the number of scores, its own included. The
-    first trial at a rung continues. NaN stops a trial and does not count; in Ray Tune the trial
-    continues, and in Syne Tune NaN has no defined rank.
+    first trial at a rung continues. NaN stops a trial and is not counted among the rung's scores;
+    in Ray Tune the trial continues, and in Syne Tune NaN has no defined rank.
 
     "promotion": a trial pauses at each rung. A free worker looks at the best waiting trial of each
-    rung, of all brackets, from the highest step down. It resumes the first that is not worse than
-    its rung's cutoff, if the rung has at least two scores; so of trials with equal scores, all are
-    promoted or none. If there is no such trial, the worker starts a new one. A trial whose score is
-    +Inf is never promoted. A trial that saves no checkpoint begins again when it is resumed. NaN
-    stops a trial. Syne Tune draws a bracket, and looks only at this bracket. At the last rung Syne
-    Tune promotes the share (last milestone / max_t), which can differ from 1/reduction_factor.
+    rung, of all brackets, from the highest step down. It resumes the first trial that is not worse
+    than its rung's cutoff, if the rung has at least two scores; so of trials with equal scores, all
+    are promoted or none. If no rung has such a trial, the worker starts a new trial. A trial whose
+    score is +Inf is never promoted. A trial that saves no checkpoint begins again at the first step
+    when it is resumed. NaN stops a trial. In Syne Tune, a free worker draws a bracket, and looks
+    only at the rungs of this bracket. At the last rung, Syne Tune promotes the share (last
+    milestone / max_t), which can differ from 1/reduction_factor.
 
     The end game of "promotion": once the last share `end_game` of a limit of the study is left
     (steps, cost or time), no new trials are made. Free workers resume the best of all waiting
-    trials, however it compares with the cutoff of its rung. In a study with only `num_trials`, the
-    end game begins when all trials are at a rung or above, and none is to be promoted. Then waiting
-    trials are resumed as long as the end game takes at most the share `end_game` of all training,
-    or no trial is on its way to `max_t`. The training by promotions is taken as n /
-    reduction_factor**k trials at rung k, with n trials at the first rung.
+    trials, also if it is worse than the cutoff of its rung. In a study with only `num_trials`, the
+    end game begins when each trial has reached a rung, and no trial is to be promoted. Then waiting
+    trials are resumed as long as the end game takes at most the share `end_game` of all training;
+    beyond this, one is resumed if no trial has reached `max_t` or is on its way there. For this
+    share, the training by promotions is estimated: with n trials at the first rung (k = 0), n /
+    reduction_factor**k trials train up to rung k.
 
     Attributes:
         max_t: The step that completes a trial ("R" in the paper).
         grace_period: The first rung's step ("r" in the paper); ASHA stops no trial before it.
-        reduction_factor: One of this many trials at a rung continues ("eta" in the paper).
+        reduction_factor: Of this many trials at a rung, one continues ("eta" in the paper).
         brackets: The number of brackets. A new trial's bracket is random; as in Ray Tune, each
             bracket is e times as likely as the next, which has one rung less.
         type: "stopping" or "promotion".
@@ -90,7 +93,7 @@ class ASHA(BaseScheduler):
             to less than 1; by default 0.4 for "promotion". Only "promotion" has an end game.
     """
 
-    absent: ClassVar[Mapping[str, Any]] = {"end_game": 0.0}  # of rows without it
+    absent: ClassVar[Mapping[str, Any]] = {"end_game": 0.0}  # older versions had no end game
     is_bounded: ClassVar[bool] = False  # existing studies have max_t=10**30 for "no end"
 
     max_t: int
@@ -167,11 +170,11 @@ class ASHA(BaseScheduler):
 
     @property
     def quantile(self) -> float:
-        """The level, 0 to 1, of the quantile of negated scores, with Ray Tune's rounding error."""
+        """The quantile of the negated scores, 0 to 1, computed with Ray Tune's rounding error."""
         return (1 - 1 / self.reduction_factor) * 100 / 100
 
     def to_json(self) -> dict[str, Any]:
-        """Leave out options that an older studydb lacks, if that version does the same without."""
+        """Leave out an option that older versions lack if it has the value that they assume."""
         later = {"brackets": 1, "type": STOPPING, "rule": RAY, **self.absent}
         return {k: v for k, v in super().to_json().items() if later.get(k) != v}
 
@@ -211,7 +214,8 @@ class ASHA(BaseScheduler):
         """
         Return the rung of the last milestone up to `step`.
 
-        From `max_t` on there is none, unless there is an end game, which counts the trials there.
+        From `max_t` on there is no rung, unless there is an end game: a rung at `max_t` counts the
+        trials that have reached it.
         """
         if step >= self.max_t:
             return (RungKey(bracket, self.max_t),) if self._has_end_game else ()
@@ -223,7 +227,7 @@ class ASHA(BaseScheduler):
         Judge one report against its rung.
 
         Args:
-            report: Its `score` is lower for better values, and +Inf for NaN.
+            report: Its `score` is lower for a better value, and +Inf for NaN.
             view: The rung before this report.
         """
         locked = [(key, view.rung(key)) for key in self.locks(report.bracket, report.step)]
@@ -269,7 +273,7 @@ class ASHA(BaseScheduler):
         return tuple(sorted(self._keys, key=lambda key: (-key.step, key.bracket)))
 
     def next_work(self, view: QueueView) -> Work:
-        """Resume a trial, or start a new trial; in the end game, start none."""
+        """Resume a trial, or start a new trial; in the end game, start no new trial."""
         if not self.resumes:
             return Idle.START_NEW
         if self._has_end_game and view.spent >= 1 - (self.end_game or 0):
@@ -297,7 +301,7 @@ class ASHA(BaseScheduler):
         yield from sorted(self._waiting(view), key=lambda best: best.score)
 
     def _affordable(self, view: QueueView) -> Iterator[WaitingTrial]:
-        """Yield waiting trials whose training to `max_t` the end game of `num_trials` allows."""
+        """Yield the waiting trials that the end game of `num_trials` may train to `max_t`."""
         training = [self._training(bracket, view) for bracket in range(self.brackets)]
         if any(one.is_beginning for one in training):
             return
@@ -327,10 +331,10 @@ class _Training(NamedTuple):
     The steps that the trials of a bracket have trained, as its rungs tell.
 
     Attributes:
-        by_promotion: The steps that promotions alone would take.
-        steps: The steps up to each rung that was reached, and those that trials above the first
-            rung still train if they go on to `max_t`.
-        n_last: How many trials have reached `max_t`, or are above the first rung and run.
+        by_promotion: The estimated steps of a training by promotions alone.
+        steps: The steps up to each rung that was reached, and those that the running trials above
+            the first rung still need to reach `max_t`.
+        n_last: How many trials have reached `max_t`, or run above the first rung.
         is_beginning: Whether a trial is still below the first rung.
     """
 

@@ -1,4 +1,4 @@
-"""The base of schedulers: without further methods, every trial runs to its end."""
+"""The base of schedulers; it stops and pauses no trial."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -25,7 +25,7 @@ from studydb.domain.scheduling import (
 from studydb.schedulers.closing import ClosingScheduler
 
 _ROUNDING = 1e-12
-"""The relative error of a product of floats that is meant to be an integer."""
+"""The largest relative error of a product of floats that would be an integer if it were exact."""
 
 SMALLEST_FACTOR = 2
 """With a smaller factor two rungs of a bracket could be at the same step."""
@@ -34,29 +34,30 @@ SMALLEST_FACTOR = 2
 @dataclass(frozen=True)
 class HyperBand(ClosingScheduler):
     """
-    Compare all trials of a bracket at each rung, and train one of `reduction_factor` further.
+    Compare all trials of a bracket at each rung, and train one in `reduction_factor` further.
 
     A band has the brackets s = S, S - 1, … 0, with S = log(max_t) to the base `reduction_factor`,
-    rounded. Bracket s begins with ceil((S + 1) / (s + 1) * reduction_factor**s) trials. It has a
+    rounded. In bracket s, ceil((S + 1) / (s + 1) * reduction_factor**s) trials begin. It has a
     rung at each step max_t / reduction_factor**k, rounded down, for k from s down to 1; a bracket
     whose first rung would be at step 0 is left out. When all brackets of a band are filled, the
     next band begins, and bracket numbers go on.
 
     A trial's bracket follows from its draw, when the trial is made. Enqueued trial N is an
-    additional trial of the bracket of draw N. A trial pauses at each rung. The rung closes when no
+    additional trial in the bracket of draw N. A trial pauses at each rung. The rung closes when no
     other trial of its bracket can reach it any more: every trial has arrived or ended, and either
-    all draws of the bracket are taken or no more trials can be made. Then ceil(planned /
-    reduction_factor) of the trials that arrived go on, whatever became of the others. Of equal
-    trials, the first that arrived goes on. If the budget does not fill the bracket, the trials that
-    arrived count instead of the planned number; if none of them waits, the rung stays open for the
-    trials of an extended study. Meanwhile free workers begin the next bracket.
+    all draws of the bracket are taken or no more trials can be made. Then the best ceil(planned /
+    reduction_factor) of the trials that wait there go on; `planned` is the number of trials that
+    reach the rung if none ends earlier. Of equal trials, the first that arrived goes on. If the
+    budget does not fill the bracket and fewer trials arrived than planned, their number takes the
+    place of `planned`; if none of them waits, the rung stays open for the trials of an extended
+    study. Free workers begin the next bracket while trials of this bracket still run.
 
     NaN stops a trial. A trial that arrives at a closed rung goes on if it is not worse than the
     worst trial that went on.
 
     Attributes:
         max_t: The step that completes a trial ("R" in the paper).
-        reduction_factor: One of this many trials at a rung goes on ("eta" in the paper).
+        reduction_factor: Of this many trials at a rung, one goes on ("eta" in the paper).
     """
 
     max_t: int
@@ -95,7 +96,7 @@ class HyperBand(ClosingScheduler):
 
     @property
     def band_size(self) -> int:
-        """How many trials fill all brackets once; a good `num_trials` is a multiple of it."""
+        """How many trials fill each bracket once; a good `num_trials` is a multiple of this."""
         return sum(self.sizes)
 
     @cached_property
@@ -132,9 +133,10 @@ class HyperBand(ClosingScheduler):
         """
         Resume the best trial that goes on, from the highest step down; else close a rung.
 
-        The rungs of a bracket close in ascending order of their steps. If a rung can close, so can
-        the open rungs before it, and these come first in `view.rungs()`. The trials that go on from
-        a closed rung are resumed before another rung closes.
+        If no trial can be resumed and no rung can close, a new trial starts. The rungs of a filled
+        bracket close in ascending order of their steps: if a rung can close, so can the open rungs
+        below it, and these come first in `view.rungs()`. The trials that go on from a closed rung
+        are resumed before another rung closes.
         """
         keys = view.rungs()
         for key in sorted(keys, key=lambda key: -key.step):

@@ -21,20 +21,21 @@ class MedianStopping(BaseScheduler):
     """
     Stop a trial whose best value is worse than the median of the other trials' running means.
 
-    A running mean is the mean of a trial's values from step `grace_period` to the judged step. It
-    is compared with the means of the trials that were at this step before. Means that are not
-    finite do not count. A trial ends when its function returns or by a stop rule.
+    A running mean is the mean of a trial's values from step `grace_period` to the judged step. The
+    median is that of the means of the trials that were judged at this step before. Means that are
+    not finite do not count. A trial that is not stopped ends when its function returns, or by a
+    stop rule.
 
     A trial is judged at the multiples of `interval` from `grace_period` on. Each judgement costs a
     transaction with a few statements, and steps between are not judged.
 
     Attributes:
         grace_period: The first step that can be judged.
-        min_samples: The fewest means of other trials with which a trial is compared.
+        min_samples: With fewer means of other trials than this, a trial is not stopped.
         interval: The number of steps between two judgements.
-        hard_stop: Whether the trial ends. If not, it is paused, and stays PAUSED until a person
-            resumes it; then it is judged again at the next multiple of `interval`. In Ray Tune it
-            is resumed when all other trials have ended, and is not judged again.
+        hard_stop: Whether a worse trial ends. If not, it is paused, and stays PAUSED until a person
+            resumes it; then it is judged again at the next multiple of `interval`. Ray Tune resumes
+            it when all other trials have ended, and does not judge it again.
     """
 
     grace_period: int = 1
@@ -54,12 +55,12 @@ class MedianStopping(BaseScheduler):
         return self.grace_period
 
     def next_decision_step(self, bracket: int, step: int) -> int | None:  # noqa: ARG002
-        """Return the first multiple of `interval` after `step` that is not in the grace period."""
+        """Return the first multiple of `interval` after `step`, from `grace_period` on."""
         due = max(self.grace_period, step + 1)
         return -(-due // self.interval) * self.interval
 
     def locks(self, bracket: int, step: int) -> Sequence[RungKey]:
-        """Return the rung of the last multiple of `interval` up to `step`."""
+        """Return the rung of the last multiple of `interval` up to `step`, if it can be judged."""
         milestone = step // self.interval * self.interval
         return (RungKey(bracket, milestone),) if milestone >= self.grace_period else ()
 
@@ -68,7 +69,7 @@ class MedianStopping(BaseScheduler):
         Compare the trial's best score with the median of the means that were recorded before.
 
         Args:
-            report: Its `score` is lower for better values; the mean and the best score include it.
+            report: The view's mean and best score of the trial include this report.
             view: The rung before this report.
         """
         for key in self.locks(report.bracket, report.step):

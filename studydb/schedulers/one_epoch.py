@@ -14,7 +14,10 @@ from studydb.domain.scheduling import Close, Idle, QueueView, Work
 from studydb.schedulers.closing import ClosingScheduler
 
 HALF = 0.5
-"""Once this share of one of the study's limits is spent, the trials are chosen."""
+"""
+Once this share of one of the study's limits is spent, the trials are chosen as soon as no other
+trial can reach step `i`.
+"""
 
 
 @dataclass(frozen=True)
@@ -22,12 +25,13 @@ class OneEpoch(ClosingScheduler):
     """
     Train every trial to step `i`, then the best `top_k` trials to `max_t`, and end the others.
 
-    The trials are chosen when no trial can reach step `i` any more: every trial has arrived or
-    ended, and either `num_trials` are made or half of a limit of the study (steps, cost or time) is
-    spent. If no trial waits there then, more trials are made as long as the study allows. A study
-    without `num_trials` and without limits would never come to its choice, and is refused. Of equal
-    trials, the first that reported is chosen. NaN stops a trial. If the study is extended after the
-    choice, a later trial goes on if it is not worse than the worst trial that was chosen.
+    The trials are chosen when no other trial can reach step `i` any more: every trial has arrived
+    or ended, and either no new trial can be made (`num_trials`, or the searcher's end) or half of a
+    limit of the study (steps, cost or time) is spent. If no trial waits at step `i` then, more
+    trials are made as long as the study allows. A study without such an end or limit would never
+    choose, and is refused. Of equal trials, the first that reported is chosen. NaN stops a trial.
+    If the study is extended after the choice, a later trial goes on if it is not worse than the
+    worst trial that was chosen.
 
     Attributes:
         i: The step at which the trials are compared.
@@ -62,7 +66,7 @@ class OneEpoch(ClosingScheduler):
         return (self._rung,) if self.i <= step < self.max_t else ()
 
     def next_work(self, view: QueueView) -> Work:
-        """Make trials; then choose the best of them; then resume these."""
+        """Start new trials; then choose the best of them; then resume the chosen trials."""
         rung, best = view.rung(self._rung), view.best_waiting(self._rung)
         if rung.is_closed and best is not None:
             return best

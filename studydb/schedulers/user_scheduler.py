@@ -30,7 +30,8 @@ class UserScheduler:
     Attributes:
         path: The import path "module:Class".
         options: The arguments by name, as plain values.
-        plan: What the user's object declares; the defaults until `described_scheduler` has read it.
+        plan: What the user's object declares; a default plan until `described_scheduler` has read
+            the object.
         ask: Asks the user's code; None in a process that cannot ask it.
     """
 
@@ -116,7 +117,7 @@ class UserScheduler:
 
     def judge(self, report: Report, view: StudyView) -> Decision:
         """
-        Complete a trial at `max_t`, and let a trial go on that was judged at this rung before.
+        Complete a trial at `max_t`; continue a trial that was judged at this rung before.
 
         Raises:
             DecisionNeeded: The user's code decides.

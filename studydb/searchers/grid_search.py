@@ -1,4 +1,4 @@
-"""Grid search: every combination once."""
+"""Grid search: propose every combination of the parameters' values once."""
 
 import math
 from dataclasses import dataclass
@@ -19,18 +19,19 @@ MAX_POINTS = 10**9
 @dataclass(frozen=True)
 class GridSearch(Seeded):
     """
-    Propose every combination of values once; continuous domains are refused.
+    Propose every combination of values once; a value that `choice` lists twice counts twice.
 
-    The space may have `choice`, `randint` and `quniform`. The points come in the order of nested
-    loops over the space: the last parameter changes fastest. The seed changes `trial.seed`, but not
-    the points. In Ray Tune this is `grid_search`; Optuna's `GridSampler` shuffles the points.
+    The space may have `choice`, `randint` and `quniform`; other distributions are refused. The
+    points come in the order of nested loops over the space: the last parameter changes fastest. The
+    seed changes `trial.seed`, but not the points. In Ray Tune this is `grid_search`; Optuna's
+    `GridSampler` shuffles the points.
     """
 
     origin: ClassVar[Origin] = Origin.GRID
 
     def size(self, space: Space) -> int:
         """
-        Count the combinations; an empty space has 1.
+        Count the combinations; a space without parameters has 1.
 
         Raises:
             InvalidSpec: A parameter cannot be enumerated, or there are too many combinations.

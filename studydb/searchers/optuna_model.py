@@ -43,10 +43,11 @@ class OptunaModel:
     """
     A study of Optuna in memory, to which trials are added in the order of their numbers.
 
-    For Optuna, a trial that has not ended is RUNNING. A completed trial is COMPLETE with its last
-    value. A trial that ended early or is paused, and has a value, is PRUNED with this value at its
-    last step. All other trials are FAIL. TPE counts running trials as bad ones ("constant liar"),
-    so that the points of a block differ.
+    For Optuna, a trial that has not ended is RUNNING, unless it is paused with a value. A completed
+    trial is COMPLETE with its last value. A trial that was stopped or is paused, and has a value,
+    is PRUNED with this value at its last step; with several objectives it is COMPLETE. All other
+    trials, such as those in ERROR, are FAIL. Unless the option `constant_liar` is False, TPE counts
+    running trials as bad ones, so that the points that are proposed together differ.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class OptunaModel:
             self._is_stale = self._is_stale or not self._add(observation)
 
     def _add(self, observation: Observation) -> bool:
-        """Store a trial in Optuna's study; False if the study has to be made again."""
+        """Store a trial in Optuna's study; False if Optuna's study must be made again."""
         number = observation.number
         if self._space.misfit(observation.params) is not None:
             return number not in self._ids  # another program wrote this row
@@ -185,7 +186,7 @@ class _IndexAxis(_Axis):
 
 
 class _StepAxis(_IndexAxis):
-    """Multiples of a step: Optuna's own steps begin at the lower bound, ours at zero."""
+    """Multiples of q, by their index: Optuna would sample lower + k * q instead of k * q."""
 
     def encode(self, value: Any) -> int:
         assert self.domain.distinct is not None

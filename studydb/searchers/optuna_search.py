@@ -2,8 +2,8 @@
 Searchers of Optuna, which learn from the study's history.
 
 The sampler runs in the process that asks for a trial, outside any transaction. A sampler is allowed
-only if its points are a function of the trials: several processes propose points for one study, and
-no process has the state of another process's sampler.
+only if its points are a function of the trials: several processes propose points for one study in
+turn, and no process has the state of another process's sampler.
 """
 
 from collections.abc import Mapping, Sequence
@@ -56,13 +56,14 @@ class OptunaSearch(Seeded):
     """
     Propose points by a sampler of Optuna: `OptunaSearch("TPESampler", n_startup_trials=5)`.
 
-    Each configuration is proposed once. If a worker would have to wait too long for the sampler, it
-    takes a random point; the trial's `origin` is then "by index". `pip install 'studydb[optuna]'`
-    installs Optuna; the process that creates the study and all workers need it.
+    A configuration is not proposed again; see `Searcher.wants_unique` for the exceptions. If a
+    worker would have to wait too long for the sampler, it takes a random point; the trial's
+    `origin` is then "by index". `pip install 'studydb[optuna]'` installs Optuna; the process that
+    creates the study and all workers need it.
 
     Attributes:
-        sampler: The name of a class of `optuna.samplers`; so far `TPESampler`.
-        options: The sampler's arguments by name, except its seed.
+        sampler: The name of a class of `optuna.samplers`; so far only "TPESampler".
+        options_of_sampler: The sampler's arguments by name, except its seed.
     """
 
     origin: ClassVar[Origin] = Origin.SEARCHER
@@ -74,7 +75,7 @@ class OptunaSearch(Seeded):
     def __init__(
         self, sampler: str = "TPESampler", seed: int | None = None, **options: Any
     ) -> None:
-        """Take the sampler's name, the study's seed, and the sampler's arguments by name."""
+        """Take the sampler's name, the seed for studies, and the sampler's arguments by name."""
         object.__setattr__(self, "sampler", sampler)
         object.__setattr__(self, "seed", seed)
         object.__setattr__(self, "options_of_sampler", options)
@@ -103,7 +104,7 @@ class OptunaSearch(Seeded):
         return given | dict(self.options_of_sampler)
 
     def check(self, space: Space, objectives: Sequence[Objective]) -> None:
-        """Make a model, to see that Optuna is installed and can search this space."""
+        """Check that Optuna is installed and can search the space, which must have parameters."""
         if not space.parameters:
             raise InvalidSpec(
                 "The space has no parameter for OptunaSearch to choose. Add a distribution, such "
@@ -115,7 +116,7 @@ class OptunaSearch(Seeded):
         return None
 
     def propose(self, space: Space, *, seed: int, draw: int) -> dict[str, Any]:
-        """Return a random point, for a worker that would have to wait too long."""
+        """Return a random point, for a worker that would have to wait too long for the model."""
         return RandomSearch().propose(space, seed=seed, draw=draw)
 
     def model(self, space: Space, *, seed: int, objectives: Sequence[Objective]) -> "OptunaModel":

@@ -106,7 +106,7 @@ def read(
     Args:
         fits: The classes of requests that the reader can start now; None for all classes.
         count_to: If given, also read `next_class`, and count the trials of this class that wait, up
-            to this number, as `n_set_aside`; only with `fits`.
+            to this number, as `n_waiting`; only with `fits`.
 
     Raises:
         UnknownStudy: The study was deleted.

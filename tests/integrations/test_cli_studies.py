@@ -236,7 +236,7 @@ def test_show_prints_the_error_of_a_failed_trial(console, database):
     document = console("show", "digits", "0", "--format", "json").json
     logs = console("logs", "digits", "0")
 
-    assert "1 failure, 0 losses; ValueError: bad \\x1b[31m luck" in page.out
+    assert "1 failure, 0 lost attempts; ValueError: bad \\x1b[31m luck" in page.out
     assert "\x1b" not in page.out
     assert page.out.endswith("Traceback:\n  line 1\nValueError\n")
     assert document["attempts"][0]["error_type"] == "ValueError"

@@ -146,7 +146,7 @@ def test_digits_are_a_number_even_if_a_name_looks_similar(console, study):
         ({"tags": "old"}, "give a list of texts"),
         ({"tags": ["a,b"]}, "holds a ','"),
         ({"tags": ["t" * 201]}, "The tag .* has 201 characters"),
-        ({"tags": [f"t{n}" for n in range(51)]}, "has 51 tags; at most 50"),
+        ({"tags": [f"t{n}" for n in range(51)]}, "are 51 tags; at most 50"),
         ({"tags": [None]}, "The tag is None"),
     ],
     ids=str,

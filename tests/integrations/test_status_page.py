@@ -78,7 +78,7 @@ def test_status_of_a_study_without_results_does_not_suggest_the_best_command(con
     assert "studydb best" not in page.out
     assert "  studydb trials digits --state ERROR" in page.lines
     assert listed.lines[-1] == "  studydb show digits 0"
-    assert "why         1 failure, 0 losses" in console("show", "digits", "0").out
+    assert "why         1 failure, 0 lost attempts" in console("show", "digits", "0").out
 
 
 @pytest.mark.row("B10")

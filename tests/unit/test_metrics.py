@@ -61,7 +61,7 @@ def test_step_may_be_a_float_or_numpy_number_without_a_fraction(step):
             "a step is an integer that rises from 1",
             [1.5, "3", True, None, math.nan, math.inf, [5]],
         ),
-        ("and the step before was 4; steps must rise", [4, 3, 0, -1]),
+        ("which is not above 4; steps must rise", [4, 3, 0, -1]),
         ("more than 62 bits", [2**62, -(2**62), -(10**300)]),
     ],
 )

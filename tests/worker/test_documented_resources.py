@@ -42,6 +42,6 @@ def test_examples_of_the_page_about_resources_run(sqlite_stage, monkeypatch, tmp
         sqlite_stage.command("enqueue", "big", f"lr=0.{lr + 1}")
     for words in others:
         sqlite_stage.command(*words)
-    assert "No live worker fits trial 0" in sqlite_stage.command("status", "big")
+    assert "Trial 0 fits no live worker" in sqlite_stage.command("status", "big")
     assert "sizes:needs(config)" in sqlite_stage.command("show", "deep")
     study.close()

@@ -46,7 +46,7 @@ FAILURES = [
     (
         "steps_back",
         INVALID_REPORT,
-        "'training_iteration' is 3, and the step before was 3; steps must rise.",
+        "'training_iteration' is 3, which is not above 3; steps must rise.",
     ),
     ("exits_hard", "Lost", "The process of the trial exited with code 3."),
     ("segfaults", "Lost", "The process of the trial was killed by SIGSEGV."),

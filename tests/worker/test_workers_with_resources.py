@@ -118,7 +118,7 @@ def test_a_worker_leaves_what_does_not_fit_and_status_says_so(sqlite_stage):
 
     text = " ".join(sqlite_stage.command("status", "staged").split())
     assert sqlite_stage.trial(0).state == "PENDING"
-    assert "No live worker fits trial 0: it asks cpus=1, licence=2, the largest offers" in text
+    assert "Trial 0 fits no live worker: it asks for cpus=1, licence=2; the nearest offer" in text
 
 
 @pytest.mark.parametrize("option", [{"cpus": -1}, {"resource": "gpus=1"}, {"tag": " a"}])

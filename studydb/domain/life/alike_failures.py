@@ -1,11 +1,11 @@
-"""Find failures that are alike: a study pauses itself if its first trials all fail alike."""
+"""Find failures that are alike: a study pauses itself if its first trials fail alike."""
 
 import re
 
 from studydb.domain.failures import Failure
 
 MAX_ALIKE = 5
-"""A study pauses itself once this many trials failed alike and no trial has reported a result."""
+"""A study pauses itself once this many trials failed alike, if no trial has reported a result."""
 
 _PLACE = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+)', re.MULTILINE)
 _NUMBER = re.compile(r"\d+")

@@ -54,8 +54,8 @@ class StopRule:
         """
         Decide after each result of a trial, within a second, whether the trial ends.
 
-        Workers call this in a child process, with the trial's stored results. A result that a later
-        attempt of the trial has replaced is left out.
+        Workers call this in a child process. The result is the last of `trial.results`. Results
+        that a later attempt of the trial has replaced are left out.
 
         Returns:
             False to go on; True, or the reason in words, to end the trial as RULE_STOPPED.
@@ -86,11 +86,11 @@ class CustomRule:
         """Whether the rule compares a result with earlier results of the trial."""
         return True
 
-    def hit(self, history: Sequence[Result], n_results: int = 1, *, objective: Objective) -> bool:  # noqa: ARG002  as of other rules
+    def hit(self, history: Sequence[Result], n_results: int = 1, *, objective: Objective) -> bool:  # noqa: ARG002  other rules use them
         """Return False: the user's code runs elsewhere, and a batch carries its decision."""
         return False
 
-    def may_hit(self, recent: Sequence[Result], *, objective: Objective) -> bool:  # noqa: ARG002  as of other rules
+    def may_hit(self, recent: Sequence[Result], *, objective: Objective) -> bool:  # noqa: ARG002  other rules use them
         """Return True: only the user's code knows at which results a trial ends."""
         return True
 

@@ -92,7 +92,7 @@ class Entry:
     What a rung records of a report.
 
     Attributes:
-        score: The score of the report, or a mean of several scores; lower is better.
+        score: The score of the reported value, or of a mean of several values; lower is better.
         waits: Whether the trial waits at the rung: it is paused, and may be resumed from here.
     """
 

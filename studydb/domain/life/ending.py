@@ -11,10 +11,10 @@ NO_LIMIT = -1
 """`max_failures` of a study that retries a failed trial without limit."""
 
 MAX_LOSSES = 10
-"""Losses that a trial survives between two checkpoints, by default."""
+"""By default, a trial survives this many lost attempts between two checkpoints."""
 
 LOSSES_AT_STEP = 3
-"""By default, this many losses in a row at one step end a trial; see `create_study`."""
+"""By default, this many lost attempts in a row at one step end a trial; see `create_study`."""
 
 DIED = "Lost"
 """The error type of an attempt whose process died while its worker lived."""
@@ -26,7 +26,10 @@ attempt: at once (130, 143), or after a back-off (75).
 """
 
 FREE_EXITS = 9
-"""How many such exits in a row, without a new checkpoint, count as no loss."""
+"""
+How many exits with these codes in a row, without a new checkpoint, do not count for the trial; each
+further exit counts as a lost attempt.
+"""
 
 LONGEST_DELAY_S = 300.0
 
@@ -42,7 +45,7 @@ class Limits:
     max_losses: int
 
     def allow(self, failures: int) -> bool:
-        """Whether a trial that has failed so often is retried."""
+        """Whether a trial that has failed this many times is retried."""
         return self.max_failures == NO_LIMIT or failures <= self.max_failures
 
 
@@ -52,7 +55,10 @@ class TrialFacts:
     What is known about a trial when its attempt ends.
 
     Attributes:
-        note: Why a lost trial is not retried; "" if only `max_losses` decides about a retry.
+        failures: How many earlier failures of the trial count.
+        losses: How many earlier attempts were lost since the trial's newest checkpoint.
+        verdict: What the end of the attempt is to carry out; see `final_verdict`.
+        note: Why a trial whose attempt was lost is not retried; "" if only `max_losses` decides.
         delay_s: The seconds that a trial waits after a PREEMPTED attempt or an uncounted failure.
         counting: What a failure means for the trial.
     """
@@ -73,6 +79,7 @@ class Ending:
     Attributes:
         reason: Why the trial ended; None unless its state is final.
         attempt_reason: Why the attempt ended.
+        failures, losses: As in `TrialFacts`, with the attempt that has ended.
         delay_s: The seconds that the trial waits before it can be claimed; 0 unless PENDING.
         paused_by: Who paused the trial. If STUDY, the trial goes on when the study is resumed.
         note: Text that is added to the message of the attempt's failure.
@@ -89,7 +96,11 @@ class Ending:
 
 
 def requested_verdict(request: str | None, status: Status) -> Verdict | None:
-    """Return the verdict that the trial's request, or else the study's status, asks for."""
+    """
+    Return the verdict that the trial's request and the study's status ask for; None if neither.
+
+    A stop comes before a pause. If both ask for the same, the trial's request comes first.
+    """
     return (
         _VERDICTS_OF_STOPS.get(request)
         or _VERDICTS_OF_STATUS.get(status)
@@ -145,7 +156,7 @@ def verdict_of_completed(verdict: Verdict | None, requested: Verdict | None) -> 
 
 
 def retry_delay_s(count: int) -> float:
-    """Return the back-off after the `count`-th counted failure or loss: 1, 2, 4, … 300 s."""
+    """Return the back-off for a count of 1, 2, 3, …: 1, 2, 4, … 300 s; 0 for a count of 0."""
     doublings = min(count - 1, 9)  # 2**9 s is over the longest delay; 2.0**1024 would overflow
     return min(2.0**doublings, LONGEST_DELAY_S) if count > 0 else 0.0
 
@@ -173,7 +184,7 @@ def decide_ending(outcome: Reason, facts: TrialFacts, limits: Limits) -> Ending:
         case Reason.FAILED if facts.counting is not Counting.FINAL and limits.allow(failures):
             delay_s = retry_delay_s(failures)
         case Reason.LOST if losses <= limits.max_losses and not facts.note:
-            delay_s = retry_delay_s(losses - 1)  # a first loss is retried without delay
+            delay_s = retry_delay_s(losses - 1)  # after the first lost attempt, without delay
         case Reason.PREEMPTED:
             delay_s = facts.delay_s
         case Reason.FAILED | Reason.LOST:

@@ -48,14 +48,15 @@ class Plateau(Spec):
     """
     Stop a trial whose metric no longer changes; with `top`, stop the study.
 
-    A trial is stopped if the standard deviation of its last `num_results` values is below `std`. A
-    study is stopped if the standard deviation of the best `top` values of all results is at most
-    `std`, and has been so after each of the last `patience` results.
+    A trial is stopped if the standard deviation of its last `num_results` values (of all its
+    values, if it has fewer) is below `std`. A study is stopped if the standard deviation of the
+    best `top` values of all results is at most `std`, and has been so after each of the last
+    `patience` results.
 
     Attributes:
         std: By default 0.01 for a trial and 0.001 for a study.
-        grace_period: A trial with fewer results is not stopped.
-        threshold: A trial whose last value is worse is not stopped.
+        grace_period: A trial with fewer results than this is not stopped.
+        threshold: A trial whose last value is worse than this is not stopped.
         mode: "min" or "max", for `threshold` and `top`; by default the study's mode.
     """
 
@@ -95,7 +96,7 @@ class Plateau(Spec):
         Whether the last result of a trial hits the rule; False for a rule for the study.
 
         Args:
-            history: The trial's last results, `num_results` of them if there are so many.
+            history: The trial's last results: `num_results` of them, or all if it has fewer.
             n_results: The number of all live results of the trial.
         """
         if self.top is not None or n_results < self.grace_period:
@@ -131,7 +132,7 @@ class Plateau(Spec):
         self, best: BestValues, results: Iterable[Result], *, objective: Objective
     ) -> tuple[BestValues, bool]:
         """
-        Add results to the best values of the study; tell whether one of them stops the study.
+        Add results to the best values of the study, and tell whether one of these results stops it.
 
         Results without the metric, or with NaN, are left out.
         """

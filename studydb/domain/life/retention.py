@@ -14,15 +14,15 @@ from studydb.domain.specs.spec import Spec
 
 FALLBACKS = 2
 """
-How many of the newest checkpoints are always kept: if the bytes of the newest one are corrupt or
-missing, an attempt restores the one before.
+Retention keeps at least this many of a trial's newest checkpoints: if the bytes of the newest are
+corrupt or missing, an attempt restores the one before. A quota may still remove the one before.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
     """
-    A checkpoint that is kept so far.
+    A checkpoint that has been kept until now.
 
     Attributes:
         value: The value of the study's metric at `step`; None if none was reported there.
@@ -38,20 +38,18 @@ class Keep(Spec):
     """
     Which checkpoints of each trial are kept; a checkpoint is kept if one of the options keeps it.
 
-    The newest two are always kept, and so are pinned checkpoints. If the bytes of the newest
-    checkpoint are corrupt, the trial goes on from the one before.
+    The newest two are kept, because a trial goes on from the one before if the bytes of the newest
+    are corrupt; only a quota can remove one of the two. Pinned checkpoints are kept, too.
 
     Attributes:
-        last: The number of newest checkpoints; 1 keeps the newest and the one before, which is
-            needed if the newest is corrupt.
-        best: The number of checkpoints with the best values of the study's metric at their steps;
-            of equal values the earlier one is better, and NaN is never best.
-        every: Checkpoints at steps that this divides are kept; None for no such rule.
+        last: How many of the newest checkpoints are kept; two are kept in any case.
+        best: How many checkpoints are kept for the best values of the study's metric at their
+            steps; of equal values the earlier one is better, and NaN is never best.
+        every: Keep the checkpoints whose steps are multiples of this; None for no such rule.
         quota: The most bytes that the kept checkpoints of all trials of the study have together,
             such as "10GB"; None for no limit. A save that would exceed it first removes the oldest
-            checkpoints, whichever trials they are of, except pinned ones and the newest of each
-            trial that has not ended. If that is not enough, the new checkpoint is not stored, and
-            training continues.
+            checkpoints of any trials, except pinned ones and the newest of each trial that has not
+            ended. If that is not enough, the new checkpoint is not stored, and training continues.
     """
 
     last: int = 1
@@ -71,15 +69,15 @@ class Keep(Spec):
 
     @property
     def keeps_newest_only(self) -> bool:
-        """Whether the newest two are all that is kept, so that values need not be read."""
+        """Whether only the newest two are kept, so that values need not be read."""
         return self.last <= FALLBACKS and self.best == 0 and self.every is None
 
     def expired(self, saved: Sequence[SavedState], objective: Objective) -> list[int]:
         """
-        Choose the checkpoints that are no longer kept, pinned ones among them.
+        Choose the checkpoints that are no longer kept; pins are not considered here.
 
         Args:
-            saved: The trial's checkpoints in the order of the saves, with the new one.
+            saved: The trial's checkpoints in the order in which they were saved, the new one last.
 
         Returns:
             Ids, ascending.
@@ -100,7 +98,7 @@ class Keep(Spec):
         return self.quota if isinstance(self.quota, int) else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form that is stored; workers of earlier versions read it without a quota."""
+        """Return the stored form, without `quota` if None, because earlier versions lack it."""
         stored = super().to_json()
         return stored if self.quota is not None else {k: stored[k] for k in stored if k != "quota"}
 

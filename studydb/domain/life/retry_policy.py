@@ -12,7 +12,7 @@ from studydb.domain.specs.grammar import parse_call
 from studydb.domain.specs.spec import Spec
 
 UNCOUNTED_IN_A_ROW = 9
-"""How many uncounted failures in a row, without a new checkpoint, are free; more of them count."""
+"""How many failures in a row, without a new checkpoint, can be uncounted; further ones count."""
 
 
 class Counting(StrEnum):
@@ -35,7 +35,8 @@ class Retry(Spec):
     "torch.OutOfMemoryError". `never` comes before `uncounted`, and `uncounted` before `on`.
 
     Attributes:
-        on: Of the other exceptions, only these are retried; None for all.
+        on: Of the exceptions that the other two options do not name, only these are retried; None
+            for all.
         never: A trial that raises one of these is not retried.
         uncounted: These are retried without counting as failures. From the 10th in a row without a
             new checkpoint, they count.
@@ -63,7 +64,7 @@ class Retry(Spec):
         return Counting.COUNTED
 
     def options(self) -> dict[str, Any]:
-        """Return the lists of names that are given."""
+        """Return the lists of names; `on` is left out if it is None."""
         given = {name: getattr(self, name) for name in self.arguments()}
         return {name: list(names) for name, names in given.items() if names or names == ()}
 

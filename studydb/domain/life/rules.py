@@ -56,7 +56,7 @@ class Threshold(Spec):
         """Whether the rule compares a result with earlier results of the trial."""
         return False
 
-    def hit(self, history: Sequence[Result], n_results: int = 1, *, objective: Objective) -> bool:  # noqa: ARG002  see Plateau
+    def hit(self, history: Sequence[Result], n_results: int = 1, *, objective: Objective) -> bool:  # noqa: ARG002  Plateau uses it
         """Whether the last result hits the rule; False if the metric is missing or no number."""
         value = value_of(history[-1], self.metric, objective)
         return is_number(value) and _COMPARE[self.op](value, self.bound)
@@ -92,6 +92,7 @@ def read_rules(stop: Any) -> tuple[Rule, ...]:
     Raises:
         InvalidSpec: A bound is not a number, a text is neither a comparison nor a call, or a rule
             in the user's code cannot be described.
+        InvalidName: The name of a metric breaks a rule for names.
     """
     if stop is None:
         return ()
@@ -154,7 +155,8 @@ def first_hit(
     Return the first rule that the last result of a trial hits; None if it hits none.
 
     Args:
-        history: The trial's last results, at least `longest_history` of them if there are so many.
+        history: The trial's last results: at least `longest_history` of them, or all if it has
+            fewer.
         n_results: The number of all live results of the trial.
     """
     hits = (rule for rule in rules if rule.hit(history, n_results, objective=objective))
@@ -162,7 +164,7 @@ def first_hit(
 
 
 def longest_history(rules: Iterable[Rule]) -> int:
-    """Return how many of a trial's last results the rules compare."""
+    """Return how many of a trial's last results `first_hit` needs; custom rules need none."""
     plateaus = (rule for rule in rules if isinstance(rule, Plateau) and rule.top is None)
     return max((rule.num_results for rule in plateaus), default=1)
 
@@ -178,7 +180,7 @@ def custom_rules(rules: Iterable[Rule]) -> list[CustomRule]:
 
 
 def rule_warning(rules: Iterable[Rule], result: Result, *, objective: Objective) -> str | None:
-    """Warn that a result lacks a metric that a rule compares; None if it has all."""
+    """Warn that a result lacks a metric that a rule compares; None if it lacks none."""
     named = (rule.metric for rule in rules if not isinstance(rule, CustomRule))
     missing = next((each for each in named if value_of(result, each, objective) is None), None)
     if missing is None:
@@ -194,7 +196,7 @@ class RuleWatch:
     """
     Tells which results of an attempt may hit a rule.
 
-    The trial waits after such a result, because the decision is made where all results are stored.
+    After such a result the trial waits, because the transaction that stores the result decides.
     """
 
     def __init__(self, rules: Sequence[Rule], objective: Objective) -> None:
@@ -202,12 +204,12 @@ class RuleWatch:
         self._recent: deque[Result] = deque(maxlen=longest_history(rules))
 
     def may_hit(self, result: Result) -> bool:
-        """Whether the next result of the attempt may hit a rule."""
+        """Note the attempt's next result, and tell whether it may hit a rule."""
         self._recent.append(result)
         recent = tuple(self._recent)
         return any(rule.may_hit(recent, objective=self._objective) for rule in self._rules)
 
     def passes_a_bound(self, result: Result) -> bool:
-        """Whether a result hits a threshold; the trial needs no other process to know that."""
+        """Whether a result hits a threshold, which the trial's own process can decide."""
         bounds = [rule for rule in self._rules if isinstance(rule, Threshold)]
         return first_hit(bounds, [result], 1, objective=self._objective) is not None

@@ -13,7 +13,7 @@ class Selection(StrEnum):
     ERRORED = "errored"
     """Trials in the state ERROR."""
     CANCELLED = "cancelled"
-    """Trials that a person has stopped."""
+    """Trials that a person has stopped, alone or with their study."""
     FINISHED = "finished"
     """Trials that are TERMINATED for any other reason."""
     ALL = "all"

@@ -9,7 +9,7 @@ No scheduler makes the move "exploit" yet.
     ▲  ▲                │ │ │ └─ exploit: next attempt under the same lease (RUNNING)
     │  └─ released,     │ │ └──▶ PAUSED ──▶ TERMINATED (given up by the scheduler,
     │     lost, retried ┘ │         │                   or stopped by a person)
-    │                     └──▶ ERROR│ (failures or losses spent)
+    │                     └──▶ ERROR│ (failed or lost, without a retry)
     └──────── promoted, resumed ────┘
 ```
 """
@@ -32,10 +32,10 @@ MOVES: dict[tuple[State, State], str] = {
     (State.PENDING, State.PAUSED): "pause by a person",
     (State.PENDING, State.TERMINATED): "stop by a person",
     (State.RUNNING, State.RUNNING): "exploit",
-    (State.RUNNING, State.PENDING): "release, loss or retry",
+    (State.RUNNING, State.PENDING): "release, or retry after a failed or lost attempt",
     (State.RUNNING, State.PAUSED): "verdict: pause",
     (State.RUNNING, State.TERMINATED): "finish",
-    (State.RUNNING, State.ERROR): "failures or losses spent",
+    (State.RUNNING, State.ERROR): "a failed or lost attempt without a retry",
     (State.PAUSED, State.PENDING): "promote or resume",
     (State.PAUSED, State.TERMINATED): "given up by the scheduler, or stop by a person",
 }

@@ -54,7 +54,9 @@ def randint(lower: int, upper: int) -> RandInt:
 
 def lograndint(lower: int, upper: int) -> LogRandInt:
     """
-    Sample an integer k from [lower, upper], BOTH ENDS INCLUDED, in proportion to log((k + 1) / k).
+    Sample an integer k from [lower, upper], BOTH ENDS INCLUDED.
+
+    The probability of k is proportional to log((k + 1) / k).
 
     `lower` must be at least 1. In Ray Tune this is `lograndint(lower, upper + 1)`; Optuna's
     `suggest_int(log=True)` is similar.
@@ -75,4 +77,4 @@ def choice(values: Sequence[Any]) -> Choice:
 DISTRIBUTIONS: dict[str, type[Domain]] = {
     cls.kind: cls for cls in (Uniform, LogUniform, QUniform, RandInt, LogRandInt, Choice)
 }
-"""The classes by name."""
+"""The class of each distribution, by the name of the function above."""

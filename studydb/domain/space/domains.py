@@ -65,7 +65,7 @@ class Enumerable(Domain):
 
     @abstractmethod
     def at(self, index: int) -> Any:
-        """Return the value at a 0-based index; values are in ascending or in the user's order."""
+        """Return the value at a 0-based index: numbers ascend, a choice has the user's order."""
 
     def from_unit(self, u: float) -> Any:
         return self.at(int(u * UNITS) * self.size // UNITS)

@@ -5,7 +5,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 UNITS = 2**53
-"""A searcher's random number is one of the 2**53 multiples of 2**-53 in [0, 1)."""
+"""How many random numbers there are: the multiples of 2**-53 in [0, 1)."""
 
 _LOGARITHMS = Context(prec=25, Emin=-9999, Emax=9999, traps=[])
 
@@ -32,5 +32,5 @@ def exact(value: float) -> Fraction:
 
 
 def clamp(value: float, lower: float, upper: float) -> float:
-    """Move a value that rounding put outside the bounds to the nearer bound."""
+    """Return the nearer bound for a value that rounding has put outside the bounds."""
     return min(max(value, lower), upper)

@@ -68,7 +68,7 @@ def walk(
         path = prefix + check_key(key, prefix=prefix)
         below = value.value if isinstance(value, Constant) else value
         if not isinstance(below, Mapping) or not below:
-            yield path, _read_constant(value, path, written=written)
+            yield path, _read_leaf(value, path, written=written)
         elif isinstance(value, Constant):
             yield from walk(below, written=Written.CONSTANT, prefix=f"{path}/")
         elif written in {Written.IN_FILE, Written.STORED} and KIND in value:
@@ -84,7 +84,8 @@ def check_key(key: Any, *, prefix: str = "") -> str:
     Check one part of a parameter's path.
 
     Raises:
-        InvalidSpec: The part is empty or not a text, contains a "/", or begins with "$".
+        InvalidSpec: The part is empty or not a text, contains a "/", begins with "$", or
+            `plain_text` refuses it.
     """
     place = f" under {prefix[:-1]!r}" if prefix else ""
     if not isinstance(key, str):
@@ -103,7 +104,7 @@ def leaf_json(leaf: Any) -> Any:
     return leaf.to_json() if isinstance(leaf, Domain) else leaf
 
 
-def _read_constant(value: Any, path: str, *, written: Written) -> Any:
+def _read_leaf(value: Any, path: str, *, written: Written) -> Any:
     subject = f"Parameter {path!r}"
     if isinstance(value, Domain) and written is not Written.CONSTANT:
         return value

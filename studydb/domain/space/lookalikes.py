@@ -29,7 +29,7 @@ _PAIR = re.compile(rf"\s*[\[(]\s*(?P<lower>{_NUMBER})\s*,\s*(?P<upper>{_NUMBER})
 
 _KIND_KEYS = ("type", "_type", "distribution", "dist", "name", "sampler", "$type")
 _BOUNDS = (("lower", "upper"), ("low", "high"), ("min", "max"), ("lo", "hi"))
-_BESIDE_BOUNDS = {"log", "step", "q", "base", "type", "_type", "distribution", "name"}
+_KEYS_BESIDE_BOUNDS = {"log", "step", "q", "base", "type", "_type", "distribution", "name"}
 
 
 def check_text(text: str, path: str, *, in_file: bool) -> None:
@@ -37,12 +37,12 @@ def check_text(text: str, path: str, *, in_file: bool) -> None:
     Refuse a text that looks like a distribution or a range.
 
     Args:
-        in_file: Whether the space is a JSON file, where distributions are written differently.
+        in_file: Whether the space is in a JSON file, where a distribution is {"$": …}.
 
     Raises:
         InvalidSpec: The text is refused; the message shows what to write instead.
     """
-    if (call := _CALL.fullmatch(text)) and (name := _known(call["name"])):
+    if (call := _CALL.fullmatch(text)) and (name := _known_name(call["name"])):
         written = f"{name}({call['arguments']})" if name in DISTRIBUTIONS else WORDS[name]
     elif found := _RANGE.fullmatch(text) or _PAIR.fullmatch(text):
         written = f"uniform({found['lower']}, {found['upper']})"
@@ -60,13 +60,13 @@ def check_dict(value: Mapping[Any, Any], path: str, *, in_file: bool) -> None:
     """
     if any(isinstance(item, Mapping | Domain) for item in value.values()):
         return  # a nested part of the space
-    written = _described_distribution(value)
+    written = _distribution_of_dict(value)
     if written is not None:
         shown = repr(dict(value))
         raise _refusal(shown, "a dict of constants", path, written, in_file=in_file)
 
 
-def _described_distribution(value: Mapping[Any, Any]) -> str | None:
+def _distribution_of_dict(value: Mapping[Any, Any]) -> str | None:
     bounds = next(
         (
             (value[low], value[high])
@@ -78,16 +78,16 @@ def _described_distribution(value: Mapping[Any, Any]) -> str | None:
     )
     for key in _KIND_KEYS:
         kind = value.get(key)
-        name = _known(kind) if isinstance(kind, str) else None
+        name = _known_name(kind) if isinstance(kind, str) else None
         if name is not None and len(value) > 1:
-            return _written(name, bounds)
-    of_bounds = {key for pair in _BOUNDS for key in pair} | _BESIDE_BOUNDS
-    if bounds is not None and of_bounds.issuperset(value):
-        return _written("loguniform" if value.get("log") is True else "uniform", bounds)
+            return _call_text(name, bounds)
+    bound_keys = {key for pair in _BOUNDS for key in pair} | _KEYS_BESIDE_BOUNDS
+    if bounds is not None and bound_keys.issuperset(value):
+        return _call_text("loguniform" if value.get("log") is True else "uniform", bounds)
     return None
 
 
-def _written(name: str, bounds: tuple[Any, Any] | None) -> str:
+def _call_text(name: str, bounds: tuple[Any, Any] | None) -> str:
     if name not in DISTRIBUTIONS:
         return WORDS[name]
     if bounds is None:
@@ -95,7 +95,7 @@ def _written(name: str, bounds: tuple[Any, Any] | None) -> str:
     return f"{name}({bounds[0]!r}, {bounds[1]!r})"
 
 
-def _known(name: str) -> str | None:
+def _known_name(name: str) -> str | None:
     folded = name.replace("-", "_").casefold()
     return folded if folded in DISTRIBUTIONS or folded in SAMPLES else None
 

@@ -43,7 +43,8 @@ def leaf_from_call(call: Call, path: str) -> Domain | Constant:
     Make the distribution or `Constant` of a call; choice(a, b) means choice([a, b]).
 
     Raises:
-        InvalidSpec: The distribution or its bounds are wrong; the message names the path.
+        InvalidSpec: The distribution or its bounds are wrong; the message names the path. An error
+            of `constant` does not name the path.
     """
     if call.name == "constant":
         return build(call, {"constant": constant}, noun="distribution")

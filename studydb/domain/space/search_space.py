@@ -161,7 +161,8 @@ class Space:
     def _flatten(self, params: Mapping[str, Any], prefix: str, values: dict[str, Any]) -> None:
         for key, value in params.items():
             path = f"{prefix}{key}"
-            is_node = isinstance(value, dict) or isinstance(value, Mapping)  # noqa: SIM101  a Mapping takes longer
+            # The check for dict comes first, because the check for Mapping takes longer.
+            is_node = isinstance(value, dict) or isinstance(value, Mapping)  # noqa: SIM101
             if is_node and value and path not in self.leaves and path.count("/") <= MAX_DEPTH:
                 self._flatten(value, f"{path}/", values)
             else:
@@ -213,8 +214,8 @@ class Space:
         """
         Check the params and the config of a trial's row, which another program may have written.
 
-        The config may have another value of a parameter than the params, within the space. It must
-        have the constants of the space.
+        The config may give a parameter another value of its domain than `params` does, because a
+        person can change values. It must have the constants of the space.
 
         Returns:
             If the row fits: the config that an attempt receives, and None. If the row does not fit:
@@ -309,7 +310,7 @@ class Space:
             changes: Values as for `check_params`.
 
         Returns:
-            The config with these values, and by path those of its values that differ from `params`.
+            The config with the changes; and those of its values that differ from `params`, by path.
 
         Raises:
             InvalidSpec: A name is unknown, a value is outside its domain, or the row of the trial

@@ -17,8 +17,8 @@ def read_space_file(path: Path | str) -> Space:
     Read a space from a JSON file.
 
     A distribution is {"$": "loguniform(1e-4, 1)"}, or as `Space.to_json` writes it. A list that
-    every trial receives unchanged is {"$": "constant([1, 2])"}. Numbers and other texts are
-    constants. A file with "$order" was written by `Space.to_json`; its lists are constants.
+    every trial receives unchanged is {"$": "constant([1, 2])"}. Numbers and texts are constants. A
+    file with the key "$order" was written by `Space.to_json`; its lists are constants.
 
     Raises:
         InvalidSpec: The file cannot be read or does not hold a space; the message names the file.

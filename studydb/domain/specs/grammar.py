@@ -1,4 +1,4 @@
-"""
+r"""
 The grammar of values and calls, which people type after `--param`, `--scheduler` and `enqueue`.
 
 ```
@@ -7,7 +7,7 @@ call       =  name "(" [ argument { "," argument } [","] ] ")"       ASHA(max_t=
 argument   =  [ name "=" ] value             arguments without a name come first
 list       =  "[" [ value { "," value } [","] ] "]"
 dict       =  "{" [ key ":" value { "," key ":" value } [","] ] "}"
-text       =  '"' … '"'  |  "'" … "'"        with the escapes of JSON and Python
+text       =  '"' … '"'  |  "'" … "'"        with the escapes of JSON; \', \x and \U as in Python
 word       =  characters other than white space and ( ) [ ] { } , = " '   (inside { } also :)
 ```
 JSON is part of the grammar, with its words true, false and null and its numbers; True, None and
@@ -51,8 +51,8 @@ class Call:
 
     Attributes:
         name: The name before the "(": letters, digits, "_" and ".".
-        args: The arguments without a name, which are plain values or calls.
-        kwargs: The arguments with a name.
+        args: The arguments without a name, each a plain value or a call.
+        kwargs: The arguments with a name, each a plain value or a call.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The base of all specs: schedulers, searchers, stop rules and distributions."""
+"""The base of specs, such as schedulers, searchers, distributions and studydb's stop rules."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -18,15 +18,16 @@ class Spec:
     """
     A name with options, which are checked by their annotations and stored in a study's row.
 
-    A new spec is a frozen dataclass derived from this class. Options annotated with bool, int,
-    float or str, perhaps with `| None`, are checked for their type; `_check` checks more. It alone
-    checks options that may have several types.
+    A new spec is a frozen dataclass derived from this class. The type of an option is checked if
+    the option is annotated with bool, int, float or str, perhaps with `| None`. `_check` of the
+    spec checks all else, also the types of other options.
 
     Attributes:
         kind: The spec's name in calls and in JSON; by default the class's name.
         kind_key: The key of this name in JSON.
         is_bounded: Whether integers must fit into a column of 64 bits.
-        absent: The values of options that a row lacks, where they differ from the defaults.
+        absent: The values of options that the row of an older version lacks, by name, where these
+            values are not the defaults.
     """
 
     kind: ClassVar[str]

@@ -53,7 +53,7 @@ def shortened(text: str, limit: int) -> str:
 
 
 def value_text(value: float | None) -> str:
-    """Write a value with six digits; infinities and NaN as the database writes them."""
+    """Write a value with six digits; infinities and NaN as PostgreSQL writes them."""
     if value is None:
         return "none"
     if math.isnan(value):

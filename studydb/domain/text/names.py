@@ -9,7 +9,7 @@ LONGEST_NAME = 200
 """The limit for a name, in characters."""
 
 MOST_TAGS = 50
-"""The limit for the tags of a trial."""
+"""The most tags of a trial or a worker, and the most that a study can require."""
 
 LONGEST_NOTE = 10_000
 """The limit for a note, in characters."""
@@ -51,11 +51,11 @@ def check_trial_name(name: object) -> str:
 
 def check_tags(tags: Iterable[object]) -> tuple[str, ...]:
     """
-    Check the tags of a trial; return each tag once, in alphabetical order.
+    Check tags of a trial or a worker; return each tag once, in alphabetical order.
 
     Raises:
-        InvalidName: The tags are one text or too many, or a tag is not a text of 1 to 200 printable
-            characters, begins or ends with a space, or contains a comma.
+        InvalidName: `tags` is a single text, or there are more than 50 tags; or a tag is not a text
+            of 1 to 200 printable characters, begins or ends with a space, or contains a comma.
     """
     if isinstance(tags, str) or not isinstance(tags, Iterable):
         raise InvalidName(f"tags is {tags!r}; give a list of texts, such as ['baseline'].")
@@ -64,7 +64,7 @@ def check_tags(tags: Iterable[object]) -> tuple[str, ...]:
         if "," in tag:
             raise InvalidName(f"The tag {_shown(tag)} holds a ','; give each tag by itself.")
     if len(checked) > MOST_TAGS:
-        raise InvalidName(f"A trial has {len(checked)} tags; at most {MOST_TAGS} are allowed.")
+        raise InvalidName(f"There are {len(checked)} tags; at most {MOST_TAGS} are allowed.")
     return tuple(checked)
 
 
@@ -73,7 +73,7 @@ def check_note(text: object) -> str:
     Check the text of a note; it may have several lines.
 
     Raises:
-        InvalidName: The note is not a text of 1 to 10,000 characters, or holds only spaces.
+        InvalidName: The note is not a text of 1 to 10,000 characters, or is only white space.
     """
     if not isinstance(text, str) or not text.strip():
         raise InvalidName(f"The note is {text!r}; give a text.")
@@ -86,7 +86,7 @@ def check_note(text: object) -> str:
 
 def check_metric_name(name: object) -> str:
     """
-    Check the name of a study's metric; nested names are joined by "/".
+    Check the name of a metric of a study, rule or limit; nested names are joined by "/".
 
     Raises:
         InvalidName: The name is not a text of 1 to 200 printable characters, begins or ends with a

@@ -1,8 +1,9 @@
 """
 The words of other tools, and what to write in studydb instead.
 
-All errors for unknown names use this table: for an attribute of the package, a study or a trial, a
-keyword, a command, an option or a spec. Remove a word when studydb gets a name of that spelling.
+This table is for errors about unknown names: an attribute of the package, a study or a trial, a
+keyword, a command, an option or a spec. Remove a word when the package `studydb` gets a public name
+or a module of that spelling.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +18,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _MISSPELT = 0.9
-"""Two names of this similarity are taken for misspellings of each other: "metrics", "metric"."""
+"""Two names at least this similar are taken for misspellings of each other: "metrics", "metric"."""
 
 _WORDS_BY_TRANSLATION = {
     # searchers
@@ -105,7 +106,7 @@ _WORDS_BY_TRANSLATION = {
     "study.best_params": "best_config get_best_config",
     "study.best_value, study.best_trial": "best_result",
     "not there yet; study.trials_dataframe() and study.results_dataframe() are for pandas": "plot",
-    "study.run(workers=1), which returns when the study is done": "wait",
+    "study.wait(), or study.run(workers=1), which return when the study is done": "wait",
     # what a trial does
     'report({"loss": 1.0}): all metrics in one dict': (
         "loss error accuracy acc value score metrics log"
@@ -206,7 +207,7 @@ def hint(name: str, known: Iterable[str] = ()) -> str:
 
 
 def missing_attribute(owner: object, name: str) -> AttributeError:
-    """Make the error for an attribute that an object of studydb does not have."""
+    """Make the AttributeError for an object of studydb, with the translation of the name."""
     message = f"{type(owner).__name__!r} object has no attribute {name!r}"
     if translation := in_studydb(name):
         message += f".{translation}"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
-    Suggest up to three known names that are similar to a wrong name, to end an error's message.
+    Suggest up to three known names that are similar to a wrong name, for the end of a message.
 
     Upper and lower case count as equal, because "asha" for "ASHA" is the usual mistake.
 
