@@ -33,6 +33,10 @@ class Stores:
         If the object's URL begins with a store's URL, that store is tried first. If it does not
         have the object, for example because its directory was moved, the other stores are tried.
 
+        Returns:
+            The store's URL. If no store has the object, or the study has only one, it is the URL of
+            the store to try first.
+
         Raises:
             CheckpointError: The study has no store outside the database.
         """

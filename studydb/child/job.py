@@ -18,7 +18,7 @@ from studydb.domain.records import Trainable
 @dataclass(frozen=True, slots=True)
 class TrainableImport:
     """
-    The trainable that a process imports, and the directories to search for it.
+    The trainable that a process imports, and what the import needs.
 
     Attributes:
         study_uuid: The study's UUID, which seeds the random generators for the import.
@@ -29,7 +29,8 @@ class TrainableImport:
             working directory follows.
         stores: The study's stores, for the objects that are bound to the trainable.
         environment: Variables that the process sets before the import, such as those of the visible
-            devices. A process that has imported the trainable runs no attempt with other ones.
+            devices. A process that has imported the trainable runs only attempts with the same
+            variables.
         holds_devices: Whether the attempt holds devices, or may be forked from a template for such
             attempts.
     """
@@ -62,9 +63,9 @@ class Job:
         rules: The study's stop rules in their stored form; after a report that may meet one, the
             trial waits for the worker's answer.
         next_decision_step: Reports at this step or later wait for the worker's answer; None if
-            reports do not wait for a decision.
+            the scheduler judges no further report.
         last_step: The step at which the scheduler completes a trial; None if there is none.
-        may_keep: Whether the process may wait for another attempt after this one.
+        may_keep: Whether the process may wait for another attempt after this attempt.
         cache_bytes: The limit of this host's cache of remote checkpoints; 0 for no cache.
         memory_bytes: The limit of the attempt's memory; None for no limit.
         cgroup: The folder of the cgroup that has this limit, and which the process enters; None to
@@ -99,7 +100,7 @@ class Job:
 
     @property
     def start_step(self) -> int:
-        """The restored checkpoint's step, else 0; the first report is one step later by default."""
+        """The restored checkpoint's step, else 0. By default the first report is one step later."""
         return 0 if self.restore is None else self.restore.step
 
     def with_source(self, source: bytes | None) -> "Job":
