@@ -37,7 +37,8 @@ class End(StrEnum):
     PREEMPTED = "preempted"
     """The code ended because of a signal such as SIGTERM."""
     GIVEN_BACK = "given back"
-    """A command ended by itself with an exit code that asks for another attempt."""
+    """A command ended by itself with an exit code that asks for another attempt, or could not be
+    started on this host."""
     LOST = "lost"
     """The code ended because the attempt no longer held its trial."""
     UNRESTORABLE = "unrestorable"

@@ -1,4 +1,4 @@
-"""One thread reads the output of all attempts of a worker and keeps a bounded part on disk."""
+"""One thread reads the output of all children of a worker and keeps a bounded part on disk."""
 
 import os
 import selectors
@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 OUTPUT_LIMIT_BYTES = 10 << 20
-"""How much of one stream is kept on disk, in two segments: the current and the previous one."""
+"""At most so much of one stream is kept on disk, in two files: the current and the previous."""
 
 TAIL_BYTES = 64 << 10
 """How much of both streams together is kept in memory, in order of arrival."""
@@ -120,7 +120,7 @@ class AttemptOutput:
 
     def finish(self, timeout_s: float = 1.0) -> None:
         """
-        Read the rest of the output of a child that has ended, and close the files.
+        Read the rest of the output, and close the files; the child has ended or has new pipes.
 
         Args:
             timeout_s: How long to wait for other processes that still hold the pipes.

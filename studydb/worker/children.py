@@ -80,7 +80,7 @@ class ChildProcess:
 
     def take(self, first: Frame, *, stdout: int, stderr: int) -> None:
         """
-        Have the process, which waits after an attempt, run another one over a new channel.
+        Have the process, which waits after an attempt, run another attempt over a new channel.
 
         Nothing that the process still sends over the earlier channel is read.
 
@@ -164,8 +164,8 @@ class Forker:
     Args:
         connection: The socket to the server. The Forker closes it when no more replies come.
         is_gone: Whether the server has ended.
-        on_death: Called by the listening thread after that; kills the server if it still runs, and
-            reaps it.
+        on_death: Called by the listening thread when no more replies come; kills the server if it
+            still runs, and reaps it.
 
     Attributes:
         dead: Whether the server has ended or can no longer be used; its children end with it.

@@ -78,7 +78,8 @@ def run_worker(options: WorkerOptions) -> int:
         The exit code; workers/README.md lists them.
 
     Raises:
-        StudydbError: The worker cannot start: no study, no database, or untrusted code.
+        StudydbError: The worker cannot start, for example without a database or a study, or because
+            the study's code is not trusted.
     """
     options = _checked(options)
     interruption = Interruption()

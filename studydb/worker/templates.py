@@ -128,10 +128,12 @@ class Templates:
     """
     Starts attempts: from a template if that is safe, else fresh; slots may share this object.
 
-    A template is made at the first attempt in an environment, and replaced when a source file has
-    changed or the template has grown. If a template is unsafe, or hangs or dies in its import, a
-    line is printed and all starts are fresh. Attempts that run a command, or a trainable that
-    `adopt` has replaced, start fresh. So do attempts that hold devices, until `allow_devices`.
+    A template is made for each set of variables of an import (see `TrainableImport`), at the first
+    attempt that needs it. It is replaced when a source file has changed or the template has grown.
+    If a template is unsafe, or hangs or dies in its import, a line is printed and all starts are
+    fresh; if it was made for devices, only those of attempts that hold devices. Attempts that run a
+    command, or a trainable that `adopt` has replaced, start fresh. So do attempts that hold
+    devices, until `allow_devices`.
 
     Args:
         directory: The folder for the output of imports.
@@ -210,7 +212,8 @@ class Templates:
 
     def adopt(self, trainable: Trainable) -> None:
         """From now on start warm only attempts of this trainable, which replaces another one."""
-        self._adopted = trainable.uuid  # a slot that imports the former one gives up, and unlocks
+        # Set before the lock is taken: a slot that awaits the former import then gives it up.
+        self._adopted = trainable.uuid
         with self._lock:
             self._retired += self._templates.values()
             self._templates, self._enabled = {}, self._allowed
@@ -221,8 +224,10 @@ class Templates:
         """
         Give up warm starts, if no attempt forked from the template has reported or ended.
 
+        If the study was given another trainable, only the template is given up.
+
         Returns:
-            Whether warm starts were given up. Then the attempt must be started again, fresh.
+            Whether either was given up. Then the attempt must be started again, fresh.
         """
         template = started.template
         if template is None or template.is_proven:
