@@ -75,7 +75,7 @@ class Locations:
             CheckpointError: A store cannot remove the checkpoints.
             StorageError: The folder of these files cannot be removed.
         """
-        for store in self.checkpoint_stores(study).directories():
+        for store in self.checkpoint_stores(study).outside_database():
             open_store(store).delete_study(study.uuid)
         root = self.log_root(study)
         try:

@@ -187,7 +187,7 @@ class RemoteStore:
         try:
             for name in directories:
                 (target / name).mkdir(parents=True, exist_ok=True)
-            self._at_a_time(
+            self._move_files(
                 lambda index, entry: self._download(
                     url, _file(path, index), entry, target / entry.name
                 ),
@@ -259,9 +259,9 @@ class RemoteStore:
 
     def _upload_files(self, files: Sequence[tree.File], path: str) -> "list[_Entry]":
         targets = [_file(path, index) for index in range(len(files))]
-        return self._at_a_time(self._upload_file, files, targets)
+        return self._move_files(self._upload_file, files, targets)
 
-    def _at_a_time(self, move: Callable[..., _Moved], *arguments: Sequence[Any]) -> list[_Moved]:
+    def _move_files(self, move: Callable[..., _Moved], *arguments: Sequence[Any]) -> list[_Moved]:
         """Send or fetch a few files at a time; after an error no further file is begun."""
         n_threads = 1 if self._scheme.renames else _FILES_AT_A_TIME  # SFTP has one connection
         pool = ThreadPoolExecutor(n_threads, thread_name_prefix="studydb-files")

@@ -22,8 +22,8 @@ class Stores:
     current: str
     former: tuple[str, ...] = ()
 
-    def directories(self) -> Iterator[str]:
-        """Yield each store outside the database once, beginning with the current store."""
+    def outside_database(self) -> Iterator[str]:
+        """Yield the URL of each store outside the database once, first the current store."""
         yield from dict.fromkeys(url for url in (self.current, *self.former) if url != INLINE)
 
     def store_of(self, url: str) -> str:
@@ -42,7 +42,7 @@ class Stores:
         """
         if url == INLINE:
             return INLINE
-        stores = list(self.directories())
+        stores = list(self.outside_database())
         if not stores:
             raise CheckpointError(
                 f"{url!r} is in no store of the study; its row was damaged or changed."

@@ -120,10 +120,7 @@ class CheckpointSaves:
             return len(prepared) >= LARGE_BYTES
         try:
             return tree.scan(prepared).size_bytes() >= LARGE_BYTES
-        except (
-            OSError,
-            CheckpointError,
-        ):  # it has changed since its check; the copy will fail, too
+        except (OSError, CheckpointError):  # changed since its check: the copy will fail, too
             return False
 
     def _has_sender(self) -> bool:

@@ -41,7 +41,7 @@ class ProcessState:
         os.umask(self._umask)
         self._limits = _limits()
         self._threads = set(threading.enumerate())
-        self._n_running = _n_running()
+        self._n_python_threads = _n_python_threads()
 
     def restore(self) -> None:
         """Undo what a trial has changed in environment, signals, timers and umask."""
@@ -84,12 +84,12 @@ class ProcessState:
         threads = [thread.name for thread in threading.enumerate() if thread not in known]
         if threads:
             return f"the thread {threads[0]!r}"
-        if _n_running() > self._n_running:
+        if _n_python_threads() > self._n_python_threads:
             return "a thread that runs Python code"
         return None
 
 
-def _n_running() -> int:
+def _n_python_threads() -> int:
     """Count the threads that run Python code, also those started by C, but no `library_threads`."""
     return len(sys._current_frames()) - len(library_threads())  # noqa: SLF001
 

@@ -19,11 +19,11 @@ _GENERATOR = "numpy.random"
 def seed(number: int) -> None:
     """Seed Python's generator, and numpy's now or when it is imported."""
     random.seed(number)
-    _numpy.number = number
+    _finder.number = number
     if _GENERATOR in sys.modules:
         _seed_numpy(sys.modules[_GENERATOR], number)
-    elif _numpy not in sys.meta_path:
-        sys.meta_path.insert(0, _numpy)
+    elif _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
 
 
 def _seed_numpy(module: ModuleType, number: int) -> None:
@@ -70,9 +70,9 @@ class _SeedingLoader(Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        _seed_numpy(module, _numpy.number)
+        _seed_numpy(module, _finder.number)
         with suppress(ValueError):  # another thread has removed the finder
-            sys.meta_path.remove(_numpy)
+            sys.meta_path.remove(_finder)
 
 
-_numpy = _SeedingFinder()
+_finder = _SeedingFinder()

@@ -70,11 +70,11 @@ class CommandFiles:
         if self.checkpoint is not None and keeps:
             shutil.copytree(self.checkpoint, self.checkpoint_dir, dirs_exist_ok=True)
         self._stamps = self._stamps_now()
-        self._short: str | None = None
+        self._socket_folder: str | None = None
         path = str(root / "socket")
         if len(os.fsencode(path)) > _SOCKET_PATH_BYTES:
-            self._short = tempfile.mkdtemp(prefix="studydb-", dir="/tmp")
-            path = f"{self._short}/socket"
+            self._socket_folder = tempfile.mkdtemp(prefix="studydb-", dir="/tmp")
+            path = f"{self._socket_folder}/socket"
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(path)
         self.listener.listen()
@@ -85,8 +85,8 @@ class CommandFiles:
 
     def __exit__(self, *_: object) -> None:
         self.listener.close()
-        if self._short is not None:
-            shutil.rmtree(self._short, ignore_errors=True)
+        if self._socket_folder is not None:
+            shutil.rmtree(self._socket_folder, ignore_errors=True)
 
     @property
     def paths(self) -> Paths:

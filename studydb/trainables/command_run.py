@@ -138,7 +138,7 @@ class _Run:
         self._selector = selectors.DefaultSelector()
         self._clients: dict[socket.socket, bytes] = {}
         self._report_file = self._open_report_file()
-        self._exit: int | None = None
+        self._exit_descriptor: int | None = None
 
     def run(self) -> None:
         self._process = self._start()
@@ -187,8 +187,10 @@ class _Run:
         with contextlib.suppress(
             AttributeError, OSError
         ):  # only Linux has descriptors of processes
-            self._exit = os.pidfd_open(self._process.pid)
-            self._selector.register(self._exit, selectors.EVENT_READ, self._selector.unregister)
+            self._exit_descriptor = os.pidfd_open(self._process.pid)
+            self._selector.register(
+                self._exit_descriptor, selectors.EVENT_READ, self._selector.unregister
+            )
 
     def _close(self) -> None:
         self._process.wait()
@@ -196,8 +198,8 @@ class _Run:
         for opened in (self._process.stdout, self._process.stderr, *self._clients):
             if opened is not None:
                 opened.close()
-        if self._exit is not None:
-            os.close(self._exit)
+        if self._exit_descriptor is not None:
+            os.close(self._exit_descriptor)
 
     def _serve(self, timeout_s: float) -> None:
         for key, _ in self._selector.select(timeout_s):

@@ -82,7 +82,7 @@ class Interruption:
         """Wait before the next claim; return sooner if the worker is to claim no more."""
         self._claiming_ended.wait(timeout_s)
 
-    def listen(self, at_once: Callable[[int], None], *, preempt_signal: int = 0) -> None:
+    def listen(self, end_process: Callable[[int], None], *, preempt_signal: int = 0) -> None:
         """
         Stop the worker at SIGTERM, SIGINT or SIGHUP; call this from the main thread.
 
@@ -90,7 +90,7 @@ class Interruption:
         a closed terminal, or after SIGTERM from a service manager. Under nohup it has no effect.
 
         Args:
-            at_once: Called at the second signal, to end the process.
+            end_process: Called at the second signal, to end the process.
             preempt_signal: One more signal that stops the worker; like SIGHUP, it does not count
                 as a second signal. 0 for none.
         """
@@ -99,7 +99,7 @@ class Interruption:
         def handle(number: int, _frame: FrameType | None) -> None:
             is_second = self.signal not in (None, *uncounted)
             if is_second and number not in uncounted:
-                at_once(number)
+                end_process(number)
             if not is_second:
                 self.signal = number
             self._stop_urgently()

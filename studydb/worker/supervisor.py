@@ -84,7 +84,7 @@ def run_worker(options: WorkerOptions) -> int:
     options = _checked(options)
     interruption = Interruption()
     interruption.listen(
-        at_once=lambda number: os._exit(128 + number), preempt_signal=options.preempt_signal
+        end_process=lambda number: os._exit(128 + number), preempt_signal=options.preempt_signal
     )
     _end_with_parent()
     with ExitStack() as stack:

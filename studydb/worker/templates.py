@@ -157,8 +157,9 @@ class Templates:
         self._adopted: str | None = None
         self._lock = threading.Lock()
         self._templates: dict[_Key, Template] = {}
-        self._may_hold_devices: str | None = None
-        self._without_devices: str | None = None
+        # UUIDs of trainables: how attempts start that hold devices; without a UUID, fresh.
+        self._warm_with_devices: str | None = None
+        self._fresh_with_devices: str | None = None
         self._retired: list[Template] = []
         self._n_deaths = self._n_outdated = 0
 
@@ -206,9 +207,9 @@ class Templates:
         return Started(child, None)
 
     def allow_devices(self, trainable: Trainable) -> None:
-        """From now on start attempts of this trainable warm although they hold devices."""
-        if self._enabled and trainable.uuid != self._without_devices:
-            self._may_hold_devices = trainable.uuid
+        """From now on start attempts of this trainable warm, although they hold devices."""
+        if self._enabled and trainable.uuid != self._fresh_with_devices:
+            self._warm_with_devices = trainable.uuid
 
     def adopt(self, trainable: Trainable) -> None:
         """From now on start warm only attempts of this trainable, which replaces another one."""
@@ -264,7 +265,7 @@ class Templates:
         trainable, key = job.to_import.trainable, _key_of(job.to_import)
         if trainable.kind == TrainableKind.COMMAND:
             return None
-        if job.to_import.holds_devices and self._may_hold_devices != trainable.uuid:
+        if job.to_import.holds_devices and self._warm_with_devices != trainable.uuid:
             return None
         with self._lock:  # other slots wait for the same import
             if self._is_replaced(trainable.uuid):
@@ -339,7 +340,7 @@ class Templates:
             self._say(f"each trial imports the trainable anew, because {reason}")
 
     def _disable_devices(self, trainable_uuid: str, reason: str) -> None:
-        self._may_hold_devices, self._without_devices = None, trainable_uuid
+        self._warm_with_devices, self._fresh_with_devices = None, trainable_uuid
         self._say(f"each trial with devices imports the trainable anew, because {reason}")
 
     def _retire(self, template: Template, why: str | None) -> None:
