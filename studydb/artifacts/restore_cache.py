@@ -197,7 +197,7 @@ class RestoreCache:
 
 
 def _key_of_directory(digest: str, url: str) -> str:
-    """Compute a key from the parts of the URL that stay the same if a store is moved."""
+    """Compute a key from the digest and the parts of the URL that remain if a store is moved."""
     return digest_of("/".join((digest, *(parts_of(url) or ()))).encode())
 
 

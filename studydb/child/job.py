@@ -25,8 +25,8 @@ class TrainableImport:
         trainable: The trainable; the worker has checked that it is trusted.
         signed: True if a key of this user signed the trainable. False if only `--allow-import`
             permits the trainable: then the function must be defined in the package of the module.
-        workdirs: The worker's working directory, where the child runs. If `signed`, the study's
-            working directory follows.
+        workdirs: The directories to search for the trainable: the worker's working directory, which
+            the process enters before the import, and if `signed`, the study's.
         stores: The study's stores, for the objects that are bound to the trainable.
         environment: Variables that the process sets before the import, such as those of the visible
             devices. A process that has imported the trainable runs only attempts with the same
@@ -52,7 +52,7 @@ class Job:
     Attributes:
         config: The first argument of the user's function.
         scratch: A directory on this host for this attempt; the worker removes it at the end.
-        name, tags: What the person who enqueued the trial has called it.
+        name, tags: The name and the tags that the trial had when it was claimed.
         directory: The directory that the trial keeps on this host; made when it is first used.
             Empty: a directory in `scratch`.
         runs_in_directory: Whether `directory` is the working directory of the user's code.

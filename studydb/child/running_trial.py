@@ -43,7 +43,8 @@ class RunningTrial:
         config_was_read: Whether `config` was read.
         number: The trial's number within its study; the first is 0.
         uuid: The trial's UUID, which no trial of another study or database has.
-        name, tags: What the person who enqueued the trial has called it; None and () without.
+        name, tags: The name and the tags that the trial had when it was claimed; None and () if
+            it had none.
         attempt: The number of this attempt at the trial, from 1.
         seed: A seed for random numbers; it is the same in every attempt at the trial.
         checkpoint: The checkpoint to start from; None to start from scratch.

@@ -240,7 +240,8 @@ def _directory(path: str, *, is_answered: bool) -> Path:
             f"The report's checkpoint is {path!r}; a report without an answer can only say true, "
             "and write to $STUDYDB_SAVE."
         )
-    if not os.path.isabs(path) or not os.path.isdir(path):  # noqa: PTH112, PTH117  no error for any text
+    # Unlike `pathlib`, these functions raise no error, whatever the text is.
+    if not os.path.isabs(path) or not os.path.isdir(path):  # noqa: PTH112, PTH117
         raise InvalidReport(
             f"The report's checkpoint {path!r} is no directory; give its full path."
         )

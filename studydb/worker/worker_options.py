@@ -23,7 +23,8 @@ class WorkerOptions:
         wait: Whether to keep running when the study is done, for trials that may be enqueued.
         lease_s: How long a lease lasts without a renewal.
         patience_s: How long to continue while the database does not answer.
-        workdir: The directory in which children run and first search for the trainable.
+        workdir: The directory that children search first for the trainable, and in which they run
+            unless `runs_in_directory`; None for the current directory.
         allow_imports: Prefixes of the import paths whose functions may run without a signature.
         grace_s: How long a child that was asked to stop may save and end before it is killed.
         spill_bytes: How many bytes of results may wait on disk while the database does not answer.
