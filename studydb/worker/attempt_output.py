@@ -86,7 +86,7 @@ class _Stream:
 
 
 class AttemptOutput:
-    """The output of one attempt; a file is created when its first byte arrives."""
+    """The output of one attempt or other child; a file is created when its first byte arrives."""
 
     def __init__(
         self, pump: "OutputPump", streams: tuple[_Stream, _Stream], tail: bytearray
@@ -145,7 +145,7 @@ class OutputPump:
 
     def open(self, directory: Path, *, append: bool = False) -> AttemptOutput:
         """
-        Open the pipes of one attempt; their bytes go to `stdout` and `stderr` in the directory.
+        Open the pipes of one child; their bytes go to `stdout` and `stderr` in the directory.
 
         Args:
             append: Whether to keep the present bytes of the files, and write after them.

@@ -114,7 +114,7 @@ class ChildProcess:
             kill_group(self.process.pid)
 
     def started(self, pid: int, start: int) -> None:
-        """Record the process that the fork server has started."""
+        """Record the process that the fork server or a template has started."""
         self._process = process_record(pid, start)
         self._started.set()
 
@@ -124,7 +124,7 @@ class ChildProcess:
         self._started.set()
 
     def ended(self, how: Exit) -> None:
-        """Record the end that the fork server has reported."""
+        """Record the end that the fork server or the template has reported."""
         self.exit = how
         self._ended.set()
 
@@ -144,7 +144,7 @@ class ChildProcess:
 
     def abandon(self) -> None:
         """
-        End the process group after the fork server has died.
+        End the process group after the fork server or template that forked the child has died.
 
         Linux kills the child with its parent, but not the processes that the child has started. If
         the child's pid now belongs to another process, nothing is killed.

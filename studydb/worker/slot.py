@@ -44,7 +44,7 @@ class Sight(Enum):
 
 
 class TrialLimit:
-    """How many more trials the worker may claim; shared by its slots."""
+    """How many more attempts the worker may claim; shared by its slots."""
 
     def __init__(self, limit: int | None) -> None:
         self._left = limit
