@@ -1,4 +1,4 @@
-"""The bytes of checkpoints: they are stored whole or not at all, and each read checks a digest."""
+"""Store checkpoints, each whole or not at all, and fetch them; each read checks a digest."""
 
 from studydb.artifacts.directory import DirectoryStore
 from studydb.artifacts.inline import (

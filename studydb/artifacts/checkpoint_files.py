@@ -1,4 +1,4 @@
-"""The bytes of checkpoints as the user's code sees them: dicts and directories."""
+"""Save and fetch checkpoints in the forms that the user's code sees: dicts and directories."""
 
 import pickle
 import uuid
@@ -69,7 +69,8 @@ def fetch(restore: Restore, *, target: Path, cache: RestoreCache | None = None) 
 
     Args:
         target: The path for the copy of a directory; it must not exist.
-        cache: Asked before a remote store, and filled from it; None to read the store.
+        cache: Read before the store, and filled with what comes from a remote store; None to read
+            the store always.
 
     Raises:
         CheckpointError: The bytes are missing or corrupt.
@@ -133,18 +134,18 @@ class Saver:
 
     @property
     def is_remote(self) -> bool:
-        """Whether the store is on other hosts; a directory or the database is not."""
+        """Whether checkpoints go to a remote store, not to a directory or the database."""
         return self._store is not None and self._store.is_remote
 
     def connect(self) -> None:
         """
-        Import the library of a remote store.
+        Import the library of a remote store; do nothing for a directory or the database.
 
-        A thread must not import it: if the trial forks meanwhile, as loaders of data do, the fork
-        keeps the locks of half imported modules for ever.
+        Only the trial's own thread may import the library: if the trial forks while another thread
+        imports, as loaders of data do, the fork keeps the locks of half imported modules for ever.
 
         Raises:
-            CheckpointError: The library is missing.
+            CheckpointError: The library is missing, or cannot be prepared.
         """
         if self._store is not None:
             self._store.connect()
@@ -205,7 +206,7 @@ class Saver:
 
 
 def _fill(cache: RestoreCache, prepared: bytes | Path, stored: Stored) -> None:
-    """Keep what was stored: writing it here costs little beside its upload."""
+    """Add what was stored to the cache; this takes little time, compared with the upload."""
     if isinstance(prepared, bytes):
         cache.add_bytes(stored.digest, prepared)
     else:
@@ -218,8 +219,8 @@ def prepare(checkpoint: CheckpointLike) -> bytes | Path:
 
     Raises:
         UsageError: The checkpoint is neither a dict nor a path.
-        CheckpointError: The dict cannot be pickled, or the directory cannot be copied; the user
-            must change the checkpoint.
+        CheckpointError: The dict cannot be pickled, or `scan` refuses the directory; the user must
+            change the checkpoint.
     """
     if isinstance(checkpoint, Mapping):
         return _pickled(checkpoint)

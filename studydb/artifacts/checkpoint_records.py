@@ -1,4 +1,4 @@
-"""Records of a checkpoint: one after its bytes were stored, one before they are fetched."""
+"""Records of a checkpoint: `Upload` before it is stored, `Saved` after, `Restore` to fetch it."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -56,7 +56,7 @@ class Restore:
     Attributes:
         url: The URL of the bytes; "inline:" if they are in `data`.
         step: The last step that the checkpoint contains.
-        size_bytes: The size that the row names, by which a cache finds the bytes.
+        size_bytes: The size that the row names; a cache finds the bytes by digest and size.
         data: The bytes of an inline checkpoint.
         stores: The study's stores, one of which holds the bytes; None if they are in `data`.
     """

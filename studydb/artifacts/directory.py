@@ -158,7 +158,7 @@ def _make_directory(path: Path) -> None:
 
 
 def discard(path: Path) -> None:
-    """Remove a file or a directory as far as possible; a missing one is no error."""
+    """Remove a file or a directory as far as possible; raise no error, also if it is missing."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

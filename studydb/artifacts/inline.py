@@ -1,4 +1,4 @@
-"""Checkpoints whose bytes are in a row of the database, at most 16 MiB each."""
+"""Checkpoints whose bytes are in a row of the database; each has at most 16 MiB by default."""
 
 import io
 import os
@@ -21,7 +21,7 @@ def check_inline_size(size_bytes: int, limit_bytes: int = INLINE_LIMIT_BYTES) ->
     Refuse a checkpoint that is too large for a row.
 
     Raises:
-        CheckpointError: The checkpoint is too large; the message names the command that helps.
+        CheckpointError: The checkpoint is too large.
     """
     if size_bytes > limit_bytes:
         raise CheckpointError(
@@ -36,7 +36,7 @@ def pack_directory(source: Path, *, limit_bytes: int = INLINE_LIMIT_BYTES) -> by
     Pack a directory into a tar archive; equal directories give equal bytes.
 
     Raises:
-        CheckpointError: The directory is too large, or `scan` refuses it.
+        CheckpointError: The directory is too large, `scan` refuses it, or it cannot be read.
     """
     contents = scan(source)
     packed = io.BytesIO()

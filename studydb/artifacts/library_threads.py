@@ -1,4 +1,4 @@
-"""The threads by which the libraries of remote stores work."""
+"""The threads that the libraries of remote stores have started."""
 
 import sys
 from threading import Thread
@@ -6,9 +6,9 @@ from threading import Thread
 
 def library_threads() -> set[Thread]:
     """
-    Return the running threads of fsspec's event loop.
+    Return the running threads of fsspec's event loop and of the loop's executor.
 
-    They run no code of the user. The loop has an executor, whose threads look up names of hosts.
+    They run no code of the user. The executor's threads look up the addresses of hosts.
     """
     asyn = sys.modules.get("fsspec.asyn")
     if asyn is None:

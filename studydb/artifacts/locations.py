@@ -55,7 +55,7 @@ class Locations:
 
     def recorded_log_dir(self, study: Study, lease: Lease, recorded: str | None) -> Path:
         """
-        Return the folder that an attempt's row names, or `log_dir` if the row was changed.
+        Return the folder that an attempt's row names; `log_dir` if it names none or was changed.
 
         A worker with another home directory records another path, but that path also ends in the
         study, trial and attempt. If a path ends differently, its row was changed.
@@ -67,13 +67,15 @@ class Locations:
 
     def remove_files(self, study: Study) -> None:
         """
-        Remove all checkpoints of a study, and its trials' output and directories on this host.
+        Remove a study's checkpoints outside the database, and its trials' files on this host.
+
+        These files are the output of the attempts and the directories of the trials.
 
         Raises:
             CheckpointError: A store cannot remove the checkpoints.
-            StorageError: The folder of the output cannot be removed.
+            StorageError: The folder of these files cannot be removed.
         """
-        for store in self.checkpoint_stores(study).directories():
+        for store in self.checkpoint_stores(study).outside_database():
             open_store(store).delete_study(study.uuid)
         root = self.log_root(study)
         try:

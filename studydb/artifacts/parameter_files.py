@@ -1,4 +1,4 @@
-"""The bytes of objects that are bound to a trainable; a store keeps equal bytes once."""
+"""The bytes of objects that are bound to a trainable; a study's equal bytes are stored once."""
 
 from contextlib import suppress
 from uuid import UUID
@@ -37,6 +37,10 @@ def fetch_parameter(stores: Stores, url: str, *, digest: str) -> bytes:
 
 
 def _place(study_uuid: str, digest: str) -> Place:
-    """Return where bytes are: the halves of their digest take the place of two UUIDs."""
+    """
+    Return where bytes are stored.
+
+    The halves of their digest take the place of the UUIDs of a trial and its checkpoint.
+    """
     halves = (str(UUID(half)) for half in (digest[:32], digest[32:]))
-    return Place(study_uuid, next(halves), 0, 0, next(halves))  # attempts count from 1
+    return Place(study_uuid, next(halves), 0, 0, next(halves))  # no checkpoint is of attempt 0

@@ -32,10 +32,10 @@ _FILES_AT_A_TIME = 4
 """How many files of a directory are sent or fetched at a time."""
 
 _MOST_PARTS = 9_000
-"""S3 takes 10,000 parts per object, so the parts of a file above 140 GiB are larger."""
+"""S3 takes 10,000 parts per object, so the parts of a file above 70 GiB are larger than 8 MiB."""
 
 _MARKERS = ("KeyMarker", "UploadIdMarker")
-"""Where the next page of a bucket's multipart uploads begins."""
+"""The parameters of S3 that say where the next page of a bucket's multipart uploads begins."""
 
 _MANIFEST, _FILES = "manifest", "files"
 _MANIFEST_BYTES = 256 << 20
@@ -50,12 +50,13 @@ class Scheme:
 
     Attributes:
         extra: The extra of studydb that installs the library; None if fsspec is enough.
-        options: The options of the file system. Credentials come from the library's environment.
+        options: The options of the file system that are set to False. None holds credentials: the
+            library reads those from the environment.
         get_options: The options of a download, which bound its memory.
         renames: Whether an object appears with its first byte, so that it is written under another
             name and then renamed. Object stores show an object once it is whole.
         user: Whether the URL may name a user, or, for Azure, a container.
-        takes: How the host gets access.
+        takes: What a person must do so that a host gets access, for messages.
     """
 
     extra: str | None
@@ -90,7 +91,8 @@ def check_remote_url(url: str) -> str:
     Return the URL of a remote store without a slash at its end.
 
     Raises:
-        UsageError: The URL holds a password, or what no store's URL has.
+        UsageError: The URL holds a password or a user (see `Scheme.user`), names no bucket or host,
+            or has a part or character that no path may have.
     """
     parsed = urlsplit(url)
     scheme = SCHEMES[parsed.scheme]
@@ -123,8 +125,8 @@ class RemoteStore:
     manifest is missing. The manifest's digest is compared with that of the checkpoint's row before
     any name in it is used.
 
-    The library is imported when the first object is read or written. It starts a thread, so a
-    process that is forked must not use the store before.
+    The library is imported by `connect`, or when the first object is read or written. It starts a
+    thread, so a process that will be forked must not use the store before the fork.
     """
 
     is_remote = True
@@ -185,7 +187,7 @@ class RemoteStore:
         try:
             for name in directories:
                 (target / name).mkdir(parents=True, exist_ok=True)
-            self._at_a_time(
+            self._move_files(
                 lambda index, entry: self._download(
                     url, _file(path, index), entry, target / entry.name
                 ),
@@ -257,11 +259,11 @@ class RemoteStore:
 
     def _upload_files(self, files: Sequence[tree.File], path: str) -> "list[_Entry]":
         targets = [_file(path, index) for index in range(len(files))]
-        return self._at_a_time(self._upload_file, files, targets)
+        return self._move_files(self._upload_file, files, targets)
 
-    def _at_a_time(self, move: Callable[..., _Moved], *arguments: Sequence[Any]) -> list[_Moved]:
-        """Send or fetch files, some at a time; after an error no further file is begun."""
-        n_threads = 1 if self._scheme.renames else _FILES_AT_A_TIME  # one connection for SFTP
+    def _move_files(self, move: Callable[..., _Moved], *arguments: Sequence[Any]) -> list[_Moved]:
+        """Send or fetch a few files at a time; after an error no further file is begun."""
+        n_threads = 1 if self._scheme.renames else _FILES_AT_A_TIME  # SFTP has one connection
         pool = ThreadPoolExecutor(n_threads, thread_name_prefix="studydb-files")
         try:
             return list(pool.map(move, *arguments))
@@ -299,18 +301,18 @@ class RemoteStore:
         if self._scheme.renames:
             self._files.mv(path, target)
         if length >= part_bytes:
-            self._abort_other_uploads(target)
+            self._abort_leftover_uploads(target)
         return content.digest(), length
 
-    def _abort_other_uploads(self, target: str) -> None:
+    def _abort_leftover_uploads(self, target: str) -> None:
         """
-        Abort the uploads of an object that is whole: tries whose replies were lost.
+        Abort multipart uploads of an object that is stored: they were begun and never completed.
 
-        The library sends such a request again, and begins a second upload. If the host may not list
-        uploads, they stay.
+        If the reply to the request that begins an upload is lost, the library sends the request
+        again, and the first upload stays open. If this host may not list uploads, it stays.
         """
         with suppress(Exception):
-            self._abort_uploads(target, of_others=False)
+            self._abort_uploads(target, is_prefix=False)
 
     def _download(self, url: str, path: str, entry: "_Entry", target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -332,7 +334,7 @@ class RemoteStore:
             return False
 
     def _remove(self, path: str) -> None:
-        """Remove an object, the manifest first: what a crash leaves is missing, not damaged."""
+        """Remove an object, its manifest first: after a crash it is missing and not damaged."""
         retry_transient(lambda: self._try_to_remove(path), patience_s=WRITE_PATIENCE_S)
 
     def _try_to_remove(self, path: str) -> None:
@@ -353,12 +355,13 @@ class RemoteStore:
         with suppress(FileNotFoundError):
             self._files.rm_file(path)
 
-    def _abort_uploads(self, path: str, *, of_others: bool = True) -> None:
+    def _abort_uploads(self, path: str, *, is_prefix: bool = True) -> None:
         """
-        Abort multipart uploads of S3; other stores drop them by themselves.
+        Abort multipart uploads of S3; other stores drop unfinished uploads by themselves.
 
         Args:
-            of_others: Whether those of all objects whose names begin with the path are aborted.
+            is_prefix: Whether to abort the uploads of all objects whose names begin with the path,
+                or only those of the object at the path.
         """
         if self._scheme is not _S3:
             return
@@ -371,7 +374,7 @@ class RemoteStore:
                     "list_multipart_uploads", Bucket=bucket, Prefix=prefix, **markers
                 )
                 for upload in found.get("Uploads") or ():
-                    if not of_others and upload["Key"] != prefix:
+                    if not is_prefix and upload["Key"] != prefix:
                         continue
                     with suppress(FileNotFoundError):
                         self._files.abort_mpu(bucket, upload["Key"], upload["UploadId"])
@@ -397,7 +400,7 @@ class RemoteStore:
 
     @contextmanager
     def _reading(self, url: str) -> Iterator[None]:
-        """Raise CheckpointError if the object is missing, OSError if the store is."""
+        """Raise CheckpointError if the object is missing, OSError if the store cannot be read."""
         try:
             yield
         except FileNotFoundError as cause:
@@ -427,7 +430,7 @@ class RemoteStore:
             ) from cause
 
     def _has_container(self) -> bool:
-        """Whether the bucket exists; if it does not, no checkpoint is damaged."""
+        """Whether this host sees the bucket, or SFTP's directory; if not, the store is at fault."""
         container = self._root if self._scheme.renames else self._root.partition("/")[0]
         with suppress(Exception):
             return bool(self._files.exists(container))
@@ -502,7 +505,7 @@ def _decode(url: str, data: bytes) -> tuple[list[str], list[_Entry]]:
 
 
 def _check_names(url: str, directories: Iterable[str], entries: Iterable[_Entry]) -> None:
-    """Refuse names that lead out of the checkpoint, or that stand for two things."""
+    """Refuse names that lead out of the checkpoint, that are not unique, or are file and folder."""
     files = [entry.name for entry in entries]
     above = {
         str(parent) for name in (*files, *directories) for parent in PurePosixPath(name).parents

@@ -1,4 +1,4 @@
-"""The errors of remote stores: which are tried again, and what their messages advise."""
+"""The errors of remote stores: after which a call is repeated, and how messages describe them."""
 
 import errno
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import tenacity
 from studydb.domain.errors import StudydbError
 
 WRITE_PATIENCE_S = 60.0
-"""Training waits for a save, so a save gives up soon; the next save tries again."""
+"""Training may wait for a save, so a save gives up soon; the next save tries again."""
 
 READ_PATIENCE_S = 300.0
 """An attempt cannot begin without its checkpoint; if the store stays away, the worker ends."""
@@ -46,8 +46,8 @@ def retry_transient(call: Callable[[], Answered], *, patience_s: float) -> Answe
     The libraries have tried each request several times before they raise.
 
     Raises:
-        Exception: The last error, after `patience_s`; an error that does not pass is raised at
-            once.
+        Exception: The last error, after `patience_s`; an error that will not pass is raised
+            immediately.
     """
     retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception(is_transient),

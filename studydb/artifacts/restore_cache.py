@@ -19,13 +19,13 @@ from studydb.domain.errors import CheckpointError, UsageError
 from studydb.settings import CACHE_DIR, cache_folder
 
 SPARED_BYTES = 1 << 30
-"""The cache leaves this many bytes of the disk free: training needs them more."""
+"""The cache leaves this many bytes of the disk free, for the training."""
 
 STALE_S = 86_400.0
-"""After this time, a file that was not renamed to its entry belongs to a process that has died."""
+"""A temporary file or directory of this age was left by a process that has died."""
 
 MOST_ENTRIES = 1_000
-"""Each new entry lists the folder: 0.03 s with 1,000 entries, and 4 s with 100,000."""
+"""The folder is listed for each new entry: 0.03 s with 1,000 entries, and 4 s with 100,000."""
 
 _ENTRY = re.compile(r"[0-9a-f]{64}-(\d+)")
 _LEFTOVER = re.compile(r"\.[0-9a-f]{64}-\d+\..+")
@@ -47,9 +47,12 @@ def open_cache(limit_bytes: int) -> "RestoreCache | None":
 
 def cache_fault() -> str | None:
     """
-    Say why the folder that STUDYDB_CACHE_DIR names cannot hold a cache; None if it can.
+    Say why the folder that STUDYDB_CACHE_DIR names cannot hold a cache.
 
-    A cache saves time only, so such a folder must not end a worker. Nothing is created here.
+    A cache only saves time, so such a folder must not end a worker. Nothing is created here.
+
+    Returns:
+        None if the folder can hold a cache, or the variable is not set.
     """
     try:
         folder = cache_folder()
@@ -82,25 +85,26 @@ class RestoreCache:
     """
     Checkpoints by digest and size in one folder, which any number of processes may share.
 
-    A directory's entry is also of one object of a store: the digest covers files, so directories
-    that differ in an empty directory have the same digest.
+    The entry of a directory is found by the path of its object, too. Its digest covers only files,
+    so it would not tell apart two directories that differ in an empty directory.
 
-    An entry is written beside and renamed, so it is whole. An entry is a file for a dict, and a
-    directory for a directory. Each use compares the bytes with the digest in the signed row, while
-    they are copied; so no process that can write to the folder changes what a trial restores. The
-    entry that was used least recently goes first. Its removal renames it, so a process that copies
-    from it finds it missing, and reads the store. No error of the cache ends a save or a restore.
-    Only names that the cache itself gives are ever removed: the folder may hold other files.
+    An entry is a file for a dict, and a directory for a directory. It is written under a temporary
+    name and then renamed, so it is whole. Each use compares the bytes with the digest in the signed
+    row, while they are copied; so no process that can write to the folder changes what a trial
+    restores. To make room, the entry that was used least recently is removed first. A removal
+    begins by renaming the entry, so a process that copies from the entry finds it missing, and
+    reads the store. No error of the cache ends a save or a restore. Only files and directories with
+    names that the cache gives are removed, because the folder may hold others.
 
     Args:
-        limit_bytes: The entries together have at most so many bytes; 0: there is no cache.
+        limit_bytes: The entries together have at most this many bytes.
     """
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
         self.folder, self._limit_bytes = folder, limit_bytes
 
     def read_bytes(self, restore: Restore) -> bytes | None:
-        """Read a dict's bytes; None if the cache does not have them, or has others."""
+        """Read a dict's bytes; None if the cache does not have them, or its entry is damaged."""
         path = self._path(restore.digest, restore.size_bytes)
         try:
             data = _read_regular(path, restore.size_bytes)
@@ -113,7 +117,7 @@ class RestoreCache:
         return data
 
     def copy_directory(self, restore: Restore, target: Path) -> bool:
-        """Copy a directory to `target`; False if the cache does not have it, or has others."""
+        """Copy a directory to `target`; False if it is not in the cache, damaged, or not copied."""
         path = self._path(_key_of_directory(restore.digest, restore.url), restore.size_bytes)
         if not os.path.isdir(path):  # noqa: PTH112  Path.is_dir raises PermissionError
             return False
@@ -130,7 +134,7 @@ class RestoreCache:
         return True
 
     def add_bytes(self, digest: str, data: bytes) -> None:
-        """Keep the bytes of a dict, if they fit; older entries make room."""
+        """Keep the bytes of a dict, if they fit; other entries are removed to make room."""
         self._add(digest, len(data), lambda path: path.write_bytes(data))
 
     def add_directory(self, digest: str, size_bytes: int, source: Path, *, url: str) -> None:
@@ -193,7 +197,7 @@ class RestoreCache:
 
 
 def _key_of_directory(digest: str, url: str) -> str:
-    """Compute a key from the parts of the URL that stay the same if a store is moved."""
+    """Compute a key from the digest and the parts of the URL that remain if a store is moved."""
     return digest_of("/".join((digest, *(parts_of(url) or ()))).encode())
 
 

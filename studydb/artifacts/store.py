@@ -71,7 +71,8 @@ class Stored:
     A stored object.
 
     Attributes:
-        digest: The SHA-256 of the bytes, or of a directory's manifest, in hexadecimal.
+        digest: The SHA-256 of the bytes, or of the names and digests of a directory's files (see
+            `tree.digest_of_files`), in hexadecimal.
     """
 
     url: str
@@ -81,13 +82,13 @@ class Stored:
 
 class Store(Protocol):
     """
-    Keeps checkpoints: an object is either whole or missing, and is never written twice.
+    Keeps checkpoints: an object is either whole or missing, and its bytes never change.
 
     All methods can raise CheckpointError. If this host cannot reach the store or cannot write the
     target, methods that read raise OSError instead.
 
     Attributes:
-        is_remote: Whether each read goes over a network, so that a cache on this host pays.
+        is_remote: Whether each read goes over a network, so that a cache on this host saves time.
     """
 
     is_remote: bool

@@ -22,8 +22,8 @@ class Stores:
     current: str
     former: tuple[str, ...] = ()
 
-    def directories(self) -> Iterator[str]:
-        """Yield each store outside the database once, beginning with the current store."""
+    def outside_database(self) -> Iterator[str]:
+        """Yield the URL of each store outside the database once, first the current store."""
         yield from dict.fromkeys(url for url in (self.current, *self.former) if url != INLINE)
 
     def store_of(self, url: str) -> str:
@@ -33,12 +33,16 @@ class Stores:
         If the object's URL begins with a store's URL, that store is tried first. If it does not
         have the object, for example because its directory was moved, the other stores are tried.
 
+        Returns:
+            The store's URL. If no store has the object, or the study has only one, it is the URL of
+            the store to try first.
+
         Raises:
             CheckpointError: The study has no store outside the database.
         """
         if url == INLINE:
             return INLINE
-        stores = list(self.directories())
+        stores = list(self.outside_database())
         if not stores:
             raise CheckpointError(
                 f"{url!r} is in no store of the study; its row was damaged or changed."

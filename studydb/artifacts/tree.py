@@ -12,7 +12,7 @@ from studydb.domain.errors import CheckpointError
 from studydb.settings import frame
 
 MAX_FILES = 100_000
-"""A directory with more files probably contains a data set, and is refused."""
+"""A directory that holds more files and directories is refused: it probably holds a data set."""
 
 _CHUNK_BYTES = 1 << 20
 
@@ -48,8 +48,9 @@ def scan(root: Path) -> Tree:
     List the contents of a directory for a checkpoint.
 
     Raises:
-        CheckpointError: The path is not a directory, or it holds what cannot be copied: a socket, a
-            pipe, a device, or a link whose target is outside, is missing, or contains the link.
+        CheckpointError: The path is not a directory, cannot be read, or holds more than `MAX_FILES`
+            files or what cannot be copied: a socket, a pipe, a device, or a link whose target is
+            outside the directory, is missing, or contains the link.
     """
     if not root.is_dir():
         what = "is a file" if root.exists() else "does not exist"
@@ -64,7 +65,8 @@ def scan(root: Path) -> Tree:
                 files.append(File(name, path))
             if len(directories) + len(files) > MAX_FILES:
                 raise CheckpointError(
-                    f"The checkpoint {root} holds more than {MAX_FILES} files; pack them."
+                    f"The checkpoint {root} holds more than {MAX_FILES} files and directories; "
+                    "pack them."
                 )
     except OSError as cause:
         raise CheckpointError(f"The checkpoint {root} cannot be read: {cause}.") from cause
@@ -140,9 +142,10 @@ def copy(tree: Tree, target: Path, *, durable: bool) -> tuple[str, int]:
 
 def take_copy(source: Path, target: Path) -> None:
     """
-    Copy a directory to `target`, which must not exist, without its digest.
+    Copy a directory to `target`, which must not exist; compute no digest.
 
-    The kernel copies the bytes: 200 MB take 0.05 s, and 0.16 s by `copy`. A trial waits for this.
+    The kernel copies the bytes, because a trial waits for this: 200 MB take 0.05 s, and with `copy`
+    0.16 s.
 
     Raises:
         CheckpointError: The directory cannot be copied; see `scan`.

@@ -1,1 +1,1 @@
-"""The fork server and its children: templates, deciders, and the processes that run trials."""
+"""The fork server and the processes below it: templates, deciders, trials and their senders."""

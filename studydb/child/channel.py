@@ -1,4 +1,4 @@
-"""Frames over a stream socket: a message and the bytes that belong to it; nothing is pickled."""
+"""Send and receive frames over a stream socket: messages with bytes that belong to them."""
 
 import select
 import socket
@@ -19,7 +19,7 @@ _MOST_DESCRIPTORS = 3
 
 
 class FrameError(ValueError):
-    """A message that breaks the protocol: it is too large, or cannot be decoded."""
+    """A message breaks the protocol; for example, it is too large or cannot be decoded."""
 
 
 class Frame(NamedTuple):
@@ -28,7 +28,7 @@ class Frame(NamedTuple):
 
     Attributes:
         header: MessagePack (see messages.py), at most 8 MiB.
-        payload: Bytes beside the header, such as a checkpoint or the trainable's source.
+        payload: Bytes that belong to the message, such as a checkpoint or the trainable's source.
     """
 
     header: bytes
@@ -98,7 +98,7 @@ class Channel:
         with self._sending:
             if descriptors:
                 message = message[socket.send_fds(self._socket, [message], descriptors) :]
-            if message:  # a peer that has received all of it may have closed its socket
+            if message:  # a peer that has received the whole message may have closed its socket
                 self._socket.sendall(message)
 
     def receive(

@@ -1,4 +1,4 @@
-"""Saves the checkpoints of an attempt: while the trial waits, or beside its training."""
+"""Save the checkpoints of an attempt while the trial waits, or while it trains on."""
 
 import threading
 from collections.abc import Callable
@@ -15,13 +15,14 @@ from studydb.child.supervisor_connection import SupervisorConnection
 from studydb.domain.errors import CheckpointError
 
 _LOOK_S = 0.2
-"""The time between two looks for messages of the worker while the trial waits for an upload."""
+"""How often the trial looks for messages of the worker while it waits for an upload."""
 
 LARGE_BYTES = 32 << 20
 """
-From this size on, another process sends a checkpoint. A thread that sends shares the interpreter's
-lock with the training: it costs 0.1 s for 32 MiB, and 0.65 s for 200 MB. The process takes a second
-of CPU time to start, and holds 100 MB of memory.
+While the trial trains on, a checkpoint of this size or more is sent by another process, the sender.
+A thread shares the interpreter's lock with the training, and so delays the training by 0.1 s for
+32 MiB, and by 0.65 s for 200 MB. The sender takes a second of CPU time to start, and 100 MB of
+memory.
 """
 
 
@@ -30,12 +31,13 @@ class CheckpointSaves:
     Saves the checkpoints of one attempt, one after another.
 
     To a remote store, a thread sends a copy of the checkpoint while the trial trains on, or has
-    the sender do it if the checkpoint is large. At most one such upload is under way, so one copy
-    at most is on disk or in memory. The thread only sends messages to the worker; the trial's
-    thread receives them.
+    the sender do this if the checkpoint is large. With `store` the trial waits, for example for the
+    upload of its last checkpoint. At most one upload is under way, so at most one copy is on disk
+    or in memory. The thread sends messages to the worker, but only the trial's own thread receives
+    messages.
 
     Args:
-        sender: Sends large checkpoints; not started.
+        sender: Sends large checkpoints; its process starts with the first of them.
         scratch: A directory of this attempt for the copies of directories and of large dicts.
     """
 
@@ -47,7 +49,7 @@ class CheckpointSaves:
         self._thread: threading.Thread | None = None
 
     @property
-    def may_run_beside(self) -> bool:
+    def may_upload_during_training(self) -> bool:
         """Whether training goes on while a checkpoint is sent to the study's store."""
         return self._saver.is_remote
 
@@ -61,7 +63,7 @@ class CheckpointSaves:
                 self._thread = None
 
     def settle(self) -> None:
-        """End the sender after the last checkpoint is stored, or at once if the trial is lost."""
+        """Wait until the last checkpoint is stored or the trial is lost; then end the sender."""
         try:
             self.wait()
         finally:
@@ -73,12 +75,12 @@ class CheckpointSaves:
         try:
             upload = self._begin(step)
             if self._supervisor.lost:
-                return None, None  # no process would delete the bytes
+                return None, None  # the upload may have no row, by which its bytes are deleted
             return self._saver.save(prepared, step=step, upload=upload), None
         except CheckpointError as failure:
             return None, str(failure)
 
-    def store_beside(self, prepared: bytes | Path, *, step: int, is_given: bool) -> None:
+    def store_during_training(self, prepared: bytes | Path, *, step: int, is_given: bool) -> None:
         """
         Copy a checkpoint, and send the copy from a thread, which reports the outcome to the worker.
 
@@ -90,9 +92,9 @@ class CheckpointSaves:
         self.wait()
         if self._supervisor.lost:
             return
-        is_apart = self._is_large(prepared) and self._has_sender()
+        uses_sender = self._is_large(prepared) and self._has_sender()
         try:
-            if not is_apart:
+            if not uses_sender:
                 self._saver.connect()
             upload = self._begin(step)
         except CheckpointError as failure:
@@ -101,13 +103,13 @@ class CheckpointSaves:
         if self._supervisor.lost or upload is None:
             return
         try:
-            copy = self._taken(prepared, is_given=is_given, is_apart=is_apart)
-        except (OSError, CheckpointError):  # without room, or changed since it was checked
+            copy = self._take_copy(prepared, is_given=is_given, uses_sender=uses_sender)
+        except (OSError, CheckpointError):  # no room is left, or the directory has changed
             self._send(lambda: self._saver.save(prepared, step=step, upload=upload), step)
             return
         self._thread = threading.Thread(
             target=self._send,
-            args=(self._saving(copy, step, upload, is_apart=is_apart), step),
+            args=(self._saving(copy, step, upload, uses_sender=uses_sender), step),
             name="studydb-upload",
             daemon=True,
         )
@@ -118,20 +120,20 @@ class CheckpointSaves:
             return len(prepared) >= LARGE_BYTES
         try:
             return tree.scan(prepared).size_bytes() >= LARGE_BYTES
-        except (OSError, CheckpointError):  # changed since it was checked; its copy will fail, too
+        except (OSError, CheckpointError):  # changed since its check: the copy will fail, too
             return False
 
     def _has_sender(self) -> bool:
         try:
             self._sender.start()
-        except OSError:  # no further process may be started here: a thread sends
+        except OSError:  # this host starts no further process, so a thread sends
             return False
         return True
 
     def _saving(
-        self, copy: bytes | Path, step: int, upload: Upload, *, is_apart: bool
+        self, copy: bytes | Path, step: int, upload: Upload, *, uses_sender: bool
     ) -> Callable[[], Saved]:
-        if is_apart and isinstance(copy, Path):
+        if uses_sender and isinstance(copy, Path):
             return lambda: self._sender.save(copy, step=step, upload=upload)
         return lambda: self._saver.save(copy, step=step, upload=upload)
 
@@ -141,14 +143,16 @@ class CheckpointSaves:
             self._supervisor.ask(UploadAsked(self._supervisor.next_id(), upload))
         return upload
 
-    def _taken(self, prepared: bytes | Path, *, is_given: bool, is_apart: bool) -> bytes | Path:
+    def _take_copy(
+        self, prepared: bytes | Path, *, is_given: bool, uses_sender: bool
+    ) -> bytes | Path:
         """
-        Copy a directory: a hard link would show what the user's code writes to it later.
+        Copy a directory; hard links would show what the user's code writes to its files later.
 
-        A given directory is moved, unless it has links: they may name their targets by its path.
-        The bytes of a dict are written to a file for another process.
+        A given directory is moved, unless it has symbolic links, which may name their targets by
+        its path. The bytes of a dict are written to a file if the sender is to read them.
         """
-        if isinstance(prepared, bytes) and not is_apart:
+        if isinstance(prepared, bytes) and not uses_sender:
             return prepared
         try:
             if isinstance(prepared, bytes):
@@ -165,7 +169,7 @@ class CheckpointSaves:
     def _send(self, save: Callable[[], Saved], step: int) -> None:
         outcome = outcome_of(save, step=step)
         discard(self._copy)
-        if self._supervisor.lost:  # and so the sender may have been killed
+        if self._supervisor.lost:  # the outcome may only say that `settle` has killed the sender
             return
         with suppress(SystemExit):  # the trial's thread notices that the worker has ended
             self._report(outcome)

@@ -1,4 +1,4 @@
-"""`studydb.report` in Python code below a command: the socket of the trial's process."""
+"""`studydb.report`, `config` and `checkpoint` in a Python program that a command trial runs."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from studydb.domain.errors import InvalidReport, LeaseLost, StudydbError, TrialS
 from studydb.domain.metrics import plain_metrics
 
 _DICT = "studydb-checkpoint.pkl"
-"""The file in a checkpoint's directory that holds a dict."""
+"""The file that holds the pickle of a dict, in a checkpoint's directory."""
 
 
 def report(metrics: Mapping[str, Any], checkpoint: CheckpointLike | None) -> None:
@@ -23,8 +23,8 @@ def report(metrics: Mapping[str, Any], checkpoint: CheckpointLike | None) -> Non
     Report for the trial whose command started this process; see `RunningTrial.report`.
 
     Raises:
-        InvalidReport, TrialStopped, LeaseLost: As in a function.
-        UsageError: The trial's process has ended.
+        InvalidReport, TrialStopped, LeaseLost: See `RunningTrial.report`.
+        UsageError: The trial's process does not answer, or has ended.
     """
     message = plain_metrics(metrics)
     if isinstance(checkpoint, Mapping):

@@ -1,16 +1,16 @@
 """
-The decider: a process that runs the user's code that decides, such as a custom stop rule.
+The decider: a process that runs custom stop rules, custom schedulers and resource functions.
 
 The fork server starts a decider like a trial: without credentials or inherited descriptors, in a
 new process group, with its output captured. One worker asks it one question at a time:
 
 ```
 worker → decider                                     decider → worker
-begin     the code of all objects that decide        ready     each object's declared reads
+begin     the code of all objects that decide        ready     how many results each rule reads
                                                      unready   why an object cannot be made
 question  an object, a method, and plain data        decided   plain data
-                                                     raised    the method has raised
-                                                     outdated  why it must be replaced
+                                                     raised    the error of the method
+                                                     outdated  why the decider must be replaced
 ```
 The worker does not trust the decider: it decodes the answers by strict types, and kills a decider
 that does not answer in time. To let other code decide, add its role to `_MAKERS` and its methods
@@ -59,7 +59,7 @@ _METHODS: dict[str, Callable[[Any, Mapping[str, Any]], Any]] = {
 
 
 class Begin(Struct, frozen=True, tag="begin"):
-    """The first message: the code of the objects that decide, in the order of their positions."""
+    """The first message: the code of the objects that decide; questions name their positions."""
 
     objects: tuple[TrainableImport, ...]
 
@@ -73,7 +73,7 @@ class Question(Struct, frozen=True, tag="question"):
 
 
 class Ready(Struct, frozen=True, tag="ready"):
-    """All objects are made; `reads` holds how many results each stop rule reads."""
+    """All objects are made; `reads` has how many results each reads, 0 unless it is a stop rule."""
 
     reads: tuple[int, ...]
 

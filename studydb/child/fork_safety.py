@@ -23,7 +23,7 @@ _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/dxg", "/dev/accel")
 _CUDA_LIBRARY = "/libcuda.so"
 _DEVICE_FILES = Path("/dev")
 _NVIDIA_CARDS = "nvidia[0-9]*"
-"""A container may have only the file of a later card."""
+"""The files of all cards: a container may lack the file of the first card."""
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
@@ -56,7 +56,8 @@ def reason_against(before: Snapshot, *, uses_devices: bool = False) -> str | Non
 
     Args:
         before: The snapshot from before the import.
-        uses_devices: Whether the forks are to use devices, which no other process uses.
+        uses_devices: Whether the forks are to hold devices. Then a loaded libcuda is a reason even
+            if this process may use no NVIDIA card.
     """
     if not Path("/proc/self/task").exists():
         return "this system has no /proc to check what the import has opened"

@@ -4,8 +4,8 @@ The fork server: a small process from which fresh attempts, templates and decide
 The supervisor starts the fork server before the first connection to the database, with an
 environment without credentials. So no child inherits a connection or a credential. The fork server
 has imported the modules that every child needs, so that a child starts in milliseconds; it imports
-numpy before its first fresh attempt. It has one thread, never imports the user's code, and takes
-requests only from its worker.
+numpy before its first fresh attempt. It has one Python thread, never imports the user's code, and
+takes requests only from its worker.
 """
 
 import gc
@@ -51,7 +51,7 @@ def _import_numpy(kind: ChildKind) -> None:
     """
     if kind is ChildKind.ATTEMPT and "numpy.random" not in sys.modules:
         with suppress(Exception):
-            importlib.import_module("numpy.random")  # 0.1 s and 20 MB, which many never need
+            importlib.import_module("numpy.random")  # 0.1 s, 20 MB; templates may not need it
         _freeze()
 
 

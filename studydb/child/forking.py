@@ -36,7 +36,7 @@ from studydb.processes import (
 )
 
 REQUEST = struct.Struct("!QBB")
-"""The number of a request, the kind of the child, and the number of descriptors that come."""
+"""The number of a request, the kind of the child, and how many descriptors come with it."""
 
 DESCRIPTORS_PER_REQUEST = 3
 """The least number of descriptors: the child's channel, stdout and stderr."""
@@ -50,8 +50,8 @@ CHILD_ID_VARIABLE = "STUDYDB_CHILD"
 SERVER_ID_VARIABLE = "STUDYDB_FORK_SERVER"
 """
 The environment variable that holds the fork server's random id and the identity of its worker. All
-descendants of the server inherit the variable. The worker finds them by it after the server has
-died, and the next worker on the host after both have died.
+descendants of the server inherit the variable. By the variable, the worker finds these descendants
+after the server has died; after both have died, the next worker on the host finds them.
 """
 
 _ORPHAN_CHECK_EVERY_S = 0.5
@@ -69,7 +69,7 @@ class ChildKind(IntEnum):
 
 
 class Forked(Struct, frozen=True, tag="forked"):
-    """The child runs; `started` is the start time of its process (see `start_of`)."""
+    """The child runs; `started` is its start time (see `start_of`), or 0 if that is unknown."""
 
     id: int
     pid: int
@@ -115,8 +115,8 @@ class ForkingServer:
 
     Args:
         control: The socket of requests and replies.
-        parent_pid: The pid of the parent; this process ends when the parent does.
-        begin: The function that does the work of a kind of child, and then ends the process.
+        parent_pid: The pid of the parent; this process ends when the parent ends.
+        begin: For each kind of child, a function that does the child's work and ends its process.
         outdated: Called before each fork; returns a reason not to fork, or None to fork.
         prepare: Called before each fork; imports what children of this kind share.
         at_end: Called after all children have ended, before this process exits.
@@ -190,7 +190,7 @@ class ForkingServer:
             self._end()
         number, kind, n_descriptors = REQUEST.unpack(request)
         try:
-            _check_number(descriptors, n_descriptors)
+            _refuse_lost_descriptors(descriptors, n_descriptors)
             reply = self._answer(number, ChildKind(kind), descriptors)
         except OSError as cause:
             reply = Refused(number, cause.strerror or str(cause), cause.errno)
@@ -274,7 +274,7 @@ class ForkingServer:
 
         This process adopts orphans. The environment of an orphan contains the request number of the
         child that left it. An orphan that was forked without exec has no number; it is killed when
-        no child is left but deciders, which live as long as their worker.
+        only deciders are left, which may live as long as the worker.
         """
         if self._strays_due_s is None or time.monotonic() < self._strays_due_s:
             return
@@ -301,9 +301,9 @@ class ForkingServer:
         os._exit(0)
 
 
-def _check_number(descriptors: Sequence[int], sent: int) -> None:
-    """Refuse a request of whose descriptors some were lost: a child would lack its locks."""
-    if len(descriptors) < max(sent, DESCRIPTORS_PER_REQUEST):  # the limit of open files is reached
+def _refuse_lost_descriptors(descriptors: Sequence[int], n_sent: int) -> None:
+    """Raise OSError if descriptors of a request were lost: the child would lack its locks."""
+    if len(descriptors) < max(n_sent, DESCRIPTORS_PER_REQUEST):  # at the limit of open files
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 

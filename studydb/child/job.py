@@ -18,18 +18,19 @@ from studydb.domain.records import Trainable
 @dataclass(frozen=True, slots=True)
 class TrainableImport:
     """
-    The trainable that a process imports, and the directories to search for it.
+    The trainable that a process imports, and what the import needs.
 
     Attributes:
         study_uuid: The study's UUID, which seeds the random generators for the import.
         trainable: The trainable; the worker has checked that it is trusted.
         signed: True if a key of this user signed the trainable. False if only `--allow-import`
             permits the trainable: then the function must be defined in the package of the module.
-        workdirs: The worker's working directory, where the child runs. If `signed`, the study's
-            working directory follows.
+        workdirs: The directories to search for the trainable: the worker's working directory, which
+            the process enters before the import, and if `signed`, the study's.
         stores: The study's stores, for the objects that are bound to the trainable.
         environment: Variables that the process sets before the import, such as those of the visible
-            devices. A process that has imported the trainable runs no attempt with other ones.
+            devices. A process that has imported the trainable runs only attempts with the same
+            variables.
         holds_devices: Whether the attempt holds devices, or may be forked from a template for such
             attempts.
     """
@@ -51,7 +52,7 @@ class Job:
     Attributes:
         config: The first argument of the user's function.
         scratch: A directory on this host for this attempt; the worker removes it at the end.
-        name, tags: What the person who enqueued the trial has called it.
+        name, tags: The name and the tags that the trial had when it was claimed.
         directory: The directory that the trial keeps on this host; made when it is first used.
             Empty: a directory in `scratch`.
         runs_in_directory: Whether `directory` is the working directory of the user's code.
@@ -62,9 +63,9 @@ class Job:
         rules: The study's stop rules in their stored form; after a report that may meet one, the
             trial waits for the worker's answer.
         next_decision_step: Reports at this step or later wait for the worker's answer; None if
-            reports do not wait for a decision.
+            the scheduler judges no further report.
         last_step: The step at which the scheduler completes a trial; None if there is none.
-        may_keep: Whether the process may wait for another attempt after this one.
+        may_keep: Whether the process may wait for another attempt after this attempt.
         cache_bytes: The limit of this host's cache of remote checkpoints; 0 for no cache.
         memory_bytes: The limit of the attempt's memory; None for no limit.
         cgroup: The folder of the cgroup that has this limit, and which the process enters; None to
@@ -99,7 +100,7 @@ class Job:
 
     @property
     def start_step(self) -> int:
-        """The restored checkpoint's step, else 0; the first report is one step later by default."""
+        """The restored checkpoint's step, else 0. By default the first report is one step later."""
         return 0 if self.restore is None else self.restore.step
 
     def with_source(self, source: bytes | None) -> "Job":

@@ -3,8 +3,8 @@ The messages that a child and its worker exchange after the job (see job.py).
 
 ```
 child → worker                                       worker → child
-began    the user's function starts now              answer   to a flush, or a report with an id
-report   a result, a checkpoint's record, or both    stop     a new verdict, or its withdrawal
+began    the user's function starts now              answer   to any message that has an id
+report   a result, a checkpoint's outcome, or both   stop     a new verdict, or its withdrawal
 flush    asks to store all earlier reports           lost     the lease is lost
 upload   asks to record that an upload begins
 end      how the code ended (the last message)       next     run another attempt, on a new channel
@@ -37,25 +37,27 @@ class End(StrEnum):
     PREEMPTED = "preempted"
     """The code ended because of a signal such as SIGTERM."""
     GIVEN_BACK = "given back"
-    """A command ended by itself with an exit code that asks for another attempt."""
+    """A command ended by itself with an exit code that asks for another attempt, or could not be
+    started on this host."""
     LOST = "lost"
     """The code ended because the attempt no longer held its trial."""
     UNRESTORABLE = "unrestorable"
     """The code did not start: the bytes of the checkpoint are missing or corrupt."""
     UNPREPARED = "unprepared"
-    """The code did not start, because this host lacks a module, disk space or the store."""
+    """The code could not start on this host; for example, a module, disk space or the store is
+    missing."""
     NOT_REUSED = "not reused"
-    """A process that has run an earlier trial does not run this one; another process must."""
+    """A process that has run an earlier trial declines this trial; another process must run it."""
 
 
 class Reported(Struct, frozen=True, tag="report"):
     """
-    One step of the user's code.
+    The result of a step, the outcome of saving a checkpoint, or both.
 
     Attributes:
         id: The id that the answer repeats; None if the child does not wait for an answer.
-        result: The metrics; None if the message only records a checkpoint after a verdict.
-        saved: A checkpoint to record with the result.
+        result: The metrics; None if the message is only about a checkpoint.
+        saved: The record of a checkpoint whose bytes are stored, or come with this message.
         artifact_error: Why the user's checkpoint could not be stored.
     """
 
@@ -106,7 +108,7 @@ class Ended(Struct, frozen=True, tag="end"):
 
 
 class Answered(Struct, frozen=True, tag="answer"):
-    """All messages up to that with this id are stored, unless `lost` is True."""
+    """All messages up to the one with this id are stored, unless `lost` is True."""
 
     id: int
     verdict: Verdict | None = None

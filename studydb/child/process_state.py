@@ -1,7 +1,8 @@
 """
-What a trial may change in its process: the next trial in this process must find it as it was.
+Find and undo what a trial has changed in its process, so that the process can run another trial.
 
-Some changes are undone. After a trial that leaves others, the process runs no other trial.
+Some changes are undone. Others cannot be undone; after such a change the process runs no more
+trials.
 """
 
 import faulthandler
@@ -28,7 +29,7 @@ class ProcessState:
     """
     The state of this process before its first trial.
 
-    From now on this process adopts its orphaned descendants, so that none of them is overlooked.
+    Once it is recorded, this process adopts its orphaned descendants, so that none is overlooked.
     """
 
     def __init__(self) -> None:
@@ -40,7 +41,7 @@ class ProcessState:
         os.umask(self._umask)
         self._limits = _limits()
         self._threads = set(threading.enumerate())
-        self._n_running = _n_running()
+        self._n_python_threads = _n_python_threads()
 
     def restore(self) -> None:
         """Undo what a trial has changed in environment, signals, timers and umask."""
@@ -63,8 +64,8 @@ class ProcessState:
 
         A Python thread could report for the next trial. A process, or another stream to the output,
         would write to the earlier trial's log; a process would also live until the last trial of
-        this process ends. Threads of libraries such as OpenBLAS that run no Python code now are no
-        reason, and neither are those by which studydb reaches a remote store.
+        this process ends. Two kinds of threads are no reason: threads of libraries such as OpenBLAS
+        that run no Python code now, and the threads that the library of a remote store has started.
         """
         if not (_TASKS / str(os.getpid()) / "children").exists():
             return "this system cannot list the processes that the trial has left"
@@ -72,7 +73,7 @@ class ProcessState:
             return f"the trial has left {thread}"
         if children := _children():
             return f"the trial has left process {children[0]}"
-        if _writes_elsewhere():
+        if _has_more_outputs():
             return "the trial has left another stream to its output"
         if _limits() != self._limits:
             return "the trial has changed the limits, cores or priority of its process"
@@ -83,18 +84,18 @@ class ProcessState:
         threads = [thread.name for thread in threading.enumerate() if thread not in known]
         if threads:
             return f"the thread {threads[0]!r}"
-        if _n_running() > self._n_running:
+        if _n_python_threads() > self._n_python_threads:
             return "a thread that runs Python code"
         return None
 
 
-def _n_running() -> int:
-    """Count the threads that run Python code, of C also, but not those of remote stores."""
+def _n_python_threads() -> int:
+    """Count the threads that run Python code, also those started by C, but no `library_threads`."""
     return len(sys._current_frames()) - len(library_threads())  # noqa: SLF001
 
 
 def _handlers() -> dict[int, Any]:
-    """The handlers of all signals, without those that code in C has set."""
+    """Return the handlers of all signals, without handlers that code in C has set."""
     found = {}
     for number in signal.valid_signals():
         with suppress(ValueError):
@@ -103,7 +104,7 @@ def _handlers() -> dict[int, Any]:
 
 
 def _children() -> list[int]:
-    """The pids of this process's children, ended ones and adopted orphans included."""
+    """List the pids of this process's children, also of ended children and adopted orphans."""
     found: list[int] = []
     for task in os.listdir(_TASKS):  # noqa: PTH208  names, not paths
         with suppress(FileNotFoundError):  # the thread has ended
@@ -111,8 +112,8 @@ def _children() -> list[int]:
     return found
 
 
-def _writes_elsewhere() -> bool:
-    """Whether a descriptor other than 1 and 2 belongs to the pipe of the trial's output."""
+def _has_more_outputs() -> bool:
+    """Whether a descriptor other than 0, 1 and 2 belongs to a pipe of the trial's output."""
     pipes = {_pipe(1), _pipe(2)} - {None}
     return any(_pipe(number) in pipes for number in descriptors() - {0, 1, 2})
 

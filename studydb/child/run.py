@@ -63,21 +63,22 @@ PROGRAM = "studydb worker"
 START_ATTRIBUTE = "studydb_start"
 """
 An attribute of the trainable. If it is "fresh", each attempt imports the trainable. If it is
-"warm", also attempts that hold devices may be forked from a process that has imported it.
+"warm", also attempts that hold devices may be forked from a process that has imported the
+trainable.
 """
 
 _DESCRIPTORS = 3
-"""With the next attempt come its channel, stdout and stderr."""
+"""How many descriptors come with the next attempt: its channel, stdout and stderr."""
 
 _HOST_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
-"""Errors of a trial's directory for which another host may run the trial."""
+"""Errors of making a trial's directory that another host may not have."""
 
 _USAGE = 2
 """The exit code of argparse for wrong or missing arguments."""
 
 
 class Imported(NamedTuple):
-    """The trainable that a template has imported."""
+    """The trainable that a template has imported, and what shows that the import is outdated."""
 
     function: Callable[..., Any]
     staleness: Staleness
@@ -90,7 +91,7 @@ def main(channel: Channel) -> None:
 
 
 def end_with(serve: Callable[[Channel], int], channel: Channel) -> None:
-    """Call `serve`, then exit with the status that it returns."""
+    """Call `serve`, then exit with the status that it returns, or with 1 if it raises."""
     status = 1
     try:
         status = serve(channel)
@@ -121,7 +122,7 @@ def serve(channel: Channel, imported: Imported | None = None) -> int:
 
 
 class _TrialProcess:
-    """A process that runs attempts in turn; only a class with `reset_config` gets a second one."""
+    """A process that runs one attempt, or several in turn if a class has `reset_config`."""
 
     def __init__(self, channel: Channel, imported: Imported | None) -> None:
         self._channel = channel
@@ -180,7 +181,7 @@ class _TrialProcess:
             while True:
                 with self._signals.deferred():  # received descriptors must not be lost
                     frame = self._channel.receive(0, descriptors=descriptors)
-                    # The messages before it were for the earlier attempt.
+                    # Messages before NextAttempt were for the earlier attempt.
                     if frame is not None and isinstance(read_from_supervisor(frame), NextAttempt):
                         return self._take_over(descriptors)
                 if frame is None:
@@ -283,10 +284,13 @@ def _call(function: Callable[..., Any], trial: RunningTrial) -> Ended:
             trial.finish(call(function, trial.given_config, trial))
     except NotReset:
         if trial.has_reported:
-            error = TrainableError("reset_config() has reported; report in step(), or return True.")
+            error = TrainableError(
+                "reset_config() has reported a result and then returned False. Report in step() "
+                "only, or return True."
+            )
             return Ended(End.FAILED, failure_of(error))
         return Ended(End.NOT_REUSED)
-    except ProcessLost:  # the worker sees this process die in the same way
+    except ProcessLost:  # this process dies like the command, so the worker sees a lost attempt
         trial.settle()
         flush_streams()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -313,7 +317,7 @@ def prepare(to_import: TrainableImport) -> None:
     """
     Set variables, directory, arguments and random generators for the import of the trainable.
 
-    The seed is the study's UUID, so that an import gets the same random numbers in each process.
+    The seed comes from the study's UUID, so an import gets the same random numbers in each process.
 
     Raises:
         TrainableError: The worker's working directory cannot be entered.

@@ -38,11 +38,13 @@ class RunningTrial:
     One attempt, as the user's code sees it.
 
     Attributes:
-        given_config: The dict `config`, read without setting `config_was_read`.
-        config_was_read: Whether the code has read `trial.config`.
+        given_config: The dict that `config` returns. studydb reads it here, because reading
+            `config` sets `config_was_read`.
+        config_was_read: Whether `config` was read.
         number: The trial's number within its study; the first is 0.
         uuid: The trial's UUID, which no trial of another study or database has.
-        name, tags: What the person who enqueued the trial has called it; None and () without.
+        name, tags: The name and the tags that the trial had when it was claimed; None and () if
+            it had none.
         attempt: The number of this attempt at the trial, from 1.
         seed: A seed for random numbers; it is the same in every attempt at the trial.
         checkpoint: The checkpoint to start from; None to start from scratch.
@@ -95,10 +97,10 @@ class RunningTrial:
         """
         The trial's own directory on this host, made when it is first used.
 
-        Later attempts on this host find the files that earlier ones left; attempts on other hosts
-        do not, so what the next attempt needs belongs into a checkpoint. While the lease of an
-        attempt is lost and its process has not noticed yet, the process and the next attempt use
-        the directory at the same time. The directory is kept until the study is deleted here.
+        Later attempts on this host find the files that earlier attempts have left. Attempts on
+        other hosts do not, so put into a checkpoint what the next attempt needs. After an attempt
+        has lost its lease, and until its process notices that, the process and the next attempt may
+        use the directory at the same time. It is kept until the study is deleted on this host.
 
         Raises:
             OSError: The directory cannot be made.
@@ -111,11 +113,13 @@ class RunningTrial:
         """
         Report the metrics of one step, and save a checkpoint that contains this step.
 
-        The call returns immediately, except in two cases. At a step where the trial may be stopped,
-        the call waits for the decision. With a checkpoint, it waits until result and checkpoint are
-        stored, if a directory or the database keeps checkpoints. For a remote store, it waits for
-        the upload of the checkpoint before, copies the new one, and returns; `flush` waits until
-        the copy is stored. If the store fails, training continues and the older checkpoint stays.
+        The call returns immediately, except in two cases. At a step where the trial may be stopped
+        or paused, it waits for the decision. With a checkpoint, it waits until result and
+        checkpoint are stored, if a directory or the database keeps checkpoints. For a remote store,
+        it waits until the previous checkpoint is sent, copies the new checkpoint, and returns
+        before the copy is sent; only at the last step it waits for this, too. `flush` waits until
+        the copy is stored. If the store fails, training continues and the previous checkpoint is
+        kept.
 
         Args:
             metrics: The study's metric and others. `training_iteration` is the step; if it is
@@ -124,8 +128,9 @@ class RunningTrial:
 
         Raises:
             InvalidReport: The metrics cannot be stored; this is a ValueError.
-            TrialStopped: The trial is stopped or paused, or the worker is stopping: clean up and
-                return. Each further `report` only saves its checkpoint, and raises again.
+            TrialStopped: The trial is stopped, paused or done, or the worker is stopping: clean up
+                and return. A further `report` raises again; unless the trial is done, it saves its
+                checkpoint first.
             LeaseLost: This attempt no longer holds the trial.
         """
         with self._locked():
@@ -183,7 +188,8 @@ class RunningTrial:
         Report the metrics that the user's function returned, unless they equal the last report.
 
         Raises:
-            TrainableError: The function has neither reported nor returned the study's metric.
+            TrainableError: The function has neither reported nor returned the study's metric, and
+                did not start from a checkpoint; or it has returned what is no metrics.
         """
         if self.raised_for is not None:
             return
@@ -200,9 +206,9 @@ class RunningTrial:
         """
         Wait until the last checkpoint is stored, unless the trial is lost or the worker ends.
 
-        No process of studydb is left below this one.
+        Afterwards this process has no sender.
         """
-        with suppress(SystemExit):  # the message that the trial has ended meets the same end
+        with suppress(SystemExit):  # the worker has ended, which sending `Ended` will also show
             self._saves.settle()
 
     @property
@@ -235,7 +241,7 @@ class RunningTrial:
         )
 
     def close(self) -> None:
-        """Refuse further reports; the process may go on with another trial."""
+        """Refuse further reports; the process may run another trial next."""
         self._is_over = True
 
     def preempt(self) -> None:
@@ -253,13 +259,13 @@ class RunningTrial:
         # Check the process first: a fork may have copied the lock while it was held.
         if os.getpid() != self._pid:
             raise UsageError(
-                f"report() was called in process {os.getpid()}, a fork of the trial's process "
+                f"The trial was used in process {os.getpid()}, a fork of the trial's process "
                 f"{self._pid}. Send the metrics to the process that runs the trainable."
             )
         if self._is_over:
             raise UsageError(
-                f"Trial {self.number} has ended, and its process goes on with another trial. "
-                "Call studydb.report(), which reports for the trial that runs."
+                f"Trial {self.number} has ended and takes no more reports. If its process now runs "
+                "another trial, call studydb.report(), which reports for that trial."
             )
         with self._turn:
             yield
@@ -269,11 +275,11 @@ class RunningTrial:
             self._send(result, (None, None))
             return
         prepared = prepare(checkpoint)
-        if not self._saves.may_run_beside or self._is_final(result):
+        if not self._saves.may_upload_during_training or self._is_final(result):
             self._send(result, self._saves.store(prepared, step=result.step))
             return
         self._send(result, (None, None))
-        self._saves.store_beside(
+        self._saves.store_during_training(
             prepared, step=result.step, is_given=isinstance(checkpoint, GivenDirectory)
         )
 
@@ -281,8 +287,9 @@ class RunningTrial:
         """
         Whether the result certainly completes the trial.
 
-        Its checkpoint is stored before it. If the process dies between the two, the trial goes on
-        from the checkpoint before, and does not end without its last checkpoint.
+        The checkpoint of such a result is stored before the result. If the process dies between the
+        two, the trial resumes from the previous checkpoint. In the other order it would be complete
+        without its last checkpoint.
         """
         is_at_end = self._final_step is not None and result.step >= self._final_step
         return result.is_last or is_at_end or self._watch.passes_a_bound(result)

@@ -1,8 +1,8 @@
 """
 Seed the random generators that the user's code and its libraries share: Python's and numpy's.
 
-The import of numpy takes 0.1 s and 20 MB. So a process in which nothing imports numpy does not
-import it either; numpy's generator is seeded when it is imported.
+The import of numpy takes 0.1 s and 20 MB, so this module does not import it. Where numpy is not
+imported yet, its generator is seeded when other code imports it.
 """
 
 import random
@@ -19,11 +19,11 @@ _GENERATOR = "numpy.random"
 def seed(number: int) -> None:
     """Seed Python's generator, and numpy's now or when it is imported."""
     random.seed(number)
-    _numpy.number = number
+    _finder.number = number
     if _GENERATOR in sys.modules:
         _seed_numpy(sys.modules[_GENERATOR], number)
-    elif _numpy not in sys.meta_path:
-        sys.meta_path.insert(0, _numpy)
+    elif _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
 
 
 def _seed_numpy(module: ModuleType, number: int) -> None:
@@ -32,9 +32,10 @@ def _seed_numpy(module: ModuleType, number: int) -> None:
 
 class _SeedingFinder(MetaPathFinder):
     """
-    Finds `numpy.random` for the import system, and has it seeded by the newest number.
+    Finds `numpy.random` for the import system, and has it seeded with the newest number.
 
-    It stays until the module is loaded: code may ask for the spec alone, and an import may fail.
+    The finder stays in `sys.meta_path` until the module is loaded: code may ask for the spec alone,
+    and an import may fail.
     """
 
     number = 0
@@ -56,7 +57,7 @@ class _SeedingFinder(MetaPathFinder):
 
 
 class _SeedingLoader(Loader):
-    """Loads a module by its own loader, gives the module this loader back, and seeds it."""
+    """Loads `numpy.random` by the loader that was found for it, and then seeds the module."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
@@ -69,9 +70,9 @@ class _SeedingLoader(Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        _seed_numpy(module, _numpy.number)
-        with suppress(ValueError):  # another thread has removed it
-            sys.meta_path.remove(_numpy)
+        _seed_numpy(module, _finder.number)
+        with suppress(ValueError):  # another thread has removed the finder
+            sys.meta_path.remove(_finder)
 
 
-_numpy = _SeedingFinder()
+_finder = _SeedingFinder()

@@ -41,12 +41,12 @@ _END_TIMEOUT_S = 5.0
 """How long a killed process may take to end; only a disk that does not answer takes so long."""
 
 Outcome = tuple[Saved | None, str | None]
-"""The record of a stored checkpoint, or why it was not stored; neither if the trial is lost."""
+"""The record of a stored checkpoint, or why it was not stored; (None, None) for a lost trial."""
 
 
 class Destination(Struct, frozen=True):
     """
-    The attempt whose checkpoints are sent.
+    The attempt whose checkpoints are sent, and the store to which they are sent.
 
     Attributes:
         store: The URL of the study's store.
@@ -60,7 +60,7 @@ class Destination(Struct, frozen=True):
     cache_bytes: int
 
     def saver(self, *, inline_limit_bytes: int) -> Saver:
-        """Make the saver of the attempt; the limit is that of checkpoints in the database."""
+        """Make the saver of the attempt; the limit applies only to checkpoints in the database."""
         return Saver(
             self.store,
             study_uuid=self.study_uuid,
@@ -96,7 +96,7 @@ _answers = msgpack.Decoder(Answer)
 
 
 def outcome_of(save: Callable[[], Saved], *, step: int) -> Outcome:
-    """Call `save`; return its record, or its error as text: no caller would report it."""
+    """Call `save`; return its record, or its error as text, which can be sent to the worker."""
     try:
         return save(), None
     except CheckpointError as failure:
@@ -116,10 +116,12 @@ class Sender:
 
     def start(self) -> None:
         """
-        Start the process, unless it runs, with the present environment: it may hold credentials.
+        Start the process unless it runs.
+
+        It gets the present environment, because user code may have set credentials there.
 
         Raises:
-            OSError: This host starts no further process.
+            OSError: The process cannot be started.
         """
         if self._process is not None and self._process.poll() is None:
             return
@@ -167,7 +169,7 @@ class Sender:
         """
         Kill the process, also while it sends, and wait for its end.
 
-        What it has sent stays: it answers after all its work.
+        A checkpoint that it has answered for is kept: it answers once the checkpoint is stored.
         """
         process, channel = self._process, self._channel
         self._process = self._channel = None
@@ -214,6 +216,6 @@ def _ended(step: int, code: int | None) -> CheckpointError:
     how = "" if code is None else f" ({f'signal {-code}' if code < 0 else f'exit code {code}'})"
     return CheckpointError(
         f"The process that sent the checkpoint of step {step} has ended{how}. Training continues, "
-        "and the previous checkpoint is kept. The next save starts another process; if that ends, "
-        "too, look in the trial's log, and whether the host is short of memory."
+        "and the previous checkpoint is kept. The next save starts another process. If that one "
+        "ends, too, read the trial's log, and check whether the host is short of memory."
     )

@@ -25,14 +25,14 @@ With 19, the lowest priority, the sender would get a seventieth, and the next sa
 """
 
 _LOOK_S = 1.0
-"""The time between two looks whether the trial's process lives, if a fork keeps its socket open."""
+"""How often the sender checks that the trial's process lives; a fork may keep its socket open."""
 
 _requests = msgpack.Decoder(Request)
 
 
 def main(parent_pid: int) -> NoReturn:
     """Send what the trial's process asks for over the standard input, until that process ends."""
-    os.nice(NICENESS)  # before threads start: on Linux it is of a thread, and inherited
+    os.nice(NICENESS)  # on Linux, only this thread gets it, and the threads that it starts later
     with suppress(OSError):
         name_process(NAME)
     channel = Channel(socket.socket(fileno=0))
@@ -45,7 +45,7 @@ def main(parent_pid: int) -> NoReturn:
 
 
 def _receive(channel: Channel, parent_pid: int, waiting: "SimpleQueue[Request]") -> None:
-    """Take requests; end this process, also in the middle of an upload, with the trial's one."""
+    """Take requests until the trial's process ends; then end this process, even amid an upload."""
     try:
         while os.getppid() == parent_pid:
             if (frame := channel.receive(_LOOK_S)) is not None:

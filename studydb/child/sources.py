@@ -19,14 +19,14 @@ class SourceFile:
 
 
 def imported_files(names: Iterable[str]) -> tuple[SourceFile, ...]:
-    """Return the existing source files of these loaded modules, without installed packages."""
+    """List the existing files of these modules, without Python's, studydb's and installed ones."""
     roots = _installed_roots()
     found = {path: _stat(path) for path in _module_files(names) if not path.startswith(roots)}
     return tuple(file for file in found.values() if file is not None)
 
 
 def changed(files: Iterable[SourceFile]) -> SourceFile | None:
-    """Return the first file that is gone, or has another size or time; None if none has changed."""
+    """Return the first file that is gone or has another size or time; None if all are unchanged."""
     return next((file for file in files if _stat(file.path) != file), None)
 
 

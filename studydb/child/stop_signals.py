@@ -25,11 +25,13 @@ class StopSignals:
 
     def begin(self, trial: RunningTrial) -> None:
         """
-        Preempt this trial at the first signal; a signal after `SIGNAL_SPREAD_S` kills.
+        Preempt this trial at the first stop signal.
+
+        A further signal more than `SIGNAL_SPREAD_S` later kills the process.
 
         Raises:
-            ProcessStopped: A stop signal has come before, and code of a library has caught the
-                ProcessStopped that the signal raised.
+            ProcessStopped: A stop signal came before the trial, and code of a library has caught
+                the ProcessStopped that the signal raised.
         """
         if self._is_ending:
             raise ProcessStopped

@@ -30,7 +30,8 @@ def settle_streams() -> None:
     """
     Undo replacements of the streams by the user's code, and write all that the buffers hold.
 
-    Call this in a process with one Python thread: another thread may hold the lock of a file of C.
+    Call this in a process with one Python thread. Otherwise the call may hang, because another
+    thread holds the lock of one of C's files.
     """
     flush_streams()
     if not all(_is_usable(stream) for stream in _own_streams()):
@@ -41,7 +42,7 @@ def settle_streams() -> None:
 
 
 def redirect_streams(stdout: int, stderr: int) -> None:
-    """Write to these descriptors from now on, and close the descriptors themselves."""
+    """Make stdout and stderr copies of these descriptors, and close the descriptors themselves."""
     settle_streams()
     for stream, descriptor in ((1, stdout), (2, stderr)):
         os.dup2(descriptor, stream)

@@ -77,7 +77,7 @@ def with_parameters(code: Callable[..., Any], /, **values: Any) -> WithParameter
 
     Raises:
         TrainableError: The function has no parameter of a given name, or studydb itself gives this
-            parameter.
+            parameter; or see `check_signature`.
     """
     if not callable(code):
         raise TrainableError(

@@ -55,8 +55,8 @@ def check_signature(function: Callable[..., Any]) -> None:
     Refuse an object that cannot be called with a config, and a class that is no trainable.
 
     Raises:
-        TrainableError: The object is no function, takes no config, or requires more than `EXTRAS`;
-            or see `check_class`.
+        TrainableError: The object is no function, is async, takes no config, or requires a further
+            argument that is not in `EXTRAS`; or see `check_class`.
     """
     name = qualified_name(function)
     if inspect.isclass(function):
@@ -90,7 +90,8 @@ def call(function: Callable[..., Any], config: dict[str, Any], trial: ReportingT
         The function's return value (see `returned_metrics`).
 
     Raises:
-        TrainableError: studydb cannot call a function with this signature.
+        TrainableError: studydb cannot call a function with this signature, or a generator has
+            yielded what is no metrics.
     """
     check_signature(function)
     if inspect.isclass(function):

@@ -46,9 +46,10 @@ class Trainable:
     `load_checkpoint`.
 
     Attributes:
-        checkpoint_every: A checkpoint is saved at every step that this divides; 0 for none.
-        checkpoint_at_end: Whether one is also saved when the trial is stopped, paused or preempted,
-            and at its last step.
+        checkpoint_every: A checkpoint is saved at every step that is a multiple of this; with 0,
+            only as `checkpoint_at_end` says.
+        checkpoint_at_end: Whether a checkpoint is also saved when the trial is stopped, paused or
+            preempted, and at its last step.
         config: The trial's parameters and the study's constants.
         trial: The trial that runs, with `number`, `name`, `tags`, `uuid`, `seed`, and `directory`,
             the directory that it keeps on this host.
@@ -97,14 +98,15 @@ class Trainable:
         """
         Prepare this object, which has run a trial, for the next trial; `setup` is not called.
 
-        The worker calls this method after a trial that was completed, stopped or paused, if the
-        trial has left neither threads nor processes. Before the call, `self.config` and
-        `self.trial` are the new ones, `self.iteration` is 0, and the random generators have the new
-        trial's seed. If the next trial has a checkpoint, `load_checkpoint` follows.
+        studydb calls this method after a trial that was completed, stopped or paused, if the
+        process can run another trial: for example, the earlier trial must have left no threads and
+        no processes. Before the call, `self.config` and `self.trial` are those of the next trial,
+        `self.iteration` is 0, and the random generators have the next trial's seed. If the next
+        trial has a checkpoint, `load_checkpoint` follows.
 
         Returns:
-            True if nothing of the earlier trial remains in the object. False to call `cleanup`, and
-            to run the trial in another process, by `setup`.
+            True if nothing of the earlier trial remains in the object. False to have `cleanup`
+            called, and the next trial run in another process, which calls `setup`.
         """
         return False
 
@@ -202,12 +204,11 @@ class ClassRun:
 
     def __call__(self, config: dict[str, Any], trial: ClassTrial) -> None:
         """
-        Run one trial; it ends by an exception of `trial.report`, or of the class itself.
+        Run one trial; return if `step` returns None.
 
         Raises:
             TrialStopped, LeaseLost: The trial was to end, or `step` has returned `done=True`.
-                If `step` has returned None, the call returns.
-            NotReset: The kept object cannot run this trial; it is kept no longer.
+            NotReset: The kept object cannot run this trial, and its `cleanup` was called.
             TrainableError: `step` or `reset_config` has returned a value of a wrong type.
         """
         kept, self._kept = self._kept, None
@@ -253,7 +254,7 @@ def _reset(kept: Trainable, config: dict[str, Any], trial: ClassTrial) -> bool:
         kept.config, kept.trial = before
         try:
             kept.cleanup()
-        except BaseException:  # noqa: BLE001  an error of the earlier trial's object fails no trial
+        except BaseException:  # noqa: BLE001  an error in cleaning up fails neither of the trials
             traceback.print_exc()
     return is_reset
 

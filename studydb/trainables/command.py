@@ -29,8 +29,9 @@ class Command:
         items: The command line as a list; see `studydb.domain.command_line` for the placeholders.
         report_regex: A regular expression whose named groups are metrics, for programs that print
             their metrics in a form of their own.
-        report_file: A file to which the program appends a JSON object for each report. `{trial}` in
-            its path is the trial's number; a relative path begins at the working directory.
+        report_file: A file to which the program appends a JSON object for each report. In its path,
+            `{trial}` is the trial's number and `{study}` the study's name; a relative path begins
+            at the working directory.
     """
 
     items: Sequence[str]
@@ -82,8 +83,8 @@ class StoredCommand:
 
     Attributes:
         paths: The paths of the study's parameters and constants, such as "model/width".
-        files: The items that are paths of files, relative to the directory of the study.
-        directory: The working directory: the first one that has all files that the command names.
+        files: The items that were relative paths of files when the study was created.
+        directory: The working directory. `read` takes the first directory that has all `files`.
     """
 
     line: CommandLine
@@ -148,7 +149,7 @@ class StoredCommand:
 
 
 def _find_program(program: str, workdir: Path) -> None:
-    """Check that the program exists and may be executed; a form of W&B is not checked."""
+    """Check that the program exists and may be executed, unless a `${…}` of W&B stands for it."""
     if program.startswith("${"):
         return
     if "/" in program:
@@ -172,10 +173,11 @@ def _find_program(program: str, workdir: Path) -> None:
 
 def _files_in(workdir: Path, items: Sequence[str]) -> list[str]:
     """List the items that are relative paths of files in the working directory."""
+    # An item such as a script may be too long for a path: `Path.is_file` would raise an error.
     return [
         item
         for item in items
-        if "{" not in item and not item.startswith(("/", "-")) and os.path.isfile(workdir / item)  # noqa: PTH113  a script can be too long for a path
+        if "{" not in item and not item.startswith(("/", "-")) and os.path.isfile(workdir / item)  # noqa: PTH113
     ]
 
 

@@ -49,7 +49,13 @@ class CommandTrial(ReportingTrial, Protocol):
 
 
 class CommandFiles:
-    """The files of one attempt: config, checkpoint, save, socket and stop."""
+    """
+    The files of one attempt; creating this object creates them, except the stop file.
+
+    Args:
+        keeps: Whether the command names `{checkpoint_dir}`. Then the files there, if they have
+            changed, are saved as a checkpoint at each report.
+    """
 
     def __init__(self, trial: CommandTrial, config: Mapping[str, Any], *, keeps: bool) -> None:
         self._trial, self._keeps = trial, keeps
@@ -64,11 +70,11 @@ class CommandFiles:
         if self.checkpoint is not None and keeps:
             shutil.copytree(self.checkpoint, self.checkpoint_dir, dirs_exist_ok=True)
         self._stamps = self._stamps_now()
-        self._short: str | None = None
+        self._socket_folder: str | None = None
         path = str(root / "socket")
         if len(os.fsencode(path)) > _SOCKET_PATH_BYTES:
-            self._short = tempfile.mkdtemp(prefix="studydb-", dir="/tmp")
-            path = f"{self._short}/socket"
+            self._socket_folder = tempfile.mkdtemp(prefix="studydb-", dir="/tmp")
+            path = f"{self._socket_folder}/socket"
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(path)
         self.listener.listen()
@@ -79,8 +85,8 @@ class CommandFiles:
 
     def __exit__(self, *_: object) -> None:
         self.listener.close()
-        if self._short is not None:
-            shutil.rmtree(self._short, ignore_errors=True)
+        if self._socket_folder is not None:
+            shutil.rmtree(self._socket_folder, ignore_errors=True)
 
     @property
     def paths(self) -> Paths:
@@ -112,12 +118,18 @@ class CommandFiles:
         self, report: CommandReport, *, is_answered: bool
     ) -> Iterator[Path | GivenDirectory | None]:
         """
-        Move the saved checkpoint away, so that the command can write the next one.
+        Yield the checkpoint that comes with a report; None if there is none.
 
-        If the report is refused, the checkpoint is moved back, and the next report takes it.
+        It is the directory that the report names, what the command has written to `$STUDYDB_SAVE`,
+        or a copy of `{checkpoint_dir}`. What is in `$STUDYDB_SAVE` is moved away, so that the
+        command can write its next checkpoint. If the report is refused, it is moved back, and the
+        next report takes it.
+
+        Args:
+            is_answered: Whether the command waits for an answer to the report.
 
         Raises:
-            InvalidReport: There is no checkpoint.
+            InvalidReport: The checkpoint that the report announces is missing or cannot be taken.
         """
         if isinstance(report.checkpoint, str):
             yield _directory(report.checkpoint, is_answered=is_answered)
@@ -154,7 +166,7 @@ class CommandFiles:
             )
 
     def ask_to_stop(self, why: str) -> None:
-        """Make the stop file, which appears with its content."""
+        """Make the stop file; it has its whole content as soon as it exists."""
         being_written = self.stop.with_name("stop-")
         being_written.write_text(f"{why}\n")
         being_written.rename(self.stop)
@@ -165,15 +177,15 @@ class CommandFiles:
             for name in names:
                 with contextlib.suppress(FileNotFoundError):
                     file = Path(folder, name)
-                    of = file.stat()
-                    found.add((str(file), of.st_ino, of.st_size, of.st_mtime_ns))
+                    facts = file.stat()
+                    found.add((str(file), facts.st_ino, facts.st_size, facts.st_mtime_ns))
         return found
 
     def _has_new_state(self) -> bool:
         return self._stamps_now() != self._stamps
 
     def _copied(self, target: Path) -> bool:
-        """Copy `{checkpoint_dir}`; False if the script wrote to it during the copy."""
+        """Copy `{checkpoint_dir}`; False if it is empty, or was changed during the copy."""
         before = self._stamps_now()
         try:
             shutil.copytree(self.checkpoint_dir, target)
@@ -187,7 +199,11 @@ class CommandFiles:
 
 
 class GrowingFile:
-    """A growing file; a file of an earlier attempt is removed."""
+    """
+    Reads the new lines of a file to which another process appends.
+
+    Creating this object deletes the file that an earlier attempt has left.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path, self._offset, self._rest = path, 0, b""
@@ -197,10 +213,12 @@ class GrowingFile:
 
     def read(self, *, last: bool = False) -> list[bytes]:
         """
-        Read the lines that were completed since the last call; a shorter file begins anew.
+        Read the lines that were completed since the last call.
+
+        If the file has become shorter, it is read from its start.
 
         Args:
-            last: Whether a line without a newline counts, too.
+            last: Whether to return a last line without a newline, too.
         """
         data = b""
         with contextlib.suppress(OSError):
@@ -216,13 +234,14 @@ class GrowingFile:
 
 
 def _directory(path: str, *, is_answered: bool) -> Path:
-    """Check the path of a checkpoint; only a client that waits for the answer may give one."""
+    """Check the path of a checkpoint; only a report that is answered may name a path."""
     if not is_answered:
         raise InvalidReport(
             f"The report's checkpoint is {path!r}; a report without an answer can only say true, "
             "and write to $STUDYDB_SAVE."
         )
-    if not os.path.isabs(path) or not os.path.isdir(path):  # noqa: PTH112, PTH117  no error for any text
+    # Unlike `pathlib`, these functions raise no error, whatever the text is.
+    if not os.path.isabs(path) or not os.path.isdir(path):  # noqa: PTH112, PTH117
         raise InvalidReport(
             f"The report's checkpoint {path!r} is no directory; give its full path."
         )

@@ -1,5 +1,5 @@
 """
-The lines by which a command reports: how they are found in its output, and what they say.
+Find the lines by which a command reports in its output, and read them.
 
 Three forms are understood: `[studydb] {…}` anywhere in a line; `[tune-metric]: {…}`, which scripts
 for Syne Tune print; and lines that match the study's own regular expression.
@@ -16,7 +16,7 @@ from studydb.domain.metrics import STEP
 from studydb.domain.text.display import shortened
 
 LINE_BYTES = 1 << 20
-"""The longest line that is read for a report; longer lines are only passed on."""
+"""A line with more bytes than about this number is not searched for a report."""
 
 _MARK, _TUNE_MARK = b"[studydb]", b"[tune-metric]:"
 _TUNE_OWN = "st_"
@@ -84,14 +84,14 @@ def read_fields(fields: Mapping[str, Any]) -> CommandReport:
 
 
 class ReportPattern:
-    """A study's own pattern for lines of a log: each named group is a metric, `step` the step."""
+    """A study's own pattern for lines of a log; its groups are named like metrics, or `step`."""
 
     def __init__(self, pattern: str) -> None:
         """
         Compile the pattern.
 
         Raises:
-            InvalidSpec: It is no regular expression, or names no group.
+            InvalidSpec: It is no regular expression, or has no group that is named like a metric.
         """
         try:
             self._pattern = re.compile(pattern)
@@ -105,7 +105,7 @@ class ReportPattern:
             )
 
     def check(self, metric: str) -> None:
-        """Refuse a pattern that does not find the study's metric."""
+        """Refuse a pattern without a group for the study's metric, or with one for a checkpoint."""
         if metric not in self.names or CHECKPOINT in self.names:
             raise InvalidSpec(
                 f"--report-regex has the groups {', '.join(sorted(self.names))}; it needs one for "
@@ -148,7 +148,7 @@ class ReportLines:
         Yield the reports of the lines that `data` completes.
 
         Raises:
-            InvalidReport: A marked line holds no report.
+            InvalidReport: A line with a mark, or that matches the pattern, holds no valid report.
         """
         *lines, rest = (self._rest + data).split(b"\n")
         if self._skips and lines:

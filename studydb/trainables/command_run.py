@@ -35,18 +35,18 @@ from studydb.trainables.command_reports import CommandReport, ReportLines, read_
 
 ANSWERED_S = 10.0
 """
-Seconds before SIGTERM, at most, if the answer to a report has told the command to end: it may be
-saving. With a short grace it is a third of the grace.
+The longest time from an answer that tells the command to end until SIGTERM, in which the command
+can save. If a third of the grace is shorter, SIGTERM comes after that.
 """
 
 SEND_S = 1.0
-"""How long a client may take to read an answer before it is left."""
+"""How long a client may take to read an answer before its connection is closed."""
 
 TICK_S = 0.1
-"""How often the runner looks at the report file, and whether the trial is to end."""
+"""How often the runner reads the report file, and asks whether the trial is to end."""
 
 _PIECE, _LAST_PIECES = 1 << 16, 1000
-"""How much is read at a time; and how often after the end of the command."""
+"""The bytes that are read at a time, and the most times that rests are read after the end."""
 
 _TAIL_BYTES, _TAIL_LINES = 1 << 14, 20
 TEMPORARY_FAILURE = 75
@@ -56,17 +56,17 @@ _GIVEN_BACK = (130, 143, -signal.SIGINT, -signal.SIGTERM)
 _KILLED = (137, -signal.SIGKILL)
 
 _WRONG_PROGRAM = (errno.ENOEXEC, errno.E2BIG, errno.EINVAL)
-"""Errors of a start that every host would have."""
+"""Errors of starting the command that every host would have."""
 
 _BUFFERED_S, _BUFFERED_BYTES = 60.0, 4096
 
 
 class CommandFailed(Exception):
     """
-    The command failed; the cause, if there is one, is the error of its report.
+    The command failed; `__cause__` is the error of its report, if a report was refused.
 
     Attributes:
-        tail: The last lines of its output.
+        tail: The last lines of the command's output.
     """
 
     def __init__(self, message: str, tail: str) -> None:
@@ -75,7 +75,12 @@ class CommandFailed(Exception):
 
 
 class GivenBack(Exception):
-    """The command gives its trial back: another worker, or this one, runs the trial again."""
+    """
+    The trial is given back without a failure, and this worker or another one runs it again.
+
+    Attributes:
+        later: Whether the trial waits for a back-off before that.
+    """
 
     def __init__(self, message: str, *, later: bool) -> None:
         super().__init__(message)
@@ -83,7 +88,11 @@ class GivenBack(Exception):
 
 
 class ProcessLost(Exception):
-    """The command was killed by SIGKILL, as if its host had killed it."""
+    """
+    SIGKILL has killed the command.
+
+    The host may have sent it, so the attempt counts as lost, and not as failed.
+    """
 
 
 class CommandTrainable:
@@ -99,8 +108,8 @@ class CommandTrainable:
         Raises:
             TrialStopped, LeaseLost: The trial was to end, and the command has ended.
             CommandFailed: The command has failed.
-            GivenBack: The command gives its trial back.
-            ProcessLost: It was killed.
+            GivenBack: The command has given its trial back, or this host cannot start it now.
+            ProcessLost: The command was killed by SIGKILL.
         """
         with CommandFiles(trial, config, keeps=self._stored.line.names_checkpoint_dir) as files:
             stored = self._stored
@@ -129,7 +138,7 @@ class _Run:
         self._selector = selectors.DefaultSelector()
         self._clients: dict[socket.socket, bytes] = {}
         self._report_file = self._open_report_file()
-        self._exit: int | None = None
+        self._exit_descriptor: int | None = None
 
     def run(self) -> None:
         self._process = self._start()
@@ -154,8 +163,8 @@ class _Run:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                # It gets the locks of its devices, the only ones that are inheritable: it uses the
-                # devices, and its children may outlive this process.
+                # The command inherits the locks of its devices, the only inheritable descriptors:
+                # it uses the devices, and its children may outlive this process.
                 close_fds=False,
                 process_group=0,
                 preexec_fn=lambda: die_with_parent(signal.SIGKILL, runner),  # noqa: PLW1509  the runner has one thread
@@ -178,8 +187,10 @@ class _Run:
         with contextlib.suppress(
             AttributeError, OSError
         ):  # only Linux has descriptors of processes
-            self._exit = os.pidfd_open(self._process.pid)
-            self._selector.register(self._exit, selectors.EVENT_READ, self._selector.unregister)
+            self._exit_descriptor = os.pidfd_open(self._process.pid)
+            self._selector.register(
+                self._exit_descriptor, selectors.EVENT_READ, self._selector.unregister
+            )
 
     def _close(self) -> None:
         self._process.wait()
@@ -187,8 +198,8 @@ class _Run:
         for opened in (self._process.stdout, self._process.stderr, *self._clients):
             if opened is not None:
                 opened.close()
-        if self._exit is not None:
-            os.close(self._exit)
+        if self._exit_descriptor is not None:
+            os.close(self._exit_descriptor)
 
     def _serve(self, timeout_s: float) -> None:
         for key, _ in self._selector.select(timeout_s):
@@ -209,13 +220,13 @@ class _Run:
                 self._end(ended)
 
     def _has_exited(self) -> bool:
-        """Tell whether the command has ended, and keep its pid, so that its group can be killed."""
+        """Tell whether the command has ended; do not reap it, so that its group can be killed."""
         wanted = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PID, self._process.pid, wanted) is not None
 
     def _read_the_rest(self) -> None:
-        """Read what the command has left: output, reports, connections that wait."""
-        for _ in range(_LAST_PIECES):  # a process outside of the group may write without end
+        """Read what the command has left: output, reports, and connections that wait."""
+        for _ in range(_LAST_PIECES):  # a process outside the group may write without end
             ready = self._selector.select(0)
             if not ready:
                 break
@@ -271,10 +282,10 @@ class _Run:
 
     def _report(self, report: CommandReport, *, is_answered: bool = False) -> None:
         """
-        Report one step; a report that ends the trial has the command end.
+        Report one step; if the trial is to end, ask the command to end.
 
         Args:
-            is_answered: Whether the command is told by an answer.
+            is_answered: Whether the command waits for an answer, which tells it to end.
 
         Raises:
             InvalidReport: The metrics or the checkpoint are wrong.
@@ -337,7 +348,7 @@ class _Run:
             answer = self._verdict()
         except StudydbError as error:
             answer = {"error": str(error), "type": type(error).__name__}
-        if client not in self._clients:  # it has not taken an earlier answer
+        if client not in self._clients:  # dropped, because it did not read an earlier answer
             return
         try:
             client.settimeout(SEND_S)
@@ -384,7 +395,7 @@ class _Run:
             )
         if code == TEMPORARY_FAILURE:
             raise GivenBack("The command asks to run later (exit code 75).", later=True)
-        if code in _KILLED:  # the worker sees this process die in the same way
+        if code in _KILLED:  # this process then kills itself, so the worker sees a lost attempt
             raise ProcessLost("The command was killed by SIGKILL.")
         if code != 0:
             raise CommandFailed(f"The command {_exit_text(code)}.", self._tail_text())

@@ -31,7 +31,7 @@ from studydb.trainables.custom_rules import options_of
 from studydb.trainables.describing import PYTHON_VERSION, check_path
 
 DECLARED = "declared plan"
-"""The question for what an object declares; see `declared_plan`."""
+"""The name of the question that asks a scheduler for its plan; see `declared_plan`."""
 
 _REASONS = {
     Action.CONTINUE: (None,),
@@ -66,7 +66,8 @@ def make_scheduler(code: Trainable, loaded: Any) -> Any:
     Make the object of a scheduler from its class; the class may raise anything.
 
     Raises:
-        TrainableError: What was loaded is no class with `judge`, or its plan is refused.
+        TrainableError: What was loaded is no class with `judge`, its plan is refused, or it sets
+            `resumes` and has no `next_work`.
     """
     if not isinstance(loaded, type) or not callable(getattr(loaded, JUDGE, None)):
         raise TrainableError(
@@ -86,16 +87,17 @@ def make_scheduler(code: Trainable, loaded: Any) -> Any:
 
 
 def declared_plan(scheduler: Any, _arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an object that `make_scheduler` has made declares."""
+    """Return the plan that a scheduler declares; `make_scheduler` has made the scheduler."""
     return SchedulerPlan.of(scheduler).to_json()
 
 
 def ask_judge(scheduler: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
-    Ask `judge` the text of a `Question`; the user's code may raise anything.
+    Call `judge` with the view that the text of a `Question` holds; it may raise anything.
 
     Raises:
         TrainableError: The answer is no `Decision`.
+        InvalidSpec: The resources of the decision are no request.
     """
     view = JudgeView(json.loads(arguments["text"]))
     decision = scheduler.judge(view.report, view)
@@ -128,7 +130,7 @@ def _amounts(given: Any) -> dict[str, float] | None:
 
 def ask_next_work(scheduler: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
-    Ask `next_work` the text of a `Question`; the user's code may raise anything.
+    Call `next_work` with the view that the text of a `Question` holds; it may raise anything.
 
     Raises:
         TrainableError: The answer is no trial that waits, no `Close` and no `Idle`.
@@ -183,7 +185,7 @@ def read_decision(question: Question, answer: JudgeAnswer, plan: SchedulerPlan) 
     Turn an answer into a decision that can be carried out.
 
     Raises:
-        DecisionFailed: No scheduler can decide this; the message says why.
+        DecisionFailed: studydb cannot carry out this decision; the message says why.
     """
     reasons = _REASONS.get(answer.action)
     if reasons is None or answer.exploits:
@@ -236,8 +238,12 @@ def read_work(question: Question, answer: WorkAnswer) -> Work:
     """
     Turn an answer into work that can be done.
 
+    Returns:
+        The work; `Idle.WAIT` instead of closing a rung that is closed or has no entries.
+
     Raises:
-        DecisionFailed: The answer names a rung that is not there, or a trial that does not wait.
+        DecisionFailed: The answer is no work, names a rung that the study does not have, or resumes
+            a trial that is not the best that waits in its rung.
     """
     view = WorkView(json.loads(question.text))
     match answer:

@@ -45,7 +45,8 @@ def describe(function: Callable[..., Any] | str, *, workdir: str | Path) -> Trai
 
     The description is an import path if a fresh interpreter in `workdir` finds the function's
     module and every module to which that module refers. Each trial then runs the files as they are
-    when the trial starts. Otherwise the function is pickled. None of the user's code is run.
+    when the trial starts. Otherwise the function is pickled. The fresh interpreter only looks for
+    the modules; it does not import them.
 
     Args:
         function: The function, its path "module:function", or the name of an entry point.
@@ -76,10 +77,11 @@ def describe_with_parameters(
     Describe a function or class with parameters; they are pickled and stored one after another.
 
     Args:
-        store: Keeps the pickle of one object, given with its name; None to describe the code alone.
+        store: Stores the pickle of one object under its name; None to describe the code alone.
 
     Raises:
-        TrainableError: As `describe`; or an object cannot be pickled, or the description is large.
+        TrainableError: See `describe`; or an object cannot be pickled, or the description is larger
+            than `MAX_SOURCE_BYTES`.
     """
     workdir = Path(workdir).absolute()
     found, missing = _describe(given.code, workdir)
@@ -166,10 +168,11 @@ def _import_path(function: Callable[..., Any]) -> str | None:
 
 def _own_modules(function: Callable[..., Any]) -> Iterator[ModuleType]:
     """
-    Yield the function's module, and all other modules outside Python and the installed libraries.
+    Yield the loaded modules outside Python, the installed libraries and studydb.
 
-    A pickled function may refer to any of these modules. A module that a worker cannot import is
-    pickled with the function.
+    Yield the function's own module in any case, unless it is `__main__`. A pickled function may
+    refer to any of these modules. A module that a worker cannot import is pickled with the
+    function.
     """
     libraries = {
         os.path.realpath(path)
@@ -237,7 +240,7 @@ def _fresh_places(names: Iterable[str], workdir: Path) -> dict[str, list[str] | 
 
 
 def module_text(path: str, workdir: Path) -> str | None:
-    """Read the text of an import path's module; None if it is no Python file that is found."""
+    """Read the text of an import path's module; None if it is not found, or is no Python file."""
     module = path.partition(":")[0]
     place = _fresh_places([module], workdir)[module]
     if not place or not place[0].endswith(".py"):
@@ -252,7 +255,8 @@ def check_path(path: str, workdir: Path) -> None:
     None of the user's code is run.
 
     Raises:
-        TrainableError: The module is not found, or its text does not hold the name.
+        TrainableError: The path is no import path, the module is not found, or its text does not
+            hold the name.
     """
     match = IMPORT_PATH.fullmatch(path)
     if match is None:

@@ -33,8 +33,8 @@ def load(
     """
     Find a trainable's function: import its module, unpickle its bytes, or wrap its command.
 
-    The directory in which the module was found stays first on `sys.path`. Errors that the module's
-    code raises are not wrapped.
+    The directory in which the module was found stays first on `sys.path`; for a pickle, all
+    directories do. Errors that the module's code raises are not wrapped.
 
     Args:
         trainable: A trainable that `check_trusted` has accepted.
@@ -47,7 +47,8 @@ def load(
 
     Raises:
         TrainableError: The function is missing, not callable, or pickled by another Python version;
-            or an object that is bound to it is missing or damaged.
+            a module that it needs is missing; an object that is bound to it is missing or damaged;
+            or the trainable comes from a newer studydb.
     """
     directories = [str(Path(directory)) for directory in dict.fromkeys(workdirs)]
     function: Callable[..., Any]

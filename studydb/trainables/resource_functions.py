@@ -19,7 +19,7 @@ ATTRIBUTE = "default_resources"
 """The attribute of a trainable that says what its trials need."""
 
 REQUEST, DEFAULT = "request of a config", "default request"
-"""The questions; see `ask_function` and `ask_default`."""
+"""The names of the two questions; see `ask_function` and `ask_default`."""
 
 
 def describe_function(path: str, *, workdir: Path) -> Trainable:
@@ -106,7 +106,7 @@ def read_answer(amounts: Mapping[str, float]) -> Resources:
     Turn the answer of `ask_function` into a request.
 
     Raises:
-        DecisionFailed: It is none, although the child has checked it.
+        DecisionFailed: The answer is no request; the child that sent it has not checked it.
     """
     try:
         return read_resources("what it returned", amounts)

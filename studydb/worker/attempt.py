@@ -81,8 +81,9 @@ class _Progress:
 
     Attributes:
         notice: The last notice that was sent to the child; None while the attempt may continue.
-        began: Whether the child has reported or asked for a flush. Its function begins earlier.
-        judged: Whether the child was ever told to stop or to pause.
+        began: Whether the child has sent a report, or asked for a flush or an upload. The user's
+            function begins earlier.
+        judged: Whether the child was ever told to stop or pause, or that the lease is lost.
         deadline_s: When the child is killed, by the monotonic clock; None while there is no limit.
         next_flush_s: No background flush is tried before this time.
         away_since_s: When the database stopped answering; None while it answers.
@@ -109,7 +110,7 @@ class Attempt:
         holdings: The devices and the memory of the trial; the caller releases them at the end.
 
     Attributes:
-        process: Facts about the child process for the attempt's row; None until the child ends.
+        process: Facts about the child process for the attempt's row; None until a child has run.
         last_value: The last reported value of the study's metric; None before the first report.
     """
 
@@ -165,7 +166,8 @@ class Attempt:
         """
         Delete what a lost attempt has written of a checkpoint; its process has ended.
 
-        Another worker may have collected the upload before these bytes were written.
+        Another worker may have deleted the upload's row before these bytes were written, so that no
+        other process would delete the bytes.
         """
         if self._held.is_lost and self._upload is not None:
             checkpoints = self._equipment.checkpoints
@@ -284,7 +286,7 @@ class Attempt:
         return False
 
     def _was_not_reused(self) -> bool:
-        """Return whether a process of an earlier trial has declined this one, or ended before."""
+        """Return whether a reused process has declined the trial, or ended before it began."""
         progress = self._progress
         if self._held.is_lost or progress.deadline_s is not None or progress.refused is not None:
             return False
@@ -293,7 +295,7 @@ class Attempt:
         return self._start_s is None and not progress.began
 
     def _must_start_afresh(self, started: Started) -> bool:
-        """Retire a template whose first child was killed before a report; return True if so."""
+        """Retire a template whose first child was killed before a report; return whether it was."""
         progress, child = self._progress, started.child
         if started.template is None or progress.notice is not None or self._held.is_lost:
             return False
@@ -580,7 +582,7 @@ class Attempt:
 
 
 def last_step(scheduler: Scheduler) -> int | None:
-    """Return the step at which a scheduler completes a trial; None for none in reach."""
+    """Return the step at which a scheduler completes a trial; None if no trial can reach it."""
     max_t = getattr(scheduler, "max_t", None)
     return max_t if max_t is not None and max_t < STEPS_END else None
 

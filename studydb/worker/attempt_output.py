@@ -1,4 +1,4 @@
-"""One thread reads the output of all attempts of a worker and keeps a bounded part on disk."""
+"""One thread reads the output of all children of a worker and keeps a bounded part on disk."""
 
 import os
 import selectors
@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 OUTPUT_LIMIT_BYTES = 10 << 20
-"""How much of one stream is kept on disk, in two segments: the current and the previous one."""
+"""At most so much of one stream is kept on disk, in two files: the current and the previous."""
 
 TAIL_BYTES = 64 << 10
 """How much of both streams together is kept in memory, in order of arrival."""
@@ -86,7 +86,7 @@ class _Stream:
 
 
 class AttemptOutput:
-    """The output of one attempt; a file is created when its first byte arrives."""
+    """The output of one attempt or other child; a file is created when its first byte arrives."""
 
     def __init__(
         self, pump: "OutputPump", streams: tuple[_Stream, _Stream], tail: bytearray
@@ -120,7 +120,7 @@ class AttemptOutput:
 
     def finish(self, timeout_s: float = 1.0) -> None:
         """
-        Read the rest of the output of a child that has ended, and close the files.
+        Read the rest of the output, and close the files; the child has ended or has new pipes.
 
         Args:
             timeout_s: How long to wait for other processes that still hold the pipes.
@@ -145,7 +145,7 @@ class OutputPump:
 
     def open(self, directory: Path, *, append: bool = False) -> AttemptOutput:
         """
-        Open the pipes of one attempt; their bytes go to `stdout` and `stderr` in the directory.
+        Open the pipes of one child; their bytes go to `stdout` and `stderr` in the directory.
 
         Args:
             append: Whether to keep the present bytes of the files, and write after them.

@@ -80,7 +80,7 @@ class ChildProcess:
 
     def take(self, first: Frame, *, stdout: int, stderr: int) -> None:
         """
-        Have the process, which waits after an attempt, run another one over a new channel.
+        Have the process, which waits after an attempt, run another attempt over a new channel.
 
         Nothing that the process still sends over the earlier channel is read.
 
@@ -114,7 +114,7 @@ class ChildProcess:
             kill_group(self.process.pid)
 
     def started(self, pid: int, start: int) -> None:
-        """Record the process that the fork server has started."""
+        """Record the process that the fork server or a template has started."""
         self._process = process_record(pid, start)
         self._started.set()
 
@@ -124,7 +124,7 @@ class ChildProcess:
         self._started.set()
 
     def ended(self, how: Exit) -> None:
-        """Record the end that the fork server has reported."""
+        """Record the end that the fork server or the template has reported."""
         self.exit = how
         self._ended.set()
 
@@ -144,7 +144,7 @@ class ChildProcess:
 
     def abandon(self) -> None:
         """
-        End the process group after the fork server has died.
+        End the process group after the fork server or template that forked the child has died.
 
         Linux kills the child with its parent, but not the processes that the child has started. If
         the child's pid now belongs to another process, nothing is killed.
@@ -164,8 +164,8 @@ class Forker:
     Args:
         connection: The socket to the server. The Forker closes it when no more replies come.
         is_gone: Whether the server has ended.
-        on_death: Called by the listening thread after that; kills the server if it still runs, and
-            reaps it.
+        on_death: Called by the listening thread when no more replies come; kills the server if it
+            still runs, and reaps it.
 
     Attributes:
         dead: Whether the server has ended or can no longer be used; its children end with it.

@@ -38,7 +38,10 @@ IMPORT_TIMEOUT_S = 120.0
 """A process whose import of the code takes longer is killed."""
 
 _TRIES = 3
-"""The most tries of a question: again if files have changed, once more without an answer."""
+"""
+How often a question is asked at most: again in a new process if source files have changed, and once
+more in a new process if no answer came.
+"""
 
 _TICK_S = 0.25
 _END_S = 5.0
@@ -54,15 +57,16 @@ class _Replaced(Exception):
 
 class Decider:
     """
-    Asks the objects of the user's code that decide; threads may share it, and take turns.
+    Asks the user's objects that decide, in one process; threads may share it, and take turns.
 
-    The first question starts the process. After a failure the process is killed, and the next
-    question starts another process, which imports the code as it is then.
+    The first question starts the process. After any failure, also an exception of the user's code,
+    the process is killed, and the next question starts another process, which imports the code as
+    it is then.
 
     Args:
         objects: The code of the objects that decide; `check_trusted` has accepted it.
         directory: The folder for the output of the process.
-        is_stopping: Whether this process is stopping; if so, no process is started or awaited.
+        is_stopping: Whether the caller's process is stopping; if so, no import is begun or awaited.
     """
 
     def __init__(
@@ -84,11 +88,11 @@ class Decider:
 
     def reads(self) -> tuple[int, ...]:
         """
-        Make all objects, and return what each of them declares to read.
+        Start the process if none runs; return how many results each object reads (see `Ready`).
 
         Raises:
             DecisionFailed: The code cannot be imported, or an object cannot be made.
-            NotAsked: This process is stopping.
+            NotAsked: The caller's process is stopping.
         """
         with self._lock:
             try:
@@ -107,10 +111,10 @@ class Decider:
         is_moot: Callable[[], bool] = lambda: False,
     ) -> Any:
         """
-        Call a method of the object at a position, for `DECISION_S` at most.
+        Call a method of the object at a position, and wait for its answer for `DECISION_S` at most.
 
-        If the process dies or does not answer, a new process is asked once more, because the host
-        may have been suspended.
+        If the process dies or does not answer, a new process is asked once, because the host may
+        have been suspended.
 
         Args:
             arguments: Plain data, which JSON can hold.
@@ -119,8 +123,9 @@ class Decider:
                 is awaited.
 
         Raises:
-            DecisionFailed: The code raised, answered by another type, died or took too long.
-            NotAsked: This process is stopping, or the answer has become useless.
+            DecisionFailed: The code raised, answered by another type, died, took too long, or
+                cannot be imported.
+            NotAsked: The caller's process is stopping, or the answer has become useless.
         """
 
         def gives_up() -> bool:

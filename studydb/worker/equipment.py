@@ -41,7 +41,7 @@ class Equipment:
     room: Room
     host: HostResources
     fitting: Fitting
-    """Which trials fit beside those that run."""
+    """Which trials can start with what the worker's running trials leave free."""
     ask_rule: AskRule | None = None
     """Asks the study's custom stop rules in a child; None if the study has none."""
     proposer: Proposer | None = None

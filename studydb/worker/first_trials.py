@@ -5,7 +5,10 @@ import threading
 from studydb.domain.life.states import Reason
 
 FAILED_LIMIT = 3
-"""A worker ends if its first 3 trials have failed while trials of other workers completed."""
+"""
+A worker ends if its first 3 trials have all failed while other trials of the study ended without an
+error.
+"""
 
 
 class FirstTrials:
@@ -17,7 +20,7 @@ class FirstTrials:
         self._lock = threading.Lock()
 
     def all_failed(self, number: int, reason: Reason) -> bool:
-        """Note how a trial ended; return True if 3 trials failed and all others were preempted."""
+        """Note how a trial ended; tell whether 3 trials failed and all others were preempted."""
         with self._lock:
             if reason is Reason.FAILED:
                 self._failed.add(number)

@@ -1,4 +1,4 @@
-"""Starts the fork server before the first database connection, and again if it dies."""
+"""Start the fork server before the first database connection, and again if it dies."""
 
 import os
 import socket
@@ -113,12 +113,13 @@ def _kill_descendants_of_dead_workers() -> None:
     """
     Kill what is left of workers of this host that were killed together with their fork servers.
 
-    Either of the two kills all descendants when the other dies. If both are killed at once, a
-    descendant in a process group of its own lives on.
+    If only one of the two dies, the other kills all descendants. If both are killed together, a
+    descendant that has made its own process group lives on.
 
-    A batch job has the variables of the trial that submitted it, but goes on after this trial's
-    worker. It is known by its other job ID. Where there is none, this process may be in such a job
-    itself; so processes with the variable's value of this process are left alone.
+    A batch job that a trial has submitted has the trial's variables, but may outlive the trial's
+    worker. It is left alone: its job ID differs from the worker's. This process may itself be in
+    such a job, of a batch system that sets no job ID. So processes whose variable has the same
+    value as this process's variable are left alone, too.
     """
     found = environments_with(SERVER_ID_VARIABLE)
     own_id = dict(found).get(os.getpid(), {}).get(SERVER_ID_VARIABLE)

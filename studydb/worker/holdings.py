@@ -55,7 +55,7 @@ class Holdings:
         return f"The trial was out of memory: {self.memory}."
 
     def explain(self, failure: Failure | None) -> Failure | None:
-        """Add to a MemoryError the limit that has caused it."""
+        """Add the trial's memory limit to the message of a MemoryError, if the trial has one."""
         if failure is None or self.memory is None or not failure.type.endswith("MemoryError"):
             return failure
         return replace(failure, message=f"{failure.message}\nOut of memory: {self.memory}.")
@@ -65,7 +65,8 @@ class Holdings:
         Give everything back, after the trial's processes have ended and its end is stored.
 
         Returns:
-            A line for the person who looks at the worker, if a process still uses a device.
+            A line for the person who looks at the worker, if a process still uses a device; else
+            None.
         """
         try:
             return self.grant.release()

@@ -8,7 +8,7 @@ from pathlib import Path
 from studydb.domain.errors import HostError
 
 START_PAUSES_S = (0.5, 1.0, 2.0, 4.0)
-"""The pauses before further tries to start a trial."""
+"""The pauses between tries to start the process of a trial."""
 
 _SCRATCH = "Free space in its temporary directory, or name another directory in TMPDIR."
 _CURES: dict[int | None, str] = {

@@ -16,7 +16,7 @@ from studydb.worker.worker_options import WorkerOptions
 
 GB = 10**9
 TAKE_TRIES, TAKE_PAUSE_S = 10, 0.05
-"""How often a worker tries to lock devices while other workers of the host lock theirs."""
+"""How often a worker tries to lock devices that others hold, and the pause between two tries."""
 
 
 class HostResources:
@@ -73,6 +73,9 @@ class HostResources:
 
         Returns:
             None if other workers of this host hold the devices now.
+
+        Raises:
+            HostError: The devices cannot be locked any more.
         """
         for _ in range(TAKE_TRIES):
             grant = self._devices.take(asked.gpus)
@@ -85,7 +88,7 @@ class HostResources:
         return None
 
     def _limits(self) -> MemoryLimits:
-        with self._lock:  # a worker without limits stays in its cgroup
+        with self._lock:  # not made earlier: it may move this worker into another cgroup
             if self._memory_limits is None:
                 self._memory_limits = MemoryLimits.of_this_process()
             return self._memory_limits

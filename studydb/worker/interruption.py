@@ -16,9 +16,10 @@ class Interruption:
         gave_up: The message of the error that ends the worker; None without an error.
         urgent_since_s: When the first signal or error came, by the monotonic clock; None without
             a signal or error. A drain and `stop_claiming` are not urgent and set no time.
-        since_s: When the worker began to stop, by the monotonic clock; None while it is not.
-        turn: Acquired by the idle slot that looks for work, so that the worker polls only once.
-            When the worker is to claim no more, each slot that waits for its turn gets it at once.
+        since_s: When the worker began to stop, by the monotonic clock; None before that.
+        turn: Acquired by the idle slot that looks for work, so that only one slot at a time polls
+            the database. When the worker is to claim no more, the slots that wait for their turn
+            get it one after another, without delay.
     """
 
     def __init__(self) -> None:
@@ -81,7 +82,7 @@ class Interruption:
         """Wait before the next claim; return sooner if the worker is to claim no more."""
         self._claiming_ended.wait(timeout_s)
 
-    def listen(self, at_once: Callable[[int], None], *, preempt_signal: int = 0) -> None:
+    def listen(self, end_process: Callable[[int], None], *, preempt_signal: int = 0) -> None:
         """
         Stop the worker at SIGTERM, SIGINT or SIGHUP; call this from the main thread.
 
@@ -89,7 +90,7 @@ class Interruption:
         a closed terminal, or after SIGTERM from a service manager. Under nohup it has no effect.
 
         Args:
-            at_once: Called at the second signal, to end the process.
+            end_process: Called at the second signal, to end the process.
             preempt_signal: One more signal that stops the worker; like SIGHUP, it does not count
                 as a second signal. 0 for none.
         """
@@ -98,7 +99,7 @@ class Interruption:
         def handle(number: int, _frame: FrameType | None) -> None:
             is_second = self.signal not in (None, *uncounted)
             if is_second and number not in uncounted:
-                at_once(number)
+                end_process(number)
             if not is_second:
                 self.signal = number
             self._stop_urgently()

@@ -1,4 +1,4 @@
-"""A study's custom rules and scheduler: whether they may run here, and how they are asked."""
+"""Ask a study's custom rules, scheduler and resource function, if their code may run here."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,7 +37,7 @@ from studydb.worker.fork_server_client import ForkServer
 from studydb.worker.worker_options import WorkerOptions
 
 DIRECTORY = "decider"
-"""The folder, among a study's logs, for what custom rules and schedulers print."""
+"""The folder, among a study's logs, for what the code that decides prints."""
 
 
 def trusted_rules(
@@ -48,7 +48,7 @@ def trusted_rules(
 
     Args:
         options: The directory to search before the study's, and the values of `--allow-import`;
-            None to search the current directory, and to allow only signed rules.
+            None to search the current directory first, and to allow only signed code.
 
     Returns:
         The code in the order of `custom_rules(study.rules)`.
@@ -65,9 +65,9 @@ def trusted_code(
     study: Study, keyring: Keyring, options: WorkerOptions | None = None
 ) -> list[TrainableImport]:
     """
-    Do what `trusted_rules` does, also for other code that decides.
+    Do what `trusted_rules` does, also for a custom scheduler and a resource function.
 
-    A custom scheduler comes after the rules, and a resource function comes last.
+    The scheduler comes after the rules, and the resource function comes last.
     """
     imports = trusted_rules(study, keyring, options)
     if isinstance(study.scheduler, UserScheduler):
@@ -237,7 +237,7 @@ def opened_decider(
 
 class RuleProcess:
     """
-    The process in which a program that is no worker runs custom rules and schedulers.
+    The process in which a program that is no worker runs a study's code that decides.
 
     The first question starts the process and its fork server.
     """

@@ -44,7 +44,7 @@ class Sight(Enum):
 
 
 class TrialLimit:
-    """How many more trials the worker may claim; shared by its slots."""
+    """How many more attempts the worker may claim; shared by its slots."""
 
     def __init__(self, limit: int | None) -> None:
         self._left = limit
@@ -68,7 +68,7 @@ class TrialLimit:
 
 
 class Slot(threading.Thread):
-    """Claims and runs trials until the study is done or the worker is stopping."""
+    """Claims and runs trials until the study is done or the worker claims no more."""
 
     def __init__(self, equipment: Equipment, trial_limit: TrialLimit, *, number: int) -> None:
         super().__init__(name=f"studydb-slot-{number}", daemon=True)
@@ -142,12 +142,12 @@ class Slot(threading.Thread):
         """
         Wait until a trial may be claimed; return False if the worker has nothing more to do.
 
-        Each slot looks once when its trial has ended. Then one of the idle slots looks again and
-        again; the others wait for their turn. A slot that sees work ends its turn, and the next
-        slot looks at once, so that several new trials start without delay.
+        Each slot looks at the study once when its trial has ended. Then one of the idle slots looks
+        again and again; the others wait for their turn. A slot that sees work ends its turn, and
+        the next slot looks immediately, so that several new trials start without delay.
         """
         if self._saw_work:
-            self._wait()  # another process was faster; without a wait both would try on and on
+            self._wait()  # the claim got no trial; without a wait this slot would try on and on
         if (sight := self._look()) is not Sight.NOTHING:
             return sight is Sight.WORK
         turn = self._equipment.interruption.turn
@@ -259,7 +259,7 @@ class Slot(threading.Thread):
             self._release(claim, holdings)
 
     def _take(self, claim: Claim) -> Holdings | None:
-        """Take what a trial asks for; None if another worker of this host was faster."""
+        """Take what a trial asks for; None if that is not free, so that the trial is given back."""
         equipment = self._equipment
         if equipment.fitting.is_refused(claim):
             return None

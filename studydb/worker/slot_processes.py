@@ -1,4 +1,4 @@
-"""The processes of one slot: the process of its last trial, if that may go on, or a new one."""
+"""The processes of one slot: a process that has run a trial and may run another, or a new one."""
 
 import time
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ class SlotProcesses:
         fresh: bool = False,
         descriptors: Sequence[int] = (),
     ) -> Started:
-        """Start an attempt, in the process that waits if there is one; see `Templates.spawn`."""
+        """Start an attempt in the process that waits, or in a new one; see `Templates.spawn`."""
         if self._idle is not None and self._idle.code != job.to_import:
             self.close()  # the study was given other code, or the trial other devices
         idle, self._idle = self._idle, None
@@ -55,7 +55,11 @@ class SlotProcesses:
         )
 
     def keep(self, started: Started, code: TrainableImport, output: AttemptOutput) -> None:
-        """Keep a process that has imported `code`; its output goes to the earlier log."""
+        """
+        Keep a process that has imported `code`, for the next trial.
+
+        Until then, its output goes to the log of its last trial.
+        """
         self._idle = _Idle(started, code, output, time.monotonic())
 
     def drop_idle(self) -> None:

@@ -78,12 +78,13 @@ def run_worker(options: WorkerOptions) -> int:
         The exit code; workers/README.md lists them.
 
     Raises:
-        StudydbError: The worker cannot start: no study, no database, or untrusted code.
+        StudydbError: The worker cannot start, for example without a database or a study, or because
+            the study's code is not trusted.
     """
     options = _checked(options)
     interruption = Interruption()
     interruption.listen(
-        at_once=lambda number: os._exit(128 + number), preempt_signal=options.preempt_signal
+        end_process=lambda number: os._exit(128 + number), preempt_signal=options.preempt_signal
     )
     _end_with_parent()
     with ExitStack() as stack:

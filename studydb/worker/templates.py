@@ -128,10 +128,12 @@ class Templates:
     """
     Starts attempts: from a template if that is safe, else fresh; slots may share this object.
 
-    A template is made at the first attempt in an environment, and replaced when a source file has
-    changed or the template has grown. If a template is unsafe, or hangs or dies in its import, a
-    line is printed and all starts are fresh. Attempts that run a command, or a trainable that
-    `adopt` has replaced, start fresh. So do attempts that hold devices, until `allow_devices`.
+    A template is made for each set of variables of an import (see `TrainableImport`), at the first
+    attempt that needs it. It is replaced when a source file has changed or the template has grown.
+    If a template is unsafe, or hangs or dies in its import, a line is printed and all starts are
+    fresh; if it was made for devices, only those of attempts that hold devices. Attempts that run a
+    command, or a trainable that `adopt` has replaced, start fresh. So do attempts that hold
+    devices, until `allow_devices`.
 
     Args:
         directory: The folder for the output of imports.
@@ -155,8 +157,9 @@ class Templates:
         self._adopted: str | None = None
         self._lock = threading.Lock()
         self._templates: dict[_Key, Template] = {}
-        self._may_hold_devices: str | None = None
-        self._without_devices: str | None = None
+        # UUIDs of trainables: how attempts start that hold devices; without a UUID, fresh.
+        self._warm_with_devices: str | None = None
+        self._fresh_with_devices: str | None = None
         self._retired: list[Template] = []
         self._n_deaths = self._n_outdated = 0
 
@@ -204,13 +207,14 @@ class Templates:
         return Started(child, None)
 
     def allow_devices(self, trainable: Trainable) -> None:
-        """From now on start attempts of this trainable warm although they hold devices."""
-        if self._enabled and trainable.uuid != self._without_devices:
-            self._may_hold_devices = trainable.uuid
+        """From now on start attempts of this trainable warm, although they hold devices."""
+        if self._enabled and trainable.uuid != self._fresh_with_devices:
+            self._warm_with_devices = trainable.uuid
 
     def adopt(self, trainable: Trainable) -> None:
         """From now on start warm only attempts of this trainable, which replaces another one."""
-        self._adopted = trainable.uuid  # a slot that imports the former one gives up, and unlocks
+        # Set before the lock is taken: a slot that awaits the former import then gives it up.
+        self._adopted = trainable.uuid
         with self._lock:
             self._retired += self._templates.values()
             self._templates, self._enabled = {}, self._allowed
@@ -221,8 +225,10 @@ class Templates:
         """
         Give up warm starts, if no attempt forked from the template has reported or ended.
 
+        If the study was given another trainable, only the template is given up.
+
         Returns:
-            Whether warm starts were given up. Then the attempt must be started again, fresh.
+            Whether either was given up. Then the attempt must be started again, fresh.
         """
         template = started.template
         if template is None or template.is_proven:
@@ -259,7 +265,7 @@ class Templates:
         trainable, key = job.to_import.trainable, _key_of(job.to_import)
         if trainable.kind == TrainableKind.COMMAND:
             return None
-        if job.to_import.holds_devices and self._may_hold_devices != trainable.uuid:
+        if job.to_import.holds_devices and self._warm_with_devices != trainable.uuid:
             return None
         with self._lock:  # other slots wait for the same import
             if self._is_replaced(trainable.uuid):
@@ -334,7 +340,7 @@ class Templates:
             self._say(f"each trial imports the trainable anew, because {reason}")
 
     def _disable_devices(self, trainable_uuid: str, reason: str) -> None:
-        self._may_hold_devices, self._without_devices = None, trainable_uuid
+        self._warm_with_devices, self._fresh_with_devices = None, trainable_uuid
         self._say(f"each trial with devices imports the trainable anew, because {reason}")
 
     def _retire(self, template: Template, why: str | None) -> None:

@@ -19,11 +19,12 @@ class WorkerOptions:
 
     Attributes:
         storage: The database's URL, with its password.
-        max_trials: The number of attempts after which the worker ends; None for no limit.
+        max_trials: After so many attempts the worker claims no more; None for no limit.
         wait: Whether to keep running when the study is done, for trials that may be enqueued.
         lease_s: How long a lease lasts without a renewal.
         patience_s: How long to continue while the database does not answer.
-        workdir: The directory in which children run and first search for the trainable.
+        workdir: The directory that children search first for the trainable, and in which they run
+            unless `runs_in_directory`; None for the current directory.
         allow_imports: Prefixes of the import paths whose functions may run without a signature.
         grace_s: How long a child that was asked to stop may save and end before it is killed.
         spill_bytes: How many bytes of results may wait on disk while the database does not answer.
@@ -34,8 +35,8 @@ class WorkerOptions:
         gpus: "auto", "none", or a list of indices and UUIDs.
         resources: Amounts of other resources, as "licence=2".
         tags: Words that studies may require.
-        reserve_after_s: How long smaller trials pass the first trial of the queue, which does not
-            fit beside the trials that run.
+        reserve_after_s: How long smaller trials are started before the first trial of the queue,
+            while this needs more than the running trials leave free. Then the worker is reserved.
         cache_bytes: How many bytes of remote checkpoints this host keeps; 0 for none.
     """
 

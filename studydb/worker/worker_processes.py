@@ -14,7 +14,7 @@ from studydb.settings import PARENT, STORAGE
 from studydb.worker.cores import thread_limits
 
 TERMINATE_S = 60.0
-"""How long a worker may take to end; longer than the grace that it gives its children."""
+"""How long a worker may take to end; longer than the default grace of its children."""
 
 OUTPUT_BYTES = 4000
 """An error shows this many bytes from the end of a worker's output."""
@@ -64,7 +64,7 @@ class WorkerProcesses:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Have the workers release their trials and end; a second Ctrl-C kills them."""
+        """Have the workers release their trials and end; kill them after a second Ctrl-C."""
         is_second = isinstance(error, KeyboardInterrupt) and isinstance(
             error.__context__, KeyboardInterrupt
         )

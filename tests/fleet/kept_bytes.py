@@ -45,7 +45,7 @@ def wrong_bytes(study: studydb.Study, store: "FaultyStore | None" = None) -> lis
 def _files(study: studydb.Study) -> list[str]:
     """The paths of all files below the study's directory of checkpoints."""
     stores = study.database.locations.checkpoint_stores(study.record)
-    roots = [Path(unquote(urlsplit(url).path)) for url in stores.directories()]
+    roots = [Path(unquote(urlsplit(url).path)) for url in stores.outside_database()]
     return [
         str(path.relative_to(root))
         for root in roots

@@ -304,7 +304,7 @@ def test_file_that_is_whole_aborts_no_upload_of_a_file_whose_name_begins_alike(s
     key = f"prefix/{'/'.join(where.parts)}"
     server.client().create_multipart_upload(Bucket=server.bucket, Key=f"{key}/files/10")
 
-    s3._abort_other_uploads(f"{server.bucket}/{key}/files/1")
+    s3._abort_leftover_uploads(f"{server.bucket}/{key}/files/1")
 
     assert server.unfinished() == [f"{key}/files/10"]
 
