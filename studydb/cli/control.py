@@ -74,7 +74,7 @@ def stop(
     --grace, the worker kills it. A stopped study keeps its PENDING trials and can be resumed.
 
     With --discard-checkpoints, you can also name trials that have ended. Pinned checkpoints are
-    kept, and so is a checkpoint from which a clone goes on.
+    kept; a clone pins the checkpoint from which it begins.
     """
     with opened_study(storage, name) as study:
         study.stop(*trials, now=now, discard_checkpoints=discards)
@@ -92,7 +92,7 @@ def stop(
     "--name",
     "label",
     metavar="TRIAL",
-    help="A name for the trial. Commands accept it like the number.",
+    help="A name for the trial. Commands accept it in place of the number.",
 )
 @click.option("--tag", "tags", multiple=True, type=Spec(), metavar="TAG", help="A tag. Repeatable.")
 @click.option(
@@ -127,9 +127,9 @@ def enqueue(
     """
     Add a trial to NAME with these parameters; missing values are drawn from the space.
 
-    With --checkpoint it begins from a checkpoint of a trial, which is kept until the new trial
-    ends, or from a directory, which is uploaded and signed with your key. Write ./3 for a directory
-    that is called 3.
+    With --checkpoint, the trial begins from another trial's checkpoint, which is kept until the new
+    trial ends, or from a directory, which is uploaded and signed with your key. Write ./3 for a
+    directory that is called 3.
     """
     given = read_values(params)
     if label is not None:

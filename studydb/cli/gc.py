@@ -18,8 +18,8 @@ def gc(*, name: str, dry_run: bool, storage: Storage) -> None:
 
     That is: checkpoints that the study's keep=… does not keep and that no pin keeps, the bytes of
     checkpoints that were removed before a crash or in a store that failed, and uploads that were
-    cut off. Workers delete what their trials no longer keep at once, so there is usually nothing.
-    The command may run while workers do. Damaged checkpoints stay.
+    cut off. Usually there is nothing to delete, because workers at once delete what their trials no
+    longer keep. The command may run while workers run. Damaged checkpoints stay.
     """
     with opened_study(storage, name) as study:
         done = study.gc(dry_run=dry_run)

@@ -23,7 +23,7 @@ from studydb.domain.errors import HostError, UsageError
 from studydb.settings import LOCK_DIR
 
 WHOLE = 1_000_000
-"""A device is locked as this many bytes, and a part of it as a part of them."""
+"""To lock a device, this many bytes are locked; to lock half of it, half as many."""
 
 TURN_S = 1.0
 """How long to wait for the worker that takes devices at this moment; it needs milliseconds."""
@@ -124,7 +124,7 @@ class LockFile:
         return sum(size for _, size in self.free_ranges())
 
     def lock(self, size: int) -> bool:
-        """Lock this many free bytes; return False if there are not as many. Have the turn."""
+        """Lock this many free bytes, in the caller's `turn`; return False if too few are free."""
         left = size
         for start, length in list(self.free_ranges()):
             taken = min(left, length)

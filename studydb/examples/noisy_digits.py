@@ -75,7 +75,7 @@ class Data(NamedTuple):
     The task's images and digits, as arrays of one row per image.
 
     Attributes:
-        digits: The labels of the training half, of which 15 % are wrong.
+        digits: The labels of the training half, of which about 15 % are wrong.
         unseen_digits: The labels of the unseen half; all are right.
     """
 
@@ -113,7 +113,7 @@ def rate(config: dict[str, Any], progress: float) -> float:
 
 
 def _untrained(width: int) -> list[Array]:
-    """Make the weights and biases of both layers; all trials of a width start from the same."""
+    """Make the weights and biases of both layers; they are the same in all trials of a width."""
     rng = np.random.default_rng(1)
     return [
         rng.normal(0, math.sqrt(2 / N_PIXELS), (N_PIXELS, width)),
