@@ -6,7 +6,7 @@ from studydb.db import Database, Txn
 from studydb.domain.life.event_kinds import Actor, EventKind
 from studydb.domain.records import Checkpoint, Lease
 from studydb.operations.flushing import lost
-from studydb.store import checkpoints, events, leases, pins, quotas
+from studydb.store import attempts, checkpoints, events, leases, pins, quotas
 
 
 def mark_corrupt(
@@ -55,6 +55,8 @@ def mark_corrupt(
             step=held.checkpoint_step,
             losses=held.losses,
         )
+        if held.flush_no == 0:
+            attempts.set_start(txn, lease=lease, step=before.step + 1 if before else 1)
         events.append(
             txn,
             study_id=lease.study_id,

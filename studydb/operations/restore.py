@@ -3,6 +3,7 @@
 from studydb.db import Database
 from studydb.domain.errors import CheckpointError
 from studydb.domain.records import Checkpoint, KeptCheckpoint, TrialRow
+from studydb.operations.checkpoints import newest_of
 from studydb.store import checkpoint_listing, checkpoints, trials
 
 
@@ -27,7 +28,10 @@ def newest(database: Database, *, trial: TrialRow, study_id: int) -> KeptCheckpo
         now = trials.find(txn, study_id=study_id, number=trial.number)
         if now is None or now.checkpoint_id is None:
             return None
-        return checkpoint_listing.find(txn, checkpoint_id=now.checkpoint_id)
+        found = newest_of(txn, checkpoint_id=now.checkpoint_id)
+        if found is None or found.id is None:
+            return None
+        return checkpoint_listing.find(txn, checkpoint_id=found.id)
 
 
 def kept(database: Database, *, trial: TrialRow) -> list[KeptCheckpoint]:

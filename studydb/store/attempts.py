@@ -186,13 +186,18 @@ def first_binds(claimant: Claimant) -> dict[str, Any]:
     }
 
 
+def set_start(txn: Txn, *, lease: Lease, step: int) -> None:
+    """Store the first step that an attempt is expected to report, because it restores another."""
+    txn.run(_BEGIN_AT, trial=lease.trial_id, no=lease.attempt, to_start=step)
+
+
 def begin_at(txn: Txn, *, lease: Lease, step: int) -> None:
     """
     Store the first step that an attempt reports; earlier attempts' live results end before it.
 
     The checkpoint's step does not matter: a function may ignore its checkpoint and begin at step 1.
     """
-    txn.run(_BEGIN_AT, trial=lease.trial_id, no=lease.attempt, to_start=step)
+    set_start(txn, lease=lease, step=step)
     txn.run(_SUPERSEDE, trial=lease.trial_id, no=lease.attempt, first=step)
 
 

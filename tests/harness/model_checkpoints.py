@@ -78,6 +78,8 @@ def mark_corrupt(model: "Model", token: str, *, uuid: str, is_verified: bool) ->
         bad.corrupt = bad.removed = True
     if is_new or is_next:
         trial.checkpoint, trial.suspect_at = older, None
+        if trial.flush_no == 0:
+            attempt.start_step = older.step + 1 if older else 1
         data = {"url": bad.url, "step": bad.step}
         model._record_event("checkpoint corrupt", "worker", attempt=attempt, data=data)
     return older.uuid if older else None

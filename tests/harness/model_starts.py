@@ -75,7 +75,7 @@ def discard_other(model: "Model") -> None:
     """Remove the checkpoints of the other study that no trial of this one needs."""
     assert model.other is not None
     for one in model.foreign:
-        if not one.pins:
+        if not one.pins and not one.removed:
             one.removed, one.data = True, False
     newest = model.other.checkpoint
     if newest is not None and newest.removed and not newest.corrupt:

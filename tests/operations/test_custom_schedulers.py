@@ -547,7 +547,7 @@ def test_custom_scheduler_closes_a_rung(database, answers):
 
 
 def test_answers_are_kept_until_the_batch_is_stored(database):
-    """A send whose reply was lost is repeated with the same answer, not with another question."""
+    """If a reply is lost, the batch is sent again without asking the scheduler again."""
     worker = under(database)
     run = worker.take()
     asked_for = []

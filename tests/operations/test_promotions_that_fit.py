@@ -1,4 +1,4 @@
-"""A free worker promotes what it could claim, and rungs wait only for what a live worker fits."""
+"""A free worker promotes what it could claim, and rungs wait only for trials that fit a live worker."""
 
 from dataclasses import replace
 
@@ -114,7 +114,7 @@ def synchronous(database):
     return study
 
 
-def test_a_rung_waits_for_a_trial_that_another_live_worker_fits(database, synchronous):
+def test_a_rung_waits_for_a_trial_that_fits_another_live_worker(database, synchronous):
     live_worker(database, synchronous, read_capacity(gpus=2))
 
     claimant = SimulatedWorker(database, synchronous).claimant()
@@ -122,7 +122,7 @@ def test_a_rung_waits_for_a_trial_that_another_live_worker_fits(database, synchr
     assert promote(database, synchronous, claimant, fits=SMALL) is NextStep.WAIT
 
 
-def test_a_rung_closes_without_a_trial_that_no_live_worker_fits(database, synchronous):
+def test_a_rung_closes_without_a_trial_that_fits_no_live_worker(database, synchronous):
     large = live_worker(database, synchronous, read_capacity(gpus=2))
     leave(database, worker_id=large)
 

@@ -19,6 +19,7 @@ from studydb.operations.delete import delete, stop_for_deletion
 from studydb.operations.discard import discard
 from studydb.operations.enqueue import enqueue
 from studydb.operations.overview import read_overview
+from studydb.operations.restore import newest
 from studydb.operations.start_checkpoints import FromTrial, Uploaded
 from studydb.operations.uploads import abandoned_uploads, begin_upload_of_person
 from studydb.schedulers import ASHA
@@ -125,6 +126,32 @@ def test_damaged_source_falls_back_to_the_one_before_and_then_to_scratch(
     assert rows(database, "SELECT count(*) FROM pin") == [(0,)]
     kind = "checkpoint corrupt"
     assert rows(database, f"SELECT count(*) FROM event WHERE kind = '{kind}'") == [(2,)]
+
+
+def test_attempt_begins_after_the_checkpoint_that_it_restores_instead(
+    database, study, worker, source
+):
+    begin(database, study, start_of(source))
+    run = worker.claim()
+    start = f"SELECT start_step FROM attempt WHERE token = '{run.lease.token}'"
+
+    before = mark_corrupt(database, lease=run.lease, checkpoint=run.claimed.checkpoint)
+    second = rows(database, start)
+    mark_corrupt(database, lease=run.lease, checkpoint=before)
+
+    assert (second, rows(database, start)) == ([(4,)], [(1,)])
+
+
+def test_newest_checkpoint_of_an_ended_trial_is_one_that_is_not_damaged(
+    database, study, worker, source
+):
+    begin(database, study, start_of(source))
+    source.finish(0.5)
+    run = worker.claim()
+    mark_corrupt(database, lease=run.lease, checkpoint=run.claimed.checkpoint)
+
+    ended = trial_of(database, study, source.lease.number)
+    assert newest(database, trial=ended, study_id=study.id).row.step == 3
 
 
 @pytest.mark.parametrize(

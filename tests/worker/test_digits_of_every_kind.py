@@ -42,7 +42,7 @@ def storage_url(sqlite_url):
 
 
 def write_digits(folder):
-    """Write a line for each image: the digit, and the brightness of 4 x 4 squares, 0 to 1."""
+    """Write a line for each image: the digit, and the brightness, 0 to 1, of 16 squares."""
     images, digits = load_digits(return_X_y=True)
     squares = images[:IMAGES].reshape(-1, 4, 2, 4, 2).mean(axis=(2, 4)).reshape(IMAGES, 16) / 16
     rows = np.column_stack([digits[:IMAGES], squares])
