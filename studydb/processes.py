@@ -257,8 +257,8 @@ def limit_memory(size_bytes: int, cgroup: str | None) -> None:
         (Path(cgroup) / "cgroup.procs").write_text("0", encoding="ascii")
         return
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    least = size_bytes if hard == resource.RLIM_INFINITY else min(size_bytes, hard)
-    resource.setrlimit(resource.RLIMIT_DATA, (least, hard))
+    soft = size_bytes if hard == resource.RLIM_INFINITY else min(size_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def name_process(name: str) -> None:

@@ -136,8 +136,8 @@ def enqueue(
         check_trial_name(label)
     check_tags(tags)
     with opened_study(storage, name) as study:
-        begins = {} if source is None else {"checkpoint": read_start(source)}
-        options: dict[str, Any] = {"checkpoint_step": step, "resources": resources, **begins}
+        start = {} if source is None else {"checkpoint": read_start(source)}
+        options: dict[str, Any] = {"checkpoint_step": step, "resources": resources, **start}
         number = study.enqueue(given, name=label, tags=tags, **options)
     called = "" if label is None else f", {label!r}"
     click.echo(f"Study {name!r}: enqueued trial {number}{called}.")

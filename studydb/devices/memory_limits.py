@@ -81,14 +81,16 @@ class MemoryLimits:
 
     @classmethod
     def of_this_process(
-        cls, of_self: Path = Path("/proc/self/cgroup"), cgroups: Path = Path("/sys/fs/cgroup")
+        cls,
+        own_cgroup_file: Path = Path("/proc/self/cgroup"),
+        cgroups: Path = Path("/sys/fs/cgroup"),
     ) -> "MemoryLimits":
         """
         Use cgroups if this process may make some; for that, it moves into a child of its cgroup.
 
         Call this at most once in a process, and only if trials may have limits.
         """
-        return cls(_delegated(of_self, cgroups))
+        return cls(_delegated(own_cgroup_file, cgroups))
 
     def limit(self, size_bytes: int) -> MemoryLimit:
         """Make the limit of one trial; if its cgroup cannot be made, a limit of each process."""
@@ -108,9 +110,9 @@ class MemoryLimits:
         return limit
 
 
-def _delegated(of_self: Path, cgroups: Path) -> Path | None:
+def _delegated(own_cgroup_file: Path, cgroups: Path) -> Path | None:
     try:
-        lines = of_self.read_text(encoding="utf-8").splitlines()
+        lines = own_cgroup_file.read_text(encoding="utf-8").splitlines()
         path = next(line[3:] for line in lines if line.startswith("0::"))
         folder = cgroups / path.lstrip("/")
         if "memory" not in (folder / "cgroup.controllers").read_text(encoding="ascii").split():

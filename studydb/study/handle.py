@@ -247,14 +247,14 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
             InvalidName: The name or a tag breaks a rule.
             TrialExists: Another trial of the study has the name.
         """
-        rank = integer("priority", priority)
-        label = None if name is None else check_trial_name(name)
-        marks = check_tags(tags)
+        checked_priority = integer("priority", priority)
+        checked_name = None if name is None else check_trial_name(name)
+        checked_tags = check_tags(tags)
         asked = read_resources_or_none("resources", resources)
         options: dict[str, Any] = {
-            "priority": rank,
-            "name": label,
-            "tags": marks,
+            "priority": checked_priority,
+            "name": checked_name,
+            "tags": checked_tags,
             "resources": asked,
         }
         if checkpoint is None:
@@ -471,7 +471,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         if self._loop is not None:
             self._loop.close()
             self._loop = None
-        self._close_asked()
+        self._close_function_process()
         self.database.close()
 
     def _read(self, operation: Callable[[Database, Record], Answered]) -> Answered:

@@ -47,8 +47,8 @@ class ResourceRequests:
 
     def __init__(self) -> None:
         self._capacity: Capacity = UNLIMITED
-        self._asked: tuple[int, RuleProcess, Record] | None = None
-        self._asking = threading.Lock()
+        self._function_process: tuple[int, RuleProcess, Record] | None = None
+        self._function_lock = threading.Lock()
 
     @suggesting_keywords
     def set_resources(self, resources: Mapping[str, float] | str, *numbers: int | str) -> None:
@@ -128,19 +128,19 @@ class ResourceRequests:
 
     def _ask_in_process(self, study: Record, config: Mapping[str, Any]) -> Resources:
         """Ask the study's resource function in a child, which is kept until the handle closes."""
-        with self._asking:
-            if self._asked is None or self._asked[0] != os.getpid():
+        with self._function_lock:
+            if self._function_process is None or self._function_process[0] != os.getpid():
                 process = RuleProcess.of(self.database, study)
                 assert process is not None  # the study has a resource function
                 asked = with_asked_code(study, process.decider)
-                self._asked = os.getpid(), process, asked
-            return ask_function(self._asked[2], config)
+                self._function_process = os.getpid(), process, asked
+            return ask_function(self._function_process[2], config)
 
-    def _close_asked(self) -> None:
-        with self._asking:
-            if self._asked is not None and self._asked[0] == os.getpid():
-                self._asked[1].close()
-            self._asked = None
+    def _close_function_process(self) -> None:
+        with self._function_lock:
+            if self._function_process is not None and self._function_process[0] == os.getpid():
+                self._function_process[1].close()
+            self._function_process = None
 
 
 def _offered(resources: Mapping[str, float] | str, tags: Iterable[str]) -> Capacity:

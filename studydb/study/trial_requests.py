@@ -208,12 +208,12 @@ class TrialRequests:
 
     def _control(
         self,
-        of_trials: Callable[..., None],
-        of_study: Status,
+        control_trials: Callable[..., None],
+        study_status: Status,
         numbers: tuple[int | str, ...],
         **options: Any,
     ) -> None:
         if numbers:
-            self._ask_once(of_trials, [self.number_of(each) for each in numbers], **options)
+            self._ask_once(control_trials, [self.number_of(each) for each in numbers], **options)
         else:
-            self._ask_once(control.set_status, of_study, **options)
+            self._ask_once(control.set_status, study_status, **options)
