@@ -44,7 +44,7 @@ def lock_directory(environ: Mapping[str, str] = os.environ) -> Path:
     Choose the directory of the lock files.
 
     The choice must not depend on the user: two workers with different directories would not exclude
-    each other. So a directory is used only if every user may make files in it.
+    each other. So unless the environment names the directory, every user may make files in it.
 
     Raises:
         UsageError: The directory that the environment names cannot be used.
@@ -165,7 +165,7 @@ def turn(directory: Path) -> Iterator[bool]:
     """
     Have other workers wait while this one compares and locks several devices.
 
-    Without turns, two workers that want two devices each could both get one, and neither two.
+    Without turns, two workers that want two devices each could get one each, and both would fail.
 
     Yields:
         False if another worker, which may be suspended, keeps the turn for more than a second.

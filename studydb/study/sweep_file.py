@@ -41,8 +41,8 @@ def read_sweep(path: str) -> dict[str, Any]:
     Read a sweep file.
 
     Returns:
-        Arguments of `create_study`: the trainable, the space and the searcher, and those of metric,
-        mode, num_trials and scheduler that the file has.
+        Arguments of `create_study`: the trainable, the space and the searcher; and metric, mode,
+        num_trials and scheduler if the file has them.
 
     Raises:
         InvalidSpec: The file cannot be read, or asks for what studydb cannot do.

@@ -128,7 +128,7 @@ class TrialRequests:
             UsageError: Neither numbers nor a selection are given, or both.
             UnknownTrial: A trial does not exist.
             NotAllowed: A trial has not ended, or a clone of it has not ended. Each transaction
-                clones up to 100 trials; those before the transaction of this trial stand.
+                clones up to 100 trials; earlier transactions are not undone.
         """
         if bool(numbers) == (select is not None):
             raise UsageError(
@@ -161,7 +161,7 @@ class TrialRequests:
             UsageError: No trial or no reason is given.
             UnknownTrial: A trial does not exist.
             NotAllowed: A trial whose invalidation is to be undone is not invalidated. Each
-                transaction changes up to 100 trials; those before the one of this trial stand.
+                transaction changes up to 100 trials; earlier transactions are not undone.
         """
         if not numbers:
             raise UsageError("Name the trials to invalidate.")
