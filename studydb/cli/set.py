@@ -104,7 +104,9 @@ def set(  # noqa: A001  the command
         click.echo(f"{later} keep checkpoints by {visible(str(record.keep))}.")
     if resources is not None:
         which = (
-            f"trial {', '.join(visible(str(one)) for one in trials)}" if trials else "each trial"
+            f"trial {', '.join(visible(str(one)) for one in trials)}"
+            if trials
+            else "each trial without its own request"
         )
         click.echo(f"Study {name!r}: {which} needs {read_resources('resources', resources)}.")
     if record.trainable is not None and code is not None:

@@ -397,13 +397,14 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         """
         Claim a PENDING trial for this process to run; make a new trial if none is PENDING.
 
-        The call waits while the study is paused or at `max_concurrent`.
+        The call waits, for example while the study is paused or at `max_concurrent`.
 
         Args:
             timeout: Seconds to wait; None to wait without limit.
 
         Returns:
-            The trial; None when the study has no more trials to run, or is stopped.
+            The trial; None when the study has no more trials to run or is stopped, or when a person
+            has drained this process.
 
         Raises:
             TimeoutError: No trial could be claimed in time.
