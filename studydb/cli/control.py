@@ -79,7 +79,7 @@ def stop(
     with opened_study(storage, name) as study:
         study.stop(*trials, now=now, discard_checkpoints=discards)
     if discards:
-        click.echo(f"{subject(name, trials)}: ended, and the checkpoints are deleted.")
+        click.echo(f"{subject(name, trials)}: ended; all checkpoints but pinned ones are deleted.")
         return
     how = "are killed" if now else "save and end, or are killed"
     click.echo(f"{subject(name, trials)}: stopped; running trials {how}.")

@@ -24,13 +24,13 @@ def gc(*, name: str, dry_run: bool, storage: Storage) -> None:
     with opened_study(storage, name) as study:
         done = study.gc(dry_run=dry_run)
     did = "would be deleted" if dry_run else "deleted"
-    uploads = f" and {counted(done.n_uploads, 'cut upload')}" if done.n_uploads else ""
-    what = f"{counted(done.n, 'removed checkpoint')} ({size_text(done.size_bytes)}){uploads}"
+    uploads = f" and {counted(done.n_uploads, 'cut-off upload')}" if done.n_uploads else ""
+    what = f"{counted(done.n, 'checkpoint')} ({size_text(done.size_bytes)}){uploads}"
     click.echo(f"Study {name!r}: {what} {did}.")
     if done.left or done.n_uploads_left:
         where = f" in {done.left[0]!r}" if done.left else ""
         raise CheckpointError(
-            f"The bytes of {len(done.left)} removed checkpoints and {done.n_uploads_left} cut "
-            f"uploads of {name!r} are still there{where}, because the store fails. Repeat the "
+            f"The bytes of {len(done.left)} checkpoints and {done.n_uploads_left} cut-off uploads "
+            f"of {name!r} are still there{where}, because the store fails. Repeat the "
             "command on a host that can write there."
         )
