@@ -68,6 +68,8 @@ def collect(database: Database, study: Study, *, dry_run: bool) -> Collected:
 
 @dataclass(slots=True)
 class _Removed:
+    """`gone`: what was deleted, or would be; `left`: what a failing store could not delete."""
+
     gone: list[Checkpoint]
     left: list[Checkpoint]
 
