@@ -111,7 +111,7 @@ def _seconds_option(flag: str, default: float, meaning: str) -> Callable[..., An
 @_seconds_option(
     "--reserve-after",
     RESERVE_AFTER_S,
-    "How long other trials start before one that does not fit; then the worker waits for it.",
+    "How long other trials pass one that does not fit; then that trial starts first.",
 )
 @storage_option
 def worker(

@@ -224,9 +224,8 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
             tags: Up to 50 texts by which listings and SQL find the trial.
             checkpoint: What the trial begins from. Its first step is the checkpoint's step plus 1,
                 and it enters only rungs at later steps. Give a checkpoint in this database: a trial
-                or its number (for its newest checkpoint), or one of `trial.checkpoints`. Trials and
-                checkpoints may be of another study; the checkpoint is pinned until the new trial
-                ends. Or give a dict, the path of a directory, or the path of the file
+                of any study, or the number of a trial of this study, for its newest checkpoint; or
+                one of `trial.checkpoints`. It is pinned until the new trial ends. Or give a dict, the path of a directory, or the path of the file
                 checkpoint.pkl that `export` writes. These are uploaded to the study's store, and
                 signed with your key.
             checkpoint_step: The last step that the dict or the file contains.
@@ -274,14 +273,14 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
     @suggesting_keywords
     def extend(self, *, num_trials: int) -> int:
         """
-        Raise the budget by this many trials; a FINISHED study continues.
+        Raise the study's `num_trials` by this many; a FINISHED study continues.
 
         Returns:
-            The new budget.
+            The study's new `num_trials`.
 
         Raises:
-            UsageError: `num_trials` is less than 1.
-            NotAllowed: The study has no budget.
+            UsageError: The argument is less than 1.
+            NotAllowed: The study has no `num_trials`.
         """
         return int(self._ask_once(control.extend, n_more=integer("num_trials", num_trials)))
 
