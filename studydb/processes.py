@@ -30,8 +30,8 @@ IMPORT_STUDYDB = (
 """
 The first code of a process that studydb starts; its first argument is the folder of this studydb.
 
-Another studydb may be installed. The folder is then moved to the end of `sys.path`, so that no file
-in it hides a module of Python.
+The folder is first on `sys.path` during the import, so that no other installed studydb is imported.
+Then it is moved to the end of `sys.path`, so that no file in it hides a module of Python.
 """
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -113,7 +113,7 @@ def _read_start(pid: int) -> int | None:
 
 
 def exists(pid: int) -> bool:
-    """Whether a process has this pid, although /proc may hide it from this user (hidepid)."""
+    """Whether a process has this pid, also if /proc hides the process from this user (hidepid)."""
     try:
         os.kill(pid, 0)
     except PermissionError:  # the process exists, and belongs to another user
@@ -179,7 +179,7 @@ def session_of(pid: int) -> int | None:
 
 
 def has_host_pids() -> bool:
-    """Whether this process knows others by the host's numbers, as the drivers of devices do."""
+    """Whether the pids that this process sees are the host's, which device drivers report."""
     try:
         return Path("/proc/self/ns/pid").stat().st_ino == _FIRST_PID_NAMESPACE
     except OSError:
@@ -257,8 +257,8 @@ def limit_memory(size_bytes: int, cgroup: str | None) -> None:
         (Path(cgroup) / "cgroup.procs").write_text("0", encoding="ascii")
         return
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    least = size_bytes if hard == resource.RLIM_INFINITY else min(size_bytes, hard)
-    resource.setrlimit(resource.RLIMIT_DATA, (least, hard))
+    soft = size_bytes if hard == resource.RLIM_INFINITY else min(size_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def name_process(name: str) -> None:

@@ -86,7 +86,8 @@ def read_arguments(arguments: "Sequence[str]") -> "dict[str, Any]":
     Read the report from the words of the command line.
 
     Raises:
-        ValueError: A word is neither METRIC=VALUE nor a known option; its message is for people.
+        ValueError: The words are no report, such as a word that is neither METRIC=VALUE nor a
+            known option; the error's message is for people.
     """
     message: dict[str, Any] = {}
     words = iter(arguments)

@@ -63,9 +63,11 @@ def storage_url(explicit: str | None = None, environ: Mapping[str, str] = os.env
 
 def scrubbed_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """
-    Return the environment without credentials, for processes that run the user's code.
+    Return the environment for processes that run the user's code.
 
-    This does not isolate that code: it runs as the same user and can read the key file.
+    The database's credentials and the signing key are left out; those of checkpoint stores stay,
+    because trials save checkpoints. This does not isolate the user's code, which runs as the same
+    user and can read the key file.
     """
     return {
         name: value

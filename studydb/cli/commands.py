@@ -24,7 +24,7 @@ COMMANDS = {
     "export-checkpoint": ("export_checkpoint", "Copy a trial's checkpoint to a folder."),
     "export-model": ("export_checkpoint", "Write a trial's model to a folder."),
     "pin": ("pin", "Keep a checkpoint until the pin is removed."),
-    "gc": ("gc", "Delete the bytes that removed checkpoints have left."),
+    "gc": ("gc", "Delete checkpoints that are no longer kept, and what crashes have left."),
     "workers": ("workers", "List the workers."),
     "drain": ("drain", "End a worker; its trials go to other workers."),
     "logs": ("logs", "Print what a trial has printed."),
@@ -95,6 +95,7 @@ def cli(storage: str | None) -> None:
     """
     A SQL-backed store for studies, with stateless workers.
 
-    The database is --storage, else $STUDYDB_STORAGE, else sqlite:///studydb.db. Every option can
-    be set by an environment variable, too: STUDYDB_WORKER_SLOTS=4 is `studydb worker --slots 4`.
+    The database is --storage, else $STUDYDB_STORAGE, else sqlite:///studydb.db. Options can also
+    be set by environment variables: STUDYDB_WORKER_SLOTS=4 is `studydb worker --slots 4`, and
+    STUDYDB_FORMAT is --format of all commands.
     """

@@ -74,12 +74,12 @@ def stop(
     --grace, the worker kills it. A stopped study keeps its PENDING trials and can be resumed.
 
     With --discard-checkpoints, you can also name trials that have ended. Pinned checkpoints are
-    kept, and so is a checkpoint from which a clone goes on.
+    kept; a clone pins the checkpoint from which it begins.
     """
     with opened_study(storage, name) as study:
         study.stop(*trials, now=now, discard_checkpoints=discards)
     if discards:
-        click.echo(f"{subject(name, trials)}: ended, and the checkpoints are deleted.")
+        click.echo(f"{subject(name, trials)}: ended; all checkpoints but pinned ones are deleted.")
         return
     how = "are killed" if now else "save and end, or are killed"
     click.echo(f"{subject(name, trials)}: stopped; running trials {how}.")
@@ -92,7 +92,7 @@ def stop(
     "--name",
     "label",
     metavar="TRIAL",
-    help="A name for the trial. Commands accept it like the number.",
+    help="A name for the trial. Commands accept it in place of the number.",
 )
 @click.option("--tag", "tags", multiple=True, type=Spec(), metavar="TAG", help="A tag. Repeatable.")
 @click.option(
@@ -127,17 +127,17 @@ def enqueue(
     """
     Add a trial to NAME with these parameters; missing values are drawn from the space.
 
-    With --checkpoint it begins from a checkpoint of a trial, which is kept until the new trial
-    ends, or from a directory, which is uploaded and signed with your key. Write ./3 for a directory
-    that is called 3.
+    With --checkpoint, the trial begins from another trial's checkpoint, which is kept until the new
+    trial ends, or from a directory, which is uploaded and signed with your key. Write ./3 for a
+    directory that is called 3.
     """
     given = read_values(params)
     if label is not None:
         check_trial_name(label)
     check_tags(tags)
     with opened_study(storage, name) as study:
-        begins = {} if source is None else {"checkpoint": read_start(source)}
-        options: dict[str, Any] = {"checkpoint_step": step, "resources": resources, **begins}
+        start = {} if source is None else {"checkpoint": read_start(source)}
+        options: dict[str, Any] = {"checkpoint_step": step, "resources": resources, **start}
         number = study.enqueue(given, name=label, tags=tags, **options)
     called = "" if label is None else f", {label!r}"
     click.echo(f"Study {name!r}: enqueued trial {number}{called}.")

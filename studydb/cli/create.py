@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 @click.option("--space", metavar="FILE", help="More parameters, from a JSON file.")
 @click.option("--num-trials", type=int, metavar="N", help="The budget.  [default: no limit]")
 @click.option(
-    "--max-concurrent", type=int, metavar="N", help="How many trials all workers may run at a time."
+    "--max-concurrent", type=int, metavar="N", help="The most trials at a time, over all workers."
 )
 @click.option(
     "--scheduler",
@@ -128,14 +128,14 @@ if TYPE_CHECKING:
     "--keep",
     default="last=1",
     metavar="KEEP",
-    help="Which checkpoints of a trial are kept, besides the newest two: as 'last=3, best=1, "
-    "every=10', the newest 3, the one with the best value, and those of each 10th step.",
+    help="Which checkpoints of a trial are kept, besides the newest two: 'last=3, best=1, "
+    "every=10' keeps the newest 3, the one with the best value, and those of each 10th step.",
 )
 @click.option(
     "--resources",
     metavar="REQUEST",
     help="What each trial needs, as 'gpus=1, memory_gb=8, licence=1', or a function of the config "
-    "that says it, as sizes:needs.  [default: what the trainable says, else a slot]",
+    "that returns this, as sizes:needs.  [default: what the trainable says, else only a slot]",
 )
 @click.option(
     "--require",
@@ -246,7 +246,8 @@ def read_code(
     Read what the trials run: the command after `--`, --trainable's function, or a sweep's program.
 
     Raises:
-        UsageError: A command and --trainable are both given, or a command's option without one.
+        UsageError: A command and --trainable are both given, or an option of commands is given
+            without a command.
     """
     if command:
         if trainable is not None:

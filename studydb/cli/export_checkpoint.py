@@ -67,9 +67,11 @@ def export_checkpoint(
 @click.command("export-model")
 @study_argument
 @click.argument("places", metavar="[TRIAL] DIR", nargs=-1, required=True)
-@click.option("--step", type=click.IntRange(min=0), metavar="S", help="From the one of step S.")
+@click.option("--step", type=click.IntRange(min=0), metavar="S", help="From step S's checkpoint.")
 @click.option(
-    "--best", is_flag=True, help="From that with the best value; without TRIAL, the best trial's."
+    "--best",
+    is_flag=True,
+    help="From the checkpoint with the best value; without TRIAL, of the best trial.",
 )
 @storage_option
 @click.pass_context
@@ -85,9 +87,9 @@ def export_model(
     """
     Let the trainable of NAME write its model to a new folder DIR, from a checkpoint of TRIAL.
 
-    By default from the newest checkpoint. A class has a method export_model(self, directory), a
-    function an attribute export_model, a function of (config, checkpoint, directory). Your code
-    runs here, in this process.
+    By default, the newest checkpoint is used. A trainable that is a class needs a method
+    export_model(self, directory); one that is a function needs an attribute export_model, which is
+    a function of (config, checkpoint, directory). Your code runs here, in this process.
     """
     from studydb.study.exporting import export_model as write_model
 
@@ -128,7 +130,7 @@ def _picked(
 
 def _chosen(trial: "FrozenTrial", *, step: int | None, best: bool) -> "Checkpoint":
     """
-    Choose a trial's checkpoint: of a step, or with the best value, or the newest.
+    Choose a trial's checkpoint: that of a step, the one with the best value, or the newest.
 
     Raises:
         NotFound: The trial has no such checkpoint; the message names the steps that it has.

@@ -99,7 +99,7 @@ def trial_fields(row: ListedTrial, space: "Space") -> dict[str, Any]:
 
 
 def used_columns(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a table's columns without the optional ones, such as tags, that no row has."""
+    """Return a table's columns without the optional ones, such as tags, that are empty."""
     return [
         column
         for column in columns
@@ -118,7 +118,7 @@ def assignments(values: Mapping[str, Any]) -> str:
 
 
 def value_text(value: Any) -> str:
-    """Write a value in the grammar of specs; quote a text that needs it or has invisible parts."""
+    """Write a value in the grammar of specs; quote a text that would be read as something else."""
     written = plain(value)
     if not isinstance(written, str):
         return json.dumps(written)

@@ -18,19 +18,19 @@ def gc(*, name: str, dry_run: bool, storage: Storage) -> None:
 
     That is: checkpoints that the study's keep=… does not keep and that no pin keeps, the bytes of
     checkpoints that were removed before a crash or in a store that failed, and uploads that were
-    cut off. Workers delete what their trials no longer keep at once, so there is usually nothing.
-    The command may run while workers do. Damaged checkpoints stay.
+    cut off. Usually there is nothing to delete, because workers at once delete what their trials no
+    longer keep. The command may run while workers run. Damaged checkpoints stay.
     """
     with opened_study(storage, name) as study:
         done = study.gc(dry_run=dry_run)
     did = "would be deleted" if dry_run else "deleted"
-    uploads = f" and {counted(done.n_uploads, 'cut upload')}" if done.n_uploads else ""
-    what = f"{counted(done.n, 'removed checkpoint')} ({size_text(done.size_bytes)}){uploads}"
+    uploads = f" and {counted(done.n_uploads, 'cut-off upload')}" if done.n_uploads else ""
+    what = f"{counted(done.n, 'checkpoint')} ({size_text(done.size_bytes)}){uploads}"
     click.echo(f"Study {name!r}: {what} {did}.")
     if done.left or done.n_uploads_left:
         where = f" in {done.left[0]!r}" if done.left else ""
         raise CheckpointError(
-            f"The bytes of {len(done.left)} removed checkpoints and {done.n_uploads_left} cut "
-            f"uploads of {name!r} are still there{where}, because the store fails. Repeat the "
+            f"The bytes of {len(done.left)} checkpoints and {done.n_uploads_left} cut-off uploads "
+            f"of {name!r} are still there{where}, because the store fails. Repeat the "
             "command on a host that can write there."
         )

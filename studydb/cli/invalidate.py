@@ -15,7 +15,7 @@ from studydb.domain.errors import UsageError
 @click.command()
 @study_argument
 @click.argument("trials", metavar="TRIAL...", type=TrialWord(), nargs=-1, required=True)
-@click.option("--reason", metavar="TEXT", help="Why: a note on each trial.")
+@click.option("--reason", metavar="TEXT", help="Why the values are wrong; a note on each trial.")
 @click.option("--undo", is_flag=True, help="Let the trials count again.")
 @storage_option
 def invalidate(

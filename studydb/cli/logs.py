@@ -57,7 +57,7 @@ def logs(
 
 
 class Tail:
-    """A growing file `x`; its writer renames it to `x.1` when it is full, and begins a new `x`."""
+    """Reads a growing file `x`, which its writer renames to `x.1` when it is full."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

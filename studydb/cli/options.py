@@ -71,7 +71,7 @@ format_option = click.option(
 
 
 class Spec(click.ParamType[str]):
-    """A spec as text; ";" separates several specs in one environment variable."""
+    """A text, such as a spec; ";" separates several texts in one environment variable."""
 
     name = "text"
     envvar_list_splitter = ";"

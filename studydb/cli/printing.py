@@ -21,13 +21,13 @@ MOST_MEASURED_ROWS = 5_000
 """How many rows at the beginning of a table determine the widths of its columns."""
 
 MOST_RICH_ROWS = 500
-"""A longer table is plain on a terminal, too: rich takes a millisecond a row."""
+"""A table with more rows is printed without rich, which takes a millisecond a row."""
 
 MOST_UNBROKEN = 20
 """A cell of up to this many characters stays on one line of a terminal's table."""
 
 LEAST_WIDTH = 8
-"""How narrow a column becomes on a terminal that has no room for the columns."""
+"""The least width to which a column is narrowed on a terminal that has no room for all columns."""
 
 NUMBERS = (int, float)
 NOT_FINITE = ("NaN", "Infinity", "-Infinity")

@@ -62,14 +62,14 @@ def set(  # noqa: A001  the command
     keep='last=3, best=1, every=10' says which checkpoints attempts that start later keep; see
     `studydb create --help`.
 
-    resources='gpus=1, memory_gb=8' says what each trial needs whose own request is not given; with
-    --trial N, what that trial needs, which must be PENDING or PAUSED. Workers need no restart.
+    resources='gpus=1, memory_gb=8' says what each trial needs that has no request of its own. With
+    --trial N, it says what trial N needs, which must be PENDING or PAUSED.
 
     Attempts that start later save to URL: a directory that all workers see, or inline: (the
     database). Older checkpoints stay in their store, and trials are restored from that store.
 
-    They run the function M:F, or the command, signed with your key. Workers need no restart.
-    Running attempts go on with the former code.
+    Attempts that start later run the function M:F, or the command, signed with your key. Running
+    attempts go on with the former code. Workers need no restart.
     """
     given = read_settings(settings)
     checkpoints, trainable = given.pop("checkpoints", None), given.pop("trainable", None)
@@ -87,7 +87,9 @@ def set(  # noqa: A001  the command
         if code is checkpoints is keep is None and not limits:
             study.set_resources(resources, *trials)
         elif trials:
-            raise UsageError("--trial is for resources=… alone; set the others by another command.")
+            raise UsageError(
+                "--trial is for resources=… alone; change other settings by another command."
+            )
         else:
             study.set(
                 checkpoints=checkpoints, trainable=code, keep=keep, resources=resources, **limits
@@ -102,7 +104,9 @@ def set(  # noqa: A001  the command
         click.echo(f"{later} keep checkpoints by {visible(str(record.keep))}.")
     if resources is not None:
         which = (
-            f"trial {', '.join(visible(str(one)) for one in trials)}" if trials else "each trial"
+            f"trial {', '.join(visible(str(one)) for one in trials)}"
+            if trials
+            else "each trial without its own request"
         )
         click.echo(f"Study {name!r}: {which} needs {read_resources('resources', resources)}.")
     if record.trainable is not None and code is not None:

@@ -155,7 +155,11 @@ def results(*, name: str, trial: int | str, limit: int | None, form: str, storag
 @click.command()
 @study_argument
 @click.option("--metric", help="Any metric that trials have reported; by default the study's.")
-@click.option("--mode", type=click.Choice(["min", "max"]), help="By default the study's.")
+@click.option(
+    "--mode",
+    type=click.Choice(["min", "max"]),
+    help="By default the study's; needed for another metric than the study's.",
+)
 @click.option(
     "--scope",
     type=click.Choice(["all", "last", "avg", "last-5-avg", "last-10-avg"]),
@@ -169,7 +173,7 @@ def best(
     *, name: str, metric: str | None, mode: str | None, scope: str, form: str, storage: Storage
 ) -> None:
     """
-    Show the trial of NAME with the best value over all its steps.
+    Show the best trial of NAME: without options, the one with the best value of all steps.
 
     NaN is never best. Of equal values the trial with the lower number is best.
     """

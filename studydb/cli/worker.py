@@ -66,7 +66,7 @@ def _seconds_option(flag: str, default: float, meaning: str) -> Callable[..., An
 @click.option(
     "--preempt-signal",
     type=click.Choice(["USR1", "USR2"]),
-    help="A signal that releases the running trials like SIGTERM, as Slurm's --signal sends.",
+    help="A signal that releases the running trials as SIGTERM does; Slurm's --signal sends one.",
 )
 @click.option(
     "--start",
@@ -75,7 +75,10 @@ def _seconds_option(flag: str, default: float, meaning: str) -> Callable[..., An
     help="auto: import the trainable once and fork trials, if safe; fresh: each trial imports it.",
 )
 @click.option(
-    "--cpus", type=float, metavar="N", help="How many CPUs trials share.  [default: the host's]"
+    "--cpus",
+    type=float,
+    metavar="N",
+    help="How many CPUs trials share.  [default: those that this process may use]",
 )
 @click.option(
     "--gpus",
@@ -87,7 +90,7 @@ def _seconds_option(flag: str, default: float, meaning: str) -> Callable[..., An
     "--memory-gb",
     type=float,
     metavar="N",
-    help="How much memory trials share, in 10^9 bytes.  [default: the host's]",
+    help="How much memory trials share, in 10^9 bytes.  [default: the host's or container's]",
 )
 @click.option(
     "--resource",
@@ -108,7 +111,7 @@ def _seconds_option(flag: str, default: float, meaning: str) -> Callable[..., An
 @_seconds_option(
     "--reserve-after",
     RESERVE_AFTER_S,
-    "How long smaller trials pass one that does not fit; then it gets the worker.",
+    "How long other trials pass one that does not fit; then that trial starts first.",
 )
 @storage_option
 def worker(
@@ -133,7 +136,7 @@ def worker(
 
     SIGTERM, Ctrl-C and a closed terminal release the running trials, with a checkpoint if the
     trainable saves one; a second signal kills them. Exit codes: 0 done, 128 + signal, 1 error, 2
-    usage, 3 no trial has completed, and the study is done or has paused itself.
+    usage, 3 the study has paused itself, or all its trials have ended with an error.
     """
     from studydb.worker.supervisor import run_worker
     from studydb.worker.worker_options import WorkerOptions

@@ -1,4 +1,4 @@
-"""The accelerators of this host, each of which one trial holds, and the memory of trials."""
+"""The accelerators that trials hold, whole or in part, and the limits of trials' memory."""
 
 from studydb.devices.grants import NO_DEVICES, DeviceGrant, Devices
 from studydb.devices.memory_limits import MemoryLimit, MemoryLimits

@@ -15,7 +15,7 @@ AUTO, NONE = "auto", "none"
 
 _BATCH_JOB = "SLURM_JOB_ID"
 _ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-"""CUDA then numbers the cards as `nvidia-smi` does, and not from the fastest to the slowest."""
+"""With this variable, CUDA numbers the cards as `nvidia-smi` does, not by their speed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Device:
     A device that trials may hold.
 
     Attributes:
-        name: The entry that a trial gets in its variable.
+        name: The device's entry in the variable that tells a trial its devices.
         lock: The name of the lock on this host: the UUID if it is known.
         card: The UUID of the card; of a MIG instance, the UUID of the card that it is part of.
     """
@@ -45,7 +45,7 @@ class Offer:
     The devices of one worker.
 
     Attributes:
-        family: None if the worker does not hand out devices; its trials see what it sees.
+        family: None if the worker does not hand out devices; its trials see what the worker sees.
         settings: Variables for the trials that hold a device.
     """
 
@@ -62,7 +62,8 @@ def find_devices(asked: str, environ: Mapping[str, str] = os.environ) -> Offer:
         asked: "auto", "none", or indices and UUIDs, separated by commas.
 
     Raises:
-        UsageError: A typed device does not exist, is named twice, or is not the worker's to use.
+        UsageError: A typed entry is no index or UUID, or names a device that does not exist, that
+            another entry names, or that the worker may not use.
     """
     if asked.strip().casefold() == NONE:
         return Offer()
@@ -116,7 +117,8 @@ def _typed(
             raise UsageError(
                 f"--gpus names {entry}, but {family.variable}="
                 f"{shlex.quote(environ[family.variable])} gives this worker "
-                f"{_names(one.name for one in inherited)}. Name some of these, or unset it."
+                f"{_names(one.name for one in inherited)}. Name some of these, or unset the "
+                "variable."
             )
         if device.lock in found:
             raise UsageError(
@@ -139,8 +141,8 @@ def _resolve(entry: str, cards: tuple[Card, ...], environ: Mapping[str, str]) ->
     """
     Find the device of an entry; None if it does not exist.
 
-    An index and a UUID of one card get the same lock. Where no UUID is known, an index belongs to
-    this boot and to the batch job: a job may have numbers of its own for its devices.
+    An index and a UUID of one card get the same lock. If no UUID is known, the lock's name holds
+    the boot ID and the batch job, because each job may number its devices from 0.
     """
     if not cards:
         is_uuid = entry.startswith(("GPU-", "MIG-"))

@@ -53,8 +53,8 @@ def family_here(environ: Mapping[str, str] = os.environ) -> Family:
     """
     Choose the family of this host's devices.
 
-    Slurm may set the variables of all makers, with the same entries. Only one of them is to be
-    changed: the entries of HIP_VISIBLE_DEVICES number what ROCR_VISIBLE_DEVICES leaves.
+    Slurm may set the variables of all makers, with the same entries. studydb must change only one
+    of them: the numbers in HIP_VISIBLE_DEVICES count the devices that ROCR_VISIBLE_DEVICES shows.
 
     Returns:
         The first family whose variable is set and whose device file exists; else the first whose

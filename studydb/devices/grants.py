@@ -30,11 +30,11 @@ class DeviceGrant:
     The devices, or the part of one, that a trial holds until `release`.
 
     Attributes:
-        names: The entries of the devices, as the worker has inherited, found or read them.
+        names: The entries of the devices: inherited, found, or typed by a person.
         places: The positions of the devices among those that the worker offers.
         variables: What `environment` returns.
         descriptors: The locks. The trial's process inherits them, so that the devices stay locked
-            until this process has ended, too, whatever becomes of the worker.
+            until that process has ended, even if the worker dies before.
     """
 
     names: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class DeviceGrant:
         Call this after the trial's processes have ended; a second call does nothing.
 
         Returns:
-            None; or, if a process still used a device after `patience_s`, a line that names both.
+            None; or, if processes still use devices after `patience_s`, a line that names them.
         """
         try:
             users = self._await_users(patience_s) if self._leaders else ()
@@ -168,7 +168,7 @@ class Devices:
         Lock devices for a trial, without waiting for other trials.
 
         Args:
-            gpus: A whole number, or a part of one device. 0 hides the worker's devices.
+            gpus: A whole number, or a part of one device. With 0, the trial sees no device.
 
         Returns:
             None if the devices are not free now, or another worker takes devices at the moment.
@@ -238,7 +238,7 @@ def _copies(locks: Iterable["_DeviceLock"]) -> tuple[int, ...]:
         for lock in locks:
             copies.extend(map(os.dup, lock.descriptors))
     except OSError as cause:
-        for copy in copies:  # else the devices would stay locked, and no trial would hold them
+        for copy in copies:  # without this, the devices would stay locked although no trial runs
             os.close(copy)
         raise HostError(
             f"This host cannot keep the locks of devices: {cause.strerror}. {MORE_FILES}"

@@ -23,7 +23,7 @@ from studydb.domain.errors import HostError, UsageError
 from studydb.settings import LOCK_DIR
 
 WHOLE = 1_000_000
-"""A device is locked as this many bytes, and a part of it as a part of them."""
+"""To lock a device, this many bytes are locked; to lock half of it, half as many."""
 
 _WAITING = WHOLE + 1
 """The byte of a device's file that is locked, as shared, by the workers that wait for it."""
@@ -47,7 +47,7 @@ def lock_directory(environ: Mapping[str, str] = os.environ) -> Path:
     Choose the directory of the lock files.
 
     The choice must not depend on the user: two workers with different directories would not exclude
-    each other. So a directory is used only if every user may make files in it.
+    each other. So unless the environment names the directory, every user may make files in it.
 
     Raises:
         UsageError: The directory that the environment names cannot be used.
@@ -127,7 +127,7 @@ class LockFile:
         return sum(size for _, size in self.free_ranges())
 
     def lock(self, size: int) -> bool:
-        """Lock this many free bytes; return False if there are not as many. Have the turn."""
+        """Lock this many free bytes, in the caller's `turn`; return False if too few are free."""
         left = size
         for start, length in list(self.free_ranges()):
             taken = min(left, length)
@@ -177,7 +177,7 @@ def turn(directory: Path) -> Iterator[bool]:
     """
     Have other workers wait while this one compares and locks several devices.
 
-    Without turns, two workers that want two devices each could both get one, and neither two.
+    Without turns, two workers that want two devices each could get one each, and both would fail.
 
     Yields:
         False if another worker, which may be suspended, keeps the turn for more than a second.

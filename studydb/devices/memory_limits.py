@@ -81,14 +81,16 @@ class MemoryLimits:
 
     @classmethod
     def of_this_process(
-        cls, of_self: Path = Path("/proc/self/cgroup"), cgroups: Path = Path("/sys/fs/cgroup")
+        cls,
+        own_cgroup_file: Path = Path("/proc/self/cgroup"),
+        cgroups: Path = Path("/sys/fs/cgroup"),
     ) -> "MemoryLimits":
         """
         Use cgroups if this process may make some; for that, it moves into a child of its cgroup.
 
         Call this at most once in a process, and only if trials may have limits.
         """
-        return cls(_delegated(of_self, cgroups))
+        return cls(_delegated(own_cgroup_file, cgroups))
 
     def limit(self, size_bytes: int) -> MemoryLimit:
         """Make the limit of one trial; if its cgroup cannot be made, a limit of each process."""
@@ -104,13 +106,13 @@ class MemoryLimits:
             limit.close()
             return MemoryLimit(size_bytes)
         _write(folder / "memory.swap.max", "0")
-        _write(folder / "memory.oom.group", "1")  # a trial without one of its processes would hang
+        _write(folder / "memory.oom.group", "1")  # a trial that loses one process would hang
         return limit
 
 
-def _delegated(of_self: Path, cgroups: Path) -> Path | None:
+def _delegated(own_cgroup_file: Path, cgroups: Path) -> Path | None:
     try:
-        lines = of_self.read_text(encoding="utf-8").splitlines()
+        lines = own_cgroup_file.read_text(encoding="utf-8").splitlines()
         path = next(line[3:] for line in lines if line.startswith("0::"))
         folder = cgroups / path.lstrip("/")
         if "memory" not in (folder / "cgroup.controllers").read_text(encoding="ascii").split():
@@ -125,9 +127,9 @@ def _enable(folder: Path) -> bool:
     """
     Enable limits for the children of this process's cgroup.
 
-    A cgroup with such children must have no processes itself: the kernel refuses them as long as it
-    has one. This may be a process that was forked while the others were moved, so they are moved
-    again. If others than this process and its descendants are in the cgroup, nothing changes.
+    The kernel refuses this while a process is in the cgroup itself. So this process and its
+    descendants are moved into a child cgroup; this is repeated, because a process may be forked
+    during a move. If other processes are in the cgroup, all are moved back, and nothing changes.
     """
     leaf = folder / f"{_PREFIX}-worker-{os.getpid()}"
     leaf.mkdir(exist_ok=True)  # an earlier process of this pid may have left it
@@ -151,7 +153,7 @@ def _family(pid: int) -> list[int]:
 
 
 def _write(path: Path, text: str) -> bool:
-    """Write to a file of a cgroup, which exists if the kernel knows it; return whether it took."""
+    """Write to a file of a cgroup if the file exists; return whether the kernel took the text."""
     try:
         descriptor = os.open(path, os.O_WRONLY)
         try:

@@ -41,7 +41,7 @@ def list_cards() -> tuple[Card, ...]:
 
 
 def list_users() -> tuple[tuple[str, int], ...]:
-    """Return the UUID of a card and a pid for each use of a card, in the host's numbers of pids."""
+    """Return a card's UUID and a process's pid on the host for each use of a card."""
     users = []
     for line in _lines("--query-compute-apps=gpu_uuid,pid", "--format=csv,noheader"):
         uuid, _, pid = (part.strip() for part in line.partition(","))

@@ -1,11 +1,11 @@
 """
 A network that learns handwritten digits of which 15 % have wrong labels; its curves cross.
 
-The order of two configurations after an epoch is often not their order at the end: a rate that
-falls, dropout, smooth labels and weight decay raise the error at first and lower it later, because
-the wrong labels are learned last. So the task is hard for early stopping. A trial trains for about
-0.2 s. Create a study of this task by `create_study(NAME, train, space=space(), metric="error",
-mode="min")`. The example needs scikit-learn: ``pip install 'studydb[examples]'``.
+The order of two configurations after the first epoch is often not their order at the end: a falling
+learning rate, dropout, smooth labels and weight decay raise the error at first and lower it later,
+because the wrong labels are learned last. So the task is hard for early stopping. A trial trains
+for about 0.2 s. Create a study of this task by `create_study(NAME, train, space=space(),
+metric="error", mode="min")`. The example needs scikit-learn: ``pip install 'studydb[examples]'``.
 """
 
 import math
@@ -75,7 +75,7 @@ class Data(NamedTuple):
     The task's images and digits, as arrays of one row per image.
 
     Attributes:
-        digits: The labels of the training half, of which 15 % are wrong.
+        digits: The labels of the training half, of which about 15 % are wrong.
         unseen_digits: The labels of the unseen half; all are right.
     """
 
@@ -113,7 +113,7 @@ def rate(config: dict[str, Any], progress: float) -> float:
 
 
 def _untrained(width: int) -> list[Array]:
-    """Make the weights and biases of both layers; all trials of a width start from the same."""
+    """Make the weights and biases of both layers; they are the same in all trials of a width."""
     rng = np.random.default_rng(1)
     return [
         rng.normal(0, math.sqrt(2 / N_PIXELS), (N_PIXELS, width)),
@@ -155,14 +155,14 @@ def _slopes(
     scores = hidden @ last + last_bias
     chances = np.exp(scores - scores.max(axis=1, keepdims=True))
     chances /= chances.sum(axis=1, keepdims=True)
-    of_scores = (chances - targets) / len(images)
-    of_hidden = (of_scores @ last.T) * (hidden > 0) * kept
+    score_slopes = (chances - targets) / len(images)
+    hidden_slopes = (score_slopes @ last.T) * (hidden > 0) * kept
     decay = config["decay"]
     return [
-        images.T @ of_hidden + decay * first,
-        of_hidden.sum(axis=0),
-        hidden.T @ of_scores + decay * last,
-        of_scores.sum(axis=0),
+        images.T @ hidden_slopes + decay * first,
+        hidden_slopes.sum(axis=0),
+        hidden.T @ score_slopes + decay * last,
+        score_slopes.sum(axis=0),
     ]
 
 

@@ -29,8 +29,8 @@ class CheckpointRequests:
         again, by `gc()`, or by `stop(trial, discard_checkpoints=True)`.
 
         Args:
-            step: The step of the checkpoint; None for the newest one, or for all with `remove`.
-            remove: Remove the pins of people; clones keep theirs.
+            step: The step of the checkpoint; None for the newest one or, with `remove`, for all.
+            remove: Remove the pins that people have made; those of clones stay.
 
         Returns:
             The steps of the checkpoints that are now pinned, or no longer pinned.
@@ -57,7 +57,6 @@ class CheckpointRequests:
             dry_run: Delete nothing; return what would be deleted.
 
         Returns:
-            How many checkpoints, their bytes, the URLs whose store fails on this host, and how many
-            uploads.
+            What was deleted, and what could not be deleted because its store fails on this host.
         """
         return collect(self.database, self.record, dry_run=dry_run)

@@ -1,4 +1,4 @@
-"""The definition of a study under a new name."""
+"""Define a study like an existing one, under a new name."""
 
 from dataclasses import fields, replace
 from uuid import uuid4

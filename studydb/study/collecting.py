@@ -15,7 +15,7 @@ from studydb.operations.uploads import abandoned_uploads
 from studydb.study.storage import read_patiently, write_patiently
 
 BATCH = 100
-"""How many checkpoints are deleted before their rows are."""
+"""Of how many checkpoints the bytes are deleted before the rows of these checkpoints are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Collected:
         size_bytes: Their bytes together.
         left: The URLs of checkpoints whose bytes could not be deleted, because their store fails.
         n_uploads: The number of uploads that were cut off, and whose attempts have ended.
-        n_uploads_left: How many of them are left, because their store fails.
+        n_uploads_left: How many more such uploads could not be deleted, because their store fails.
     """
 
     n: int
@@ -43,9 +43,10 @@ def collect(database: Database, study: Study, *, dry_run: bool) -> Collected:
     Delete the checkpoints that are not kept, and uploads that were cut off.
 
     First the rows of checkpoints that `keep` does not keep are marked as removed. Then the bytes
-    of removed checkpoints are deleted, and after them their rows, 100 at a time; and so for
-    uploads. So if this process dies, a later call finds what is left; several processes may collect
-    at once. Last, the sum of a study with a quota is computed again.
+    of removed checkpoints are deleted before their rows, 100 checkpoints at a time. The bytes of
+    an upload are deleted before its row, too. So if this process dies, a later call finds what is
+    left; several processes may collect at the same time. Last, if the study has a quota, the stored
+    sum of its checkpoints' sizes is computed again.
     """
     unkept = _unkept(database, study, dry_run=dry_run)
     found = _removed(database, study, dry_run=dry_run)
@@ -55,7 +56,7 @@ def collect(database: Database, study: Study, *, dry_run: bool) -> Collected:
         n_left = write_patiently(database, lambda: collect_uploads(database, study))
         write_patiently(database, lambda: recount(database, study))
     if dry_run:
-        found.gone += unkept  # else they are among the removed ones
+        found.gone += unkept  # without dry_run they were marked, so `_removed` has found them
     return Collected(
         n=len(found.gone),
         size_bytes=sum(one.size_bytes for one in found.gone),
@@ -67,6 +68,8 @@ def collect(database: Database, study: Study, *, dry_run: bool) -> Collected:
 
 @dataclass(slots=True)
 class _Removed:
+    """`gone`: what was deleted, or would be; `left`: what a failing store could not delete."""
+
     gone: list[Checkpoint]
     left: list[Checkpoint]
 
@@ -85,7 +88,7 @@ def _unkept(database: Database, study: Study, *, dry_run: bool) -> list[Checkpoi
 
 
 def _removed(database: Database, study: Study, *, dry_run: bool) -> _Removed:
-    """Find the removed checkpoints whose bytes may be there; delete both unless `dry_run`."""
+    """Find removed checkpoints that still have a row; delete bytes and rows unless `dry_run`."""
     found = _Removed([], [])
     after_number: int | None = -1
     while after_number is not None:

@@ -88,14 +88,16 @@ def create_study(
         space: A nested dict of distributions and constants.
         num_trials: The limit of trials; None for no limit (but a grid ends after its last point).
         max_concurrent: How many trials may run at a time, over all workers.
-        scheduler: ASHA(max_t=27), your own `CustomScheduler`, or "my_rules:Heats(max_t=9)".
+        scheduler: Such as ASHA(max_t=27), or your own `CustomScheduler` or its path, such as
+            "my_rules:Heats(max_t=9)". None for `FIFO`, which stops no trial.
         stop: Rules such as ["loss>=3", "my_rules:TooSlow(limit=3)"]; {"loss": 3} means ["loss>=3"].
         max_failures: How many exceptions a trial survives; -1 for no limit.
         max_losses: How many deaths without an exception a trial survives between two checkpoints.
             With None, a trial survives 10 such deaths, but not 3 in a row at the same step.
-        checkpoints: The URL or path of the store; None for the database's default.
+        checkpoints: The URL or path of the store of checkpoints; None for the database's default.
         guard: Whether the study pauses itself once 5 trials failed alike and no trial reported.
-        storage: The database's URL; None for $STUDYDB_STORAGE, else sqlite:///studydb.db.
+        storage: The database's URL. None for $STUDYDB_STORAGE or, if that is not set,
+            sqlite:///studydb.db.
         load_if_exists: Whether to continue a study of this name; metric, mode, space and
             trainable must agree. A StudyDiffers warning names other arguments that differ.
         workdir: The directory that workers search for the trainable after their own directory;
@@ -186,15 +188,15 @@ def _check_end(spec: StudySpec, trainable: Trainable | None) -> None:
     is_endless = spec.num_draws is None and spec.num_trials is None and not spec.limits.end_study
     if is_endless and spec.scheduler.needs_budget:
         raise InvalidSpec(
-            f"{type(spec.scheduler).__name__} lets no trial go on before num_trials are made or a "
-            "part of a limit is spent, and the study has neither. Give num_trials, or a limit such "
-            "as max_steps or time_limit_s."
+            f"{type(spec.scheduler).__name__} lets no trial go on before num_trials trials are "
+            "made or a part of a limit is spent, and the study has neither num_trials nor a limit. "
+            "Give num_trials, or a limit such as max_steps or time_limit_s."
         )
     if space.parameters or not is_endless or (trainable is None and not space.constants):
         return
-    held = f"only constants ({', '.join(space.constants)})" if space.constants else "nothing"
+    what = f"only constants ({', '.join(space.constants)})" if space.constants else "nothing"
     raise InvalidSpec(
-        f"The space holds {held}, and there is no budget: the same trial would run without end. "
+        f"The space holds {what}, and there is no budget: the same trial would run without end. "
         "Give num_trials, or a distribution to sample from, such as lr=loguniform(1e-4, 1)."
     )
 
@@ -215,7 +217,7 @@ def _create(
 
 
 def _created(database: Database, new: NewStudy, code: Code | None) -> Record:
-    """Store the code's bound objects, then the study; remove them if no study was stored."""
+    """Store objects bound to the code, then the study; remove the objects if it is not stored."""
     if isinstance(code, WithParameters):
         _refuse_taken(database, new.name)
     store = database.locations.store_url(new.checkpoints)

@@ -20,7 +20,7 @@ from studydb.study.storage import read_patiently, write_patiently
 Ask = Callable[..., Any]
 
 LONGEST_WAIT_S = 60.0
-"""How long a call waits until the trials that it has stopped have ended."""
+"""The longest time that a call waits for the end of the trials that it has stopped."""
 
 LOOK_S = 0.25
 
@@ -78,7 +78,7 @@ def _discard(ask: Ask, database: Database, study: Study, number: int) -> None:
     )
     if left := write_patiently(database, delete):
         raise CheckpointError(
-            f"Trial {number} of {study.name!r} has ended, and its checkpoints are not restored any "
-            f"more. The bytes of {len(left)} of them are still in {left[0].url!r}, because the "
+            f"Trial {number} of {study.name!r} has ended, and no attempt restores its checkpoints. "
+            f"The bytes of {len(left)} of them are still in {left[0].url!r}, because the "
             "store fails. Repeat the command on a host that can write there."
         )

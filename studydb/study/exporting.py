@@ -31,10 +31,12 @@ def export_model(
 
     A class has a method `export_model(directory)`, which is called after `setup` and
     `load_checkpoint`. A function has an attribute of this name, called with the config, the
-    checkpoint and the directory. The directory appears whole: it is written beside, and renamed.
+    checkpoint and the directory. They write to a hidden directory next to `target`, which is then
+    renamed, so that `target` never contains half a model.
 
     Args:
-        workdir: Searched for the trainable before the study's working directory; entered.
+        workdir: The directory that this process enters, and searches for the trainable before the
+            study's own working directory.
         stores: The study's stores, for the objects that are bound to the trainable.
 
     Raises:
@@ -56,7 +58,7 @@ def export_model(
         restored = checkpoint.fetched(Path(scratch) / "checkpoint")
         child.prepare(to_import)
         write = _writer(study, child.import_trainable(to_import))
-        made = _make_beside(target)
+        made = _make_hidden(target)
         try:
             write(dict(trial.config or {}), restored, str(made))
             _finish(made, target)
@@ -77,7 +79,7 @@ def _writer(study: Study, function: Any) -> Callable[[dict[str, Any], Any, str],
     return write
 
 
-def _make_beside(target: Path) -> Path:
+def _make_hidden(target: Path) -> Path:
     made = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
         made.mkdir(parents=True)
@@ -101,6 +103,6 @@ def _refusal(study: Study) -> str:
     return (
         f"The trainable of study {study.name!r} exports no model. Give its class a method "
         "export_model(self, directory), or its function an attribute export_model, a function of "
-        "(config, checkpoint, directory). What a trial has saved is copied by "
-        f"`studydb export-checkpoint`."
+        "(config, checkpoint, directory). `studydb export-checkpoint` copies what a trial has "
+        "saved."
     )

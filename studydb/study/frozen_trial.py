@@ -109,10 +109,11 @@ class Checkpoint:
 
     def as_start(self, database: Database, *, newest: bool = False) -> FromTrial:
         """
-        Name this checkpoint for a trial of this database that begins from it.
+        Name this checkpoint as the start of a new trial in the given database.
 
         Args:
-            newest: Whether a newer checkpoint of the trial is to be taken, if there is one.
+            newest: Whether the new trial begins from the newest checkpoint that this trial then
+                has, instead of this one.
 
         Raises:
             InvalidSpec: The checkpoint is in another database.
@@ -162,7 +163,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FrozenTrial(records.TrialRow):
-    """A trial's row with its checkpoints; attributes are named like `v_trial`'s columns."""
+    """A trial's row with its checkpoints; a value that `v_trial` shows has the same name there."""
 
     _checkpoint: Callable[[records.TrialRow], Checkpoint | None] = field(
         default=lambda _: None, compare=False
@@ -175,7 +176,7 @@ class FrozenTrial(records.TrialRow):
 
     @classmethod
     def of(cls, row: records.TrialRow, database: Database, study: records.Study) -> Self:
-        """Copy a row into a trial with access to its checkpoint."""
+        """Copy a row into a trial that can read its checkpoints."""
 
         def checkpoint(trial: records.TrialRow) -> Checkpoint | None:
             found = read_patiently(lambda: newest(database, trial=trial, study_id=study.id))
@@ -211,9 +212,10 @@ class FrozenTrial(records.TrialRow):
     @property
     def best_checkpoint(self) -> Checkpoint | None:
         """
-        The kept checkpoint with the best value at its step, or else the newest, or None.
+        The kept checkpoint with the best value at its step; without values, the newest one.
 
-        A checkpoint of the best step is kept only by `keep='best=1'`, or by a pin.
+        None if no checkpoint is kept. To be sure that the best step's checkpoint is kept, give the
+        study `keep='best=1'`, or pin the checkpoint.
         """
         valued = [
             (self._score(one.value), one) for one in self.checkpoints if one.value is not None

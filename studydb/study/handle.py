@@ -62,7 +62,8 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
     A handle on a study in a database; threads can share a handle.
 
     Attributes:
-        record: The study's row with its specs, read when the handle was made or by `set`.
+        record: The study's row with its specs, as read when the handle was made or as this handle
+            last changed it.
     """
 
     def __init__(self, database: Database, record: Record) -> None:
@@ -130,7 +131,8 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         """
         Find the best trial by any metric; NaN is never best, and invalidated trials are left out.
 
-        Without arguments it is `best_trial`. Otherwise all live results are read.
+        Without arguments, this returns `best_trial`. If the scope or the objective is not the
+        default, all live results are read.
 
         Args:
             metric: Any metric that trials have reported; None for the study's.
@@ -140,14 +142,15 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
 
         Raises:
             NoResults: No trial has reported the metric.
-            InvalidSpec: The scope or the mode is unknown, or another metric has no mode.
+            InvalidSpec: The scope or the mode is unknown, or `metric` is not the study's and `mode`
+                is missing.
         """
         found = self._read(lambda database, study: find_best(database, study, metric, mode, scope))
         return self.trial(found.number)
 
     @property
     def errors(self) -> dict[int, str]:
-        """Why each trial in ERROR has failed, such as "ValueError: too large", by its number."""
+        """The error of each trial in ERROR, such as "ValueError: too large", by trial number."""
         return self._read(reads.errors)
 
     @property
@@ -164,12 +167,12 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
 
     @property
     def progress(self) -> StudyProgress:
-        """The status, the counts, and whether trials can be claimed, in one read."""
+        """The study's status, its counts, and whether trials can be claimed, in one read."""
         return self._read(read_progress)
 
     @property
     def status(self) -> Status:
-        """The status; FINISHED if the budget is spent, and no trial runs or will run."""
+        """The study's status; FINISHED if the budget is spent, and no trial runs or will run."""
         return self.progress.status
 
     @property
@@ -181,7 +184,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         """
         Read a row per trial: the columns of `v_trial`, with a column per parameter.
 
-        Invalidated trials are left out; with `invalidated=True` they are included, too.
+        Invalidated trials are left out, except with `invalidated=True`.
         """
         from studydb.analysis.frames import trials_dataframe  # noqa: PLC0415  pandas is an extra
 
@@ -214,17 +217,18 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
 
         Args:
             params: Values by name, nested or by path.
-            priority: A trial with a lower priority runs first.
+            priority: The trial with the lowest value runs first.
             name: A name for the trial, unique in the study; commands and methods take it in place
-                of the number. Up to 200 printable characters, and no number.
-            tags: Texts by which listings and SQL find the trial, up to 50.
-            checkpoint: What the trial begins from; its first step is the one after the
-                checkpoint's, and it enters only the rungs above. A trial (its newest), the number
-                of a trial of this study, or one of `trial.checkpoints`, also of another study in
-                this database: it is pinned until the new trial ends. Or a dict, the path of a
-                directory, or of the file checkpoint.pkl that `export` writes: it is uploaded to
-                the study's store, and signed with your key.
-            checkpoint_step: The last step that a dict or a path contains.
+                of the number. It has up to 200 printable characters, and cannot be a number such
+                as "7" or "1e3".
+            tags: Up to 50 texts by which listings and SQL find the trial.
+            checkpoint: What the trial begins from. Its first step is the checkpoint's step plus 1,
+                and it enters only rungs at later steps. Give a checkpoint in this database: a trial
+                of any study, or the number of a trial of this study, for its newest checkpoint; or
+                one of `trial.checkpoints`. It is pinned until the new trial ends. Or give a dict,
+                the path of a directory, or the path of the file checkpoint.pkl that `export`
+                writes. These are uploaded to the study's store, and signed with your key.
+            checkpoint_step: The last step that the dict or the file contains.
             resources: What this trial needs instead of the study's `resources`, such as
                 {"gpus": 2}; {} for nothing.
 
@@ -233,7 +237,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
 
         Raises:
             UnknownTrial: The trial of `checkpoint` does not exist.
-            NotFound: That trial keeps no such checkpoint.
+            NotFound: That trial does not keep the checkpoint.
             CheckpointError: The dict or path cannot be read or stored; no trial was added.
             BudgetSpent: `num_trials` trials exist; `extend` allows more.
             InvalidSpec: A name is not a parameter of the space, or a value is outside its domain.
@@ -242,14 +246,14 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
             InvalidName: The name or a tag breaks a rule.
             TrialExists: Another trial of the study has the name.
         """
-        rank = integer("priority", priority)
-        label = None if name is None else check_trial_name(name)
-        marks = check_tags(tags)
+        checked_priority = integer("priority", priority)
+        checked_name = None if name is None else check_trial_name(name)
+        checked_tags = check_tags(tags)
         asked = read_resources_or_none("resources", resources)
         options: dict[str, Any] = {
-            "priority": rank,
-            "name": label,
-            "tags": marks,
+            "priority": checked_priority,
+            "name": checked_name,
+            "tags": checked_tags,
             "resources": asked,
         }
         if checkpoint is None:
@@ -269,14 +273,14 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
     @suggesting_keywords
     def extend(self, *, num_trials: int) -> int:
         """
-        Raise the budget by this many trials; a FINISHED study continues.
+        Raise the study's `num_trials` by this many; a FINISHED study continues.
 
         Returns:
-            The new budget.
+            The study's new `num_trials`.
 
         Raises:
-            UsageError: `num_trials` is less than 1.
-            NotAllowed: The study has no budget.
+            UsageError: The argument is less than 1.
+            NotAllowed: The study has no `num_trials`.
         """
         return int(self._ask_once(control.extend, n_more=integer("num_trials", num_trials)))
 
@@ -292,9 +296,10 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         **limits: Unpack[LimitOptions],
     ) -> None:
         """
-        Change settings of the study: limits at once, the others for attempts that start later.
+        Change settings of the study; they hold for attempts that start later.
 
-        A study that has stopped at a limit goes on after `resume`.
+        Limits, and a quota in `keep`, also hold for running attempts. A study that has stopped at a
+        limit goes on after `resume`.
 
         Args:
             checkpoints: The URL or path of the store for new checkpoints, "inline:" for the
@@ -310,11 +315,13 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
 
         Raises:
             UsageError: studydb has no store for such a URL, a command does not agree with the
-                space, or workdir is given alone; nothing was changed.
+                space, or workdir is given without trainable; nothing was changed.
             TrainableError: Workers could not find or call the trainable; nothing was changed.
             CheckpointError: The store cannot keep the objects that `with_parameters` has bound to
                 the trainable; nothing was changed.
-            NotAllowed: The study has no trainable, or no such limit; nothing was changed.
+            NotAllowed: The study has no trainable, or a function says what its trials need; nothing
+                was changed. Or it was created without the limit; then `resources` and `keep`, if
+                given, were changed.
         """
         to_set = read_settings(**limits)
         if workdir is not None and trainable is None:
@@ -366,7 +373,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
 
     def clone(self, new_name: str) -> "Study":
         """
-        Make a study with this study's definition under a new name, without trials.
+        Create a study with this study's definition under a new name, without trials.
 
         The definition is the space, the objective, the searcher and its seed, the scheduler, the
         rules, the limits as they are now, the store of checkpoints, and the code, signed with your
@@ -375,7 +382,8 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         Raises:
             InvalidName: The name breaks a rule for names.
             StudyExists: Another study has this name.
-            NotAllowed: You have not signed this study's code, or objects are bound to the code.
+            NotAllowed: You have not signed this study's code, or the code has bound objects whose
+                bytes are in this study's store, not in the database.
         """
         definition = self._read(reload)
         new = cloned(definition, new_name)
@@ -388,17 +396,19 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         """
         Claim a PENDING trial for this process to run; make a new trial if none is PENDING.
 
-        The call waits while the study is paused or at `max_concurrent`.
+        The call waits, for example while the study is paused or at `max_concurrent`.
 
         Args:
             timeout: Seconds to wait; None to wait without limit.
 
         Returns:
-            The trial; None when the study has no more trials to run, or is stopped.
+            The trial; None when the study has no more trials to run or is stopped, or when a person
+            has drained this process.
 
         Raises:
             TimeoutError: No trial could be claimed in time.
-            StudyFailed: The study has paused itself, because its trials all fail alike.
+            StudyFailed: The study has paused itself, because its first trials failed alike, or
+                because a trial failed and `fail_fast` is set.
             HostError: The trial's checkpoint cannot be fetched on this host; the trial is given
                 back.
             UsageError: The key file, which verifies checkpoints, cannot be used; the trial is given
@@ -461,7 +471,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         if self._loop is not None:
             self._loop.close()
             self._loop = None
-        self._close_asked()
+        self._close_function_process()
         self.database.close()
 
     def _read(self, operation: Callable[[Database, Record], Answered]) -> Answered:

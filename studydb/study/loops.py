@@ -1,4 +1,4 @@
-"""Open an own loop, and the process that runs the study's code that decides."""
+"""Open an own loop, with a child process if the study has custom code that decides."""
 
 from studydb.db import Database
 from studydb.domain.records import Study

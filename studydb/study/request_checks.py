@@ -30,7 +30,7 @@ def described_function(
     Ask a resource function once, in a process like a worker's decider, and describe its code.
 
     Args:
-        space: The function is asked about a config that is drawn from it.
+        space: Where the config comes from that the function is asked about.
         workdir: The directory that workers search for the code after their own.
 
     Returns:
@@ -54,8 +54,8 @@ def default_resources(
     """
     Read what the trials of a function or a class need by its attribute `default_resources`.
 
-    Code that is named by its path is imported in a process of its own, unless the text of its
-    module shows that it has no such attribute: a module may be slow to import.
+    Code that is named by its path is imported in a child process. It is not imported if the text
+    of its module shows that the code has no such attribute, because an import may be slow.
 
     Raises:
         InvalidSpec: The attribute is no request, or a function that workers cannot import.
@@ -65,8 +65,8 @@ def default_resources(
         return None
     if isinstance(code, str):
         return _default_of_path(trainable, workdir)
-    whole = code.code if isinstance(code, WithParameters) else code
-    default = getattr(whole, ATTRIBUTE, None)
+    unbound = code.code if isinstance(code, WithParameters) else code
+    default = getattr(unbound, ATTRIBUTE, None)
     if not callable(default):
         return None if default is None else read_resources(ATTRIBUTE, default)
     if _kind_of(trainable) != TrainableKind.IMPORT:
@@ -94,7 +94,7 @@ def _default_of_path(trainable: Trainable, workdir: Path) -> Requested | None:
         with running(f"{ATTRIBUTE} of {path}", code) as decider:
             answer: DefaultAnswer = decider.decide(0, DEFAULT, {}, DefaultAnswer)
     except TrainableError as error:
-        if not is_mentioned:  # it may not be importable here, and has no such attribute
+        if not is_mentioned:  # workers may be able to import it; this host need not
             return None
         why = str(error).removesuffix("Correct it, and try again.").strip()
         raise TrainableError(f"{why} {_CURE}") from None
@@ -104,7 +104,7 @@ def _default_of_path(trainable: Trainable, workdir: Path) -> Requested | None:
 
 
 def _is_plain(name: str, text: str) -> bool:
-    """Whether a module's text defines a function, or a class without bases of the user."""
+    """Whether a module's text defines this name as a function, or a class based on `Trainable`."""
     of_class = re.search(rf"^class\s+{re.escape(name)}\s*(?:\(([^)]*)\))?\s*:", text, re.MULTILINE)
     if of_class is not None:
         return (of_class[1] or "").strip() in ("", "Trainable", "studydb.Trainable")

@@ -47,24 +47,24 @@ class ResourceRequests:
 
     def __init__(self) -> None:
         self._capacity: Capacity = UNLIMITED
-        self._asked: tuple[int, RuleProcess, Record] | None = None
-        self._asking = threading.Lock()
+        self._function_process: tuple[int, RuleProcess, Record] | None = None
+        self._function_lock = threading.Lock()
 
     @suggesting_keywords
     def set_resources(self, resources: Mapping[str, float] | str, *numbers: int | str) -> None:
         """
-        Change what these trials (numbers or names) need; without them, what the study's trials do.
+        Change what these trials (numbers or names) need; without numbers, change it for the study.
 
-        A RUNNING trial keeps what it has; its next attempt asks for the new amounts. Trials with a
-        request of their own keep it if the study's request changes.
+        The study's request is for all trials that have no request of their own. A RUNNING attempt
+        keeps what it has; its trial's next attempt asks for the new amounts.
 
         Args:
             resources: Such as {"gpus": 1, "memory_gb": 8} or "gpus=1"; {} for nothing.
 
         Raises:
             UnknownTrial: A trial does not exist; nothing was changed.
-            NotAllowed: A trial runs or has ended, or a function says what the study's trials need;
-                nothing was changed.
+            NotAllowed: A named trial runs or has ended, or a function says what the study's trials
+                need; nothing was changed.
             InvalidSpec: The request cannot be read, or the study has 64 other requests already.
         """
         asked = read_resources("resources", resources)
@@ -78,15 +78,15 @@ class ResourceRequests:
         """
         Say what this process has for the trials that it runs itself; call this before `ask`.
 
-        `ask` then hands out only trials that fit beside those that this process holds, and waits
-        for such a trial. Without this call, every trial fits.
+        `ask` then returns only trials that fit into what the trials held by this process leave
+        free, and waits for such a trial. Without this call, every trial fits.
 
         Args:
             resources: Such as {"gpus": 2, "licence": 1}. If `cpus` or `memory_gb` is not given, it
-                is what a worker would offer: the CPUs of this process, the memory of the host.
-                Nothing is offered of what else is not given. studydb counts the GPUs; it neither
-                locks them nor sets variables.
-            tags: Those that studies may require, such as ["a100"].
+                is what a worker would offer: the CPUs of this process, the memory of the host. Any
+                other resource that is not given is not offered. studydb counts the GPUs; it does
+                not lock them, and sets no environment variables.
+            tags: What this process has that studies may require, such as ["a100"].
 
         Raises:
             InvalidSpec, InvalidName: An amount or a tag is wrong.
@@ -127,20 +127,20 @@ class ResourceRequests:
             ) from None
 
     def _ask_in_process(self, study: Record, config: Mapping[str, Any]) -> Resources:
-        """Ask the study's resource function in a child, which this handle keeps for the next."""
-        with self._asking:
-            if self._asked is None or self._asked[0] != os.getpid():
+        """Ask the study's resource function in a child, which is kept until the handle closes."""
+        with self._function_lock:
+            if self._function_process is None or self._function_process[0] != os.getpid():
                 process = RuleProcess.of(self.database, study)
                 assert process is not None  # the study has a resource function
                 asked = with_asked_code(study, process.decider)
-                self._asked = os.getpid(), process, asked
-            return ask_function(self._asked[2], config)
+                self._function_process = os.getpid(), process, asked
+            return ask_function(self._function_process[2], config)
 
-    def _close_asked(self) -> None:
-        with self._asking:
-            if self._asked is not None and self._asked[0] == os.getpid():
-                self._asked[1].close()
-            self._asked = None
+    def _close_function_process(self) -> None:
+        with self._function_lock:
+            if self._function_process is not None and self._function_process[0] == os.getpid():
+                self._function_process[1].close()
+            self._function_process = None
 
 
 def _offered(resources: Mapping[str, float] | str, tags: Iterable[str]) -> Capacity:

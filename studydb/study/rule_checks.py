@@ -62,7 +62,8 @@ def described_scheduler(
         workdir: The directory that workers search for the code after their own.
 
     Returns:
-        The scheduler, with its plan if it is custom; and its unsigned code, None if it is not.
+        The scheduler and None; or, if it is custom, the scheduler with its plan, and its unsigned
+        code.
 
     Raises:
         TrainableError: The scheduler cannot be imported or made, or its plan is refused.
@@ -77,7 +78,7 @@ def described_scheduler(
 @contextmanager
 def asked_scheduler(scheduler: Scheduler, *, workdir: Path) -> Iterator[Scheduler]:
     """
-    Make a custom scheduler in a process like a worker's decider, and yield it ready to be asked.
+    Make a custom scheduler in a process like a worker's decider, and yield it for use.
 
     A scheduler that is not custom is yielded unchanged.
 
@@ -105,7 +106,7 @@ def _declared_reads(rule: CustomRule, code: Trainable) -> int:
 
 @contextmanager
 def running(what: str, code: Trainable) -> Iterator[Decider]:
-    """Run code that decides in a process like a worker's; raise TrainableError if it fails."""
+    """Run code that decides, in a child like a worker's decider; TrainableError if it fails."""
     to_import = TrainableImport(str(uuid4()), code, True, (code.workdir,))
     with (
         tempfile.TemporaryDirectory(prefix="studydb-", ignore_cleanup_errors=True) as folder,

@@ -27,14 +27,14 @@ LOOK_S = 0.5
 """Seconds between two reads of the study's progress."""
 
 ERRORS_EVERY_S = 2.0
-"""Seconds between two reads of the last error, while the number of failed trials is the same."""
+"""Seconds between two reads of the last error, unless more trials have failed since the first."""
 
 RELEASING = "Waiting for the workers to save and release their trials; Ctrl-C again kills them."
 RELEASED = "The running trials were released; run the study again to continue them."
 
 
 def run(database: Database, study: Record, *, workers: int) -> Counts:
-    """Have worker processes run a study until it is done; see `Study.run`."""
+    """Start worker processes that run a study until it is done; see `Study.run`."""
     from studydb.analysis.progress_line import ProgressLine  # noqa: PLC0415  imports the display
 
     if (progress := read_patiently(lambda: read_progress(database, study))).is_done:
@@ -126,7 +126,7 @@ class _Watch:
         self._display.update(progress.counts, self._best_value(), elapsed_s, num_trials=budget)
         if progress.counts.error > self._n_errors or elapsed_s >= self._error_due_s:
             self._error_due_s = elapsed_s + ERRORS_EVERY_S
-            self._show_last_error()  # `counts.error` alone would miss failed trials that run again
+            self._show_last_error()  # `counts.error` leaves out failed trials that are retried
         self._n_errors = progress.counts.error
         is_paused = progress.status is Status.PAUSED and not progress.is_done
         if is_paused and not self._was_paused:

@@ -1,4 +1,4 @@
-"""The events of one simulation: which worker ends its step next, at which simulated time."""
+"""Run one simulation as a queue of events: each worker ends its step at a simulated time."""
 
 import math
 import random
@@ -49,7 +49,7 @@ class Settings:
 
 
 class SimulatedRun:
-    """One simulation: its events, its workers, and what they have found."""
+    """One simulation: its events, its workers, and the trials that were trained to their end."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class SimulatedRun:
         database.clock = self._clock = clock = Clock()
         self._database, self._study = database, study
         self._recorded, self._settings = recorded, settings
-        # Models and limits need all results so far; a kill would lose results that wait.
+        # Models and limits need all results so far; a kill would lose results that are buffered.
         flushes = study.counts_flushes or isinstance(study.searcher, HistorySearcher)
         self._task = Task(
             database,
@@ -85,7 +85,7 @@ class SimulatedRun:
         self._end_s = 0.0
 
     def outcome(self) -> Simulation:
-        """Run the study until no worker has work; give back the trials that are still held."""
+        """Run until no worker has work or the time is over; give back trials that are held."""
         limit_s = self._study.time_limit_s or math.inf
         self._wake()
         while self._events and self._events[0][0] <= limit_s:
@@ -161,7 +161,7 @@ class SimulatedRun:
     # --- kills
 
     def _kill(self, worker: SimulatedWorker) -> None:
-        """Drop a worker and its trial; another worker begins in its place."""
+        """Drop a worker without ending its attempt; a new worker replaces it."""
         self._n_kills += 1
         self._n_begun -= 1  # the step did not end
         worker.held = None

@@ -48,8 +48,7 @@ class SimulationOptions(TypedDict, total=False):
     Attributes:
         num_trials: The most trials; by default, and at most, one for each curve.
         max_steps: The most steps (epochs) that are trained; also the study's limit.
-        time_limit_s: Steps that end later, in simulated seconds, do not count; also the study's
-            limit.
+        time_limit_s: The simulated second after which no step counts; also the study's limit.
         step_s: The seconds of a step, or a function of params and step; by default those of the
             curve, or 1.
         start_s: The seconds from a claim until the first step begins, for each attempt; 0 unless
@@ -92,16 +91,17 @@ def simulate(
 
     Args:
         scheduler: None for `FIFO`. A scheduler in the user's code is an object of a subclass of
-            `CustomScheduler`, or its path "my_rules:Heats(max_t=9)". It is asked in a process like
-            the worker's.
+            `CustomScheduler`, or its path "my_rules:Heats(max_t=9)". It runs in a child process, as
+            it does in a worker.
         searcher: With None, trials take the curves in a random order. With a searcher, a trial gets
-            the curve whose params are nearest to the proposed ones and that no other trial has.
+            the curve whose params are nearest to the proposed ones, of those that no other trial
+            has.
         curves: A finished study; a `RecordedCurves`; the path of a JSON file; a list of lists of
-            values; or a dict of params, as tuples of pairs, to lists of values. Of a study, the
-            trials that were trained to their end count.
+            values; or a dict of params, as tuples of pairs, to lists of values. Of a study, only
+            the trials that were trained to their end are used.
         workers: How many simulated workers train at the same time.
         seed: Determines the order of the curves, the study's seed, and the kills.
-        options: Limits, times and mishaps; see `SimulationOptions`.
+        options: Limits, times and kills; see `SimulationOptions`.
 
     Raises:
         InvalidSpec: An argument is wrong.
@@ -187,9 +187,9 @@ def _probability(name: str, value: Any) -> float:
 
 def _created(database: Database, new: NewStudy) -> Record:
     """
-    Create the study, also with a scheduler or searcher that studydb does not know by name.
+    Create the study, also if studydb does not know its scheduler or searcher by name.
 
-    The row of such a study names `FIFO` or `RandomSearch` instead. The simulated workers use the
+    The study's row then names `FIFO` or `RandomSearch` instead. The simulated workers use the
     scheduler and the searcher of `new`.
     """
     scheduler = new.scheduler if type(new.scheduler) in SCHEDULERS.values() else FIFO()

@@ -33,7 +33,14 @@ PICKLE_SUFFIX = ".pkl"
 
 
 class SavedByTrial(NamedTuple):
-    """The checkpoint of a trial, by its number; the study None is the study of the new trial."""
+    """
+    A checkpoint that a trial has saved.
+
+    Attributes:
+        number: The number of the trial.
+        step: The checkpoint's step; None for the trial's newest checkpoint.
+        study: The name of the trial's study; None for the study of the new trial.
+    """
 
     number: int
     step: int | None = None
@@ -61,15 +68,17 @@ class Starting:
     @contextmanager
     def begin(self, given: StartLike, *, step: int) -> Iterator[Start]:
         """
-        Find the checkpoint, or upload the bytes; if the block refuses them, delete them again.
+        Find the checkpoint, or upload the bytes; if the block adds no trial, delete them again.
 
         Args:
             step: The last step that the bytes contain, if they are to be uploaded.
 
         Raises:
             CheckpointError: The bytes cannot be read or stored.
-            InvalidSpec: `given` is none of these, or a trial of another database.
+            InvalidSpec: `given` cannot be a checkpoint, or is in another database; or `step` is
+                given for a checkpoint of a trial.
             NotFound: The trial has no checkpoint.
+            UnknownStudy: `given` names a study that does not exist.
         """
         start = self._named(given, step)
         if start is not None:
@@ -79,9 +88,9 @@ class Starting:
         try:
             yield uploaded
         except StudydbError as error:
-            # A lost COMMIT may have stored the trial, and then another fault ended the retries.
+            # After a StorageError the trial may be stored: only the reply to COMMIT may be lost.
             if not isinstance(error, StorageError):
-                self._forget(upload)
+                self._delete_upload(upload)
             raise
 
     def _named(self, given: StartLike, step: int) -> FromTrial | None:
@@ -99,7 +108,9 @@ class Starting:
         else:
             return None
         if step:
-            raise InvalidSpec("checkpoint_step is only for a path or a dict; a checkpoint has one.")
+            raise InvalidSpec(
+                "checkpoint_step is only for a path or a dict; a trial's checkpoint has its step."
+            )
         return named
 
     def _of_trial(self, given: SavedByTrial) -> FromTrial:
@@ -126,7 +137,7 @@ class Starting:
         try:
             saved = saver.save(prepared, step=step, upload=upload)
         except CheckpointError:
-            self._forget(upload)
+            self._delete_upload(upload)
             raise
         signers = current.trainable.signatures if current.trainable else ()
         key_id, mac = keyring.sign(self._payload(saved), prefer=signers)
@@ -153,8 +164,8 @@ class Starting:
             digest=saved.digest,
         )
 
-    def _forget(self, upload: Upload | None) -> None:
-        """Delete what was uploaded; what fails is left to `gc`."""
+    def _delete_upload(self, upload: Upload | None) -> None:
+        """Delete what was uploaded; if that fails, `gc` deletes it later."""
         if upload is None:
             return
         with suppress(StudydbError, OSError):

@@ -30,7 +30,7 @@ _COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
 """W&B's command for a sweep file that has none."""
 
 _NO_END = 10**9
-"""The `max_t` of a scheduler that never completes a trial."""
+"""A `max_t` that no trial reaches, for a sweep that does not say how long a trial trains."""
 
 _IGNORED = {"name", "description", "project", "entity", "version", "$schema"}
 _READ = {"program", "method", "metric", "parameters", "early_terminate", "command", "run_cap"}
@@ -41,8 +41,8 @@ def read_sweep(path: str) -> dict[str, Any]:
     Read a sweep file.
 
     Returns:
-        Arguments of `create_study`: the trainable, the space and the searcher, and those of metric,
-        mode, num_trials and scheduler that the file has.
+        Arguments of `create_study`: the trainable, the space and the searcher; and metric, mode,
+        num_trials and scheduler if the file has them.
 
     Raises:
         InvalidSpec: The file cannot be read, or asks for what studydb cannot do.
@@ -146,10 +146,10 @@ def _searcher(method: Any) -> Searcher:
 
 def _scheduler(spec: Mapping[str, Any]) -> Scheduler:
     """
-    Turn W&B's hyperband into ASHA by stopping, which decides at the same steps.
+    Turn W&B's hyperband into ASHA, which stops trials at the same steps.
 
-    With `min_iter`, these are min_iter * eta^k. With `max_iter` and `s`, they are max_iter / eta^k
-    for k from 1 to s; if eta^s does not divide max_iter, ASHA's steps are later than W&B's.
+    With `min_iter`, the steps are min_iter * eta^k. With `max_iter` and `s`, they are
+    max_iter / eta^k for k from 1 to s; if eta^s does not divide max_iter, ASHA's steps are later.
     """
     _one_of(spec.get("type"), ["hyperband"], "early_terminate.type")
     eta = spec.get("eta", 3)

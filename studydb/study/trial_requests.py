@@ -29,7 +29,7 @@ class TrialRequests:
 
     def pause(self, *numbers: int | str) -> None:
         """
-        Pause these trials (numbers or names); without them, pause the study.
+        Pause these trials (numbers or names); without numbers, pause the study.
 
         No more trials of a paused study are claimed.
 
@@ -37,13 +37,13 @@ class TrialRequests:
 
         Raises:
             UnknownTrial: A trial does not exist; nothing was changed.
-            NotAllowed: A trial has ended; nothing was changed.
+            NotAllowed: A trial has ended or is invalidated; nothing was changed.
         """
         self._control(control.pause, Status.PAUSED, numbers)
 
     def resume(self, /, *numbers: int | str, **changes: Any) -> None:
         """
-        Resume these trials (numbers or names); without them, resume the study.
+        Resume these trials (numbers or names); without numbers, resume the study.
 
         With changes, as in `study.resume(3, lr=0.01)`, all later attempts of the trials get these
         values. The trials must be PAUSED or PENDING. `trial.params` stays as it was sampled;
@@ -55,9 +55,10 @@ class TrialRequests:
 
         Raises:
             UnknownTrial: A trial does not exist; nothing was changed.
-            NotAllowed: A trial has ended, or runs and is to be changed; nothing was changed.
+            NotAllowed: A trial has ended, is invalidated, or runs and is to be changed; or the
+                study has reached one of its limits. Nothing was changed.
             InvalidSpec: A change names no parameter of the space, or its value is outside the
-                domain, or no trial is named; nothing was changed.
+                domain, or changes are given without trials; nothing was changed.
         """
         if changes and not numbers:
             raise InvalidSpec(
@@ -72,7 +73,7 @@ class TrialRequests:
         self, *numbers: int | str, now: bool = False, discard_checkpoints: bool = False
     ) -> None:
         """
-        End these trials (numbers or names) as CANCELLED; without them, stop the study.
+        End these trials (numbers or names) as CANCELLED; without numbers, stop the study.
 
         RUNNING trials end at a report. They learn of the request within about 4 s. The worker kills
         a trial that outlasts the grace.
@@ -81,13 +82,13 @@ class TrialRequests:
             now: Kill RUNNING trials as soon as their worker learns of the request, without a
                 grace: they save no last checkpoint. Results that were reported are kept.
             discard_checkpoints: Wait up to a minute until the trials have ended, then delete their
-                checkpoints, except those from which a clone goes on. Trials that have ended are
-                allowed; after an error, the same call does the rest.
+                checkpoints, except pinned ones. Trials that have ended are allowed; after an error,
+                the same call does the rest.
 
         Raises:
             UnknownTrial: A trial does not exist; nothing was changed.
-            NotAllowed: A trial has ended; nothing was changed. With `discard_checkpoints`: a trial
-                still runs after a minute; its checkpoints are kept.
+            NotAllowed: Without `discard_checkpoints`, a trial has ended; nothing was changed. With
+                it, a trial still runs after a minute; its checkpoints are kept.
             UsageError: `discard_checkpoints` without trials.
             CheckpointError: The bytes of discarded checkpoints cannot be deleted on this host.
         """
@@ -111,7 +112,7 @@ class TrialRequests:
         Run ended trials (numbers or names) again; each gets a clone, a new trial.
 
         A clone has the params, the config and the tags of its parent, and begins from the parent's
-        newest checkpoint. It does not count for `num_trials`; `max_concurrent` holds for it. The
+        newest checkpoint. It does not count toward `num_trials`, but toward `max_concurrent`. The
         parent keeps its state and its results; searchers see the clone instead of the parent, and
         the parent no longer ranks in rungs.
 
@@ -126,8 +127,8 @@ class TrialRequests:
         Raises:
             UsageError: Neither numbers nor a selection are given, or both.
             UnknownTrial: A trial does not exist.
-            NotAllowed: A trial has not ended, or a clone of it has not ended. Up to 100 trials are
-                cloned together or not at all.
+            NotAllowed: A trial has not ended, or a clone of it has not ended. Each transaction
+                clones up to 100 trials; earlier transactions are not undone.
         """
         if bool(numbers) == (select is not None):
             raise UsageError(
@@ -153,14 +154,14 @@ class TrialRequests:
         has not ended is stopped, with the reason INVALIDATED.
 
         Args:
-            reason: Why, as a note on each trial; needed unless `undo`.
+            reason: Why the values are wrong, stored as a note on each trial; needed unless `undo`.
             undo: Let the trials count again. A trial that has ended stays ended.
 
         Raises:
             UsageError: No trial or no reason is given.
             UnknownTrial: A trial does not exist.
-            NotAllowed: A trial whose invalidation is to be undone is not invalidated. Up to 100
-                trials are changed together or not at all.
+            NotAllowed: A trial whose invalidation is to be undone is not invalidated. Each
+                transaction changes up to 100 trials; earlier transactions are not undone.
         """
         if not numbers:
             raise UsageError("Name the trials to invalidate.")
@@ -207,12 +208,12 @@ class TrialRequests:
 
     def _control(
         self,
-        of_trials: Callable[..., None],
-        of_study: Status,
+        control_trials: Callable[..., None],
+        study_status: Status,
         numbers: tuple[int | str, ...],
         **options: Any,
     ) -> None:
         if numbers:
-            self._ask_once(of_trials, [self.number_of(each) for each in numbers], **options)
+            self._ask_once(control_trials, [self.number_of(each) for each in numbers], **options)
         else:
-            self._ask_once(control.set_status, of_study, **options)
+            self._ask_once(control.set_status, study_status, **options)

@@ -123,7 +123,7 @@ class _Rules:
         self._n_results = 0
 
     def are_met(self, result: Result) -> bool:
-        """Whether the next result meets a rule; TrainableError if a custom rule does not decide."""
+        """Whether the trial's next result meets a rule; TrainableError if a rule cannot decide."""
         self._recent.append(result)
         self._n_results += 1
         recent, objective = tuple(self._recent), self._study.objective

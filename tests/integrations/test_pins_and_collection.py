@@ -86,8 +86,8 @@ def test_gc_deletes_what_workers_that_died_have_left(console, study, monkeypatch
     assert (n_rows(study), len(files(study))) == (4, 4)
     did = console("gc", "own").lines
 
-    assert would == [f"Study 'own': 2 removed checkpoints ({size} B) would be deleted."]
-    assert did == [f"Study 'own': 2 removed checkpoints ({size} B) deleted."]
+    assert would == [f"Study 'own': 2 checkpoints ({size} B) would be deleted."]
+    assert did == [f"Study 'own': 2 checkpoints ({size} B) deleted."]
     assert (n_rows(study), len(files(study))) == (2, 2)
     assert [each.step for each in study.trial(0).checkpoints] == [3, 4]
     assert study.gc() == studydb.study.collecting.Collected(0, 0)
@@ -122,7 +122,7 @@ def test_gc_keeps_the_rows_of_bytes_that_a_store_does_not_delete(console, study,
         failing.setattr(DirectoryStore, "delete", refused)
         ran = console("gc", "own", code=1)
 
-    assert "The bytes of 1 removed checkpoints and 0 cut uploads of 'own' are still" in ran.err
+    assert "The bytes of 1 checkpoints and 0 cut-off uploads of 'own' are still" in ran.err
     assert n_rows(study) == 3
     assert study.gc().n == 1
 
@@ -143,7 +143,7 @@ def test_gc_removes_a_checkpoint_whose_pin_was_removed_and_no_other(console, stu
 
     assert [each.step for each in study.trial(0).checkpoints] == [2, 3, 4]
     assert would.n == 1
-    assert did == [f"Study 'own': 1 removed checkpoint ({would.size_bytes} B) deleted."]
+    assert did == [f"Study 'own': 1 checkpoint ({would.size_bytes} B) deleted."]
     assert len(files(study)) == 3
 
 
@@ -172,7 +172,7 @@ def test_gc_deletes_cut_uploads_and_counts_them(console, study, monkeypatch):
     assert len(files(study)) == 2
     did = console("gc", "own").lines
 
-    what = "Study 'own': 0 removed checkpoints (0 B) and 2 cut uploads"
+    what = "Study 'own': 0 checkpoints (0 B) and 2 cut-off uploads"
     assert (would, did) == ([f"{what} would be deleted."], [f"{what} deleted."])
     assert files(study) == []
     assert study.gc() == studydb.study.collecting.Collected(0, 0)
