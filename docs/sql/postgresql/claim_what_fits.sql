@@ -1,5 +1,5 @@
 -- studydb/operations/claim_fitting.py claim_fitting: Claim the first PENDING trial of the queue
---   that fits. Imported by studydb/lease/fitting.py.
+--   that fits the worker. Imported by studydb/lease/fitting.py.
 
 -- studydb/store/resource_classes.py queues: Read, without locks, the first `depth` positions of
 --   each class after a queue position.

@@ -1,7 +1,6 @@
 -- studydb/operations/recover.py recover: Wake trials whose back-off is over, mark expired
---   leases, and recover lost trials. Imported by studydb/lease/acquire.py,
---   studydb/lease/loop.py, studydb/study/loading.py, studydb/study/simulated_run.py,
---   studydb/worker/supervisor.py.
+--   leases, and end lost attempts. Imported by studydb/lease/acquire.py, studydb/lease/loop.py,
+--   studydb/study/loading.py, studydb/study/simulated_run.py, studydb/worker/supervisor.py.
 
 -- studydb/store/sweeps.py any_due: Tell, without a lock, whether `wake`, `suspect`, `unpause`
 --   or `lost` may find a trial.

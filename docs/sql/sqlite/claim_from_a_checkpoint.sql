@@ -1,5 +1,6 @@
--- studydb/operations/claim.py claim: Claim the first PENDING trial of a study. Imported by
---   studydb/lease/acquire.py, studydb/operations/ask.py, studydb/operations/claim_fitting.py.
+-- studydb/operations/claim.py claim: Claim a study's first PENDING trial that has no request
+--   for resources of its own. Imported by studydb/lease/acquire.py, studydb/operations/ask.py,
+--   studydb/operations/claim_fitting.py.
 
 BEGIN;
 

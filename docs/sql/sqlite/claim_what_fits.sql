@@ -1,5 +1,5 @@
 -- studydb/operations/claim_fitting.py claim_fitting: Claim the first PENDING trial of the queue
---   that fits. Imported by studydb/lease/fitting.py.
+--   that fits the worker. Imported by studydb/lease/fitting.py.
 
 BEGIN;
 
