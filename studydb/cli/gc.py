@@ -29,8 +29,12 @@ def gc(*, name: str, dry_run: bool, storage: Storage) -> None:
     click.echo(f"Study {name!r}: {what} {did}.")
     if done.left or done.n_uploads_left:
         where = f" in {done.left[0]!r}" if done.left else ""
+        left = [
+            counted(n, what)
+            for n, what in ((len(done.left), "checkpoint"), (done.n_uploads_left, "cut-off upload"))
+            if n
+        ]
         raise CheckpointError(
-            f"The bytes of {len(done.left)} checkpoints and {done.n_uploads_left} cut-off uploads "
-            f"of {name!r} are still there{where}, because the store fails. Repeat the "
-            "command on a host that can write there."
+            f"The bytes of {' and '.join(left)} of {name!r} are still there{where}, because the "
+            "store fails. Repeat the command on a host that can write there."
         )

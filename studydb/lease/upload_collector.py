@@ -74,17 +74,32 @@ def collect_uploads(
     Raises:
         StorageTransient: The database did not answer; the rest is left to the next call.
     """
-    stores = database.locations.checkpoint_stores(refreshed(database, study))
     read = partial(abandoned_uploads, database, study, settled_s=settled_s)
     uploads = read() if found is None else found
     n_left = 0
     while uploads:
-        for one in uploads:
-            if delete_bytes(study, one, stores):
-                delete_upload(database, upload_id=one.id)
-            else:
-                n_left += 1
+        n_left += delete_uploads(database, study, uploads)
         uploads = read(after_id=uploads[-1].id)
+    return n_left
+
+
+def delete_uploads(database: Database, study: Study, uploads: Sequence[AbandonedUpload]) -> int:
+    """
+    Delete the bytes of abandoned uploads, then their rows; a second call finishes what is left.
+
+    Returns:
+        How many uploads are left, because their store fails.
+
+    Raises:
+        StorageTransient: The database did not answer; the rest is left to the next call.
+    """
+    stores = database.locations.checkpoint_stores(refreshed(database, study))
+    n_left = 0
+    for one in uploads:
+        if delete_bytes(study, one, stores):
+            delete_upload(database, upload_id=one.id)
+        else:
+            n_left += 1
     return n_left
 
 

@@ -6,7 +6,7 @@ from functools import partial
 from studydb.db import Database
 from studydb.domain.records import Checkpoint, Study
 from studydb.lease.checkpoint_rows import delete_removed
-from studydb.lease.upload_collector import collect_uploads
+from studydb.lease.upload_collector import delete_uploads
 from studydb.operations.quota import recount
 from studydb.operations.refresh import refreshed
 from studydb.operations.removed_checkpoints import read_removed
@@ -27,7 +27,8 @@ class Collected:
         n: The number of checkpoints.
         size_bytes: Their bytes together.
         left: The URLs of checkpoints whose bytes could not be deleted, because their store fails.
-        n_uploads: The number of uploads that were cut off, and whose attempts have ended.
+        n_uploads: How many uploads that were cut off, and whose attempts have ended, were or would
+            be deleted.
         n_uploads_left: How many more such uploads could not be deleted, because their store fails.
     """
 
@@ -50,10 +51,8 @@ def collect(database: Database, study: Study, *, dry_run: bool) -> Collected:
     """
     unkept = _unkept(database, study, dry_run=dry_run)
     found = _removed(database, study, dry_run=dry_run)
-    n_uploads = _count_uploads(database, study)
-    n_left = 0
+    n_uploads, n_left = _uploads(database, study, dry_run=dry_run)
     if not dry_run:
-        n_left = write_patiently(database, lambda: collect_uploads(database, study))
         write_patiently(database, lambda: recount(database, study))
     if dry_run:
         found.gone += unkept  # without dry_run they were marked, so `_removed` has found them
@@ -61,7 +60,7 @@ def collect(database: Database, study: Study, *, dry_run: bool) -> Collected:
         n=len(found.gone),
         size_bytes=sum(one.size_bytes for one in found.gone),
         left=tuple(one.url for one in found.left),
-        n_uploads=n_uploads - n_left,
+        n_uploads=n_uploads,
         n_uploads_left=n_left,
     )
 
@@ -114,8 +113,15 @@ def _delete(database: Database, study: Study, found: list[Checkpoint]) -> list[C
     return left
 
 
-def _count_uploads(database: Database, study: Study) -> int:
-    n, after_id = 0, 0
+def _uploads(database: Database, study: Study, *, dry_run: bool) -> tuple[int, int]:
+    """Delete uploads that were cut off, unless `dry_run`; count the deleted and the left ones."""
+    n, n_left, after_id = 0, 0, 0
     while page := read_patiently(partial(abandoned_uploads, database, study, after_id=after_id)):
-        n, after_id = n + len(page), page[-1].id
-    return n
+        # A page that is tried again counts once: each upload of it is then deleted, or left.
+        left = (
+            0
+            if dry_run
+            else write_patiently(database, partial(delete_uploads, database, study, page))
+        )
+        n, n_left, after_id = n + len(page) - left, n_left + left, page[-1].id
+    return n, n_left

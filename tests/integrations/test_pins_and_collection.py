@@ -9,6 +9,9 @@ import studydb
 from studydb.artifacts import DirectoryStore
 from studydb.domain.errors import CheckpointError, NotFound
 from studydb.lease import checkpoint_rows
+from studydb.operations.uploads import abandoned_uploads
+from studydb.study import collecting
+from studydb.study.collecting import Collected
 
 
 @pytest.fixture
@@ -90,7 +93,7 @@ def test_gc_deletes_what_workers_that_died_have_left(console, study, monkeypatch
     assert did == [f"Study 'own': 2 checkpoints ({size} B) deleted."]
     assert (n_rows(study), len(files(study))) == (2, 2)
     assert [each.step for each in study.trial(0).checkpoints] == [3, 4]
-    assert study.gc() == studydb.study.collecting.Collected(0, 0)
+    assert study.gc() == Collected(0, 0)
 
 
 def test_later_gc_finishes_what_a_killed_one_has_begun(study, monkeypatch):
@@ -122,7 +125,7 @@ def test_gc_keeps_the_rows_of_bytes_that_a_store_does_not_delete(console, study,
         failing.setattr(DirectoryStore, "delete", refused)
         ran = console("gc", "own", code=1)
 
-    assert "The bytes of 1 checkpoints and 0 cut-off uploads of 'own' are still" in ran.err
+    assert "The bytes of 1 checkpoint of 'own' are still there in" in ran.err
     assert n_rows(study) == 3
     assert study.gc().n == 1
 
@@ -175,7 +178,45 @@ def test_gc_deletes_cut_uploads_and_counts_them(console, study, monkeypatch):
     what = "Study 'own': 0 checkpoints (0 B) and 2 cut-off uploads"
     assert (would, did) == ([f"{what} would be deleted."], [f"{what} deleted."])
     assert files(study) == []
-    assert study.gc() == studydb.study.collecting.Collected(0, 0)
+    assert study.gc() == Collected(0, 0)
+
+
+def test_gc_says_how_many_cut_uploads_a_store_does_not_delete(console, study, monkeypatch):
+    trial = study.ask()
+    with monkeypatch.context() as died:
+        died.setattr(checkpoint_rows.Checkpoints, "record", lambda *_: None)
+        save(trial, 1, 2)
+    trial.finish()
+    (_, kept) = [row.url for row in abandoned_uploads(study.database, study.record)]
+    delete = DirectoryStore.delete_unfinished
+    with monkeypatch.context() as failing:
+        failing.setattr(
+            DirectoryStore,
+            "delete_unfinished",
+            lambda self, url: refused() if url == kept else delete(self, url),
+        )
+        ran = console("gc", "own", code=1)
+
+    assert ran.lines == ["Study 'own': 0 checkpoints (0 B) and 1 cut-off upload deleted."]
+    assert "The bytes of 1 cut-off upload of 'own' are still there, because" in ran.err
+
+
+def test_gc_counts_no_upload_that_is_cut_off_after_its_last_look(study, monkeypatch):
+    """The store fails; so if `gc` counted before it deletes, it would count -1 deleted uploads."""
+    trial = study.ask()
+    with monkeypatch.context() as died:
+        died.setattr(checkpoint_rows.Checkpoints, "record", lambda *_: None)
+        save(trial, 1)
+
+    def look_before_the_attempt_ends(*args, **options):
+        found = abandoned_uploads(*args, **options)
+        trial.finish()
+        return found
+
+    monkeypatch.setattr(collecting, "abandoned_uploads", look_before_the_attempt_ends)
+    monkeypatch.setattr(DirectoryStore, "delete_unfinished", refused)
+
+    assert study.gc() == Collected(0, 0)
 
 
 def test_gc_counts_the_quota_again(create_study, storage_url):

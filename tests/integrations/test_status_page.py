@@ -118,7 +118,10 @@ def test_workers_command_prints_a_short_id_for_drain_and_the_whole_id_in_json(
 
     assert uuid == console("workers", "--format", "json").json[0]["worker"]
     assert listed == uuid[:8]
-    assert f"Worker {listed} on {process.host}: will start to release its trials" in drained.out
+    assert (
+        f"Worker {listed} on {process.host}: will start to release its trials within 4 s, "
+        in drained.out
+    )
     assert console("workers", "--format", "json").json[0]["health"] == "draining"
     assert "workers  1 alive" in console("status", "d").lines
     assert worker.renew().request == "DRAIN"
