@@ -1,26 +1,22 @@
 """Replace a study's trainable."""
 
-from contextlib import suppress
-
-from studydb.db import Database
-from studydb.db.faults import Duplicate
+from studydb.db import Txn
 from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.records import Request, Study, Trainable
 from studydb.store import events, studies
 
 
-def revise(database: Database, study: Study, trainable: Trainable, request: Request) -> None:
+def revise(txn: Txn, study: Study, trainable: Trainable, request: Request) -> None:
     """
     Replace a study's trainable for attempts that begin from now on.
 
     Args:
         trainable: The new trainable, signed for this study.
     """
-    with suppress(Duplicate), database.begin() as txn:
-        studies.lock(txn, study_id=study.id)  # so that one trainable is left, not two
-        former = studies.drop_trainable(txn, study_id=study.id)
-        data = {"name": trainable.name, "kind": trainable.kind, "former_name": former}
-        events.append_request(
-            txn, study_id=study.id, kind=EventKind.REVISED, request=request, data=data
-        )
-        studies.insert_trainable(txn, study_id=study.id, what=trainable)
+    studies.lock(txn, study_id=study.id)  # so that one trainable is left, not two
+    former = studies.drop_trainable(txn, study_id=study.id)
+    data = {"name": trainable.name, "kind": trainable.kind, "former_name": former}
+    events.append_request(
+        txn, study_id=study.id, kind=EventKind.REVISED, request=request, data=data
+    )
+    studies.insert_trainable(txn, study_id=study.id, what=trainable)

@@ -1,11 +1,9 @@
 """Change the limits of a study."""
 
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
-from studydb.db import Database
-from studydb.db.faults import Duplicate
+from studydb.db import Txn
 from studydb.domain.errors import NotAllowed
 from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.limits import CostLimit, Limits
@@ -13,9 +11,7 @@ from studydb.domain.records import Request, Study
 from studydb.store import events, studies
 
 
-def set_limits(
-    database: Database, study: Study, limits: Mapping[str, Any], request: Request
-) -> None:
+def set_limits(txn: Txn, study: Study, limits: Mapping[str, Any], request: Request) -> None:
     """
     Change limits that the study has; running trials obey them from their next flush or renewal on.
 
@@ -24,16 +20,15 @@ def set_limits(
 
     Raises:
         NotAllowed: The study was created without this limit, or with another cost metric, or the
-            limit is to be removed; nothing was changed.
+            limit is to be removed. The transaction must be rolled back.
     """
-    with suppress(Duplicate), database.begin() as txn:
-        kind = EventKind.LIMITS_SET
-        events.append_request(txn, study_id=study.id, kind=kind, request=request, data=dict(limits))
-        settings = studies.locked_settings(txn, study_id=study.id)
-        present = Limits.of(settings)
-        for name, value in limits.items():
-            _check(study, name, getattr(present, name), value)
-        studies.store_settings(txn, study_id=study.id, settings={**settings, **limits})
+    kind = EventKind.LIMITS_SET
+    events.append_request(txn, study_id=study.id, kind=kind, request=request, data=dict(limits))
+    settings = studies.locked_settings(txn, study_id=study.id)
+    present = Limits.of(settings)
+    for name, value in limits.items():
+        _check(study, name, getattr(present, name), value)
+    studies.store_settings(txn, study_id=study.id, settings={**settings, **limits})
 
 
 def _check(study: Study, name: str, old: Any, new: Any) -> None:

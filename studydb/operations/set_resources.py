@@ -2,11 +2,9 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
-from studydb.db import Database, Txn
-from studydb.db.faults import Duplicate
+from studydb.db import Txn
 from studydb.domain.errors import NotAllowed
 from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.life.states import State
@@ -20,7 +18,7 @@ _WAITING = (State.PENDING, State.PAUSED)
 
 
 def set_resources(
-    database: Database, study: Study, asked: Resources, numbers: Sequence[int], request: Request
+    txn: Txn, study: Study, asked: Resources, numbers: Sequence[int], request: Request
 ) -> None:
     """
     Change what trials ask for, or what the study asks for all trials without their own request.
@@ -34,29 +32,28 @@ def set_resources(
         numbers: The numbers of the trials; empty to change the study's request.
 
     Raises:
-        UnknownTrial: No such trial; nothing was changed.
-        NotAllowed: A trial runs or has ended, or a function says what the study's trials need;
-            nothing was changed.
-        InvalidSpec: The study has 64 different requests already; nothing was changed.
+        UnknownTrial: No such trial.
+        NotAllowed: A trial runs or has ended, or a function says what the study's trials need.
+        InvalidSpec: The study has 64 different requests already. After an error, the transaction
+            must be rolled back.
     """
     ordered = sorted(set(numbers))
     data = {"numbers": ordered, "resources": asked.to_json()}
-    with suppress(Duplicate), database.begin() as txn:
-        kind = EventKind.RESOURCES_SET
-        events.append_request(txn, study_id=study.id, kind=kind, request=request, data=data)
-        waiting = [_lock(txn, study, number) for number in ordered]  # lock order: rising ids
+    kind = EventKind.RESOURCES_SET
+    events.append_request(txn, study_id=study.id, kind=kind, request=request, data=data)
+    waiting = [_lock(txn, study, number) for number in ordered]  # lock order: rising ids
 
-        settings = studies.locked_settings(txn, study_id=study.id)
-        if not ordered:
-            _refuse_function(study, settings)
-            resource_classes.set_of_study(txn, study_id=study.id, asked=asked)
-            stored = {**settings, "resources": asked.to_json()}
-            studies.store_settings(txn, study_id=study.id, settings=stored)
-            return
-        name = resource_classes.add(txn, study_id=study.id, asked=asked)
-        resource_classes.move(
-            txn, study_id=study.id, trial_ids=[trial.id for trial in waiting], name=name
-        )
+    settings = studies.locked_settings(txn, study_id=study.id)
+    if not ordered:
+        _refuse_function(study, settings)
+        resource_classes.set_of_study(txn, study_id=study.id, asked=asked)
+        stored = {**settings, "resources": asked.to_json()}
+        studies.store_settings(txn, study_id=study.id, settings=stored)
+        return
+    name = resource_classes.add(txn, study_id=study.id, asked=asked)
+    resource_classes.move(
+        txn, study_id=study.id, trial_ids=[trial.id for trial in waiting], name=name
+    )
 
 
 def _refuse_function(study: Study, settings: Mapping[str, Any]) -> None:

@@ -34,8 +34,8 @@ from studydb.domain.space.search_space import Space
 from studydb.domain.study_spec import DEFAULTS, MoreOptions, StudySpec, read_settings
 from studydb.domain.text.names import check_study_name
 from studydb.domain.text.other_tools import suggesting_keywords
+from studydb.operations.change_settings import Changes, change_settings
 from studydb.operations.create import create, load, name_taken
-from studydb.operations.revise import revise
 from studydb.schedulers import FIFO
 from studydb.searchers import RandomSearch
 from studydb.settings import load_keyring
@@ -338,6 +338,6 @@ def _revised(database: Database, found: Record, new: NewStudy, code: Code) -> Re
     asked = _signed(new, code, found.uuid, store)
     if (old.kind, old.source) == (asked.kind, asked.source):
         return found
-    request = Request(uuid4().hex, whoami())
-    write_patiently(database, lambda: revise(database, found, asked, request))
+    changes, request = Changes(trainable=asked), Request(uuid4().hex, whoami())
+    write_patiently(database, lambda: change_settings(database, found, changes, request))
     return dataclasses.replace(found, trainable=asked)

@@ -17,20 +17,17 @@ from studydb.domain.life.states import Status
 from studydb.domain.limits import LimitOptions
 from studydb.domain.records import Counts, Request, Trainable
 from studydb.domain.records import Study as Record
-from studydb.domain.resources import read_resources_or_none
+from studydb.domain.resources import read_resources, read_resources_or_none
 from studydb.domain.study_spec import read_settings
 from studydb.domain.text.names import check_tags, check_trial_name
 from studydb.domain.text.other_tools import missing_attribute, suggesting_keywords
 from studydb.lease.loop import OwnLoop
 from studydb.lease.own_trial import OwnTrial
 from studydb.operations import control, reads
+from studydb.operations.change_settings import Changes, change_settings
 from studydb.operations.create import create, reload
 from studydb.operations.refresh import refreshed
-from studydb.operations.relocate import relocate
 from studydb.operations.rename import rename
-from studydb.operations.revise import revise
-from studydb.operations.set_limits import set_limits
-from studydb.operations.set_retention import set_retention
 from studydb.operations.study_progress import StudyProgress, read_progress
 from studydb.settings import load_keyring
 from studydb.study import checking
@@ -296,7 +293,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         **limits: Unpack[LimitOptions],
     ) -> None:
         """
-        Change settings of the study; they hold for attempts that start later.
+        Change settings of the study, all in one transaction; attempts that start later obey them.
 
         Limits, and a quota in `keep`, also hold for running attempts. A study that has stopped at a
         limit goes on after `resume`.
@@ -315,13 +312,12 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
 
         Raises:
             UsageError: studydb has no store for such a URL, a command does not agree with the
-                space, or workdir is given without trainable; nothing was changed.
-            TrainableError: Workers could not find or call the trainable; nothing was changed.
+                space, or workdir is given without trainable.
+            TrainableError: Workers could not find or call the trainable.
             CheckpointError: The store cannot keep the objects that `with_parameters` has bound to
-                the trainable; nothing was changed.
-            NotAllowed: The study has no trainable, or a function says what its trials need; nothing
-                was changed. Or it was created without the limit; then `resources` and `keep`, if
-                given, were changed.
+                the trainable.
+            NotAllowed: The study has no trainable, was created without the limit, or a function
+                says what its trials need. After any of these errors, all settings are as before.
         """
         to_set = read_settings(**limits)
         if workdir is not None and trainable is None:
@@ -332,21 +328,16 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         url = checking.store_url(checkpoints)
         new = None if trainable is None else self._signed(trainable, workdir, url)
         kept = None if keep is None else read_keep("keep", keep)
-        if all(each is None for each in (url, new, kept, resources)) and not to_set:
+        asked = None if resources is None else read_resources("resources", resources)
+        changes = Changes(resources=asked, keep=kept, limits=to_set, checkpoints=url, trainable=new)
+        if changes == Changes():
             raise InvalidSpec(
                 "Nothing is to be set; give checkpoints, trainable, keep, resources or a limit."
             )
-        if resources is not None:
-            self.set_resources(resources)
-        if kept is not None:
-            self._ask_once(set_retention, kept)
-        if to_set:
-            self._ask_once(set_limits, to_set)
-            self.record = dataclasses.replace(self.record, **to_set)
-        if url is not None:
-            self._ask_once(relocate, url)
-        if new is not None:
-            self._ask_once(revise, new)
+        self._ask_once(change_settings, changes)
+        if asked is not None:
+            to_set = {**to_set, "resources": asked}
+        self.record = dataclasses.replace(self.record, **to_set)
         self.record = self._read(refreshed)
 
     def _signed(self, code: Code, workdir: str | Path | None, url: str | None) -> Trainable:

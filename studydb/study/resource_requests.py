@@ -24,9 +24,9 @@ from studydb.domain.resources import (
     read_resources,
 )
 from studydb.domain.text.other_tools import suggesting_keywords
+from studydb.operations.change_settings import Changes, change_settings
 from studydb.operations.enqueue import enqueue
 from studydb.operations.requesting import ask_function, with_answers
-from studydb.operations.set_resources import set_resources
 from studydb.worker.cores import available_cores
 from studydb.worker.host_resources import memory_gb
 from studydb.worker.rule_code import RuleProcess, with_asked_code
@@ -69,7 +69,7 @@ class ResourceRequests:
         """
         asked = read_resources("resources", resources)
         chosen = [self.number_of(each) for each in numbers]
-        self._ask_once(set_resources, asked, chosen)
+        self._ask_once(change_settings, Changes(resources=asked, of_trials=chosen))
         if not chosen:
             self.record = dataclasses.replace(self.record, resources=asked)
 

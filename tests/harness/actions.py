@@ -20,6 +20,7 @@ from harness.model_pins import pin as model_pin
 from harness.model_pins import unpin as model_unpin
 from harness.model_rows import ModelAttempt
 from harness.offers import Offer, capacity_of
+from harness.settings_requests import set_limits, set_resources
 from harness.start_actions import StartActions, row_of, url_of
 from harness.study_action import StudyAction
 from studydb.db import Database
@@ -48,8 +49,6 @@ from studydb.operations.renew import renew
 from studydb.operations.report import report
 from studydb.operations.retry import retry
 from studydb.operations.save import save
-from studydb.operations.set_limits import set_limits
-from studydb.operations.set_resources import set_resources
 from studydb.operations.uploads import abandoned_uploads, begin_upload, delete_upload
 from studydb.store import events
 

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from harness.arrange import SimulatedWorker, enqueued, new_request, new_study
+from harness.settings_requests import set_retention
 from studydb.db import Database
 from studydb.domain.life.retention import Keep
 from studydb.domain.life.states import Reason, Status
@@ -18,7 +19,6 @@ from studydb.operations.invalidate import invalidate
 from studydb.operations.pin import pin, unpin
 from studydb.operations.retry import retry
 from studydb.operations.save import save
-from studydb.operations.set_retention import set_retention
 from studydb.schedulers import ASHA
 
 Call = Callable[[Database], Any]

@@ -25,6 +25,7 @@ from harness.arrange import (
 )
 from harness.control_requests import ENDS_OF_ATTEMPTS, REQUESTS_OF_PEOPLE, Arranged, Call
 from harness.model_searcher import ModelSearch
+from harness.settings_requests import relocate, revise, set_limits
 from harness.upload_requests import UPLOADS
 from studydb.db import Database
 from studydb.domain.failures import Failure
@@ -46,13 +47,10 @@ from studydb.operations.finish import finish
 from studydb.operations.proposer import Point
 from studydb.operations.record_event import record_event, record_model_failure
 from studydb.operations.register import leave
-from studydb.operations.relocate import relocate
 from studydb.operations.rename import rename
 from studydb.operations.renew import renew
 from studydb.operations.report import report
-from studydb.operations.revise import revise
 from studydb.operations.save import save
-from studydb.operations.set_limits import set_limits
 from studydb.operations.summing import after_end
 from studydb.processes import this_process
 from studydb.schedulers import ASHA

@@ -4,6 +4,7 @@ from typing import Any
 
 from harness.arrange import SimulatedWorker, enqueued, new_request, new_study
 from harness.control_requests import Arranged, Call
+from harness.settings_requests import set_resources
 from studydb.db import Database
 from studydb.domain.class_queues import ClassQueues
 from studydb.domain.records import Study
@@ -17,7 +18,6 @@ from studydb.operations.leave_draw import leave_draw
 from studydb.operations.propose import propose_by_index
 from studydb.operations.record_devices import record_devices
 from studydb.operations.reservations import reserve
-from studydb.operations.set_resources import set_resources
 
 ONE, TWO = read_resources("one", "gpus=1"), read_resources("two", "gpus=2")
 

@@ -6,6 +6,7 @@ from harness import model_checkpoints, model_starts
 from harness.arrange import new_checkpoint, new_request
 from harness.model import Model
 from harness.model_rows import ModelCheckpoint
+from harness.settings_requests import set_retention
 from harness.study_action import StudyAction
 from studydb.db import Database
 from studydb.domain.life.retention import Keep
@@ -17,7 +18,6 @@ from studydb.operations.delete import stop_for_deletion
 from studydb.operations.discard import discard
 from studydb.operations.enqueue import enqueue
 from studydb.operations.quota import recount
-from studydb.operations.set_retention import set_retention
 from studydb.operations.start_checkpoints import FromTrial, Uploaded
 from studydb.operations.unkept_checkpoints import remove_unkept
 from studydb.operations.uploads import begin_upload_of_person

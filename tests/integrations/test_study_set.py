@@ -7,7 +7,13 @@ from harness import arrange
 
 import studydb
 from studydb.artifacts import DirectoryStore, Place, open_store
-from studydb.domain.errors import CheckpointError, InvalidSpec
+from studydb.domain.errors import (
+    CheckpointError,
+    InvalidSpec,
+    NotAllowed,
+    TrainableError,
+    UsageError,
+)
 from studydb.operations.create import load
 from studydb.operations.refresh import refreshed
 from studydb.settings import load_keyring
@@ -99,7 +105,9 @@ def with_modules(create_study, storage_url, here):
     for name in "ab":
         (here / f"{name}.py").write_text("def train(config): return config['lr']\n")
     space = {"lr": studydb.uniform(0, 1)}
-    return create_study("mine", "a:train", space=space, num_trials=1, storage=storage_url)
+    return create_study(
+        "mine", "a:train", space=space, num_trials=1, max_steps=9, storage=storage_url
+    )
 
 
 def test_set_replaces_the_function_by_another_one_or_by_a_command(console, with_modules, database):
@@ -217,3 +225,34 @@ def test_retention_is_set_at_the_creation_and_later(console, create_study, stora
     own.set(keep="last=2")
     assert own.record.keep == studydb.Keep(last=2)
     assert "The best of Keep is -1" in console("set", "mine", "keep=best=-1", code=2).error
+
+
+VALID = {
+    "checkpoints": "/tmp/elsewhere",
+    "trainable": "b:train",
+    "keep": "last=3",
+    "resources": "gpus=1",
+    "max_steps": "900",
+}
+REFUSED = {
+    "checkpoints": ("ftp://host", UsageError, 2),
+    "trainable": ("c:train", TrainableError, 1),
+    "keep": ("best=-1", InvalidSpec, 2),
+    "resources": ("gpus=x", InvalidSpec, 2),
+    "max_steps": ("0", InvalidSpec, 2),
+    "time_limit_s": ("1h", NotAllowed, 1),
+}
+
+
+@pytest.mark.parametrize("refused", REFUSED)
+def test_set_changes_nothing_if_one_setting_is_refused(console, with_modules, database, refused):
+    value, error, code = REFUSED[refused]
+    settings = VALID | {refused: value}
+    before, record = arrange.dump(database), with_modules.record
+
+    console("set", "mine", *(f"{key}={text}" for key, text in settings.items()), code=code)
+    with pytest.raises(error):
+        with_modules.set(**settings)
+
+    assert arrange.dump(database) == before
+    assert with_modules.record == record

@@ -3,13 +3,13 @@
 import json
 
 from harness.arrange import change, new_request, rows
+from harness.settings_requests import set_retention
 
 from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.life.retention import Keep
 from studydb.operations.checkpoints import delete_rows, mark_corrupt
 from studydb.operations.create import load
 from studydb.operations.refresh import refreshed
-from studydb.operations.set_retention import set_retention
 from studydb.store import checkpoints
 
 

@@ -7,6 +7,7 @@ import pytest
 from harness import arrange
 from harness.arrange import new_request, new_study
 from harness.nodes import Clock, Node
+from harness.settings_requests import set_resources
 
 from studydb.db import connect
 from studydb.domain.errors import HostError, InvalidSpec, NotAllowed, StorageTransient
@@ -24,7 +25,6 @@ from studydb.lease.watch import Watch
 from studydb.operations import control
 from studydb.operations.enqueue import enqueue
 from studydb.operations.reservations import read_classes, reserve
-from studydb.operations.set_resources import set_resources
 from studydb.store import resource_classes, studies, trials
 
 BIG, SMALL = read_resources("big", "gpus=2"), read_resources("small", "gpus=1")

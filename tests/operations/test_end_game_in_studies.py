@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from harness.arrange import LEASE_S, Run, SimulatedWorker, new_request, new_study, rows
+from harness.settings_requests import set_limits
 
 from studydb.domain.life.states import Reason, State, Status
 from studydb.domain.limits import CostLimit
@@ -12,7 +13,6 @@ from studydb.lease.acquire import Acquirer
 from studydb.operations.control import extend
 from studydb.operations.promote import ask_scheduler
 from studydb.operations.reads import list_trials
-from studydb.operations.set_limits import set_limits
 from studydb.operations.study_progress import read_progress
 from studydb.schedulers import ASHA, HyperBand, OneEpoch
 from studydb.store import promotions

@@ -17,6 +17,7 @@ from harness.arrange import (
     rows,
     run_together,
 )
+from harness.settings_requests import set_limits
 
 from studydb.analysis.explaining import explain_state
 from studydb.db import connect
@@ -30,7 +31,6 @@ from studydb.lease.heartbeat import renewal_period_s
 from studydb.operations import control
 from studydb.operations.overview import read_overview
 from studydb.operations.reads import trial_details
-from studydb.operations.set_limits import set_limits
 from studydb.operations.study_progress import read_progress
 from studydb.schedulers import ASHA
 

@@ -6,6 +6,7 @@ import pytest
 from harness import arrange
 from harness.arrange import LEASE_S, SimulatedWorker, new_request, new_study, states_of
 from harness.fitting_requests import ONE, TWO
+from harness.settings_requests import set_resources
 
 from studydb.domain.life.decisions import Action
 from studydb.domain.life.states import Reason, State
@@ -14,7 +15,6 @@ from studydb.operations import control
 from studydb.operations.enqueue import enqueue
 from studydb.operations.promote import NextStep, promote
 from studydb.operations.register import leave, register
-from studydb.operations.set_resources import set_resources
 from studydb.operations.study_progress import read_progress
 from studydb.schedulers import ASHA, HyperBand
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from harness.arrange import SimulatedWorker, change, new_request, new_study, rows, run_together
+from harness.settings_requests import set_retention
 
 from studydb.domain.errors import CheckpointError
 from studydb.domain.life.retention import Keep
@@ -13,7 +14,6 @@ from studydb.operations.overview import read_overview
 from studydb.operations.pin import pin
 from studydb.operations.quota import recount
 from studydb.operations.restore import newest
-from studydb.operations.set_retention import set_retention
 from studydb.operations.unkept_checkpoints import remove_unkept
 from studydb.store import checkpoints
 

@@ -8,6 +8,7 @@ from harness import arrange
 from harness.arrange import SimulatedWorker, new_request, new_study, rows, unchanged_rows
 from harness.model_searcher import ModelSearch
 from harness.nodes import Node
+from harness.settings_requests import set_resources
 
 from studydb.analysis.fit_text import fit_lines
 from studydb.domain.deciding import DecisionFailed, NotAsked
@@ -26,7 +27,6 @@ from studydb.operations.leave_draw import leave_draw
 from studydb.operations.overview import read_overview
 from studydb.operations.propose import proposal_of, propose_by_index
 from studydb.operations.requesting import store_proposals, with_answers
-from studydb.operations.set_resources import set_resources
 from studydb.operations.study_progress import read_progress
 from studydb.searchers import RandomSearch
 from studydb.store import resource_classes, set_aside

@@ -4,11 +4,11 @@ from uuid import uuid4
 
 from harness.arrange import new_request, new_study, rows, run_together
 from harness.concurrent import held_at, is_waiting_for_a_lock
+from harness.settings_requests import revise
 
 from studydb.db.transaction_block import TransactionBlock
 from studydb.domain.records import Trainable, TrainableKind
 from studydb.operations.create import load
-from studydb.operations.revise import revise
 
 
 def described(name):

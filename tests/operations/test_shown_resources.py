@@ -5,6 +5,7 @@ import json
 import pytest
 from harness.arrange import SimulatedWorker, new_request, new_study, rows
 from harness.nodes import Node
+from harness.settings_requests import set_resources
 
 from studydb.analysis.fit_text import load_text
 from studydb.analysis.frames import trials_dataframe
@@ -13,7 +14,6 @@ from studydb.domain.records import Batch
 from studydb.domain.resources import Resources, read_capacity, read_resources
 from studydb.operations.enqueue import enqueue
 from studydb.operations.finish import finish
-from studydb.operations.set_resources import set_resources
 from studydb.operations.workers import list_workers
 from studydb.store import resource_classes
 

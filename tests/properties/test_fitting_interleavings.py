@@ -17,6 +17,7 @@ from harness import postgres
 from harness.arrange import SimulatedWorker, new_request, new_study, rows
 from harness.asked_scheduler import asked, sent
 from harness.interleaver import Interleaver
+from harness.settings_requests import set_resources
 
 from studydb.db import connect
 from studydb.domain.class_queues import ClassQueues
@@ -25,7 +26,6 @@ from studydb.operations.claim_fitting import claim_fitting
 from studydb.operations.enqueue import enqueue
 from studydb.operations.report import report
 from studydb.operations.reservations import reserve
-from studydb.operations.set_resources import set_resources
 from studydb.store import resource_classes
 
 ONE_CPU = read_resources("r", "cpus=1")

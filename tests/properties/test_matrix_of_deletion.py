@@ -20,6 +20,7 @@ from harness.actions import outcome_of
 from harness.arrange import delete_all_rows, dump, new_request, process, rows, token
 from harness.matrix_cells import ACTORS, REQUESTS, STATES, prepared
 from harness.row_invariants import broken_promises
+from harness.settings_requests import relocate, revise
 
 from studydb.db import connect
 from studydb.domain.errors import (
@@ -36,10 +37,8 @@ from studydb.operations import annotate
 from studydb.operations.delete import delete
 from studydb.operations.quota import recount
 from studydb.operations.register import register
-from studydb.operations.relocate import relocate
 from studydb.operations.rename import rename
 from studydb.operations.reservations import reserve
-from studydb.operations.revise import revise
 from studydb.operations.writing import write
 
 REFUSALS = (BudgetSpent, LeaseLost, NotAllowed, NotFound)

@@ -16,6 +16,7 @@ from random import Random
 import pytest
 from harness.arrange import SimulatedWorker, new_request, new_study, rows
 from harness.interleaver import step_by_step
+from harness.settings_requests import set_retention
 
 from studydb.domain.errors import NotAllowed, NotFound
 from studydb.domain.life.retention import Keep
@@ -29,7 +30,6 @@ from studydb.operations.pin import pin, unpin
 from studydb.operations.quota import recount
 from studydb.operations.retry import retry
 from studydb.operations.save import save
-from studydb.operations.set_retention import set_retention
 from studydb.operations.start_checkpoints import FromTrial
 from studydb.store import checkpoints
 

@@ -8,14 +8,13 @@ from dataclasses import replace
 import pytest
 from fleet.workers import eventually
 from harness.arrange import new_request
+from harness.settings_requests import relocate, revise
 from harness.supervised_slot import GOOD, ScriptedChildren, Supervised
 
 from studydb.artifacts import Stores
 from studydb.db.schema import result
 from studydb.domain.records import Trainable, TrainableKind
 from studydb.operations.refresh import refreshed
-from studydb.operations.relocate import relocate
-from studydb.operations.revise import revise
 from studydb.settings import load_keyring
 from studydb.trainables import sign
 from studydb.worker import attempt
