@@ -64,12 +64,25 @@ def trainable_text(trainable: Trainable | None) -> str:
     if trainable is None:
         return "none: the user's own program runs the trials, through study.ask()"
     if trainable.kind == TrainableKind.COMMAND:
-        return f"the command {trainable.name}, started in {trainable.workdir}"
+        files = ", ".join(_files_of(trainable))
+        where = f"; workers search {files} {_places(trainable)}" if files else ""
+        return f"the command {trainable.name}{where}"
     if trainable.kind == TrainableKind.PICKLE:
         return f"{trainable.name}, sent by value (Python {trainable.python_version})"
     if trainable.kind == TrainableKind.BOUND:
         return f"{trainable.name} with bound parameters (Python {trainable.python_version})"
-    return f"{trainable.name}, imported in {trainable.workdir}"
+    return f"{trainable.name}, imported; workers search it {_places(trainable)}"
+
+
+def _places(trainable: Trainable) -> str:
+    return f"in their own directory, then in {trainable.workdir}"
+
+
+def _files_of(trainable: Trainable) -> list[str]:
+    try:
+        return [str(file) for file in json.loads(trainable.source or b"")["files"]]
+    except (ValueError, TypeError, KeyError):  # the row is wrong, or of a newer studydb
+        return []
 
 
 def definition(study: Study, *, checkpoints: str) -> dict[str, Any]:

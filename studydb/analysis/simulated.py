@@ -79,8 +79,9 @@ class Simulation:
         completions: When trials were fully trained, in order of time.
         n_steps: How many steps (epochs) were trained in all.
         n_again: How many of these were trained again, because the trial had no checkpoint of them.
-        n_beyond: How many of these were trained after the decision to stop or pause their trial. It
-            is counted from the stored rows; a number above 0 would be a fault of studydb.
+        n_beyond: How many of these were trained after the decision to stop or pause their trial:
+            the steps whose results were not stored, and the results that were stored for later
+            steps than that of the decision. A number above 0 would be a fault of studydb.
         n_judged: How many reports have an entry in a rung.
         n_kills: How many workers were killed.
         duration_s: The simulated seconds from the start to the last report.

@@ -355,7 +355,10 @@ class WorkView:
         """Return a rung of `rungs()`, or the rung of one of the scheduler's milestones."""
         rung = self.find(key)
         if rung is None:
-            raise InvalidSpec(f"next_work reads the rung {tuple(key)}, which it does not have.")
+            raise InvalidSpec(
+                f"next_work reads the rung {tuple(key)}, which is not in view.rungs() and at no "
+                "milestone; read a rung of view.rungs(), or name the milestone in `milestones`."
+            )
         return rung
 
     def find(self, key: RungKey) -> RungView | None:

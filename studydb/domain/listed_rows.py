@@ -106,8 +106,9 @@ class ListedWorker(NamedTuple):
         resources: The amounts that the worker offers; None for an own loop that offers none.
         uses: The amounts that its RUNNING trials hold.
         tags: The worker's tags; a study can require tags of its workers.
-        reserved_for: The number of the trial for which the worker keeps its resources free, because
-            the trial did not fit for too long; None if the worker is not reserved.
+        reserved_for: The number of a trial that fits what the worker offers, but has waited longer
+            than `--reserve-after` because other trials use it. Until that trial has started, the
+            worker starts no trial that would delay it. None if the worker is not reserved.
     """
 
     worker: str

@@ -15,8 +15,8 @@ def stop_for_deletion(database: Database, study: Study) -> None:
     Stop a study that is to be deleted, so that no trial starts while the study's files are removed.
 
     Raises:
-        NotAllowed: Trials are RUNNING, or trials of other studies that have not ended begin from a
-            checkpoint of this study.
+        NotAllowed: Trials are RUNNING; the study is stopped then. Or trials of other studies that
+            have not ended begin from a checkpoint of this study; then nothing is changed.
     """
     with database.begin() as txn:
         studies.set_status(txn, study_id=study.id, status=Status.STOPPED)
@@ -41,8 +41,8 @@ def _refuse_if_checkpoints_are_needed(txn: Txn, study: Study) -> None:
         who = ", ".join(f"trial {one.number} of {one.study!r}" for one in needing)
         first = needing[0]
         raise NotAllowed(
-            f"Study {study.name!r} has checkpoints from which trials of other studies begin, which "
-            f"have not ended: {who}. Nothing was deleted. Wait until these trials have ended, or "
+            f"Trials of other studies begin from checkpoints of study {study.name!r}, and have not "
+            f"ended: {who}. Nothing was deleted. Wait until these trials have ended, or "
             f"stop them: `studydb stop {shlex.quote(first.study)} {first.number}`."
         )
 
@@ -52,8 +52,7 @@ def delete(database: Database, study: Study) -> None:
     Delete a study. After a crash, the same call deletes the remaining rows.
 
     Raises:
-        NotAllowed: See `stop_for_deletion`. If trials are RUNNING, the study is stopped; delete it
-            when they have ended.
+        NotAllowed: See `stop_for_deletion`.
     """
     stop_for_deletion(database, study)
 

@@ -268,6 +268,7 @@ def _read_close(view: WorkView, closing: Close) -> Close | Idle:
     known = view.find(closing.rung)
     if known is None:
         raise DecisionFailed(
-            f"{NEXT_WORK} closes the rung {tuple(closing.rung)}, which it does not have."
+            f"{NEXT_WORK} closes the rung {tuple(closing.rung)}, which does not exist: no trial "
+            "has reached it, and it is at no milestone; close a rung of view.rungs()."
         )
     return Idle.WAIT if known.is_closed or known.n_entries == 0 else closing

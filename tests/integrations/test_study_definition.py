@@ -1,6 +1,7 @@
 """`show NAME` prints a study's definition; a study without a parameter to search needs a budget."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -57,6 +58,26 @@ def test_create_refuses_a_range_that_would_be_read_as_a_constant(console):
     console("status", "digits", code=1)
 
 
+@pytest.mark.parametrize(
+    ("command", "where"),
+    [
+        (["true", "{lr}"], ""),  # runs in the worker's directory, wherever the study was created
+        (
+            ["sh", "train.sh", "{lr}"],
+            "; workers search train.sh in their own directory, then in {here}",
+        ),
+    ],
+)
+def test_show_says_where_workers_search_the_files_of_a_command(console, here, command, where):
+    (here / "train.sh").write_text("echo loss: 1\n")
+    console(*CREATE, "--param", "lr=uniform(0, 1)", "--", *command)
+
+    shown = " ".join(console("show", "digits").out.split())
+
+    line = " ".join(command).replace("{lr}", "'{lr}'")
+    assert f"trainable the command {line}{where.format(here=here)} scheduler" in shown
+
+
 def test_create_prints_the_space_with_one_line_per_parameter(console):
     ran = console(
         *CREATE, *TRAINABLE, "--param", "net/lr=loguniform(1e-4, 1)", "--param", "epochs=27"
@@ -85,7 +106,9 @@ def test_show_prints_the_definition_of_a_study(console, database):
     assert page["scheduler"] == "ASHA(max_t=27, grace_period=1, reduction_factor=4)"
     assert page["searcher"] == "RandomSearch(seed=5)"
     assert (page["seed"], page["trials"], page["stop"]) == ("5", "60", "loss>=3")
-    assert page["trainable"].startswith("studydb.examples.quadratic:train, imported in /")
+    name, where = page["trainable"].split(", ", 1)
+    assert name == "studydb.examples.quadratic:train"
+    assert where == f"imported; workers search it in their own directory, then in {Path.cwd()}"
     assert page["failures"] == "a trial survives any number"
     assert page["lr"] == "loguniform(0.0001, 1.0)"
     assert page["created"].endswith(f"by {study.created_by}")

@@ -17,6 +17,7 @@ from studydb.operations.promote import NextStep, promote
 from studydb.operations.register import leave, register
 from studydb.operations.study_progress import read_progress
 from studydb.schedulers import ASHA, HyperBand
+from studydb.store import promotions
 
 PROMOTION = ASHA(max_t=9, reduction_factor=3, type="promotion", end_game=0)
 SMALL = ["", "gpus=1"]
@@ -120,6 +121,21 @@ def test_a_rung_waits_for_a_trial_that_fits_another_live_worker(database, synchr
     claimant = SimulatedWorker(database, synchronous).claimant()
 
     assert promote(database, synchronous, claimant, fits=SMALL) is NextStep.WAIT
+
+
+def test_each_bracket_is_underway_if_too_many_trials_wait_for_other_workers(
+    database, synchronous, monkeypatch
+):
+    live_worker(database, synchronous, read_capacity(gpus=2))
+
+    assert [_underway(database, synchronous, bracket) for bracket in (0, 1)] == [[0], []]
+    monkeypatch.setattr(promotions, "MOST_ELSEWHERE", 0)
+    assert [_underway(database, synchronous, bracket) for bracket in (0, 1)] == [[0, 0], [0]]
+
+
+def _underway(database, study, bracket):
+    with database.begin(write=False) as txn:
+        return promotions.underway(txn, study_id=study.id, fits=SMALL).of(bracket)
 
 
 def test_a_rung_closes_without_a_trial_that_fits_no_live_worker(database, synchronous):

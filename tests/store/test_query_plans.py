@@ -257,7 +257,9 @@ HOT = {
         "rung_entry_waiting",
     ),
     "underway elsewhere": (
-        lambda txn: txn.all(promotions._UNDERWAY_ELSEWHERE, study=1, elsewhere=["gpus=1"]),
+        lambda txn: txn.all(
+            promotions._UNDERWAY_ELSEWHERE, study=1, elsewhere=["", "gpus=1"], most=1001
+        ),
         "(?s)(?=.*rung_entry_waiting).*trial_claim",
     ),
     "devices of an attempt": (
@@ -409,7 +411,7 @@ def test_enqueued_trials_are_not_read_to_tell_a_scheduler_which_trials_are_under
             view.underway(0)
         running = promotions.underway(txn, study_id=study.id)
 
-    assert running == {0: [0, 0, 0]}
+    assert running.steps == {0: [0, 0, 0]}
     assert n_read == 1 + 3
 
 

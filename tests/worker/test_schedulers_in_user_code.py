@@ -120,7 +120,7 @@ BROKEN_WORK = {
     "kills_itself": "its process was killed by SIGKILL",
     "returns_none": "next_work returned None; return a trial of view.best_waiting",
     "keeps_less_than_none": "next_work keeps -1 trials",
-    "closes_an_unknown_rung": "next_work closes the rung (0, 7), which it does not have",
+    "closes_an_unknown_rung": "next_work closes the rung (0, 7), which does not exist: no trial has reached it",
     "resumes_an_unknown_trial": "is not the best that waits there",
 }
 
