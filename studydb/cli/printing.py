@@ -171,7 +171,7 @@ def _left_out(widths: Mapping[str, int], spare: Sequence[str], line_width: int) 
     free_width = line_width - sum(width + 2 for width in widths.values())
     left_out: list[str] = []
     for name in spare:
-        if free_width < 0:
+        if free_width < 0 and name in widths:  # a column that no row uses is not printed
             left_out.append(name)
             free_width += widths[name] + 2
     return left_out

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from studydb.domain.records import Study
     from studydb.operations.reads import TrialDetails
 
+SPARE_COLUMNS = ("pid", "start_s", "start", "code")
+"""The columns of attempts that a narrow terminal does without, the first of them first."""
+
 ATTEMPT_COLUMNS = (
     "attempt",
     "reason",
@@ -84,7 +87,7 @@ def show(*, name: str, trial: int | str | None, form: str, storage: Storage) -> 
         [*(getattr(row, column) for column in ATTEMPT_COLUMNS), _code_text(full.provenance)]
         for row, full in zip(details.listed, details.attempts, strict=True)
     ]
-    _print_part("attempts", (*ATTEMPT_COLUMNS, "code"), attempts)
+    _print_part("attempts", (*ATTEMPT_COLUMNS, "code"), attempts, spare=SPARE_COLUMNS)
     columns = tuple(column for column in Judgement._fields if column != "why")
     judged = [[getattr(row, column) for column in columns] for row in details.judgements]
     _print_part("judged", columns, judged)
@@ -193,7 +196,13 @@ def _code_text(provenance: Any) -> str | None:
     return " ".join(filter(None, (str(name or ""), sha256[:DIGEST_CHARACTERS]))) or None
 
 
-def _print_part(title: str, columns: tuple[str, ...], rows: Sequence[Sequence[Any]]) -> None:
+def _print_part(
+    title: str,
+    columns: tuple[str, ...],
+    rows: Sequence[Sequence[Any]],
+    *,
+    spare: Sequence[str] = (),
+) -> None:
     if rows:
         click.echo(f"\n{title}")
-        print_table(columns, rows)
+        print_table(columns, rows, spare=spare)
