@@ -109,7 +109,7 @@ def test_show_prints_what_a_trial_asks_for_and_that_no_worker_fits_it(make, cons
     study = make()
     study.enqueue({"lr": 0.1}, resources={"gpus": 4, "memory_gb": 8})
     study.enqueue({"lr": 0.2})
-    says = "No live worker fits trial 0: it asks gpus=4, memory_gb=8, no worker is alive."
+    says = "Trial 0 fits no live worker: it asks for gpus=4, memory_gb=8; no worker is alive."
 
     page = console("show", study.name, "0").out
     document = console("show", study.name, "0", "--format", "json").json
