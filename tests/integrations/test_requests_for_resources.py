@@ -115,7 +115,7 @@ def test_show_prints_what_a_trial_asks_for_and_that_no_worker_fits_it(make, cons
     document = console("show", study.name, "0", "--format", "json").json
 
     assert re.search(r"^asks +gpus=4, memory_gb=8$", page, re.MULTILINE)
-    assert says in page
+    assert says in " ".join(page.split())
     assert document["asks"] == {"gpus": 4, "memory_gb": 8}
     assert document["resources"] == [says]
     assert max(map(len, page.splitlines())) <= 80
