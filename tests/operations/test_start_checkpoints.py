@@ -154,6 +154,22 @@ def test_newest_checkpoint_of_an_ended_trial_is_one_that_is_not_damaged(
     assert newest(database, trial=ended, study_id=study.id).row.step == 3
 
 
+def test_trial_falls_back_although_another_trial_has_found_its_checkpoint_damaged_first(
+    database, study, worker, source
+):
+    begin(database, study, start_of(source))
+    source.finish(outcome=Reason.PREEMPTED)
+    own, other = sorted([worker.claim(), worker.claim()], key=lambda run: run.lease.number)
+    mark_corrupt(database, lease=other.lease, checkpoint=other.claimed.checkpoint)
+
+    before = mark_corrupt(database, lease=own.lease, checkpoint=own.claimed.checkpoint)
+
+    assert own.claimed.checkpoint.step == 5
+    assert before.step == 3
+    start = f"SELECT start_step FROM attempt WHERE token = '{own.lease.token}'"
+    assert rows(database, start) == [(4,)]
+
+
 @pytest.mark.parametrize(
     "refused",
     [
