@@ -86,8 +86,8 @@ def promote(
     The named trial becomes PENDING. The scheduler's choice is read without locks. If another worker
     promotes the same trial first, the scheduler is asked again. Nothing is promoted while a trial
     can be claimed or `max_concurrent` trials run. If the scheduler answers with `Close`, the rung
-    is closed, and the scheduler is asked again. A duplicate request has the same token, and
-    promotes no second trial.
+    is closed, and the scheduler is asked again. A duplicate request has the same token. If the
+    first request has promoted a trial, the duplicate changes nothing.
 
     Args:
         again: Whether the token may have been sent before; see `claim`.
@@ -99,9 +99,11 @@ def promote(
         can be claimed. START_NEW if the scheduler promotes no trials, or wants a new trial now.
         Otherwise WAIT.
     """
-    step = _search(database, study, claimant, fits)
-    if step is not NextStep.CLAIM and again and _has_promoted_before(database, claimant):
+    if again and _has_promoted(database, claimant):
         return NextStep.CLAIM
+    step = _search(database, study, claimant, fits)
+    if step is not NextStep.CLAIM and again and _has_promoted(database, claimant):
+        return NextStep.CLAIM  # the first request has promoted a trial since
     return step
 
 
@@ -238,6 +240,6 @@ def _record(txn: Txn, study: Study, chosen: WaitingTrial, claimant: Claimant) ->
     )
 
 
-def _has_promoted_before(database: Database, claimant: Claimant) -> bool:
+def _has_promoted(database: Database, claimant: Claimant) -> bool:
     with database.begin(write=False) as txn:
         return bool(events.data_of(txn, token=claimant.token))

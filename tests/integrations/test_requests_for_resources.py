@@ -109,19 +109,21 @@ def test_show_prints_what_a_trial_asks_for_and_that_no_worker_fits_it(make, cons
     study = make()
     study.enqueue({"lr": 0.1}, resources={"gpus": 4, "memory_gb": 8})
     study.enqueue({"lr": 0.2})
-    says = "No live worker fits trial 0: it asks gpus=4, memory_gb=8, no worker is alive."
+    says = "Trial 0 fits no live worker: it asks for gpus=4, memory_gb=8; no worker is alive."
 
     page = console("show", study.name, "0").out
     document = console("show", study.name, "0", "--format", "json").json
 
     assert re.search(r"^asks +gpus=4, memory_gb=8$", page, re.MULTILINE)
-    assert says in page
+    assert says in " ".join(page.split())
     assert document["asks"] == {"gpus": 4, "memory_gb": 8}
     assert document["resources"] == [says]
     assert max(map(len, page.splitlines())) <= 80
     other = console("show", study.name, "1")
     assert re.search(r"^asks +nothing$", other.out, re.MULTILINE)
-    assert says in console("status", study.name).out.replace("\n", " ")
+    status = " ".join(console("status", study.name).out.split())
+    assert says in status
+    assert "asks for nothing" not in status  # every worker fits the other trials
 
 
 def test_show_says_nothing_of_workers_that_a_trial_needs_no_more(make, console):

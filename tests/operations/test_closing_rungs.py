@@ -179,6 +179,25 @@ def test_rung_closes_only_once(database, study, worker):
     assert rung_of(database, "closed_cutoff", "closed_ordinal") == cut == (0.1, 1)
 
 
+def test_duplicate_request_that_has_promoted_a_trial_closes_no_other_rung(database):
+    study = study_of(database, HyperBand(max_t=9))
+    worker = SimulatedWorker(database, study)
+    wait_at_the_rung(worker, 0.5, 0.1, 0.9)
+    claimant = worker.claimant()
+    assert promote(database, study, claimant) is NextStep.CLAIM
+    run = worker.claim()
+    for _ in range(3):  # up to the rung at step 3
+        run.report(0.1)
+    run.finish(outcome=Reason.PREEMPTED)
+    closed = "SELECT step FROM rung WHERE closed_at IS NOT NULL ORDER BY step"
+
+    assert promote(database, study, claimant) is NextStep.CLAIM
+    assert rows(database, closed) == [(1,)]
+
+    assert step_of(database, study, worker) is NextStep.CLAIM
+    assert rows(database, closed) == [(1,), (3,)]
+
+
 def test_rung_of_a_paused_study_does_not_close(database, study, worker):
     wait_at_the_rung(worker, 0.5, 0.1, 0.9)
     control.set_status(database, study, Status.PAUSED, new_request())

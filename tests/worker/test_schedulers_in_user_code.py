@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import os
+import re
 import signal
 import sys
 
@@ -226,7 +227,8 @@ def test_object_and_text_name_the_same_scheduler(sqlite_stage):
 
     assert same.record.scheduler == study.record.scheduler
     assert same.record.scheduler.plan.milestones == (2, 4)
-    assert "scheduler    scheduling:Cup(max_t=9, " in sqlite_stage.command("show", "staged")
+    shown = sqlite_stage.command("show", "staged")
+    assert re.search(r"^scheduler +scheduling:Cup\(max_t=9, ", shown, re.MULTILINE)
 
 
 def test_command_creates_a_study_with_a_scheduler_of_the_user(sqlite_stage, monkeypatch):
@@ -240,7 +242,9 @@ def test_command_creates_a_study_with_a_scheduler_of_the_user(sqlite_stage, monk
     )
 
     shown = sqlite_stage.command("show", "other")
-    assert "scheduler    scheduling:Cup(max_t=5, milestones=[3])" in shown
+    assert re.search(
+        r"^scheduler +scheduling:Cup\(max_t=5, milestones=\[3\]\)$", shown, re.MULTILINE
+    )
 
 
 def test_scheduler_that_was_changed_in_the_database_is_not_run(sqlite_stage):
