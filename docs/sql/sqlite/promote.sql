@@ -4,6 +4,16 @@
 
 BEGIN;
 
+-- studydb/store/events.py data_of: Read the data of the event with this token; empty if there
+--   is no such event.
+SELECT event.data
+FROM event
+WHERE event.token = :by_token;
+
+ROLLBACK;
+
+BEGIN;
+
 -- studydb/store/promotions.py read_queues: Read a study's rungs with the trials that wait, in
 --   one statement and without locks.
 SELECT rung.bracket, rung.step, rung.quantile, rung.n_entries, rung.n_ranked, rung.closed_at,
