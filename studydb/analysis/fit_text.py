@@ -42,19 +42,15 @@ def load_text(load: Load) -> str:
     return visible(text if reserved is None else f"{text}; reserved for trial {reserved}")
 
 
-def trial_fit_lines(fit: TrialFit | None) -> list[str]:
-    """Return the lines of a trial's page: that no live worker fits the trial, if none does."""
+def trial_fit_texts(fit: TrialFit | None) -> list[str]:
+    """Return what a trial's page says of its request: that no live worker fits it, if so."""
     if fit is None or fit.misfit is None:
         return []
-    return _wrapped([misfit_text(fit.misfit, fit.offers)])
+    return [misfit_text(fit.misfit, fit.offers)]
 
 
-def _wrapped(texts: Iterable[str]) -> list[str]:
-    return [line for text in texts for line in textwrap.wrap(text, LINE_WIDTH)]
-
-
-def fit_lines(report: FitReport | None) -> list[str]:
-    """Return the lines of a status page: what cannot start, then what each worker uses."""
+def fit_texts(report: FitReport | None) -> list[str]:
+    """Return what a status page says of requests: what cannot start, then what workers use."""
     if report is None:
         return []
     loads = report.loads
@@ -62,6 +58,11 @@ def fit_lines(report: FitReport | None) -> list[str]:
     texts = [misfit_text(misfit, offers) for misfit in report.misfits]
     if report.full is not None:
         texts.append(full_text(report.full))
-    lines = _wrapped(texts)
-    lines += [f"  worker {uuid[:SHORT_ID]} uses {load_text(load)}" for uuid, load in loads.items()]
-    return lines
+    texts += [f"worker {uuid[:SHORT_ID]} uses {load_text(load)}" for uuid, load in loads.items()]
+    return texts
+
+
+def fit_lines(texts: Iterable[str]) -> list[str]:
+    """Wrap the texts of a page to 80 columns."""
+    wrapped = (textwrap.wrap(text, LINE_WIDTH, subsequent_indent="  ") for text in texts)
+    return [line for lines in wrapped for line in lines]

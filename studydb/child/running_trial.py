@@ -297,7 +297,9 @@ class RunningTrial:
     def _send(self, result: Result, outcome: Outcome) -> None:
         saved, artifact_error = outcome
         decides, may_hit = self._supervisor.next_decision_step, self._watch.may_hit(result)
-        waits = saved is not None or (decides is not None and result.step >= decides) or may_hit
+        starts_over = self._last is None and result.step <= self.start_step
+        is_due = starts_over or (decides is not None and result.step >= decides)
+        waits = saved is not None or is_due or may_hit
         report = Reported(
             self._supervisor.next_id() if waits else None, result, saved, artifact_error
         )

@@ -63,23 +63,22 @@ def show(*, name: str, trial: int | str | None, form: str, storage: Storage) -> 
         _show_study(name, form=form, storage=storage)
         return
     from studydb.analysis.explaining import explain_state
-    from studydb.analysis.fit_text import trial_fit_lines
+    from studydb.analysis.fit_text import fit_lines, trial_fit_texts
     from studydb.operations.reads import trial_details
 
     with opened_study(storage, name) as study:
         details = trial_details(study.database, study.record, study.number_of(trial))
         record = study.record
-    why = explain_state(record, details)
+    why, resources = explain_state(record, details), trial_fit_texts(details.fit)
     if form == "json":
-        resources = trial_fit_lines(details.fit)
         print_json(_document(record, details) | {"why": why, "resources": resources})
         return
     if form == "csv":
         print_rows(ListedAttempt._fields, details.listed, form=form)
         return
     _print_trial(record, details, why)
-    if lines := trial_fit_lines(details.fit):
-        click.echo("\nResources:\n" + "\n".join(lines))
+    if resources:
+        click.echo("\nResources:\n" + "\n".join(fit_lines(resources)))
     attempts = [
         [*(getattr(row, column) for column in ATTEMPT_COLUMNS), _code_text(full.provenance)]
         for row, full in zip(details.listed, details.attempts, strict=True)

@@ -72,7 +72,7 @@ def status(*, name: str | None, form: str, storage: Storage) -> None:
 
 def _document(study: "Study", overview: "Overview") -> dict[str, Any]:
     from studydb.analysis.explaining import explain_decision
-    from studydb.analysis.fit_text import fit_lines
+    from studydb.analysis.fit_text import fit_texts
 
     best, error = overview.best, overview.last_error
     return {
@@ -99,13 +99,13 @@ def _document(study: "Study", overview: "Overview") -> dict[str, Any]:
         "checkpoints": [each._asdict() for each in overview.checkpoints],
         "last_error": None if error is None else asdict(error),
         "notes": [note._asdict() for note in overview.notes],
-        "resources": fit_lines(overview.fit),
+        "resources": fit_texts(overview.fit),
     }
 
 
 def _print_page(study: "Study", overview: "Overview", *, shown_storage: str, suffix: str) -> None:
     from studydb.analysis import overview_text as text
-    from studydb.analysis.fit_text import fit_lines
+    from studydb.analysis.fit_text import fit_lines, fit_texts
 
     row, best = overview.row, overview.best
     print_fields(
@@ -126,7 +126,7 @@ def _print_page(study: "Study", overview: "Overview", *, shown_storage: str, suf
         }
     )
     _print_unfinished(study, overview, text.counts_by_state(row))
-    if lines := fit_lines(overview.fit):
+    if lines := fit_lines(fit_texts(overview.fit)):
         click.echo("\nResources:\n" + "\n".join(lines))
     if lines := text.decision_lines(study, overview):
         click.echo("\nLast decisions of the scheduler:\n" + "\n".join(lines))

@@ -66,8 +66,10 @@ class Buffer:
             self.last_step = self.rises_from = result.step
             due, watch = self._next_decision_step, self._watch
             may_hit = watch is not None and watch.may_hit(result)
+            starts_over = result.step <= self._after_step  # so that other decisions are next
             return (
-                (due is not None and result.step >= due)
+                starts_over
+                or (due is not None and result.step >= due)
                 or self._waiting.n_waiting >= FLUSH_ROWS
                 or self._waiting.memory_bytes >= FLUSH_BYTES
                 or may_hit

@@ -88,8 +88,8 @@ def trial_fit_in(txn: Txn, study: Study, trial: TrialRow) -> TrialFit | None:
 
 
 def _misfit(number: int | None, asked: Resources, offers: list[Capacity]) -> Misfit | None:
-    if any(each.fits(asked) for each in offers):
-        return None
+    if not asked.amounts or any(each.fits(asked) for each in offers):
+        return None  # every worker fits a request for nothing, also a worker that is yet to start
     return Misfit(number, asked, nearest_offer(asked, offers))
 
 

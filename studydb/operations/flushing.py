@@ -107,6 +107,7 @@ def due_results(study: Study, lease: Lease, batch: Batch) -> Iterator[Result]:
     """Yield those results of a batch that the scheduler must judge."""
     before = batch.after_step
     for result in batch.results:
+        before = min(before, result.step - 1)  # the code may begin before the restored step
         due = study.scheduler.next_decision_step(lease.bracket, before)
         if due is None:
             return

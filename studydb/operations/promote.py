@@ -101,7 +101,10 @@ def promote(
     """
     if again and _has_promoted(database, claimant):
         return NextStep.CLAIM
-    return _search(database, study, claimant, fits)
+    step = _search(database, study, claimant, fits)
+    if step is not NextStep.CLAIM and again and _has_promoted(database, claimant):
+        return NextStep.CLAIM  # the first request has promoted a trial since
+    return step
 
 
 def _search(

@@ -113,12 +113,11 @@ PROMISES = {
         SELECT g.step FROM rung g JOIN rung_entry e ON e.rung_id = g.id
         WHERE g.study_id = {study} AND g.is_over AND e.waiting
     """,
-    "the checkpoint that a trial would restore is its own and kept, or that of its parent": """
+    "the checkpoint that a trial would restore is its own, and kept if not corrupt": """
         SELECT t.number FROM trial t WHERE t.study_id = {study} AND t.checkpoint_id IS NOT NULL AND
             coalesce(t.source_checkpoint_id, 0) <> t.checkpoint_id AND
             NOT EXISTS (SELECT 1 FROM checkpoint c WHERE c.id = t.checkpoint_id
-                AND c.trial_id = t.id AND (c.removed_at IS NULL AND c.corrupt_at IS NULL
-                    OR t.ended_at IS NOT NULL AND c.corrupt_at IS NOT NULL))
+                AND c.trial_id = t.id AND (c.removed_at IS NULL OR c.corrupt_at IS NOT NULL))
     """,
     "the checkpoint from which an unended clone began is pinned": """
         SELECT t.number FROM trial t WHERE t.study_id = {study} AND t.ended_at IS NULL AND

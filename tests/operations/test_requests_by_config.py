@@ -9,7 +9,7 @@ from harness.arrange import SimulatedWorker, new_request, new_study, rows, uncha
 from harness.model_searcher import ModelSearch
 from harness.nodes import Node
 
-from studydb.analysis.fit_text import fit_lines
+from studydb.analysis.fit_text import fit_texts
 from studydb.domain.deciding import DecisionFailed, NotAsked
 from studydb.domain.errors import InvalidSpec, NotAllowed, StorageBusy
 from studydb.domain.life.states import Status
@@ -192,7 +192,7 @@ def test_status_says_why_no_new_trial_is_made(database, monkeypatch, licence, sa
 
 
 def shown_resources(database, study):
-    return " ".join(fit_lines(read_overview(database, study).fit))
+    return " ".join(fit_texts(read_overview(database, study).fit))
 
 
 def test_nothing_is_set_aside_while_nothing_could_start(database):

@@ -8,10 +8,12 @@ from harness.arrange import SimulatedWorker, new_request, new_study, rows, trial
 
 from studydb.analysis.overview_text import checkpoints_text
 from studydb.domain.errors import NotAllowed, NotFound, UnknownStudy, UnknownTrial
-from studydb.domain.life.decisions import RungKey
+from studydb.domain.life.decisions import Action, RungKey
 from studydb.domain.life.retention import Keep
 from studydb.domain.life.states import Reason, Status
 from studydb.domain.listed_rows import CheckpointSizes
+from studydb.domain.metrics import Result
+from studydb.lease.held import HeldAttempt
 from studydb.operations import control
 from studydb.operations.checkpoints import mark_corrupt
 from studydb.operations.create import load
@@ -154,6 +156,22 @@ def test_newest_checkpoint_of_an_ended_trial_is_one_that_is_not_damaged(
     assert newest(database, trial=ended, study_id=study.id).row.step == 3
 
 
+def test_trial_falls_back_although_another_trial_has_found_its_checkpoint_damaged_first(
+    database, study, worker, source
+):
+    begin(database, study, start_of(source))
+    source.finish(outcome=Reason.PREEMPTED)
+    own, other = sorted([worker.claim(), worker.claim()], key=lambda run: run.lease.number)
+    mark_corrupt(database, lease=other.lease, checkpoint=other.claimed.checkpoint)
+
+    before = mark_corrupt(database, lease=own.lease, checkpoint=own.claimed.checkpoint)
+
+    assert own.claimed.checkpoint.step == 5
+    assert before.step == 3
+    start = f"SELECT start_step FROM attempt WHERE token = '{own.lease.token}'"
+    assert rows(database, start) == [(4,)]
+
+
 @pytest.mark.parametrize(
     "refused",
     [
@@ -201,6 +219,28 @@ def test_trial_enters_only_the_rungs_above_its_checkpoint(database):
     )
     assert run.claimed.next_decision_step == RungKey(0, 3).step
     assert entered == [(3,)]
+
+
+def test_trial_whose_code_begins_before_its_checkpoint_enters_the_rungs_that_it_passes(database):
+    study = new_study(
+        database, scheduler=ASHA(max_t=9, grace_period=1, reduction_factor=3, type="promotion")
+    )
+    worker = SimulatedWorker(database, study)
+    source = worker.take()
+    source.save(source.checkpoint(step=9))
+    begin(database, study, start_of(source))
+    run = worker.claim()
+    held = HeldAttempt(database, study, run.claimed)
+
+    must_flush = held.add(Result(1, 0.5, {}))
+    held.flush()
+
+    assert run.claimed.next_decision_step is None
+    assert must_flush
+    assert held.verdict.action is Action.PAUSE
+    assert rows(database, f"SELECT step FROM rung_entry WHERE trial_id = {run.lease.trial_id}") == [
+        (1,)
+    ]
 
 
 def test_no_upload_begins_in_a_study_that_is_being_deleted(database, study):

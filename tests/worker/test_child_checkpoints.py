@@ -58,6 +58,19 @@ def test_dict_checkpoint_is_stored_before_its_report_is_sent_and_is_restored(run
         assert DirectoryStore(tmp_path / "store").exists(first[1].saved.url)
 
 
+def test_first_report_waits_for_an_answer_if_it_is_not_after_the_checkpoint(start, run):
+    def train(config, trial):
+        for step in range(1, 3):
+            trial.report({"loss": step, "training_iteration": step})
+
+    saved = run(counting, store="inline:")[1].saved
+    attempt = start(train, restore=restore_of(saved), next_decision_step=None)
+
+    attempt.answer(attempt.receive())
+
+    assert [message.id for message in attempt.finish()[:-1]] == [None]
+
+
 @pytest.mark.parametrize("inline", [True, False])
 def test_attempt_restores_a_private_copy_of_a_directory_checkpoint(run, tmp_path, inline):
     def train(config, trial, checkpoint_dir=None):
