@@ -2,7 +2,8 @@
 The decider: a process that runs custom stop rules, custom schedulers and resource functions.
 
 The fork server starts a decider like a trial: without the database's credentials,
-the signing key or inherited descriptors, in a new process group, with its output captured. One worker asks it one question at a time:
+the signing key or inherited descriptors, in a new process group, with its output
+captured. One worker asks it one question at a time:
 
 ```
 worker → decider                                     decider → worker
