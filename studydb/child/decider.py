@@ -1,8 +1,9 @@
 """
 The decider: a process that runs custom stop rules, custom schedulers and resource functions.
 
-The fork server starts a decider like a trial: without credentials or inherited descriptors, in a
-new process group, with its output captured. One worker asks it one question at a time:
+The fork server starts a decider like a trial: without the database's credentials,
+the signing key or inherited descriptors, in a new process group, with its output
+captured. One worker asks it one question at a time:
 
 ```
 worker → decider                                     decider → worker
@@ -163,7 +164,7 @@ def _serve(channel: Channel) -> int:
             flush_streams()
             _send(channel, Unready(position, failure_of(cause)))
             return 1
-    staleness = Staleness(began_ns)
+    staleness = _staleness(began_ns)
     _send(channel, Ready(tuple(reads)))
     is_first = True
     with suppress(EOFError):
@@ -197,8 +198,16 @@ def _answer(asked: Any, question: Question, payload: bytes) -> Decided | Raised:
         flush_streams()
 
 
-def _reason_against(staleness: Staleness) -> str | None:
+def _staleness(began_ns: int) -> Staleness | None:
     with suppress(OSError):  # this host does not show the memory of a process
+        return Staleness(began_ns)
+    return None
+
+
+def _reason_against(staleness: Staleness | None) -> str | None:
+    if staleness is None:
+        return None
+    with suppress(OSError):  # see `_staleness`
         return staleness.reason_after_trial()
     return None
 

@@ -2,8 +2,9 @@
 The fork server: a small process from which fresh attempts, templates and deciders are forked.
 
 The supervisor starts the fork server before the first connection to the database, with an
-environment without credentials. So no child inherits a connection or a credential. The fork server
-has imported the modules that every child needs, so that a child starts in milliseconds; it imports
+environment without the database's credentials and the signing key. So no child inherits these or a
+connection. The fork server has imported the modules that every child needs, so
+that a child starts in milliseconds; it imports
 numpy before its first fresh attempt. It has one Python thread, never imports the user's code, and
 takes requests only from its worker.
 """

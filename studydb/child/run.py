@@ -266,12 +266,12 @@ class _TrialProcess:
         self._trial.settle()
         if self._trial.raised_for not in (None, End.COMPLETED, End.STOPPED):
             return False
-        if self._staleness is None:
-            self._staleness = Staleness(self._began_ns)
-        if not self._is_measured:
-            self._staleness.measure()
-            self._is_measured = True
         try:
+            if self._staleness is None:
+                self._staleness = Staleness(self._began_ns)
+            if not self._is_measured:
+                self._staleness.measure()
+                self._is_measured = True
             self._not_kept = self._state.reason_against() or self._staleness.reason_after_trial()
         except OSError as error:
             self._not_kept = f"this host does not show what the trial has left: {error}"

@@ -162,9 +162,9 @@ def _check_program(items: Sequence[str]) -> None:
             return
 
 
-_SHELLS = {"sh", "bash", "dash", "zsh", "ksh"}
-_WITH_ARGUMENT = {"-o", "+o", "-O", "+O", "--rcfile", "--init-file"}
-"""Options of shells whose argument is the next item."""
+_SHELLS = {"sh", "ash", "bash", "dash", "fish", "ksh", "mksh", "rbash", "zsh"}
+_WITH_ARGUMENT = re.compile(r"[-+](?!-)\w*[oO]\w*|--?(rcfile|init-file)")
+"""Options of shells whose argument is the next item, also among others in one word: `-euo`."""
 
 
 def _check_shells(items: Sequence[str]) -> None:
@@ -182,18 +182,19 @@ def _check_shells(items: Sequence[str]) -> None:
 
 def _check_script(items: Sequence[str]) -> None:
     """
-    Refuse a parameter inside a shell's script, where its text could be a command.
+    Refuse a placeholder inside a shell's script, where its text could be a command.
 
     Args:
         items: What follows the shell: options, and a file's name or, after `-c`, the script.
     """
     for before, item in pairwise(["", *items]):
-        if any(token["name"] for token in _TOKEN.finditer(item)):
+        tokens = [token for token in _TOKEN.finditer(item) if token["brace"] is None]
+        if any(token["sweep"] not in _SWEEP_TEXTS for token in tokens):
             raise InvalidSpec(
-                f"The script {item!r} contains a parameter, whose text the shell would run; "
+                f"The script {item!r} contains a placeholder, whose text the shell would run; "
                 "write \"$1\" there, and give the parameter as an item: sh -c '…' sh {lr}."
             )
-        if not item.startswith(("-", "+")) and before not in _WITH_ARGUMENT:
+        if not item.startswith(("-", "+")) and not _WITH_ARGUMENT.fullmatch(before):
             return  # the items after the script or the file are arguments
 
 

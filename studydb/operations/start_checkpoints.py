@@ -1,8 +1,9 @@
 """Let an enqueued trial begin from a checkpoint: one of another trial, or an uploaded one."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from studydb.artifacts import INLINE
 from studydb.db import Txn
@@ -10,6 +11,8 @@ from studydb.domain.errors import NotAllowed, NotFound, UnknownTrial
 from studydb.domain.records import Checkpoint, Request, Study
 from studydb.operations.checkpoints import newest_of
 from studydb.store import checkpoint_listing, checkpoints, pins, quotas, studies, trials, uploads
+
+NO_OTHERS: Mapping[int, str] = MappingProxyType({})
 
 TRIES = 10
 """
@@ -77,12 +80,12 @@ def lock_source(txn: Txn, study: Study, start: Start | None) -> Checkpoint | Non
     if trial is None:
         raise UnknownTrial(f"Study {start.study_name!r} has no trial {start.number}.")
     found, source_id = _pinned(txn, start, trial_id=trial.id, newest_id=trial.checkpoint_id)
-    lock_studies(txn, study, source_ids=[source_id], others=[start.study_id])
+    lock_studies(txn, study, source_ids=[source_id], others={start.study_id: start.study_name})
     return found
 
 
 def lock_studies(
-    txn: Txn, study: Study, *, source_ids: Sequence[int] = (), others: Sequence[int] = ()
+    txn: Txn, study: Study, *, source_ids: Sequence[int] = (), others: Mapping[int, str] = NO_OTHERS
 ) -> None:
     """
     Lock the rows of the studies whose checkpoints were pinned, so that no deletion of them begins.
@@ -93,18 +96,19 @@ def lock_studies(
     Args:
         study: The study of the new trials; its row is locked, too.
         source_ids: The pinned checkpoints, whose rows are locked.
-        others: The ids of further studies.
+        others: The names of further studies by their ids.
 
     Raises:
         NotAllowed: One of the studies is being deleted.
         UnknownStudy: The study of the new trials was deleted.
     """
     sources = checkpoints.studies_of(txn, ids=source_ids) if source_ids else {}
-    for study_id in sorted({study.id, *sources, *others}):
+    named = {study.id: study.name, **others, **sources}
+    for study_id in sorted(named):
         if studies.lock_undeleted(txn, study_id=study_id):
             continue
         studies.check_exists(txn, study_id=study.id)
-        name = sources.get(study_id, study.name)
+        name = named[study_id]
         raise NotAllowed(
             f"Study {name!r} is being deleted, so no trial can begin from its checkpoints. If the "
             f"deletion has failed, `studydb resume {shlex.quote(name)}` gives it up."

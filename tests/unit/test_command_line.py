@@ -128,6 +128,14 @@ def test_program_cannot_be_chosen_by_a_parameter(items):
         ["nice", "sh", "-c", "train {lr}"],
         ["env", "A=1", "bash", "-c", "train {lr}"],
         ["sh", "{lr}", "-x"],
+        ["sh", "-c", "${args_no_hyphens}"],
+        ["bash", "-c", "${args_json}"],
+        ["bash", "-lc", "${args}"],
+        ["sh", "-c", "cat ${envvar:HOME}"],
+        ["sh", "${args_no_equals}", "-c", "train"],
+        ["bash", "-euo", "pipefail", "-c", "train {lr}"],
+        ["/bin/ash", "-xc", "${args_no_hyphens}"],
+        ["${env}", "bash", "-c", "${args_json}"],
     ],
 )
 def test_parameter_cannot_be_part_of_a_shell_script(items):
@@ -141,6 +149,8 @@ def test_parameter_cannot_be_part_of_a_shell_script(items):
         ["sh", "-c", 'train "$1"', "sh"],
         ["bash", "train.sh", "-c"],
         ["sh", "-e", "train.sh"],
+        ["bash", "-euo", "pipefail", "-c", 'train "$1"', "sh"],
+        ["sh", "-c", '${interpreter} train.py "$@"', "sh"],
         ["./train", "--language", "sh"],
     ],
 )

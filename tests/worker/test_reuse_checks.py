@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from studydb.child import decider
 from studydb.child.staleness import Staleness
 from studydb.child.stop_signals import ProcessStopped, StopSignals
 
@@ -60,3 +61,12 @@ def test_process_in_which_trials_leave_many_files_open_is_replaced(monkeypatch):
         assert staleness.reason() is None
         leave(1)
         assert "11 files" in staleness.reason()
+
+
+def test_decider_goes_on_on_a_host_that_does_not_show_its_memory(monkeypatch):
+    def fail(_began_ns):
+        raise FileNotFoundError("/proc/self/statm")
+
+    monkeypatch.setattr(decider, "Staleness", fail)
+
+    assert decider._reason_against(decider._staleness(time.time_ns())) is None

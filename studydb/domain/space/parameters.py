@@ -43,15 +43,14 @@ def leaf_from_call(call: Call, path: str) -> Domain | Constant:
     Make the distribution or `Constant` of a call; choice(a, b) means choice([a, b]).
 
     Raises:
-        InvalidSpec: The distribution or its bounds are wrong; the message names the path. An error
-            of `constant` does not name the path.
+        InvalidSpec: The distribution or its bounds are wrong; the message names the path.
     """
-    if call.name == "constant":
-        return build(call, {"constant": constant}, noun="distribution")
     listed = len(call.args) == 1 and isinstance(call.args[0], list)
     if call.name == "choice" and not (listed or call.kwargs or call.holds_call):
         call = Call(call.name, (list(call.args),))
     try:
+        if call.name == "constant":
+            return build(call, {"constant": constant}, noun="distribution")
         return build(call, DISTRIBUTIONS, noun="distribution")
     except InvalidSpec as error:
         raise InvalidSpec(f"Parameter {path!r}: {error}") from None
