@@ -104,14 +104,18 @@ def flush(txn: Txn, study: Study, *, lease: Lease, batch: Batch) -> Flushed | No
 
 
 def due_results(study: Study, lease: Lease, batch: Batch) -> Iterator[Result]:
-    """Yield those results of a batch that the scheduler must judge."""
+    """
+    Yield those results of a batch that the scheduler must judge.
+
+    The first result may be at or before the step of the restored checkpoint, if the code begins
+    again. This result is not judged; the results after it are judged as usual.
+    """
     before = batch.after_step
     for result in batch.results:
-        before = min(before, result.step - 1)  # the code may begin before the restored step
         due = study.scheduler.next_decision_step(lease.bracket, before)
-        if due is None:
+        if due is None and result.step > before:
             return
-        if result.step >= due:
+        if due is not None and result.step >= due:
             yield result
         before = result.step
 

@@ -411,7 +411,6 @@ class Model:
             trial.live = {s: v for s, v in trial.live.items() if s < results[0].step}
         for position, result in enumerate(results, 1):
             is_valid = trial.invalidated_at is None
-            after = min(after, result.step - 1)  # the first step may be before the restored one
             attempt.stored[result.step] = trial.live[result.step] = result.value
             sent = (attempt.number, attempt.no, after, result, trial.live)
             verdict = self.judge.judge(*sent, bracket=trial.bracket, enters=is_valid)
