@@ -52,6 +52,7 @@ class Model:
         self.other: ModelTrial | None = None  # the trial of another study, and its checkpoints
         self.foreign: list[ModelCheckpoint] = []
         self.other_is_closing = False
+        self.sent_to_other: set[str] = set()
         self.judge = new_judge(spec)
         self.spending = ModelSpending(spec)
         self.resources = ModelResources(self)
@@ -232,6 +233,7 @@ class Model:
         return self._expiry(trial) < self.now and waited_s * 4.5 >= trial.lease_s
 
     def _end_as_lost(self, trial: ModelTrial) -> int:
+        self._stop_if_spent()
         self._end(trial, Reason.LOST, None, flush_no=trial.flush_no, actor="sweep")
         return 1
 

@@ -71,9 +71,12 @@ def add_other(model: "Model", *, checkpoints: list[ModelCheckpoint]) -> None:
     model.other.checkpoint = checkpoints[-1]
 
 
-def discard_other(model: "Model") -> None:
+def discard_other(model: "Model", token: str) -> None:
     """Remove the checkpoints of the other study that no trial of this one needs."""
     assert model.other is not None
+    if token in model.sent_to_other:
+        return
+    model.sent_to_other.add(token)
     for one in model.foreign:
         if not one.pins and not one.removed:
             one.removed, one.data = True, False
@@ -90,9 +93,11 @@ def close_other(model: "Model") -> None:
     model.other_is_closing = True
 
 
-def reopen_other(model: "Model") -> None:
+def reopen_other(model: "Model", token: str) -> None:
     """Resume the other study, whose deletion has failed."""
-    model.other_is_closing = False
+    if token not in model.sent_to_other:
+        model.other_is_closing = False
+    model.sent_to_other.add(token)
 
 
 def _source(model: "Model", start: StartOf) -> ModelCheckpoint:

@@ -104,7 +104,9 @@ class StartActions:
         def act(database: Database) -> None:
             discard(database, other, 0, request)
 
-        return StudyAction("discard_other", act, model_starts.discard_other)
+        return StudyAction(
+            "discard_other", act, lambda model: model_starts.discard_other(model, request.token)
+        )
 
     def close_other(self, other: Study) -> StudyAction:
         """Begin to delete the other study."""
@@ -120,7 +122,7 @@ class StartActions:
         return StudyAction(
             "reopen_other",
             lambda database: set_status(database, other, Status.RUNNING, request),
-            model_starts.reopen_other,
+            lambda model: model_starts.reopen_other(model, request.token),
         )
 
     def set_keep(self, keep: Keep) -> StudyAction:
