@@ -13,12 +13,13 @@ The forms in which a W&B sweep file writes its `command`, such as `${args}`, are
 https://docs.wandb.ai/models/sweeps/define-sweep-configuration.
 """
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.text.suggestions import did_you_mean
@@ -63,7 +64,7 @@ class CommandLine:
 
         Raises:
             InvalidSpec: The list is empty, an item is no text, or a brace or placeholder is wrong;
-                or a parameter would choose the program or change a shell's script.
+                or a parameter would choose the program or change a script that it runs.
         """
         if isinstance(items, str):
             raise InvalidSpec(
@@ -78,7 +79,7 @@ class CommandLine:
             for token in _TOKEN.finditer(item):
                 _check_token(token, item)
         _check_program(items)
-        _check_shells(items)
+        _check_code(items)
         return cls(tuple(items))
 
     def check(self, space: "Space") -> None:
@@ -162,40 +163,97 @@ def _check_program(items: Sequence[str]) -> None:
             return
 
 
-_SHELLS = {"sh", "ash", "bash", "dash", "fish", "ksh", "mksh", "rbash", "zsh"}
-_WITH_ARGUMENT = re.compile(r"[-+](?!-)\w*[oO]\w*|--?(rcfile|init-file)")
-"""Options of shells whose argument is the next item, also among others in one word: `-euo`."""
-
-
-def _check_shells(items: Sequence[str]) -> None:
+class _Interpreter(NamedTuple):
     """
-    Check the script of the first shell.
+    A program that runs code which its command line contains.
 
-    An item after the program may equal a shell's name by chance, so it counts as a shell only if an
-    option follows.
+    Attributes:
+        code_options: The letters of the options after which code follows.
+        with_argument: The options whose argument is the next item, also among others in one word.
     """
-    for place, (item, after) in enumerate(pairwise([*items, ""])):
-        if item.rpartition("/")[2] in _SHELLS and (place == 0 or after.startswith("-")):
-            _check_script(items[place + 1 :])
-            return
+
+    code_options: str
+    with_argument: re.Pattern[str]
 
 
-def _check_script(items: Sequence[str]) -> None:
+_SHELL = _Interpreter("c", re.compile(r"[-+](?!-)\w*[oO]\w*|--?(rcfile|init-file)"))
+_INTERPRETERS = {
+    **dict.fromkeys(("sh", "ash", "bash", "csh", "dash", "fish", "ksh", "mksh", "rbash"), _SHELL),
+    **dict.fromkeys(("tcsh", "zsh"), _SHELL),
+    "python": _Interpreter("c", re.compile(r"-\w*[WX]")),
+    "perl": _Interpreter("eE", re.compile(r"-[IMm]")),
+    "ruby": _Interpreter("e", re.compile(r"-[Ir]")),
+    "node": _Interpreter("ep", re.compile(r"-r|--require|--import")),
+    "php": _Interpreter("rBRE", re.compile(r"-[cdz]")),
+    "lua": _Interpreter("e", re.compile(r"-l")),
+    "julia": _Interpreter("eE", re.compile(r"-[JLpt]")),
+    "Rscript": _Interpreter("e", re.compile(r"-g")),
+}
+_VERSION = re.compile(r"-?\d[\d.]*$")
+
+
+def _check_code(items: Sequence[str]) -> None:
     """
-    Refuse a placeholder inside a shell's script, where its text could be a command.
+    Refuse a placeholder where a shell or another interpreter reads code, or a code's file name.
+
+    An item after the program may equal an interpreter's name by chance, so it counts as an
+    interpreter only if an option follows that precedes code, such as `-c`.
+    """
+    program = _program_place(items)
+    if any(item.startswith(("-S", "--split-string")) for item in items[:program]):
+        raise InvalidSpec(
+            "The command splits a text by env -S, so that parameters could become code. Give each "
+            "word as an item of the command."
+        )
+    for place, item in enumerate(items):
+        name = "python" if item == "${interpreter}" else item.rpartition("/")[2]
+        interpreter = _INTERPRETERS.get(_VERSION.sub("", name))
+        after = items[place + 1 :]
+        if interpreter is not None and (place == program or _reads_code(after, interpreter)):
+            _check_script(after, interpreter)
+
+
+def _program_place(items: Sequence[str]) -> int:
+    """Return the place of the program: the first item, or the first after `env` and its options."""
+    if items[0] != "${env}" and items[0].rpartition("/")[2] != "env":
+        return 0
+    for place, item in enumerate(items[1:], 1):
+        if "=" not in item and not item.startswith("-"):
+            return place
+    return len(items)
+
+
+def _reads_code(items: Sequence[str], interpreter: _Interpreter) -> bool:
+    options = itertools.takewhile(lambda item: re.match(r"[-+](?!-)", item), items)
+    return any(set(option) & set(interpreter.code_options) for option in options)
+
+
+def _check_script(items: Sequence[str], interpreter: _Interpreter) -> None:
+    """
+    Refuse a placeholder inside a script, where its text could be a command.
 
     Args:
-        items: What follows the shell: options, and a file's name or, after `-c`, the script.
+        items: What follows the interpreter: options, and a file's name or, after `-c`, the script.
     """
     for before, item in pairwise(["", *items]):
-        tokens = [token for token in _TOKEN.finditer(item) if token["brace"] is None]
-        if any(token["sweep"] not in _SWEEP_TEXTS for token in tokens):
+        if any(map(_is_of_parameters, _TOKEN.finditer(item))):
+            cure = "read it in the script as an argument"
+            if interpreter is _SHELL:
+                cure = "write \"$1\" there, and give the parameter as an item: sh -c '…' sh {lr}"
             raise InvalidSpec(
-                f"The script {item!r} contains a placeholder, whose text the shell would run; "
-                "write \"$1\" there, and give the parameter as an item: sh -c '…' sh {lr}."
+                f"The script {item!r} contains a placeholder, whose text would be run as code; "
+                f"{cure}."
             )
-        if not item.startswith(("-", "+")) and not _WITH_ARGUMENT.fullmatch(before):
+        is_option = item.startswith(("-", "+"))
+        if not is_option and not interpreter.with_argument.fullmatch(before):
             return  # the items after the script or the file are arguments
+
+
+def _is_of_parameters(token: re.Match[str]) -> bool:
+    sweep = token["sweep"]
+    if sweep is None:
+        return token["name"] is not None
+    return sweep not in _SWEEP_TEXTS and not sweep.startswith("envvar:")
 
 
 def _check_token(token: re.Match[str], item: str) -> None:

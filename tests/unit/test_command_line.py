@@ -131,15 +131,24 @@ def test_program_cannot_be_chosen_by_a_parameter(items):
         ["sh", "-c", "${args_no_hyphens}"],
         ["bash", "-c", "${args_json}"],
         ["bash", "-lc", "${args}"],
-        ["sh", "-c", "cat ${envvar:HOME}"],
+        ["python", "-c", "train({lr})"],
+        ["python3.11", "-Wignore", "-c", "${args_json}"],
+        ["${env}", "${interpreter}", "-c", "${args_no_hyphens}"],
+        ["${env}", "${interpreter}", "{script}"],
+        ["perl", "-we", "train {lr}"],
+        ["node", "--eval={lr}"],
+        ["env", "sh", "{script}"],
+        ["env", "-S", "sh -c", "{lr}"],
+        ["nice", "tcsh", "-c", "{lr}"],
+        ["bash-5.2", "wrapper.sh", "bash", "-c", "{lr}"],
         ["sh", "${args_no_equals}", "-c", "train"],
         ["bash", "-euo", "pipefail", "-c", "train {lr}"],
         ["/bin/ash", "-xc", "${args_no_hyphens}"],
         ["${env}", "bash", "-c", "${args_json}"],
     ],
 )
-def test_parameter_cannot_be_part_of_a_shell_script(items):
-    with pytest.raises(InvalidSpec, match="the shell would run"):
+def test_parameter_cannot_be_part_of_a_script(items):
+    with pytest.raises(InvalidSpec, match=r"would be run as code|env -S"):
         CommandLine.read(items)
 
 
@@ -152,6 +161,13 @@ def test_parameter_cannot_be_part_of_a_shell_script(items):
         ["bash", "-euo", "pipefail", "-c", 'train "$1"', "sh"],
         ["sh", "-c", '${interpreter} train.py "$@"', "sh"],
         ["./train", "--language", "sh"],
+        ["python", "-O", "train.py"],
+        ["python3.11", "-m", "train", "-c"],
+        ["env", "LANG=C", "python", "-W", "ignore", "train.py"],
+        ["./run", "--interpreter", "python", "--lr"],
+        ["sh", "-c", 'train "$@"', "sh", "--lr"],
+        ["perl", "-we", "print @ARGV"],
+        ["${interpreter}", "${envvar:HOME}/train.py"],
     ],
 )
 def test_parameter_can_be_an_argument_of_a_shell_script(items):
