@@ -21,7 +21,7 @@ def stop_for_deletion(database: Database, study: Study) -> None:
     with database.begin() as txn:
         studies.set_status(txn, study_id=study.id, status=Status.STOPPED)
         # A lost trial that recovery cannot end is still RUNNING. It must not block the deletion.
-        abandoned = len(sweeps.lost(txn, study_id=study.id))
+        abandoned = sweeps.count_lost(txn, study_id=study.id)
         running = counters.read(txn, study_id=study.id).running - abandoned
         if running <= 0:
             _refuse_if_checkpoints_are_needed(txn, study)

@@ -118,6 +118,12 @@ _LOST = Prepared(
     .limit(MOST)
 )
 
+_N_LOST = Prepared(
+    sa.select(sa.func.count().label("n"))
+    .select_from(trial)
+    .where(_STUDY, in_state(State.RUNNING), _CONFIRMED)
+)
+
 _OF_HOST = Prepared(
     sa.select(*_LEASE_COLUMNS, *(worker.c[name] for name in workers.PROCESS_FIELDS))
     .join(worker, worker.c.id == trial.c.worker_id)
@@ -170,8 +176,15 @@ def unpause(txn: Txn, *, study_id: int) -> int:
 
 
 def lost(txn: Txn, *, study_id: int) -> list[Lease]:
-    """Find expired leases whose trials have been suspects for a renewal period or longer."""
+    """Find at most 100 expired leases whose trials are suspects for a renewal period or longer."""
     return [_lease(row) for row in txn.all(_LOST, study=study_id)]
+
+
+def count_lost(txn: Txn, *, study_id: int) -> int:
+    """Count the trials that `lost` finds, without its bound."""
+    row = txn.first(_N_LOST, study=study_id)
+    assert row is not None
+    return int(row.n)
 
 
 def of_host(txn: Txn, *, study_id: int, process: Process) -> list[tuple[Lease, Process]]:

@@ -21,6 +21,7 @@ from studydb.domain.failures import Failure
 from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import Reason, State, Status
 from studydb.operations import control
+from studydb.operations.delete import stop_for_deletion
 from studydb.operations.record_event import record_event
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.study_progress import read_progress
@@ -402,3 +403,18 @@ def test_trial_is_not_recovered_if_it_is_claimed_again_during_the_recovery(
     monkeypatch.setattr(sweeps, "of_host", lambda *_, **__: seen)
 
     assert recover_from(database, study) == 0
+
+
+def test_deletion_waits_for_none_of_many_lost_trials(database, clock):
+    study = new_study(database, num_trials=sweeps.MOST + 1)
+    worker = SimulatedWorker(database, study)
+    for _ in range(sweeps.MOST + 1):
+        worker.ask()
+    clock.advance(LEASE_S + 1)
+    for _ in range(2):
+        recover(database, study)  # marks at most 100 suspects
+    clock.advance(LEASE_S)
+
+    stop_for_deletion(database, study)
+
+    assert rows(database, "SELECT deleting_at IS NOT NULL FROM study")[0][0]
