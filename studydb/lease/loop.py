@@ -162,6 +162,7 @@ class OwnLoop:
     def _await_work(self, deadline: float | None, poll_interval: PollInterval) -> bool:
         """Wait until a trial may be claimed; return False if this process gets no more trials."""
         while not self._is_drained:
+            is_unused = self._fitting.is_unused  # before the look: another thread may free all
             progress = retry_until(deadline, self._acquirer.look)
             if progress.can_claim:
                 return True
@@ -173,7 +174,8 @@ class OwnLoop:
                 self._warn_of_code(why)
             if self._is_exhausted(progress):
                 return False
-            self._warn_of_size(progress)
+            if is_unused:
+                self._warn_of_size(progress)
             _wait(poll_interval.next_s(), deadline)
         return False
 
@@ -191,9 +193,9 @@ class OwnLoop:
             warnings.warn(why, stacklevel=5)
 
     def _warn_of_size(self, progress: StudyProgress) -> None:
-        """Warn once if the trials that wait probably ask for more than this process offers."""
+        """Warn once that the trials that wait ask for more than this process offers, all unused."""
         waits = progress.status is Status.RUNNING and progress.has_room
-        if self._has_warned_of_size or not (waits and self._fitting.is_unused):
+        if self._has_warned_of_size or not waits:
             return
         if self._fitting.is_unlimited or not (progress.counts.pending or progress.has_budget):
             return
