@@ -170,7 +170,7 @@ RETURNING trial.id;
 --                 Index Cond: (id = paused.id)
 --                 Filter: (state = ($9)::text)
 
--- studydb/store/sweeps.py lost: Find expired leases whose trials have been suspects for a
+-- studydb/store/sweeps.py lost: Find at most 100 expired leases whose trials are suspects for a
 --   renewal period or longer.
 SELECT trial.id, trial.study_id, trial.number, trial.bracket, trial.attempt, trial.token,
     trial.lease_s

@@ -99,7 +99,7 @@ WHERE trial.id IN (SELECT paused.id FROM paused)
     AND trial.state = 'PAUSED'
 RETURNING id;
 
--- studydb/store/sweeps.py lost: Find expired leases whose trials have been suspects for a
+-- studydb/store/sweeps.py lost: Find at most 100 expired leases whose trials are suspects for a
 --   renewal period or longer.
 SELECT trial.id, trial.study_id, trial.number, trial.bracket, trial.attempt, trial.token,
     trial.lease_s
