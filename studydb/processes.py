@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _SET_PARENT_DEATH_SIGNAL = 1
 _SET_CHILD_SUBREAPER = 36
+_SET_NAME = 15
 _COMMAND_TIMEOUT_S = 5.0
 _UNKNOWN_START = 0
 _FIRST_PID_NAMESPACE = 0xEFFF_FFFC
@@ -262,21 +263,27 @@ def limit_memory(size_bytes: int, cgroup: str | None) -> None:
 
 
 def name_process(name: str) -> None:
-    """Set this process's name in `ps` and `top`, on Linux: at most 15 ASCII characters."""
+    """Set this process's name in `ps` and `top`, on Linux; only its main thread may call this."""
     if sys.platform == "linux":
-        Path("/proc/self/comm").write_text(name, encoding="ascii")
+        _libc().prctl(_SET_NAME, ctypes.c_char_p(os.fsencode(name)), 0, 0, 0)
 
 
 def process_name() -> str:
     """This process's name in `ps`; empty if unreadable."""
     try:
-        return Path("/proc/self/comm").read_text(encoding="utf-8", errors="replace").rstrip("\n")
+        return os.fsdecode(Path("/proc/self/comm").read_bytes().rstrip(b"\n"))
     except OSError:
         return ""
 
 
 def _prctl(option: int, value: int) -> None:
-    ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), 0, 0, 0)
+    _libc().prctl(option, ctypes.c_ulong(value), 0, 0, 0)
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    """The C library; a template loads it once for all the processes that are forked from it."""
+    return ctypes.CDLL(None)
 
 
 @functools.cache

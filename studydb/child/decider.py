@@ -143,8 +143,7 @@ def main(channel: Channel) -> None:
     prepare_streams()
     for number in STOP_SIGNALS:  # a service manager signals all processes; the worker ends this one
         signal.signal(number, signal.SIG_IGN)
-    with suppress(OSError):
-        name_process(NAME)
+    name_process(NAME)
     # If a fork made by the user's code kept the socket, the worker would not see the decider end.
     os.register_at_fork(after_in_child=channel.close)
     run.end_with(_serve, channel)

@@ -103,10 +103,10 @@ class Job:
         """The restored checkpoint's step, else 0. By default the first report is one step later."""
         return 0 if self.restore is None else self.restore.step
 
-    def with_source(self, source: bytes | None) -> "Job":
-        """Copy the job with another source of the trainable, and without signatures."""
+    def with_source(self, source: bytes | None, **others: Any) -> "Job":
+        """Copy the job with another source, without its signatures, and with `others` replaced."""
         trainable = replace(self.to_import.trainable, source=source, signatures={})
-        return replace(self, to_import=replace(self.to_import, trainable=trainable))
+        return replace(self, to_import=replace(self.to_import, trainable=trainable), **others)
 
 
 class _Bulk(Struct, frozen=True):
@@ -122,9 +122,7 @@ _read_bulk = msgpack.Decoder(_Bulk).decode
 def write_job(job: Job) -> Frame:
     """Encode a job; config, source and checkpoint are in the payload."""
     restore = job.restore
-    small = replace(
-        job.with_source(None), config={}, restore=restore and replace(restore, data=None)
-    )
+    small = job.with_source(None, config={}, restore=restore and replace(restore, data=None))
     bulk = _Bulk(
         json.dumps(job.config, separators=(",", ":")).encode(),
         job.to_import.trainable.source,
@@ -137,8 +135,8 @@ def read_job(frame: Frame) -> Job:
     """Decode a job, or raise FrameError."""
     try:
         job, bulk = _read_job(frame.header), _read_bulk(frame.payload)
-        return replace(
-            job.with_source(bulk.source),
+        return job.with_source(
+            bulk.source,
             config=json.loads(bulk.config),
             restore=job.restore and replace(job.restore, data=bulk.checkpoint),
         )

@@ -3,7 +3,6 @@
 import os
 import socket
 import threading
-from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NoReturn
@@ -33,8 +32,7 @@ _requests = msgpack.Decoder(Request)
 def main(parent_pid: int) -> NoReturn:
     """Send what the trial's process asks for over the standard input, until that process ends."""
     os.nice(NICENESS)  # on Linux, only this thread gets it, and the threads that it starts later
-    with suppress(OSError):
-        name_process(NAME)
+    name_process(NAME)
     channel = Channel(socket.socket(fileno=0))
     waiting: SimpleQueue[Request] = SimpleQueue()
     threading.Thread(target=_receive, args=(channel, parent_pid, waiting), daemon=True).start()

@@ -17,7 +17,6 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -93,8 +92,7 @@ def _serve(channel: Channel) -> int:
     gc.freeze()  # without this, a garbage collection in a child would copy every shared page
     _answer(channel, Ready(time.monotonic() - began_s))
     begin = partial(_begin, run.Imported(function, staleness), process_name())
-    with suppress(OSError):
-        name_process(NAME)
+    name_process(NAME)
     return ForkingServer(
         channel.detach(),
         parent_pid=os.getppid(),
@@ -111,8 +109,7 @@ def _reason_against(function: Callable[..., Any], to_import: TrainableImport) ->
 
 
 def _begin(imported: run.Imported, name: str, channel: Channel) -> None:
-    with suppress(OSError):
-        name_process(name)
+    name_process(name)
     _forget_exit_functions()
     imported.staleness.fork()
     run.end_with(partial(run.serve, imported=imported), channel)

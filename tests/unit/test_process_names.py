@@ -1,0 +1,26 @@
+"""The names of processes, as `ps` shows them."""
+
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from studydb.processes import name_process, process_name
+
+
+@pytest.fixture(autouse=True)
+def own_name() -> Iterator[str]:
+    name = process_name()
+    yield name
+    name_process(name)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of processes are set on Linux only")
+def test_name_that_is_cut_in_a_character_can_be_given_again():
+    name_process("fourteen-bytesä")  # Linux keeps 15 bytes, so one of the two bytes of "ä"
+    name = process_name()
+    name_process("other")
+    name_process(name)
+    assert process_name() == name
+    assert len(os.fsencode(name)) == 15
