@@ -233,9 +233,9 @@ def _lock_database(connection: sa.Connection) -> bool:
     """
     Take the advisory lock under which the tables are made or changed.
 
-    Every role that may connect can hold this lock. So the wait is bounded, and the migration goes
-    on without the lock. Then only locks on tables protect existing tables. If two processes
-    make missing tables at the same time, one of them fails and changes nothing.
+    Every role that may connect can hold this lock. So the wait is bounded; if the lock is not free
+    in time, the migration goes on without it. Then only locks on tables protect existing tables. If
+    two processes make missing tables at the same time, one of them fails and changes nothing.
 
     Returns:
         Whether the lock was free within 20 s.

@@ -5,7 +5,6 @@ import os
 import shlex
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -19,6 +18,7 @@ from studydb.domain.life.states import Reason, Status
 from studydb.domain.records import DRAIN, LEASE_S, Claim, Study
 from studydb.domain.resources import UNLIMITED, Capacity
 from studydb.domain.roles import Role
+from studydb.domain.user_warnings import warn_user
 from studydb.lease.acquire import Acquirer
 from studydb.lease.buffer import FLUSH_S
 from studydb.lease.fitting import Fitting
@@ -190,7 +190,7 @@ class OwnLoop:
         """Warn, once for each cause, that a study waits for a person to correct the user's code."""
         if why != self._shown_cause:
             self._shown_cause = why
-            warnings.warn(why, stacklevel=5)
+            warn_user(why)
 
     def _warn_of_size(self, progress: StudyProgress) -> None:
         """Warn once that the trials that wait ask for more than this process offers, all unused."""
@@ -201,11 +201,10 @@ class OwnLoop:
             return
         self._has_warned_of_size = True
         name = shlex.quote(self._study.name)
-        warnings.warn(
+        warn_user(
             f"No trial that can start now fits what this process offers ({self._capacity}), so "
             "ask() waits. "
-            f"`studydb status {name}` says what trials ask for.",
-            stacklevel=5,
+            f"`studydb status {name}` says what trials ask for."
         )
 
     def _begin(self, claim: Claim) -> OwnTrial | None:

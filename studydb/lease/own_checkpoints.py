@@ -3,7 +3,6 @@
 import os
 import shutil
 import tempfile
-import warnings
 import weakref
 from pathlib import Path
 
@@ -15,13 +14,11 @@ from studydb.db import Database
 from studydb.domain.errors import CheckpointError, HostError
 from studydb.domain.failures import MESSAGE_BYTES, bounded
 from studydb.domain.records import CheckpointKind, Study
+from studydb.domain.user_warnings import warn_user
 from studydb.lease.checkpoint_rows import Checkpoints
 from studydb.lease.held import HeldAttempt
 from studydb.lease.retries import retry_until_answered
 from studydb.settings import cache_size_bytes, load_keyring
-
-_CALLS_UP_TO_USER = 8
-"""How many calls lead from the user's `report` to `warnings.warn` in `OwnCheckpoints._warn`."""
 
 
 class OwnCheckpoints:
@@ -120,11 +117,7 @@ class OwnCheckpoints:
 
     def _warn(self, text: str) -> None:
         number = self._held.lease.number
-        warnings.warn(
-            f"A checkpoint of trial {number} could not be stored: {text}",
-            RuntimeWarning,
-            stacklevel=_CALLS_UP_TO_USER,
-        )
+        warn_user(f"A checkpoint of trial {number} could not be stored: {text}", RuntimeWarning)
 
     def remove_copy(self) -> None:
         """Remove the copy of a restored directory."""
@@ -155,7 +148,7 @@ class OwnCheckpoints:
         """Warn, once for each message, that this host keeps no remote checkpoints."""
         fault = cache_fault()
         if fault is not None and open_store(self._stores.current).is_remote:
-            warnings.warn(fault, RuntimeWarning, stacklevel=_CALLS_UP_TO_USER)
+            warn_user(fault, RuntimeWarning)
 
     def _fetch(self, what: Restore) -> Restored:
         if what.kind is CheckpointKind.DICT:

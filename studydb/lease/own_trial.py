@@ -3,7 +3,6 @@
 import os
 import threading
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -19,6 +18,7 @@ from studydb.domain.failures import Failure, bounded_failure, failure_of
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Result, read_report
 from studydb.domain.text.other_tools import missing_attribute, suggesting_keywords
+from studydb.domain.user_warnings import warn_user
 from studydb.lease.held import HeldAttempt
 from studydb.lease.own_checkpoints import OwnCheckpoints
 
@@ -133,7 +133,7 @@ class OwnTrial:
             held = self._held
             result = self._read(metrics)
             if (warning := held.rule_warning(result)) is not None:
-                warnings.warn(warning, stacklevel=3)  # the user's call of `report`
+                warn_user(warning)
             prepared = None if checkpoint is None else self._checkpoints.prepare(checkpoint)
             due = not held.refuses_results and held.add(result)
             if prepared is not None and not held.is_lost:

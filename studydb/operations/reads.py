@@ -165,8 +165,15 @@ def existing_trial(txn: Txn, study: Study, number: int, *, lock: bool = False) -
     """Find a trial of a study within a transaction; `lock` locks its row."""
     trial = trials.find(txn, study_id=study.id, number=number, lock=lock)
     if trial is None:
-        raise UnknownTrial(f"Study {study.name!r} has no trial {number}.")
+        raise unknown_trial(txn, number, study_id=study.id, study_name=study.name)
     return trial
+
+
+def unknown_trial(txn: Txn, number: int, *, study_id: int, study_name: str) -> UnknownTrial:
+    """Make the error for a number that is no trial's; it names the newest trial."""
+    end = view_rows.next_number(txn, study_id=study_id)
+    newest = f"Its newest trial is {end - 1}." if end else "It has no trials yet."
+    return UnknownTrial(f"Study {study_name!r} has no trial {number}. {newest}")
 
 
 def trial_details(database: Database, study: Study, number: int) -> TrialDetails:

@@ -7,9 +7,10 @@ from types import MappingProxyType
 
 from studydb.artifacts import INLINE
 from studydb.db import Txn
-from studydb.domain.errors import NotAllowed, NotFound, UnknownTrial
+from studydb.domain.errors import NotAllowed, NotFound
 from studydb.domain.records import Checkpoint, Request, Study
 from studydb.operations.checkpoints import newest_of
+from studydb.operations.reads import unknown_trial
 from studydb.store import checkpoint_listing, checkpoints, pins, quotas, studies, trials, uploads
 
 NO_OTHERS: Mapping[int, str] = MappingProxyType({})
@@ -78,7 +79,7 @@ def lock_source(txn: Txn, study: Study, start: Start | None) -> Checkpoint | Non
         return None
     trial = trials.find(txn, study_id=start.study_id, number=start.number, lock=True)
     if trial is None:
-        raise UnknownTrial(f"Study {start.study_name!r} has no trial {start.number}.")
+        raise unknown_trial(txn, start.number, study_id=start.study_id, study_name=start.study_name)
     found, source_id = _pinned(txn, start, trial_id=trial.id, newest_id=trial.checkpoint_id)
     lock_studies(txn, study, source_ids=[source_id], others={start.study_id: start.study_name})
     return found

@@ -10,7 +10,7 @@ class ClosingScheduler(BaseScheduler):
     """
     Pauses each trial at its rungs, and completes it at `max_t`.
 
-    A subclass says by `locks` which rung a trial is at, and by `next_work` when a rung closes.
+    A subclass returns the rung of a step from `locks`, and from `next_work` the rung that closes.
 
     Attributes:
         max_t: The step that completes a trial; a field of each subclass.

@@ -39,7 +39,8 @@ _waiting = sa.select(trial.c.id).where(*_of_next_class).limit(_MOST).correlate(s
 N_WAITING = sa.select(sa.func.count()).select_from(_waiting).correlate(study).scalar_subquery()
 """
 How many PENDING trials that are ready have the class of the next draw's proposal; at most `most`
-are counted. To count 1,000 takes 0.1 to 0.2 ms, so what idle workers poll does without.
+are counted. To count 1,000 takes 0.1 to 0.2 ms, so the statement that idle workers poll
+reads `FIRST_WAITING` instead.
 """
 
 FIRST_WAITING = (

@@ -4,7 +4,6 @@ import dataclasses
 import os
 import secrets
 import shlex
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Unpack
@@ -34,6 +33,7 @@ from studydb.domain.space.search_space import Space
 from studydb.domain.study_spec import DEFAULTS, MoreOptions, StudySpec, read_settings
 from studydb.domain.text.names import check_study_name
 from studydb.domain.text.other_tools import suggesting_keywords
+from studydb.domain.user_warnings import warn_user
 from studydb.operations.change_settings import Changes, change_settings
 from studydb.operations.create import create, load, name_taken
 from studydb.schedulers import FIFO
@@ -283,11 +283,10 @@ def _warn_of_differences(found: Record, asked: NewStudy) -> None:
         cures.append(f"study.set({given}) or `studydb set {name} {given.replace(', ', ' ')}`")
     if differing.keys() - {"num_trials", "checkpoints", *limits}:
         cures.append("another name, for a study with other specs")
-    warnings.warn(
+    warn_user(
         f"Study {found.name!r} continues as it was created: {', '.join(differing.values())}. "
         f"To change it: {'; '.join(cures)}.",
         StudyDiffers,
-        stacklevel=5,  # the user's call: above this function are two others and the decorator
     )
 
 

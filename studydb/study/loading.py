@@ -41,8 +41,8 @@ def delete_study(name: str, *, storage: str | None = None, missing_ok: bool = Fa
 
     Raises:
         UnknownStudy: The database has no study of that name.
-        NotAllowed: Trials are running (the study is stopped now), or trials of other studies that
-            have not ended begin from its checkpoints.
+        NotAllowed: Trials of the study are running; this call has stopped the study. Or trials of
+            other studies, which have not ended, begin from checkpoints of this study.
         CheckpointError: The bytes of a checkpoint cannot be removed; the study's rows are kept.
     """
     check_study_name(name)

@@ -1,4 +1,4 @@
-"""Open an own loop, with a child process if the study has custom code that decides."""
+"""Open a user's own loop around `study.ask()`; a child process runs the study's custom code."""
 
 from studydb.db import Database
 from studydb.domain.records import Study

@@ -57,7 +57,7 @@ class Command:
         _find_program(self.items[0], workdir)
 
     def describe(self, space: "Space", *, workdir: Path) -> Trainable:
-        """Describe the command in a row, without a signature (see `sign`)."""
+        """Return what the database keeps of the command, without a signature (see `sign`)."""
         source = {
             "items": list(self.items),
             "report_regex": self.report_regex,

@@ -244,7 +244,7 @@ REFUSED = [
     (("delete", "digts"), 1, "Did you mean 'digits'?"),
     (("delete", "digts", "--yes"), 1, "Did you mean 'digits'?"),
     (("trials", "unheard"), 1, "There is no study 'unheard' in {url}. `studydb studies` lists"),
-    (("show", "digits", "99"), 1, "Study 'digits' has no trial 99"),
+    (("show", "digits", "99"), 1, "Study 'digits' has no trial 99. Its newest trial is "),
     (("show", "digits", "first"), 1, "Study 'digits' has no trial named 'first'. Trials without"),
     (("stop", "digits", "first"), 1, "Study 'digits' has no trial named 'first'."),
     (("results", "digits", "99"), 1, "Study 'digits' has no trial 99"),

@@ -285,6 +285,21 @@ def test_training_goes_on_if_the_store_fails(study_in_a_folder, tmp_path):
     assert study.ask().start_step == 1
 
 
+def test_warning_of_an_unusable_cache_names_the_line_of_the_user(
+    create_study, sqlite_url, s3_server, monkeypatch, tmp_path
+):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("STUDYDB_CACHE_DIR", str(tmp_path / "file"))
+    url = f"s3://{s3_server.bucket}/models"
+    study = create_study("own", num_trials=1, storage=sqlite_url, checkpoints=url)
+
+    with study.ask() as trial, pytest.warns(RuntimeWarning, match="cannot hold the") as warned:
+        assert trial.report({"loss": 1.0}, checkpoint={"a": 1})
+
+    assert [Path(one.filename) for one in warned] == [Path(__file__)]
+    assert len(saved(study)) == 1
+
+
 def test_checkpoint_too_large_for_the_database_is_not_stored(create_study, storage_url):
     study = create_study("own", num_trials=1, storage=storage_url, checkpoints="inline:")
 

@@ -75,7 +75,7 @@ def test_best_score_of_all_rungs_is_resumed_and_of_equal_scores_the_highest_rung
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("brackets", [1, 2])
-def test_end_game_of_a_number_of_trials_makes_all_trials_and_takes_its_share_of_the_training(
+def test_end_game_of_a_study_with_num_trials_makes_all_trials_and_takes_its_share_of_the_steps(
     seed, brackets
 ):
     plain = executor_of(seed, end_game=0, num_trials=120, brackets=brackets)

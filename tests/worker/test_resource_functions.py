@@ -136,7 +136,7 @@ def test_trials_of_a_model_ask_by_their_configs(sqlite_stage):
     assert all(row.resource_class == f"licence={row.params['size']}" for row in rows)
 
 
-def test_a_function_of_another_key_does_not_run(sqlite_stage):
+def test_a_function_whose_description_was_changed_does_not_run(sqlite_stage):
     study = create(sqlite_stage)
     code = dataclasses.replace(study.record.request_code, workdir="/")
 
@@ -153,7 +153,7 @@ def test_a_clone_asks_the_same_function(sqlite_stage):
 
 
 @pytest.mark.row("B4")
-def test_an_enqueued_trial_asks_by_its_config_or_by_itself(stage):
+def test_enqueued_trial_has_the_resources_of_the_function_or_those_given_to_enqueue(stage):
     study = create(stage, num_trials=20)
 
     first = study.enqueue({"size": 3})
@@ -166,7 +166,7 @@ def test_an_enqueued_trial_asks_by_its_config_or_by_itself(stage):
     assert drawn.resource_class == f"licence={drawn.params['size']}"
 
 
-def test_a_trial_of_which_the_function_says_nothing_is_not_enqueued(sqlite_stage):
+def test_trial_for_which_the_function_raises_is_not_enqueued(sqlite_stage):
     study = create(sqlite_stage, "wrong")
 
     with pytest.raises(TrainableError, match="No trial was added") as refused:

@@ -146,7 +146,7 @@ def test_paused_or_stopped_attempt_ends_after_its_checkpoint_is_stored(remote, s
     assert ended == Ended(End.STOPPED)
 
 
-def test_pause_that_comes_during_an_upload_saves_once(remote, s3_server):
+def test_pause_during_an_upload_saves_each_checkpoint_once(remote, s3_server):
     def train(config, trial):
         trial.report({"loss": 1}, checkpoint={"step": 1})
         Path("sending").touch()

@@ -16,7 +16,7 @@ class Cup(studydb.CustomScheduler):
     """
     Trials pause at each rung until no running trial has yet to reach it; the better half goes on.
 
-    A trial that comes later goes on unless it is worse than the last that was kept.
+    A trial that comes later goes on unless it is worse than the worst trial that was kept.
     """
 
     max_t: int = 9
@@ -56,7 +56,7 @@ class Cup(studydb.CustomScheduler):
 
 @dataclass(frozen=True)
 class BetterHalf(studydb.CustomScheduler):
-    """Stop a trial that is worse than the median of the scores before it, of its best or its mean."""
+    """Stop a trial whose mean, or best, score is worse than the median of the earlier scores."""
 
     interval: int = 2
     max_t: int = 9
