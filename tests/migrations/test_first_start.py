@@ -8,7 +8,7 @@ from harness.commands import run_command
 
 from studydb.db import connect, migrate, revisions
 
-PROCESSES = 24
+PROCESSES = 12
 
 START = """
 import os, sys

@@ -432,7 +432,7 @@ def test_memory_of_a_round_trip_does_not_grow_with_the_directory(s3, tmp_path):
     source = tmp_path / "large"
     source.mkdir()
     with (source / "w").open("wb") as file:
-        file.truncate(300 << 20)
+        file.truncate(180 << 20)
 
     done = subprocess.run(
         [sys.executable, "-c", _ROUND, s3.url, str(source), str(tmp_path / "copy")],
@@ -442,7 +442,7 @@ def test_memory_of_a_round_trip_does_not_grow_with_the_directory(s3, tmp_path):
     )
 
     assert int(done.stdout) < 120
-    assert (tmp_path / "copy" / "w").stat().st_size == 300 << 20
+    assert (tmp_path / "copy" / "w").stat().st_size == 180 << 20
 
 
 def test_multipart_upload_of_a_dead_process_is_removed_with_its_object(s3, server):
