@@ -141,8 +141,9 @@ class Saver:
         """
         Import the library of a remote store; do nothing for a directory or the database.
 
-        Only the trial's own thread may import the library: if the trial forks while another thread
-        imports, as loaders of data do, the fork keeps the locks of half imported modules for ever.
+        Only the trial's own thread may import the library. If the trial forked, as data loaders do,
+        while another thread imports, the child would keep the locks of half imported modules for
+        ever.
 
         Raises:
             CheckpointError: The library is missing, or cannot be prepared.
@@ -154,8 +155,8 @@ class Saver:
         """
         Name the object of the next checkpoint; None if it will be in the database.
 
-        The caller has the upload recorded before it calls `save`, so that the bytes can be found
-        and deleted if this process dies.
+        The upload must be recorded in the database before `save` is called, so that the bytes can
+        be found and deleted if this process dies.
 
         Raises:
             CheckpointError: A UUID of the study or trial is damaged.

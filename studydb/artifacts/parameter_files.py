@@ -43,4 +43,4 @@ def _place(study_uuid: str, digest: str) -> Place:
     The halves of their digest take the place of the UUIDs of a trial and its checkpoint.
     """
     halves = (str(UUID(half)) for half in (digest[:32], digest[32:]))
-    return Place(study_uuid, next(halves), 0, 0, next(halves))  # no checkpoint is of attempt 0
+    return Place(study_uuid, next(halves), 0, 0, next(halves))  # no attempt has the number 0

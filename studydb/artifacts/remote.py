@@ -50,8 +50,8 @@ class Scheme:
 
     Attributes:
         extra: The extra of studydb that installs the library; None if fsspec is enough.
-        options: The options of the file system that are set to False. None holds credentials: the
-            library reads those from the environment.
+        options: The options of the file system that are set to False. No option holds credentials:
+            the library reads those from the environment.
         get_options: The options of a download, which bound its memory.
         renames: Whether an object appears with its first byte, so that it is written under another
             name and then renamed. Object stores show an object once it is whole.
@@ -122,11 +122,11 @@ class RemoteStore:
 
     A dict is one object. A directory is the objects `files/0`, `files/1`, … below that name, and
     `manifest`, which is written last and lists names, sizes and digests. So a directory without a
-    manifest is missing. The manifest's digest is compared with that of the checkpoint's row before
-    any name in it is used.
+    manifest counts as missing. Before any name in the manifest is used, the digest of the names and
+    digests that it lists is compared with the digest in the checkpoint's row.
 
-    The library is imported by `connect`, or when the first object is read or written. It starts a
-    thread, so a process that will be forked must not use the store before the fork.
+    The library is imported by `connect`, or when the first object is read or written. The library
+    starts a thread, so a process that will be forked must not use the store before the fork.
     """
 
     is_remote = True
@@ -309,7 +309,7 @@ class RemoteStore:
         Abort multipart uploads of an object that is stored: they were begun and never completed.
 
         If the reply to the request that begins an upload is lost, the library sends the request
-        again, and the first upload stays open. If this host may not list uploads, it stays.
+        again, and the first upload stays open. It remains open if this host may not list uploads.
         """
         with suppress(Exception):
             self._abort_uploads(target, is_prefix=False)
@@ -334,7 +334,7 @@ class RemoteStore:
             return False
 
     def _remove(self, path: str) -> None:
-        """Remove an object, its manifest first: after a crash it is missing and not damaged."""
+        """Remove an object, its manifest first: a crash leaves it missing and not damaged."""
         retry_transient(lambda: self._try_to_remove(path), patience_s=WRITE_PATIENCE_S)
 
     def _try_to_remove(self, path: str) -> None:

@@ -25,7 +25,10 @@ STALE_S = 86_400.0
 """A temporary file or directory of this age was left by a process that has died."""
 
 MOST_ENTRIES = 1_000
-"""The folder is listed for each new entry: 0.03 s with 1,000 entries, and 4 s with 100,000."""
+"""
+The most entries. The folder is listed for each new entry, which takes 0.03 s with 1,000 entries,
+and 4 s with 100,000.
+"""
 
 _ENTRY = re.compile(r"[0-9a-f]{64}-(\d+)")
 _LEFTOVER = re.compile(r"\.[0-9a-f]{64}-\d+\..+")
@@ -85,8 +88,8 @@ class RestoreCache:
     """
     Checkpoints by digest and size in one folder, which any number of processes may share.
 
-    The entry of a directory is found by the path of its object, too. Its digest covers only files,
-    so it would not tell apart two directories that differ in an empty directory.
+    The entry of a directory is found by the path of its object, too. The digest covers only files,
+    so it alone would not tell apart two directories that differ in an empty directory.
 
     An entry is a file for a dict, and a directory for a directory. It is written under a temporary
     name and then renamed, so it is whole. Each use compares the bytes with the digest in the signed

@@ -30,8 +30,8 @@ class Stores:
         """
         Find the study's store that holds an object.
 
-        If the object's URL begins with a store's URL, that store is tried first. If it does not
-        have the object, for example because its directory was moved, the other stores are tried.
+        If the object's URL begins with a store's URL, that store is tried first. If that store does
+        not have the object, for example because its directory was moved, the others are tried.
 
         Returns:
             The store's URL. If no store has the object, or the study has only one, it is the URL of

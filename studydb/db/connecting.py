@@ -25,7 +25,8 @@ def connect(
     Args:
         storage: The database's URL.
         connections: How many connections the pool opens at most.
-        check: Whether to check them; False for commands that read or change the schema's revision.
+        check: Whether to check the file and the schema; False for commands that read or change the
+            schema's revision.
         longest_silence: See `Database`; None for `LONGEST_SILENCE_S`.
 
     Raises:

@@ -38,7 +38,7 @@ ADVISORY_LOCK_TIMEOUT_S = 20.0
 
 TABLE_LOCK_S = (0.5, 60.0)
 """
-How long a try to lock all tables may last: the first try, and at most each later try.
+How long a try to lock all tables may last: the first try, and the longest of the later tries.
 
 The first try is shorter than PostgreSQL's `deadlock_timeout` of 1 s, so that the server ends no
 worker's transaction. An autovacuum may hold the lock of a table. The server cancels the autovacuum

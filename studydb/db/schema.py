@@ -393,9 +393,9 @@ upload = table_with_id(
     required("started_at", UtcDateTime),
 )
 """
-The uuid of a checkpoint whose bytes may exist in a store, although its row does not. This row is
-inserted before the first byte is written. It is deleted with the INSERT of the checkpoint's row, or
-after the bytes of an upload that no attempt will finish.
+The uuid of a checkpoint whose bytes may exist in a store, although the checkpoint's row does not.
+The upload's row is inserted before the first byte is written. It is deleted by the transaction that
+inserts the checkpoint's row, or, if no process will finish the upload, once the bytes are deleted.
 """
 
 add_checks(upload, uuid=UUID)
@@ -435,10 +435,10 @@ worker = table_with_id(
     sa.Index("worker_study", "study_id"),
 )
 """
-`resources` is what the worker offers; NULL for an own loop without an offer, which every request
-fits. `reserved_for` is the number of a trial that is too large to start now, and for which the
-worker keeps its resources free: until that trial has started somewhere, the worker starts no trial
-that would delay it.
+`resources` is what the worker offers; NULL for an own loop without a capacity, because every
+request fits such a loop. `reserved_for` is the number of a trial that is too large to start now,
+and for which the worker keeps its resources free: until that trial has started somewhere, the
+worker starts no trial that would delay it.
 """
 
 # The uuid of an own loop has no hyphens.

@@ -131,7 +131,7 @@ def read_mark(name: str, text: str) -> WideView | None:
     Return the view that a mark describes; None for a text that is no mark.
 
     An earlier studydb may have given a parameter's column a name that is now a column of `v_trial`.
-    Such a column gets the name that the view would have if it were made now.
+    Such a column gets the name that it would have if the view were made now.
     """
     try:
         what = json.loads(text.removeprefix(MARK)) if text.startswith(MARK) else {}

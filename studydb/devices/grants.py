@@ -178,7 +178,7 @@ class Devices:
         """
         if self._directory is None or self._offer.family is None:
             return None if gpus else NO_DEVICES
-        self.wait(is_waiting=False)  # an idle slot shows it again when it looks
+        self.wait(is_waiting=False)  # an idle slot shows its wait again at its next look
         if not gpus:
             return DeviceGrant(variables=self._variables(()))
         if round(gpus * WHOLE) <= 0 or (gpus > 1 and gpus != int(gpus)):

@@ -26,7 +26,7 @@ WHOLE = 1_000_000
 """To lock a device, this many bytes are locked; to lock half of it, half as many."""
 
 _WAITING = WHOLE + 1
-"""The byte of a device's file that is locked, as shared, by the workers that wait for it."""
+"""The byte of a device's file on which each worker that waits for the device has a shared lock."""
 
 TURN_S = 1.0
 """How long to wait for the worker that takes devices at this moment; it needs milliseconds."""
@@ -35,7 +35,7 @@ MORE_FILES = "Raise the limit of open files (`ulimit -n`), or give the worker fe
 
 _DIRECTORIES = ("/run/lock", "/tmp", "/var/tmp")  # noqa: S108  they are shared on purpose
 _SHARED = stat.S_ISVTX | stat.S_IRWXO
-"""Every user may make files in such a directory, and no user may remove those of others."""
+"""Bits of a directory's mode: all users may make files there, and remove only their own."""
 
 _TRIES = 100
 _PAUSE_S = 0.005
@@ -136,11 +136,11 @@ class LockFile:
         return left == 0
 
     def share(self) -> bool:
-        """Lock the file as one of several; return False if another process has locked a part."""
+        """Take a shared lock of the device; return False if another process has used `lock` on it."""
         return self._set(fcntl.F_RDLCK, 0, WHOLE)
 
     def try_turn(self) -> bool:
-        """Lock the byte that only the holder of the turn has locked."""
+        """Take the turn by a lock of one byte; return False if another worker has the turn."""
         return self._set(fcntl.F_WRLCK, WHOLE, 1)
 
     def wait(self) -> bool:
@@ -148,7 +148,7 @@ class LockFile:
         return self._set(fcntl.F_RDLCK, _WAITING, 1)
 
     def is_awaited(self) -> bool:
-        """Tell whether a worker waits for the device that does not do so by this open file."""
+        """Tell whether a worker waits for the device by an open file other than this one."""
         kind, *_ = self._call(fcntl.F_OFD_GETLK, fcntl.F_WRLCK, _WAITING, 1)
         return kind != fcntl.F_UNLCK
 

@@ -1,10 +1,10 @@
 """
-Turns of workers for the devices of a host: who has had one for long lets a waiting worker go first.
+Turns of workers for a host's devices: after long use, a worker lets a waiting worker go first.
 
 A worker whose trial ends sees the free device at once, and other workers look for it every 2 s. So
 without turns a worker with many trials would keep the device. A worker that waits has locked a byte
 of the device's file, by a file of its own, so the lock ends with the worker. Nothing here gives or
-takes a device: a worker that goes first may be faster or slower, and its trial locks the device.
+takes a device: a worker that may go first has the device only once its trial has locked it.
 """
 
 import threading

@@ -195,7 +195,8 @@ def begin_at(txn: Txn, *, lease: Lease, step: int) -> None:
     """
     Store the first step that an attempt reports; live results of earlier attempts end before it.
 
-    The checkpoint's step does not matter: a function may ignore its checkpoint and begin at step 1.
+    `step` need not follow the checkpoint's step: a function may ignore its checkpoint and begin at
+    step 1.
     """
     set_start(txn, lease=lease, step=step)
     txn.run(_SUPERSEDE, trial=lease.trial_id, no=lease.attempt, first=step)

@@ -154,7 +154,7 @@ def list_checkpoints(txn: Txn, *, trial_ids: Sequence[int]) -> list[ListedCheckp
 
 
 def sizes(txn: Txn, *, trial_ids: Sequence[int]) -> list[CheckpointSizes]:
-    """Sum up the sizes of trials' kept checkpoints, by host; those that people uploaded apart."""
+    """Sum up the sizes of trials' kept checkpoints, by host; uploads of people are summed apart."""
     found = txn.all(_SIZES, trials=list(trial_ids))
     return [
         CheckpointSizes(row.host, int(row.n), int(row.size_bytes), bool(row.is_uploaded))

@@ -222,7 +222,7 @@ def set_to_restore(
 
     Args:
         step: The highest step that was saved, perhaps in another checkpoint.
-        losses: How many lost attempts count from now on.
+        losses: The new count of the trial's lost attempts.
     """
     txn.run(
         _SET_TO_RESTORE, trial=trial_id, to_checkpoint=checkpoint_id, to_step=step, to_losses=losses
@@ -232,7 +232,12 @@ def set_to_restore(
 def set_start(
     txn: Txn, *, trial_id: int, checkpoint_id: int, step: int, source_id: int | None
 ) -> None:
-    """Store from which checkpoint a new trial begins; `source_id` if it is of another trial."""
+    """
+    Store from which checkpoint a new trial begins.
+
+    Args:
+        source_id: The checkpoint's id if the checkpoint belongs to another trial; else None.
+    """
     txn.run(
         _SET_START,
         trial=trial_id,
@@ -256,10 +261,10 @@ def expire(txn: Txn, *, trial_id: int, newest: int) -> list[Checkpoint]:
 
 def expire_listed(txn: Txn, *, ids: Sequence[int]) -> list[Checkpoint]:
     """
-    Mark checkpoints of a held trial as removed, except pinned ones; see `expire`.
+    Mark checkpoints of locked trials as removed, except pinned ones; see `expire`.
 
-    Only transactions that lock the trial lock several of its checkpoints, so that the order of
-    these locks cannot cause a deadlock.
+    The caller has locked the trials, because the statement locks the checkpoints in no fixed order,
+    which could otherwise cause a deadlock.
     """
     found = [read(row) for row in txn.all(_EXPIRE_LISTED, ids=list(ids))]
     return sorted(found, key=lambda one: one.id or 0)
@@ -331,7 +336,7 @@ def before(txn: Txn, *, trial_id: int, checkpoint_id: int) -> Checkpoint | None:
 
 
 def source(txn: Txn, *, trial_id: int) -> Checkpoint | None:
-    """Find the other trial's checkpoint from which a trial began; None if removed, or if none."""
+    """Find another trial's checkpoint from which a trial began; None if none, or if removed."""
     row = txn.first(_SOURCE, trial=trial_id)
     return None if row is None else read(row)
 

@@ -2,8 +2,9 @@
 Running means: sums of a trial's live values, up to the step at which the mean was last stored.
 
 The values before the step `mean_from` of the study's scheduler do not count. A report adds only the
-results since that step, so that a mean costs the same at any step. Values are added one by one
-in the order of steps, so that the sum does not depend on how results are divided into batches.
+results after the stored sum's last step, so that a mean costs the same at any step. Values are
+added one by one in the order of steps, so that the sum does not depend on how results are divided
+into batches.
 """
 
 import math

@@ -1,5 +1,5 @@
 """
-Pins, which keep a checkpoint from being removed, for a clone or for a person.
+Pins, which keep a checkpoint from being removed, for a trial that begins from it, or a person.
 
 A pin is a row; `checkpoint.pins` counts the rows. Transactions lock checkpoints after trials, by
 ascending id, and before the study's row.

@@ -132,7 +132,7 @@ def read(
 @dataclass(frozen=True, slots=True)
 class Signs:
     """
-    What a look reads.
+    What a process reads at each look, that is, each time it polls a study.
 
     Attributes:
         of_study: The signs of the study. If they differ from those of the last look, the study's
@@ -164,8 +164,8 @@ def signs(
     Args:
         fits: See `read`. Which classes fit is a sign, too: more classes fit when a trial of this
             worker has ended.
-        with_next: Whether what the next draw's trial asks for, and the first trial that waits and
-            asks the same, are signs, too; only with `fits`.
+        with_next: Whether two more values are signs: what the next draw's trial asks for, and the
+            first trial that waits and asks for the same. Only with `fits`.
 
     Raises:
         UnknownStudy: The study was deleted.

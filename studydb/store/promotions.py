@@ -198,7 +198,7 @@ _UNDERWAY_ELSEWHERE = Prepared(
     )
 )
 """
-The trials that this worker cannot start now, but that fit a live worker on which nothing runs:
+The trials that this worker cannot start now, but that would fit a live worker if nothing ran on it:
 at most `most` PENDING trials, and one trial of each closed rung that has kept such trials. A later
 rung must not close before these trials have reached it. The order is that of the index
 `trial_claim`; without an order, PostgreSQL would read the study's trials until it has found `most`.
@@ -206,11 +206,11 @@ rung must not close before these trials have reached it. The order is that of th
 
 MOST_ELSEWHERE = 1000
 """
-How many PENDING trials that fit other workers are read, over all classes: `set_aside.MOST` of one
-class. With 64 classes of 1,000 trials, this takes 1.7 ms on PostgreSQL and 1.9 ms on SQLite, where
-all 64,000 took 120 and 180 ms. If there are more, each bracket counts as having such a trial below
-its first rung, so that no rung closes too early. The workers that these trials fit claim them, so a
-rung waits only while other workers have much to do.
+How many PENDING trials that fit other workers are read, over all classes: as many as
+`set_aside.MOST` allows in one class. With 64 classes of 1,000 trials, this takes 1.7 ms on
+PostgreSQL and 1.9 ms on SQLite; to read all 64,000 trials took 120 and 180 ms. If there are more
+than 1,000, each bracket counts as having such a trial below its first rung, so that no rung closes
+too early. Other workers claim these trials, so a rung waits only while they have much to do.
 """
 
 _rung = (
@@ -404,10 +404,10 @@ def underway(txn: Txn, *, study_id: int, fits: Sequence[str] | None = None) -> U
     """
     Read, by bracket, the last steps of trials that run, are in back-off or paused with the study.
 
-    With `fits`, this adds trials that do not fit the worker now, but fit a live worker on which
-    nothing runs. PENDING trials that are ready and fit the worker are left out; the caller has seen
-    that there are none. A ready trial that fits no live worker is not underway: no process can tell
-    when it will run.
+    With `fits`, this adds trials that do not fit the worker now, but would fit a live worker if
+    nothing ran on it. PENDING trials that are ready and fit the worker are left out; the caller has
+    seen that there are none. A ready trial that would fit no live worker is not underway: no
+    process can tell when it will run.
     """
     found: dict[int, list[int]] = defaultdict(list)
     for row in txn.all(_UNDERWAY, study=study_id):

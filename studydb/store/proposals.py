@@ -79,12 +79,15 @@ class NextDraw(NamedTuple):
 _QUEUE = 0x73747564
 
 ADVISORY_LOCK_TIMEOUT_S = 2.0
-"""The longest wait of an ask in the queue: any login that may connect can hold the queue's lock."""
+"""
+The longest wait of an ask in the queue. The wait is bounded, because any login that may connect can
+hold the queue's lock.
+"""
 
 RESEND_TIMEOUT_S = ADVISORY_LOCK_TIMEOUT_S + 1.0
 """
-The longest wait of a duplicate request for earlier asks. It is longer than an ask waits in the
-queue, so that all earlier asks have left the queue by then.
+The longest time that a duplicate request waits for earlier asks. It is longer than an ask waits in
+the queue, so that all earlier asks have left the queue by then.
 """
 
 

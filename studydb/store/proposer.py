@@ -3,7 +3,7 @@ The proposer: the process that fits a study's model. A study has one proposer at
 
 The proposer holds a lease, which is in the study's row. The lease is free if `proposer_expires_at`
 is NULL or has passed, or if the worker that holds it has ended. The token stays in the row until
-another process takes the lease, so that a duplicate request to store points is recognized.
+another process takes the lease, so that a duplicate request to store proposals is recognized.
 """
 
 from collections.abc import Sequence

@@ -67,9 +67,9 @@ _OLDEST = Prepared(
 )
 """
 SKIP LOCKED: the caller has locked the study's row, which comes after trials and checkpoints in the
-lock order, so it must not wait for the locks of trials and checkpoints. The newest checkpoint of a
-trial that has not ended must stay. The lock of the trial's row ensures that it remains the newest:
-an attempt that finds its checkpoint corrupt changes this row.
+lock order, so the caller must not wait for the locks of trials and checkpoints. The newest
+checkpoint of a trial that has not ended must stay. The lock of the trial's row ensures that this
+checkpoint remains the newest: an attempt that finds its checkpoint corrupt changes this row.
 """
 
 _REMOVED = Prepared(
@@ -143,7 +143,7 @@ def recount(txn: Txn, *, study_id: int, has_quota: bool) -> None:
 
 def oldest(txn: Txn, *, study_id: int, after_id: int) -> list[Removable]:
     """
-    Lock the oldest checkpoints after an id that may be removed, and their trials.
+    Lock the oldest checkpoints that may be removed and have higher ids, and lock their trials.
 
     Checkpoints that another transaction has locked, or whose trial it has locked, are left out.
     """

@@ -176,7 +176,7 @@ class Load:
     What a live worker offers, and what its trials use.
 
     Attributes:
-        offers: Unlimited for an own loop without an offer, which every request fits.
+        offers: Unlimited for an own loop without a capacity: every request fits such a loop.
         reserved_for: The number of the trial for which the worker keeps its resources free; None
             if the worker is not reserved.
     """
@@ -257,7 +257,7 @@ def move(txn: Txn, *, study_id: int, trial_ids: list[int], name: str) -> int:
 
 def move_of_attempt(txn: Txn, *, lease: Lease, name: str) -> None:
     """
-    Put a trial into a class, and store the class that its attempt got, and holds until its end.
+    Put a trial into a class; store the class that its attempt got and holds until it ends.
 
     The caller has checked the attempt's lease, or has ended the attempt.
     """
@@ -315,9 +315,9 @@ def loads(txn: Txn, *, study_id: int) -> dict[str, Load]:
 
 def fitting_elsewhere(txn: Txn, *, study_id: int, fits: Sequence[str]) -> list[str]:
     """
-    Return the classes that are not in `fits`, but fit a live worker on which nothing runs.
+    Return the classes that are not in `fits`, but would fit a live worker if nothing ran on it.
 
-    This may be the worker that asks, if its own trials use what the class needs.
+    That worker may be the one that asks, if its own trials use what the class needs.
     """
     offered = capacities(txn, study_id=study_id)
     return [

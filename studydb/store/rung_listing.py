@@ -171,7 +171,7 @@ def last_decisions(
     """
     Read which trials the scheduler has stopped, paused, promoted or given up last, newest first.
 
-    Only the newest trials, and the trials that the newest events have promoted, are searched.
+    Only the newest trials, and the trials whose promotion is a recent event, are searched.
 
     Args:
         reasons: What the user's code said, by trial id and step of the judged result.

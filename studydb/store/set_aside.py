@@ -18,14 +18,14 @@ from studydb.store.trials import NEW, inserting
 MOST = 1000
 """
 If so many trials of one class wait, no further trial of this class is set aside, and no draw after
-the next one is taken. More waiting trials would not end the study earlier, because these already
-keep busy the workers that they fit. The number bounds the rows.
+the next one is taken. The waiting trials already keep the workers that they fit busy, so more of
+them would not end the study earlier. The limit bounds the number of rows.
 """
 
 MOST_OF_MODEL = 16
 """
-The same, if the searcher learns from the study's trials: it would have proposed more of them with
-less knowledge.
+The limit instead of `MOST` if the searcher learns from the study's trials. Further waiting trials
+would have been proposed with less knowledge.
 """
 
 _of_next_class = (
@@ -39,8 +39,8 @@ _waiting = sa.select(trial.c.id).where(*_of_next_class).limit(_MOST).correlate(s
 N_WAITING = sa.select(sa.func.count()).select_from(_waiting).correlate(study).scalar_subquery()
 """
 How many PENDING trials that are ready have the class of the next draw's proposal; at most `most`
-are counted. To count 1,000 takes 0.1 to 0.2 ms, so the statement that idle workers poll
-reads `FIRST_WAITING` instead.
+are counted. To count 1,000 takes 0.1 to 0.2 ms, so the statement by which idle workers poll reads
+`FIRST_WAITING` instead.
 """
 
 FIRST_WAITING = (
@@ -52,8 +52,8 @@ FIRST_WAITING = (
     .scalar_subquery()
 )
 """
-The number of the first of these trials. It changes when a worker claims this trial, and then fewer
-trials wait. It costs one look-up, however many wait.
+The number of the first trial that `N_WAITING` counts. It changes when a worker claims this trial,
+and then fewer trials wait. To read the number takes one look-up, however many trials wait.
 """
 
 _TAKE_DRAW = Prepared(

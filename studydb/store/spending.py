@@ -80,9 +80,9 @@ class RunningTime(NamedTuple):
 
     Attributes:
         counted_s: The part that is stored already.
-        since_s: The seconds that the present attempt has run since then, at most the length of a
-            lease. A holder that was silent for longer was on a host that slept, or could not reach
-            the database.
+        since_s: The seconds that the present attempt has run since that part was stored, at most
+            the length of a lease. A holder that was silent for longer was on a host that slept, or
+            could not reach the database.
     """
 
     trial_id: int

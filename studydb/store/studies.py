@@ -134,7 +134,7 @@ _SET_STATUS = Prepared(
         paused_by=sa.bindparam("by_whom"),
         pause_reason=None,
         stopped_at_once=sa.bindparam("now", type_=sa.Boolean),
-        deleting_at=None,  # a deletion that failed is given up; one that begins sets it afterwards
+        deleting_at=None,  # a failed deletion is given up; a deletion that begins sets it later
         # Otherwise a study that a rule has stopped would stop again at the next result.
         best_values=sa.case(
             (study.c.paused_by == DecidedBy.LIMIT, sa.null()), else_=study.c.best_values
@@ -299,7 +299,7 @@ def insert(txn: Txn, *, new: NewStudy) -> int:
 
 
 def insert_trainable(txn: Txn, *, study_id: int, what: Trainable) -> None:
-    """Insert a study's trainable, or code of the user that decides, and its signatures."""
+    """Insert a trainable, or the code of a rule, scheduler or resource function, and signatures."""
     row = txn.all(
         sa.insert(trainable)
         .values(

@@ -142,7 +142,8 @@ class TrialError(NamedTuple):
     Why a trial is in ERROR.
 
     Attributes:
-        type, message: Of the exception of its last attempt; None if this attempt died without one.
+        type, message: The type and message of the exception that ended the trial's last attempt;
+            None if this attempt died without an exception.
     """
 
     number: int

@@ -105,7 +105,7 @@ def end(txn: Txn, *, worker_id: int) -> None:
 
 
 def set_request(txn: Txn, *, worker_id: int, request: str) -> bool:
-    """Store a request, which a worker reads at its renewals and looks; False if it has ended."""
+    """Store a request, which the worker reads when it renews or polls; False if it has ended."""
     return txn.count(_SET_REQUEST, worker=worker_id, to_request=request) > 0
 
 
