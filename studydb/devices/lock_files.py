@@ -136,7 +136,7 @@ class LockFile:
         return left == 0
 
     def share(self) -> bool:
-        """Take a shared lock of the device; return False if another process has used `lock` on it."""
+        """Take a shared lock of the device; return False if another process has locked a part."""
         return self._set(fcntl.F_RDLCK, 0, WHOLE)
 
     def try_turn(self) -> bool:

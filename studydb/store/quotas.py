@@ -143,7 +143,7 @@ def recount(txn: Txn, *, study_id: int, has_quota: bool) -> None:
 
 def oldest(txn: Txn, *, study_id: int, after_id: int) -> list[Removable]:
     """
-    Lock the oldest checkpoints that may be removed and have higher ids, and lock their trials.
+    Lock the oldest removable checkpoints with ids above `after_id`, and lock their trials.
 
     Checkpoints that another transaction has locked, or whose trial it has locked, are left out.
     """
