@@ -252,7 +252,8 @@ class ClassQueues:
         Tell whether a trial would start now if no other worker of the host held GPUs.
 
         Args:
-            new: The classes of trials that may be made; of the others a trial must be PENDING.
+            new: The classes of which a new trial may be made. Any other class counts only if a
+                trial of it is PENDING.
         """
         free, fits = self.ledger.free, self._fits_now()
         return any(

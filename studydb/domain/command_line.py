@@ -7,7 +7,8 @@ are braces. Four names do not stand for a parameter:
 - an item `{args}` becomes two items for each parameter and constant: `--lr`, `0.1`;
 - an item `{args_hydra}` becomes one item for each: `lr=0.1`, in the grammar of Hydra's overrides;
 - `{config}` is the path of a JSON file with the nested config;
-- `{checkpoint_dir}` is a directory that the trial's attempts share, for scripts made for Syne Tune.
+- `{checkpoint_dir}` is a directory whose saved files the trial's next attempt finds in its own
+  directory, for scripts made for Syne Tune.
 
 The forms in which a W&B sweep file writes its `command`, such as `${args}`, are understood, too:
 https://docs.wandb.ai/models/sweeps/define-sweep-configuration.
@@ -130,7 +131,7 @@ class CommandLine:
 
     @property
     def names_checkpoint_dir(self) -> bool:
-        """Whether the command names the directory that the trial's attempts share."""
+        """Whether the command names `{checkpoint_dir}`, whose files the next attempt finds."""
         return CHECKPOINT_DIR in set(self._names())
 
     def _names(self) -> Iterator[str]:
@@ -169,7 +170,8 @@ class _Interpreter(NamedTuple):
 
     Attributes:
         code_options: The letters of the options after which code follows.
-        with_argument: The options whose argument is the next item, also among others in one word.
+        with_argument: The options whose argument is the next item. Some of these may share a word
+            with other options, as in `-eo`.
     """
 
     code_options: str
@@ -194,7 +196,7 @@ _VERSION = re.compile(r"-?\d[\d.]*$")
 
 def _check_code(items: Sequence[str]) -> None:
     """
-    Refuse a placeholder where a shell or another interpreter reads code, or a code's file name.
+    Refuse a placeholder where an interpreter, such as a shell, reads code or a script's name.
 
     An item after the program may equal an interpreter's name by chance, so it counts as an
     interpreter only if an option follows that precedes code, such as `-c`.

@@ -226,8 +226,8 @@ class Question(NamedTuple):
 
 AskScheduler = Callable[[Question], Decision | Work]
 """
-Asks the user's code. Such a function raises DecisionFailed or NotAsked. It takes a few seconds at
-most, and longer only if the code must be imported first.
+Asks the user's code; raises DecisionFailed or NotAsked if there is no answer. A call takes a few
+seconds at most, and longer only if the code must be imported first.
 """
 
 _RUNG = ("n", "cutoff", "entered", "n_entries", "is_closed", "closed_cutoff")

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from studydb.domain.custom_scheduler import Question
 
 DECISION_S = 1.0
-"""How many seconds a decision may take; a decider that takes longer is killed."""
+"""How many seconds a decision may take; a process that takes longer to decide is killed."""
 
 
 class DecisionFailed(Exception):

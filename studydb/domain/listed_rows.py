@@ -103,7 +103,8 @@ class ListedWorker(NamedTuple):
     A row of `v_worker`.
 
     Attributes:
-        resources: The amounts that the worker offers; None for an own loop that offers none.
+        resources: The amounts that the worker offers; None for an own loop (`study.ask`) that
+            offers none.
         uses: The amounts that its RUNNING trials hold.
         tags: The worker's tags; a study can require tags of its workers.
         reserved_for: The number of a trial that fits what the worker offers, but has waited longer

@@ -308,7 +308,8 @@ class NewStudy(StudySpec):
         uuid: Chosen by the caller. The trainable's signatures cover it, and a duplicate request
             has the same UUID.
         seed: The seed of the searcher's random numbers.
-        trainable: What workers run, signed for this study; None if own loops run the trials.
+        trainable: What workers run, signed for this study; None if own loops (`study.ask`) run the
+            trials.
         created_by: A person: user@host.
         rule_code: The code of the study's custom stop rules, signed for this study.
         scheduler_code: The code of the study's custom scheduler, signed for this study; None if the
@@ -358,8 +359,8 @@ class TrialRow:
             studydb that stored no configs.
         changed: By path, the values of `config` that a person has changed.
         checkpoint_id: The checkpoint that the next attempt restores, which can be another trial's.
-        source_checkpoint_id: The checkpoint of another trial from which this trial began: that of
-            a clone, or of a trial that was enqueued with a checkpoint.
+        source_checkpoint_id: The checkpoint of another trial from which this trial began, as a
+            clone or as a trial that was enqueued with a checkpoint; else None.
         parent: The number of the trial of which this trial is a clone.
         running_s: The running time of all attempts; None if the study does not limit it.
     """

@@ -200,7 +200,8 @@ class Capacity:
             must fit on one card, and a whole GPU is a card that no other trial uses.
         custom: Amounts by name. A worker has nothing of a resource that it does not name.
         tags: Words that studies may require of their workers, such as "a100".
-        is_unlimited: Whether every request fits, as in an own loop without a capacity.
+        is_unlimited: Whether every request fits, as in an own loop (`study.ask`) that was given no
+            capacity.
     """
 
     cpus: float = inf

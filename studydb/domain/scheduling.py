@@ -89,8 +89,9 @@ class Close(NamedTuple):
     A trial that a person has paused is among these only if fewer than `keep` other trials wait.
     Once the person resumes this trial, it goes on if it is not worse than the worst trial that was
     kept. The trials that are not kept end as GIVEN_UP, later and at most 100 at a time. A rung
-    closes only once. A negative `keep` counts as 0. A `Close` of a rung without entries, or of a
-    closed rung, counts as `Idle.WAIT`.
+    closes only once. A negative `keep` counts as 0; from a custom scheduler it is refused, and
+    the study pauses. A `Close` of a rung without entries, or of a closed rung, counts as
+    `Idle.WAIT`.
     """
 
     rung: RungKey

@@ -47,9 +47,9 @@ class MoreOptions(LimitOptions, total=False):
         keep: Which checkpoints of each trial are kept, such as Keep(last=3, best=1) or its text
             "last=3, best=1"; by default the newest two.
         resources: What each trial needs, such as {"gpus": 1, "memory_gb": 8, "licence": 1} or
-            "gpus=1"; a worker starts a trial only if the worker has these amounts free. Or a
-            function in a module that returns them for a config, or its import path
-            "module:function".
+            "gpus=1"; a worker starts a trial only if the worker has these amounts free. Instead of
+            amounts, a function in a module, or its import path "module:function"; the function
+            returns the amounts for a config.
         require: Tags that a worker must have to run the study, such as ["a100"].
     """
 

@@ -91,7 +91,7 @@ def enqueue(
 
 
 def _collision(study: Study, error: Duplicate) -> str:
-    """Describe a collision with a trial that was inserted by SQL of the login of a worker."""
+    """Describe a collision with a trial that someone has inserted by SQL with a worker's login."""
     return (
         f"Study {study.name!r} has a trial that neither ask nor enqueue has made; a new trial "
         f"collides with it ({error}). Delete the row of that trial."

@@ -19,7 +19,7 @@ class Misfit:
 
     Attributes:
         number: The first PENDING trial with this request; None for the study's next new trial.
-        nearest: The offer that lacks least of the request; None if no worker is alive.
+        nearest: The offer that is too small in the fewest resources; None if no worker is alive.
     """
 
     number: int | None
@@ -30,7 +30,7 @@ class Misfit:
 @dataclass(frozen=True, slots=True)
 class FullQueue:
     """
-    Why no new trial is made: the next one would be the one too many that waits.
+    Why no new trial is made: enough trials with the same request wait already.
 
     Attributes:
         asked: What the next trial, and those that wait, ask for.
@@ -51,7 +51,7 @@ class FitReport:
     Attributes:
         loads: What each live worker offers and uses, by UUID, newest first.
         misfits: First the requests of PENDING trials, in the order of the queue.
-        full: Why no new trial is made; None if it is not for this reason.
+        full: Set if no new trial is made because enough trials with its request wait; else None.
     """
 
     loads: Mapping[str, Load]
@@ -77,7 +77,8 @@ class TrialFit:
 def trial_fit_in(txn: Txn, study: Study, trial: TrialRow) -> TrialFit | None:
     """Read what a trial asks for; None if neither the study nor a trial asks for anything."""
     name = resource_classes.of_trial(txn, trial_id=trial.id)
-    # Read after the name: no class is ever removed. A worker's role may store any name.
+    # The classes are read after the name, and none is ever removed, so the trial's class is among
+    # them, unless SQL with a worker's login has stored another name.
     asked = resource_classes.read(txn, study_id=study.id).get(name)
     if asked is None:
         return None
@@ -105,8 +106,9 @@ def fit_report_in(txn: Txn, study: Study, *, makes_new: bool) -> FitReport | Non
 
     Args:
         makes_new: Whether the study's budget allows new trials, so that what the study asks for
-            them is reported, too. If a resource function says what each new trial asks for, workers
-            make trials that do not fit PENDING (`leave_draw`), so only PENDING ones are reported.
+            them is reported, too. If a resource function says what each new trial asks for, a trial
+            that does not fit its worker becomes PENDING (`leave_draw`), so only PENDING trials are
+            reported.
     """
     queues = resource_classes.queues(txn, study_id=study.id, after_position=QUEUE_START, depth=1)
     if not queues:

@@ -12,7 +12,7 @@ def judge_exit(
     txn: Txn, *, lease: Lease, outcome: Reason, failure: Failure | None
 ) -> tuple[Reason, float]:
     """
-    Return how an attempt counts whose command may have given the trial back.
+    Return how an attempt counts if its command may have given the trial back.
 
     After `FREE_EXITS` such exits in a row without a new checkpoint, each further exit counts as a
     lost attempt. Otherwise a command that never trains would run for ever.

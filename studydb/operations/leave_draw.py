@@ -49,7 +49,7 @@ def leave_draw(
 
 
 def may_set_aside(fits: Sequence[str]) -> bool:
-    """Tell whether a worker could start a trial now that has its own request."""
+    """Tell whether a worker could now start a trial that has its own request."""
     return any(name != OF_STUDY for name in fits)
 
 

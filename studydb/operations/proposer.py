@@ -217,7 +217,7 @@ def store_by_index(
         answers: What the study's resource function has said about configs.
 
     Returns:
-        False if a trial or a proposal has each of the points.
+        False if each of the points belongs to a trial or a proposal already.
 
     Raises:
         RequestNeeded: The resource function has not been asked about a config; nothing was stored.

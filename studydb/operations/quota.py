@@ -29,8 +29,8 @@ def count_saved(
         The removed checkpoints, whose bytes may be deleted after the commit.
 
     Raises:
-        CheckpointError: All checkpoints that may be removed do not make room for the new one. The
-            transaction must be rolled back.
+        CheckpointError: The new checkpoint would not fit even if all checkpoints that may be
+            removed were removed. The transaction must be rolled back.
     """
     quota = quotas.lock(txn, study_id=lease.study_id)
     freed_bytes = sum(one.size_bytes for one in expired)

@@ -215,7 +215,7 @@ def scheduler_reasons(txn: Txn, study: Study) -> dict[tuple[int, int], str]:
 
 
 def list_rungs(database: Database, study: Study, *, limit: int) -> list[ListedRung]:
-    """Read the rungs with entries that come last by bracket and step, in ascending order."""
+    """Read the last `limit` rungs that have entries, in ascending order of bracket and step."""
     with database.begin(write=False, single=True) as txn:
         return rung_listing.list_rungs(
             txn,

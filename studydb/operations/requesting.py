@@ -26,7 +26,7 @@ must not delay the trial that the worker is to run next.
 """
 
 TRIES = 8
-"""How many times a request is sent, if each time its config is one without an answer."""
+"""The most times that a request is sent; it is sent again if its config has no answer yet."""
 
 Answered = TypeVar("Answered")
 

@@ -21,7 +21,7 @@ def set_resources(
     txn: Txn, study: Study, asked: Resources, numbers: Sequence[int], request: Request
 ) -> None:
     """
-    Change what trials ask for, or what the study asks for all trials without their own request.
+    Change what some trials ask for, or what all trials without their own request ask for.
 
     The request of a RUNNING trial cannot be changed, because its worker has given the trial what it
     asked for. The study's request is a single row, so to change it costs the same in a study with a

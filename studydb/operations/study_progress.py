@@ -86,7 +86,9 @@ class StudyProgress:
 
     def is_exhausted(self, n_held: int) -> bool:
         """
-        Tell whether an own loop gets no more trials; other processes may still run trials.
+        Tell whether an own loop (`study.ask`) gets no more trials.
+
+        Other processes may still run trials.
 
         Args:
             n_held: The number of trials that the loop runs itself. If the scheduler promotes

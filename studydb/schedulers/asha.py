@@ -174,7 +174,7 @@ class ASHA(BaseScheduler):
         return (1 - 1 / self.reduction_factor) * 100 / 100
 
     def to_json(self) -> dict[str, Any]:
-        """Leave out an option that older versions lack if it has the value that they assume."""
+        """Return the stored form, without options that have the values older versions assume."""
         later = {"brackets": 1, "type": STOPPING, "rule": RAY, **self.absent}
         return {k: v for k, v in super().to_json().items() if later.get(k) != v}
 
@@ -335,7 +335,7 @@ class _Training(NamedTuple):
         steps: The steps up to each rung that was reached, and those that the running trials above
             the first rung still need to reach `max_t`.
         n_last: How many trials have reached `max_t`, or run above the first rung.
-        is_beginning: Whether a trial is still below the first rung.
+        is_beginning: Whether a trial is still below the first rung; False without rungs.
     """
 
     by_promotion: float

@@ -43,11 +43,12 @@ class OptunaModel:
     """
     A study of Optuna in memory, to which trials are added in the order of their numbers.
 
-    For Optuna, a trial that has not ended is RUNNING, unless it is paused with a value. A completed
-    trial is COMPLETE with its last value. A trial that was stopped or is paused, and has a value,
-    is PRUNED with this value at its last step; with several objectives it is COMPLETE. All other
-    trials, such as those in ERROR, are FAIL. Unless the option `constant_liar` is False, TPE counts
-    running trials as bad ones, so that the points that are proposed together differ.
+    For Optuna, a trial that has not ended is RUNNING, unless it is paused with a value. A trial
+    that has completed, or that a stop rule has ended, is COMPLETE with its last value. A trial that
+    was stopped for another reason or is paused, and has a value, is PRUNED with this value at its
+    last step; with several objectives it is COMPLETE. All other trials, such as those in ERROR, are
+    FAIL. Unless the option `constant_liar` is False, TPE counts running trials as bad ones, so that
+    the points that are proposed together differ.
     """
 
     def __init__(

@@ -91,7 +91,7 @@ def call(function: Callable[..., Any], config: dict[str, Any], trial: ReportingT
 
     Raises:
         TrainableError: studydb cannot call a function with this signature, or a generator has
-            yielded what is no metrics.
+            yielded a value that `returned_metrics` refuses.
     """
     check_signature(function)
     if inspect.isclass(function):

@@ -45,7 +45,7 @@ class CommandTrial(ReportingTrial, Protocol):
         """Raise TrialStopped or LeaseLost if the trial is to end before its next report."""
 
     def why_ended(self) -> str:
-        """After such an error: "stop", "pause", "preempt" or "lost"."""
+        """After TrialStopped or LeaseLost, return why: "stop", "pause", "preempt" or "lost"."""
 
 
 class CommandFiles:
@@ -120,10 +120,10 @@ class CommandFiles:
         """
         Yield the checkpoint that comes with a report; None if there is none.
 
-        It is the directory that the report names, what the command has written to `$STUDYDB_SAVE`,
-        or a copy of `{checkpoint_dir}`. What is in `$STUDYDB_SAVE` is moved away, so that the
-        command can write its next checkpoint. If the report is refused, it is moved back, and the
-        next report takes it.
+        The checkpoint is the directory that the report names, what the command has written to
+        `$STUDYDB_SAVE`, or a copy of `{checkpoint_dir}`. What is in `$STUDYDB_SAVE` is moved away,
+        so that the command can write its next checkpoint. If the report is refused, the files are
+        moved back for a later report, unless the command has written new files there already.
 
         Args:
             is_answered: Whether the command waits for an answer to the report.

@@ -35,8 +35,8 @@ from studydb.trainables.command_reports import CommandReport, ReportLines, read_
 
 ANSWERED_S = 10.0
 """
-The longest time from an answer that tells the command to end until SIGTERM, in which the command
-can save. If a third of the grace is shorter, SIGTERM comes after that.
+The most seconds between an answer that tells the command to end and SIGTERM; in this time the
+command can save. If a third of the grace is shorter, SIGTERM comes after this third.
 """
 
 SEND_S = 1.0
@@ -46,7 +46,7 @@ TICK_S = 0.1
 """How often the runner reads the report file, and asks whether the trial is to end."""
 
 _PIECE, _LAST_PIECES = 1 << 16, 1000
-"""The bytes that are read at a time, and the most times that rests are read after the end."""
+"""The most bytes of one read, and the most rounds of reading after the command has ended."""
 
 _TAIL_BYTES, _TAIL_LINES = 1 << 14, 20
 TEMPORARY_FAILURE = 75

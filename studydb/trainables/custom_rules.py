@@ -81,7 +81,7 @@ def make_rule(code: Trainable, loaded: Any) -> Any:
 
 
 def declared_reads(rule: Any) -> int:
-    """Return how many results a rule that `make_rule` has made reads."""
+    """Return how many of a trial's last results a rule reads; `make_rule` has made the rule."""
     return int(getattr(rule, "reads", DEFAULT_READS))
 
 

@@ -242,8 +242,8 @@ def read_work(question: Question, answer: WorkAnswer) -> Work:
         The work; `Idle.WAIT` instead of closing a rung that is closed or has no entries.
 
     Raises:
-        DecisionFailed: The answer is no work, names a rung that the study does not have, or resumes
-            a trial that is not the best that waits in its rung.
+        DecisionFailed: The answer is no work, keeps fewer than 0 trials, closes a rung that the
+            study does not have, or resumes a trial that is not the best that waits at its rung.
     """
     view = WorkView(json.loads(question.text))
     match answer:

@@ -168,7 +168,7 @@ def _import_path(function: Callable[..., Any]) -> str | None:
 
 def _own_modules(function: Callable[..., Any]) -> Iterator[ModuleType]:
     """
-    Yield the loaded modules outside Python, the installed libraries and studydb.
+    Yield the loaded modules that belong neither to Python, an installed library nor studydb.
 
     Yield the function's own module in any case, unless it is `__main__`. A pickled function may
     refer to any of these modules. A module that a worker cannot import is pickled with the

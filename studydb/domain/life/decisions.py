@@ -36,7 +36,7 @@ class DecidedBy(StrEnum):
     FAIL_FAST = "fail_fast"
     """The setting that pauses a study at its first failure."""
     LIMIT = "limit"
-    """A limit of the study's spending or time, or of the time of a trial."""
+    """A limit or a stop rule for the whole study, or the limit of a trial's running time."""
     REQUESTS = "requests"
     """The resource function, if the study was paused because it did not say what a trial needs."""
 

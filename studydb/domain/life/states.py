@@ -84,7 +84,7 @@ class Status(StrEnum):
     STOPPED = "STOPPED"
     FINISHED = "FINISHED"
     SPENT = "SPENT"
-    """What RUNNING trials see of a study that one of its limits has stopped."""
+    """What RUNNING trials see of a study that one of its limits or stop rules has stopped."""
 
 
 class Origin(StrEnum):

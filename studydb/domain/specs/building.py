@@ -20,8 +20,8 @@ def build(call: Call, known: Mapping[str, Callable[..., T]], *, noun: str) -> T:
         noun: The word for the object in errors, such as "scheduler".
 
     Raises:
-        InvalidSpec: The name or an argument is unknown, an argument is missing or a call, or the
-            function or class refuses an argument.
+        InvalidSpec: The name or an argument is unknown, an argument is missing or is itself a call,
+            or the function or class refuses an argument.
     """
     if call.name not in known:
         raise InvalidSpec(

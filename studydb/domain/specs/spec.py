@@ -26,8 +26,8 @@ class Spec:
         kind: The spec's name in calls and in JSON; by default the class's name.
         kind_key: The key of this name in JSON.
         is_bounded: Whether integers must fit into a column of 64 bits.
-        absent: The values of options that the row of an older version lacks, by name, where these
-            values are not the defaults.
+        absent: By name, the values that options have if the row of an older version lacks them;
+            options that then have their defaults are left out.
     """
 
     kind: ClassVar[str]
