@@ -16,8 +16,8 @@ from studydb.operations.reservations import read_classes, reserve
 
 LEARN_S = 5.0
 """
-How often a process reads the requests of its study, which may have had none so far. While it has
-none, claims are the same as without this module.
+How often a process reads the requests of its study, which may have had none so far. While the study
+has none, claims are the same as without this module.
 """
 
 RESUME_SCAN_S = 2.0
@@ -130,7 +130,7 @@ class Fitting:
 
         Args:
             makes_new: Whether the study makes new trials. If a function says what each of them
-                asks, that is any of the requests that are known.
+                asks for, a new trial may ask for any of the known requests.
         """
         if self.queues.ledger.shares_cards:
             new = (

@@ -225,7 +225,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
                 one of `trial.checkpoints`. It is pinned until the new trial ends. Or give a dict,
                 the path of a directory, or the path of the file checkpoint.pkl that `export`
                 writes. These are uploaded to the study's store, and signed with your key.
-            checkpoint_step: The last step that the dict or the file contains.
+            checkpoint_step: The last step that the dict, the directory or the file contains.
             resources: What this trial needs instead of the study's `resources`, such as
                 {"gpus": 2}; {} for nothing.
 

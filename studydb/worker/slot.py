@@ -101,7 +101,7 @@ class Slot(threading.Thread):
         except Exception:  # noqa: BLE001  a bug must not end a slot without a message
             interruption.give_up(traceback.format_exc())
         finally:
-            self._equipment.host.wait_for_cards(False)  # other slots show it again when they look
+            self._equipment.host.wait_for_cards(False)  # a slot that still waits says so again
             self._processes.close()
 
     def _work(self) -> None:
