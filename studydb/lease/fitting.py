@@ -22,8 +22,8 @@ has none, claims are the same as without this module.
 
 RESUME_SCAN_S = 2.0
 """
-For this many seconds after a scan of the whole queue, claims skip the part of the queue before its
-first trial. For the reason see `lease/acquire.py`.
+For this many seconds after a scan of the whole queue, claims begin at the first trial that the
+newest read of the queue has found. For the reason see `lease/acquire.py`.
 """
 
 
