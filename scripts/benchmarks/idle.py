@@ -54,7 +54,7 @@ class Plan:
     rounds: int
 
     def rest(self) -> None:
-        """Let workers get idle; then wait for a random time, so that requests do not follow looks."""
+        """Let workers get idle, then wait for a random time: no request is in step with looks."""
         time.sleep(self.rest_s + random.uniform(0, SPREAD_S))
 
 

@@ -157,8 +157,8 @@ class Templates:
         self._adopted: str | None = None
         self._lock = threading.Lock()
         self._templates: dict[_Key, Template] = {}
-        # The UUIDs of the trainables whose attempts with devices may start warm, and must start
-        # fresh. Attempts with devices of all other trainables start fresh, too.
+        # The UUID of the only trainable whose attempts with devices start warm, and the UUID of a
+        # trainable that `allow_devices` must not allow, because its template was unusable.
         self._warm_with_devices: str | None = None
         self._fresh_with_devices: str | None = None
         self._retired: list[Template] = []
