@@ -32,7 +32,7 @@ from studydb.worker.slot_processes import SlotProcesses
 Answered = TypeVar("Answered")
 
 OUTAGE_WAIT_S = 5.0
-"""The longest wait of an idle slot before it tries a database again that did not answer."""
+"""While the database does not answer, an idle slot waits at most this long between two tries."""
 
 
 class Sight(Enum):
