@@ -65,7 +65,7 @@ def scheduler_of(members: int) -> studydb.HyperBand:
 
 def measure(server: str, turns: Turns, *, members: int) -> Closing:
     """
-    Let a rung close for which one trial of `members` is missing, while workers work.
+    Let a rung that lacks one of its `members` trials close, while workers work.
 
     The workers do what workers of a study do: they report at the rungs of other brackets, end
     attempts, get trials, and close the rung and give up its trials when they look for work.

@@ -118,7 +118,7 @@ def _named(name: str, size: int, sizes: Sequence[int]) -> str:
 
 
 def _flat(names: Sequence[str], sizes: Sequence[int]) -> dict[str, list[str]]:
-    """Compare the contenders at each size with those at the first."""
+    """Compare each contender at each further size with itself at the first size."""
     return {
         _named(name, size, sizes): [_named(name, sizes[0], sizes)]
         for name in names

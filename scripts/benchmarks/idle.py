@@ -54,7 +54,7 @@ class Plan:
     rounds: int
 
     def rest(self) -> None:
-        """Let workers get idle; then wait for a random time, so that no request follows a look."""
+        """Let workers get idle, then wait for a random time: no request is in step with looks."""
         time.sleep(self.rest_s + random.uniform(0, SPREAD_S))
 
 
@@ -138,7 +138,7 @@ def idle(
 
 
 def _create(url: str, trainable: str | None) -> studydb.Study:
-    """A study whose searcher has one point: afterwards only enqueued trials are left to run."""
+    """A study whose searcher has one point: after its trial, only enqueued trials are left."""
     return studydb.create_study(
         STUDY,
         trainable,

@@ -1,4 +1,4 @@
-"""A search by real worker processes on recorded curves, some of which are killed."""
+"""A search on recorded curves by real worker processes, some of which are killed."""
 
 import json
 import os

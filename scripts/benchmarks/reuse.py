@@ -28,7 +28,7 @@ RATE = """
 
 @dataclass(frozen=True)
 class Contender:
-    """A class of `benchmarks.resettable`, the worker's option `--start`, and what it leads to."""
+    """A class of `benchmarks.resettable`, a value of `--start`, and how its attempts then start."""
 
     trainable: str
     start: str

@@ -118,9 +118,11 @@ class Score:
     The searches of one scheduler.
 
     Attributes:
-        less: How much less the error is than by random search, with the same orders; None without.
+        less: How much less the error is than by random search, with the same orders; None if
+            random search was not measured.
         interval, interval_of_less: 95 % of the means of bootstrap samples of orders.
-        simulated: The mean of simulated workers with the same orders; None if these are simulated.
+        simulated: The mean that simulated workers find with the same orders; None if the searches
+            are themselves simulated.
     """
 
     mean: float

@@ -43,7 +43,7 @@ def load_text(load: Load) -> str:
 
 
 def trial_fit_texts(fit: TrialFit | None) -> list[str]:
-    """Return what a trial's page says of its request: that no live worker fits it, if so."""
+    """Return the sentence of a trial's page that no live worker fits the trial; [] if one does."""
     if fit is None or fit.misfit is None:
         return []
     return [misfit_text(fit.misfit, fit.offers)]

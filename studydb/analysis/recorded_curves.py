@@ -158,9 +158,10 @@ class RecordedCurves:
         Read a file of curves; its form is in this module's docstring.
 
         Args:
-            metric: The metric, if the file does not name it. Without both, the metric is the name
-                of the first entry's only list, or "values".
-            mode: "min" or "max", if the file does not say so. Without both, it is "min".
+            metric: The metric, if the file does not name it. If this is None, too, the metric is
+                the name of the first entry's only list, or "values".
+            mode: "min" or "max", if the file names no mode. If this is None, too, the mode is
+                "min".
 
         Raises:
             InvalidSpec: The file cannot be read, or has another form.

@@ -15,7 +15,7 @@ from studydb.operations import wide_views
 from studydb.operations.writing import write
 
 MAX_VALUES_READ = 1000
-"""The most values of a `quniform` that are read to find a column's type; others get doubles."""
+"""A `quniform` with more values gets a column of doubles; its values are not read."""
 
 _INTEGERS = range(-(2**63), 2**63)
 """The integers that both databases can store."""

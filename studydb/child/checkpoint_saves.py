@@ -75,7 +75,7 @@ class CheckpointSaves:
         try:
             upload = self._begin(step)
             if self._supervisor.lost:
-                return None, None  # the upload may have no row, by which its bytes are deleted
+                return None, None  # the upload may have no row: nothing would delete its bytes
             return self._saver.save(prepared, step=step, upload=upload), None
         except CheckpointError as failure:
             return None, str(failure)

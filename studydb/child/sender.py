@@ -169,7 +169,7 @@ class Sender:
         """
         Kill the process, also while it sends, and wait for its end.
 
-        A checkpoint that it has answered for is kept: it answers once the checkpoint is stored.
+        The process answers once a checkpoint is stored, so a checkpoint with an answer is kept.
         """
         process, channel = self._process, self._channel
         self._process = self._channel = None

@@ -9,7 +9,7 @@ from studydb.child import sources
 
 GROWTH_FACTOR = 2.0
 GROWTH_BYTES = 64 << 20
-"""A process is replaced when it has more than 64 MiB plus twice its memory at `measure`."""
+"""A process is replaced when its memory exceeds twice its memory at `measure` plus 64 MiB."""
 
 OPEN_FILES_SHARE = 0.25
 """A process is replaced when it has opened this share of its limit of files since `measure`."""

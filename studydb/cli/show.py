@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from studydb.operations.reads import TrialDetails
 
 SPARE_COLUMNS = ("pid", "start_s", "start", "code")
-"""The columns of attempts that a narrow terminal does without, the first of them first."""
+"""The columns of attempts to leave out on a narrow terminal, in this order."""
 
 ATTEMPT_COLUMNS = (
     "attempt",

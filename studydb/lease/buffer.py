@@ -66,7 +66,7 @@ class Buffer:
             self.last_step = self.rises_from = result.step
             due, watch = self._next_decision_step, self._watch
             may_hit = watch is not None and watch.may_hit(result)
-            starts_over = result.step <= self._after_step  # so that other decisions are next
+            starts_over = result.step <= self._after_step  # the next decision step may change
             return (
                 starts_over
                 or (due is not None and result.step >= due)

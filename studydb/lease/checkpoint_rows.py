@@ -204,7 +204,7 @@ def delete_removed(
     After a crash, rows still name the remaining bytes.
 
     Args:
-        trial_uuid: The UUID of the trial of those checkpoints that were read without this UUID.
+        trial_uuid: The trial's UUID, for the checkpoints that were read without one.
 
     Returns:
         The checkpoints whose bytes could not be deleted, because their store fails.

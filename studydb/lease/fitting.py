@@ -16,14 +16,14 @@ from studydb.operations.reservations import read_classes, reserve
 
 LEARN_S = 5.0
 """
-How often a process reads the requests of its study, which may have had none so far. While it has
-none, claims are the same as without this module.
+How often a process reads the requests of its study, which may have had none so far. While the study
+has none, claims are the same as without this module.
 """
 
 RESUME_SCAN_S = 2.0
 """
-For this many seconds after a scan of the whole queue, claims skip the part of the queue before its
-first trial. For the reason see `lease/acquire.py`.
+For this many seconds after a scan of the whole queue, claims begin at the first trial that the
+newest read of the queue has found. For the reason see `lease/acquire.py`.
 """
 
 
@@ -130,7 +130,7 @@ class Fitting:
 
         Args:
             makes_new: Whether the study makes new trials. If a function says what each of them
-                asks, that is any of the requests that are known.
+                asks for, a new trial may ask for any of the known requests.
         """
         if self.queues.ledger.shares_cards:
             new = (

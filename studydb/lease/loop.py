@@ -193,7 +193,7 @@ class OwnLoop:
             warn_user(why)
 
     def _warn_of_size(self, progress: StudyProgress) -> None:
-        """Warn once that the trials that wait ask for more than this process offers, all unused."""
+        """Warn once that waiting trials ask for more than this process has when it is unused."""
         waits = progress.status is Status.RUNNING and progress.has_room
         if self._has_warned_of_size or not waits:
             return

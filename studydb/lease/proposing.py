@@ -48,7 +48,10 @@ from studydb.operations.requesting import ask_function, pause_unrequested, with_
 from studydb.processes import is_alive
 
 PROPOSER_LEASE_S = 8.0
-"""If the holder of the lease dies, another process fits the model after this time."""
+"""
+If the holder of the lease dies, another process fits the model after this time. A process on the
+holder's host may notice the death earlier.
+"""
 
 POLL_S = (0.05, 0.25)
 """The shortest and the longest wait between two looks for a proposal, in seconds."""

@@ -25,8 +25,8 @@ class CheckpointRequests:
         Pin a checkpoint of a trial (number or name), so that it is kept; or remove such pins.
 
         A pinned checkpoint is kept whatever the study's `keep` says, until its pin is removed. A
-        checkpoint whose pin was removed, and that `keep` does not keep, goes when its trial saves
-        again, by `gc()`, or by `stop(trial, discard_checkpoints=True)`.
+        checkpoint whose pin was removed, and that `keep` does not keep, is deleted when its trial
+        saves again, by `gc()`, or by `stop(trial, discard_checkpoints=True)`.
 
         Args:
             step: The step of the checkpoint; None for the newest one or, with `remove`, for all.

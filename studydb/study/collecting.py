@@ -15,7 +15,7 @@ from studydb.operations.uploads import abandoned_uploads
 from studydb.study.storage import read_patiently, write_patiently
 
 BATCH = 100
-"""Of how many checkpoints the bytes are deleted before the rows of these checkpoints are."""
+"""The bytes of this many checkpoints are deleted, then their rows, before the next batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Collected:
         n: The number of checkpoints.
         size_bytes: Their bytes together.
         left: The URLs of checkpoints whose bytes could not be deleted, because their store fails.
-        n_uploads: How many uploads that were cut off, and whose attempts have ended, were or would
-            be deleted.
+        n_uploads: How many uploads were deleted, or would be. These uploads were cut off, and their
+            attempts have ended.
         n_uploads_left: How many more such uploads could not be deleted, because their store fails.
     """
 

@@ -31,8 +31,8 @@ def export_model(
 
     A class has a method `export_model(directory)`, which is called after `setup` and
     `load_checkpoint`. A function has an attribute of this name, called with the config, the
-    checkpoint and the directory. They write to a hidden directory next to `target`, which is then
-    renamed, so that `target` never contains half a model.
+    checkpoint and the directory. Both write to a hidden directory next to `target`. That
+    directory is renamed at the end, so that `target` never contains half a model.
 
     Args:
         workdir: The directory that this process enters, and searches for the trainable before the

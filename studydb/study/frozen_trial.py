@@ -112,8 +112,8 @@ class Checkpoint:
         Name this checkpoint as the start of a new trial in the given database.
 
         Args:
-            newest: Whether the new trial begins from the newest checkpoint that this trial then
-                has, instead of this one.
+            newest: Whether the new trial begins from the newest checkpoint that this trial has when
+                the new trial is added, instead of from this checkpoint.
 
         Raises:
             InvalidSpec: The checkpoint is in another database.

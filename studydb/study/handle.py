@@ -222,10 +222,10 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
             checkpoint: What the trial begins from. Its first step is the checkpoint's step plus 1,
                 and it enters only rungs at later steps. Give a checkpoint in this database: a trial
                 of any study, or the number of a trial of this study, for its newest checkpoint; or
-                one of `trial.checkpoints`. It is pinned until the new trial ends. Or give a dict,
-                the path of a directory, or the path of the file checkpoint.pkl that `export`
-                writes. These are uploaded to the study's store, and signed with your key.
-            checkpoint_step: The last step that the dict or the file contains.
+                one of `trial.checkpoints`. That checkpoint is pinned until the new trial ends. Or
+                give a dict, the path of a directory, or the path of the file checkpoint.pkl that
+                `export` writes. These are uploaded to the study's store, and signed with your key.
+            checkpoint_step: The last step that the dict, the directory or the file contains.
             resources: What this trial needs instead of the study's `resources`, such as
                 {"gpus": 2}; {} for nothing.
 

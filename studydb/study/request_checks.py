@@ -30,7 +30,7 @@ def described_function(
     Ask a resource function once, in a process like a worker's decider, and describe its code.
 
     Args:
-        space: Where the config comes from that the function is asked about.
+        space: The study's space; the config that the function is asked about is drawn from it.
         workdir: The directory that workers search for the code after their own.
 
     Returns:

@@ -27,7 +27,7 @@ LOOK_S = 0.5
 """Seconds between two reads of the study's progress."""
 
 ERRORS_EVERY_S = 2.0
-"""Seconds between two reads of the last error, unless more trials have failed since the first."""
+"""Seconds between two reads of the last error; another trial in ERROR causes a read at once."""
 
 RELEASING = "Waiting for the workers to save and release their trials; Ctrl-C again kills them."
 RELEASED = "The running trials were released; run the study again to continue them."

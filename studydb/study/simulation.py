@@ -97,8 +97,8 @@ def simulate(
             the curve whose params are nearest to the proposed ones, of those that no other trial
             has.
         curves: A finished study; a `RecordedCurves`; the path of a JSON file; a list of lists of
-            values; or a dict of params, as tuples of pairs, to lists of values. Of a study, only
-            the trials that were trained to their end are used.
+            values; or a dict that maps params, as tuples of pairs, to lists of values. Of a
+            study, only the trials that were trained to their end are used.
         workers: How many simulated workers train at the same time.
         seed: Determines the order of the curves, the study's seed, and the kills.
         options: Limits, times and kills; see `SimulationOptions`.

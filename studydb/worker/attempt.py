@@ -295,7 +295,7 @@ class Attempt:
         return self._start_s is None and not progress.began
 
     def _must_start_afresh(self, started: Started) -> bool:
-        """Retire a template whose first child was killed before a report; return whether it was."""
+        """Retire a template whose first child was killed before a report; return True if so."""
         progress, child = self._progress, started.child
         if started.template is None or progress.notice is not None or self._held.is_lost:
             return False

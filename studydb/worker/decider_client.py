@@ -39,8 +39,8 @@ IMPORT_TIMEOUT_S = 120.0
 
 _TRIES = 3
 """
-How often a question is asked at most: again in a new process if source files have changed, and once
-more in a new process if no answer came.
+The most times that a question is asked. It is asked again, each time in a new process, when source
+files have changed; and it is asked again once, in a new process, when no answer came.
 """
 
 _TICK_S = 0.25

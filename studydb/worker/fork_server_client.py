@@ -33,7 +33,8 @@ from studydb.worker.cores import thread_limits
 # The signal of --preempt-signal is ignored first of all: a batch system may send it to all
 # processes, and would end those that do not handle it. The worker then asks the trials to end.
 #
-# The server dies with its worker from its first import on, not only once it serves.
+# The server arranges to die with its worker before it imports the rest: the worker may die during
+# these imports.
 _START = (
     "import signal, sys; ignored = int(sys.argv[2]); "
     "ignored and signal.signal(ignored, signal.SIG_IGN); "
@@ -118,8 +119,8 @@ def _kill_descendants_of_dead_workers() -> None:
 
     A batch job that a trial has submitted has the trial's variables, but may outlive the trial's
     worker. It is left alone: its job ID differs from the worker's. This process may itself be in
-    such a job, of a batch system that sets no job ID. So processes whose variable has the same
-    value as this process's variable are left alone, too.
+    such a job, and the batch system may set no job ID. So processes that have the same fork
+    server's id in their environment as this process are left alone, too.
     """
     found = environments_with(SERVER_ID_VARIABLE)
     own_id = dict(found).get(os.getpid(), {}).get(SERVER_ID_VARIABLE)

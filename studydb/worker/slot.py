@@ -32,7 +32,7 @@ from studydb.worker.slot_processes import SlotProcesses
 Answered = TypeVar("Answered")
 
 OUTAGE_WAIT_S = 5.0
-"""The longest wait of an idle slot before it tries a database again that did not answer."""
+"""While the database does not answer, an idle slot waits at most this long between two tries."""
 
 
 class Sight(Enum):
@@ -101,7 +101,7 @@ class Slot(threading.Thread):
         except Exception:  # noqa: BLE001  a bug must not end a slot without a message
             interruption.give_up(traceback.format_exc())
         finally:
-            self._equipment.host.wait_for_cards(False)  # other slots show it again when they look
+            self._equipment.host.wait_for_cards(False)  # a slot that still waits says so again
             self._processes.close()
 
     def _work(self) -> None:

@@ -46,7 +46,7 @@ class SlotProcesses:
     ) -> Started:
         """Start an attempt in the process that waits, or in a new one; see `Templates.spawn`."""
         if self._idle is not None and self._idle.code != job.to_import:
-            self.close()  # the study was given other code, or the trial other devices
+            self.close()  # the study's code or stores have changed, or this trial has devices
         idle, self._idle = self._idle, None
         if idle is not None and self._take(idle, job, output):
             return replace(idle.started, is_reused=True)

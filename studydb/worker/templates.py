@@ -130,10 +130,10 @@ class Templates:
 
     A template is made for each set of variables of an import (see `TrainableImport`), at the first
     attempt that needs it. It is replaced when a source file has changed or the template has grown.
-    If a template is unsafe, or hangs or dies in its import, a line is printed and all starts are
-    fresh; if it was made for devices, only those of attempts that hold devices. Attempts that run a
-    command, or a trainable that `adopt` has replaced, start fresh. So do attempts that hold
-    devices, until `allow_devices`.
+    If a template is unsafe, or hangs or dies in its import, a line is printed and all attempts
+    start fresh; if the template was made for devices, only attempts that hold devices start fresh.
+    Attempts that run a command, or a trainable that `adopt` has replaced, start fresh. So do
+    attempts that hold devices, until `allow_devices`.
 
     Args:
         directory: The folder for the output of imports.
@@ -157,7 +157,8 @@ class Templates:
         self._adopted: str | None = None
         self._lock = threading.Lock()
         self._templates: dict[_Key, Template] = {}
-        # UUIDs of trainables: how attempts start that hold devices; without a UUID, fresh.
+        # The UUID of the only trainable whose attempts with devices start warm, and the UUID of a
+        # trainable that `allow_devices` must not allow, because its template was unusable.
         self._warm_with_devices: str | None = None
         self._fresh_with_devices: str | None = None
         self._retired: list[Template] = []

@@ -36,7 +36,8 @@ class WorkerOptions:
         resources: Amounts of other resources, as "licence=2".
         tags: Words that studies may require.
         reserve_after_s: How long smaller trials are started before the first trial of the queue,
-            while this needs more than the running trials leave free. Then the worker is reserved.
+            while that trial needs more than the running trials leave free. Afterwards the worker
+            is reserved for that trial.
         cache_bytes: How many bytes of remote checkpoints this host keeps; 0 for none.
     """
 
