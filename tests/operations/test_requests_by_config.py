@@ -423,7 +423,7 @@ def test_what_a_function_says_is_not_set_for_the_study(database):
 
 
 def test_an_enqueued_trial_asks_by_the_config_that_it_gets(database):
-    """Another request takes the number between the two sends, so the drawn config is another."""
+    """Another enqueue takes the number between the two sends, so another config is drawn."""
     needs = Needs()
     study = study_with(database, needs)
     request = new_request()
