@@ -172,7 +172,7 @@ class RandomWalk(CheckpointSteps):
         Create a study and two workers.
 
         Args:
-            is_sized: Whether the workers offer resources, unequal ones, and trials ask for some.
+            is_sized: Whether trials ask for resources, and the workers offer unequal amounts.
         """
         self.database, self.is_sized = database, is_sized
         drawn = {name: rng.choice(choices) for name, choices in STUDIES.items()}
@@ -501,7 +501,7 @@ class RandomWalk(CheckpointSteps):
         return self.factory.drain(rng.choice(self.workers))
 
     def _raise_the_limits(self, rng: Random) -> StudyAction | None:
-        """Double some limit of the study that is a number; a cost limit is a pair."""
+        """Double some limit of the study; of a cost limit, which is a pair, double the amount."""
         limits = self.model.spending.limits
         if not limits:
             return None
