@@ -303,7 +303,7 @@ def test_process_that_offers_itself_is_not_used_again_if_it_must_not_be(database
 
 
 class Lingering(ReusedChild):
-    """Ends in order while its worker stops; notes, at its cleanup, the timeout and the last attempt."""
+    """Ends in order while its worker stops; notes the timeout and the last attempt at cleanup."""
 
     def __init__(self, interruption, database):
         self._interruption, self._database = interruption, database
