@@ -402,7 +402,7 @@ def test_a_process_that_cannot_ask_the_function_refuses(database):
 
 
 def test_status_does_not_call_the_next_trial_a_misfit(database):
-    """What the next trial asks for is unknown. Trials that fit no worker are PENDING, and are shown."""
+    """What the next trial asks for is unknown. Only PENDING trials that fit no worker are shown."""
     study = study_with(database)
     Node(database, study, read_capacity())
 
