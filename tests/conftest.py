@@ -37,7 +37,7 @@ class FakeClock:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what needs PgBouncer if it is not installed, and what takes turns (README.md)."""
+    """Deselect tests of a missing PgBouncer, and cases left to the nightly run (README.md)."""
     left_out = set() if _are_named(config) else turns.left_to_the_nightly_run(items)
     if pooler.program() is None:
         left_out |= {item for item in items if item.get_closest_marker("pgbouncer")}

@@ -1,8 +1,8 @@
 """
 Other operations run while the user's scheduler decides, between two transactions.
 
-A decision is stored only if the rung is still as the scheduler saw it. So the rows are those of the
-other operation before the results that are judged, on both databases.
+A decision is stored only if the rung is still as the scheduler saw it. So, on both databases,
+the rows are as if the other operation had come before the results that are judged.
 """
 
 import itertools
@@ -26,7 +26,7 @@ every_custom_scheduler = pytest.mark.parametrize("name", CUSTOM)
 
 
 def run_meanwhile(database, name, judged, other):
-    """Make a call of which the scheduler is asked, and another call as soon as it is asked."""
+    """Make a call for which the scheduler is asked, and another call before the answer is used."""
     situation = AtRung(database, name)
     asks = situation.meanwhile()
     made, answers = [situation.call(judged), situation.call(other)], [None, None]

@@ -42,8 +42,8 @@ class Departures:
         Args:
             what: The kind of process that has died just now.
             living: Returns those processes below it that live.
-            waits: Whether the process above the dead one may be waiting for the database; it ends
-                the others only afterwards.
+            waits: Whether the process above the dead one may still be waiting for the database.
+                Only afterwards does it end the others, so the limit counts from then on.
         """
         act = partial(self._watch, what, living, waits, time.monotonic())
         self._threads.append(threading.Thread(target=act, daemon=True))

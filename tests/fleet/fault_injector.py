@@ -33,8 +33,9 @@ TARGETS_OF_COMMANDS = ("worker", "worker", "fork server", "child", "command", "p
 
 _LEVELS_TO_RUNNER = {"command": 0, "program": 1}
 """
-Which ancestor is the trial's process. It ends what a killed command has left when the database has
-answered its last report, so the time that these processes live is counted from its end.
+Which ancestor of a killed process is the trial's process; 0 is the parent. The trial's process ends
+what a killed command has left, but only after the database has answered the trial's last report. So
+the time that the processes left live is counted from the end of the trial's process.
 """
 
 RECOVERY_S = 60.0

@@ -17,8 +17,8 @@ class HostUser:
     A user with a home of their own.
 
     Args:
-        uid: The user's uid. A process of another user than this one's may read all files, so that
-            it can read this checkout, but write only where its user may. None for this process's.
+        uid: The user's uid; None for the uid of this process. A process of another user may read
+            all files, so that it can read this checkout, but may write only where its user may.
         folder: A folder that every user may write to.
     """
 

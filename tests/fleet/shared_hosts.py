@@ -25,7 +25,7 @@ SIZES = ((1, 1), (2, 1), (2, 2), (4, 2), (4, 4), (6, 2), (8, 4), (8, 8))
 """The cpus and gpus that each worker offers; the gpus are an amount of the name "card"."""
 
 WEIGHTS = (8, 8, 8, 3, 1)
-"""How frequent each shape is: two of eight workers fit the last one, and only when empty."""
+"""How frequent each shape is; the last one fits only two of the eight workers, when empty."""
 
 SHAPES = ("cpus=1", "cpus=2, card=1", "cpus=1, card=0.5", "cpus=4, card=2", "cpus=8")
 
@@ -127,7 +127,7 @@ class Run:
 
     def busy_share(self) -> float:
         """
-        Return which part of the slots' time was used, of the time in which a trial fitted.
+        Return the share of used time in the time in which slots were used or a trial fitted.
 
         A worker that could have been reserved for the first trial of the queue is left out.
         """

@@ -197,7 +197,7 @@ class ActionFactory(StartActions):
         claimant = Claimant(worker.id, token(), worker.lease_s)
 
         def act(database: Database) -> bool:
-            """Tell whether this request promoted a trial; a result CLAIM does not prove it."""
+            """Tell whether this request promoted a trial; the answer CLAIM does not prove that."""
             fits = worker.offer and worker.offer.names(database)
             promote(database, self.study, claimant, fits=fits)
             with database.begin(write=False) as txn:
@@ -301,7 +301,7 @@ class ActionFactory(StartActions):
     def give_back(
         self, attempt: ClaimedAttempt, values: Sequence[float], *, later: bool
     ) -> StudyAction:
-        """End an attempt as the exits 130 and 143 of a command do; if `later`, as 75 does."""
+        """End an attempt as a command with exit code 130 or 143 does; if `later`, as with 75."""
         kind = TRY_LATER if later else GIVEN_BACK
         return self.finish(attempt, values, Reason.PREEMPTED, Failure(kind, "exited"))
 

@@ -100,7 +100,7 @@ def new_study(database: Database, **overrides: Any) -> Study:
 
 
 def created(database: Database, spec: NewStudy) -> Study:
-    """Create a study; if this process can ask its code that decides, calls for the study can, too."""
+    """Create a study; the returned study can ask the user code that `spec` can ask."""
     study = create(database, spec)
     if getattr(spec.resources, "ask", None) is not None:
         study = replace(study, resources=spec.resources)

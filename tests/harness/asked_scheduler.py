@@ -38,7 +38,7 @@ def described(scheduler: CustomScheduler) -> UserScheduler:
 
 
 def asked(scheduler: CustomScheduler) -> UserScheduler:
-    """The same, with the user's code asked in this process, by the same plain data."""
+    """Like `described`, but the user's code is asked in this process, by plain data."""
     made = described(scheduler)
 
     def ask(question: Question) -> Decision | Work:

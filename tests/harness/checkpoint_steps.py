@@ -23,7 +23,7 @@ KEEPS = [
     Keep(every=2, quota=30),
     Keep(last=3, best=2),
 ]
-"""What studies keep that are to remove more than the default does."""
+"""What is kept in studies that have a quota, or that keep more than the newest two checkpoints."""
 
 WITH_KEEP = {
     "take_a_trial": 12,
@@ -34,7 +34,7 @@ WITH_KEEP = {
     "delete_removed": 4,
     "zombie_report": 2,
 }
-"""The weights of steps in these studies."""
+"""The weights of steps in studies with one of `KEEPS`."""
 
 SIZES = (1, 3, 3, 6)
 """The sizes of checkpoints in bytes."""

@@ -77,7 +77,7 @@ class MemoryRung:
         return not self.closed or (self.cut is not None and self.place(entry) <= self.cut)
 
     def view(self, trial: int | None = None) -> RungView:
-        """Return the rung as the reporting trial sees it, or as free workers see it if None."""
+        """Return the rung as a reporting trial sees it; if `trial` is None, as free workers do."""
         ranked = sorted([(one.score, one.trial) for one in self.entries if one.ranked])[::-1]
         n, cut = len(ranked), Cut()
         if ranked:

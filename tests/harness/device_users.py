@@ -21,8 +21,8 @@ class DeviceUser:
     """
     A process that runs one trial after another: it takes devices, forks, and waits for the fork.
 
-    The fork stands for the trial: it inherits the locks, and lives on if the process is killed. It
-    witnesses by locks of another kind that no other trial has its devices.
+    The fork stands for the trial: it inherits the locks, and lives on if the process is killed. By
+    locks of another kind, on the files of witnesses, it checks that no other trial has its devices.
 
     Args:
         folder: Where the witnesses are, and a line in `trials` for each trial.

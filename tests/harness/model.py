@@ -425,7 +425,7 @@ class Model:
     def _charge(
         self, trial: ModelTrial, stored: Sequence[Result], decided: Verdict | None = None
     ) -> Verdict | None:
-        """Count what a flush adds; the verdict on its trial, if one is decided or at a limit."""
+        """Count what a flush adds; return `decided`, the verdict of a reached limit, or None."""
         self.spending.add([trial], stored, self.now)
         self._stop_if_spent()
         is_open = decided is None or decided.action is Action.PAUSE

@@ -161,12 +161,12 @@ def _is_underway(trial: "ModelTrial") -> bool:
 
 
 def can_be_claimed(model: "Model") -> bool:
-    """Whether a trial may be claimed, as soon as the study runs; then no rung closes."""
+    """Whether a trial is PENDING without a back-off; while one is, no rung closes."""
     return any(one.state is State.PENDING and one.ready_at is None for one in model.trials)
 
 
 def close(model: "Model", closing: ModelClosing) -> None:
-    """Close a rung; a trial that a person pauses takes a place only if fewer others wait."""
+    """Close a rung; a trial that a person pauses gets only a place that no other trial takes."""
     (bracket, step), rung = closing.rung_id, model.judge.rungs[closing.rung_id]
     kept = sorted(rung.waiting, key=lambda one: (_is_paused_by_person(model, one), place(one)))
     kept = kept[: closing.keep]

@@ -147,7 +147,7 @@ class ModelJudge:
     # --- the scheduler
 
     def bracket_of(self, draw: int) -> int:  # noqa: ARG002
-        """The bracket of the trial of a draw; of enqueued trial N, that of draw N."""
+        """The bracket of the trial made from a draw; enqueued trial N has the bracket of draw N."""
         return 0
 
     def rung_at(self, bracket: int, step: int) -> RungId | None:

@@ -38,7 +38,7 @@ RETRY_S = 5.0
 
 
 class Passed(NamedTuple):
-    """The first trial that fits the empty worker, while it does not fit; and since when."""
+    """The first trial that would fit the empty worker but does not fit now, and since when."""
 
     number: int
     asks: str
@@ -118,7 +118,7 @@ class ModelResources:
         return text
 
     def set(self, text: str, numbers: list[int], request: Request) -> None:
-        """Change what trials ask for, or the study without `numbers`."""
+        """Change what trials ask for; without numbers, what the study asks for its trials."""
         if self._model._recorded(request.token):
             return
         numbers = sorted(set(numbers))
@@ -141,7 +141,7 @@ class ModelResources:
         return trial
 
     def carry_out(self, trial: ModelTrial, attempt: ModelAttempt) -> None:
-        """Store what the scheduler has decided that a trial which pauses asks for."""
+        """Let a trial that pauses ask for what the scheduler has decided, if anything."""
         if trial.asks_next is None:
             return
         trial.asks, trial.asks_next = self.add(trial.asks_next), None

@@ -68,7 +68,7 @@ MEDIANS = [
 END_GAME = ASHA(max_t=8, grace_period=2, reduction_factor=2, type="promotion", end_game=0.5)
 ONE_EPOCH = OneEpoch(i=2, top_k=2, max_t=6)
 HYPERBANDS = [HyperBand(max_t=4, reduction_factor=2), HyperBand(max_t=9)]
-"""The first has rungs in two of its three brackets: 4 and 3 trials, and 3 that train to the end."""
+"""The first has three brackets: two with rungs (4 and 3 trials), and 3 trials without a rung."""
 
 STUDIES: dict[str, list[Any]] = {
     "num_trials": [10, 6, 3, None],
@@ -172,7 +172,7 @@ class RandomWalk(CheckpointSteps):
         Create a study and two workers.
 
         Args:
-            is_sized: Whether the workers offer resources, unequal ones, and trials ask for some.
+            is_sized: Whether trials ask for resources, and the workers offer unequal amounts.
         """
         self.database, self.is_sized = database, is_sized
         drawn = {name: rng.choice(choices) for name, choices in STUDIES.items()}
@@ -444,7 +444,7 @@ class RandomWalk(CheckpointSteps):
         return self.factory.enqueue(priority=rng.choice([0, 0, -1, 1]), asks=asks)
 
     def _set_resources(self, rng: Random) -> StudyAction:
-        """Mostly change what trials ask for that wait or are paused, the first of the queue too."""
+        """Change what trials ask for: mostly waiting ones, sometimes the first of the queue."""
         still = (State.PENDING, State.PAUSED)
         waiting = [trial.number for trial in self.model.trials if trial.state in still]
         numbers = rng.choices(waiting, k=2) if waiting and rng.random() < 0.7 else []
@@ -501,7 +501,7 @@ class RandomWalk(CheckpointSteps):
         return self.factory.drain(rng.choice(self.workers))
 
     def _raise_the_limits(self, rng: Random) -> StudyAction | None:
-        """Double some limit of the study that is a number; a cost limit is a pair."""
+        """Double some limit of the study; of a cost limit, which is a pair, double the amount."""
         limits = self.model.spending.limits
         if not limits:
             return None

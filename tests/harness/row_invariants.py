@@ -160,7 +160,7 @@ IF_TRIALS_RESUME = {
 
 
 def _any_broken(promises: Mapping[str, str]) -> Prepared:
-    """Return the names of broken promises in one statement, a tenth of the cost of a query each."""
+    """Make one statement that finds the broken promises: a tenth of the cost of a query each."""
     queries = (
         f"SELECT {place} AS place WHERE EXISTS ({sql.format(study=':study')})"
         for place, sql in enumerate(promises.values())

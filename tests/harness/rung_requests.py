@@ -60,7 +60,7 @@ def _with_scheduler(database: Database, scheduler: Scheduler, **overrides: Any) 
 
 
 def with_full_rung(database: Database, *values: float) -> Study:
-    """A study in which the trials of HyperBand's first bracket wait at their rung."""
+    """A study in which a trial with each of the values waits at the first rung of HyperBand."""
     study = _with_scheduler(database, HyperBand(max_t=3), num_trials=3)
     worker = SimulatedWorker(database, study)
     for value in values:

@@ -161,7 +161,7 @@ class AtRung:
         return lambda over: getattr(control, what)(over, self.study, numbers, request)
 
     def meanwhile(self) -> Meanwhile:
-        """Let the user's code be asked, in all later calls, by what this returns."""
+        """Return a `Meanwhile` by which all later calls ask the user's code."""
         scheduler: Any = self.study.scheduler
         asks = Meanwhile(scheduler.ask)
         self.study = replace(self.study, scheduler=scheduler.asked_by(asks))

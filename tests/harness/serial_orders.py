@@ -105,7 +105,7 @@ def _one_turn(action: StudyAction, model: Model) -> Generator[None, None, Any]:
 
 
 def _orders(model: Model, actions: Sequence[StudyAction]) -> Iterator[tuple[int, ...]]:
-    """All orders. An action with `turns` is one transaction, and another for each RUNNING trial."""
+    """All orders of turns. An action with `turns` has one, and another for each RUNNING trial."""
     running = sum(trial.state is State.RUNNING for trial in model.trials)
     return _merged([running + 1 if action.turns else 1 for action in actions])
 

@@ -29,7 +29,7 @@ class StartActions:
 
     Attributes:
         begun_by_people: The checkpoints of the uploads that people have begun.
-        keep: What saves keep that are made from now on.
+        keep: What the saves that are made from now on keep.
     """
 
     def __init__(self, study: Study) -> None:

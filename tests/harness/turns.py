@@ -49,7 +49,7 @@ def left_out(cases: Iterable[Case]) -> set[Case]:
 
 
 def left_to_the_nightly_run(items: Sequence[pytest.Item]) -> set[pytest.Item]:
-    """Find the collected tests to leave out; tests that hold a guard or a row run in full."""
+    """Find the collected tests to leave out; tests that a guard or a row names run in full."""
     if os.environ.get("STUDYDB_NIGHTLY") == "1":
         return set()
     guarding = _named_by_guards()

@@ -1,4 +1,4 @@
-"""People say what trials need: in Python, on the command line, and where they are wrong."""
+"""People say what trials need, in Python and on the command line; wrong requests are refused."""
 
 import itertools
 import re
@@ -123,7 +123,7 @@ def test_show_prints_what_a_trial_asks_for_and_that_no_worker_fits_it(make, cons
     assert re.search(r"^asks +nothing$", other.out, re.MULTILINE)
     status = " ".join(console("status", study.name).out.split())
     assert says in status
-    assert "asks for nothing" not in status  # every worker fits the other trials
+    assert "asks for nothing" not in status  # the other trials fit every worker
 
 
 def test_show_says_nothing_of_workers_that_a_trial_needs_no_more(make, console):

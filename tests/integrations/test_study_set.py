@@ -206,7 +206,7 @@ def test_set_gives_no_code_to_a_study_whose_trials_own_loops_run(console, databa
 def test_retention_is_set_at_the_creation_and_later(console, create_study, storage_url, tmp_path):
     created = ("create", "mine", "--metric", "loss", "--mode", "min", "--keep", "last=3, best=1")
     console(*created, "--param", "x=uniform(0, 1)")
-    console(*created[:-2], "--param", "x=uniform(0, 1)", "--if-not-exists")  # the default: no claim
+    console(*created[:-2], "--param", "x=uniform(0, 1)", "--if-not-exists")  # accepts any `keep`
     own = create_study(
         "own", storage=storage_url, keep=studydb.Keep(best=1), checkpoints=tmp_path / "saved"
     )

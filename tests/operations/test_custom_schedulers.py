@@ -56,7 +56,7 @@ class StopWorse(studydb.CustomScheduler):
 
 
 class Hook:
-    """What a test does while the user's code decides; once."""
+    """Calls `act`, which a test sets, once while the user's code decides."""
 
     act = None
 
@@ -145,7 +145,7 @@ def test_words_of_a_decision_to_stop_are_recorded_once_and_those_to_go_on_are_no
 
 @dataclass(frozen=True)
 class Growing(Cup):
-    """A trial that pauses at a rung asks for one GPU more than the rungs it has reached."""
+    """A trial that pauses at rung N (from 1) asks for N GPUs, or for `gpus` if that is given."""
 
     gpus: object = None
 

@@ -402,7 +402,7 @@ def test_a_process_that_cannot_ask_the_function_refuses(database):
 
 
 def test_status_does_not_call_the_next_trial_a_misfit(database):
-    """What it asks is not known; those that fit no worker are PENDING, and are shown."""
+    """What the next trial asks for is unknown. Only PENDING trials that fit no worker are shown."""
     study = study_with(database)
     Node(database, study, read_capacity())
 
@@ -423,7 +423,7 @@ def test_what_a_function_says_is_not_set_for_the_study(database):
 
 
 def test_an_enqueued_trial_asks_by_the_config_that_it_gets(database):
-    """Another request takes the number between the two sends, so the drawn config is another."""
+    """Another enqueue takes the number between the two sends, so another config is drawn."""
     needs = Needs()
     study = study_with(database, needs)
     request = new_request()

@@ -1,9 +1,9 @@
 """
-Claims of what fits run interleaved with what changes what trials ask for, and with reservations.
+Claims of trials that fit run interleaved with changes of their requests, and with reservations.
 
-In any schedule there is no deadlock, no trial is claimed twice, no worker gets a trial that it does
-not fit, one worker is reserved for a trial, and a study has at most 64 different requests.
-`STUDYDB_SCHEDULES=200` runs more schedules.
+In any schedule there is no deadlock, no trial is claimed twice, no worker gets a trial that does
+not fit it, at most one worker is reserved for a trial, and a study has at most 64 different
+requests. `STUDYDB_SCHEDULES=200` runs more schedules.
 """
 
 import os

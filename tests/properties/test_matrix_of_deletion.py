@@ -127,7 +127,7 @@ def sqlite_database(sqlite_url):
 
 
 def asked_by_a_person(call):
-    """A call as the public handle makes it, which knows the error of a study that is gone."""
+    """A call as the public handle makes it: a write to a deleted study raises UnknownStudy."""
     return lambda database: write(database, lambda: call(database), role=Role.OWNER)
 
 

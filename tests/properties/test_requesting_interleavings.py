@@ -1,8 +1,8 @@
 """
-Asks of a study whose function says what trials need run interleaved with draws left to others.
+A function says what trials need; asks run interleaved with workers that leave draws to others.
 
 In any schedule there is no deadlock, no draw has two trials and none is lost, no worker gets a
-trial that it does not fit, and a study has at most 64 different requests. `STUDYDB_SCHEDULES=200`
+trial that does not fit it, and a study has at most 64 different requests. `STUDYDB_SCHEDULES=200`
 runs more schedules.
 """
 

@@ -421,7 +421,7 @@ def test_waiting_trials_are_read_by_their_index_and_not_by_the_key_of_their_rung
 ):
     true = "true" if database.postgresql else "1"
     with database.begin() as txn:
-        # All entries of the key fit, and the key has the order of the table, unlike the scores.
+        # This favours the key: all entries wait, and unlike the scores it has the table's order.
         txn.raw(f"UPDATE rung_entry SET waiting = {true}, score = (ordinal * 7919) % 3001")
         txn.raw("ANALYZE")
 

@@ -17,7 +17,7 @@ FILES = ("memory.max", "memory.swap.max", "memory.oom.group", "cgroup.procs", "c
 
 @pytest.fixture
 def tree(tmp_path, monkeypatch):
-    """A cgroup whose children get their files, as the kernel makes them."""
+    """A folder like a cgroup: each new child gets the files that the kernel would make."""
     folder = tmp_path / "service"
     folder.mkdir()
     (tmp_path / "self").write_text("1:name=systemd:/\n0::/service\n")
@@ -68,7 +68,7 @@ def test_worker_moves_out_of_the_cgroup_that_gets_limited_children(tree):
 
 
 class Kernel:
-    """Which cgroup each process is in; children are limited only beside no process."""
+    """Which cgroup each process is in; a cgroup with a process of its own cannot limit children."""
 
     def __init__(self, folder, *families, others=()):
         self.folder, self.families = folder, list(families)

@@ -156,7 +156,7 @@ def test_the_nearest_offer_lacks_least():
 
 
 def queues_of(ledger, classes, **options):
-    """Queues that have read these positions, by request."""
+    """Queues that have read the positions of trials; `classes` has trial numbers by request."""
     queues = ClassQueues(ledger, **options)
     queues.take_in(
         {

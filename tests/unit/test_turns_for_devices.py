@@ -1,4 +1,4 @@
-"""A worker that has had a device for long lets a worker that waits for it go first, once."""
+"""A worker that has had a device for long lets a worker that awaits this device go first, once."""
 
 import subprocess
 import sys
@@ -89,7 +89,7 @@ def test_worker_keeps_a_device_for_which_nobody_waits(worker, clock):
 
 
 def test_worker_does_not_wait_for_itself(worker, clock):
-    """It waits for a second device, as another slot of it has the first."""
+    """The worker waits for a second device, because one of its own slots has the first."""
     mine = worker(A, B)
     grant = mine.take(1)
     mine.wait(is_waiting=True)

@@ -46,7 +46,7 @@ class Attempt:
 
     def receive(self) -> FromChild:
         """
-        Return the next message that is neither a `Began` nor about an upload, which is allowed.
+        Return the next message but `Began` and `UploadAsked`; each upload asked for is allowed.
 
         Raises EOFError after the last message.
         """

@@ -137,7 +137,7 @@ def test_turn_is_not_awaited_when_the_answer_has_become_useless(decider, monkeyp
 
 
 def test_no_process_is_started_for_a_worker_whose_fork_server_is_closed(pump, tmp_path):
-    """A slot that still ends its trial must not pause the study because of that."""
+    """A slot that is still ending its trial must not pause the study: no rule has failed."""
     closed = ForkServer()
     closed.close()
     objects = [imported("WithoutBase", {"step": 1}, TRAINABLES)]

@@ -49,7 +49,7 @@ def devices(tmp_path):
 
 @pytest.fixture
 def hold(monkeypatch):
-    """Let all attempts hold this."""
+    """Return a function that lets all attempts hold its argument."""
 
     def hold(holdings):
         run = attempt.Attempt.run

@@ -246,7 +246,7 @@ def test_timeout_for_new_sockets_does_not_cut_the_channel_of_the_next_trial(proc
 
 
 class Watched(Once):
-    """Would be ended by faulthandler if it hung; its second trial takes longer than that."""
+    """Sets a watchdog in its first trial; its second trial lasts longer than the watchdog waits."""
 
     def act(self):
         faulthandler.dump_traceback_later(0.3, exit=True)

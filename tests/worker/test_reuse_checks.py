@@ -30,7 +30,7 @@ def test_stop_signal_while_a_trial_is_handed_over_waits_for_its_descriptors():
         take_over()
 
     assert done
-    stop(signals)  # the process ends already
+    stop(signals)  # raises nothing: the process is already ending
 
 
 def test_trial_does_not_begin_after_a_stop_signal_whose_exception_was_caught(monkeypatch):

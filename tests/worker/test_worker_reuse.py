@@ -303,7 +303,7 @@ def test_process_that_offers_itself_is_not_used_again_if_it_must_not_be(database
 
 
 class Lingering(ReusedChild):
-    """Ends in order after its worker has begun to stop; notes how long it may clean up, and when."""
+    """Ends in order while its worker stops; notes the timeout and the last attempt at cleanup."""
 
     def __init__(self, interruption, database):
         self._interruption, self._database = interruption, database
@@ -316,7 +316,7 @@ class Lingering(ReusedChild):
         super().take(*arguments, **descriptors)
 
     def terminate(self):
-        """Go on: it needs its grace."""
+        """Do not end: the child uses its grace."""
 
     def wait(self, timeout_s=None):
         if timeout_s is not None and not self.cleanups:

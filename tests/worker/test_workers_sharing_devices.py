@@ -117,7 +117,7 @@ def spans(folder):
 
 
 def given_twice(found):
-    """The moments at which the trials that had a card had more than all of it."""
+    """The moments at which trials together had more than the whole of a card."""
     return [
         (card, span.start_s)
         for card in UUIDS

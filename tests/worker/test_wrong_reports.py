@@ -1,4 +1,4 @@
-"""A wrong report or trainable fails its trial: fact, cause and cure; no earlier result is lost."""
+"""A wrong report or trainable fails its trial with fact, cause and cure, and loses no result."""
 
 import sys
 

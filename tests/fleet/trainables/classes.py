@@ -122,7 +122,7 @@ class Reused(Counting):
 
 
 class Refusing(Reused):
-    """Is used for no second trial, although the class has the method."""
+    """Is used for no second trial: its `reset_config` returns False."""
 
     def setup(self, config):
         super().setup(config)

@@ -114,7 +114,7 @@ class Halving(studydb.CustomScheduler):
 
 @dataclass(frozen=True)
 class Growing(Halving):
-    """The same; a good trial that pauses asks for a GPU from then on, and another for a CPU."""
+    """`Halving`; when a trial pauses, it asks for a GPU if its score is good, else for a CPU."""
 
     grows: bool = True
 
