@@ -521,7 +521,7 @@ LIMIT 1;
 --                 Index Cond: (id = anon_1.trial_id)
 
 -- studydb/store/checkpoint_listing.py sizes: Sum up the sizes of trials' kept checkpoints, by
---   host; those that people uploaded apart.
+--   host; uploads of people are summed apart.
 SELECT worker.host, checkpoint.attempt = 0 AS is_uploaded, count(*) AS n,
     CAST(sum(checkpoint.size_bytes) AS BIGINT) AS size_bytes
 FROM checkpoint
