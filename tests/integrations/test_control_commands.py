@@ -137,7 +137,7 @@ def test_retry_wants_trials_or_one_selection(console, words):
     assert "Name the trials to run again, or" in console("retry", "digits", *words, code=2).error
 
 
-def test_retry_of_a_method_wants_trials_or_one_selection(study):
+def test_retry_method_needs_trials_or_one_selection(study):
     with pytest.raises(UsageError, match="Give the numbers"):
         study.retry()
     with pytest.raises(InvalidSpec, match="select is 'failed'; it must be one of 'errored'"):

@@ -41,7 +41,7 @@ def test_an_own_loop_gets_only_trials_that_fit_what_it_offers(study):
     assert trial.number == 2
 
 
-def test_a_trial_uses_what_it_asks_until_it_ends(study):
+def test_trial_holds_what_it_asks_for_until_it_ends(study):
     put(study, "gpus=1", "gpus=1")
     study.offer("gpus=1")
     held = study.ask(timeout=30)

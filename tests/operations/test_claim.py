@@ -139,7 +139,7 @@ def test_duplicate_claim_during_the_deletion_of_its_study_says_that_the_study_wa
 
 
 @pytest.mark.parametrize("guard", ["await_claims", "lock"])
-def test_duplicate_claim_misses_the_trial_of_the_earlier_send_unless_it_waits(
+def test_duplicate_claim_finds_nothing_if_the_guard_that_makes_it_wait_is_removed(
     connections, postgres_url, monkeypatch, guard
 ):
     slow, fresh = connections

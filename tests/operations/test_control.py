@@ -370,7 +370,7 @@ def test_later_request_to_the_study_withdraws_a_stop_without_the_grace(
     assert not is_requested(database, held=[run.lease], worker_id=run.worker.id)
 
 
-def test_resumed_study_leaves_a_stop_of_one_trial_without_its_grace(database, study, run):
+def test_resuming_the_study_keeps_stop_now_of_a_single_trial(database, study, run):
     stop_now(database, study, 0)
 
     set_status(database, study, Status.RUNNING)

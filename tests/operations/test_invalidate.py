@@ -191,7 +191,7 @@ def test_closed_rung_keeps_its_cut(database, asha):
 
 
 @pytest.mark.parametrize("state", [State.PENDING, State.PAUSED])
-def test_waiting_trial_ends_now(database, study, state):
+def test_invalidated_pending_or_paused_trial_ends_at_once(database, study, state):
     number = trial_in(database, study, state).number
 
     spoil(database, study, number)

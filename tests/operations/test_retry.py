@@ -473,7 +473,7 @@ def test_searcher_learns_the_value_of_the_clone_instead_of_that_of_its_parent(da
     assert [(one.number, one.values) for one in fresh] == [(0, None), (1, (0.25,))]
 
 
-def test_checkpoint_of_a_removed_row_is_no_source(database, study, failed):
+def test_clone_does_not_begin_from_a_removed_checkpoint(database, study, failed):
     with database.begin() as txn:
         txn.raw("UPDATE checkpoint SET removed_at = created_at WHERE step = 2")
         newest = checkpoints.find(txn, checkpoint_id=2)

@@ -149,7 +149,7 @@ def test_wrong_number_of_reads_is_refused(reads):
 @pytest.mark.parametrize(
     "loaded", [3, math, object, len, Slow(), type("C", (), {"should_stop": 1})]
 )
-def test_what_is_no_rule_is_refused(loaded):
+def test_object_that_is_no_rule_is_refused(loaded):
     with pytest.raises(TrainableError, match=r"is not a class with a method should_stop\(trial\)"):
         make_rule(code(), loaded)
 
@@ -162,6 +162,6 @@ def test_rule_that_only_inherits_the_method_of_the_base_class_is_refused():
 @pytest.mark.parametrize(
     "source", [None, b"", b"[1]", b"\xff", b"[" * 100_000, b"x", b'{"x": NaN}']
 )
-def test_options_that_cannot_be_read_are_those_of_no_rule(source):
+def test_unreadable_options_match_no_rule(source):
     assert options_of(code(source)) is None
     assert not CustomRule(HERE).is_made_by(HERE, options_of(code(source)))

@@ -166,7 +166,7 @@ def test_answer_of_a_process_that_does_not_speak_the_protocol_is_refused(plain):
         (Idle.START_NEW, Idle.START_NEW),
     ],
 )
-def test_work_arrives(answer, work):
+def test_valid_work_is_read_as_it_was_answered(answer, work):
     assert worked(answer) == work
 
 

@@ -100,7 +100,7 @@ def test_none_offers_nothing_and_leaves_the_variable_of_trials_alone(environ, sm
     assert sum(devices.free_parts()) == 0
 
 
-def test_typed_indices_come_with_the_order_that_makes_them_valid(environ, smi):
+def test_typed_indices_also_set_cuda_device_order(environ, smi):
     grant = Devices.of("3,1", environ).take(2)
 
     assert grant.environment() == {

@@ -105,7 +105,7 @@ def test_process_that_is_forked_while_others_are_moved_is_moved_too(tree, kernel
     assert set(simulated.cgroup_of.values()) == {tree / f"studydb-worker-{os.getpid()}"}
 
 
-def test_process_that_ends_while_others_are_moved_keeps_no_limit_back(tree, kernel):
+def test_limits_work_although_a_process_ends_while_others_are_moved(tree, kernel):
     kernel((1, ENDED))
 
     assert limits_of(tree).cgroup == tree

@@ -213,7 +213,7 @@ def test_startup_trials_are_random():
         ({"reason": None, "state": State.PAUSED, "values": None}, "RUNNING"),
     ],
 )
-def test_states_of_trials_in_optuna(overrides, state):
+def test_told_trial_gets_the_matching_state_in_optuna(overrides, state):
     made = model()
 
     made.tell([observed(0, 0.5, **overrides)])

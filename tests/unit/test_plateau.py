@@ -83,7 +83,7 @@ def test_study_stops_where_rays_stopper_stops_it(seed):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_result_that_hits_is_always_one_that_may_hit(seed):
+def test_may_hit_is_true_for_every_result_at_which_the_plateau_is_met(seed):
     rng = Random(seed)
     rule = Plateau("loss", num_results=rng.randint(2, 5), grace_period=rng.randint(0, 9))
     history, begins = results_of(some_values(rng)), rng.randint(0, 20)

@@ -20,7 +20,7 @@ def test_decisions_equal_those_that_the_other_system_made(name, place):
 
 
 @pytest.mark.parametrize("name", ["ray_asha", "ray_median", "syne_tune_asha"])
-def test_recorded_trials_were_stopped_and_continued(name):
+def test_recordings_have_enough_stops_and_continuations(name):
     decisions = [event[-1] for case in RECORDED[name] for event in case["events"]]
 
     assert decisions.count(True) > 100

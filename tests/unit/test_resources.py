@@ -39,7 +39,7 @@ AMOUNTS = st.dictionaries(
         ({"cpus": 1 / 3}, "cpus=0.333333"),
     ],
 )
-def test_a_request_has_one_text(value, text):
+def test_every_spelling_of_a_request_gives_the_same_text(value, text):
     assert str(read_resources("resources", value)) == text
     assert str(read_resources("resources", text)) == text
 
@@ -137,7 +137,7 @@ def test_a_ledger_never_gives_more_than_there_is(steps):
     assert ledger.free == ledger.capacity
 
 
-def test_a_holder_holds_once():
+def test_second_hold_by_the_same_holder_is_refused():
     ledger = Ledger(read_capacity(cpus=2))
 
     assert ledger.hold("a", Resources(cpus=1))
@@ -148,7 +148,7 @@ def test_a_holder_holds_once():
     assert ledger.held_by("a") is None
 
 
-def test_the_nearest_offer_lacks_least():
+def test_nearest_offer_is_the_one_that_lacks_least():
     small, large = read_capacity(cpus=1, gpus=1), read_capacity(cpus=9)
 
     assert nearest_offer(Resources(gpus=2, cpus=1), [small, large]) == small
@@ -182,7 +182,7 @@ def test_the_first_trial_that_fits_is_chosen():
     assert queues.next_claim(()) is None
 
 
-def test_a_class_that_may_have_more_trials_is_tried_behind_its_last_known_one():
+def test_class_is_claimed_after_its_last_known_position():
     queues = queues_of(Ledger(UNLIMITED), {"cpus=1": [1, 2, 3]})
 
     queues.claimed("cpus=1", QueuePosition(0, 9))

@@ -344,7 +344,7 @@ def test_size_that_cannot_be_read_is_refused():
         cache_size_bytes({"STUDYDB_CACHE_SIZE": "much"})
 
 
-def test_cache_of_zero_bytes_is_none(monkeypatch):
+def test_cache_size_zero_opens_no_cache(monkeypatch):
     monkeypatch.setenv("STUDYDB_CACHE_DIR", "/nowhere")
 
     assert open_cache(0) is None

@@ -132,7 +132,7 @@ def test_worker_whose_trial_takes_devices_waits_no_more(worker, clock):
     assert mine.free_parts() == (1,)
 
 
-def test_wait_ends_with_the_process_of_the_worker(tmp_path):
+def test_wait_for_a_device_ends_when_its_process_is_killed(tmp_path):
     code = (
         "import sys, time; from pathlib import Path; from studydb.devices.lock_files import "
         "LockFile; file = LockFile(Path(sys.argv[1]), 'a'); file.wait(); print(flush=True); "

@@ -167,7 +167,7 @@ def test_output_of_earlier_processes_and_of_other_workers_is_kept(decider, tmp_p
     assert "should_stop returned None" in printed
 
 
-def test_threads_ask_in_turns(decider):
+def test_concurrent_questions_get_their_own_answers(decider):
     made = decider(("WithoutBase", {"step": 2}))
 
     def asking(n):

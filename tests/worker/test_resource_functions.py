@@ -80,7 +80,7 @@ def test_trials_that_fit_no_worker_wait_and_the_others_run(stage):
         ("a part too many", "asks for 1.5 gpus; a trial gets whole GPUs"),
     ],
 )
-def test_a_function_that_does_not_say_it_pauses_the_study(sqlite_stage, how, says):
+def test_function_without_a_valid_answer_pauses_the_study(sqlite_stage, how, says):
     study = create(sqlite_stage, "wrong", space={"how": how})
     worker = sqlite_stage.start(slots=2, resource="licence=4")
 
@@ -126,7 +126,7 @@ def test_the_65th_request_pauses_the_study_and_64_run(sqlite_stage):
     assert 60 < len(classes) <= 64
 
 
-def test_trials_of_a_model_ask_by_their_configs(sqlite_stage):
+def test_trials_proposed_by_a_model_get_the_resources_of_their_configs(sqlite_stage):
     create(sqlite_stage, searcher=studydb.OptunaSearch("TPESampler", seed=1), num_trials=4)
 
     assert sqlite_stage.run(slots=2, resource="licence=4") == 0

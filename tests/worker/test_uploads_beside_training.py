@@ -327,7 +327,7 @@ def test_fork_finds_all_modules_of_the_library_imported(remote, s3_server):
     assert results[1].result.value == 0
 
 
-def test_generator_trains_on(remote, s3_server):
+def test_generator_saves_before_each_yield(remote, s3_server):
     def train(config, trial):
         for step in (1, 2):
             trial.save({"step": step})

@@ -65,7 +65,7 @@ def test_trainable_that_was_changed_in_the_database_is_refused(sqlite_stage, cha
 
     worker = sqlite_stage.start()
 
-    assert worker.exit_code() == 1
+    assert worker.exit_code() == 1, worker.output()
     assert "was changed after it was signed. Find out who wrote" in worker.output()
     assert "Traceback" not in worker.output()
 
