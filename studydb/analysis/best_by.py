@@ -46,8 +46,8 @@ def find_best(
         scope: See `SCOPES`.
 
     Raises:
-        NoResults: No trial, except invalidated trials, has reported a value of the metric other
-            than NaN.
+        NoResults: No trial has reported the metric, except as NaN or in trials that are
+            invalidated.
         InvalidSpec: The scope or the mode is unknown, or the mode is missing although the metric is
             not the study's.
     """
@@ -97,8 +97,8 @@ def best_by(
     if best is None:
         known = ", ".join(map(repr, sorted({own.metric, *seen})))
         raise NoResults(
-            f"No trial of study {study.name!r} has reported {wanted.metric!r} yet, except as NaN. "
-            f"The metrics are: {known}."
+            f"No trial of study {study.name!r} has reported {wanted.metric!r} yet, except as NaN "
+            f"or in trials that are invalidated. The metrics are: {known}."
         )
     return BestBy(wanted, scope, best[1], best[2])
 
