@@ -5,7 +5,10 @@ import os
 import sys
 
 TYPE_CHECKING = False
-"""As in `studydb/__init__.py`; each import at the top slows every `studydb report`."""
+"""
+Type checkers take this variable for true (see `studydb/__init__.py`). `typing` is not imported,
+because each import at the top slows every `studydb report`.
+"""
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,8 +18,9 @@ INTERRUPTED, PIPE_BROKEN = 130, 1
 
 NEW_OBJECTS = 100_000
 """
-How many objects are made between two garbage collections. The imports of a command make this many,
-which all stay. With the 700 of Python 3.11, collections take a seventh of a command's start.
+How many objects are made between two garbage collections. The imports of a command make about as
+many objects, and none of them becomes garbage. With Python 3.11's threshold of 700 objects, garbage
+collections take a seventh of the time in which a command starts.
 """
 
 
@@ -47,7 +51,7 @@ def main(arguments: "Sequence[str] | None" = None) -> "NoReturn":
 
 
 def _prepare() -> None:
-    import atexit  # noqa: PLC0415  as below
+    import atexit  # noqa: PLC0415  `studydb report` does not need it
 
     gc.set_threshold(NEW_OBJECTS)
     # Without this, the interpreter looks for garbage among all imported objects before it exits,

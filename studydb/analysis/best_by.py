@@ -16,8 +16,9 @@ from studydb.operations.reads import best_trials
 
 SCOPES = {"all": 0, "last": 1, "avg": 0, "last-5-avg": 5, "last-10-avg": 10}
 """
-The scopes, each with how many of a trial's last values of the metric count; 0 for all values. Of
-these values, "all" takes the best, "last" the last one, and the other scopes the mean.
+For each scope, how many of a trial's last values of the metric count (0: all of its values). Scope
+"all" takes the best of the values that count, "last" takes the last value, and the other scopes
+take the mean.
 """
 
 
@@ -37,15 +38,16 @@ def find_best(
     """
     Find a study's best trial.
 
-    All results are read, except for the study's own metric and mode with the scope "all": each
-    trial's row has its best value.
+    For the study's own metric and mode with the scope "all", only the rows of trials are read,
+    because each row has its trial's best value. Otherwise all results are read.
 
     Args:
         metric, mode: None for the study's.
         scope: See `SCOPES`.
 
     Raises:
-        NoResults: No trial has reported the metric, except as NaN.
+        NoResults: No trial has reported the metric, except as NaN or in trials that are
+            invalidated.
         InvalidSpec: The scope or the mode is unknown, or the mode is missing although the metric is
             not the study's.
     """
@@ -77,7 +79,7 @@ def best_by(
         pages: The live results, ordered by trial and step.
 
     Raises:
-        NoResults: No trial has reported the metric, except as NaN.
+        NoResults: The pages have no value of the metric other than NaN.
     """
     own, best = study.objective, None
     seen: set[str] = set()
@@ -95,8 +97,8 @@ def best_by(
     if best is None:
         known = ", ".join(map(repr, sorted({own.metric, *seen})))
         raise NoResults(
-            f"No trial of study {study.name!r} has reported {wanted.metric!r} yet, except as NaN. "
-            f"The metrics are: {known}."
+            f"No trial of study {study.name!r} has reported {wanted.metric!r} yet, except as NaN "
+            f"or in trials that are invalidated. The metrics are: {known}."
         )
     return BestBy(wanted, scope, best[1], best[2])
 

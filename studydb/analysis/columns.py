@@ -92,7 +92,7 @@ class Timestamps:
 
 
 class Texts:
-    """Texts; None is a missing text. The type depends on the version of pandas."""
+    """Texts; None is a missing text. The column's dtype depends on the version of pandas."""
 
     def __init__(self) -> None:
         self._values: list[str | None] = []

@@ -1,4 +1,4 @@
-"""A study's definition, as text and as data, for `create`, `show NAME` and to compare two specs."""
+"""A study's definition as text (`create`, `show NAME`) and as data; how two specs differ."""
 
 import json
 from collections.abc import Mapping
@@ -65,13 +65,13 @@ def trainable_text(trainable: Trainable | None) -> str:
         return "none: the user's own program runs the trials, through study.ask()"
     if trainable.kind == TrainableKind.COMMAND:
         files = ", ".join(_files_of(trainable))
-        where = f"; workers search {files} {_places(trainable)}" if files else ""
+        where = f"; workers look for {files} {_places(trainable)}" if files else ""
         return f"the command {trainable.name}{where}"
     if trainable.kind == TrainableKind.PICKLE:
         return f"{trainable.name}, sent by value (Python {trainable.python_version})"
     if trainable.kind == TrainableKind.BOUND:
         return f"{trainable.name} with bound parameters (Python {trainable.python_version})"
-    return f"{trainable.name}, imported; workers search it {_places(trainable)}"
+    return f"{trainable.name}, imported; workers look for it {_places(trainable)}"
 
 
 def _places(trainable: Trainable) -> str:
@@ -81,13 +81,13 @@ def _places(trainable: Trainable) -> str:
 def _files_of(trainable: Trainable) -> list[str]:
     try:
         return [str(file) for file in json.loads(trainable.source or b"")["files"]]
-    except (ValueError, TypeError, KeyError):  # the row is wrong, or of a newer studydb
+    except (ValueError, TypeError, KeyError):  # the row is wrong, or a newer studydb wrote it
         return []
 
 
 def definition(study: Study, *, checkpoints: str) -> dict[str, Any]:
     """
-    Return a study's definition; arguments of `create_study` have their names as keys.
+    Return a study's definition; an argument of `create_study` has the argument's name as its key.
 
     Args:
         checkpoints: The URL of the study's store; that of the default store if the study has none.

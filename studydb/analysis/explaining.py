@@ -76,7 +76,7 @@ def _explain_stop(study: Study, judged: Judgement) -> str | None:
         return (
             f"{reported}{_rank_text(judged)}; the scheduler {study.scheduler} has stopped the trial"
         )
-    return f"{reported}; the rung was closed, and had kept no trial"
+    return f"{reported}; the rung had already closed and kept no trial"
 
 
 def _wait_text(study: Study, judged: Judgement) -> str:

@@ -24,13 +24,18 @@ def misfit_text(misfit: Misfit, offers: Iterable[Capacity]) -> str:
 
 
 def full_text(full: FullQueue) -> str:
-    """Write "No new trial is made: 1,000 trials that ask gpus=4 wait, …", and what helps."""
-    fact = f"No new trial is made: {full.n_waiting:,} trials that ask {visible(str(full.asked))} "
+    """Write "No new trial is made: 1,000 trials that ask for gpus=4 wait, …", and what helps."""
+    fact = (
+        f"No new trial is made: {full.n_waiting:,} trials that ask for {visible(str(full.asked))} "
+    )
     if full.fits_a_worker:
         cause = "wait for the workers that fit them. Start more such workers"
     else:
         cause = "wait, and no live worker fits them. Start a worker that fits them"
-    others = "stop some of them, or change what they ask: studydb set NAME resources=… --trial N."
+    others = (
+        "stop some of the waiting trials, or change what they ask for: "
+        "studydb set NAME resources=… --trial N."
+    )
     return f"{fact}{cause}, {others}"
 
 
@@ -43,14 +48,14 @@ def load_text(load: Load) -> str:
 
 
 def trial_fit_texts(fit: TrialFit | None) -> list[str]:
-    """Return the sentence of a trial's page that no live worker fits the trial; [] if one does."""
+    """Say on a trial's page that no live worker fits the trial; [] if a worker fits it."""
     if fit is None or fit.misfit is None:
         return []
     return [misfit_text(fit.misfit, fit.offers)]
 
 
 def fit_texts(report: FitReport | None) -> list[str]:
-    """Return what a status page says of requests: what cannot start, then what workers use."""
+    """Return the status page's texts on resources: which trials fit no worker, what workers use."""
     if report is None:
         return []
     loads = report.loads

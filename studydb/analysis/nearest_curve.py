@@ -17,8 +17,9 @@ class NearestCurve:
     """
     Gives each trial the curve nearest to its params, among the curves that no other trial has.
 
-    The distance is Euclidean in the unit cube: a number is scaled to its bounds, a number of a
-    logarithmic domain by its logarithm. Two different values of a `choice` differ by 1.
+    The distance is Euclidean in the unit cube, to which the bounds of each parameter are scaled. In
+    a logarithmic domain, the logarithms of value and bounds are used. Two different values of a
+    `choice` differ by 1.
     """
 
     def __init__(self, space: Space, curves: Sequence[Curve]) -> None:
@@ -40,7 +41,7 @@ class NearestCurve:
         }
 
     def take(self, params: Mapping[str, Any]) -> int:
-        """Return the index of the nearest curve that is left (of several, the first); take it."""
+        """Take the nearest curve that is left, the first of equally near ones; return its index."""
         values = self._space.flatten(params)
         squares = sum(axis.differences(values[path]) ** 2 for path, axis in self._axes.items())
         index = int(np.argmin(np.where(self._left, squares, math.inf)))

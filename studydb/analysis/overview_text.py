@@ -104,7 +104,7 @@ def best_line(overview: Overview) -> str:
 
 
 def workers_text(workers: WorkerList) -> str:
-    """Count workers, as in "2 alive, 1 dead"; silent and dead workers count if they have trials."""
+    """Count workers, as in "2 alive, 1 dead"; silent or dead workers only if they have trials."""
     holding = Counter(health for worker, health in workers.workers if worker.running)
     unwell = (Health.SILENT, Health.DEAD)
     parts = [f"{holding[health]} {health}" for health in unwell if holding[health]]

@@ -22,7 +22,7 @@ class ProgressLine:
     Shows the number of trials in each state and the best value of a running study, on stderr.
 
     Nothing is written before the first `update`. On a terminal each update replaces the line. On
-    another stream a line is printed every 5 s if it has changed, and at the end.
+    another stream a line is printed at most every 5 s, and at the end, if it has changed.
     """
 
     def __init__(

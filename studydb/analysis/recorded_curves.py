@@ -66,8 +66,8 @@ class Curve:
         Check a curve.
 
         Raises:
-            InvalidSpec: A value or `step_s` is not a number, or `steps` does not have a rising step
-                of 1 or more for each value.
+            InvalidSpec: There is no value, a value or `step_s` is not a number, or `steps` does not
+                hold one ascending step of 1 or more for each value.
         """
         numbers = tuple(values)
         if not numbers or not all(map(is_number, numbers)):
@@ -79,7 +79,7 @@ class Curve:
         if len(at) != len(numbers) or not rises:
             raise InvalidSpec(
                 f"{subject} has {len(numbers)} values and the steps {shown(at)}; give a step for "
-                "each value, ascending from 1."
+                "each value: 1 or more, in ascending order."
             )
         if step_s is not None and not (is_number(step_s) and 0 <= step_s < math.inf):
             raise InvalidSpec(f"{subject} has step_s={step_s!r}; give the seconds of a step.")
@@ -105,8 +105,8 @@ class RecordedCurves:
         objective: The metric and the mode.
         curves: One for each configuration; at least one.
         space: The space from which the configurations come; None if unknown.
-        n_left_out: How many of the study's valid trials have no curve, because they were not
-            trained to their end.
+        n_left_out: How many of the study's trials have no curve, because they were not trained to
+            their end; invalidated trials are not counted.
     """
 
     objective: Objective
@@ -243,12 +243,14 @@ def _curve_of_entry(entry: Any, metric: str, number: int) -> Curve:
     if not isinstance(entry, Mapping):
         if isinstance(entry, str) or not isinstance(entry, Iterable):
             raise InvalidSpec(
-                f"{subject} is {entry!r}; give a list of values, or a dict of `values`."
+                f"{subject} is {entry!r}; give a list of values, or a dict with the key 'values'."
             )
         return Curve.read(entry, subject=subject)
     values = entry.get(_VALUES, entry.get(metric))
     if values is None:
-        raise InvalidSpec(f"{subject} has neither {_VALUES!r} nor {metric!r}: {sorted(entry)}.")
+        raise InvalidSpec(
+            f"{subject} has neither {_VALUES!r} nor {metric!r}; its keys are {sorted(entry)}."
+        )
     params = next((entry[name] for name in _PARAMS if name in entry), None)
     return Curve.read(
         values,

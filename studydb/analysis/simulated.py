@@ -51,8 +51,8 @@ class Completion(NamedTuple):
         time_s: The simulated seconds since the start.
         n_steps: How many steps all trials had trained by then.
         value: The trial's last value.
-        best_value: The best last value of the trials that were fully trained by then.
-        regret: How much worse `best_value` is than the best value of all recorded curves.
+        best_value: The best of the last values of the trials that were fully trained by then.
+        regret: How much worse `best_value` is than `Simulation.optimum`.
     """
 
     time_s: float
@@ -79,9 +79,9 @@ class Simulation:
         completions: When trials were fully trained, in order of time.
         n_steps: How many steps (epochs) were trained in all.
         n_again: How many of these were trained again, because the trial had no checkpoint of them.
-        n_beyond: How many of these were trained after the decision to stop or pause their trial:
-            the steps whose results were not stored, and the results that were stored for later
-            steps than that of the decision. A number above 0 would be a fault of studydb.
+        n_beyond: How many of the `n_steps` were trained although the scheduler had already decided
+            to stop or pause the trial at an earlier step. Steps whose results were not stored
+            count, too. A number above 0 would be a fault of studydb.
         n_judged: How many reports have an entry in a rung.
         n_kills: How many workers were killed.
         duration_s: The simulated seconds from the start to the last report.
@@ -102,7 +102,7 @@ class Simulation:
 
     @property
     def best_value(self) -> float | None:
-        """The best last value of the fully trained trials; None if no trial was fully trained."""
+        """The best of the fully trained trials' last values; None if no trial was fully trained."""
         return self.completions[-1].best_value if self.completions else None
 
     @property

@@ -69,8 +69,8 @@ def fetch(restore: Restore, *, target: Path, cache: RestoreCache | None = None) 
 
     Args:
         target: The path for the copy of a directory; it must not exist.
-        cache: Read before the store, and filled with what comes from a remote store; None to read
-            the store always.
+        cache: The cache to read before the store, and to fill with what a remote store returns;
+            None to always read the store.
 
     Raises:
         CheckpointError: The bytes are missing or corrupt.
@@ -141,9 +141,9 @@ class Saver:
         """
         Import the library of a remote store; do nothing for a directory or the database.
 
-        Only the trial's own thread may import the library. If the trial forked, as data loaders do,
-        while another thread imports, the child would keep the locks of half imported modules for
-        ever.
+        Only the trial's own thread may import the library. If another thread imported it while the
+        trial's code forks (data loaders do), the forked process would keep the locks of half
+        imported modules for ever.
 
         Raises:
             CheckpointError: The library is missing, or cannot be prepared.
@@ -180,7 +180,8 @@ class Saver:
             The checkpoint's record; it contains the bytes if they are stored inline.
 
         Raises:
-            CheckpointError: The store fails or refuses the size; training can continue.
+            CheckpointError: The store fails, a directory cannot be read, or the checkpoint is too
+                large for the database; training can continue.
         """
         kind = CheckpointKind.DICT if isinstance(prepared, bytes) else CheckpointKind.DIRECTORY
         if self._store is None or upload is None:
@@ -207,7 +208,7 @@ class Saver:
 
 
 def _fill(cache: RestoreCache, prepared: bytes | Path, stored: Stored) -> None:
-    """Add what was stored to the cache; this takes little time, compared with the upload."""
+    """Add a stored checkpoint to the cache, which takes little time compared with the upload."""
     if isinstance(prepared, bytes):
         cache.add_bytes(stored.digest, prepared)
     else:

@@ -103,7 +103,8 @@ class DirectoryStore:
         parts = parts_of(url)
         if parts is None:
             raise CheckpointError(
-                f"{url!r} names no checkpoint of {self.root}; its row was damaged or changed."
+                f"{url!r} names no checkpoint of {self.root}; the row with this URL was damaged "
+                "or changed."
             )
         return self._inside(self.root.joinpath(*parts))
 
@@ -158,7 +159,7 @@ def _make_directory(path: Path) -> None:
 
 
 def discard(path: Path) -> None:
-    """Remove a file or a directory as far as possible; raise no error, also if it is missing."""
+    """Remove a file or a directory as far as possible; raise no error, even if it is missing."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

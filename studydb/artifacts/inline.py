@@ -26,8 +26,8 @@ def check_inline_size(size_bytes: int, limit_bytes: int = INLINE_LIMIT_BYTES) ->
     if size_bytes > limit_bytes:
         raise CheckpointError(
             f"The checkpoint has {size_bytes / 2**20:.1f} MiB, and the database takes at most "
-            f"{limit_bytes / 2**20:g} MiB each. Training continues without it. Name a directory "
-            "that all workers see: `studydb set NAME checkpoints=URL`."
+            f"{limit_bytes / 2**20:g} MiB per checkpoint. Training continues without it. Name "
+            "a directory that all workers see: `studydb set NAME checkpoints=URL`."
         )
 
 

@@ -28,9 +28,9 @@ class Locations:
     Where the logs and checkpoints of one database's studies are, as seen from this host.
 
     Attributes:
-        database_file: The SQLite file; logs and checkpoints are in a folder beside it. None for
-            PostgreSQL: logs are below `$XDG_STATE_HOME`, and checkpoints are in the study's store,
-            by default the database.
+        database_file: The SQLite file; logs, and by default checkpoints, are in a folder beside it.
+            None for PostgreSQL: logs are below `$XDG_STATE_HOME`, and checkpoints are by default
+            in the database.
     """
 
     database_file: Path | None
@@ -48,7 +48,7 @@ class Locations:
         return self.log_root(study) / str(lease.number) / _TRIAL_DIRECTORY
 
     def log_root(self, study: Study) -> Path:
-        """Return the folder of the output and the directories of a study's trials."""
+        """Return the folder on this host for the output and the directories of a study's trials."""
         file = self.database_file
         folder = _state_folder() if file is None else _files_folder(file)
         return folder / "logs" / check_uuid(study.uuid, noun="study")

@@ -72,7 +72,10 @@ _S3 = Scheme(
     "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or give the host a role",
     get_options=(("max_concurrency", 1),),  # several requests would hold whole parts in memory
 )
-_GS = Scheme("gs", "Set GOOGLE_APPLICATION_CREDENTIALS, or run `gcloud auth application-default`")
+_GS = Scheme(
+    "gs",
+    "Set GOOGLE_APPLICATION_CREDENTIALS, or run `gcloud auth application-default login`",
+)
 _ABFS = Scheme("abfs", "Set AZURE_STORAGE_CONNECTION_STRING or AZURE_STORAGE_KEY", user=True)
 _SFTP = Scheme("sftp", "Add the user's key to ssh's agent", options=(), renames=True, user=True)
 
@@ -253,7 +256,8 @@ class RemoteStore:
         parts = parts_of(url)
         if parts is None:
             raise CheckpointError(
-                f"{url!r} names no checkpoint of {self._url}; its row was damaged or changed."
+                f"{url!r} names no checkpoint of {self._url}; the row with this URL was damaged "
+                "or changed."
             )
         return "/".join((self._root, *parts))
 
@@ -334,7 +338,7 @@ class RemoteStore:
             return False
 
     def _remove(self, path: str) -> None:
-        """Remove an object, its manifest first: a crash leaves it missing and not damaged."""
+        """Remove an object, its manifest first, so that a crash leaves it missing, not damaged."""
         retry_transient(lambda: self._try_to_remove(path), patience_s=WRITE_PATIENCE_S)
 
     def _try_to_remove(self, path: str) -> None:
@@ -443,7 +447,10 @@ class RemoteStore:
         if is_of_credentials(cause):
             return f"{text} {self._scheme.takes}."
         if isinstance(cause, FileNotFoundError):
-            return f"{text} Make it, or name another: `studydb set NAME checkpoints=URL`."
+            return (
+                f"{text} Make the bucket or directory, or name another store: "
+                "`studydb set NAME checkpoints=URL`."
+            )
         return text
 
 
@@ -453,7 +460,7 @@ class _NotInstalled(ImportError):
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A file of a directory in its manifest; `digest` is the SHA-256 of its bytes."""
+    """A manifest's entry for one file of a directory; `digest` is the SHA-256 of the bytes."""
 
     name: str
     size_bytes: int
@@ -505,7 +512,7 @@ def _decode(url: str, data: bytes) -> tuple[list[str], list[_Entry]]:
 
 
 def _check_names(url: str, directories: Iterable[str], entries: Iterable[_Entry]) -> None:
-    """Refuse names that lead out of the checkpoint, that are not unique, or are file and folder."""
+    """Refuse names that lead out of the checkpoint, occur twice, or mean both file and folder."""
     files = [entry.name for entry in entries]
     above = {
         str(parent) for name in (*files, *directories) for parent in PurePosixPath(name).parents

@@ -1,4 +1,4 @@
-"""The errors of remote stores: after which a call is repeated, and how messages describe them."""
+"""The errors of remote stores: which of them may pass, and how messages describe them."""
 
 import errno
 from collections.abc import Callable
@@ -9,10 +9,10 @@ import tenacity
 from studydb.domain.errors import StudydbError
 
 WRITE_PATIENCE_S = 60.0
-"""Training may wait for a save, so a save gives up soon; the next save tries again."""
+"""For how long a save repeats a call: not for long, because training may wait for the save."""
 
 READ_PATIENCE_S = 300.0
-"""An attempt cannot begin without its checkpoint; if the store stays away, the worker ends."""
+"""For how long a restore repeats a call; if the store stays away for longer, the worker ends."""
 
 FIRST_WAIT_S, LONGEST_WAIT_S, JITTER_S = 0.2, 10.0, 0.2
 

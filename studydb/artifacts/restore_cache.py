@@ -93,7 +93,7 @@ class RestoreCache:
 
     An entry is a file for a dict, and a directory for a directory. It is written under a temporary
     name and then renamed, so it is whole. Each use compares the bytes with the digest in the signed
-    row, while they are copied; so no process that can write to the folder changes what a trial
+    row while they are copied, so a process that can write to the folder cannot change what a trial
     restores. To make room, the entry that was used least recently is removed first. A removal
     begins by renaming the entry, so a process that copies from the entry finds it missing, and
     reads the store. No error of the cache ends a save or a restore. Only files and directories with
@@ -120,7 +120,7 @@ class RestoreCache:
         return data
 
     def copy_directory(self, restore: Restore, target: Path) -> bool:
-        """Copy a directory to `target`; False if it is not in the cache, damaged, or not copied."""
+        """Copy a directory to `target`; False if it is missing or damaged, or the copy fails."""
         path = self._path(_key_of_directory(restore.digest, restore.url), restore.size_bytes)
         if not os.path.isdir(path):  # noqa: PTH112  Path.is_dir raises PermissionError
             return False
@@ -159,7 +159,7 @@ class RestoreCache:
         if size_bytes > self._limit_bytes or os.path.lexists(path):
             return
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        with suppress(OSError, CheckpointError):  # the disk is full: go on without the cache
+        with suppress(OSError, CheckpointError):  # the disk is full, or the source has changed
             self.folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
             self._shrink_to(self._limit_bytes - size_bytes)
             if shutil.disk_usage(self.folder).free < size_bytes + SPARED_BYTES:

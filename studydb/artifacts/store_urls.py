@@ -16,7 +16,8 @@ def open_store(url: str) -> Store:
         url: A path, "file:///path", or the URL of a remote store such as "s3://bucket/prefix".
 
     Raises:
-        UsageError: studydb has no store for such a URL, or the URL contains a password.
+        UsageError: studydb has no store for such a URL, or `check_remote_url` refuses the URL, for
+            example because it contains a password.
     """
     parsed = urlsplit(url)
     if parsed.scheme == "file" and parsed.netloc in ("", "localhost") and parsed.path:

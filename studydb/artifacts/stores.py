@@ -45,7 +45,8 @@ class Stores:
         stores = list(self.outside_database())
         if not stores:
             raise CheckpointError(
-                f"{url!r} is in no store of the study; its row was damaged or changed."
+                f"{url!r} is in no store of the study; the row with this URL was damaged or "
+                "changed."
             )
         if len(stores) == 1:
             return stores[0]

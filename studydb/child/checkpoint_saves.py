@@ -31,13 +31,13 @@ class CheckpointSaves:
     Saves the checkpoints of one attempt, one after another.
 
     To a remote store, a thread sends a copy of the checkpoint while the trial trains on, or has
-    the sender do this if the checkpoint is large. With `store` the trial waits, for example for the
-    upload of its last checkpoint. At most one upload is under way, so at most one copy is on disk
+    the sender do this if the checkpoint is large. `store` saves a checkpoint while the trial waits,
+    for example the last checkpoint. At most one upload is under way, so at most one copy is on disk
     or in memory. The thread sends messages to the worker, but only the trial's own thread receives
     messages.
 
     Args:
-        sender: Sends large checkpoints; its process starts with the first of them.
+        sender: Sends large checkpoints; its process starts when the first large checkpoint is sent.
         scratch: A directory of this attempt for the copies of directories and of large dicts.
     """
 
@@ -126,7 +126,7 @@ class CheckpointSaves:
     def _has_sender(self) -> bool:
         try:
             self._sender.start()
-        except OSError:  # this host starts no further process, so a thread sends
+        except OSError:  # this host starts no further process, so a thread sends the copy
             return False
         return True
 

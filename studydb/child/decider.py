@@ -3,7 +3,7 @@ The decider: a process that runs custom stop rules, custom schedulers and resour
 
 The fork server starts a decider like a trial: without the database's credentials,
 the signing key or inherited descriptors, in a new process group, with its output
-captured. One worker asks it one question at a time:
+captured. One worker asks the decider one question at a time:
 
 ```
 worker → decider                                     decider → worker
@@ -60,7 +60,7 @@ _METHODS: dict[str, Callable[[Any, Mapping[str, Any]], Any]] = {
 
 
 class Begin(Struct, frozen=True, tag="begin"):
-    """The first message: the code of the objects that decide; questions name their positions."""
+    """The first message: the code of the objects that decide; a question names one by position."""
 
     objects: tuple[TrainableImport, ...]
 
@@ -101,7 +101,7 @@ class Raised(Struct, frozen=True, tag="raised"):
 
 
 class Outdated(Struct, frozen=True, tag="outdated"):
-    """The question was not asked: the process must be replaced, for this reason."""
+    """No object was asked, because the process must be replaced; `reason` says why."""
 
     id: int
     reason: str
@@ -135,7 +135,7 @@ def read_from_decider(frame: Frame) -> FromDecider:
         return _answers.decode(frame.header)
     except Exception as cause:  # a decoder may raise anything for hostile bytes
         why = f"{type(cause).__name__}: {cause}"
-        raise FrameError(f"The process that decides sent no message: {why}.") from cause
+        raise FrameError(f"The decider sent a frame that is not a message: {why}.") from cause
 
 
 def main(channel: Channel) -> None:

@@ -146,7 +146,7 @@ def _native_threads() -> str | None:
 
 
 def _is_open(number: int) -> bool:
-    """Whether a listed descriptor is open; os.scandir lists its own, which is closed by now."""
+    """Whether a listed descriptor is open; os.scandir also lists its own, which it has closed."""
     try:
         os.fstat(number)
     except OSError:

@@ -2,11 +2,10 @@
 The fork server: a small process from which fresh attempts, templates and deciders are forked.
 
 The supervisor starts the fork server before the first connection to the database, with an
-environment without the database's credentials and the signing key. So no child inherits these or a
-connection. The fork server has imported the modules that every child needs, so
-that a child starts in milliseconds; it imports
-numpy before its first fresh attempt. It has one Python thread, never imports the user's code, and
-takes requests only from its worker.
+environment without the database's credentials and the signing key. So no child inherits the
+credentials, the key or a connection. The fork server has imported the modules that every child
+needs, so that a child starts in milliseconds; it imports numpy before its first fresh attempt. It
+has one Python thread, never imports the user's code, and takes requests only from its worker.
 """
 
 import gc
@@ -48,7 +47,8 @@ def _import_numpy(kind: ChildKind) -> None:
     """
     Import numpy for fresh attempts; a template imports it only if the user's module does.
 
-    If the import fails, as at a limit of the host, attempts that need numpy import it themselves.
+    If the import fails, for example because the host has reached a limit, attempts that need numpy
+    import it themselves.
     """
     if kind is ChildKind.ATTEMPT and "numpy.random" not in sys.modules:
         with suppress(Exception):

@@ -115,7 +115,7 @@ class ForkingServer:
 
     Args:
         control: The socket of requests and replies.
-        parent_pid: The pid of the parent; this process ends when the parent ends.
+        parent_pid: The pid of the parent process; when the parent ends, this process ends.
         begin: For each kind of child, a function that does the child's work and ends its process.
         outdated: Called before each fork; returns a reason not to fork, or None to fork.
         prepare: Called before each fork; imports what children of this kind share.
@@ -273,8 +273,8 @@ class ForkingServer:
         Kill the orphans that dead children left in other process groups.
 
         This process adopts orphans. The environment of an orphan contains the request number of the
-        child that left it. An orphan that was forked without exec has no number; it is killed when
-        only deciders are left, which may live as long as the worker.
+        child that left it. An orphan that was forked without exec has no number; it is killed once
+        no child is left but deciders, which may live as long as the worker.
         """
         if self._strays_due_s is None or time.monotonic() < self._strays_due_s:
             return

@@ -24,7 +24,8 @@ class TrainableImport:
         study_uuid: The study's UUID, which seeds the random generators for the import.
         trainable: The trainable; the worker has checked that it is trusted.
         signed: True if a key of this user signed the trainable. False if only `--allow-import`
-            permits the trainable: then the function must be defined in the package of the module.
+            permits the trainable: then the function must be defined in the package of the module
+            that the import path names.
         workdirs: The directories to search for the trainable: the worker's working directory, which
             the process enters before the import, and if `signed`, the study's.
         stores: The study's stores, for the objects that are bound to the trainable.
@@ -64,12 +65,12 @@ class Job:
             trial waits for the worker's answer.
         next_decision_step: Reports at this step or later wait for the worker's answer; None if
             the scheduler judges no further report.
-        last_step: The step at which the scheduler completes a trial; None if there is none.
+        last_step: The step at which the scheduler completes a trial; None if there is no such step.
         may_keep: Whether the process may wait for another attempt after this attempt.
         cache_bytes: The limit of this host's cache of remote checkpoints; 0 for no cache.
         memory_bytes: The limit of the attempt's memory; None for no limit.
-        cgroup: The folder of the cgroup that has this limit, and which the process enters; None to
-            limit each process.
+        cgroup: The folder of the cgroup with this limit; the process enters the cgroup. None to
+            limit each process of the attempt instead.
     """
 
     to_import: TrainableImport

@@ -29,7 +29,7 @@ class ProcessState:
     """
     The state of this process before its first trial.
 
-    Once it is recorded, this process adopts its orphaned descendants, so that none is overlooked.
+    From then on, this process adopts its orphaned descendants, so that none is overlooked.
     """
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class ProcessState:
 
 
 def _n_python_threads() -> int:
-    """Count the threads that run Python code, also those started by C, but no `library_threads`."""
+    """Count the threads, except `library_threads`, that run Python code, even if C started them."""
     return len(sys._current_frames()) - len(library_threads())  # noqa: SLF001
 
 
@@ -104,7 +104,7 @@ def _handlers() -> dict[int, Any]:
 
 
 def _children() -> list[int]:
-    """List the pids of this process's children, also of ended children and adopted orphans."""
+    """List the pids of this process's children, including ended children and adopted orphans."""
     found: list[int] = []
     for task in os.listdir(_TASKS):  # noqa: PTH208  names, not paths
         with suppress(FileNotFoundError):  # the thread has ended

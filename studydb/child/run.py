@@ -71,7 +71,7 @@ _DESCRIPTORS = 3
 """How many descriptors come with the next attempt: its channel, stdout and stderr."""
 
 _HOST_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
-"""Errors of making a trial's directory that another host may not have."""
+"""If a trial's directory cannot be made for one of these errors, another host may make it."""
 
 _USAGE = 2
 """The exit code of argparse for wrong or missing arguments."""
@@ -249,7 +249,7 @@ class _TrialProcess:
         )
 
     def _import(self, job: Job, trial: RunningTrial) -> Callable[..., Any]:
-        """Import the trainable, unless that is done; keep the object of a class that allows it."""
+        """Import the trainable once; let a class that can be reset keep its object."""
         if self._function is None:
             with current(trial):
                 self._function = import_trainable(job.to_import)
@@ -309,7 +309,7 @@ def reason_for_fresh_starts(function: Callable[..., Any]) -> str | None:
 
 
 def starts_warm_with_devices(function: Callable[..., Any]) -> bool:
-    """Whether the import of this trainable touches no device, as its author says."""
+    """Whether the trainable's author says that its import touches no device."""
     return bool(getattr(function, START_ATTRIBUTE, None) == Start.WARM)
 
 
@@ -329,7 +329,7 @@ def prepare(to_import: TrainableImport) -> None:
     except OSError as cause:
         raise TrainableError(
             f"The working directory {workdir} cannot be entered: {cause.strerror}. "
-            "Start the worker with --workdir naming one that exists here."
+            "Start the worker with --workdir and a directory that exists here."
         ) from cause
     sys.argv = [PROGRAM]
     seed(zlib.crc32(to_import.study_uuid.encode()))

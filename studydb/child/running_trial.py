@@ -100,7 +100,8 @@ class RunningTrial:
         Later attempts on this host find the files that earlier attempts have left. Attempts on
         other hosts do not, so put into a checkpoint what the next attempt needs. After an attempt
         has lost its lease, and until its process notices that, the process and the next attempt may
-        use the directory at the same time. It is kept until the study is deleted on this host.
+        use the directory at the same time. The directory is kept until someone deletes the study
+        from this host.
 
         Raises:
             OSError: The directory cannot be made.
@@ -114,12 +115,12 @@ class RunningTrial:
         Report the metrics of one step, and save a checkpoint that contains this step.
 
         The call returns immediately, except in two cases. At a step where the trial may be stopped
-        or paused, it waits for the decision. With a checkpoint, it waits until result and
-        checkpoint are stored, if a directory or the database keeps checkpoints. For a remote store,
-        it waits until the previous checkpoint is sent, copies the new checkpoint, and returns
-        before the copy is sent; only at the last step it waits for this, too. `flush` waits until
-        the copy is stored. If the store fails, training continues and the previous checkpoint is
-        kept.
+        or paused, the call waits for the decision. With a checkpoint, the call waits until result
+        and checkpoint are stored, if checkpoints go to a directory or the database. If they go to a
+        remote store, the call waits until the previous checkpoint is sent, copies the new one, and
+        returns before the copy is sent; `flush` waits until the copy is stored. At the last step,
+        the call itself waits until the new checkpoint is stored. If the store fails, training
+        continues and the previous checkpoint is kept.
 
         Args:
             metrics: The study's metric and others. `training_iteration` is the step; if it is
@@ -129,8 +130,8 @@ class RunningTrial:
         Raises:
             InvalidReport: The metrics cannot be stored; this is a ValueError.
             TrialStopped: The trial is stopped, paused or done, or the worker is stopping: clean up
-                and return. A further `report` raises again; unless the trial is done, it saves its
-                checkpoint first.
+                and return. A further `report` raises again. Before it raises, it saves the given
+                checkpoint, unless the trial is done.
             LeaseLost: This attempt no longer holds the trial.
         """
         with self._locked():
@@ -188,8 +189,8 @@ class RunningTrial:
         Report the metrics that the user's function returned, unless they equal the last report.
 
         Raises:
-            TrainableError: The function has neither reported nor returned the study's metric, and
-                did not start from a checkpoint; or it has returned what is no metrics.
+            TrainableError: The function started without a checkpoint and neither reported nor
+                returned the study's metric; or it returned something that is not metrics.
         """
         if self.raised_for is not None:
             return
@@ -220,7 +221,7 @@ class RunningTrial:
         """
         Read what the worker has sent; raise if the trial is to end before its next report.
 
-        A pause waits for the next report, so that no training since the last one is lost.
+        A pause waits for the next report, so that no training since the last report is lost.
 
         Raises:
             TrialStopped, LeaseLost: See `report`.
@@ -287,9 +288,9 @@ class RunningTrial:
         """
         Whether the result certainly completes the trial.
 
-        The checkpoint of such a result is stored before the result. If the process dies between the
-        two, the trial resumes from the previous checkpoint. In the other order it would be complete
-        without its last checkpoint.
+        The checkpoint of such a result is stored before the result. If the process dies before the
+        result is stored, the trial resumes from an earlier step. If the result were stored first,
+        the trial could be complete without its last checkpoint.
         """
         is_at_end = self._final_step is not None and result.step >= self._final_step
         return result.is_last or is_at_end or self._watch.passes_a_bound(result)
@@ -306,7 +307,9 @@ class RunningTrial:
         try:
             (self._supervisor.ask if waits else self._supervisor.send)(report)
         except FrameError as cause:
-            raise InvalidReport(f"The report at step {result.step}: {cause}") from cause
+            raise InvalidReport(
+                f"The report at step {result.step} cannot be sent: {cause}"
+            ) from cause
         self._last = result
 
     def _send_checkpoint(self, checkpoint: CheckpointLike, step: int) -> None:
@@ -363,7 +366,7 @@ def current(trial: RunningTrial) -> Iterator[None]:
         _current = None
 
 
-def _below_command() -> ModuleType | None:
+def _connection_of_command() -> ModuleType | None:
     """Return the module that reports over a command's socket; None outside of commands."""
     if not os.environ.get(SOCKET_VARIABLE):
         return None
@@ -374,14 +377,14 @@ def _below_command() -> ModuleType | None:
 
 def config() -> dict[str, Any]:
     """
-    Return the config of the trial that runs in this process, or whose command started it.
+    Return the config of the trial that runs in this process, or whose command started the process.
 
     Raises:
         UsageError: No trial runs here.
     """
     if _current is not None:
         return _current.config
-    if (command := _below_command()) is not None:
+    if (command := _connection_of_command()) is not None:
         return dict(command.config())
     raise UsageError("studydb.config() was called outside a trial. Let a worker run the code.")
 
@@ -395,7 +398,7 @@ def checkpoint() -> Restored | None:
     """
     if _current is not None:
         return _current.checkpoint
-    if (command := _below_command()) is not None:
+    if (command := _connection_of_command()) is not None:
         found: Restored | None = command.checkpoint()
         return found
     raise UsageError("studydb.checkpoint() was called outside a trial. Let a worker run the code.")
@@ -404,12 +407,14 @@ def checkpoint() -> Restored | None:
 @suggesting_keywords
 def report(metrics: Mapping[str, Any], checkpoint: CheckpointLike | None = None) -> None:
     """
-    Report the metrics of one step from a trainable or below a command; see `RunningTrial.report`.
+    Report the metrics of one step, from a trainable or from a program that a trial's command runs.
+
+    See `RunningTrial.report`.
 
     Raises:
-        UsageError: No trial runs in this process.
+        UsageError: No trial runs in this process, and no trial's command started the process.
     """
-    if _current is None and (command := _below_command()) is not None:
+    if _current is None and (command := _connection_of_command()) is not None:
         command.report(metrics, checkpoint)
         return
     if _current is None:

@@ -2,8 +2,8 @@
 The sender: a process that sends the large checkpoints of an attempt to a remote store.
 
 A thread would share the interpreter's lock with the training. The trial's process starts the sender
-at its first large save and asks it over a socket pair, one checkpoint at a time. The sender is in
-the trial's process group, and ends with the attempt.
+at its first large save and sends it requests over a socket pair, one checkpoint at a time. The
+sender is in the trial's process group, and ends with the attempt.
 """
 
 import os
@@ -27,8 +27,9 @@ from studydb.domain.errors import CheckpointError
 from studydb.processes import IMPORT_STUDYDB
 
 # Stop signals, and those that batch systems send to all processes, are ignored: the trial's process
-# handles them, and may wait for the checkpoint. They are blocked while the interpreter starts. -P,
-# IMPORT_STUDYDB: as for the fork server.
+# handles them, and may wait for the checkpoint. They are blocked while the interpreter starts. With
+# -P and IMPORT_STUDYDB, neither a file in the working directory nor another installed studydb hides
+# a module that the sender imports.
 _START = (
     "import signal, sys; "
     "[signal.signal(getattr(signal, name), signal.SIG_IGN) for name in sys.argv[3:]]; "
@@ -118,7 +119,7 @@ class Sender:
         """
         Start the process unless it runs.
 
-        It gets the present environment, because user code may have set credentials there.
+        The process gets the present environment, because user code may have set credentials there.
 
         Raises:
             OSError: The process cannot be started.
@@ -167,7 +168,7 @@ class Sender:
 
     def end(self) -> None:
         """
-        Kill the process, also while it sends, and wait for its end.
+        Kill the process, even while it sends, and wait for its end.
 
         The process answers once a checkpoint is stored, so a checkpoint with an answer is kept.
         """

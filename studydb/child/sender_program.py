@@ -19,19 +19,23 @@ NAME = "studydb-sender"
 
 NICENESS = 10
 """
-A training that uses all cores gets about nine tenths of the core that it shares with the sender.
-With 19, the lowest priority, the sender would get a seventieth, and the next save would wait.
+With this niceness, a training that uses all cores gets about nine tenths of the core that it shares
+with the sender. With 19, the lowest priority, the sender would get a seventieth, and the next save
+would wait.
 """
 
 _LOOK_S = 1.0
-"""How often the sender checks that the trial's process lives; a fork may keep its socket open."""
+"""
+How often the sender checks that the trial's process lives. A fork of that process may keep the
+socket open, so the end of the process does not always close the socket.
+"""
 
 _requests = msgpack.Decoder(Request)
 
 
 def main(parent_pid: int) -> NoReturn:
     """Send what the trial's process asks for over the standard input, until that process ends."""
-    os.nice(NICENESS)  # on Linux, only this thread gets it, and the threads that it starts later
+    os.nice(NICENESS)  # on Linux, for this thread and the threads that it starts later
     name_process(NAME)
     channel = Channel(socket.socket(fileno=0))
     waiting: SimpleQueue[Request] = SimpleQueue()

@@ -44,7 +44,7 @@ def note(*, name: str, words: Sequence[str], storage: Storage) -> None:
 @storage_option
 def tag(*, name: str, words: Sequence[str], remove: bool, storage: Storage) -> None:
     """
-    Add tags to trials of NAME: TRIAL is a number, and the first may be a name.
+    Add tags to trials of NAME. Each TRIAL is a number; the first may also be a trial's name.
 
     `studydb trials NAME --tag TAG` lists the trials with a tag.
     """

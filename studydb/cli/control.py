@@ -56,7 +56,9 @@ def resume(*, name: str, words: Sequence[str], storage: Storage) -> None:
 @click.command()
 @study_argument
 @trials_argument
-@click.option("--now", is_flag=True, help="Kill running trials, without the worker's --grace.")
+@click.option(
+    "--now", is_flag=True, help="Kill running trials without waiting for the worker's --grace."
+)
 @click.option(
     "--discard-checkpoints",
     "discards",
@@ -110,7 +112,7 @@ def stop(
     help="The last step that the directory contains.",
 )
 @click.option(
-    "--resources", metavar="REQUEST", help="What this trial needs, as 'gpus=2, licence=1'."
+    "--resources", metavar="REQUEST", help="What this trial needs, such as 'gpus=2, licence=1'."
 )
 @storage_option
 def enqueue(

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     multiple=True,
     type=Spec(),
     metavar="SPEC",
-    help="A parameter, as 'lr=loguniform(1e-4,1)', or a constant, as epochs=27. Repeatable.",
+    help="A parameter, such as 'lr=loguniform(1e-4,1)', or a constant: epochs=27. Repeatable.",
 )
 @click.option("--space", metavar="FILE", help="More parameters, from a JSON file.")
 @click.option("--num-trials", type=int, metavar="N", help="The budget.  [default: no limit]")
@@ -60,17 +60,20 @@ if TYPE_CHECKING:
 @click.option(
     "--scheduler",
     metavar="SPEC",
-    help="As 'ASHA(max_t=27)', or your own, as 'my_rules:Heats(max_t=9)'.  [default: FIFO]",
+    help="The scheduler, such as 'ASHA(max_t=27)', or your own: 'my_rules:Heats(max_t=9)'.  "
+    "[default: FIFO]",
 )
 @click.option(
-    "--searcher", metavar="SPEC", help="As 'RandomSearch(seed=0)' or GridSearch.  [default: random]"
+    "--searcher",
+    metavar="SPEC",
+    help="The searcher, such as 'RandomSearch(seed=0)' or GridSearch.  [default: random]",
 )
 @click.option(
     "--stop",
     multiple=True,
     type=Spec(),
     metavar="RULE",
-    help="A rule that stops a trial, as 'loss>=3' or 'training_iteration>=27'. Repeatable.",
+    help="A rule that stops a trial, such as 'loss>=3' or 'training_iteration>=27'. Repeatable.",
 )
 @click.option(
     "--max-failures",
@@ -82,7 +85,8 @@ if TYPE_CHECKING:
 @click.option(
     "--retry",
     metavar="RETRY",
-    help="Which exceptions are retried and count, as 'Retry(never=[ValueError])'.",
+    help="Which exceptions are retried, and which of these count as failures; for example "
+    "'Retry(never=[ValueError])'.",
 )
 @click.option(
     "--max-losses",
@@ -100,7 +104,7 @@ if TYPE_CHECKING:
 @click.option(
     "--cost-limit",
     metavar="METRIC<=MOST",
-    help="Stop the study once the sum of a metric reaches MOST, as 'usd<=50'.",
+    help="Stop the study once the sum of a metric reaches MOST, for example 'usd<=50'.",
 )
 @click.option(
     "--max-steps", type=int, metavar="N", help="Stop the study after N reports of all trials."
@@ -109,19 +113,19 @@ if TYPE_CHECKING:
     "--time-limit",
     "time_limit_s",
     metavar="TIME",
-    help="Stop the study TIME after its first worker's start, as 2h.",
+    help="Stop the study TIME (such as 2h) after its first worker's start.",
 )
 @click.option(
     "--total-time-limit",
     "total_time_limit_s",
     metavar="TIME",
-    help="Stop the study once its trials have run for TIME in all, as 2d.",
+    help="Stop the study once its trials have run for TIME (such as 2d) in all.",
 )
 @click.option(
     "--trial-time-limit",
     "trial_time_limit_s",
     metavar="TIME",
-    help="End a trial once it has run for TIME, over all its attempts, as 10m.",
+    help="End a trial once it has run for TIME (such as 10m), over all its attempts.",
 )
 @click.option("--checkpoints", metavar="URL", help="The store of checkpoints.")
 @click.option(
@@ -134,25 +138,26 @@ if TYPE_CHECKING:
 @click.option(
     "--resources",
     metavar="REQUEST",
-    help="What each trial needs, as 'gpus=1, memory_gb=8, licence=1', or a function of the config "
-    "that returns this, as sizes:needs.  [default: what the trainable says, else only a slot]",
+    help="What each trial needs, such as 'gpus=1, memory_gb=8, licence=1', or a function of the "
+    "config that returns this, such as sizes:needs.  [default: what the trainable says, else only "
+    "a slot]",
 )
 @click.option(
     "--require",
     multiple=True,
     type=Spec(),
     metavar="TAG",
-    help="A tag that workers must have, as a100. Repeatable.",
+    help="A tag that workers must have, such as a100. Repeatable.",
 )
 @click.option(
     "--report-regex",
     metavar="RE",
-    help="How the command prints metrics, as 'loss=(?P<loss>[-\\d.e]+)'.",
+    help="How the command prints metrics, for example 'loss=(?P<loss>[-\\d.e]+)'.",
 )
 @click.option(
     "--report-file",
     metavar="PATH",
-    help="Where the command writes JSON lines, as 'out/{trial}.jsonl'.",
+    help="Where the command writes JSON lines, for example 'out/{trial}.jsonl'.",
 )
 @click.option("--if-not-exists", is_flag=True, help="Continue an existing study of this name.")
 @storage_option

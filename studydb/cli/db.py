@@ -85,8 +85,8 @@ def roles(
     Logins are members of a role: --member ann=worker --member bob=viewer.
 
     The owner can do everything. A worker cannot change the schema or a study's specs, and can
-    delete only rows that newer rows replace or that are used once, such as old checkpoints. A
-    viewer can only read. This command changes nothing: pipe its output to psql.
+    delete only rows of checkpoints, proposals, pins and uploads. A viewer can only read. This
+    command changes nothing: pipe its output to psql.
     """
     from studydb.db.role_script import Roles
     from studydb.db.urls import features_of, read_url

@@ -23,7 +23,7 @@ MOST_WORKERS = 1000
 @storage_option
 def delete(*, name: str, yes: bool, storage: Storage) -> None:
     """
-    Delete NAME: its trials, results and checkpoints, and what its trials printed on this host.
+    Delete NAME: its trials, results and checkpoints, and on this host the trials' output and files.
 
     If a trial is running, the study is stopped but not deleted: run the command again later.
     """

@@ -20,8 +20,8 @@ def drain(*, worker: str, storage: Storage) -> None:
 
     WORKER is the beginning of the worker's id. The worker reads the request within 4 seconds,
     and acts as on SIGTERM: it lets its trials save a checkpoint, makes them PENDING and ends. No
-    failure is counted. The worker's exit code is 0, so a service manager that starts failed
-    processes again does not start this worker.
+    failure is counted. The worker's exit code is 0, so a service manager that restarts only failed
+    processes does not restart this worker.
     """
     from studydb.domain.records import Request, renewal_s
     from studydb.lease.heartbeat import LOOK_S

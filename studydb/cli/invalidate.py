@@ -15,7 +15,9 @@ from studydb.domain.errors import UsageError
 @click.command()
 @study_argument
 @click.argument("trials", metavar="TRIAL...", type=TrialWord(), nargs=-1, required=True)
-@click.option("--reason", metavar="TEXT", help="Why the values are wrong; a note on each trial.")
+@click.option(
+    "--reason", metavar="TEXT", help="Why the values are wrong; kept as a note on each trial."
+)
 @click.option("--undo", is_flag=True, help="Let the trials count again.")
 @storage_option
 def invalidate(
@@ -24,15 +26,15 @@ def invalidate(
     """
     Invalidate trials of NAME whose values are wrong; their rows are kept.
 
-    Invalidated trials are not best, not in data frames, and do not rank in open rungs. Searchers do
-    not learn from them. A running trial is stopped. Decisions that were made already stand.
+    An invalidated trial is never the best, is not in data frames, and does not rank in open rungs.
+    Searchers do not learn from it. If it has not ended, it is stopped. Earlier decisions remain.
     """
     if not undo and not reason:
         raise UsageError("Say why, by --reason TEXT.")
     with opened_study(storage, name) as study:
         study.invalidate(*trials, reason=reason or "", undo=undo)
         suffix = storage.command_suffix(study.storage)
-    did = "count again" if undo else "invalidated; running trials are being stopped"
+    did = "valid again" if undo else "invalidated; running trials are being stopped"
     click.echo(f"{subject(name, trials)}: {did}.")
     if not undo:
         words = " ".join(shlex.quote(str(trial)) for trial in trials)

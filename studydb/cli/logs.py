@@ -131,7 +131,7 @@ def _find_attempt(study: "Study", number: int, wanted: int | None) -> Any:
 
 
 def _directory(study: "Study", number: int, attempt: Any) -> Path:
-    """Return the folder of an attempt's output, even if no `log_dir` is in the row yet."""
+    """Return the folder of an attempt's output, even if the attempt's row names none yet."""
     lease = Lease(study.record.id, attempt.trial_id, number, 0, attempt.attempt, attempt.token)
     return study.database.locations.recorded_log_dir(study.record, lease, attempt.log_dir)
 

@@ -267,7 +267,7 @@ def test_show_says_that_a_closed_rung_had_kept_no_trial(console, database):
 
     pages = [console("show", "digits", str(number)).out for number in (late, 1)]
 
-    assert "loss (min) at rung 1 was 0.2; the rung was closed, and had kept no trial" in pages[0]
+    assert "loss (min) at rung 1 was 0.2; the rung had already closed and kept no trial" in pages[0]
     assert "loss (min) at rung 1 was NaN, which counts as the worst value" in pages[1]
 
 

@@ -64,7 +64,7 @@ def test_create_refuses_a_range_that_would_be_read_as_a_constant(console):
         (["true", "{lr}"], ""),  # runs in the worker's directory, wherever the study was created
         (
             ["sh", "train.sh", "{lr}"],
-            "; workers search train.sh in their own directory, then in {here}",
+            "; workers look for train.sh in their own directory, then in {here}",
         ),
     ],
 )
@@ -108,7 +108,7 @@ def test_show_prints_the_definition_of_a_study(console, database):
     assert (page["seed"], page["trials"], page["stop"]) == ("5", "60", "loss>=3")
     name, where = page["trainable"].split(", ", 1)
     assert name == "studydb.examples.quadratic:train"
-    assert where == f"imported; workers search it in their own directory, then in {Path.cwd()}"
+    assert where == f"imported; workers look for it in their own directory, then in {Path.cwd()}"
     assert page["failures"] == "a trial survives any number"
     assert page["lr"] == "loguniform(0.0001, 1.0)"
     assert page["created"].endswith(f"by {study.created_by}")

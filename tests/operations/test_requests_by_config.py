@@ -171,8 +171,11 @@ def test_an_idle_worker_sees_that_fewer_trials_wait(database, monkeypatch):
 @pytest.mark.parametrize(
     ("licence", "said"),
     [
-        (1, "5 trials that ask licence=9 wait, and no live worker fits them. Start a worker that"),
-        (9, "5 trials that ask licence=9 wait for the workers that fit them. Start more such"),
+        (
+            1,
+            "5 trials that ask for licence=9 wait, and no live worker fits them. Start a worker that",
+        ),
+        (9, "5 trials that ask for licence=9 wait for the workers that fit them. Start more such"),
     ],
     ids=["no worker fits them", "a worker fits them"],
 )

@@ -271,5 +271,5 @@ def test_host_that_cannot_start_a_process_is_the_cause_of_the_failure(decider, m
     [b"", b"\xff", b"\x91" * 100_000, msgpack.encode({"type": "decided", "id": 1}), b"\xc0"],
 )
 def test_frame_that_is_no_message_is_refused(header):
-    with pytest.raises(FrameError, match="The process that decides sent no message"):
+    with pytest.raises(FrameError, match="The decider sent a frame that is not a message"):
         read_from_decider(Frame(header))
