@@ -93,7 +93,7 @@ def _driver_of(error: BaseException) -> DriverFaults | None:
         return sqlite_faults
     psycopg = sys.modules.get("psycopg")
     if psycopg is not None and isinstance(error, psycopg.Error):
-        from studydb.db import postgresql_faults  # noqa: PLC0415  see above
+        from studydb.db import postgresql_faults  # noqa: PLC0415  see the docstring
 
         return postgresql_faults
     return None

@@ -239,7 +239,7 @@ this attempt and the class that it holds. Trials with a lower `priority` run fir
 
 Reports do not change `rank_score`: the end of an attempt sets it to `best_score`, or to NULL if the
 trial has no rank. So a report updates no index, and one look-up in an index finds the best trial.
-`flush_no` counts the attempt's flushes; the attempt's end copies the count to `attempt`.
+`flush_no` counts the attempt's flushes; the attempt's end copies the count to `attempt.flush_no`.
 
 `config` is what the next attempt receives. A trial that an earlier version made has no `config`
 until it is claimed. `changed` holds, by path, the values of `config` that a person has changed.
@@ -493,7 +493,10 @@ tag = table_with_id(
     sa.Index("tag_study", "study_id", "trial_id", "key", unique=True),
     sa.Index("tag_key", "study_id", "key", "trial_id"),
 )
-"""A tag of a trial is its `key`. Not used yet: `value`, and tags of studies, without `trial_id`."""
+"""
+`key` is the text of a trial's tag. Not used yet: `value`, and rows without `trial_id`, for tags of
+studies.
+"""
 
 
 TABLES = METADATA.sorted_tables
