@@ -1,8 +1,9 @@
 """
 Print tables for people, and JSON and CSV for programs.
 
-On a terminal rich draws a table. Elsewhere a table has plain columns without colours, and no cell
-is cut. Doubles have six significant digits in tables, and all digits in JSON and CSV.
+On a terminal the library rich draws a table of up to 500 rows. Any other table has plain columns
+without colours. No cell is cut. Doubles have six significant digits in tables, and all digits in
+JSON and CSV.
 """
 
 import csv

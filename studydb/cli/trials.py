@@ -175,7 +175,8 @@ def best(
     """
     Show the best trial of NAME: without options, the one with the best value of all steps.
 
-    NaN is never best. If several trials have the best value, the lowest number is best.
+    NaN is never best. If several trials have the best value, the trial with the lowest number
+    is best.
     """
     from studydb.analysis.best_by import find_best
     from studydb.study.storage import read_patiently

@@ -135,7 +135,7 @@ def is_disconnect(error: BaseException) -> bool:
 
 def is_of_values(error: BaseException) -> bool:
     """
-    Tell whether an error is taken to come from a trial's values; if so, other trials can go on.
+    Tell whether an error counts as caused by a trial's values; if so, other trials can go on.
 
     Errors of the storage, the host or the memory concern all trials. Any other error that no driver
     has raised counts as caused by the values.

@@ -73,13 +73,13 @@ study = table_with_id(
 `max_concurrent`, `n_running` is not updated. `points` is used only by workers of the version before
 the table `proposal`; a later migration drops it. `paused_by` says who or what paused the study
 ('person', 'guard', …); it is 'limit' if a limit or a stop rule has stopped the study.
-`proposer_token` is the lease of the process that fits the searcher's model, until
-`proposer_expires_at`; see `store/proposer.py`.
-`best_values` has, for each stop rule for the study, the best values until now (`Plateau`).
-`started_at` is when the study's first worker or own loop has started. `stopped_at_once` says that
-the study was stopped without its workers' grace. `checkpoint_bytes` is the sum of the sizes of the
-kept checkpoints; NULL, and not counted, if the study has no quota. After `deleting_at` no trial of
-another study may begin from a checkpoint of this study.
+`proposer_token` names the process that fits the searcher's model; the lease of this process lasts
+until `proposer_expires_at` (see `store/proposer.py`).
+`best_values` has the best values until now for each rule that can stop the study (`Plateau`).
+`started_at` is the time when the study's first worker or own loop started. `stopped_at_once` says
+that the study was stopped without its workers' grace. `checkpoint_bytes` is the sum of the sizes of
+the kept checkpoints; NULL, and not counted, if the study has no quota. After `deleting_at` no trial
+of another study may begin from a checkpoint of this study.
 Not used yet: `objectives`, the metrics and modes if there are several.
 """
 

@@ -90,7 +90,7 @@ def _mode(path: str) -> int | None:
 
 class LockFile:
     """
-    An open lock file. The locks of two objects exclude each other, even in one process.
+    An open lock file. Two objects compete for locks as two processes do, even in one process.
 
     Raises:
         HostError: The file cannot be opened or locked, or is no regular file.

@@ -18,7 +18,7 @@ from studydb.devices.lock_files import LockFile
 from studydb.domain.errors import HostError
 
 LONG_S = 60.0
-"""After how long a worker, whose trials use a device one after another, lets others go first."""
+"""For how long a worker's trials may use a device one after another before others go first."""
 
 FIRST_S = 5.0
 """

@@ -64,8 +64,8 @@ class CommandLine:
         Check the form of a command line.
 
         Raises:
-            InvalidSpec: The list is empty, an item is no text, or a brace or placeholder is wrong;
-                or a parameter would choose the program or change a script that it runs.
+            InvalidSpec: The list is empty, an item is no text, a brace or placeholder is wrong, or
+                a parameter would choose the program or become part of a script that is run.
         """
         if isinstance(items, str):
             raise InvalidSpec(

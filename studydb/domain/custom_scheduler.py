@@ -51,7 +51,7 @@ class CustomScheduler:
         max_t: The step that completes a trial, without a call of `judge`; None (default) for none.
         brackets: The number of brackets; default 1. A new trial's bracket is random.
         weights: How likely each bracket is, relative to the others; by default equally likely.
-        quantile: The quantile of the negated scores at which cutoffs lie, 0 to 1; default 0.5.
+        quantile: Which quantile of the negated scores a rung's cutoff is, 0 to 1; default 0.5.
         resumes: Whether trials wait at rungs, so that workers ask `next_work`; default False.
         reads_best: The most entries that `judge` reads by `view.best`, up to 100; default 0.
         reads_mean: Whether `judge` reads `view.mean`; default False.
@@ -182,7 +182,7 @@ class SchedulerPlan:
         Return the step of the last rung that is not after `step`.
 
         Returns:
-            None if all rungs are after `step`, and from `max_t` on.
+            None if all rungs are after `step`, or if `step` is not below `max_t`.
         """
         if self.max_t is not None and step >= self.max_t:
             return None
@@ -314,7 +314,9 @@ class JudgeView:
         """
         self._check(key)
         if n > (most := self._data["reads_best"]):
-            raise InvalidSpec(f"judge asks for the best {n} entries, but its reads_best is {most}.")
+            raise InvalidSpec(
+                f"judge asks for the best {n} entries; its reads_best is {most}: raise reads_best."
+            )
         return [Ranked(*entry) for entry in self._data["best"][:n]]
 
     def mean(self) -> float:
