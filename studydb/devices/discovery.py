@@ -111,8 +111,8 @@ def _typed(
         device = _resolve(entry, cards, environ)
         if device is None:
             raise UsageError(
-                f"--gpus names {entry}, but this host has no such device. `nvidia-smi -L` lists "
-                f"{_names(_card_names(cards))}."
+                f"--gpus names {entry}, but this host has no such device, or several. "
+                f"`nvidia-smi -L` lists {_names(_card_names(cards))}."
             )
         if inherited is not None and device.lock not in {one.lock for one in inherited}:
             raise UsageError(
