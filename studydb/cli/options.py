@@ -14,7 +14,7 @@ from studydb.domain.text.names import check_trial_name
 from studydb.settings import storage_url
 
 LARGEST_NUMBER = 2**63 - 1
-"""The largest integer of the databases; larger trial numbers are read as this number."""
+"""The largest integer that the databases can store; a larger trial number is read as this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Storage:
     The database that a command uses.
 
     Attributes:
-        url: The database's URL with its password; it is never shown.
+        url: The database's URL with its password; this URL is never shown.
         typed: Whether --storage was typed; if so, printed commands must contain --storage, too.
     """
 
@@ -78,7 +78,7 @@ class Spec(click.ParamType[str]):
 
 
 class TrialWord(click.ParamType[int | str]):
-    """The number of a trial, or its name; digits are always a number."""
+    """The number of a trial, or its name; a text of digits is always read as a number."""
 
     name = "trial"
 

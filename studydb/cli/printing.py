@@ -1,8 +1,9 @@
 """
 Print tables for people, and JSON and CSV for programs.
 
-On a terminal rich draws a table. Elsewhere a table has plain columns without colours, and no cell
-is cut. Doubles have six significant digits in tables, and all digits in JSON and CSV.
+On a terminal the library rich draws a table of up to 500 rows. Any other table has plain columns
+without colours. No cell is cut. Doubles have six significant digits in tables, and all digits in
+JSON and CSV.
 """
 
 import csv
@@ -24,7 +25,10 @@ MOST_RICH_ROWS = 500
 """A table with more rows is printed without rich, which takes a millisecond a row."""
 
 MOST_UNBROKEN = 20
-"""A cell of up to this many characters stays on one line of a terminal's table."""
+"""
+On a terminal a cell of up to this many characters stays on one line, unless the terminal has no
+room for all columns.
+"""
 
 LEAST_WIDTH = 8
 """The least width to which a column is narrowed on a terminal that has no room for all columns."""
@@ -48,7 +52,7 @@ def print_rows(
     Args:
         columns: One name per value of a row.
         form: "table", "json" (a list of objects) or "csv" (with a header).
-        noun: The plural of a row, such as "trials"; an empty table reads "no trials".
+        noun: What the rows are, such as "trials"; without rows a table reads "no trials".
         spare: Columns to leave out on a narrow terminal, in this order.
     """
     if form == "json":
@@ -171,7 +175,7 @@ def _left_out(widths: Mapping[str, int], spare: Sequence[str], line_width: int) 
     free_width = line_width - sum(width + 2 for width in widths.values())
     left_out: list[str] = []
     for name in spare:
-        if free_width < 0 and name in widths:  # a column that no row uses is not printed
+        if free_width < 0 and name in widths:  # a column that is empty in all rows may be absent
             left_out.append(name)
             free_width += widths[name] + 2
     return left_out

@@ -18,7 +18,8 @@ def query(*, sql: str, form: str, storage: Storage) -> None:
     """
     Run a SELECT on the database, read-only, and print its rows.
 
-    New versions keep the columns of v_study, v_trial, v_result, v_attempt, v_checkpoint, v_worker.
+    New versions of studydb keep the columns of v_study, v_trial, v_result, v_attempt, v_checkpoint
+    and v_worker.
     """
     from studydb.operations.query import run_query
 

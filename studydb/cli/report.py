@@ -1,4 +1,4 @@
-"""`report`: report metrics from within a command that a worker runs."""
+"""`report`: report metrics from a trial's command, or from a program that it has started."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from studydb import report_client
 @click.option("--save", is_flag=True, help="$STUDYDB_SAVE holds a checkpoint of this step.")
 def report(metrics: Sequence[str], step: int | None, *, save: bool) -> int:
     """
-    Report the metrics of one step from within a command.
+    Report the metrics of one step from a trial's command, or from a program that it has started.
 
     The exit code tells what to do: 0 go on; 10 end now, the file $STUDYDB_STOP says why; 11 end,
     another worker has the trial; 2 the report is wrong; 1 no trial runs here.

@@ -41,7 +41,8 @@ def retry(
     Run ended trials of NAME again. Each gets a clone: a new trial with the same parameters.
 
     A clone goes on from the newest checkpoint of the ended trial, and does not count for the
-    budget. The options choose trials that have no clone yet and are not invalidated.
+    budget. --errored, --cancelled, --finished and --all leave out trials that have a clone already
+    or are invalidated.
     """
     given = zip(Selection, (errored, cancelled, finished, every), strict=True)
     chosen = [selection for selection, is_given in given if is_given]

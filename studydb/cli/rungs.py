@@ -28,10 +28,10 @@ def rungs(*, name: str, limit: int, form: str, storage: Storage) -> None:
     List the rungs of study NAME that trials have entered, by bracket and step.
 
     entries: trials that were judged there. ranked: entries that are not NaN and whose trials are
-    neither invalidated nor cloned. waiting: trials that wait to be promoted. cutoff: the value that
-    now separates the best share `top` of the trials from the others; ASHA and MedianStopping decide
-    by it. HyperBand and OneEpoch have no cutoff: they decide when a rung closes. kept: the worst
-    value that was kept when the rung closed.
+    neither invalidated nor cloned. waiting: trials that wait to be promoted. top: the share of the
+    trials that are now at least as good as `cutoff`. cutoff: the value by which ASHA and
+    MedianStopping decide. HyperBand and OneEpoch have no cutoff: they decide when a rung closes.
+    kept: the worst value that was kept when the rung closed.
     """
     from studydb.operations.reads import list_rungs
 

@@ -55,21 +55,23 @@ def set(  # noqa: A001  the command
     """
     Change settings of NAME: checkpoints=URL, trainable=M:F, keep, resources, limits, or a command.
 
-    A limit that the study was created with can be raised or lowered, as 'cost_limit=usd<=80',
+    A limit that the study was created with can be raised or lowered: 'cost_limit=usd<=80',
     max_steps=900, time_limit_s=3h, total_time_limit_s=2d or trial_time_limit_s=10m. A study that
     has stopped at a limit goes on after `studydb resume`.
 
-    keep='last=3, best=1, every=10' says which checkpoints attempts that start later keep; see
-    `studydb create --help`.
+    keep='last=3, best=1, every=10' says which checkpoints are kept by attempts that start later;
+    see `studydb create --help`.
 
-    resources='gpus=1, memory_gb=8' says what each trial needs that has no request of its own. With
-    --trial N, it says what trial N needs, which must be PENDING or PAUSED.
+    resources='gpus=1, memory_gb=8' says what each trial without its own request needs. With --trial
+    N, it says what trial N needs; trial N must be PENDING or PAUSED.
 
-    Attempts that start later save to URL: a directory that all workers see, or inline: (the
-    database). Older checkpoints stay in their store, and trials are restored from that store.
+    checkpoints=URL says where attempts that start later save: in a directory that all workers see,
+    or inline: (in the database). Older checkpoints stay in their store, and trials are restored
+    from that store.
 
-    Attempts that start later run the function M:F, or the command, signed with your key. Running
-    attempts go on with the former code. Workers need no restart.
+    trainable=M:F or a command says what attempts that start later run: the function F of the module
+    M, or the command, signed with your key. Running attempts go on with the former code. Workers
+    need no restart.
     """
     given = read_settings(settings)
     checkpoints, trainable = given.pop("checkpoints", None), given.pop("trainable", None)

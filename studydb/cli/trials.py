@@ -158,14 +158,14 @@ def results(*, name: str, trial: int | str, limit: int | None, form: str, storag
 @click.option(
     "--mode",
     type=click.Choice(["min", "max"]),
-    help="By default the study's; needed for another metric than the study's.",
+    help="By default the study's mode; required if --metric is not the study's metric.",
 )
 @click.option(
     "--scope",
     type=click.Choice(["all", "last", "avg", "last-5-avg", "last-10-avg"]),
     default="all",
     show_default=True,
-    help="Compare the best, the last, or the mean of (the last) values of each trial.",
+    help="Compare trials by their best value, their last value, or a mean of their values.",
 )
 @format_option
 @storage_option
@@ -175,7 +175,8 @@ def best(
     """
     Show the best trial of NAME: without options, the one with the best value of all steps.
 
-    NaN is never best. Of equal values the trial with the lower number is best.
+    NaN is never best. If several trials have the best value, the trial with the lowest number
+    is best.
     """
     from studydb.analysis.best_by import find_best
     from studydb.study.storage import read_patiently

@@ -63,7 +63,7 @@ def try_(*, name: str, params: Sequence[str], debug: bool, storage: Storage) -> 
 
 
 def _fail(error: Exception, *, debug: bool) -> int:
-    tail = getattr(error, "tail", None)  # the last lines of a command
+    tail = getattr(error, "tail", None)  # the last lines of a command's output
     if tail is None:
         click.echo(printed(failure_of(error).traceback), err=True, nl=False)
     else:

@@ -35,12 +35,14 @@ def _seconds_option(flag: str, default: float, meaning: str) -> Callable[..., An
 @_seconds_option(
     "--grace", GRACE_S, "How long a stopped or preempted trial may take to save its state."
 )
-@click.option("--workdir", metavar="DIR", help="The directory to search for the trainable first.")
+@click.option(
+    "--workdir", metavar="DIR", help="The working directory; the trainable is searched there first."
+)
 @click.option(
     "--chdir",
     type=click.Choice(["workdir", "trial"]),
     default="workdir",
-    help="Where trials run: in the working directory, or each trial in a directory of its own.",
+    help="Where trials run: in the working directory, or each trial in its own directory.",
 )
 @click.option(
     "--allow-import",
@@ -84,7 +86,7 @@ def _seconds_option(flag: str, default: float, meaning: str) -> Callable[..., An
     "--gpus",
     default="auto",
     metavar="GPUS",
-    help="The GPUs that trials share: auto, none, or indices or UUIDs as 0,1.",
+    help="The GPUs that trials share: auto, none, or indices or UUIDs such as 0,1.",
 )
 @click.option(
     "--memory-gb",
@@ -98,7 +100,7 @@ def _seconds_option(flag: str, default: float, meaning: str) -> Callable[..., An
     multiple=True,
     type=Spec(),
     metavar="NAME=N",
-    help="An amount of any other resource that trials ask for, as licence=2. Repeatable.",
+    help="An amount of any other resource that trials ask for, such as licence=2. Repeatable.",
 )
 @click.option(
     "--tag",
@@ -106,12 +108,12 @@ def _seconds_option(flag: str, default: float, meaning: str) -> Callable[..., An
     multiple=True,
     type=Spec(),
     metavar="TAG",
-    help="A word that studies may require, as a100. Repeatable.",
+    help="A word that studies may require, such as a100. Repeatable.",
 )
 @_seconds_option(
     "--reserve-after",
     RESERVE_AFTER_S,
-    "How long other trials pass one that does not fit; then that trial starts first.",
+    "How long later trials may start before a trial that does not fit; then that trial is first.",
 )
 @storage_option
 def worker(

@@ -23,7 +23,7 @@ COLUMNS = (
 
 SPARE_COLUMNS = ("version", "ended_at", "started_at", "pid", "slots")
 SHORT_ID = 8
-"""How many characters of a worker's id a table shows; `drain` accepts them."""
+"""How many characters of a worker's id a table shows; `drain` accepts this shorter id."""
 
 
 @click.command()
@@ -36,8 +36,8 @@ def workers(*, name: str | None, limit: int, form: str, storage: Storage) -> Non
     List the workers of all studies, or of NAME, newest first.
 
     health: alive, draining (asked to end), silent (not seen for longer than its lease), dead (a
-    process of this host that no longer exists), or ended. uses: what the trials of a live worker
-    use of what it offers, if trials ask for resources.
+    process of this host that no longer exists), or ended. uses: the resources that the trials of a
+    live worker use, and those that it offers; empty if trials do not ask for resources.
     """
     from studydb.analysis.fit_text import load_text
     from studydb.operations.workers import list_workers

@@ -92,11 +92,11 @@ class Chain:
     PostgreSQL chooses the order of links. A bind has the same value in all statements of the chain.
 
     The statements of `before` run in their order before the main statement; each returns at most
-    one row. On PostgreSQL the order comes from `of` and `found`: each statement must refer to the
-    one before it, and the main statement to the last. If a statement returns no row, the later
-    statements write nothing: on PostgreSQL they refer to that row, and SQLite does not run them.
-    What an earlier statement has written stays. So the conditions of a statement that writes must
-    ensure that the later statements return a row.
+    one row. On PostgreSQL the order comes from `of` and `found`: each of these statements must
+    refer to the one before it, and the main statement must refer to the last of them. If a
+    statement returns no row, the later statements write nothing: on PostgreSQL they refer to that
+    row, and SQLite does not run them. What an earlier statement has written stays. So the
+    conditions of a statement that writes must ensure that the later statements return a row.
 
     On PostgreSQL the constants of a chain are part of its SQL, because each bind takes time in the
     driver and on the server. A trial that flushes each step is 3 % faster without these binds.

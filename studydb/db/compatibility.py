@@ -48,7 +48,8 @@ def current_version(database: Database) -> str | None:
         if not database.path.exists():
             raise StorageMissing(
                 f"There is no database at {database.path}. `studydb create` or "
-                "`studydb db upgrade` makes one; or give --storage or $STUDYDB_STORAGE."
+                "`studydb db upgrade` makes one. To use another database, give --storage or set "
+                "$STUDYDB_STORAGE."
             )
     try:
         with database.begin(write=False) as txn:

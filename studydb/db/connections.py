@@ -70,7 +70,7 @@ class Connections:
         """Drop all connections without closing them: after a fork they belong to the parent."""
         self._free: list[Cursor | None] = [None] * self._limit  # None: no open connection
         self._n_closed = 0  # calls of `close`
-        self._in_use: dict[Cursor, int] = {}  # `_n_closed` when it was taken
+        self._in_use: dict[Cursor, int] = {}  # `_n_closed` when the cursor was taken
         self._lock = threading.Lock()
         self._given_back = threading.Condition(self._lock)
         self._n_waiting = 0
@@ -108,7 +108,11 @@ class Connections:
             self._n_waiting -= 1
 
     def give_back(self, cursor: Cursor) -> None:
-        """Put back a cursor whose transaction has ended; close it if the pool has been closed."""
+        """
+        Put back a cursor whose transaction has ended.
+
+        If the pool was closed since the cursor was taken, close the cursor's connection instead.
+        """
         with self._lock:
             is_current = self._in_use.get(cursor) == self._n_closed
             if is_current:

@@ -57,12 +57,12 @@ rung = table_with_id(
     ),
 )
 """
-`n_ranked` counts the entries that rank: those that are neither NaN nor of an invalidated or cloned
-trial. The quantile lies between two of these entries. `cut_score` and `cut_trial_id` name the worse
-of the two; `cut_rank` is its rank, counted from the worst entry (0). `closed_cutoff` and
-`closed_ordinal` name the worst entry that was kept when the rung closed. A rung `is_over` if it is
-closed and no trial waits there. `n_planned` and `n_ended` are not used: how many trials a rung
-waits for follows from the scheduler, the draws and the trials that run.
+`n_ranked` counts the entries that have a rank: the value is not NaN, and the trial is neither
+invalidated nor cloned. The quantile lies between two of these entries. `cut_score` and
+`cut_trial_id` name the worse of the two; `cut_rank` is its rank, counted from the worst entry (0).
+`closed_cutoff` and `closed_ordinal` name the worst entry that was kept when the rung closed. A rung
+`is_over` if it is closed and no trial waits there. `n_planned` and `n_ended` are not used: how many
+trials a rung waits for follows from the scheduler, the draws and the trials that run.
 """
 
 rung_entry = sa.Table(
@@ -158,8 +158,8 @@ proposal = sa.Table(
     sa.PrimaryKeyConstraint("study_id", "draw"),
 )
 """
-The params, config and origin that the trial of a draw will have, and what it will ask for, computed
-ahead.
+What was computed ahead for a draw: the params, config and origin that its trial will have, and the
+name of the trial's request for resources.
 """
 
 add_checks(proposal, **one_of("origin", Origin))
@@ -174,6 +174,7 @@ resource_class = sa.Table(
 )
 """
 The distinct requests for resources in a study; `trial.resource_class` is the name of a trial's
-request. The name "" is the study's request, for trials that have no request of their own; any other
-name is the text of its request. A study without requests has no rows.
+request. The name "" stands for the study's request, which holds for trials without their own
+request. Any other name is the request itself, written as text. A study without requests has no
+rows.
 """

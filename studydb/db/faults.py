@@ -93,7 +93,7 @@ def _driver_of(error: BaseException) -> DriverFaults | None:
         return sqlite_faults
     psycopg = sys.modules.get("psycopg")
     if psycopg is not None and isinstance(error, psycopg.Error):
-        from studydb.db import postgresql_faults  # noqa: PLC0415  see above
+        from studydb.db import postgresql_faults  # noqa: PLC0415  see the docstring
 
         return postgresql_faults
     return None
@@ -135,7 +135,7 @@ def is_disconnect(error: BaseException) -> bool:
 
 def is_of_values(error: BaseException) -> bool:
     """
-    Tell whether an error is taken to come from a trial's values; if so, other trials can go on.
+    Tell whether an error counts as caused by a trial's values; if so, other trials can go on.
 
     Errors of the storage, the host or the memory concern all trials. Any other error that no driver
     has raised counts as caused by the values.

@@ -40,10 +40,10 @@ TABLE_LOCK_S = (0.5, 60.0)
 """
 How long a try to lock all tables may last: the first try, and the longest of the later tries.
 
-The first try is shorter than PostgreSQL's `deadlock_timeout` of 1 s, so that the server ends no
-worker's transaction. An autovacuum may hold the lock of a table. The server cancels the autovacuum
-only after the migration has waited for 1 s, so later tries are longer. During a later try the
-server may end a worker's transaction.
+The first try is shorter than PostgreSQL's `deadlock_timeout` of 1 s. So the server does not look
+for a deadlock, and ends no worker's transaction. An autovacuum may hold the lock of a table. The
+server cancels this autovacuum only after the migration has waited for 1 s, so later tries are
+longer. During a later try the server may end a worker's transaction.
 """
 
 TABLE_LOCK_RETRY_S = (0.1, 0.5)
@@ -286,7 +286,7 @@ def _dangling(broken: Sequence[Sequence[Any]]) -> str:
 class _TextRunner:
     def __init__(self, connection: sa.Connection) -> None:
         self.postgresql = connection.dialect.name == "postgresql"
-        self._connection = connection.connection  # not SQLAlchemy's, which reads "%" as a bind
+        self._connection = connection.connection  # the driver's: SQLAlchemy's reads "%" as a bind
 
     def fetch_text(self, sql: str) -> Sequence[Sequence[Any]]:
         cursor = self._connection.cursor()

@@ -73,13 +73,13 @@ study = table_with_id(
 `max_concurrent`, `n_running` is not updated. `points` is used only by workers of the version before
 the table `proposal`; a later migration drops it. `paused_by` says who or what paused the study
 ('person', 'guard', …); it is 'limit' if a limit or a stop rule has stopped the study.
-`proposer_token` is the lease of the process that fits the searcher's model, until
-`proposer_expires_at`; see `store/proposer.py`.
-`best_values` has, for each stop rule for the study, the best values until now (`Plateau`).
-`started_at` is when the study's first worker or own loop has started. `stopped_at_once` says that
-the study was stopped without its workers' grace. `checkpoint_bytes` is the sum of the sizes of the
-kept checkpoints; NULL, and not counted, if the study has no quota. After `deleting_at` no trial of
-another study may begin from a checkpoint of this study.
+`proposer_token` names the process that fits the searcher's model; the lease of this process lasts
+until `proposer_expires_at` (see `store/proposer.py`).
+`best_values` has the best values until now for each rule that can stop the study (`Plateau`).
+`started_at` is the time when the study's first worker or own loop started. `stopped_at_once` says
+that the study was stopped without its workers' grace. `checkpoint_bytes` is the sum of the sizes of
+the kept checkpoints; NULL, and not counted, if the study has no quota. After `deleting_at` no trial
+of another study may begin from a checkpoint of this study.
 Not used yet: `objectives`, the metrics and modes if there are several.
 """
 
@@ -239,7 +239,7 @@ this attempt and the class that it holds. Trials with a lower `priority` run fir
 
 Reports do not change `rank_score`: the end of an attempt sets it to `best_score`, or to NULL if the
 trial has no rank. So a report updates no index, and one look-up in an index finds the best trial.
-`flush_no` counts the attempt's flushes; the attempt's end copies the count to `attempt`.
+`flush_no` counts the attempt's flushes; the attempt's end copies the count to `attempt.flush_no`.
 
 `config` is what the next attempt receives. A trial that an earlier version made has no `config`
 until it is claimed. `changed` holds, by path, the values of `config` that a person has changed.
@@ -493,7 +493,10 @@ tag = table_with_id(
     sa.Index("tag_study", "study_id", "trial_id", "key", unique=True),
     sa.Index("tag_key", "study_id", "key", "trial_id"),
 )
-"""A tag of a trial is its `key`. Not used yet: `value`, and tags of studies, without `trial_id`."""
+"""
+`key` is the text of a trial's tag. Not used yet: `value`, and rows without `trial_id`, for tags of
+studies.
+"""
 
 
 TABLES = METADATA.sorted_tables

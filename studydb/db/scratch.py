@@ -1,4 +1,4 @@
-"""A database for a computation that ends with this process: an SQLite file, at memory speed."""
+"""A temporary database for one process: an SQLite file that never waits for the disk."""
 
 import tempfile
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ def _empty_file() -> bytes:
     """
     Return the bytes of a database without studies.
 
-    They are kept, because the migrations that make them take longer than a simulation.
+    The bytes are cached, because the migrations that make them take longer than a simulation.
     """
     from studydb.db import migrate  # noqa: PLC0415  imports Alembic
 

@@ -55,8 +55,8 @@ class BoundedConnection(psycopg.Connection[Any]):
         Run a generator of the driver until it returns.
 
         Raises:
-            SilentServerError: Nothing came for too long. The connection is closed, because the
-                next request would get the late answer.
+            SilentServerError: Nothing came from the server for `longest_silence` seconds. The
+                connection is closed, because the next request would get the late answer.
         """
         try:
             returned = super().wait(gen, interval, _FIRST_S if timeout is None else timeout)

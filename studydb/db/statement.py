@@ -120,7 +120,7 @@ def compile_for(
 
     Args:
         spell_constants: Whether to write constants into PostgreSQL's SQL instead of binding them.
-            Constants are the binds to which Core gave their names.
+            A bind is a constant if Core, not our code, has named it.
     """
     compiled = statement.compile(  # type: ignore[attr-defined]
         dialect=dialect, compile_kwargs={"render_postcompile": True}

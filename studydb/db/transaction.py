@@ -32,7 +32,8 @@ class Txn:
         postgresql: Whether this is PostgreSQL, not SQLite. Only code in db/ reads this attribute.
         abandoned: Whether the transaction is rolled back at the end of the block.
         waits_for_disk: If False, the block turns off the wait for the disk just before its COMMIT.
-            The method `chain` turns the wait off in the chain's SQL, and then sets this to True.
+            The method `chain` turns the wait off in the chain's SQL instead, and then sets this
+            attribute to True.
     """
 
     def __init__(
@@ -156,8 +157,8 @@ class Txn:
         """
         Run a chain in a block of several statements without reading its row.
 
-        In a pipeline it costs no round trip. The caller has locked the row of the main statement;
-        without this row the chain would do nothing.
+        In a pipeline the chain costs no round trip. The caller must have locked the row that the
+        main statement finds, because without this row the chain would do nothing.
         """
         if not self.postgresql:
             self._run_steps(chain, rows, params)

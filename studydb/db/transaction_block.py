@@ -45,13 +45,13 @@ class TransactionBlock:
             sync = self._enter_pipeline()
             if not self._single:
                 self._start()
-            self._txn = self._join(sync)
+            self._txn = self._new_txn(sync)
         except BaseException as error:
             self._undo(error)
             raise
         return self._txn
 
-    def _join(self, sync: Callable[[], None]) -> Txn:
+    def _new_txn(self, sync: Callable[[], None]) -> Txn:
         return Txn(
             self._cursor,
             self._database.engine.dialect,

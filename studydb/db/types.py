@@ -3,8 +3,8 @@ Column types: they convert between the values of Python and of each database.
 
 A metric may be NaN or ±Inf. jsonb rejects these numbers, and SQLite turns NaN into NULL. So JSON,
 and a double on SQLite, hold them as the texts "NaN", "Infinity" and "-Infinity". Queries order by
-scores, which are never NaN and are stored as numbers. A query that orders by values, as in
-`store/results.py`, puts these texts in their order by a CASE.
+scores, which are never NaN and are stored as numbers. If a query orders by values (see
+`store/results.py`), a CASE puts these texts in their places among the numbers.
 """
 
 import json

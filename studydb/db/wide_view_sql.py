@@ -88,7 +88,7 @@ FIXED: dict[Kind, tuple[tuple[str, ...], tuple[str, ...]]] = {
 """The columns of `v_trial` or `v_result` that a wide view has before and after its own columns."""
 
 PREFIX = {Kind.TRIAL: "param/", Kind.RESULT: "metric/"}
-"""The text before a parameter's or metric's name that clashes with another column."""
+"""What is put before the name of a parameter or metric if another column has this name."""
 
 
 @dataclass(frozen=True, slots=True)

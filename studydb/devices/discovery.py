@@ -1,4 +1,4 @@
-"""Which devices a worker offers to its trials: those that it inherits, finds, or is told."""
+"""Find the devices that a worker offers to its trials: inherited, found on the host, or typed."""
 
 import os
 import shlex
@@ -26,7 +26,8 @@ class Device:
     Attributes:
         name: The device's entry in the variable that tells a trial its devices.
         lock: The name of the lock on this host: the UUID if it is known.
-        card: The UUID of the card; of a MIG instance, the UUID of the card that it is part of.
+        card: The UUID of the card, or of the card that the MIG instance is part of; None if
+            `nvidia-smi` lists no cards.
     """
 
     name: str
@@ -80,7 +81,7 @@ def find_devices(asked: str, environ: Mapping[str, str] = os.environ) -> Offer:
 def _inherited(
     family: Family, cards: tuple[Card, ...], environ: Mapping[str, str]
 ) -> tuple[Device, ...] | None:
-    """Return the devices that the worker itself may use; None if nothing limits it."""
+    """Return the devices that the environment gives the worker; None if it limits nothing."""
     if family.variable not in environ:
         return None
     found: dict[str, Device] = {}
@@ -110,8 +111,8 @@ def _typed(
         device = _resolve(entry, cards, environ)
         if device is None:
             raise UsageError(
-                f"--gpus names {entry}, but this host has no such device. `nvidia-smi -L` lists "
-                f"{_names(_card_names(cards))}."
+                f"--gpus names {entry}, but this host has no such device, or several. "
+                f"`nvidia-smi -L` lists {_names(_card_names(cards))}."
             )
         if inherited is not None and device.lock not in {one.lock for one in inherited}:
             raise UsageError(
@@ -139,14 +140,15 @@ def _all_of(cards: Iterable[Card]) -> tuple[Device, ...]:
 
 def _resolve(entry: str, cards: tuple[Card, ...], environ: Mapping[str, str]) -> Device | None:
     """
-    Find the device of an entry; None if it does not exist.
+    Find the device of an entry; None if the entry fits no device, or several.
 
-    An index and a UUID of one card get the same lock. If no UUID is known, the lock's name holds
-    the boot ID and the batch job, because each job may number its devices from 0.
+    If `nvidia-smi` lists the cards, an index and a UUID of one card get the same lock. Otherwise
+    the name of an index's lock holds the boot ID and the batch job, because each job may number its
+    devices from 0.
     """
     if not cards:
         is_uuid = entry.startswith(("GPU-", "MIG-"))
-        return Device(entry, entry if is_uuid else _place(entry, environ))
+        return Device(entry, entry if is_uuid else _lock_of_index(entry, environ))
     if entry.isdecimal():
         found = [(card.uuid, card.uuid) for card in cards if card.index == int(entry)]
     else:
@@ -156,7 +158,7 @@ def _resolve(entry: str, cards: tuple[Card, ...], environ: Mapping[str, str]) ->
     return Device(entry, *found[0]) if len(found) == 1 else None
 
 
-def _place(index: str, environ: Mapping[str, str]) -> str:
+def _lock_of_index(index: str, environ: Mapping[str, str]) -> str:
     return f"{boot_id()}-{environ.get(_BATCH_JOB, '')}-{index}"
 
 

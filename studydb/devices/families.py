@@ -19,8 +19,8 @@ class Family:
         variable: The variable with the visible devices, separated by commas.
         device_file: A file that exists on hosts with such a device.
         nothing: The variable's value by which a process sees no device.
-        entry: What a valid entry looks like. A runtime ignores all entries from the first invalid
-            one on, such as the "NoDevFiles" that Slurm has written.
+        entry: What a valid entry looks like. A runtime ignores the first invalid entry, such as
+            "NoDevFiles" from Slurm, and all entries after it.
     """
 
     variable: str
@@ -54,7 +54,8 @@ def family_here(environ: Mapping[str, str] = os.environ) -> Family:
     Choose the family of this host's devices.
 
     Slurm may set the variables of all makers, with the same entries. studydb must change only one
-    of them: the numbers in HIP_VISIBLE_DEVICES count the devices that ROCR_VISIBLE_DEVICES shows.
+    of these variables: the numbers in HIP_VISIBLE_DEVICES count the devices that
+    ROCR_VISIBLE_DEVICES shows.
 
     Returns:
         The first family whose variable is set and whose device file exists; else the first whose

@@ -19,7 +19,7 @@ from studydb.domain.resources import choose_cards
 from studydb.processes import exists, has_host_pids, session_of
 
 RELEASE_S = 10.0
-"""How long to wait until the driver has freed what the processes of a trial have used."""
+"""How long to wait at most for the driver to free what the processes of a trial have used."""
 
 _PAUSE_S = 0.25
 
@@ -33,8 +33,8 @@ class DeviceGrant:
         names: The entries of the devices: inherited, found, or typed by a person.
         places: The positions of the devices among those that the worker offers.
         variables: What `environment` returns.
-        descriptors: The locks. The trial's process inherits them, so that the devices stay locked
-            until that process has ended, even if the worker dies before.
+        descriptors: The open lock files. The trial's process inherits them, so that the devices
+            stay locked until that process has ended, even if the worker dies before.
     """
 
     names: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class DeviceGrant:
     _releasing: Callable[[], None] = lambda: None
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that show the trial its devices, and no others."""
+        """Return the variables by which the trial sees its devices and no other devices."""
         return dict(self.variables)
 
     def run_by(self, pid: int) -> None:
@@ -88,7 +88,7 @@ class DeviceGrant:
         return ()
 
     def _users(self) -> tuple[tuple[str, int], ...]:
-        """Return the uses of these cards by the trial's processes, and by processes that ended."""
+        """Return who uses the trial's cards: its processes, and processes that have ended."""
         return tuple(
             (card, pid)
             for card, pid in nvidia_smi.list_users()
@@ -97,7 +97,7 @@ class DeviceGrant:
 
 
 NO_DEVICES = DeviceGrant(variables=MappingProxyType({}))
-"""What a trial holds on a worker that hands out no devices: it sees what its worker sees."""
+"""What a trial holds if its worker hands out no devices: the trial sees what the worker sees."""
 
 
 class Devices:
@@ -129,7 +129,8 @@ class Devices:
             asked: "auto", "none", or a list of indices and UUIDs.
 
         Raises:
-            UsageError: A typed device does not exist, or the directory of the locks is wrong.
+            UsageError: See `find_devices`; or the environment names a directory for the lock files
+                that cannot be used.
             HostError: This host cannot lock devices.
         """
         offer = find_devices(asked, environ)
@@ -147,8 +148,8 @@ class Devices:
         """
         Return which part of each offered device no process has locked.
 
-        A device that this worker leaves to a waiting one has no free part (`sharing.py`). A later
-        `take` may find less, because another worker has been faster.
+        A device that this worker leaves to a waiting worker has no free part (`sharing.py`). A
+        later `take` may find less, because another worker has been faster.
         """
         with ExitStack() as opened:
             locks = self._open_locks(opened)
@@ -159,7 +160,7 @@ class Devices:
             )
 
     def wait(self, *, is_waiting: bool) -> None:
-        """Show other workers of this host whether a trial waits here for what they have."""
+        """Show the host's other workers whether a trial of this worker waits for their devices."""
         if self._turns is not None:
             self._turns.wait(is_waiting=is_waiting)
 
@@ -182,7 +183,7 @@ class Devices:
         if not gpus:
             return DeviceGrant(variables=self._variables(()))
         if round(gpus * WHOLE) <= 0 or (gpus > 1 and gpus != int(gpus)):
-            raise ValueError(f"gpus is {gpus}; it is a whole number, or a part of 1.")
+            raise ValueError(f"gpus is {gpus}; it must be a whole number, or a part of 1.")
         with turn(self._directory) as has_turn:
             return self._take(gpus) if has_turn else None
 
@@ -247,7 +248,7 @@ def _copies(locks: Iterable["_DeviceLock"]) -> tuple[int, ...]:
 
 
 class _DeviceLock:
-    """The lock of one device; that of a MIG instance also shares the lock of its card."""
+    """The lock of one device; for a MIG instance also a shared lock of its card."""
 
     def __init__(self, device: Device, directory: Path) -> None:
         self.device = device

@@ -4,7 +4,7 @@ Lock files, by which the workers of all users, studies and databases of a host s
 A lock is an OFD lock (`man 2 fcntl_locking`) on a range of bytes. It belongs to an open file and
 not to a process: it lasts until the last descriptor of that open file is closed, in the worker and
 in the processes that have inherited the descriptor. So no lock outlives the processes that use the
-device, and none has to be removed after a crash. The files stay.
+device, and no lock has to be removed after a crash. The files stay.
 """
 
 import errno
@@ -23,7 +23,7 @@ from studydb.domain.errors import HostError, UsageError
 from studydb.settings import LOCK_DIR
 
 WHOLE = 1_000_000
-"""To lock a device, this many bytes are locked; to lock half of it, half as many."""
+"""How many bytes of its file are locked to lock a device; for half a device, half as many."""
 
 _WAITING = WHOLE + 1
 """The byte of a device's file on which each worker that waits for the device has a shared lock."""
@@ -56,7 +56,7 @@ def lock_directory(environ: Mapping[str, str] = os.environ) -> Path:
     if not hasattr(fcntl, "F_OFD_SETLK"):
         raise HostError(
             "Devices can be locked on Linux only. Start the worker with --gpus none; its trials "
-            "then see what it sees."
+            "then see the devices that the worker sees."
         )
     if named := environ.get(LOCK_DIR):
         mode = _mode(named)
@@ -82,7 +82,7 @@ def lock_directory(environ: Mapping[str, str] = os.environ) -> Path:
 
 def _mode(path: str) -> int | None:
     try:
-        mode = os.stat(path).st_mode  # noqa: PTH116  as the system call
+        mode = os.stat(path).st_mode  # noqa: PTH116  the path is a text
     except OSError:
         return None
     return mode if stat.S_ISDIR(mode) else None
@@ -90,7 +90,7 @@ def _mode(path: str) -> int | None:
 
 class LockFile:
     """
-    One lock file, opened; each object has locks of its own, also among threads of a process.
+    An open lock file. Two objects compete for locks as two processes do, even in one process.
 
     Raises:
         HostError: The file cannot be opened or locked, or is no regular file.
@@ -144,11 +144,11 @@ class LockFile:
         return self._set(fcntl.F_WRLCK, WHOLE, 1)
 
     def wait(self) -> bool:
-        """Show other workers that this one waits for the device, until the file is closed."""
+        """Show other workers that this worker waits for the device, until the file is closed."""
         return self._set(fcntl.F_RDLCK, _WAITING, 1)
 
     def is_awaited(self) -> bool:
-        """Tell whether a worker waits for the device by an open file other than this one."""
+        """Tell whether a worker waits for the device; a `wait` of this object does not count."""
         kind, *_ = self._call(fcntl.F_OFD_GETLK, fcntl.F_WRLCK, _WAITING, 1)
         return kind != fcntl.F_UNLCK
 
@@ -175,12 +175,13 @@ class LockFile:
 @contextmanager
 def turn(directory: Path) -> Iterator[bool]:
     """
-    Have other workers wait while this one compares and locks several devices.
+    Have other workers wait while this worker compares and locks devices.
 
     Without turns, two workers that want two devices each could get one each, and both would fail.
 
     Yields:
-        False if another worker, which may be suspended, keeps the turn for more than a second.
+        Whether this worker has the turn. False if another worker, which may be suspended, keeps
+        the turn for more than a second.
     """
     file = LockFile(directory, "turn")
     try:
@@ -237,8 +238,8 @@ def _make(path: Path) -> None:
     """
     Make a lock file that every user may open.
 
-    It gets its name after its mode, so that no other user finds it with another mode, even if this
-    process is killed in between.
+    The file gets its name after its mode, so that no other user finds the file with another mode,
+    even if this process is killed in between.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:

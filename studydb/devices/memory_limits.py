@@ -3,8 +3,8 @@ Limits of the memory of trials: of the whole trial by cgroup v2, else of each of
 
 A worker may make cgroups where systemd has delegated a subtree to it (`Delegate=memory`), or where
 it runs as root. In such a cgroup the kernel counts what the trial's processes use together, and
-kills all of them when they exceed the limit. Without cgroups each process gets RLIMIT_DATA: memory
-beyond the limit is refused to it, and Python raises MemoryError. RLIMIT_AS would also count the
+kills all of them when they exceed the limit. Without cgroups each process gets RLIMIT_DATA: the
+kernel refuses memory over the limit, and Python raises MemoryError. RLIMIT_AS would also count the
 addresses that CUDA reserves, which exceed the host's memory.
 """
 
@@ -52,7 +52,7 @@ class MemoryLimit:
         return False
 
     def close(self) -> None:
-        """Remove the cgroup, with what is left of the trial; call this after `was_exceeded`."""
+        """Kill what still runs in the cgroup, and remove it; call this after `was_exceeded`."""
         if self.cgroup is None:
             return
         _write(self.cgroup / "cgroup.kill", "1")
@@ -106,7 +106,7 @@ class MemoryLimits:
             limit.close()
             return MemoryLimit(size_bytes)
         _write(folder / "memory.swap.max", "0")
-        _write(folder / "memory.oom.group", "1")  # a trial that loses one process would hang
+        _write(folder / "memory.oom.group", "1")  # otherwise a trial that loses one process hangs
         return limit
 
 

@@ -2,9 +2,9 @@
 Turns of workers for a host's devices: after long use, a worker lets a waiting worker go first.
 
 A worker whose trial ends sees the free device at once, and other workers look for it every 2 s. So
-without turns a worker with many trials would keep the device. A worker that waits has locked a byte
-of the device's file, by a file of its own, so the lock ends with the worker. Nothing here gives or
-takes a device: a worker that may go first has the device only once its trial has locked it.
+without turns a worker with many trials would keep the device. A worker that waits holds a lock on a
+byte of the device's file until it closes the file or ends. Nothing here gives or takes a device: a
+worker that may go first has the device only once its trial has locked the device.
 """
 
 import threading
@@ -18,12 +18,12 @@ from studydb.devices.lock_files import LockFile
 from studydb.domain.errors import HostError
 
 LONG_S = 60.0
-"""For how long a worker may have a device, by trials that follow one another."""
+"""For how long a worker's trials may use a device one after another before others go first."""
 
 FIRST_S = 5.0
 """
-For how long a waiting worker may then go first. It needs up to 2 s, until its next look. A worker
-that is suspended, or waits for more devices, cannot use this time.
+For how long a waiting worker may then go first. It needs up to 2 s, until its next look. The time
+is limited, because the waiting worker may be suspended, or may need more devices than this one.
 """
 
 
@@ -33,9 +33,9 @@ class _Use:
     How long this worker has had a device.
 
     Attributes:
-        since_s: When the first of the trials that follow one another has got it.
-        n_trials: How many trials have it, or a part of it, now.
-        released_s: When a trial has released it last.
+        since_s: When this worker got the device, or when it last let others go first.
+        n_trials: How many trials now have the device or a part of it.
+        released_s: When a trial last released the device.
         first_until_s: Until when a waiting worker goes first.
     """
 
@@ -67,7 +67,7 @@ class Turns:
 
     def wait(self, *, is_waiting: bool) -> None:
         """Show whether a trial of this worker waits for a device that another worker has."""
-        with self._lock, suppress(HostError):  # the worker then waits, and nobody knows it
+        with self._lock, suppress(HostError):  # the worker then waits without showing it
             for place, name in enumerate(self._names if is_waiting else ()):
                 if place not in self._waiting:
                     self._waiting[place] = LockFile(self._directory, name)
@@ -80,7 +80,7 @@ class Turns:
             self._waiting.popitem()[1].close()
 
     def taken(self, places: Collection[int]) -> None:
-        """Record that a trial has got devices; nothing of this worker waits any more."""
+        """Record that a trial has got devices, and show that no trial of this worker waits."""
         with self._lock:
             self._end_wait()
             now_s = self._clock_s()
@@ -94,8 +94,8 @@ class Turns:
         """
         Record that a trial releases devices.
 
-        Call this before the locks are closed. Otherwise another slot of this worker could see the
-        device first.
+        Call this before the locks are closed. Otherwise another slot of this worker could take a
+        device before a waiting worker's turn is recorded.
         """
         with self._lock:
             now_s = self._clock_s()
@@ -107,7 +107,7 @@ class Turns:
 
     def let_others_first(self, files: Mapping[int, LockFile]) -> set[int]:
         """
-        Return the devices that this worker does not use now, because another one goes first.
+        Return the places of the devices that this worker leaves to a waiting worker now.
 
         Args:
             files: The opened lock files of the devices, by place.

@@ -37,7 +37,7 @@ def count(name: str, value: Any, *, least: int) -> int:
     Read an integer with a lower bound.
 
     Raises:
-        InvalidSpec: The value is not an integer, or too small.
+        InvalidSpec: The value is not an integer, or is below `least`.
     """
     try:
         read = integer(name, value)

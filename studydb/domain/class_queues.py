@@ -91,7 +91,8 @@ class ClassQueues:
 
     Attributes:
         reserved: The position of the trial that the worker is reserved for; None without one.
-        after_position: The position just before the first of all queues, when they were last read.
+        after_position: The position just before the first position of all queues, as of the last
+            read of the queues.
     """
 
     def __init__(
@@ -106,8 +107,9 @@ class ClassQueues:
         Begin without a class.
 
         Args:
-            reserve: Stores for which trial the worker is reserved, or None for no trial. Returns
-                False if another worker is reserved for the trial, or if the answer was lost.
+            reserve: Stores the position of the trial that the worker is reserved for; None ends the
+                reservation. Returns False if another worker is reserved for the trial, or if the
+                answer was lost.
         """
         self.ledger = ledger
         self._known: dict[str, KnownClass] = {}
@@ -322,7 +324,7 @@ class ClassQueues:
             return
         if self._tried_at_s is None or now_s - self._tried_at_s >= _RETRY_S:
             self._tried_at_s = now_s
-            self._may_be_published = True  # it may be stored although the answer is lost
+            self._may_be_published = True  # the database may have it although the answer is lost
             if self._reserve(self._blocked.position):
                 self.reserved = self._blocked.position
 

@@ -7,8 +7,8 @@ are braces. Four names do not stand for a parameter:
 - an item `{args}` becomes two items for each parameter and constant: `--lr`, `0.1`;
 - an item `{args_hydra}` becomes one item for each: `lr=0.1`, in the grammar of Hydra's overrides;
 - `{config}` is the path of a JSON file with the nested config;
-- `{checkpoint_dir}` is a directory whose saved files the trial's next attempt finds in its own
-  directory, for scripts made for Syne Tune.
+- `{checkpoint_dir}` is a directory. The trial's next attempt finds what this attempt saved there in
+  its own `{checkpoint_dir}`, as scripts for Syne Tune expect.
 
 The forms in which a W&B sweep file writes its `command`, such as `${args}`, are understood, too:
 https://docs.wandb.ai/models/sweeps/define-sweep-configuration.
@@ -64,8 +64,8 @@ class CommandLine:
         Check the form of a command line.
 
         Raises:
-            InvalidSpec: The list is empty, an item is no text, or a brace or placeholder is wrong;
-                or a parameter would choose the program or change a script that it runs.
+            InvalidSpec: The list is empty, an item is no text, a brace or placeholder is wrong, or
+                a parameter would choose the program or become part of a script that is run.
         """
         if isinstance(items, str):
             raise InvalidSpec(
@@ -149,8 +149,9 @@ def _check_program(items: Sequence[str]) -> None:
     """
     Refuse a program that a parameter chooses.
 
-    The rows of parameters are not signed, so each person who may write rows could run any program.
-    After `env` come options, assignments and then the program, so all of these are checked.
+    The rows of parameters are not signed. So every person who may write rows could otherwise run
+    any program. After `env` come options, assignments and then the program, so all of these are
+    checked.
     """
     for item in items:
         tokens = [token for token in _TOKEN.finditer(item) if token["brace"] is None]
@@ -268,7 +269,7 @@ def _check_token(token: re.Match[str], item: str) -> None:
     if name in _WHOLE_ITEM and item != token[0]:
         raise InvalidSpec(
             f"The command's item {item!r} holds more than {token[0]}, which becomes several items; "
-            "make it an item of its own."
+            f"make {token[0]} a separate item."
         )
     if sweep is None or sweep.startswith("envvar:") or sweep in _SWEEP_TEXTS:
         return
@@ -278,7 +279,10 @@ def _check_token(token: re.Match[str], item: str) -> None:
             f"{did_you_mean(sweep, [*_SWEEP_ITEMS, *_SWEEP_TEXTS])}"
         )
     if item != token[0]:
-        raise InvalidSpec(f"The command's item {item!r} holds more than {token[0]}.")
+        raise InvalidSpec(
+            f"The command's item {item!r} holds more than {token[0]}; make {token[0]} a separate "
+            "item."
+        )
 
 
 def _dotted(path: str) -> str:
@@ -376,4 +380,7 @@ _SWEEP_ITEMS: dict[str, Callable[[Mapping[str, Any], Paths], list[str]]] = {
 """W&B's forms that pass all parameters; values are written by Python's `str`, or as JSON."""
 
 _SWEEP_TEXTS = {"env": "/usr/bin/env", "interpreter": "python"}
-"""W&B's other forms; `${program}` is replaced when the sweep file is read."""
+"""
+W&B's other forms, except `${envvar:NAME}`. The form `${program}` is replaced when the sweep file is
+read.
+"""

@@ -40,7 +40,7 @@ LARGEST_STEP = 2**63 - 1
 
 class CustomScheduler:
     """
-    The base of schedulers in your own code: a frozen dataclass in an importable module.
+    The base of schedulers in your own code; each is a frozen dataclass in an importable module.
 
     studydb reads these attributes once, when a study is created; an attribute that is left out has
     its default. They may be fields, class attributes or properties.
@@ -50,8 +50,8 @@ class CustomScheduler:
         interval: The distance between the steps of the rungs, given instead of `milestones`.
         max_t: The step that completes a trial, without a call of `judge`; None (default) for none.
         brackets: The number of brackets; default 1. A new trial's bracket is random.
-        weights: How likely each bracket is, relative to the others; by default all equally.
-        quantile: The quantile of the negated scores at which cutoffs lie, 0 to 1; default 0.5.
+        weights: How likely each bracket is, relative to the others; by default equally likely.
+        quantile: Which quantile of the negated scores a rung's cutoff is, 0 to 1; default 0.5.
         resumes: Whether trials wait at rungs, so that workers ask `next_work`; default False.
         reads_best: The most entries that `judge` reads by `view.best`, up to 100; default 0.
         reads_mean: Whether `judge` reads `view.mean`; default False.
@@ -131,7 +131,7 @@ class SchedulerPlan:
         return asdict(self)
 
     def _errors(self) -> Iterator[str]:
-        """Yield what is wrong; use only the first, because a check relies on the earlier ones."""
+        """Yield what is wrong; use only the first text, as each check relies on earlier checks."""
         yield from self._wrong_steps()
         brackets, weights = self.brackets, self.weights
         if not (_is_int(brackets) and 1 <= brackets <= MOST_BRACKETS):
@@ -178,7 +178,12 @@ class SchedulerPlan:
         return min((each for each in (due, self.max_t) if each is not None), default=None)
 
     def milestone_at(self, step: int) -> int | None:
-        """Return the last rung's step up to `step`; None before the first, and from `max_t` on."""
+        """
+        Return the step of the last rung that is not after `step`.
+
+        Returns:
+            None if all rungs are after `step`, or if `step` is not below `max_t`.
+        """
         if self.max_t is not None and step >= self.max_t:
             return None
         if self.interval is not None:
@@ -309,7 +314,9 @@ class JudgeView:
         """
         self._check(key)
         if n > (most := self._data["reads_best"]):
-            raise InvalidSpec(f"judge asks for the best {n} entries; its reads_best is {most}.")
+            raise InvalidSpec(
+                f"judge asks for the best {n} entries; its reads_best is {most}: raise reads_best."
+            )
         return [Ranked(*entry) for entry in self._data["best"][:n]]
 
     def mean(self) -> float:
@@ -325,7 +332,9 @@ class JudgeView:
 
     def _check(self, key: RungKey | None) -> None:
         if key is not None and key != self.key:
-            raise InvalidSpec(f"judge reads the rung {tuple(key)}; it may read {tuple(self.key)}.")
+            raise InvalidSpec(
+                f"judge reads the rung {tuple(key)}; it may read {tuple(self.key)} only."
+            )
 
 
 class WorkView:

@@ -14,7 +14,7 @@ class DecisionFailed(Exception):
     """
     The user's code has not decided.
 
-    It raised, gave an answer of another type, took too long, died, or cannot be imported.
+    The code raised, gave an answer of another type, took too long, died, or cannot be imported.
 
     Attributes:
         traceback: The traceback of the user's code; "" if there is none.

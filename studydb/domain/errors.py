@@ -15,7 +15,7 @@ StudydbError                     exit code 1 on the command line
 ├── TrialExists                  choose another name for the trial
 ├── BudgetSpent                  extend the study
 ├── NoResults                    no trial has a value yet
-├── NotAllowed                   the trial or study is in a state that forbids it
+├── NotAllowed                   the state of a trial, study or database forbids the call
 ├── StudyFailed                  exit code 3: correct the code, then resume or create a new study
 ├── LeaseLost                    discard the local run
 ├── StorageError                 look at the database, not at the call
@@ -94,7 +94,7 @@ class NoResults(StudydbError):
 
 
 class NotAllowed(StudydbError):
-    """The trial or study is in a state that forbids the request."""
+    """The state of the trial, the study or the database forbids the call."""
 
 
 class StudyFailed(StudydbError):
@@ -165,7 +165,7 @@ class TrainableError(StudydbError):
 
 
 class Untrusted(TrainableError):
-    """No key of this user has signed the study's code, and no option of the worker allows it."""
+    """No key of this user has signed the code, and no option of the worker allows its import."""
 
 
 class CheckpointError(StudydbError):

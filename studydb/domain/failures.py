@@ -95,7 +95,7 @@ def _traceback(error: BaseException, *, whole: bool) -> str:
             linked = (part.__cause__, part.__context__, *(part.exceptions or ()))
             waiting += [each for each in linked if each is not None]
         return "".join(trace.format())
-    except Exception as second:  # noqa: BLE001  as in `_message`
+    except Exception as second:  # noqa: BLE001  the user's __str__ may raise anything
         return f"<the traceback could not be written: {type(second).__name__}>"
 
 

@@ -1,4 +1,4 @@
-"""A directory with a checkpoint that studydb may move instead of copying it."""
+"""A checkpoint's directory, which studydb may move instead of copying it."""
 
 from dataclasses import dataclass
 from os import fspath

@@ -89,7 +89,7 @@ def test_values_that_are_no_numbers_and_no_texts_are_json():
         (["./train", 3], "not a list of texts"),
         (["./train", "{"], "single brace"),
         (["./train", '{"a": 1}x}'], "single brace"),
-        (["./train", "--all={args}"], "an item of its own"),
+        (["./train", "--all={args}"], "a separate item"),
         (["./train", "${arg}"], "Did you mean 'args'"),
         (["./train", "x${args}"], "holds more than"),
         (["./train", "a\0b"], "NUL"),

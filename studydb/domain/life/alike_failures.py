@@ -34,7 +34,7 @@ def last_place(failure: Failure) -> tuple[str, str] | None:
 
 def pause_reason(failure: Failure, n_trials: int) -> str:
     """Write why a study paused itself."""
-    return f"{n_trials} trials failed alike and none has ever reported: {short_text(failure)}"
+    return f"{n_trials} trials failed alike and no trial has ever reported: {short_text(failure)}"
 
 
 def short_text(failure: Failure) -> str:

@@ -12,7 +12,7 @@ _NOUN = "stop rule"
 
 DEFAULT_READS = 20
 MOST_READS = 1_000
-"""How many of a trial's last results a rule may read."""
+"""The largest `StopRule.reads`."""
 
 LONGEST_WHY = 500
 """How many bytes of the reason that a rule gives are kept."""
@@ -87,7 +87,7 @@ class CustomRule:
         return True
 
     def hit(self, history: Sequence[Result], n_results: int = 1, *, objective: Objective) -> bool:  # noqa: ARG002  other rules use them
-        """Return False: the user's code runs elsewhere, and a batch carries its decision."""
+        """Return False: a child process runs the user's code, and a batch carries its decision."""
         return False
 
     def may_hit(self, recent: Sequence[Result], *, objective: Objective) -> bool:  # noqa: ARG002  other rules use them

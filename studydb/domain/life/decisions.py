@@ -127,9 +127,9 @@ class Decision:
         exploit: What the action EXPLOIT copies; None for other actions. No operation carries this
             out yet.
         why: In words, why a trial is stopped or paused, for `show` and `status`. Only a scheduler
-            in the user's code says it; studydb explains the decisions of its own schedulers.
+            in the user's code sets it; studydb explains the decisions of its own schedulers.
         resources: What a trial that pauses asks for from its next attempt on, such as {"gpus": 2};
-            None if that does not change. Only a scheduler in the user's code says it.
+            None if the request does not change. Only a scheduler in the user's code sets it.
     """
 
     action: Action = Action.CONTINUE
