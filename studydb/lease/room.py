@@ -14,7 +14,7 @@ MEMORY_BYTES = 96 << 20
 """The limit of memory for all attempts of a worker together; further results go into files."""
 
 SPILL_BYTES = 4 << 30
-"""The limit of all files of a worker together; once it is reached, reports wait for the database."""
+"""The limit of all files of a worker together; at this limit, reports wait for the database."""
 
 SPARE_BYTES = 64 << 10
 """The memory that an attempt may keep reserved for its next results."""
