@@ -57,5 +57,5 @@ def drain(database: Database, worker: Worker, request: Request) -> None:
         if not is_alive(worker.process):
             raise NotAllowed(
                 f"The process of worker {worker.uuid} is dead. The next worker that starts on this "
-                "host recovers its trials; other workers do so when the trials' leases have expired."
+                "host recovers its trials; other workers do so when the trials' leases expire."
             )

@@ -119,12 +119,12 @@ def fit_report_in(txn: Txn, study: Study, *, makes_new: bool) -> FitReport | Non
     waiting = sorted(
         (queue.positions[0], queue.request) for queue in queues.values() if queue.positions
     )
-    asks: list[tuple[int | None, Resources]] = [
+    requests: list[tuple[int | None, Resources]] = [
         (position.number, asked) for position, asked in waiting
     ]
     if makes_new and not study.asks_by_config:
-        asks.append((None, queues[OF_STUDY].request))
-    found = (_misfit(number, asked, offers) for number, asked in asks)
+        requests.append((None, queues[OF_STUDY].request))
+    found = (_misfit(number, asked, offers) for number, asked in requests)
     return FitReport(
         loads,
         [misfit for misfit in found if misfit is not None],

@@ -2,8 +2,8 @@
 The steps that report and finish share: lock rungs, check the fence, judge the batch.
 
 Rules judge a result before the scheduler does. Results after the first result that gets a verdict
-are dropped. A result with `is_last` ends the trial as COMPLETED, unless the result meets a rule;
-the scheduler's decision does not matter.
+are dropped. A result with `is_last` ends the trial as COMPLETED, whatever the scheduler decides,
+unless the result meets a rule.
 """
 
 import math

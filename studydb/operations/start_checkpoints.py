@@ -89,10 +89,11 @@ def lock_studies(
     txn: Txn, study: Study, *, source_ids: Sequence[int] = (), others: Mapping[int, str] = NO_OTHERS
 ) -> None:
     """
-    Lock the rows of the studies whose checkpoints were pinned, so that their deletion cannot begin.
+    Lock the rows of the studies whose checkpoints were pinned.
 
-    A trial that has saved nothing itself may have begun from a checkpoint of another study. So a
-    pinned checkpoint need not be of the study whose trial the caller has named.
+    No deletion of these studies begins while the rows are locked. A trial that has saved nothing
+    itself may have begun from a checkpoint of another study. So a pinned checkpoint need not be of
+    the study whose trial the caller has named.
 
     Args:
         study: The study of the new trials; its row is locked, too.

@@ -17,7 +17,7 @@ from studydb.store.checkpoint_listing import CountedPins
 
 class UnkeptPage(NamedTuple):
     """
-    Checkpoints without a pin that `keep` does not keep; a page covers some consecutive trials.
+    The unpinned checkpoints of some consecutive trials, as far as `keep` does not keep them.
 
     Attributes:
         numbers: The numbers of the trials that have these checkpoints, ascending.
