@@ -29,7 +29,7 @@ IMPORT_STUDYDB = (
     "sys.path.insert(0, sys.argv[1]); import studydb; sys.path.append(sys.path.pop(0)); "
 )
 """
-The first code of a process that studydb starts; its first argument is the folder of this studydb.
+The first code of a process that studydb starts, with the folder of this studydb as first argument.
 
 The folder is first on `sys.path` during the import, so that no other installed studydb is imported.
 Then it is moved to the end of `sys.path`, so that no file in it hides a module of Python.
@@ -188,7 +188,7 @@ def has_host_pids() -> bool:
 
 
 def kill_group(pid: int) -> None:
-    """Kill a process's group, and the process itself: just after its fork it may have no group."""
+    """Kill a process and its group; just after its fork, a process may not lead a group yet."""
     for kill in (os.killpg, os.kill):
         with suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
@@ -249,7 +249,7 @@ def limit_memory(size_bytes: int, cgroup: str | None) -> None:
 
     Args:
         cgroup: The folder of a cgroup with this limit, for all of these processes together; None
-            to limit each of them.
+            to limit each process separately.
 
     Raises:
         OSError: The cgroup cannot be entered.

@@ -1,4 +1,4 @@
-"""Limits of memory and disk for the results of a worker that wait for the database."""
+"""Limits of memory and disk for a worker's results that wait for the database."""
 
 import json
 import os
@@ -14,7 +14,7 @@ MEMORY_BYTES = 96 << 20
 """The limit of memory for all attempts of a worker together; further results go into files."""
 
 SPILL_BYTES = 4 << 30
-"""The limit of all files of a worker together; if they are full, reports wait for the database."""
+"""The limit of all files of a worker together; at this limit, reports wait for the database."""
 
 SPARE_BYTES = 64 << 10
 """The memory that an attempt may keep reserved for its next results."""
@@ -67,7 +67,7 @@ class Room:
 
 
 UNLIMITED = Room(memory_bytes=1 << 62, spill_bytes=0)
-"""For own loops: few results wait in memory, because `report` flushes every 200 results."""
+"""The room of own loops. Few results wait there, because `report` flushes every 200 results."""
 
 
 class SpillFile:
@@ -114,7 +114,7 @@ class SpillFile:
             written += os.pwrite(self._file.fileno(), line[written:], self._end + written)
 
     def read(self) -> list[Result]:
-        """Remove and return the first results: as many as `READ_BYTES` hold, or a larger one."""
+        """Remove and return the first results: as many as fit `READ_BYTES`, but at least one."""
         if not self._n_rows:
             return []
         data = self._first_lines()
@@ -152,7 +152,8 @@ class Queue:
     """
     Results in the order in which they came: the first are in memory, the next in a file.
 
-    When neither has room, further results are in memory all the same, and `is_full` is True.
+    If neither memory nor file has room, further results stay in memory all the same, and `is_full`
+    is True.
 
     Attributes:
         n_waiting: The number of results in the queue.
@@ -174,9 +175,10 @@ class Queue:
 
     def holds_more_than(self, rows: int, size_bytes: int) -> bool:
         """
-        Whether results may be left after one batch within these limits.
+        Whether results may be left in the queue after one batch within these limits was taken.
 
-        True if a file holds results, because a batch has results from memory or from the file.
+        Always True if a file holds results, because one batch does not mix results from memory with
+        results from the file.
         """
         n = self.n_waiting
         return (

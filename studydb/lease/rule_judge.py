@@ -30,7 +30,7 @@ NotAsked. It takes a few seconds at most, and longer only if the code must be im
 """
 
 ReadResults = Callable[[int, int], list[Result]]
-"""Reads live results of the trial: the last ones before a step, up to a number of them."""
+"""Reads the trial's last live results before a step; the second argument limits their number."""
 
 
 class RuleJudge:
@@ -57,8 +57,9 @@ class RuleJudge:
 
         Args:
             number, config: The number and the config of the trial.
-            is_first: Whether this is the trial's first attempt, so that no results are stored.
-            is_ending: Tells whether the trial is to end, so that it need not wait for a decision.
+            is_first: Whether this is the trial's first attempt. A first attempt has no earlier
+                results that must be read.
+            is_ending: Tells whether the trial is to end anyway; no rule is then waited for.
         """
         self._rules, self._ask, self._is_ending = custom_rules(study.rules), ask, is_ending
         self._objective, self._number, self._config = study.objective, number, dict(config)
@@ -90,10 +91,10 @@ class RuleJudge:
 
     def judged(self, batch: Batch, read: ReadResults) -> Batch:
         """
-        Return the batch with what the rules say about it; a batch is judged once.
+        Return the batch with the rules' decision; a second call with the batch asks no rule again.
 
         Raises:
-            Exception: `read` has raised it.
+            Exception: Any exception that `read` raises.
         """
         if not batch.results:
             return batch

@@ -14,10 +14,10 @@ from studydb.schedulers import UserScheduler
 
 TRIES = 8
 """
-How often the scheduler is asked about one result before the batch waits as during an outage.
+How often the scheduler is asked about one result before the batch waits, as it does in an outage.
 
-It is asked again if another trial has entered the rung while the scheduler decided. So if several
-trials report at a rung at the same time, each round of answers stores at least one of them.
+The scheduler is asked again if another trial has entered the rung while the scheduler decided. If
+several trials report at a rung at the same time, each round of answers lets at least one enter.
 """
 
 Answered = TypeVar("Answered")
@@ -25,14 +25,15 @@ Answered = TypeVar("Answered")
 
 class SchedulerJudge:
     """
-    Sends the batches of one attempt, and asks the scheduler what their transactions need.
+    Sends the batches of one attempt, and asks the scheduler for the decisions that they need.
 
-    The transaction computes what the scheduler may read, with the rungs locked, and is rolled back
-    if the batch has no answer to exactly this question. So nothing is stored by a decision on a
-    rung that has changed, and no lock is held while the user's code runs.
+    The batch's transaction locks the rungs and computes the question, with all that the scheduler
+    may read. If the batch has no answer to exactly this question, the transaction is rolled back
+    and the scheduler is asked. So a decision is not stored if its rung has changed meanwhile, and
+    no lock is held while the user's code runs.
 
     Attributes:
-        has_dropped: Whether results were dropped, so that later results must be dropped, too.
+        has_dropped: Whether results were dropped; if so, later results must be dropped, too.
     """
 
     def __init__(self, name: str, ask: AskScheduler) -> None:
@@ -65,9 +66,9 @@ class SchedulerJudge:
         Send a batch until its transaction has all the decisions that it needs.
 
         Args:
-            may_shorten: What to do if a result cannot be judged, because this process is stopping:
-                True drops this and all later results. The next attempt then trains their steps
-                again.
+            may_shorten: What to do if a result cannot be judged, because this process is stopping.
+                True drops this result and all later ones; the next attempt then trains their steps
+                again. False raises StorageBusy.
 
         Raises:
             StorageBusy: The rung has changed `TRIES` times while the scheduler decided, or this

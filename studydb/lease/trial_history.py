@@ -32,11 +32,12 @@ class History:
 
     def changes(self) -> list[Observation] | None:
         """
-        Read what has changed since the last call, one observation for each configuration.
+        Read what has changed since the last call: one observation for each changed configuration.
 
         Returns:
-            The observations in ascending order of their numbers. None if the database does not have
-            the trials that this cache knows: make another cache and another model.
+            The observations in ascending order of their numbers. None if the database lacks the
+            newest trial that this cache knows, because a backup was restored: make another cache
+            and another model.
         """
         seen = read_history(
             self._database,
@@ -50,8 +51,8 @@ class History:
         changed = {
             first for trial in seen for first in (self._add(trial), self._hide_parent(trial))
         }
-        told = [_mean([*self._groups[id_].values()]) for id_ in changed if id_ is not None]
-        return sorted(told, key=lambda one: one.number)
+        means = [_mean([*self._groups[id_].values()]) for id_ in changed if id_ is not None]
+        return sorted(means, key=lambda one: one.number)
 
     def _add(self, trial: SeenTrial) -> int | None:
         """Store a trial; return the id of its configuration's first trial, or None if unchanged."""
@@ -67,7 +68,7 @@ class History:
         return self._store(trial.hidden() if trial.id in self._cloned else trial)
 
     def _hide_parent(self, clone: SeenTrial) -> int | None:
-        """Hide the value of a clone's parent, which the clone replaces; return as `_add` does."""
+        """Hide the value of a clone's parent, which the clone replaces; return what `_add` does."""
         if clone.parent_id is None or clone.parent_id in self._cloned:
             return None
         self._cloned.add(clone.parent_id)

@@ -1,4 +1,4 @@
-"""Deletes what attempts that have ended have left in stores: uploads without a checkpoint's row."""
+"""Deletes from stores the uploads of ended attempts that no checkpoint's row names."""
 
 import threading
 import time
@@ -14,12 +14,12 @@ from studydb.operations.refresh import refreshed
 from studydb.operations.uploads import abandoned_uploads, delete_upload
 
 PAUSE_S = 60.0
-"""The time between two looks of one process for uploads that no attempt will finish."""
+"""How often one process looks for uploads that no attempt will finish."""
 
 SETTLED_S = 10.0
 """
 How long after the end of an attempt its uploads are deleted. When a worker is killed, its trial can
-be recovered before the worker's fork server has killed the process that writes.
+be recovered before the worker's fork server has killed the process that writes the upload.
 """
 
 
@@ -37,7 +37,11 @@ class UploadCollector:
         self._thread: threading.Thread | None = None
 
     def look(self) -> None:
-        """Start to collect if a minute has passed since the last look; this does not wait."""
+        """
+        Look for abandoned uploads, and start a thread that deletes them.
+
+        Nothing happens within a minute of the last look, or while that thread runs.
+        """
         is_busy = self._thread is not None and self._thread.is_alive()
         if is_busy or time.monotonic() < self._next_s:
             return
@@ -66,7 +70,8 @@ def collect_uploads(
 
     Args:
         found: The first uploads, if the caller has read them.
-        settled_s: How long ago the attempts must have ended; 0 if no process of theirs is alive.
+        settled_s: How long ago the attempts must have ended; 0 is safe if all of their processes
+            have ended.
 
     Returns:
         How many uploads are left, because their store fails.

@@ -15,14 +15,17 @@ RENEWED_S = 30.0
 """The longest time between two reads of the progress of a study that looks unchanged."""
 
 PROMOTION_S = 5.0
-"""The same time, if the scheduler promotes trials: reports may let other trials be promoted."""
+"""
+The same if the scheduler promotes trials: a report may let another trial be promoted, which the
+signs do not show.
+"""
 
 
 class PollInterval:
     """
-    The jittered wait before the next look: 0.1 s after a trial, then doubled each time.
+    The jittered wait before the next look: 0.1 s after a claim, then twice as long each time.
 
-    A wait is about as long as the time since the last trial, but 1.9 s at most, unless another
+    A wait is about as long as the time since the last claim, but 1.9 s at most, unless another
     limit is given. So an idle worker soon notices the end of a short study.
     """
 
@@ -60,11 +63,11 @@ class Watch:
     scheduler promotes trials, a statement reads all open rungs.
 
     Attributes:
-        request: What a person requests of the worker, as the last read saw it: `DRAIN` or None.
+        request: A person's request to the worker at the last read: `DRAIN` or None.
     """
 
     def __init__(self, database: Database, study: Study, *, worker_id: int | None = None) -> None:
-        """Watch for a process; `worker_id` is None if the process is no worker."""
+        """Watch a study for one process; `worker_id` is None if the process is no worker."""
         self._database, self._study, self._worker_id = database, study, worker_id
         self.request: str | None = None
         longest_s = PROMOTION_S if study.scheduler.resumes else RENEWED_S
@@ -77,7 +80,7 @@ class Watch:
         self._last = None
 
     def reset(self) -> None:
-        """Read the progress next time, and soon again; call this after a claim."""
+        """Read the progress next time, then at short intervals; call this after a claim."""
         self.forget()
         self._renewal.reset()
 

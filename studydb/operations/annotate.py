@@ -83,7 +83,7 @@ def read_notes(
     database: Database, study: Study, *, number: int | None = None, limit: int = MOST_NOTES
 ) -> list[ListedNote]:
     """
-    Read the newest notes on a trial, or without `number` those on the study; oldest first.
+    Read the newest notes on a trial, the oldest of them first; without `number`, on the study.
 
     Raises:
         UnknownTrial: No such trial.

@@ -189,8 +189,8 @@ def _requested(txn: Txn, study: Study, held: Held, charged: Charge) -> Verdict |
     Read the verdict that people, or a limit of the study, request for a trial whose attempt ends.
 
     If the request comes from the study's status, the study's row is locked and read again. If a
-    person resumes the study before this lock, the new status is read here. If the person's
-    transaction waits for the lock, it then finds the trial PAUSED.
+    person has resumed the study before this lock, the new status is read here. If a person resumes
+    it later, that transaction waits for the lock and then finds the trial PAUSED.
     """
     status = Status.SPENT if charged.is_spent else held.status
     requested = requested_verdict(held.request, status)

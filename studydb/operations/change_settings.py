@@ -56,7 +56,7 @@ class Changes:
 
 def change_settings(database: Database, study: Study, changes: Changes, request: Request) -> None:
     """
-    Change several settings of a study in one transaction; if one is refused, all stay.
+    Change several settings of a study in one transaction; if one is refused, none is changed.
 
     Each setting has its own event. The first event has the request's token, so a duplicate request
     changes nothing.

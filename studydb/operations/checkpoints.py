@@ -69,14 +69,14 @@ def mark_corrupt(
 
 
 def previous(txn: Txn, checkpoint: Checkpoint) -> Checkpoint | None:
-    """Find the kept checkpoint before another: the trial's older one, or the one it began from."""
+    """Find the trial's newest kept checkpoint before another, or the one the trial began from."""
     assert checkpoint.id is not None
     older = checkpoints.before(txn, trial_id=checkpoint.trial_id, checkpoint_id=checkpoint.id)
     return older or checkpoints.source(txn, trial_id=checkpoint.trial_id)
 
 
 def newest_of(txn: Txn, *, checkpoint_id: int) -> Checkpoint | None:
-    """Return the checkpoint with this id; if it is removed, the kept one before it, if any."""
+    """Return the checkpoint with this id; if it was removed, the one that `previous` would find."""
     found = checkpoints.find(txn, checkpoint_id=checkpoint_id)
     if found is None:
         return None
@@ -86,7 +86,7 @@ def newest_of(txn: Txn, *, checkpoint_id: int) -> Checkpoint | None:
 
 
 def _move_pin(txn: Txn, lease: Lease, *, to: Checkpoint | None) -> Checkpoint | None:
-    """Let a trial begin from `to`, not from a corrupt checkpoint; None if `to` was removed."""
+    """Let a trial begin from `to`, not from a corrupt checkpoint; None if `to` has been removed."""
     to_id = None if to is None else to.id
     if to_id is not None and not pins.count(txn, checkpoint_id=to_id):
         to, to_id = None, None

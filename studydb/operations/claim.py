@@ -41,7 +41,7 @@ def claim(
     after_position: QueuePosition = QUEUE_START,
 ) -> Claim | None:
     """
-    Claim a study's first PENDING trial that has no request for resources of its own.
+    Claim a study's first PENDING trial, leaving out trials with their own requests for resources.
 
     Args:
         again: Whether the token may have been sent before, and may already have claimed a trial.
@@ -50,7 +50,7 @@ def claim(
 
     Returns:
         None if no such trial is runnable, the study is not RUNNING, or `max_concurrent` trials run.
-        Also None if an earlier send has claimed a trial, and this attempt has ended since.
+        Also None if an earlier send has claimed a trial, and that attempt has ended since.
     """
     try_claim = partial(claim_once, database, study, claimant)
     stop_if_too_old(database, study)
@@ -83,7 +83,7 @@ def claim_once(
     Raises:
         Duplicate: The token was sent before, and has claimed a trial.
     """
-    with database.begin(durable=False, single=True) as txn:  # later flushes make it durable
+    with database.begin(durable=False, single=True) as txn:  # later flushes are durable
         row = single_statement.claim(
             txn, claimant, study=study, after_position=after_position, resource_class=resource_class
         )

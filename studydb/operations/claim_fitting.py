@@ -21,7 +21,7 @@ def read_queues(
     *,
     after_position: QueuePosition = QUEUE_START,
 ) -> None:
-    """Read the first positions of all queues, without locks."""
+    """Read the first positions of each class's queue into `queues`, without locks."""
     depth = queues.depth
     with database.begin(write=False, single=True) as txn:
         found = resource_classes.queues(
@@ -42,9 +42,9 @@ def claim_fitting(
     """
     Claim the first PENDING trial of the queue that fits the worker.
 
-    The queues are read without locks, so a rival may have claimed what they show; then the next
-    trial of the class is claimed, or the next class is tried. None is returned only after a new
-    read has shown no other trial that fits.
+    The queues are read without locks, so another worker may have claimed a trial that they show.
+    Then the next trial of the class is claimed, or the next class is tried. Before None is
+    returned, the queues are read again, and the trials that fit are tried.
 
     Args:
         again: Whether the token may have been sent before, and may already have claimed a trial.

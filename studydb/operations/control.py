@@ -110,8 +110,8 @@ def set_status(
     with the study. If this process dies before all are PENDING, sweeps do the rest.
 
     Args:
-        now: Whether workers kill RUNNING trials of a stopped study without their grace. Any later
-            request to the study withdraws this.
+        now: Whether workers kill RUNNING trials of a stopped study without their grace. The next
+            request to pause, resume or stop the study replaces this value.
 
     Raises:
         NotAllowed: The study is to be resumed, and has reached one of its limits.

@@ -41,7 +41,7 @@ def create(database: Database, new: NewStudy) -> Study:
 def name_taken(name: str, *, url: str) -> StudyExists:
     """Make the error for a study whose name another study has."""
     return StudyExists(
-        f"A study {name!r} already exists in {url}. Choose another name, continue it "
+        f"A study {name!r} already exists in {url}. Choose another name, continue that study "
         "(load_if_exists=True, or --if-not-exists on the command line), or delete it: "
         f"`studydb delete {shlex.quote(name)} --yes`."
     )

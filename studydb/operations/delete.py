@@ -15,8 +15,8 @@ def stop_for_deletion(database: Database, study: Study) -> None:
     Stop a study that is to be deleted, so that no trial starts while the study's files are removed.
 
     Raises:
-        NotAllowed: Trials are RUNNING; the study is stopped then. Or trials of other studies that
-            have not ended begin from a checkpoint of this study; then nothing is changed.
+        NotAllowed: Trials are RUNNING; the study has been stopped. Or unfinished trials of other
+            studies begin from checkpoints of this study; nothing has been changed.
     """
     with database.begin() as txn:
         studies.set_status(txn, study_id=study.id, status=Status.STOPPED)

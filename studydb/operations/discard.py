@@ -35,7 +35,7 @@ def discard(database: Database, study: Study, number: int, request: Request) -> 
             request=request,
             data={"numbers": [number]},
         )
-        trial = existing_trial(txn, study, number, lock=True)  # a retry locks it, too
+        trial = existing_trial(txn, study, number, lock=True)  # `retry` locks the trial, too
         if trial.state not in FINAL:
             raise NotAllowed(
                 f"Trial {number} of {study.name!r} is {trial.state}, so its checkpoints are kept. "

@@ -50,15 +50,17 @@ def enqueue(
     Raises:
         InvalidSpec: A given parameter is not in the space, or its value is outside its domain.
         BudgetSpent: `num_trials` trials already exist.
-        TrialExists: Another trial of the study has the name. More errors: see `lock_source`.
+        TrialExists: Another trial of the study has the name.
+        UnknownTrial, NotFound, NotAllowed, UnknownStudy: See `lock_source` and `begin_from`.
         RequestNeeded: `answers` lacks the trial's config; nothing was stored.
     """
     given = study.space.check_params(params)
     uuid = str(UUID(hex=request.token))
     try:
         with database.begin() as txn:
-            reads_more = start is not None or (resources is None and study.asks_by_config)
-            if reads_more and (sent := events.data_of(txn, token=request.token)):
+            # A duplicate request must not fail if the checkpoint or the answer is missing now.
+            may_fail = start is not None or (resources is None and study.asks_by_config)
+            if may_fail and (sent := events.data_of(txn, token=request.token)):
                 return int(sent["number"])
             source = lock_source(txn, study, start)
             number = studies.admit(txn, study_id=study.id)

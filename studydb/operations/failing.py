@@ -1,4 +1,4 @@
-"""Describe why a study has failed, and its last error."""
+"""Find a study's last error, and describe why the study has failed."""
 
 import shlex
 
@@ -11,7 +11,7 @@ from studydb.store import events
 
 
 def last_error(database: Database, study: Study) -> LastError | None:
-    """Find why an attempt last failed, or was lost with a known cause, in the newest events."""
+    """Find the newest failed attempt, or lost attempt with a known cause, in the newest events."""
     with database.begin(write=False) as txn:
         return events.last_error(txn, study_id=study.id)
 

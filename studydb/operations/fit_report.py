@@ -33,9 +33,9 @@ class FullQueue:
     Why no new trial is made: enough trials with the same request wait already.
 
     Attributes:
-        asked: What the next trial, and those that wait, ask for.
-        n_waiting: How many wait.
-        fits_a_worker: Whether a live worker fits them when it is empty.
+        asked: What the next new trial and each waiting trial ask for.
+        n_waiting: How many trials wait.
+        fits_a_worker: Whether the request fits a live worker that runs no other trial.
     """
 
     asked: Resources
@@ -50,7 +50,7 @@ class FitReport:
 
     Attributes:
         loads: What each live worker offers and uses, by UUID, newest first.
-        misfits: First the requests of PENDING trials, in the order of the queue.
+        misfits: The requests of PENDING trials in the order of the queue, then that of new trials.
         full: Set if no new trial is made because enough trials with its request wait; else None.
     """
 
@@ -77,8 +77,8 @@ class TrialFit:
 def trial_fit_in(txn: Txn, study: Study, trial: TrialRow) -> TrialFit | None:
     """Read what a trial asks for; None if neither the study nor a trial asks for anything."""
     name = resource_classes.of_trial(txn, trial_id=trial.id)
-    # The classes are read after the name, and none is ever removed, so the trial's class is among
-    # them, unless SQL with a worker's login has stored another name.
+    # Classes are never removed, and are read after the name. So the trial's class is among them,
+    # unless someone has stored another name by SQL with a worker's login.
     asked = resource_classes.read(txn, study_id=study.id).get(name)
     if asked is None:
         return None
@@ -90,7 +90,7 @@ def trial_fit_in(txn: Txn, study: Study, trial: TrialRow) -> TrialFit | None:
 
 def _misfit(number: int | None, asked: Resources, offers: list[Capacity]) -> Misfit | None:
     if not asked.amounts or any(each.fits(asked) for each in offers):
-        return None  # every worker fits a request for nothing, also a worker that is yet to start
+        return None  # a request for nothing fits every worker, even a worker that starts later
     return Misfit(number, asked, nearest_offer(asked, offers))
 
 
@@ -105,10 +105,10 @@ def fit_report_in(txn: Txn, study: Study, *, makes_new: bool) -> FitReport | Non
     Do the work of `read_fit_report` within a transaction.
 
     Args:
-        makes_new: Whether the study's budget allows new trials, so that what the study asks for
-            them is reported, too. If a resource function says what each new trial asks for, a trial
-            that does not fit its worker becomes PENDING (`leave_draw`), so only PENDING trials are
-            reported.
+        makes_new: Whether the study's budget allows new trials. If so, the request of new trials is
+            reported, too, unless a resource function says what each of them asks for. In that case
+            a new trial that does not fit its worker becomes PENDING (`leave_draw`), so it is enough
+            to report the PENDING trials and a full queue.
     """
     queues = resource_classes.queues(txn, study_id=study.id, after_position=QUEUE_START, depth=1)
     if not queues:
@@ -119,12 +119,12 @@ def fit_report_in(txn: Txn, study: Study, *, makes_new: bool) -> FitReport | Non
     waiting = sorted(
         (queue.positions[0], queue.request) for queue in queues.values() if queue.positions
     )
-    asks: list[tuple[int | None, Resources]] = [
+    requests: list[tuple[int | None, Resources]] = [
         (position.number, asked) for position, asked in waiting
     ]
     if makes_new and not study.asks_by_config:
-        asks.append((None, queues[OF_STUDY].request))
-    found = (_misfit(number, asked, offers) for number, asked in asks)
+        requests.append((None, queues[OF_STUDY].request))
+    found = (_misfit(number, asked, offers) for number, asked in requests)
     return FitReport(
         loads,
         [misfit for misfit in found if misfit is not None],

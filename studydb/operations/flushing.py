@@ -2,8 +2,8 @@
 The steps that report and finish share: lock rungs, check the fence, judge the batch.
 
 Rules judge a result before the scheduler does. Results after the first result that gets a verdict
-are dropped. A result with `is_last` ends the trial as COMPLETED, unless the result meets a rule;
-the scheduler's decision does not matter.
+are dropped. A result with `is_last` ends the trial as COMPLETED, whatever the scheduler decides,
+unless the result meets a rule.
 """
 
 import math
@@ -52,10 +52,10 @@ class Flushed:
         verdict: The verdict on the stored results; None to continue.
         is_new: False if the batch was dropped, or stored before this flush.
         ruled: What the study's custom stop rules say about the stored results.
-        undecided: The first stored step that the study's custom scheduler did not judge, and why;
-            None if there is none.
-        why: Why the study's custom scheduler stops or pauses the trial at the last stored step, in
-            its words; None if it gives no reason.
+        undecided: The first stored step that the study's custom scheduler failed to judge, and why;
+            None if there is no such step.
+        why: The reason that the study's custom scheduler gives for stopping or pausing the trial at
+            the last stored step; None if it gives no reason.
         resources: What the trial asks for from its next attempt on, if the custom scheduler changes
             that with the verdict; else None.
     """
@@ -95,7 +95,7 @@ def flush(txn: Txn, study: Study, *, lease: Lease, batch: Batch) -> Flushed | No
     locked = lock_rungs(txn, study, lease=lease, batch=batch)  # lock order: rungs before trials
     view = LockedView(txn, locked, study, lease=lease)
     view.query()
-    held = leases.hold(txn, lease=lease)  # this also waits for the view's queries
+    held = leases.hold(txn, lease=lease)  # waits for the replies to the view's queries, too
     if held is None:
         return None
     if held.refuses_results or held.flush_no >= batch.flush_no:
@@ -155,7 +155,7 @@ _IS_LAST = attrgetter("is_last")
 
 
 def _needs_rules(study: Study, batch: Batch) -> bool:
-    """Whether a result meets a rule, or the rules must read more than each single result."""
+    """Whether a result meets a rule, or the rules must read more than one result at a time."""
     if not study.rules:
         return False
     if batch.ruled is not None:
@@ -269,7 +269,7 @@ def _is_ruled(batch: Batch, result: Result) -> bool:
 
 
 def _recent_results(txn: Txn, study: Study, lease: Lease) -> deque[Result]:
-    """Read the last live results before the batch, as many as stop rules compare with a result."""
+    """Read the last live results before the batch: as many as stop rules need besides a new one."""
     recent: deque[Result] = deque(maxlen=longest_history(study.rules))
     if n := (recent.maxlen or 0) - 1:
         spans = results.spans(txn, study_id=study.id, trial_id=lease.trial_id)
@@ -306,7 +306,7 @@ def _ask_scheduler(
 def _enter(
     txn: Txn, view: LockedView, decision: Decision, *, lease: Lease, result: Result
 ) -> Verdict | None:
-    """Record what a decision enters in a rung; return its verdict."""
+    """Record a decision's entry, if any, in its rung; return the decision's verdict."""
     if decision.entry is not None:
         key = decision.entry.rung
         after = rungs.record(

@@ -19,7 +19,7 @@ def pause_after_failure(
     Pause the study if it is to fail fast, or if its first trials have all failed alike.
 
     Args:
-        outcome: How the attempt has ended: FAILED, or LOST if this has ended the trial.
+        outcome: How the attempt has ended: FAILED, or LOST if the loss has ended the trial.
     """
     if study.fail_fast:
         what = "lost too often" if failure is None else short_text(failure)
@@ -68,8 +68,8 @@ def pause_after_scheduler(
     Pause the study because its custom scheduler did not decide; trials that run go on.
 
     Args:
-        lease, step: The attempt and its step that the scheduler did not judge. `lease` is None if
-            the scheduler did not name work.
+        lease, step: The attempt, and its step that the scheduler failed to judge. `lease` is None
+            if the scheduler was asked for work, not for a judgement.
     """
     where = "" if lease is None else f"on trial {lease.number} at step {step}, "
     data = {"reason": where + undecided.why, "traceback": undecided.traceback}

@@ -49,12 +49,12 @@ def leave_draw(
 
 
 def may_set_aside(fits: Sequence[str]) -> bool:
-    """Tell whether a worker could now start a trial that has its own request."""
+    """Tell whether a worker could now start a trial with its own request."""
     return any(name != OF_STUDY for name in fits)
 
 
 def most_waiting(study: Study) -> int:
-    """Return how many trials of one class may wait before no further one is left to others."""
+    """Return how many trials of a class may wait before no further trial is left to others."""
     learns = isinstance(study.searcher, HistorySearcher)
     return set_aside.MOST_OF_MODEL if learns else set_aside.MOST
 

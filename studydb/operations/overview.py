@@ -51,7 +51,7 @@ class Overview:
         unfinished: Some RUNNING, PENDING and PAUSED trials.
         decisions: What the scheduler has decided last, newest first.
         problems: The newest event of each kind of trouble.
-        last_error: Why an attempt last failed, or was lost with a known cause.
+        last_error: The error of the newest failed attempt, or lost attempt with a known cause.
         checkpoints: The sizes of the kept checkpoints of the trials that `ends` describes, by host.
         limits: What each limit of the study allows, and how much of it is used.
         notes: The newest notes on the study, oldest first.

@@ -21,7 +21,7 @@ class TrialResults:
 
     Attributes:
         n_results: How many results the trial has.
-        n_listed: How many results `rows` reads: the trial's last results, or all.
+        n_listed: How many of the trial's last results `rows` reads.
     """
 
     n_results: int
@@ -32,7 +32,7 @@ class TrialResults:
     _spans: list[results.Span]
 
     def rows(self) -> Iterator[ListedResult]:
-        """Read rows like those of `v_result`, by step; each call reads them again, in pages."""
+        """Read rows like those of `v_result`, ordered by step, in pages; each call reads again."""
         name, metric = self._study.name, self._study.objective.metric
         for page in pages(self._spans, reader(self._database)):
             for row in page:

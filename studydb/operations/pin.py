@@ -57,7 +57,7 @@ def unpin(
     database: Database, study: Study, number: int, request: Request, *, step: int | None = None
 ) -> list[int]:
     """
-    Remove the pins of people from a trial's checkpoints; clones keep theirs.
+    Remove the pins of people from a trial's checkpoints; the pins of other trials stay.
 
     Args:
         step: The step of the checkpoints; None for all of the trial's checkpoints.
@@ -92,7 +92,7 @@ def _count_pin(
     txn: Txn, study: Study, number: int, *, trial_id: int, step: int | None
 ) -> tuple[int | None, int]:
     """
-    Count one more pin of a trial's newest checkpoint; with `step`, of the newest of this step.
+    Count one more pin of a trial's newest checkpoint, or of its newest checkpoint of a `step`.
 
     Returns:
         The checkpoint's id, or None if people have pinned the checkpoint already; and its step.
@@ -108,5 +108,5 @@ def _count_pin(
     what = "no checkpoint" if step is None else f"no checkpoint of step {step}"
     raise NotFound(
         f"Trial {number} of {study.name!r} keeps {what} that can be pinned. "
-        f"`studydb checkpoints {shlex.quote(study.name)} {number}` lists those that it keeps."
+        f"`studydb checkpoints {shlex.quote(study.name)} {number}` lists the kept checkpoints."
     )

@@ -31,7 +31,7 @@ from studydb.operations.user_work import (
 from studydb.store import claims, counters, events, promotions, studies
 
 TRIES = 8
-"""The most refused choices in one search for work; most often, another worker was faster."""
+"""The most refused choices in one search for work; often another worker has promoted first."""
 
 MOST_CLOSED = 100
 """The most rungs that one search for work closes."""
@@ -46,8 +46,8 @@ class Asked(NamedTuple):
             asked or did not decide; there may be work then.
         is_left: Whether closed rungs have trials for `give_up` to end.
         question: What the user's code is to be asked; None if nothing is to be asked.
-        can_claim: Whether the scheduler has not answered because a trial can be claimed. A claim
-            comes first.
+        can_claim: Whether a trial can be claimed, so that the scheduler gave no answer. The worker
+            claims this trial first.
     """
 
     work: Work | None
@@ -103,7 +103,7 @@ def promote(
         return NextStep.CLAIM
     step = _search(database, study, claimant, fits)
     if step is not NextStep.CLAIM and again and _has_promoted(database, claimant):
-        return NextStep.CLAIM  # the first request has promoted a trial since
+        return NextStep.CLAIM  # the first request has promoted a trial meanwhile
     return step
 
 
@@ -166,7 +166,7 @@ def ask_scheduler(txn: Txn, study: Study, *, fits: Sequence[str] | None = None) 
 
     A scheduler in the user's code is not asked while the transaction is open: `answered` asks it
     later. A process that cannot ask the user's code gets the scheduler's last recorded answer, if
-    it answers the same question.
+    that answer was to the same question.
 
     A scheduler that reads which trials are underway gets no answer while a trial can be claimed.
 
@@ -187,7 +187,7 @@ def ask_scheduler(txn: Txn, study: Study, *, fits: Sequence[str] | None = None) 
             return Asked(None, queues.is_left, needed.question)
         return Asked(recorded_idle(txn, study, needed.question), queues.is_left)
     if isinstance(work, Close) and not _can_close(queues, work):
-        work = Idle.WAIT  # a rung that cannot be closed would be work for ever
+        work = Idle.WAIT  # closing this rung fails, and would be named as work for ever
     return Asked(work, queues.is_left)
 
 

@@ -16,8 +16,8 @@ BLOCK = 64
 BLOCKS_AHEAD = 8
 """
 How many blocks after the current block are stored ahead. An ask that waits for the study's row sees
-the proposals that were stored when it began. So the number of draws stored ahead must exceed the
-number of asks that wait.
+only the proposals that were stored before the ask began. So the number of draws stored ahead must
+exceed the number of asks that wait.
 """
 
 MOST_BYTES = 2**20

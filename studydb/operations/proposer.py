@@ -78,7 +78,7 @@ def look(
 
 
 def mean_trial_s(database: Database, study: Study) -> float:
-    """Return the mean training time of the study's recent trials; 0 if none has reported."""
+    """Return the mean training time of the study's newest ended trials; 0 if none has reported."""
     with database.begin(write=False) as txn:
         mean_s = history.mean_time_s(txn, study_id=study.id, n_trials=RECENT_TRIALS)
     return mean_s or 0.0
@@ -217,7 +217,8 @@ def store_by_index(
         answers: What the study's resource function has said about configs.
 
     Returns:
-        False if each of the points belongs to a trial or a proposal already.
+        False if each of the points belongs to a trial or a proposal already. True if a point was
+            stored, or if none is needed: enough points are stored, or the budget is used up.
 
     Raises:
         RequestNeeded: The resource function has not been asked about a config; nothing was stored.

@@ -44,7 +44,7 @@ def count_saved(
 
 
 def removed_before(txn: Txn, lease: Lease, saved: Checkpoint) -> list[Checkpoint]:
-    """Read which checkpoints were removed to save another one, if their rows are still there."""
+    """Read the checkpoints that a save of `saved` has removed, if their rows are still there."""
     recorded = events.data_of(txn, token=saved.uuid)
     if not recorded:
         return []
@@ -55,7 +55,7 @@ def removed_before(txn: Txn, lease: Lease, saved: Checkpoint) -> list[Checkpoint
 
 
 def recount(database: Database, study: Study) -> None:
-    """Sum up again what a study with a quota keeps; concurrent saves add their bytes later."""
+    """Sum up again the bytes that a study with a quota keeps; saves wait, and add theirs later."""
     with database.begin() as txn:
         quota = quotas.lock(txn, study_id=study.id)
         if quota.limit_bytes is None:
@@ -121,8 +121,9 @@ def _refusal(saved: Checkpoint, quota: Quota) -> str:
     name, limit = shlex.quote(quota.study), size_word(quota.limit_bytes or 0)
     return (
         f"The checkpoint of step {saved.step} ({size_text(saved.size_bytes)}) does not fit into "
-        f"the quota of {limit}: {size_text(quota.used_bytes or 0)} are kept, and all that may go "
-        "is not enough. Pinned checkpoints stay, and so does the newest of each trial that has not "
-        "ended. Training continues, and the previous checkpoint is kept. Raise the quota by "
-        f"`studydb set {name} keep=…`, or remove pins that `studydb checkpoints {name}` lists."
+        f"the quota of {limit}: {size_text(quota.used_bytes or 0)} are kept, and too little of "
+        "this may be removed. Pinned checkpoints stay, and so does the newest checkpoint of each "
+        "unfinished trial. Training continues, and the previous checkpoint is kept. Raise the "
+        f"quota by `studydb set {name} keep=…`, or remove pins that `studydb checkpoints {name}` "
+        "lists."
     )

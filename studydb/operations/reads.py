@@ -55,11 +55,12 @@ class TrialDetails:
         listed: The rows of `v_attempt` about the trial, oldest first.
         attempts: Further columns of the same attempts, in the same order.
         judgements: How the scheduler judged the trial at its last 100 rungs, by step.
-        clones: The numbers of the trials by which this trial was run again.
+        clones: The numbers of the trial's clones.
         notes: The newest notes on the trial, oldest first.
         last_result: None if the trial has reported nothing.
-        limit_reached: Which limit or stop rule has stopped the study of a BUDGET_SPENT trial.
-        rule_met: Which custom rule has stopped the trial, with the reason that it gave.
+        limit_reached: Which limit or stop rule of the study has ended a BUDGET_SPENT trial; None
+            for other trials.
+        rule_met: Which custom rule has stopped the trial, with the reason that the rule gave.
         fit: What the trial asks for; None in a study without requests.
     """
 
@@ -170,7 +171,7 @@ def existing_trial(txn: Txn, study: Study, number: int, *, lock: bool = False) -
 
 
 def unknown_trial(txn: Txn, number: int, *, study_id: int, study_name: str) -> UnknownTrial:
-    """Make the error for a number that is no trial's; it names the newest trial."""
+    """Make the error for a number that no trial has; the message names the newest trial."""
     end = view_rows.next_number(txn, study_id=study_id)
     newest = f"Its newest trial is {end - 1}." if end else "It has no trials yet."
     return UnknownTrial(f"Study {study_name!r} has no trial {number}. {newest}")
@@ -208,7 +209,7 @@ def _judgements(txn: Txn, study: Study, trial: TrialRow) -> list[Judgement]:
 
 
 def scheduler_reasons(txn: Txn, study: Study) -> dict[tuple[int, int], str]:
-    """Read what a custom scheduler has said lately, by trial id and step; {} without one."""
+    """Read a custom scheduler's last reasons by trial id and step; {} for other schedulers."""
     if not isinstance(study.scheduler, UserScheduler):
         return {}
     return events.scheduler_reasons(txn, study_id=study.id)

@@ -50,7 +50,10 @@ def record_model_failure(
     database: Database, study: Study, *, worker_id: int, error: str, token: str
 ) -> None:
     """
-    Record that a study's model has failed, which `status` shows; a duplicate stores nothing.
+    Record that a study's model has failed, which `status` shows.
+
+    Args:
+        token: A random text for this event only; a duplicate request stores nothing.
 
     Raises:
         UnknownStudy: The study was deleted.

@@ -106,7 +106,7 @@ def _end(
 
 
 _one_at_a_time = threading.Lock()
-"""One thread sums up at a time, because up to 100 may share the connection of the heartbeat."""
+"""One thread at a time sums up, because up to 100 threads may share the heartbeat's connection."""
 
 
 def _sum_up_later(database: Database, study: Study, *, trial_id: int) -> None:

@@ -56,8 +56,9 @@ def with_requests(
     """
     Add to each proposal what its trial asks for, if the study has a resource function.
 
-    If the function fails for a later proposal, that proposal and those after it are left out; the
-    failure is raised when its draw comes first. After `ASKING_S` the remaining draws are left out.
+    If the function fails for a later proposal, that proposal and those after it are left out. A
+    later call, in which the proposal is the first, raises the failure. After `ASKING_S` the
+    remaining draws are left out.
 
     Raises:
         DecisionFailed, NotAsked: The function has not said what the first proposal needs.

@@ -7,7 +7,7 @@ from studydb.store import resource_classes, studies
 
 
 def read_classes(database: Database, study: Study) -> dict[str, Resources]:
-    """Read a study's requests by class; empty if neither the study nor a trial asks for any."""
+    """Read a study's requests by class; empty if neither study nor trials ask for resources."""
     with database.begin(write=False, single=True) as txn:
         return resource_classes.read(txn, study_id=study.id)
 
@@ -16,8 +16,9 @@ def reserve(database: Database, study: Study, *, worker_id: int, number: int | N
     """
     Store for which trial a worker keeps its resources free.
 
-    What is stored informs people and other workers; the worker itself obeys its own memory. So the
-    reservation of a dead worker binds no process, and it need not survive a crash of the database.
+    The row informs people and other workers; the worker itself relies on its memory. So the
+    reservation of a dead worker binds no process, and the row need not survive a crash of the
+    database.
 
     Args:
         number: The trial's number; None if the worker is not reserved any more.
@@ -27,7 +28,7 @@ def reserve(database: Database, study: Study, *, worker_id: int, number: int | N
     """
     with database.begin(durable=False) as txn:
         if number is not None:
-            studies.lock(txn, study_id=study.id)  # or two workers could reserve for one trial
+            studies.lock(txn, study_id=study.id)  # only one worker may be reserved for a trial
             return resource_classes.reserve(
                 txn, study_id=study.id, worker_id=worker_id, number=number
             )

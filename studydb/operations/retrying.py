@@ -13,13 +13,13 @@ def judge_failure(
     txn: Txn, study: Study, *, lease: Lease, outcome: Reason, failure: Failure | None
 ) -> tuple[Counting, float]:
     """
-    Return whether a failure counts, is not counted, or is final, and how long the trial waits.
+    Return whether a failure counts, does not count, or is final, and how long the trial waits.
 
     The 10th failure in a row without a new checkpoint counts, and so does each failure after it,
     even if `retry` does not count it. Otherwise a trial that never trains would run for ever.
 
     Returns:
-        The meaning, and the seconds that the trial waits after an uncounted failure.
+        How the failure counts, and the seconds that the trial waits after an uncounted failure.
     """
     if study.retry is None or failure is None or outcome is not Reason.FAILED:
         return Counting.COUNTED, 0.0

@@ -13,7 +13,7 @@ def revise(txn: Txn, study: Study, trainable: Trainable, request: Request) -> No
     Args:
         trainable: The new trainable, signed for this study.
     """
-    studies.lock(txn, study_id=study.id)  # so that one trainable is left, not two
+    studies.lock(txn, study_id=study.id)  # concurrent calls must not leave two trainables
     former = studies.drop_trainable(txn, study_id=study.id)
     data = {"name": trainable.name, "kind": trainable.kind, "former_name": former}
     events.append_request(

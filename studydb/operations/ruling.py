@@ -77,7 +77,7 @@ def _change_resources(txn: Txn, study: Study, flushed: Flushed, *, lease: Lease)
     try:
         name = resource_classes.add(txn, study_id=study.id, asked=asked)
     except InvalidSpec as error:
-        why = f"{study.scheduler} was to change the resources of the trial. {error}"
+        why = f"{study.scheduler} wanted to change the resources of the trial. {error}"
         pause_after_scheduler(txn, study, Undecided(why), lease=lease, step=step)
         return
     resource_classes.move_of_attempt(txn, lease=lease, name=name)

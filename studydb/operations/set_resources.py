@@ -24,9 +24,9 @@ def set_resources(
     Change what some trials ask for, or what all trials without their own request ask for.
 
     The request of a RUNNING trial cannot be changed, because its worker has given the trial what it
-    asked for. The study's request is a single row, so to change it costs the same in a study with a
-    million trials. Then RUNNING attempts keep what they have; the next attempts of their trials ask
-    for the new amounts.
+    asked for. If the study's request is changed, RUNNING attempts keep what they have, and the next
+    attempts of their trials ask for the new amounts. The study's request is a single row, so the
+    cost of a change does not grow with the number of trials.
 
     Args:
         numbers: The numbers of the trials; empty to change the study's request.

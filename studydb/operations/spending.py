@@ -55,8 +55,9 @@ class Charge:
 
         Args:
             known: The verdict of a scheduler, a rule or the trial, or a request of people. The end
-                of the time replaces a pause, after which the trial would only run out of time
-                again. It does not replace a stop that refuses results, which came before it.
+                of the time replaces a pause, because after the pause the trial would run out of
+                time again. The end of the time does not replace an earlier stop that refuses
+                results.
         """
         if trial_id not in self.timed_out:
             return known
@@ -88,8 +89,8 @@ def charge(
         results: The results that the transaction stores.
         are_alive: Whether the trials have run until now. The time of a lost attempt ends with its
             last flush or renewal, which has counted that time.
-        are_valid: Whether the stop rules for the study compare the results, because no person has
-            invalidated their trial.
+        are_valid: False if a person has invalidated the trial of the results. The stop rules for
+            the study do not compare such results.
     """
     by_rule = study.stops_by_rule and bool(results) and are_valid
     if not (study.limits.exist or by_rule):

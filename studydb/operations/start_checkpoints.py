@@ -17,9 +17,9 @@ NO_OTHERS: Mapping[int, str] = MappingProxyType({})
 
 TRIES = 10
 """
-How often a checkpoint of a trial is chosen before the search ends. While the trial is locked, only
-a clone that finds the chosen checkpoint corrupt can remove it, because the clone locks only its own
-row. Then another checkpoint is chosen.
+How often a checkpoint of a trial is chosen before the search ends. The trial is locked, so only a
+clone that finds the chosen checkpoint corrupt can remove this checkpoint: the clone locks only the
+clone's row. Then another checkpoint is chosen.
 """
 
 
@@ -44,7 +44,7 @@ class FromTrial:
 @dataclass(frozen=True, slots=True)
 class Uploaded:
     """
-    A checkpoint of a person, which the caller has signed for the new trial, as attempt 0.
+    A checkpoint that a person has uploaded; the caller has signed it for the new trial's attempt 0.
 
     Attributes:
         data: The bytes of an inline checkpoint; None if the caller has written them to a store,
@@ -65,7 +65,7 @@ def lock_source(txn: Txn, study: Study, start: Start | None) -> Checkpoint | Non
     The order of locks is: the source trial, its checkpoint, the studies by ascending id.
 
     Returns:
-        The checkpoint; None for an uploaded checkpoint, and to begin from scratch.
+        The checkpoint; None if the trial begins from an uploaded checkpoint or from scratch.
 
     Raises:
         UnknownTrial: No such trial.
@@ -89,10 +89,11 @@ def lock_studies(
     txn: Txn, study: Study, *, source_ids: Sequence[int] = (), others: Mapping[int, str] = NO_OTHERS
 ) -> None:
     """
-    Lock the rows of the studies whose checkpoints were pinned, so that no deletion of them begins.
+    Lock the rows of the studies whose checkpoints were pinned.
 
-    A trial that has saved nothing itself may have begun from a checkpoint of another study. So a
-    pinned checkpoint need not be of the study whose trial the caller has named.
+    No deletion of these studies begins while the rows are locked. A trial that has saved nothing
+    itself may have begun from a checkpoint of another study. So a pinned checkpoint need not be of
+    the study whose trial the caller has named.
 
     Args:
         study: The study of the new trials; its row is locked, too.
@@ -112,7 +113,7 @@ def lock_studies(
         name = named[study_id]
         raise NotAllowed(
             f"Study {name!r} is being deleted, so no trial can begin from its checkpoints. If the "
-            f"deletion has failed, `studydb resume {shlex.quote(name)}` gives it up."
+            f"deletion has failed, cancel it by `studydb resume {shlex.quote(name)}`."
         )
 
 
@@ -202,5 +203,5 @@ def _absence(start: FromTrial) -> str:
     name = shlex.quote(start.study_name)
     return (
         f"Trial {start.number} of {start.study_name!r} keeps {what}. "
-        f"`studydb checkpoints {name} {start.number}` lists those that it keeps."
+        f"`studydb checkpoints {name} {start.number}` lists the kept checkpoints."
     )

@@ -27,8 +27,8 @@ class StudyProgress:
             is left to do: no trial is PENDING or RUNNING, `has_promotable` and `is_resuming` are
             False, and the scheduler has no work for workers with other resources, either. If the
             scheduler starts no more trials, the budget counts as spent.
-        has_runnable: Whether a PENDING trial that fits the reader is not in back-off, whatever the
-            study's status.
+        has_runnable: Whether there is a PENDING trial that fits the reader and is not in back-off,
+            whatever the study's status.
         has_budget: Whether the budget, the searcher and the scheduler allow new trials.
         has_room: Whether `max_concurrent` lets one more trial run.
         promotes: Whether the scheduler promotes PAUSED trials at all.
@@ -178,7 +178,7 @@ def read_signs(
     fits: Sequence[str] | None = None,
 ) -> Signs:
     """
-    Read, in a single statement, what shows whether a study's progress may have changed.
+    Read, in a single statement, the signs that show whether a study's progress may have changed.
 
     Args:
         worker_id: The worker whose `request` is read; None if the reader is no worker.

@@ -2,7 +2,7 @@
 Sum up a trial's metrics, in the transaction that ends the trial or after that transaction.
 
 An attempt that knows every result of its trial keeps a tally. Without a tally, the results are read
-in the transaction if there are at most 2,000, of at most 16 MiB. Otherwise all of them are read
+in the transaction if they are at most 2,000 and take at most 16 MiB. Otherwise all of them are read
 after the commit, page by page, because reading a million rows under a lock takes too long. The
 results of an ended trial never change.
 """
@@ -62,7 +62,7 @@ def in_transaction(txn: Txn, study: Study, *, trial_id: int, n_results: int) -> 
 
     Args:
         n_results: How many results the transaction has read by the end of this call: those of this
-            trial, and of trials that it has summed up before.
+            trial, and of the trials that the same transaction has summed up before.
 
     Returns:
         None if the results are too many or too large; then call `after_end` after the commit.

@@ -17,7 +17,7 @@ from studydb.store.checkpoint_listing import CountedPins
 
 class UnkeptPage(NamedTuple):
     """
-    The checkpoints of some consecutive trials that `keep` does not keep, and that have no pin.
+    The unpinned checkpoints of some consecutive trials, as far as `keep` does not keep them.
 
     Attributes:
         numbers: The numbers of the trials that have these checkpoints, ascending.
@@ -44,10 +44,10 @@ def read_unkept(database: Database, study: Study, *, after_number: int) -> Unkep
 
 def remove_unkept(database: Database, study: Study, number: int) -> None:
     """
-    Mark the checkpoints of a trial that `keep` does not keep as removed, except pinned ones.
+    Mark as removed those checkpoints of a trial that `keep` does not keep, except pinned ones.
 
-    The trial's row is locked, as by a save, so that the checkpoint which the trial restores next is
-    not removed.
+    The trial's row is locked, so that no save changes meanwhile which checkpoint the trial restores
+    next. That checkpoint is not removed.
 
     Raises:
         UnknownTrial: The trial was deleted with its study.

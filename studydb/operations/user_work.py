@@ -1,4 +1,4 @@
-"""Ask a custom scheduler for work, and record that it has none or did not decide."""
+"""Ask a custom scheduler for work; record that it has none, or pause the study if it fails."""
 
 import hashlib
 import json
@@ -39,7 +39,7 @@ def ask_user(study: Study, question: Question) -> Work | None:
 
 
 def pause_undecided(database: Database, study: Study, undecided: Undecided) -> None:
-    """Pause a RUNNING study because its scheduler named no work; trials that run go on."""
+    """Pause a RUNNING study because its scheduler failed to decide; trials that run go on."""
     with database.begin() as txn:
         pause_after_scheduler(txn, study, undecided)
 
@@ -68,7 +68,7 @@ def record_idle(database: Database, study: Study, question: Question, answer: Id
 
 
 def recorded_idle(txn: Txn, study: Study, question: Question) -> Idle | None:
-    """Read the study's last record; return its answer if it answers this question, else None."""
+    """Read the scheduler's last recorded answer; None if that answer was to another question."""
     found = events.scheduler_idle(txn, study_id=study.id)
     if found.get("rungs") != _digest(question):
         return None

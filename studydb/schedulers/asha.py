@@ -72,14 +72,14 @@ class ASHA(BaseScheduler):
     only at the rungs of this bracket. At the last rung, Syne Tune promotes the share (last
     milestone / max_t), which can differ from 1/reduction_factor.
 
-    The end game of "promotion": once the last share `end_game` of a limit of the study is left
-    (steps, cost or time), no new trials are made. Free workers resume the best of all waiting
-    trials, also if it is worse than the cutoff of its rung. In a study with only `num_trials`, the
+    The end game of "promotion": once only the share `end_game` of one of the study's limits (steps,
+    cost or time) is left, no new trials are made. Free workers resume the best of all waiting
+    trials, even if it is worse than the cutoff of its rung. In a study with only `num_trials`, the
     end game begins when each trial has reached a rung, and no trial is to be promoted. Then waiting
-    trials are resumed as long as the end game takes at most the share `end_game` of all training;
-    beyond this, one is resumed if no trial has reached `max_t` or is on its way there. For this
-    share, the training by promotions is estimated: with n trials at the first rung (k = 0), n /
-    reduction_factor**k trials train up to rung k.
+    trials are resumed as long as the end game takes at most the share `end_game` of all training.
+    A trial is resumed in spite of this share if no trial has reached `max_t` or is on its way
+    there. The rest of all training is estimated as if trials were only promoted: of n trials at the
+    first rung (k = 0), n / reduction_factor**k train up to rung k.
 
     Attributes:
         max_t: The step that completes a trial ("R" in the paper).
@@ -89,8 +89,9 @@ class ASHA(BaseScheduler):
             bracket is e times as likely as the next, which has one rung less.
         type: "stopping" or "promotion".
         rule: By which rule trials are stopped, "ray" or "syne_tune".
-        end_game: The share of the budget that resumes the best paused trials, from 0 (no end game)
-            to less than 1; by default 0.4 for "promotion". Only "promotion" has an end game.
+        end_game: The share of the budget that is spent on resuming the best paused trials, from 0
+            (no end game) to less than 1. By default 0.4 for "promotion". "stopping" has no end
+            game, and neither has a study whose trials cannot reach `max_t` (2**62 or more).
     """
 
     absent: ClassVar[Mapping[str, Any]] = {"end_game": 0.0}  # older versions had no end game
@@ -251,10 +252,11 @@ class ASHA(BaseScheduler):
 
     def _worst_that_continues(self, rung: RungView) -> float | None:
         """
-        Return the worst score with which a trial continues by Syne Tune's rule; None for any score.
+        Return the worst score that continues by Syne Tune's rule; None if any score continues.
 
-        Syne Tune stops a trial if m / n > 1 / reduction_factor, with m strictly better scores among
-        n with its own. So a trial stops if the score at the rank `most` (counted from 0) is better.
+        Syne Tune stops a trial if m / n > 1 / reduction_factor: m of the n scores, with the trial's
+        own, are strictly better. So a trial stops if the score at the rank `most` (counted from 0)
+        is better than the trial's.
         """
         n, share = rung.n + 1, 1 / self.reduction_factor
         most = math.floor(n * share) + 1

@@ -48,9 +48,10 @@ class HyperBand(ClosingScheduler):
     all draws of the bracket are taken or no more trials can be made. Then the best ceil(planned /
     reduction_factor) of the trials that wait there go on; `planned` is the number of trials that
     reach the rung if none ends earlier. Of equal trials, the first that arrived goes on. If the
-    budget does not fill the bracket and fewer trials arrived than planned, their number takes the
-    place of `planned`; if none of them waits, the rung stays open for the trials of an extended
-    study. Free workers begin the next bracket while trials of this bracket still run.
+    budget does not fill the bracket and fewer trials arrived than planned, the number of arrived
+    trials replaces `planned`. If no trial waits at the rung in this case, the rung stays open for
+    the trials of an extended study. Free workers begin the next bracket while trials of this
+    bracket still run.
 
     NaN stops a trial. A trial that arrives at a closed rung goes on if it is not worse than the
     worst trial that went on.
