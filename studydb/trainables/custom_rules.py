@@ -46,7 +46,7 @@ def describe_rule(rule: CustomRule, *, workdir: Path) -> Trainable:
 
 
 def options_of(code: Trainable) -> dict[str, Any] | None:
-    """Read the options of a rule or scheduler, unsigned or not; None if they cannot be read."""
+    """Read the options of a rule or scheduler, signed or not; None if they cannot be read."""
     with suppress(ValueError, RecursionError):
         options = json.loads(code.source or b"")
         canonical_json(options)  # refuses NaN
