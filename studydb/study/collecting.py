@@ -25,7 +25,7 @@ class Collected:
 
     Attributes:
         n: The number of checkpoints.
-        size_bytes: Their bytes together.
+        size_bytes: The sum of the sizes of these checkpoints.
         left: The URLs of checkpoints whose bytes could not be deleted, because their store fails.
         n_uploads: How many uploads were deleted, or would be. These uploads were cut off, and their
             attempts have ended.

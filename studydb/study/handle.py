@@ -114,7 +114,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         The trial with the best `best_value`.
 
         NaN is never best. Of equal values the trial with the lower number is best. The trial's
-        `checkpoint` is the newest that it saved; the best value can be of an earlier step.
+        `checkpoint` is its newest checkpoint; the best value may be the value of an earlier step.
 
         Raises:
             NoResults: No trial has a value yet.

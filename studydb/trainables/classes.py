@@ -48,8 +48,8 @@ class Trainable:
     `load_checkpoint`.
 
     Attributes:
-        checkpoint_every: A checkpoint is saved at every step that is a multiple of this; with 0,
-            only as `checkpoint_at_end` says.
+        checkpoint_every: A checkpoint is saved at every step that is a multiple of this number;
+            with 0, only as `checkpoint_at_end` says.
         checkpoint_at_end: Whether a checkpoint is also saved when the trial is stopped, paused or
             preempted, and at its last step.
         config: The trial's parameters and the study's constants.

@@ -59,8 +59,8 @@ def make_rule(code: Trainable, loaded: Any) -> Any:
     Make the object of a rule from its class; the class may raise anything.
 
     Raises:
-        TrainableError: What was loaded is no class that defines `should_stop`, or its `reads` is
-            not an integer from 1 to `MOST_READS`.
+        TrainableError: What was loaded is no class that defines `should_stop`, or the rule's
+            `reads` is not an integer from 1 to `MOST_READS`.
     """
     if not isinstance(loaded, type) or not callable(getattr(loaded, METHOD, None)):
         raise TrainableError(

@@ -85,7 +85,7 @@ class _Progress:
         began: Whether the child has sent a report, or asked for a flush or an upload. The user's
             function begins earlier.
         judged: Whether the child was ever told to stop or pause, or that the lease is lost.
-        deadline_s: When the child is killed, by the monotonic clock; None while there is no limit.
+        deadline_s: The monotonic time at which the child is killed; None while there is no limit.
         next_flush_s: No background flush is tried before this time.
         away_since_s: When the database stopped answering; None while it answers.
         refused: Why a message of the child was refused.

@@ -1,4 +1,4 @@
-"""Start the fork server before the first database connection, and again if it dies."""
+"""Start the fork server before the first database connection; start another if it dies."""
 
 import os
 import socket
