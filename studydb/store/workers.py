@@ -45,7 +45,7 @@ REQUEST = (
     .where(worker.c.id == sa.bindparam("worker", type_=worker.c.id.type))
     .scalar_subquery()
 )
-"""What a person requests of a worker; NULL also if there is no such worker."""
+"""What a person requests of a worker; NULL if there is no request or no such worker."""
 
 _WITH_UUID_PREFIX = Prepared(
     sa.select(worker)
@@ -70,10 +70,10 @@ def insert(
     Insert the row of a process that will hold leases.
 
     Args:
-        capacity: What the worker offers; None if every request fits.
+        capacity: The resources that the worker offers to trials; None if every trial fits.
 
     Raises:
-        Duplicate: The same row was already stored (its reply was lost).
+        Duplicate: The row was stored before; the reply to that request was lost.
     """
     row = txn.all(
         _INSERT,
@@ -100,12 +100,17 @@ def mark_alive(txn: Txn, *, worker_id: int) -> str | None:
 
 
 def end(txn: Txn, *, worker_id: int) -> None:
-    """Record that a worker ends in order; a worker that is killed leaves `ended_at` NULL."""
+    """Record the orderly end of a worker; a worker that is killed leaves `ended_at` NULL."""
     txn.run(_END, worker=worker_id)
 
 
 def set_request(txn: Txn, *, worker_id: int, request: str) -> bool:
-    """Store a request, which the worker reads when it renews or polls; False if it has ended."""
+    """
+    Store what a person requests of a worker, which reads the request when it renews or polls.
+
+    Returns:
+        False if the worker has ended; then nothing is stored.
+    """
     return txn.count(_SET_REQUEST, worker=worker_id, to_request=request) > 0
 
 

@@ -122,7 +122,7 @@ def store_url(checkpoints: Any) -> str | None:
     Read a path or URL as the URL of a checkpoint store; None stands for the database's default.
 
     Raises:
-        UsageError: studydb has no store for such a URL.
+        UsageError: The value is neither a path nor a URL, or studydb has no store for the URL.
     """
     if checkpoints is None:
         return None

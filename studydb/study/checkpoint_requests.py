@@ -1,4 +1,4 @@
-"""The methods of a study that pin checkpoints and delete removed ones."""
+"""The methods of a study that pin checkpoints, and delete those that are no longer kept."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from studydb.study.collecting import Collected, collect
 
 
 class CheckpointRequests:
-    """What `Study` inherits."""
+    """The methods `pin` and `gc` of `Study`."""
 
     database: Database
     record: Record
@@ -22,7 +22,7 @@ class CheckpointRequests:
     @suggesting_keywords
     def pin(self, trial: int | str, *, step: int | None = None, remove: bool = False) -> list[int]:
         """
-        Pin a checkpoint of a trial (number or name), so that it is kept; or remove such pins.
+        Pin a checkpoint of a trial (number or name), so that it is kept; or remove pins.
 
         A pinned checkpoint is kept whatever the study's `keep` says, until its pin is removed. A
         checkpoint whose pin was removed, and that `keep` does not keep, is deleted when its trial
@@ -33,7 +33,8 @@ class CheckpointRequests:
             remove: Remove the pins that people have made; those of clones stay.
 
         Returns:
-            The steps of the checkpoints that are now pinned, or no longer pinned.
+            The step of the checkpoint that is now pinned; with `remove`, the steps of the
+            checkpoints whose pins this call has removed.
 
         Raises:
             UnknownTrial: The study has no such trial.
@@ -50,8 +51,8 @@ class CheckpointRequests:
         """
         Delete checkpoints that are no longer kept, and what crashes or a failing store have left.
 
-        That is: checkpoints that the study's `keep` does not keep and no person has pinned, the
-        bytes of checkpoints that were removed before, and uploads that were cut off.
+        These are checkpoints that the study's `keep` does not keep and that have no pin, the bytes
+        of checkpoints that were removed before, and uploads that were cut off.
 
         Args:
             dry_run: Delete nothing; return what would be deleted.

@@ -31,11 +31,11 @@ What trials run: a function or a `studydb.Trainable` class, also with bound para
 
 def described(code: Code, spec: StudySpec, *, workdir: Path) -> Trainable:
     """
-    Check code and describe it, without a signature, and without the objects bound to it.
+    Check code and describe it, without a signature, and without the objects bound to the code.
 
     Args:
         spec: The study's space and objective, with which a command must agree.
-        workdir: The directory that workers search after their own.
+        workdir: The directory that workers search after their own directory.
 
     Raises:
         InvalidSpec: A command does not agree with the space.
@@ -73,8 +73,8 @@ def signed(
         except CheckpointError as error:
             cause = str(error.__cause__ or error).rstrip(".")
             raise CheckpointError(
-                f"The parameter {name!r} could not be stored in {store}: {cause}. Name another "
-                "directory that you may write to, or make room there."
+                f"The parameter {name!r} could not be stored in {store}: {cause}. Make room "
+                "there, or name another store that you may write to: checkpoints=URL."
             ) from error
         return StoredParameter(stored.url, stored.digest, stored.size_bytes)
 

@@ -25,7 +25,7 @@ class Collected:
 
     Attributes:
         n: The number of checkpoints.
-        size_bytes: Their bytes together.
+        size_bytes: The sum of the sizes of these checkpoints.
         left: The URLs of checkpoints whose bytes could not be deleted, because their store fails.
         n_uploads: How many uploads were deleted, or would be. These uploads were cut off, and their
             attempts have ended.
@@ -117,7 +117,7 @@ def _uploads(database: Database, study: Study, *, dry_run: bool) -> tuple[int, i
     """Delete uploads that were cut off, unless `dry_run`; count the deleted and the left ones."""
     n, n_left, after_id = 0, 0, 0
     while page := read_patiently(partial(abandoned_uploads, database, study, after_id=after_id)):
-        # A page that is tried again counts once: each upload of it is then deleted, or left.
+        # A page that is tried again counts once: in the end, each upload of it is deleted or left.
         left = (
             0
             if dry_run

@@ -88,8 +88,8 @@ def create_study(
         space: A nested dict of distributions and constants.
         num_trials: The limit of trials; None for no limit (but a grid ends after its last point).
         max_concurrent: How many trials may run at a time, over all workers.
-        scheduler: Such as ASHA(max_t=27), or your own `CustomScheduler` or its path, such as
-            "my_rules:Heats(max_t=9)". None for `FIFO`, which stops no trial.
+        scheduler: A scheduler such as ASHA(max_t=27); or your own `CustomScheduler`, or its path
+            such as "my_rules:Heats(max_t=9)". None for `FIFO`, which stops no trial.
         stop: Rules such as ["loss>=3", "my_rules:TooSlow(limit=3)"]; {"loss": 3} means ["loss>=3"].
         max_failures: How many exceptions a trial survives; -1 for no limit.
         max_losses: How many deaths without an exception a trial survives between two checkpoints.
@@ -196,8 +196,9 @@ def _check_end(spec: StudySpec, trainable: Trainable | None) -> None:
         return
     what = f"only constants ({', '.join(space.constants)})" if space.constants else "nothing"
     raise InvalidSpec(
-        f"The space holds {what}, and there is no budget: the same trial would run without end. "
-        "Give num_trials, or a distribution to sample from, such as lr=loguniform(1e-4, 1)."
+        f"The space holds {what}, and there is no budget: the same trial would be made "
+        "again and again. Give num_trials, or a distribution to sample from, such as "
+        "lr=loguniform(1e-4, 1)."
     )
 
 
@@ -242,7 +243,7 @@ def _created(database: Database, new: NewStudy, code: Code | None) -> Record:
 
 
 def _refuse_taken(database: Database, name: str) -> None:
-    """Refuse a name before objects are stored, which can take long."""
+    """Refuse a name that is taken, before objects are stored: storing them can take long."""
     if _existing(database, name) is not None:
         raise name_taken(name, url=database.url)
 
@@ -299,7 +300,7 @@ def _check_same_study(found: Record, new: NewStudy) -> None:
         if old != asked:
             raise StudyExists(
                 f"Study {found.name!r} exists with another {what}: {old}, not {asked}. Choose "
-                f"another name, give the {what} of that study, or delete it: "
+                f"another name, give the {what} of that study, or delete that study: "
                 f"`studydb delete {shlex.quote(found.name)} --yes`."
             )
     before, given = (each.trainable and each.trainable.name for each in (found, new))

@@ -35,7 +35,7 @@ def stop_and_discard(
     same. After a crash or an error, the same call deletes the rest.
 
     Args:
-        ask: Sends a request of a person; see `Study._ask_once`.
+        ask: Runs an operation as the request of a person; see `Study._ask_once`.
         now: See `control.stop`.
 
     Raises:
@@ -79,6 +79,6 @@ def _discard(ask: Ask, database: Database, study: Study, number: int) -> None:
     if left := write_patiently(database, delete):
         raise CheckpointError(
             f"Trial {number} of {study.name!r} has ended, and no attempt restores its checkpoints. "
-            f"The bytes of {len(left)} of them are still in {left[0].url!r}, because the "
-            "store fails. Repeat the command on a host that can write there."
+            f"The bytes of {len(left)} of them are still stored (the first in {left[0].url!r}), "
+            "because the store fails. Repeat the command on a host that can write there."
         )

@@ -30,9 +30,9 @@ def export_model(
     Write the model of a checkpoint to a new directory, in the format that the trainable writes.
 
     A class has a method `export_model(directory)`, which is called after `setup` and
-    `load_checkpoint`. A function has an attribute of this name, called with the config, the
-    checkpoint and the directory. Both write to a hidden directory next to `target`. That
-    directory is renamed at the end, so that `target` never contains half a model.
+    `load_checkpoint`. A function has an attribute of this name: another function, which is called
+    with the config, the checkpoint and the directory. Both write to a hidden directory next to
+    `target`. That directory is renamed at the end, so that `target` never contains half a model.
 
     Args:
         workdir: The directory that this process enters, and searches for the trainable before the
@@ -42,8 +42,8 @@ def export_model(
     Raises:
         NotAllowed: The study's trainable exports no model.
         Untrusted: See `check_trusted`.
-        CheckpointError: The target exists or cannot be written, nothing was written, or the
-            checkpoint cannot be read.
+        CheckpointError: The target exists or cannot be written, the trainable has written nothing,
+            or the checkpoint cannot be read.
         BaseException: What the user's code raises.
     """
     if target.exists():

@@ -32,7 +32,7 @@ class Checkpoint:
 
     Attributes:
         step: The last step that the checkpoint contains; the trial's best step may be earlier.
-        value: The value of the study's metric at that step; None if none was reported there.
+        value: The value of the study's metric at that step; None if the step reported no value.
         kind: "dict", for `to_dict`, or "directory", for `path`.
         size_bytes: The size of the stored bytes.
     """
@@ -163,7 +163,11 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FrozenTrial(records.TrialRow):
-    """A trial's row with its checkpoints; a value that `v_trial` shows has the same name there."""
+    """
+    A trial's row with its checkpoints.
+
+    An attribute whose value `v_trial` shows, too, has the name of the view's column.
+    """
 
     _checkpoint: Callable[[records.TrialRow], Checkpoint | None] = field(
         default=lambda _: None, compare=False

@@ -114,7 +114,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         The trial with the best `best_value`.
 
         NaN is never best. Of equal values the trial with the lower number is best. The trial's
-        `checkpoint` is the newest that it saved; the best value can be of an earlier step.
+        `checkpoint` is its newest checkpoint; the best value may be the value of an earlier step.
 
         Raises:
             NoResults: No trial has a value yet.
@@ -135,7 +135,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
             metric: Any metric that trials have reported; None for the study's.
             mode: "min" or "max"; None for the study's mode.
             scope: Which values of a trial count: "all" (the best of them), "last" (the last one),
-                "avg" (their mean), "last-5-avg" or "last-10-avg" (the mean of the last ones).
+                "avg" (their mean), "last-5-avg" or "last-10-avg" (the mean of the last 5 or 10).
 
         Raises:
             NoResults: No trial has reported the metric.
@@ -301,23 +301,25 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         Args:
             checkpoints: The URL or path of the store for new checkpoints, "inline:" for the
                 database. Older checkpoints stay in their store and can still be read.
-            trainable: Other code, as for `create_study`, signed with your key. Workers take it
-                without a restart; a worker of a user without this key gives its next trial back,
+            trainable: New code, in a form that `create_study` takes; your key signs it. Workers run
+                it without a restart; a worker of a user without this key gives its next trial back,
                 and ends after its running trials.
             workdir: The directory that workers search for `trainable` after their own directory;
                 None for the current directory.
             keep: Which checkpoints of each trial are kept; see `Keep`.
             resources: What each trial asks for; see `set_resources`.
-            limits: Limits with which the study was created; see `LimitOptions`.
+            limits: New values of limits; see `LimitOptions`. Only a limit that the study was
+                created with can be changed.
 
         Raises:
-            UsageError: studydb has no store for such a URL, a command does not agree with the
-                space, or workdir is given without trainable.
+            UsageError: studydb has no store for the URL, a command does not agree with the space,
+                or `workdir` is given without `trainable`.
             TrainableError: Workers could not find or call the trainable.
             CheckpointError: The store cannot keep the objects that `with_parameters` has bound to
                 the trainable.
-            NotAllowed: The study has no trainable, was created without the limit, or a function
-                says what its trials need. After any of these errors, all settings are as before.
+            NotAllowed: `trainable` is given, but the study has none; a limit is given that the
+                study was created without; or `resources` is given, but a function says what the
+                study's trials need. After any of these errors, all settings are as before.
         """
         to_set = read_settings(**limits)
         if workdir is not None and trainable is None:

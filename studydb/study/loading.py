@@ -37,7 +37,7 @@ def delete_study(name: str, *, storage: str | None = None, missing_ok: bool = Fa
     Delete a study: trials, results, checkpoints, and what its trials printed on this host.
 
     Args:
-        missing_ok: Whether to raise nothing if the study does not exist.
+        missing_ok: Whether to return without an error if the study does not exist.
 
     Raises:
         UnknownStudy: The database has no study of that name.

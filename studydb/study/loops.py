@@ -13,10 +13,11 @@ def open_loop(database: Database, study: Study, *, capacity: Capacity = UNLIMITE
     Register this process as a worker that runs trials itself.
 
     Args:
-        capacity: What the process has for its trials; by default every request fits.
+        capacity: What the process has for its trials; by default every trial fits.
 
     Raises:
-        NotAllowed, Untrusted: The code of a custom rule or scheduler may not run here.
+        NotAllowed, Untrusted: The study's custom code (rules, scheduler, resource function) may not
+            run here.
         StorageError: The database cannot be used.
     """
     rules = RuleProcess.of(database, study)

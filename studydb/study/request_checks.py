@@ -20,7 +20,7 @@ from studydb.trainables.resource_functions import ATTRIBUTE, DEFAULT, DefaultAns
 from studydb.trainables.resource_functions import describe_function as describe
 from studydb.worker.rule_code import asking_requests
 
-_CURE = "Correct it, or say what trials need by resources= (--resources), {} for nothing."
+_CURE = "Correct the code, or say what trials need: resources= (--resources), {} for nothing."
 
 
 def described_function(
@@ -31,13 +31,13 @@ def described_function(
 
     Args:
         space: The study's space; the config that the function is asked about is drawn from it.
-        workdir: The directory that workers search for the code after their own.
+        workdir: The directory that workers search for the code after their own directory.
 
     Returns:
         The unsigned code; None if no function says what the trials need.
 
     Raises:
-        TrainableError: The function cannot be imported, or does not answer with a request.
+        TrainableError: The function cannot be imported, or its answer is not amounts of resources.
     """
     if not isinstance(requested, ResourceFunction):
         return None
@@ -52,13 +52,14 @@ def default_resources(
     code: Code | None, trainable: Trainable | None, *, workdir: Path
 ) -> Requested | None:
     """
-    Read what the trials of a function or a class need by its attribute `default_resources`.
+    Read the attribute `default_resources`: what the trials of a function or a class need.
 
     Code that is named by its path is imported in a child process. It is not imported if the text
     of its module shows that the code has no such attribute, because an import may be slow.
 
     Raises:
-        InvalidSpec: The attribute is no request, or a function that workers cannot import.
+        InvalidSpec: The attribute is neither amounts of resources nor a function that workers can
+            import.
         TrainableError: The code, whose module mentions the attribute, cannot be imported.
     """
     if code is None or trainable is None or trainable.kind == TrainableKind.COMMAND:
@@ -72,8 +73,8 @@ def default_resources(
     if _kind_of(trainable) != TrainableKind.IMPORT:
         raise InvalidSpec(
             f"{ATTRIBUTE} of {trainable.name} is a function, which workers import by its path, but "
-            f"{trainable.name} is sent to them by value. Move it to a module that Python finds "
-            "from the working directory, or give amounts: resources={'gpus': 1}."
+            f"{trainable.name} is sent to them by value. Move {trainable.name} to a module that "
+            "Python finds from the working directory, or give amounts: resources={'gpus': 1}."
         )
     return ResourceFunction(trainable.name)
 
@@ -94,7 +95,7 @@ def _default_of_path(trainable: Trainable, workdir: Path) -> Requested | None:
         with running(f"{ATTRIBUTE} of {path}", code) as decider:
             answer: DefaultAnswer = decider.decide(0, DEFAULT, {}, DefaultAnswer)
     except TrainableError as error:
-        if not is_mentioned:  # workers may be able to import it; this host need not
+        if not is_mentioned:  # this host may lack a module that the workers' hosts have
             return None
         why = str(error).removesuffix("Correct it, and try again.").strip()
         raise TrainableError(f"{why} {_CURE}") from None
@@ -104,7 +105,11 @@ def _default_of_path(trainable: Trainable, workdir: Path) -> Requested | None:
 
 
 def _is_plain(name: str, text: str) -> bool:
-    """Whether a module's text defines this name as a function, or a class based on `Trainable`."""
+    """
+    Whether a module's text defines this name as a function or as a class.
+
+    A class counts only if it has no base, or `Trainable` as its only base.
+    """
     of_class = re.search(rf"^class\s+{re.escape(name)}\s*(?:\(([^)]*)\))?\s*:", text, re.MULTILINE)
     if of_class is not None:
         return (of_class[1] or "").strip() in ("", "Trainable", "studydb.Trainable")

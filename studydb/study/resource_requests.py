@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class ResourceRequests:
-    """What `Study` inherits."""
+    """The methods `set_resources` and `offer` of `Study`."""
 
     database: Database
     record: Record
@@ -55,17 +55,18 @@ class ResourceRequests:
         """
         Change what these trials (numbers or names) need; without numbers, change it for the study.
 
-        The study's request is for all trials that have no request of their own. A RUNNING attempt
+        The study's amounts hold for all trials to which no amounts were given. A RUNNING attempt
         keeps what it has; its trial's next attempt asks for the new amounts.
 
         Args:
-            resources: Such as {"gpus": 1, "memory_gb": 8} or "gpus=1"; {} for nothing.
+            resources: Amounts such as {"gpus": 1, "memory_gb": 8} or "gpus=1"; {} for nothing.
 
         Raises:
             UnknownTrial: A trial does not exist; nothing was changed.
             NotAllowed: A named trial runs or has ended, or a function says what the study's trials
                 need; nothing was changed.
-            InvalidSpec: The request cannot be read, or the study has 64 other requests already.
+            InvalidSpec: The amounts cannot be read, or the study's trials ask for 64 different sets
+                of amounts already.
         """
         asked = read_resources("resources", resources)
         chosen = [self.number_of(each) for each in numbers]
@@ -78,14 +79,14 @@ class ResourceRequests:
         """
         Say what this process has for the trials that it runs itself; call this before `ask`.
 
-        `ask` then returns only trials that fit into what the trials held by this process leave
-        free, and waits for such a trial. Without this call, every trial fits.
+        Then `ask` returns a trial only if the trials that this process holds leave enough free for
+        it, and waits for such a trial. Without this call, every trial fits.
 
         Args:
-            resources: Such as {"gpus": 2, "licence": 1}. If `cpus` or `memory_gb` is not given, it
-                is what a worker would offer: the CPUs of this process, the memory of the host. Any
-                other resource that is not given is not offered. studydb counts the GPUs; it does
-                not lock them, and sets no environment variables.
+            resources: Amounts such as {"gpus": 2, "licence": 1}. If `cpus` or `memory_gb` is not
+                given, its amount is what a worker would offer: the CPUs of this process, the memory
+                of the host. Any other resource that is not given is not offered. studydb counts the
+                GPUs; it does not lock them, and sets no environment variables.
             tags: What this process has that studies may require, such as ["a100"].
 
         Raises:
@@ -95,8 +96,8 @@ class ResourceRequests:
         capacity = _offered(resources, tags)
         if lacking := capacity.lacks(self.record.require):
             raise NotAllowed(
-                f"Study {self.record.name!r} requires the tag {', '.join(map(repr, lacking))}, and "
-                f"this process offers none of it. If this host is meant, give tags={lacking!r}."
+                f"Study {self.record.name!r} requires the tag {', '.join(map(repr, lacking))}. "
+                f"This process does not offer it; if this host is meant, give tags={lacking!r}."
             )
         with self._opening:
             if self._loop is not None and not self._loop.is_foreign:

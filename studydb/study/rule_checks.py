@@ -32,7 +32,7 @@ def described_rules(
     Make the custom rules once, in a process like a worker's decider, and describe their code.
 
     Args:
-        workdir: The directory that workers search for the code after their own.
+        workdir: The directory that workers search for the code after their own directory.
 
     Returns:
         The rules, each custom rule with the number of results that it reads; and the unsigned code.
@@ -59,7 +59,7 @@ def described_scheduler(
     Make a custom scheduler once, in a process like a worker's decider, and describe its code.
 
     Args:
-        workdir: The directory that workers search for the code after their own.
+        workdir: The directory that workers search for the code after their own directory.
 
     Returns:
         The scheduler and None; or, if it is custom, the scheduler with its plan, and its unsigned
@@ -78,7 +78,7 @@ def described_scheduler(
 @contextmanager
 def asked_scheduler(scheduler: Scheduler, *, workdir: Path) -> Iterator[Scheduler]:
     """
-    Make a custom scheduler in a process like a worker's decider, and yield it for use.
+    Make a custom scheduler in a process like a worker's decider; yield a scheduler that asks it.
 
     A scheduler that is not custom is yielded unchanged.
 

@@ -46,8 +46,8 @@ class SimulationOptions(TypedDict, total=False):
     The options of `simulate`.
 
     Attributes:
-        num_trials: The most trials; by default, and at most, one for each curve.
-        max_steps: The most steps (epochs) that are trained; also the study's limit.
+        num_trials: The study's `num_trials`; by default, and at most, the number of curves.
+        max_steps: How many steps (epochs) all trials together may train; also the study's limit.
         time_limit_s: The simulated second after which no step counts; also the study's limit.
         step_s: The seconds of a step, or a function of params and step; by default those of the
             curve, or 1.
@@ -94,8 +94,8 @@ def simulate(
             `CustomScheduler`, or its path "my_rules:Heats(max_t=9)". It runs in a child process, as
             it does in a worker.
         searcher: With None, trials take the curves in a random order. With a searcher, a trial gets
-            the curve whose params are nearest to the proposed ones, of those that no other trial
-            has.
+            the curve whose params are nearest to the proposed params, among the curves that no
+            other trial has.
         curves: A finished study; a `RecordedCurves`; the path of a JSON file; a list of lists of
             values; or a dict that maps params, as tuples of pairs, to lists of values. Of a
             study, only the trials that were trained to their end are used.

@@ -68,7 +68,7 @@ class Starting:
     @contextmanager
     def begin(self, given: StartLike, *, step: int) -> Iterator[Start]:
         """
-        Find the checkpoint, or upload the bytes; if the block adds no trial, delete them again.
+        Find the checkpoint, or upload the bytes; if the block adds no trial, delete the upload.
 
         Args:
             step: The last step that the bytes contain, if they are to be uploaded.
@@ -88,7 +88,7 @@ class Starting:
         try:
             yield uploaded
         except StudydbError as error:
-            # After a StorageError the trial may be stored: only the reply to COMMIT may be lost.
+            # After a StorageError the trial may be stored: perhaps only COMMIT's reply was lost.
             if not isinstance(error, StorageError):
                 self._delete_upload(upload)
             raise
@@ -174,7 +174,7 @@ class Starting:
 
 
 def _root_of(url: str) -> str:
-    """Return the URL of the store of an object that this process has named."""
+    """Return the URL of the store that holds an object; this process has named the object."""
     return "/".join(url.split("/")[: -len(parts_of(url) or ())])
 
 

@@ -27,7 +27,7 @@ from studydb.searchers import GridSearch, OptunaSearch, RandomSearch
 from studydb.trainables import Command
 
 _COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
-"""W&B's command for a sweep file that has none."""
+"""The command that W&B runs if a sweep file has no key `command`."""
 
 _NO_END = 10**9
 """A `max_t` that no trial reaches, for a sweep that does not say how long a trial trains."""

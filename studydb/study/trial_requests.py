@@ -19,7 +19,7 @@ from studydb.study.discarding import stop_and_discard
 
 
 class TrialRequests:
-    """What `Study` inherits."""
+    """The methods of `Study` that steer and annotate trials."""
 
     database: Database
     record: Record
@@ -33,7 +33,7 @@ class TrialRequests:
 
         No more trials of a paused study are claimed.
 
-        RUNNING trials pause at a report. They learn of the request within about 4 s.
+        RUNNING trials learn of the request within about 4 s, and pause at their next report.
 
         Raises:
             UnknownTrial: A trial does not exist; nothing was changed.
@@ -62,8 +62,8 @@ class TrialRequests:
         """
         if changes and not numbers:
             raise InvalidSpec(
-                f"{', '.join(map(repr, changes))} can be changed in named trials only; name the "
-                f"trials, as in study.resume(3, {next(iter(changes))}=…)."
+                f"{', '.join(map(repr, changes))} can be changed only in trials, not in the study; "
+                f"give their numbers, as in study.resume(3, {next(iter(changes))}=…)."
             )
         options = {"changes": changes} if changes else {}
         self._control(control.resume, Status.RUNNING, numbers, **options)
@@ -75,8 +75,8 @@ class TrialRequests:
         """
         End these trials (numbers or names) as CANCELLED; without numbers, stop the study.
 
-        RUNNING trials end at a report. They learn of the request within about 4 s. The worker kills
-        a trial that outlasts the grace.
+        RUNNING trials learn of the request within about 4 s, and end at their next report. The
+        worker kills a trial that outlasts the grace.
 
         Args:
             now: Kill RUNNING trials as soon as their worker learns of the request, without a

@@ -37,10 +37,10 @@ def try_trainable(
     study: Study, params: Mapping[str, Any], *, workdir: Path, stores: Stores, on_report: ON_REPORT
 ) -> None:
     """
-    Run the study's trainable once, in this process; nothing is stored, and no scheduler judges.
+    Run the study's trainable once, in this process; store nothing, and ask no scheduler.
 
     Args:
-        params: Values of parameters; missing ones are drawn at random from the space.
+        params: Values of parameters; missing values are drawn at random from the space.
         stores: The study's stores, for the objects that are bound to the trainable.
 
     Raises:

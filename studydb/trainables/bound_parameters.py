@@ -16,7 +16,7 @@ from studydb.trainables.classes import check_methods
 
 @dataclass(frozen=True, slots=True)
 class WithParameters:
-    """A function or class, and the objects that each of its trials gets by name."""
+    """A function or class, and the objects that each trial passes to it as keyword arguments."""
 
     code: Callable[..., Any]
     values: Mapping[str, Any]
@@ -96,7 +96,7 @@ def bind(code: Callable[..., Any], values: Mapping[str, Any]) -> Callable[..., A
         return type(code.__name__, (code,), {"setup": setup, **names})
     bound = functools.partial(code, **values)
     known = vars(code) if inspect.isfunction(code) else {}
-    # With `__wrapped__`, `inspect.signature` would show the function without the objects.
+    # With `__wrapped__`, `inspect.signature` would show the function's own signature.
     attributes = {name: value for name, value in known.items() if name != "__wrapped__"}
     vars(bound).update(attributes, __qualname__=qualified_name(code))
     return bound

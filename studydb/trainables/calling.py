@@ -77,7 +77,7 @@ def check_signature(function: Callable[..., Any]) -> None:
         if parameter.name not in EXTRAS and _is_required(parameter):
             raise TrainableError(
                 f"The trainable {name} requires {parameter.name!r}, which studydb cannot give. "
-                f"Beside the config studydb gives {', '.join(EXTRAS)}. "
+                f"Besides the config studydb gives {', '.join(EXTRAS)}. "
                 "Give any other parameter a default, or put it into the config."
             )
 

@@ -36,7 +36,9 @@ class ClassTrial(Protocol):
 
 class Trainable:
     """
-    Base of class trainables: write `setup` and `step`, and both checkpoint methods to resume.
+    Base of class trainables: write `setup` and `step`.
+
+    So that trials can resume, also write `save_checkpoint` and `load_checkpoint`.
 
     The process of a trial makes one object, calls `setup`, then `load_checkpoint` if there is a
     checkpoint, then `step` until the trial ends: by a rule, a scheduler, a person, or because
@@ -46,13 +48,13 @@ class Trainable:
     `load_checkpoint`.
 
     Attributes:
-        checkpoint_every: A checkpoint is saved at every step that is a multiple of this; with 0,
-            only as `checkpoint_at_end` says.
+        checkpoint_every: A checkpoint is saved at every step that is a multiple of this number;
+            with 0, only as `checkpoint_at_end` says.
         checkpoint_at_end: Whether a checkpoint is also saved when the trial is stopped, paused or
             preempted, and at its last step.
         config: The trial's parameters and the study's constants.
         trial: The trial that runs, with `number`, `name`, `tags`, `uuid`, `seed`, and `directory`,
-            the directory that it keeps on this host.
+            the directory that the trial keeps on this host.
         iteration: The number of the last step; after a restore, the checkpoint's step.
     """
 
@@ -85,8 +87,8 @@ class Trainable:
             directory: An empty directory for files.
 
         Returns:
-            The state as a dict; or the path of a directory with the files; or None if they are in
-            `directory`.
+            The state as a dict; or the path of a directory with the state's files; or None if the
+            files are in `directory`.
         """
         raise NotImplementedError
 
@@ -105,8 +107,8 @@ class Trainable:
         trial has a checkpoint, `load_checkpoint` follows.
 
         Returns:
-            True if nothing of the earlier trial remains in the object. False to have `cleanup`
-            called, and the next trial run in another process, which calls `setup`.
+            True if nothing of the earlier trial remains in the object. After False, studydb calls
+            `cleanup`, and another process calls `setup` and runs the next trial.
         """
         return False
 
@@ -140,7 +142,7 @@ def check_methods(cls: type) -> None:
     Refuse a class without the methods of a trainable; `setup` may have further parameters.
 
     Raises:
-        TrainableError: It does not inherit `studydb.Trainable`, lacks a method, or requires
+        TrainableError: The class does not inherit `studydb.Trainable`, lacks a method, or requires
             arguments in `__init__`.
     """
     name = cls.__qualname__
@@ -156,7 +158,8 @@ def check_methods(cls: type) -> None:
     if saves != loads:
         missing = "load_checkpoint" if saves else "save_checkpoint"
         raise TrainableError(
-            f"The class {name} has no method {missing}; a trial that is resumed needs both."
+            f"The class {name} has no method {missing}; to resume a trial, studydb needs "
+            "save_checkpoint and load_checkpoint."
         )
     required = [
         parameter.name
@@ -188,7 +191,7 @@ class ClassRun:
     Args:
         cls: The class.
         may_keep: Called when a trial was completed, stopped or paused, if the class has a method
-            `reset_config`. If it returns True, the object is kept for the next call.
+            `reset_config`. If `may_keep` returns True, the object is kept for the next call.
     """
 
     def __init__(

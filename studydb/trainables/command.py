@@ -28,7 +28,7 @@ class Command:
     Attributes:
         items: The command line as a list; see `studydb.domain.command_line` for the placeholders.
         report_regex: A regular expression whose named groups are metrics, for programs that print
-            their metrics in a form of their own.
+            their metrics in a form that studydb does not know.
         report_file: A file to which the program appends a JSON object for each report. In its path,
             `{trial}` is the trial's number and `{study}` the study's name; a relative path begins
             at the working directory.
@@ -126,7 +126,7 @@ class StoredCommand:
             ) from cause
 
     def run_in(self, directory: Path) -> "StoredCommand":
-        """Return the command for another working directory: its files by their full paths."""
+        """Return the command for another working directory, with the full paths of its files."""
         program, *rest = self.line.items
         items = [self._full(program) if "/" in program else program, *map(self._full, rest)]
         return replace(self, line=CommandLine(tuple(items)), directory=str(directory))

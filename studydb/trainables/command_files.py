@@ -237,8 +237,8 @@ def _directory(path: str, *, is_answered: bool) -> Path:
     """Check the path of a checkpoint; only a report that is answered may name a path."""
     if not is_answered:
         raise InvalidReport(
-            f"The report's checkpoint is {path!r}; a report without an answer can only say true, "
-            "and write to $STUDYDB_SAVE."
+            f"The report's checkpoint is {path!r}, but a report on stdout or in a file cannot name "
+            "a directory. Write the checkpoint to $STUDYDB_SAVE, and report true."
         )
     # Unlike `pathlib`, these functions raise no error, whatever the text is.
     if not os.path.isabs(path) or not os.path.isdir(path):  # noqa: PTH112, PTH117

@@ -1,5 +1,5 @@
 """
-Find the lines by which a command reports in its output, and read them.
+Find the lines in a command's output that are reports, and read them.
 
 Three forms are understood: `[studydb] {…}` anywhere in a line; `[tune-metric]: {…}`, which scripts
 for Syne Tune print; and lines that match the study's own regular expression.
@@ -34,8 +34,9 @@ class CommandReport:
     What a command reports at one step.
 
     Attributes:
-        metrics: As for `studydb.report`.
-        checkpoint: Whether `$STUDYDB_SAVE` holds a checkpoint, or the path of a directory.
+        metrics: What `studydb.report` takes as `metrics`.
+        checkpoint: True if `$STUDYDB_SAVE` holds the checkpoint; the path of a directory that holds
+            it; or False if the report has no checkpoint.
     """
 
     metrics: dict[str, Any]
@@ -84,14 +85,14 @@ def read_fields(fields: Mapping[str, Any]) -> CommandReport:
 
 
 class ReportPattern:
-    """A study's own pattern for lines of a log; its groups are named like metrics, or `step`."""
+    """A study's own pattern for lines of a log; each group is named like a metric, or `step`."""
 
     def __init__(self, pattern: str) -> None:
         """
         Compile the pattern.
 
         Raises:
-            InvalidSpec: It is no regular expression, or has no group that is named like a metric.
+            InvalidSpec: The pattern is no regular expression, or no group is named like a metric.
         """
         try:
             self._pattern = re.compile(pattern)
@@ -148,7 +149,7 @@ class ReportLines:
         Yield the reports of the lines that `data` completes.
 
         Raises:
-            InvalidReport: A line with a mark, or that matches the pattern, holds no valid report.
+            InvalidReport: A line that has a mark or matches the pattern holds no valid report.
         """
         *lines, rest = (self._rest + data).split(b"\n")
         if self._skips and lines:

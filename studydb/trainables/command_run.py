@@ -79,7 +79,7 @@ class GivenBack(Exception):
     The trial is given back without a failure, and this worker or another one runs it again.
 
     Attributes:
-        later: Whether the trial waits for a back-off before that.
+        later: Whether a back-off passes before the trial runs again.
     """
 
     def __init__(self, message: str, *, later: bool) -> None:
@@ -265,8 +265,9 @@ class _Run:
         if not self._wrote and late and len(data) >= _BUFFERED_BYTES:
             _write_all(
                 2,
-                b"studydb: the command's first output came after a minute, in a large piece. It "
-                b"may buffer stdout; flush it after each report, so that reports arrive in time.\n",
+                b"studydb: the command's first output came after a minute, in a large piece. The "
+                b"command may buffer stdout; flush stdout after each report, so that reports "
+                b"arrive in time.\n",
             )
         self._wrote = True
 
@@ -285,7 +286,7 @@ class _Run:
         Report one step; if the trial is to end, ask the command to end.
 
         Args:
-            is_answered: Whether the command waits for an answer, which tells it to end.
+            is_answered: Whether the command waits for an answer; the answer can tell it to end.
 
         Raises:
             InvalidReport: The metrics or the checkpoint are wrong.

@@ -46,7 +46,7 @@ def describe_rule(rule: CustomRule, *, workdir: Path) -> Trainable:
 
 
 def options_of(code: Trainable) -> dict[str, Any] | None:
-    """Read the options of a rule or scheduler, unsigned or not; None if they cannot be read."""
+    """Read the options of a rule or scheduler, signed or not; None if they cannot be read."""
     with suppress(ValueError, RecursionError):
         options = json.loads(code.source or b"")
         canonical_json(options)  # refuses NaN
@@ -59,8 +59,8 @@ def make_rule(code: Trainable, loaded: Any) -> Any:
     Make the object of a rule from its class; the class may raise anything.
 
     Raises:
-        TrainableError: What was loaded is no class that defines `should_stop`, or its `reads` is
-            not an integer from 1 to `MOST_READS`.
+        TrainableError: What was loaded is no class that defines `should_stop`, or the rule's
+            `reads` is not an integer from 1 to `MOST_READS`.
     """
     if not isinstance(loaded, type) or not callable(getattr(loaded, METHOD, None)):
         raise TrainableError(

@@ -93,11 +93,11 @@ def declared_plan(scheduler: Any, _arguments: Mapping[str, Any]) -> dict[str, An
 
 def ask_judge(scheduler: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
-    Call `judge` with the view that the text of a `Question` holds; it may raise anything.
+    Call `judge` with the view that the text of a `Question` holds; `judge` may raise anything.
 
     Raises:
         TrainableError: The answer is no `Decision`.
-        InvalidSpec: The resources of the decision are no request.
+        InvalidSpec: The decision's `resources` are not amounts of resources.
     """
     view = JudgeView(json.loads(arguments["text"]))
     decision = scheduler.judge(view.report, view)
@@ -130,7 +130,7 @@ def _amounts(given: Any) -> dict[str, float] | None:
 
 def ask_next_work(scheduler: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
-    Call `next_work` with the view that the text of a `Question` holds; it may raise anything.
+    Call `next_work` with the view from the text of a `Question`; `next_work` may raise anything.
 
     Raises:
         TrainableError: The answer is no trial that waits, no `Close` and no `Idle`.
@@ -191,7 +191,9 @@ def read_decision(question: Question, answer: JudgeAnswer, plan: SchedulerPlan) 
     if reasons is None or answer.exploits:
         raise DecisionFailed(f"{JUDGE} answered {answer.action}, which no operation carries out.")
     if answer.reason not in (None, *reasons):
-        raise DecisionFailed(f"{JUDGE} answered {answer.action} with the reason {answer.reason}.")
+        raise DecisionFailed(
+            f"{JUDGE} answered {answer.action} with the reason {answer.reason}, which does not fit."
+        )
     key = JudgeView(json.loads(question.text)).key
     entry = None if answer.entry is None else _read_entry(key, answer.entry)
     waits = entry is not None and entry.waits
@@ -201,7 +203,7 @@ def read_decision(question: Question, answer: JudgeAnswer, plan: SchedulerPlan) 
             "entry with waits=True, and no other trial has one."
         )
     if waits and not plan.resumes:
-        raise DecisionFailed(f"{JUDGE} answered PAUSE; set resumes = True in its class.")
+        raise DecisionFailed(f"{JUDGE} answered PAUSE; set resumes = True in the class.")
     cutoff = answer.cutoff  # a rung whose scores are infinite has the cutoff NaN
     if cutoff is not None and math.isnan(cutoff):
         cutoff = None

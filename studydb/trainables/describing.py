@@ -74,7 +74,7 @@ def describe_with_parameters(
     store: Callable[[str, bytes], StoredParameter] | None = None,
 ) -> Trainable:
     """
-    Describe a function or class with parameters; they are pickled and stored one after another.
+    Describe a function or class to which objects are bound; pickle and store one object at a time.
 
     Args:
         store: Stores the pickle of one object under its name; None to describe the code alone.
@@ -103,8 +103,8 @@ def _check_size(code: Callable[..., Any], size_bytes: int) -> None:
     if size_bytes > MAX_SOURCE_BYTES:
         raise TrainableError(
             f"{_name(code)} and its parameters have at least {size_bytes / 2**20:.1f} MiB, and "
-            f"the database takes at most {MAX_SOURCE_BYTES >> 20} MiB. Name a directory that all "
-            "workers see: checkpoints=DIRECTORY, or --checkpoints."
+            f"the database takes at most {MAX_SOURCE_BYTES >> 20} MiB. Store the parameters in a "
+            "directory that all workers see: checkpoints=DIRECTORY, or --checkpoints."
         )
 
 
@@ -131,7 +131,7 @@ def _pickled_parameter(name: str, value: Any) -> bytes:
     except Exception as cause:
         raise TrainableError(
             f"The parameter {name!r} cannot be sent to workers: {cause}. "
-            "Open it inside the function."
+            "Make or open this object inside the function."
         ) from cause
     return data
 
@@ -168,7 +168,7 @@ def _import_path(function: Callable[..., Any]) -> str | None:
 
 def _own_modules(function: Callable[..., Any]) -> Iterator[ModuleType]:
     """
-    Yield the loaded modules that belong neither to Python, an installed library nor studydb.
+    Yield the loaded modules that are not part of Python, of an installed library or of studydb.
 
     Yield the function's own module in any case, unless it is `__main__`. A pickled function may
     refer to any of these modules. A module that a worker cannot import is pickled with the
@@ -240,7 +240,7 @@ def _fresh_places(names: Iterable[str], workdir: Path) -> dict[str, list[str] | 
 
 
 def module_text(path: str, workdir: Path) -> str | None:
-    """Read the text of an import path's module; None if it is not found, or is no Python file."""
+    """Read the text of an import path's module; None if no Python file of the module is found."""
     module = path.partition(":")[0]
     place = _fresh_places([module], workdir)[module]
     if not place or not place[0].endswith(".py"):

@@ -19,8 +19,8 @@ def path_of(name: str) -> str:
     package, and the signature would cover code that its signer has not named.
 
     Raises:
-        TrainableError: No installed package offers the name, two offer different functions, or the
-            package names no function.
+        TrainableError: No installed package offers the name, two packages offer different functions
+            by this name, or the package names no function.
     """
     from importlib.metadata import entry_points  # noqa: PLC0415  slow, and rarely needed
 
@@ -37,7 +37,7 @@ def path_of(name: str) -> str:
     if len(paths) > 1:
         raise TrainableError(
             f"Several packages offer a trainable {name!r}: {', '.join(sorted(paths))}. "
-            "Write the one that you mean."
+            "Write the path that you mean."
         )
     return paths.pop()
 

@@ -34,7 +34,7 @@ def load(
     Find a trainable's function: import its module, unpickle its bytes, or wrap its command.
 
     The directory in which the module was found stays first on `sys.path`; for a pickle, all
-    directories do. Errors that the module's code raises are not wrapped.
+    directories stay there. Errors that the module's code raises are not wrapped.
 
     Args:
         trainable: A trainable that `check_trusted` has accepted.

@@ -12,9 +12,9 @@ def provenance(trainable: Trainable, workdirs: Sequence[str]) -> dict[str, str]:
     """
     Describe a trainable by its kind, name and UUID, and by a SHA-256 if there is one.
 
-    `studydb set NAME trainable=…` gives a trainable another UUID. The SHA-256 is that of the source
-    which the study keeps, or of the file of a module in a working directory. It does not cover
-    what this file imports.
+    `studydb set NAME trainable=…` stores the new trainable under a new UUID. The SHA-256 is that of
+    the source which the study keeps, or of the file of a module in a working directory. It does not
+    cover what this file imports.
 
     Args:
         workdirs: The working directories that are searched for the module, in this order.

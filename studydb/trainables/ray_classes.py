@@ -20,8 +20,8 @@ def from_ray(cls: type) -> type[Trainable]:
     Ray need not be installed.
 
     Raises:
-        TrainableError: It is no class, inherits `studydb.Trainable`, lacks a method (those of old
-            versions, such as `_train`, do not count), or has an `__init__` that is not Ray's.
+        TrainableError: `cls` is no class, inherits `studydb.Trainable`, lacks a method (methods of
+            old versions, such as `_train`, do not count), or has an `__init__` that is not Ray's.
     """
     if not isinstance(cls, type):
         raise TrainableError(f"from_ray was given {cls!r}; give a class, not an object.")

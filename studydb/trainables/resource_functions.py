@@ -42,7 +42,7 @@ def describe_function(path: str, *, workdir: Path) -> Trainable:
 
 
 def keep_loaded(_code: Trainable, loaded: Any) -> Any:
-    """Return what was imported: a function of the config, or a trainable that has one."""
+    """Return what was imported: a resource function, or the study's trainable."""
     return loaded
 
 
@@ -51,10 +51,11 @@ def ask_function(loaded: Any, arguments: Mapping[str, Any]) -> dict[str, float]:
     Ask what the trial with a config needs; the user's code may raise anything.
 
     Args:
-        arguments: The config as JSON text, so that the function cannot change the caller's.
+        arguments: The config as JSON text, so that the function gets a copy.
 
     Raises:
-        TrainableError: The answer is no request.
+        TrainableError: The answer is not amounts of resources, or a trainable's `default_resources`
+            is no longer a function.
     """
     function = getattr(loaded, ATTRIBUTE, loaded)
     if not callable(function):
@@ -90,7 +91,7 @@ def ask_default(loaded: Any, _arguments: Mapping[str, Any]) -> dict[str, Any]:
     Read what a trainable says that its trials need.
 
     Raises:
-        TrainableError: It is neither a request nor a function.
+        TrainableError: The attribute is neither amounts of resources nor a function.
     """
     default = getattr(loaded, ATTRIBUTE, None)
     if default is None or callable(default):
@@ -103,10 +104,11 @@ def ask_default(loaded: Any, _arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_answer(amounts: Mapping[str, float]) -> Resources:
     """
-    Turn the answer of `ask_function` into a request.
+    Turn the answer of `ask_function` into the resources that a trial asks for.
 
     Raises:
-        DecisionFailed: The answer is no request; the child that sent it has not checked it.
+        DecisionFailed: The answer is not amounts of resources. The child checks its own answer, but
+            the child is not trusted.
     """
     try:
         return read_resources("what it returned", amounts)

@@ -66,6 +66,7 @@ class Outcome:
     reason: Reason
     failure: Failure | None = None
     unrestorable: bool = False
+    """The checkpoint cannot be restored. Try an older checkpoint."""
     restart: bool = False
     """The child did not run the trial. Start again, in another child."""
 
@@ -84,7 +85,7 @@ class _Progress:
         began: Whether the child has sent a report, or asked for a flush or an upload. The user's
             function begins earlier.
         judged: Whether the child was ever told to stop or pause, or that the lease is lost.
-        deadline_s: When the child is killed, by the monotonic clock; None while there is no limit.
+        deadline_s: The monotonic time at which the child is killed; None while there is no limit.
         next_flush_s: No background flush is tried before this time.
         away_since_s: When the database stopped answering; None while it answers.
         refused: Why a message of the child was refused.
@@ -495,7 +496,7 @@ class Attempt:
             how = f"{out_of_memory} {how}"
         elif was_killed and oom_kills() > progress.oom_kills:
             how += (
-                " The kernel, out of memory, has killed a process of this host, perhaps this one."
+                " The kernel ran out of memory and killed a process of this host, perhaps this one."
             )
         return Outcome(Reason.LOST, Failure(DIED, how))
 
@@ -561,7 +562,7 @@ class Attempt:
         is_command = self._code.trainable.kind == TrainableKind.COMMAND
         is_reusable = not is_command and self._holdings.may_be_kept
         is_allowed = self._equipment.options.warm_starts and is_reusable
-        # A stopping worker keeps the process, too; its slot ends it once the trial's end is stored.
+        # A stopping worker keeps the process, too; the slot ends it after storing the trial's end.
         return ended.kept and is_orderly and is_allowed and not self._held.is_lost
 
     def _was_asked_to_stop(self) -> bool:

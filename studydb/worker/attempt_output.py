@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 OUTPUT_LIMIT_BYTES = 10 << 20
-"""At most so much of one stream is kept on disk, in two files: the current and the previous."""
+"""How much of one stream is kept on disk at most, in two files: the current and the previous."""
 
 TAIL_BYTES = 64 << 10
 """How much of both streams together is kept in memory, in order of arrival."""
@@ -86,7 +86,7 @@ class _Stream:
 
 
 class AttemptOutput:
-    """The output of one attempt or other child; a file is created when its first byte arrives."""
+    """The output of an attempt or another child; a file is created when its first byte arrives."""
 
     def __init__(
         self, pump: "OutputPump", streams: tuple[_Stream, _Stream], tail: bytearray

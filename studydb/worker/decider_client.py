@@ -57,7 +57,7 @@ class _Replaced(Exception):
 
 class Decider:
     """
-    Asks the user's objects that decide, in one process; threads may share it, and take turns.
+    Asks the user's objects that decide, in one process; threads that share a Decider take turns.
 
     The first question starts the process. After any failure, also an exception of the user's code,
     the process is killed, and the next question starts another process, which imports the code as
@@ -118,13 +118,13 @@ class Decider:
 
         Args:
             arguments: Plain data, which JSON can hold.
-            answer: The type of the answer, by which it is decoded.
+            answer: The type as which the answer is decoded.
             is_moot: Whether the answer has become useless, so that neither the turn nor an import
                 is awaited.
 
         Raises:
-            DecisionFailed: The code raised, answered by another type, died, took too long, or
-                cannot be imported.
+            DecisionFailed: The code raised an exception, gave an answer of another type, died, took
+                too long, or cannot be imported.
             NotAsked: The caller's process is stopping, or the answer has become useless.
         """
 
@@ -246,14 +246,16 @@ class Decider:
         raise DecisionFailed(f"its import took more than {IMPORT_TIMEOUT_S:g} s.")
 
     def _receive(self, process: ChildProcess, timeout_s: float) -> FromDecider | None:
-        """Receive a message; None if none came in time."""
+        """Receive a message; None if no message came in time."""
         try:
             frame: Frame | None = process.channel.receive(timeout_s)
             return None if frame is None else read_from_decider(frame)
         except (EOFError, OSError) as cause:
             raise _Unanswered(self._how_it_ended(process)) from cause
         except FrameError as cause:
-            raise DecisionFailed(f"its process has sent no message: {cause}") from cause
+            raise DecisionFailed(
+                f"its process has sent bytes that are no message: {cause}"
+            ) from cause
 
     def _how_it_ended(self, process: ChildProcess) -> str:
         return f"its process {process.wait(_END_S) or 'closed its channel and hung'}"

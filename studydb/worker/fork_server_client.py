@@ -1,4 +1,4 @@
-"""Start the fork server before the first database connection, and again if it dies."""
+"""Start the fork server before the first database connection; start another if it dies."""
 
 import os
 import socket
@@ -30,11 +30,11 @@ from studydb.settings import scrubbed_environment
 from studydb.worker.children import ChildProcess, Forker, ForkerDied
 from studydb.worker.cores import thread_limits
 
-# The signal of --preempt-signal is ignored first of all: a batch system may send it to all
-# processes, and would end those that do not handle it. The worker then asks the trials to end.
+# The signal of --preempt-signal is ignored first of all: a batch system may send the signal to all
+# processes, and the signal ends processes that do not handle it. The worker asks the trials to end.
 #
-# The server arranges to die with its worker before it imports the rest: the worker may die during
-# these imports.
+# Before the server imports the rest, it arranges to die with its worker, because the worker may die
+# during these imports.
 _START = (
     "import signal, sys; ignored = int(sys.argv[2]); "
     "ignored and signal.signal(ignored, signal.SIG_IGN); "
@@ -131,7 +131,7 @@ def _kill_descendants_of_dead_workers() -> None:
 
 
 def _is_left(server_id: str, batch_job: str | None) -> bool:
-    """Tell whether the worker in a fork server's id is dead, and ran in this batch job, if any."""
+    """Tell whether a fork server's id names a dead worker, of this batch job if one is given."""
     match server_id.split(" "):
         case [_, boot, namespace, pid, started, job] if pid.isdecimal() and started.isdecimal():
             worker = Process("", boot, namespace, int(pid), int(started))

@@ -49,7 +49,7 @@ class Holdings:
             self.grant.run_by(child.process.pid)
 
     def why_killed(self) -> str | None:
-        """Say that the kernel has killed the trial because of its limit; None if it has not."""
+        """Say that the kernel has killed the trial at its memory limit; None if it has not."""
         if self.memory is None or not self.memory.was_exceeded():
             return None
         return f"The trial was out of memory: {self.memory}."

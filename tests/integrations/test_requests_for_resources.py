@@ -238,7 +238,7 @@ def test_defaults_that_cannot_be_read_are_refused_with_a_cure(make, module):
     with pytest.raises(TrainableError) as refused:
         make("broken_code:train", workdir=module(broken, name="broken_code"))
     assert "ZeroDivisionError" in str(refused.value)
-    assert "say what trials need by resources= (--resources), {} for nothing" in str(refused.value)
+    assert "say what trials need: resources= (--resources), {} for nothing" in str(refused.value)
     with pytest.raises(TrainableError, match="from 0 to"):
         make("sized_code:Wrong", workdir=module())
 

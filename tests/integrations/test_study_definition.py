@@ -19,7 +19,7 @@ def test_study_without_a_parameter_to_search_needs_a_budget(storage_url, space):
     options = {"metric": "error", "mode": "min", "space": space, "storage": storage_url}
     train = "studydb.examples.quadratic:train"
 
-    with pytest.raises(InvalidSpec, match="the same trial would run without end"):
+    with pytest.raises(InvalidSpec, match="the same trial would be made again and again"):
         studydb.create_study("endless", train, **options)
 
     studydb.create_study("bounded", train, num_trials=3, **options).close()

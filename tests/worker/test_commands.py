@@ -151,7 +151,7 @@ def test_killed_command_goes_on_from_its_checkpoint(stage, script, create):
         ("""echo '[studydb] {"error": 1, "checkpoint": true}'; sleep 60""", "SAVE is empty"),
         (
             """echo '[studydb] {"error": 1, "checkpoint": "/no/x"}'; sleep 60""",
-            "can only say true",
+            "cannot name a directory",
         ),
     ],
 )

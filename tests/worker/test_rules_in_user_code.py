@@ -138,7 +138,7 @@ def test_process_of_a_rule_dies_with_its_worker(sqlite_stage):
         ("kills_itself", "its process was killed by SIGKILL"),
         ("stops_itself", "it took more than 1 s"),
         ("leaves", "its process exited with code 0"),
-        ("writes_to_each_descriptor", "its process has sent no message"),
+        ("writes_to_each_descriptor", "its process has sent bytes that are no message"),
     ],
 )
 def test_rule_that_fails_pauses_the_study_and_costs_no_trial_and_no_worker(

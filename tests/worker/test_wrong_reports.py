@@ -21,7 +21,10 @@ WRONG = {
     ),
     "path of a checkpoint on stdout": (
         """echo '[studydb] {"error": 1, "checkpoint": "/no/x"}'""",
-        ("The report's checkpoint is '/no/x'", "can only say true, and write to $STUDYDB_SAVE"),
+        (
+            "The report's checkpoint is '/no/x'",
+            "Write the checkpoint to $STUDYDB_SAVE, and report true",
+        ),
     ),
     "empty checkpoint": (
         """echo '[studydb] {"error": 1, "checkpoint": true}'""",
