@@ -62,7 +62,7 @@ def checkpoints(
     "throughput" sends a directory and fetches it. In "memory", a trial of a real worker saves and
     restores the directory; shown is how much the memory of worker and trial grows. "loop" compares
     three training loops: without saves, with saves by studydb, and with uploads by fsspec in a
-    thread. Each round runs the three in another order. A loop's loss is relative to the loop without
+    thread. Each round runs the three in another order. The loss is relative to the loop without
     saves of the same round. The server stands for another host, so it runs with the lowest priority
     (nice 19) in "loop". The exit code is 1 if the throughput is below 0.7 of the library's, the
     memory grows by 200 MB, or the loop with studydb loses 5 %. The folder of the run is in $TMPDIR,
