@@ -82,9 +82,9 @@ def decide(*, scheduler: str, entries: Sequence[int], turns: options.Turns) -> N
     """
     Decisions per second at one rung, on PostgreSQL.
 
-    "stopping": the other contender makes four calls: three raw statements and COMMIT. The first
-    locks the rung; the second locks the trial under its fence, and reads the entries next to the
-    rung's cut; the third writes result, entry, rung and trial.
+    "stopping": the other contender makes four calls after BEGIN: three raw statements and COMMIT.
+    The first locks the rung; the second locks the trial under its fence, and reads the entries next
+    to the rung's cut; the third writes result, entry, rung and trial.
 
     "promotion": a report that pauses its trial, and a worker's whole turn. In a turn, the worker
     reports, saves, ends the attempt, and gets the next trial, which is promoted or new.
