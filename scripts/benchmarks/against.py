@@ -40,9 +40,10 @@ class Subject:
 
     Attributes:
         contenders: The contenders of `build` that run studydb; no others are measured.
-        build: The function `Plan.build` (see teams.py), as "module:function".
-        options: Returns the options of `build` for a database's URL.
-        fill: A function to call with the URL before each slice, as "module:function".
+        build: The function that becomes `Plan.build` (see teams.py), as "module:function".
+        options: Returns `Plan.options` for a database's URL.
+        fill: A function to call with the URL and `fill_options` before each slice, as
+            "module:function"; None to call nothing.
     """
 
     unit: str
@@ -179,7 +180,7 @@ class _Process:
         self._process.communicate()
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Call a method of the process's Version."""
+        """Call a method of the `Version` in the process, by its name; return the answer."""
         assert self._process.stdin is not None
         print(json.dumps([name, *arguments]), file=self._process.stdin, flush=True)
         return self._answer()
@@ -190,7 +191,7 @@ class _Process:
         answer = json.loads(line) if line else {"error": "The measuring process ended."}
         if "error" in answer:
             raise click.ClickException(
-                f"The scripts/benchmarks of {self._name} cannot measure it. {answer['error']}"
+                f"The benchmark of {self._name} has failed. {answer['error']}"
             )
         return answer["answer"]
 

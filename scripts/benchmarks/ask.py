@@ -37,7 +37,8 @@ def ask(*, turns: options.Turns, commit: str | None) -> None:
     """
     Asks per second, on PostgreSQL, in a space of 3 params and in a nested space of the same params.
 
-    The other contender is one raw statement that makes the same trial.
+    The flat space is compared with one raw statement that makes the same trial, and the nested
+    space with the flat space.
     """
     if commit is not None:
         compare(SUBJECT, commit, turns)
@@ -58,7 +59,7 @@ def ask(*, turns: options.Turns, commit: str | None) -> None:
 
 
 def build(stack: ExitStack, *, index: int, urls: Mapping[str, str]) -> Mapping[str, Step]:
-    """Return the steps: an ask in each of two studies, and a raw statement."""
+    """Return the steps: an ask in the flat space, an ask in the nested space, a raw statement."""
     _create_nested(urls["ours"])
     database = stack.enter_context(closing(connect(urls["ours"], connections=1)))
     connection = stack.enter_context(raw.connect(urls["raw"]))

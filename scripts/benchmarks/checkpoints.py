@@ -41,7 +41,7 @@ _SPAWN = multiprocessing.get_context("spawn")
     default=("throughput", "memory", "loop"),
 )
 @click.option("--megabytes", type=click.IntRange(1), default=2048, help="The directory's size.")
-@click.option("--loop-megabytes", type=click.IntRange(1), default=200, help="The loop's saves.")
+@click.option("--loop-megabytes", type=click.IntRange(1), default=200, help="Size of each save.")
 @click.option("--every", type=click.FloatRange(0.1), default=5.0, help="Seconds between saves.")
 @click.option("--steps", type=click.IntRange(1), default=6, help="Saves of each loop.")
 @options.number_of_rounds(3, "Turns of each contender.")
@@ -57,15 +57,16 @@ def checkpoints(
     as_json: bool,
 ) -> None:
     """
-    Checkpoints in an S3 server (moto) on this host, beside the library's own upload and download.
+    Checkpoints in an S3 server (moto) on this host, compared with transfers by fsspec ("library").
 
-    "throughput" sends a directory and fetches it. "memory" does so in a real worker, and measures
-    how much the memory of worker and trial grows. "loop" compares a training loop that saves with
-    one that does not, and with one for which the library uploads in a thread; each round runs the
-    three in another order, and each loss is relative to the loop of the same round. The server
-    stands for another host, so it runs with the lowest priority (nice 19) in "loop". The exit code
-    is 1 if the throughput is below 0.7 of the library's, the memory grows by 200 MB, or the
-    loop loses 5 %. The folder of the run is in $TMPDIR, and needs three times the directory's size.
+    "throughput" sends a directory and fetches it. In "memory", a trial of a real worker saves and
+    restores the directory; shown is how much the memory of worker and trial grows. "loop" compares
+    three training loops: without saves, with saves by studydb, and with uploads by fsspec in a
+    thread. Each round runs the three in another order. The loss is relative to the loop without
+    saves of the same round. The server stands for another host, so it runs with the lowest priority
+    (nice 19) in "loop". The exit code is 1 if the throughput is below 0.7 of the library's, the
+    memory grows by 200 MB, or the loop with studydb loses 5 %. The folder of the run is in $TMPDIR,
+    and needs three times the directory's size.
     """
     measured: dict[str, Any] = {}
     with places.folder() as folder, faulty_store(fails=False) as store:
@@ -87,7 +88,7 @@ def checkpoints(
 
 
 def _directory(path: Path, megabytes: int) -> Path:
-    """Make a directory of `FILES` files with random bytes, unless it is there."""
+    """Make a directory of `FILES` files with random bytes, unless it exists."""
     if not path.exists():
         path.mkdir()
         for number in range(FILES):
@@ -118,7 +119,7 @@ def _throughput(
 
 
 def _transfer(name: str, url: str, source: Path, target: Path) -> tuple[float, float]:
-    """Send a directory, fetch it, and delete both; return the seconds of the first two."""
+    """Send a directory, fetch it, delete both copies; return the seconds to send and to fetch."""
     import fsspec  # noqa: PLC0415  in the process that is measured
 
     store = open_store(url)
@@ -173,7 +174,7 @@ def _memory(url: str, source: Path, folder: Path) -> dict[str, Any]:
 
 
 def _peak_until(worker: WorkerProcess, mark: Path) -> float:
-    """Return the most megabytes of the worker's processes until a file is made; remove the file."""
+    """Return the peak memory (MiB) of all worker processes until a file exists; delete the file."""
     peak_bytes, deadline_s = 0, time.monotonic() + RUN_TIMEOUT_S
     while not mark.exists() or not peak_bytes:
         assert time.monotonic() < deadline_s, worker.output()
@@ -184,7 +185,7 @@ def _peak_until(worker: WorkerProcess, mark: Path) -> float:
 
 
 def _processes(worker: WorkerProcess) -> list[psutil.Process]:
-    """The worker, its trial and the trial's sender; none if one of them ends at this moment."""
+    """The worker, its trial and the trial's sender; an empty list if one of them just ends."""
     assert worker.runs, worker.output()
     with suppress(psutil.NoSuchProcess):
         return [psutil.Process(worker.pid), *worker.children(), *worker.commands()]
@@ -244,7 +245,7 @@ def _last(study: studydb.Study, number: int) -> float:
 
 
 def _products(seconds: float) -> int:
-    """Return how many products of matrices one core computes in so many seconds."""
+    """Return how many products of matrices one core computes in this time."""
     return int(seconds / _apart(_product_s))
 
 

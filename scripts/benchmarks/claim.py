@@ -23,7 +23,7 @@ OURS, RAW = "studydb", "raw, 1 call"
 DATABASES = {OURS: "ours", RAW: "raw"}
 
 WAITING_PER_S = 10_000
-"""PENDING trials made for each second of a slice: more than clients can claim in a second."""
+"""PENDING trials for each second of a slice: more than the clients can claim in a second."""
 
 
 @click.command()
@@ -37,7 +37,11 @@ WAITING_PER_S = 10_000
     help="Also measure studies whose trials have N different requests for resources. Repeatable.",
 )
 @click.option(
-    "--waiting", "n_waiting", type=click.IntRange(1), metavar="N", help="Trials that wait."
+    "--waiting",
+    "n_waiting",
+    type=click.IntRange(1),
+    metavar="N",
+    help="PENDING trials before each slice; by default 10,000 per second of a slice.",
 )
 def claim(
     *, turns: options.Turns, commit: str | None, shapes: Sequence[int], n_waiting: int | None
@@ -47,7 +51,7 @@ def claim(
 
     The other contender is one raw statement. It finds a trial with SKIP LOCKED, and writes the
     trial, its attempt and the counter. With --shapes, studies whose trials ask for resources are
-    compared with the study whose trials do not (at least 0.83 of its claims per second).
+    compared with the study whose trials ask for none; the limit is 0.83 of its claims per second.
     """
     n = n_waiting or int(WAITING_PER_S * max(turns.seconds, 0.5))
     if commit is not None:
@@ -104,7 +108,7 @@ def build(stack: ExitStack, *, index: int, urls: Mapping[str, str]) -> Mapping[s
 
 
 def build_shaped(stack: ExitStack, *, index: int, url: str, name: str) -> Mapping[str, Step]:
-    """Return the step: a claim by a worker with more resources than all trials ask for."""
+    """Return the step: a claim by a worker whose resources every trial fits."""
     database = stack.enter_context(closing(connect(url, connections=1)))
     study = load(database, STUDY)
     fitting = Fitting(database, study, worker_id=index + 1, capacity=Capacity())
@@ -119,5 +123,7 @@ def build_shaped(stack: ExitStack, *, index: int, url: str, name: str) -> Mappin
 
 def _one(claimed: object) -> int:
     if claimed is None:
-        raise RuntimeError("No PENDING trial is left: the slice is too long, or trials too few.")
+        raise RuntimeError(
+            "No PENDING trial is left for the slice: give fewer --seconds or more --waiting."
+        )
     return 1

@@ -28,7 +28,8 @@ def cpu_of_reports_s(rounds: int) -> dict[str, list[float]]:
     """
     User plus system time of `studydb report` and of an interpreter that does nothing, in turns.
 
-    Python writes its bytecode to a folder of the measurement, as in an installation.
+    The bytecode is written before the measurement, to a temporary folder: an installation has
+    bytecode, too.
     """
     with tempfile.TemporaryDirectory(prefix="studydb-report-") as folder:
         path = str(Path(folder, "socket"))

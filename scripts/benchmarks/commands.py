@@ -25,10 +25,10 @@ from benchmarks.worker import worker
 @click.group(context_settings={"show_default": True, "max_content_width": 100})
 def bench() -> None:
     """
-    Measure studydb, raw SQL and Optuna in turns within one run.
+    Measure studydb, raw SQL and other tools in turns within one run.
 
     A slice is a short measurement of one contender; a round has one slice of each contender.
-    STUDYDB_TEST_DSN names the PostgreSQL server; without it a server is started for the run.
+    STUDYDB_TEST_DSN names the PostgreSQL server. Without this variable, the run starts a server.
     """
 
 

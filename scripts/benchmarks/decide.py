@@ -46,12 +46,13 @@ SCHEDULERS = ("stopping", "promotion", "median", "hyperband")
 @dataclass(frozen=True)
 class Filled:
     """
-    A contest in a study of each size.
+    Contenders that are measured in one study of each size.
 
     Attributes:
-        load: Loads a study with so many entries into a database.
+        load: Loads a study into a database, given the database's URL and the number of entries.
         build: See `Plan.build`; it also receives the database's `url` and the contenders' `names`.
-        makes_trials: The contenders that make their trials, so that none are made for them.
+        makes_trials: The contenders that make their trials themselves. For each other contender,
+            RUNNING trials are made before each slice.
     """
 
     contenders: Sequence[str]
@@ -74,26 +75,26 @@ class Filled:
     type=click.IntRange(10),
     multiple=True,
     default=(1_000_000,),
-    help="Entries of the rung at the start; they and their trials are loaded. Give several to "
-    "compare the speed at large rungs with that at the first.",
+    help="Entries of the rung at the start; COPY loads the entries and their trials. May be given "
+    "several times, to compare the speed at each size with the speed at the first size.",
 )
 def decide(*, scheduler: str, entries: Sequence[int], turns: options.Turns) -> None:
     """
     Decisions per second at one rung, on PostgreSQL.
 
-    "stopping": the other contender makes four calls: three raw statements and COMMIT. The first
-    locks the rung; the second locks the trial under its fence, and reads the entries next to the
-    rung's cut; the third writes result, entry, rung and trial.
+    "stopping": the other contender makes four calls after BEGIN: three raw statements and COMMIT.
+    The first locks the rung; the second locks the trial under its fence, and reads the entries next
+    to the rung's cut; the third writes result, entry, rung and trial.
 
-    "promotion": a report that pauses its trial; and a worker's whole turn: it reports, saves, ends
-    the attempt, and gets the next trial, which is promoted or new.
+    "promotion": a report that pauses its trial, and a worker's whole turn. In a turn, the worker
+    reports, saves, ends the attempt, and gets the next trial, which is promoted or new.
 
     "median": reports that are all judged (interval=1), and reports of which one in ten is judged
     (interval=10), in reports per second.
 
-    "hyperband": the largest rung closes while workers report and get trials in other brackets.
-    Shown is how long their calls took in the --seconds before the rung could close, and until its
-    last trial was given up.
+    "hyperband": the largest rung closes while workers report and get trials in other brackets. The
+    table shows how long the workers' calls took: in the --seconds before the rung could close, and
+    from then until its last trial was given up.
     """
     sizes = list(dict.fromkeys(entries))
     with places.postgresql_server(fsync=turns.fsync) as server:
@@ -118,7 +119,7 @@ def _named(name: str, size: int, sizes: Sequence[int]) -> str:
 
 
 def _flat(names: Sequence[str], sizes: Sequence[int]) -> dict[str, list[str]]:
-    """Compare each contender at each further size with itself at the first size."""
+    """Return the baselines: of each contender at a further size, the same at the first size."""
     return {
         _named(name, size, sizes): [_named(name, sizes[0], sizes)]
         for name in names
@@ -127,7 +128,7 @@ def _flat(names: Sequence[str], sizes: Sequence[int]) -> dict[str, list[str]]:
 
 
 def _fill(url: str | None, turns: options.Turns) -> None:
-    """Make the RUNNING trials of a slice, if it needs any."""
+    """Make RUNNING trials for a slice; do nothing if `url` is None."""
     if url is None:
         return
     each = math.ceil(REPORTS_PER_S * max(turns.seconds, 0.5))

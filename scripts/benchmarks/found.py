@@ -10,10 +10,11 @@ class Found:
 
     Attributes:
         best: The least last error of the trials that were trained to their end.
-        n_epochs: The epochs that were trained, with those that were lost in kills.
-        n_beyond: The epochs that were trained after a decision to end or pause their trial.
+        n_epochs: The epochs that were trained, including those whose results a kill has lost.
+        n_beyond: The epochs that a trial trained after the decision to end or pause the trial.
         n_kills: How many workers were killed.
-        simulated: What simulated workers find with the same curves; None for a simulation.
+        simulated: The `best` of simulated workers with the same curves; None if this search is
+            itself a simulation.
     """
 
     best: float

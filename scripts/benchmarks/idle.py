@@ -23,7 +23,7 @@ SPARE_CONNECTIONS = 20
 NOTICE_TIMEOUT_S = 60.0
 SPREAD_S = 2.0
 PAUSES = 8
-"""The number of enqueued trials for each pause and resumption."""
+"""How many trials are enqueued for each time that the study is paused and resumed."""
 
 NS, MS, PERCENT, MINUTE_S = 1e9, 1e3, 100, 60.0
 
@@ -54,7 +54,7 @@ class Plan:
     rounds: int
 
     def rest(self) -> None:
-        """Let workers get idle, then wait for a random time: no request is in step with looks."""
+        """Wait for idle workers, then for a random time: no request is in step with their looks."""
         time.sleep(self.rest_s + random.uniform(0, SPREAD_S))
 
 
@@ -65,7 +65,8 @@ class Found:
 
     Attributes:
         claimed_s: From each enqueue to the claim of its trial.
-        noticed_s: From each pause or resumption to the moment at which each worker has seen it.
+        noticed_s: From each pause or resumption to the moment at which a worker notices it; one
+            time for each worker.
         claiming: Statements that claims and asks sent for each enqueued trial.
         statements: Statements per idle worker and minute.
         cpu_ms: Milliseconds of the server's CPU per idle worker and minute; None if the server runs
@@ -102,7 +103,7 @@ class Found:
     "rest_s",
     type=click.FloatRange(0, 600),
     default=4.0,
-    help="Seconds between two requests; workers that have just run a trial look more often.",
+    help="Least seconds before a request; workers that have just run a trial look more often.",
 )
 @options.number_of_rounds(40, "Enqueued trials, and an eighth as many pauses.")
 @options.fsync
@@ -118,11 +119,11 @@ def idle(
     as_json: bool,
 ) -> None:
     """
-    Idle workers of one study on PostgreSQL: what they notice, and what they cost.
+    How soon idle workers of one study notice a trial or a pause, and what they cost PostgreSQL.
 
     An idle worker is a thread with the loop of a worker's slot, its heartbeat and one connection,
-    because hundreds of worker processes do not fit on a machine. One real `studydb worker --wait`
-    is measured, too, from the enqueue to the first line of the function.
+    because hundreds of worker processes do not fit on a machine. For one real `studydb worker
+    --wait`, the time from an enqueue to the first line of the function is measured, too.
     """
     with ExitStack() as stack:
         server = stack.enter_context(
@@ -138,7 +139,7 @@ def idle(
 
 
 def _create(url: str, trainable: str | None) -> studydb.Study:
-    """A study whose searcher has one point: after its trial, only enqueued trials are left."""
+    """Create a study whose searcher makes one trial; all further trials are enqueued."""
     return studydb.create_study(
         STUDY,
         trainable,
@@ -185,7 +186,7 @@ def _load(counters: idle_workers.Counters, looking: Any, plan: Plan) -> tuple[fl
 
 
 def _cpu_s(looking: Any) -> float | None:
-    """CPU that the workers' server processes have used; None if they run on another host."""
+    """CPU seconds of the server processes of the workers; None if the server is on another host."""
     with suppress(FileNotFoundError):
         used = [Path(f"/proc/{pid}/schedstat").read_text() for (pid,) in looking.execute(BACKENDS)]
         return sum(int(text.split()[0]) for text in used) / NS

@@ -20,7 +20,10 @@ from studydb.lease.heartbeat import Heartbeat
 from studydb.operations.recover import recover
 
 PER_PROCESS = 75
-"""Workers per process; with a process per worker, the run would measure the kernel's switches."""
+"""
+Workers per process. With one worker per process, the run would mostly measure how the kernel
+switches processes.
+"""
 
 START_TIMEOUT_S = 120.0
 TICK_S = 0.02
@@ -37,9 +40,9 @@ class Counters:
 
     Attributes:
         statements: The statements that each worker has sent, BEGIN and COMMIT left out.
-        claiming: Those that were sent to claim or make a trial.
-        paused: Whether each worker has last seen the study PAUSED: 1 or 0, -1 at first.
-        noticed_s: When `paused` has changed, by the monotonic clock.
+        claiming: The statements of `statements` by which a worker claims or makes a trial.
+        paused: Whether the study was PAUSED at each worker's last look: 1 or 0; -1 before that.
+        noticed_s: When `paused` changed last, by the monotonic clock.
     """
 
     def __init__(self, n: int) -> None:
@@ -118,7 +121,7 @@ def idle_workers(url: str, n: int) -> Iterator[Counters]:
 
 
 def await_all(counters: Counters, *, is_paused: bool, timeout_s: float) -> None:
-    """Wait until all workers have seen that the study is paused, or that it is not."""
+    """Wait until all workers have seen that the study is paused, or that it is not paused."""
     deadline_s = time.monotonic() + timeout_s
     while any(seen != is_paused for seen in counters.paused):
         if time.monotonic() > deadline_s:

@@ -26,7 +26,7 @@ EPOCH_S = 0.02
 TIMEOUT_S = 300.0
 
 DECIDED = (Reason.EARLY_STOPPED, Reason.GIVEN_UP, Reason.COMPLETED)
-"""How a trial ends by a decision of its scheduler."""
+"""The reasons of trials that ended by a decision of their scheduler."""
 
 
 def search(
@@ -41,11 +41,12 @@ def search(
     """
     Run a study to its end with worker processes on SQLite, and kill some of them by SIGKILL.
 
-    A worker is killed when a random number of epochs has been trained; then the same command is
-    started again. Epochs are counted in the log of the trials and in the rows of the study.
+    A worker is killed when a random number of epochs has been trained; then another worker is
+    started. Trained epochs are counted in a log to which all trials write, and epochs after a
+    decision in this log and in the rows of the study.
 
     Args:
-        curves: The errors of each trial, by number.
+        curves: The errors of each trial after each epoch; the index is the number of the trial.
         epochs: The study's `max_steps`.
         kills: How many workers are killed. Fewer are killed if the study ends early.
     """
@@ -97,7 +98,7 @@ def _n_trained(log: Path) -> int:
 
 
 def _kill(fleet: Fleet, log: Path, *, epochs: int, rng: random.Random) -> bool:
-    """Kill a worker once so many epochs are trained, and start another; False if none runs."""
+    """Kill a worker after so many epochs, and start another; return False if no worker runs."""
     eventually(
         lambda: _n_trained(log) >= epochs or not fleet.running,
         TIMEOUT_S,
@@ -127,7 +128,7 @@ def _searched(study: studydb.Study, log: Path, n_kills: int) -> Found:
 
 
 def _n_after_end(trials: Sequence[TrialRow], trained: Sequence[tuple[int, ...]]) -> int:
-    """Count the epochs after the last stored one, of trials that the scheduler ended or paused."""
+    """Count the epochs after the last stored epoch of trials that the scheduler ended or paused."""
     last = {row.number: row.summary.last_step or 0 for row in trials if _is_decided(row)}
     return sum(step > last[number] for number, step in trained if number in last)
 

@@ -30,7 +30,7 @@ MILESTONE = 5
 SCHEDULER = studydb.ASHA(max_t=REPORTS, grace_period=MILESTONE, reduction_factor=3)
 
 VALUES = (0.2, 1.2)
-"""The best and the worst value at the rung."""
+"""Limits of the values at the rung: no value is better than the first or worse than the second."""
 
 TRIALS_PER_BLOCK = 5_000
 TOKEN_BITS = 128
@@ -117,7 +117,7 @@ def _reports(number: int, n_trials: int) -> list[Result]:
 
 
 def _value(number: int, step: int, n_trials: int) -> float:
-    """A value that is lower for later trials, and at later steps."""
+    """The value of a trial at a step; later trials and later steps have lower values."""
     return loss(1.0 - number / n_trials, step)
 
 
@@ -211,7 +211,7 @@ def _entry(number: int, n_trials: int) -> Row:
 
 
 def _cut(arrived: int, n_trials: int) -> Cut:
-    """The rung's cut after `arrived` trials; a trial's rank is its number: trial 0 is the worst."""
+    """The rung's cut after `arrived` trials; trial k has rank k, because k trials are worse."""
     if not arrived:
         return Cut()
     rank = math.floor((arrived - 1) * SCHEDULER.quantile)

@@ -1,4 +1,4 @@
-"""A function that reports ten metrics at each of a million steps."""
+"""A trainable that reports ten metrics at each step."""
 
 from typing import Any
 

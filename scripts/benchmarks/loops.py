@@ -34,7 +34,7 @@ SAMPLE_S = 0.5
 GRACE_S = 60.0
 START_TIMEOUT_S = 300.0
 START_SPREAD = 0.1
-"""A loop starts at a random time in this part of the run, so that calls are spread."""
+"""Each loop starts at a random time in this first part of the run, so that calls are spread."""
 
 PERCENT = 100
 MS = 1e3
@@ -139,7 +139,7 @@ def _run(url: str, n: int, seconds: float, rest_s: float, conditions: Mapping[st
                 assert isinstance(pipe, Connection)
                 awaited.remove(pipe)
                 _add(pipe, took, errors)
-        errors["loops that did not end"] += len(awaited)
+        errors["processes of loops that did not end"] += len(awaited)
     return Found(took, errors, most, seconds, conditions)
 
 
@@ -174,7 +174,7 @@ def _add(pipe: Connection, took: Took, errors: Counter[str]) -> None:
     try:
         more, wrong = pipe.recv()
     except (EOFError, OSError):
-        errors["loops that died"] += 1
+        errors["processes of loops that died"] += 1
         return
     for name, times in more.items():
         took[name].extend(times)

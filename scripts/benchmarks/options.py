@@ -35,7 +35,7 @@ def number_of_rounds(default: int, what: str) -> Option:
 
 @dataclass(frozen=True)
 class Turns:
-    """The options of a benchmark whose contenders take turns; see `turns`."""
+    """The values of the options that `turns` adds to a benchmark whose contenders take turns."""
 
     processes: Sequence[int]
     rounds: int
@@ -45,7 +45,7 @@ class Turns:
 
 
 def turns(*, processes: Sequence[int], rounds: int, seconds: float) -> Option:
-    """The options of `Turns`; the command receives their values as its argument `turns`."""
+    """Make the options of `Turns`, with these defaults; a command gets their values as `turns`."""
     options = (
         click.option(
             "--processes",

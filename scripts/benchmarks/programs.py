@@ -20,7 +20,7 @@ TIMEOUT_S = 1800.0
 @dataclass(frozen=True)
 class Program:
     """
-    A benchmark that starts workers from its checkout, and prints its measurement as JSON.
+    A benchmark whose scripts/bench starts workers of the same checkout, and prints JSON.
 
     Attributes:
         unit: What is counted per second.
@@ -37,7 +37,7 @@ class Program:
 
 def compare_programs(program: Program, commit: str, *, as_json: bool) -> None:
     """
-    Run the benchmark of the working tree and that of a commit in turns; show the ratio of speeds.
+    Run a benchmark in the working tree and in a commit in turns; show the ratio of the speeds.
 
     Raises:
         SystemExit: The working tree is slower; the exit code is 1.

@@ -2,7 +2,8 @@
 Handwritten PostgreSQL statements of the raw contenders; they write the same rows as studydb.
 
 Most statements are used twice: as one of a transaction's statements (`…_ALONE`), and as a CTE of a
-single statement. `{drawn}`, `{made}` and `{held}` stand for binds or for the name of another CTE.
+single statement. `{drawn}`, `{made}` and `{held}` stand for binds in the first use, and for another
+CTE in the second.
 """
 
 COUNT_IN = """

@@ -38,7 +38,8 @@ CONTENDERS = {
     "Syne Tune": Contender("syne_tune_side", "syne_tune", "oracle"),
 }
 MISSING = (
-    "{} is left out. Add it: .venv/bin/python -m pip install --constraint constraints.txt '.[{}]'"
+    "{} is not installed, so it is left out. Install it: "
+    ".venv/bin/python -m pip install --constraint constraints.txt '.[{}]'"
 )
 
 
@@ -55,7 +56,7 @@ MISSING = (
     multiple=True,
     help="Measure only this contender; may be given several times.",
 )
-@click.option("--python", help="An interpreter that has Optuna, Ray and Syne Tune.")
+@click.option("--python", help="An interpreter with Optuna, Ray and Syne Tune, to run these.")
 @options.as_json
 @options.against
 def real(
@@ -108,7 +109,7 @@ def _compare(
 
 
 def _rates(trials: int, document: Any) -> dict[str, float]:
-    """The rate of studydb; the other contenders are the same in the tree and the commit."""
+    """The rate of studydb; the other tools do not differ between the tree and the commit."""
     return {"studydb": trials / document["studydb"][0]["times"]["run"]}
 
 
