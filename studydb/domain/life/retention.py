@@ -98,7 +98,11 @@ class Keep(Spec):
         return self.quota if isinstance(self.quota, int) else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stored form, without `quota` if None, because earlier versions lack it."""
+        """
+        Return the stored form.
+
+        A `quota` of None is left out, because earlier versions refuse this option.
+        """
         stored = super().to_json()
         return stored if self.quota is not None else {k: stored[k] for k in stored if k != "quota"}
 
