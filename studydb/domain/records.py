@@ -28,7 +28,7 @@ LEASE_S = 90.0
 RENEWALS_PER_LEASE = 4.5
 """
 A lease is renewed every 2/9 of its length, so that it expires only after four lost renewals in a
-row. With fewer renewals, attempts that run are taken for lost ones (see Optuna #4234, #5470).
+row. With fewer renewals, running attempts would be taken for lost (see Optuna #4234, #5470).
 """
 
 

@@ -81,7 +81,9 @@ class Plateau(Spec):
         if self.top is not None and (self.top < 1 or self.patience < 0):
             raise InvalidSpec("Plateau needs a top of 1 or more, and no negative patience.")
         if self.top is not None and self.threshold is not None:
-            raise InvalidSpec("A Plateau with top stops the study; threshold is for trials.")
+            raise InvalidSpec(
+                "A Plateau with top stops the study; threshold is for trials. Give one of them."
+            )
         if self.top is None and self.patience:
             raise InvalidSpec("The patience of Plateau counts results of the study; give top, too.")
         if self.mode not in (None, *Mode):
