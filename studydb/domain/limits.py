@@ -40,7 +40,7 @@ class LimitOptions(TypedDict, total=False):
     time is a number of seconds or a text, such as "90s", "10m" or "2h".
 
     Attributes:
-        cost_limit: A metric and the most that its values may add up to over all reports, as
+        cost_limit: A metric and the most that its values may add up to over all reports, such as
             ("usd", 50) or "usd<=50". Each report gives an increment.
         max_steps: The most reports of all trials; steps that are trained again count again.
         total_time_limit_s: The most running time of all attempts together.
@@ -125,7 +125,7 @@ class Limits:
 
     def reached(self, spent: Spending, *, age_s: float) -> str | None:
         """
-        Say which limit of the study is reached; of several limits, name the first.
+        Say which limit of the study is reached; of several, name the first in the fields' order.
 
         Args:
             age_s: Seconds since the study's first worker started.
@@ -142,9 +142,9 @@ class Limits:
 
     def share(self, spent: Spending, *, age_s: float) -> float:
         """
-        Return which share of a limit of the study is used, 0 to 1: the largest of the shares.
+        Return the used share of the study's most used limit, from 0 to 1.
 
-        Without limits of the study, the share is 0.
+        The share is 0 if the study has no limit; `trial_time_limit_s` does not count.
 
         Args:
             age_s: Seconds since the study's first worker started.
@@ -154,7 +154,7 @@ class Limits:
         return min(1.0, max(shares, default=0.0))
 
     def described(self, spent: Spending, *, age_s: float) -> list[str]:
-        """Describe what each limit of the study allows and what is used, as "50.2 of 80 usd"."""
+        """Describe what each limit of the study allows and what is used: "50.2 of 80 usd"."""
         return [
             self._use_text(name, used, limit)
             for name, used, limit in self._uses(spent, age_s)
@@ -176,7 +176,10 @@ class Limits:
             case "max_steps":
                 return f"{used:g} of {limit:g} steps"
             case "time_limit_s":
-                return f"{duration_text(used)} of {duration_text(limit)} since the first worker"
+                return (
+                    f"{duration_text(used)} of {duration_text(limit)} "
+                    "since the first worker started"
+                )
         return f"{duration_text(used)} of {duration_text(limit)} of training"
 
 
@@ -222,7 +225,8 @@ def read_cost_limit(name: str, value: Any) -> CostLimit | None:
         if 0 < most < math.inf:
             return CostLimit(metric, most)
     raise InvalidSpec(
-        f"{name} is {value!r}; give a metric and a number above 0, as ('usd', 50) or 'usd<=50'."
+        f"{name} is {value!r}; give a metric and a number above 0, such as ('usd', 50) or "
+        "'usd<=50'."
     )
 
 

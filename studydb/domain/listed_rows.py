@@ -37,10 +37,10 @@ class ListedTrial(NamedTuple):
 
     Attributes:
         duration_s: The durations of the trial's attempts, added up.
-        changed: By path, the values that a person has changed: later attempts get these instead of
+        changed: The values that a person has changed, by path: later attempts get these instead of
             the values in `params`.
         parent: The number of the trial of which this trial is a clone.
-        resources: The amounts that the trial asks for; None in a study without requests.
+        resources: The amounts that the trial asks for; None if no trial of the study asks for any.
     """
 
     study: str
@@ -105,11 +105,12 @@ class ListedWorker(NamedTuple):
     Attributes:
         resources: The amounts that the worker offers; None for an own loop (`study.ask`) that
             offers none.
-        uses: The amounts that its RUNNING trials hold.
+        uses: The amounts that the worker's RUNNING trials hold.
         tags: The worker's tags; a study can require tags of its workers.
         reserved_for: The number of a trial that fits what the worker offers, but has waited longer
-            than `--reserve-after` because other trials use it. Until that trial has started, the
-            worker starts no trial that would delay it. None if the worker is not reserved.
+            than `--reserve-after` because other trials hold these amounts. Until that trial has
+            started, the worker starts no other trial that would delay the start. None if the worker
+            is not reserved.
     """
 
     worker: str
@@ -130,7 +131,7 @@ class ListedWorker(NamedTuple):
 
 
 class PagedResult(NamedTuple):
-    """A live result as data frames read it; `metrics` does not contain the study's metric."""
+    """A live result, read for a data frame; `metrics` does not contain the study's metric."""
 
     number: int
     step: int
@@ -184,7 +185,7 @@ MOST_COUNTED = 10_000
 """The most entries of a rung that a listing counts; a rung can have a million."""
 
 MOST_JUDGED = 100
-"""The most judgements of a trial that are shown, the last ones: a trial can have one per step."""
+"""How many of a trial's last judgements are shown, at most: a trial can have one per step."""
 
 
 class Judgement(NamedTuple):
@@ -196,7 +197,8 @@ class Judgement(NamedTuple):
         step, value: The judged result's step, and its value of the study's metric.
         cutoff: The value that the result had to reach; None if the rung had no cutoff.
         rank: The present rank of the trial's entry at the rung; 1 is the best. None if the value is
-            NaN, the trial is invalidated or a clone runs in its place. At most 10,001.
+            NaN, the trial is invalidated or a clone runs in its place. 10,001 stands for every rank
+            after 10,000.
         n_ranked: The number of entries at the rung that have a rank.
         promoted_at: When the trial was promoted from the rung; None if it was not.
         kept: Whether the trial was kept when the rung closed; None if the rung is open, or if the
@@ -219,10 +221,10 @@ class Judgement(NamedTuple):
 
 class LastDecision(NamedTuple):
     """
-    The scheduler's last decision about a trial: to stop, pause, promote or give it up.
+    The scheduler's last decision about a trial: to stop, pause, promote or give up the trial.
 
     Attributes:
-        number, state, reason: The trial's.
+        number, state, reason: The trial's number, its state, and why it ended.
         judged: How the trial was judged at its last rung.
     """
 
@@ -238,8 +240,8 @@ class ListedRung(NamedTuple):
 
     Attributes:
         entries: How many trials have entered the rung.
-        ranked: How many of these have a rank: their value is not NaN, they are valid, and no clone
-            runs in their place.
+        ranked: How many of these have a rank: their value is not NaN, they are not invalidated, and
+            no clone runs in their place.
         waiting: How many trials wait at the rung to go on; at most 10,000 are counted.
         top: The share of the trials that are at least as good as `cutoff`, such as 0.25; None if
             the scheduler decides only when the rung closes.

@@ -39,7 +39,7 @@ def cutoff(cut: Cut, better: Position | None, quantile: float) -> float | None:
     Interpolate the quantile as a score; a trial with a strictly worse score is stopped.
 
     Args:
-        better: The entry that is next better than the cut's entry; None if there is none.
+        better: The next better entry after the cut's entry; None if there is none.
         quantile: The quantile of the negated scores, in [0, 1].
 
     Returns:
@@ -55,7 +55,7 @@ def cutoff(cut: Cut, better: Position | None, quantile: float) -> float | None:
 
 def near(cut: Cut, *, worse: Position | None, better: Position | None) -> dict[int, float]:
     """
-    Return the scores of the cut's entry and of its neighbours, by rank; rank 0 is the best entry.
+    Return the scores of the cut's entry and of its neighbours, by rank; here rank 0 is the best.
 
     Args:
         worse, better: The neighbours of the cut's entry; None at the ends.
@@ -124,10 +124,11 @@ class Shift:
     Where the cut lies after several entries were added or removed.
 
     Attributes:
-        n, rank: As in `Cut`, after the change.
+        n, rank: The `n` and the `rank` of the cut after the change.
         origin: The position from which the cut moves; None if there are no entries.
-        steps: How many entries lie from the origin to the cut's entry, this entry included:
-            positive for better entries, negative for worse ones, 0 if the origin is the entry.
+        steps: The number of entries after the origin, up to and including the cut's new entry:
+            positive towards better entries, negative towards worse ones, 0 if the cut's new entry
+            is the origin.
     """
 
     n: int

@@ -28,7 +28,7 @@ LEASE_S = 90.0
 RENEWALS_PER_LEASE = 4.5
 """
 A lease is renewed every 2/9 of its length, so that it expires only after four lost renewals in a
-row. With fewer renewals, attempts that run are taken for lost ones (see Optuna #4234, #5470).
+row. With fewer renewals, running attempts would be taken for lost (see Optuna #4234, #5470).
 """
 
 
@@ -109,13 +109,13 @@ class Batch:
     Attributes:
         flush_no: 1, 2, … within the attempt; a batch that is sent again has the same number.
         results: In ascending order of step; may be empty.
-        after_step: The last step that this attempt has flushed. Before its first flush: the step of
-            the restored checkpoint, or 0 without a checkpoint.
+        after_step: The last step that this attempt has flushed. Before the first flush, this is the
+            step of the restored checkpoint, or 0 without a checkpoint.
         before: The trial's summary before this batch; None if the attempt does not know it.
-        ruled: What the study's custom stop rules say about the results; None if no rule ends the
-            trial, and none has failed to decide.
+        ruled: What the study's custom stop rules say about the results; None if every rule has
+            decided and no rule ends the trial.
         answers: The answers of the study's custom scheduler to questions about the results; None if
-            it was not asked.
+            the scheduler was not asked.
     """
 
     flush_no: int
@@ -173,8 +173,8 @@ class Checkpoint:
         digest: The SHA-256 of the bytes or of the directory's manifest, in hexadecimal.
         key_id, mac: The worker's signature. A checkpoint without a signature is not restored.
         id: The id of the row; None before the checkpoint is saved.
-        trial_uuid: The UUID of the trial that saved it, which the signature covers; None if the
-            row was read without it.
+        trial_uuid: The UUID of the trial that saved the checkpoint; the signature covers this UUID.
+            None if the row was read without the UUID.
     """
 
     uuid: str
@@ -352,12 +352,12 @@ class TrialRow:
     A trial's row. A field that `v_trial` shows has the same name there.
 
     Attributes:
-        name: The name that the person who enqueued the trial gave it; None without one.
+        name: The name that a person gave to the trial when enqueuing it; None without a name.
         tags: In alphabetical order.
         config: What the trial's next attempt receives: its params, with the values that a person
             has changed, and the constants of the space. None if the trial was made by a version of
             studydb that stored no configs.
-        changed: By path, the values of `config` that a person has changed.
+        changed: The values of `config` that a person has changed, by path.
         checkpoint_id: The checkpoint that the next attempt restores, which can be another trial's.
         source_checkpoint_id: The checkpoint of another trial from which this trial began, as a
             clone or as a trial that was enqueued with a checkpoint; else None.

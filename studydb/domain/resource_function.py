@@ -14,7 +14,7 @@ _PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _KEY = "function"
 
 AskRequest = Callable[[Mapping[str, Any]], Resources]
-"""Asks the function what a config needs; raises DecisionFailed or NotAsked."""
+"""Asks the function what a trial with a config needs; raises DecisionFailed or NotAsked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,14 @@ class ResourceFunction:
         if called is None:
             raise InvalidSpec(
                 f"{name} is an object of the type {type(function).__name__}, which has no name by "
-                "which workers can import it. Write `def needs(config)` at the top level of a "
-                "module, call the object there, and give the function."
+                "which workers can import it. At the top level of a module, write a function "
+                "`def needs(config)` that calls the object, and give this function."
             )
         if module == "__main__" or not _PATH.fullmatch(path):
             raise InvalidSpec(
                 f"{name} is the function {called}, which is defined in {module}, where workers "
                 "cannot import it. Move it to the top level of a module as `def needs(config)`, "
-                "and give it from there."
+                "and import it from there."
             )
         return cls(path)
 

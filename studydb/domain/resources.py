@@ -15,7 +15,7 @@ from studydb.domain.text.suggestions import did_you_mean
 
 CPUS, GPUS, MEMORY_GB = "cpus", "gpus", "memory_gb"
 KNOWN = (CPUS, GPUS, MEMORY_GB)
-"""The resources that studydb defines; all other names are of amounts that people define."""
+"""The resources that studydb defines; people define all others, such as licences."""
 
 MOST_NAMES = 16
 """The most resources that one request or one worker may name."""
@@ -85,7 +85,7 @@ class Resources:
 
 
 def amounts_text(amounts: Mapping[str, float]) -> str:
-    """Write amounts by name, as in "cpus=1, gpus=0.5"; an amount without a limit is left out."""
+    """Write amounts by name: "cpus=1, gpus=0.5"; an amount without a limit is left out."""
     finite = {name: amount for name, amount in amounts.items() if isfinite(amount)}
     return ", ".join(f"{name}={_number_text(amount)}" for name, amount in finite.items())
 
@@ -152,7 +152,7 @@ def _split(name: str, text: str) -> dict[str, str]:
         key, sign, amount = (piece.strip() for piece in part.partition("="))
         if not (key and sign and amount):
             raise InvalidSpec(
-                f"{name} is {text!r}, and {part.strip()!r} is not NAME=AMOUNT; write it as "
+                f"{name} is {text!r}, and {part.strip()!r} is not NAME=AMOUNT; write for example "
                 "'gpus=1, licence=2'."
             )
         if key in given:
@@ -173,7 +173,9 @@ def _checked_name(name: str, each: Any) -> str:
     if meant is not None:
         raise InvalidSpec(f"{name} names the resource {each!r}; the name is {meant!r}.")
     if each == NOTHING:
-        raise InvalidSpec(f"{name} names the resource {each!r}; this word means no resources.")
+        raise InvalidSpec(
+            f"{name} names the resource {each!r}, which means no resources; take another name."
+        )
     return each
 
 
@@ -186,13 +188,13 @@ def _amount(name: str, each: str, value: Any) -> float:
         raise InvalidSpec(
             f"{name} gives {each} as {value!r}; it must be a number from 0 to {MOST_AMOUNT:g}."
         )
-    return amount + 0.0  # no -0.0, which would be another text
+    return amount + 0.0  # never -0.0, whose text would differ from that of 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
     """
-    What a worker offers to its trials, or the part of this that is free.
+    What a worker offers to its trials, or what is free of the offer.
 
     Attributes:
         cpus, memory_gb: Amounts; infinite where the worker has no limit.
@@ -200,8 +202,8 @@ class Capacity:
             must fit on one card, and a whole GPU is a card that no other trial uses.
         custom: Amounts by name. A worker has nothing of a resource that it does not name.
         tags: Words that studies may require of their workers, such as "a100".
-        is_unlimited: Whether every request fits, as in an own loop (`study.ask`) that was given no
-            capacity.
+        is_unlimited: Whether every request fits. This is so in an own loop (`study.ask`) that was
+            given no capacity.
     """
 
     cpus: float = inf
@@ -236,12 +238,12 @@ class Capacity:
         return choose_cards(self.cards, gpus)
 
     def lacks(self, required: Iterable[str]) -> list[str]:
-        """Return the tags that a study requires and this worker does not have, in order."""
+        """Return the tags that a study requires and this worker lacks, in alphabetical order."""
         return [] if self.is_unlimited else sorted(set(required) - self.tags)
 
     def minus(self, asked: Resources) -> "Capacity":
         """
-        Return what is left if a trial holds a request.
+        Return what is left if a trial holds what it asks for.
 
         Raises:
             ValueError: The request does not fit.
@@ -274,7 +276,7 @@ class Capacity:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any] | None) -> "Capacity":
-        """Read what `to_json` has returned; None is the row of an own loop without a capacity."""
+        """Read what `to_json` has returned; an own loop without a capacity stores None."""
         if stored is None or stored.get("unlimited"):
             return UNLIMITED
         amounts = dict(stored.get("amounts", {}))
@@ -296,7 +298,7 @@ class Capacity:
 
 def choose_cards(parts: Sequence[float], gpus: float) -> tuple[int, ...] | None:
     """
-    Choose cards for a request: their positions; None if it does not fit.
+    Choose cards for a request, and return their positions; None if the request does not fit.
 
     A fraction gets the card with the smallest free part that is enough, so that whole cards stay
     free. All code that gives cards to trials calls this function, because a worker's ledger and the
@@ -321,7 +323,7 @@ def without_cards(parts: Sequence[float], chosen: Sequence[int], gpus: float) ->
 
 
 UNLIMITED = Capacity(is_unlimited=True)
-"""The capacity of own loops, unless they are given one: every request fits."""
+"""The capacity of an own loop that is given none: every request fits."""
 
 
 MOST_GPUS = 1024
@@ -356,7 +358,7 @@ def read_capacity(
     more = read_amounts("--resource", {} if custom is None else custom)
     if taken := [name for name in KNOWN if name in more]:
         raise InvalidSpec(
-            f"--resource gives {taken[0]!r}, which has an option: --{taken[0].replace('_', '-')}."
+            f"--resource gives {taken[0]!r}; give it by the option --{taken[0].replace('_', '-')}."
         )
     if count("gpus", gpus, least=0) > MOST_GPUS:
         raise InvalidSpec(f"gpus is {gpus}, but a process can offer {MOST_GPUS} at most.")
@@ -400,7 +402,7 @@ class _Held:
     What one trial holds.
 
     Attributes:
-        cards: The positions of its cards.
+        cards: The positions of the trial's cards.
         is_placed: Whether the trial has locked these cards, so that the locks of the host show it.
     """
 
@@ -449,23 +451,23 @@ class Ledger:
 
     @property
     def n_held(self) -> int:
-        """How many trials hold a request; a trial that asks for nothing counts, too."""
+        """How many trials are recorded by `hold`; a trial that asks for nothing counts, too."""
         return len(self._held)
 
     def held_by(self, holder: object) -> Resources | None:
-        """Return the request that a holder holds; None if it holds none."""
+        """Return what a trial holds; None if no request of this trial is recorded."""
         held = self._held.get(holder)
         return None if held is None else held.asked
 
     def hold(self, holder: object, asked: Resources) -> bool:
         """
-        Record that a trial holds a request.
+        Record that a trial holds what it asks for.
 
         Args:
-            holder: Names the trial, also to `place` and `release`.
+            holder: The key of the trial; `place` and `release` get the same key.
 
         Returns:
-            False, without a change, if the request does not fit or `holder` holds one already.
+            False, without a change, if the request does not fit or the trial is recorded already.
         """
         with self._lock:
             free = self._free
@@ -481,7 +483,7 @@ class Ledger:
         """
         Record which cards a trial has locked.
 
-        They may differ from the cards that `hold` has chosen, because another process was faster.
+        These cards may differ from those that `hold` has chosen: another process may be faster.
         """
         with self._lock:
             if (held := self._held.get(holder)) is not None:

@@ -21,7 +21,7 @@ class Role(StrEnum):
     def advice(self) -> str:
         """The advice for a login that lacks this role's rights."""
         return (
-            f"This needs the rights of {with_article(self)}. Log in as a member of "
+            f"The operation needs the rights of {with_article(self)}. Log in as a member of "
             f"{self.default_name}, or have an owner pipe the output of `studydb db roles "
             f"--member NAME={self}` to psql."
         )

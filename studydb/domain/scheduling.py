@@ -89,8 +89,8 @@ class Close(NamedTuple):
     A trial that a person has paused is among these only if fewer than `keep` other trials wait.
     Once the person resumes this trial, it goes on if it is not worse than the worst trial that was
     kept. The trials that are not kept end as GIVEN_UP, later and at most 100 at a time. A rung
-    closes only once. A negative `keep` counts as 0; from a custom scheduler it is refused, and
-    the study pauses. A `Close` of a rung without entries, or of a closed rung, counts as
+    closes only once. A negative `keep` counts as 0; if a custom scheduler returns it, it is refused
+    and the study pauses. A `Close` of a rung without entries, or of a closed rung, counts as
     `Idle.WAIT`.
     """
 
@@ -164,10 +164,9 @@ class QueueView(Protocol):
     @property
     def spent(self) -> float:
         """
-        The share, 0 to 1, of the study's limits that is spent.
+        The spent share of the study's most spent limit, from 0 to 1; 0 without a limit.
 
-        The limits are `max_steps`, `cost_limit`, `total_time_limit_s` and `time_limit_s`; of
-        several, the one with the largest share counts. 0 without such limits.
+        The limits are `max_steps`, `cost_limit`, `total_time_limit_s` and `time_limit_s`.
         """
 
     def rungs(self) -> Sequence[RungKey]:
@@ -194,7 +193,10 @@ class QueueView(Protocol):
 
     def underway(self, bracket: int) -> Sequence[int]:
         """
-        Return the last steps of the trials of a bracket that train, or that a worker may claim.
+        Return the last step of each trial of a bracket that is underway.
+
+        A trial is underway if it is RUNNING, or if workers can claim it later: it is in back-off,
+        paused with the study, or waits for a worker with other resources.
 
         A trial that a person has paused is left out, so that no rung waits for this person.
 
@@ -238,7 +240,8 @@ class Scheduler(Protocol):
         """
         Whether the scheduler resumes trials only after a part of a budget is spent.
 
-        Then a study needs `num_trials`, a limit that ends it, or a searcher with an end.
+        Then a study needs `num_trials`, a limit that ends the study, or a searcher with a limited
+        number of points.
         """
 
     @property
@@ -257,7 +260,7 @@ class Scheduler(Protocol):
         """Return the JSON form for the study's row; `schedulers.read` reads it."""
 
     def rungs(self) -> Sequence[RungSpec]:
-        """Return the rungs that are made with the study. Other rungs are made when reached."""
+        """Return the rungs that are made with the study; others are made when trials reach them."""
 
     def rung_spec(self, key: RungKey) -> RungSpec:
         """Return the spec of a rung that `locks` names."""

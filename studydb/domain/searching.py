@@ -32,8 +32,8 @@ class Searcher(Protocol):
         """
         Whether a proposed point must differ from the params of all other trials.
 
-        There are two exceptions: enqueued trials may repeat params, and so may a point by index in
-        a space with floats, after several tries (`lease/proposing.py`).
+        There are two exceptions: trials that people enqueue or clone may repeat params, and so may
+        a point by index in a space with floats, after several tries (`lease/proposing.py`).
         """
 
     def to_json(self) -> dict[str, Any]:
@@ -111,8 +111,8 @@ class Model(Protocol):
 
         Args:
             observations: In ascending order of their numbers. An observation replaces the earlier
-                one with the same number: a running trial ends, a paused trial runs again, and a
-                person invalidates an ended trial.
+                one with the same number, for example because a running trial has ended, a paused
+                trial runs again, or a person has invalidated an ended trial.
         """
 
     def propose(self, n: int, *, draw: int) -> list[dict[str, Any]]:
@@ -120,7 +120,7 @@ class Model(Protocol):
         Return points for `n` trials that will run at the same time.
 
         This is called outside any transaction and may take minutes. The caller drops points that
-        the study already has, and then calls again with a draw above 2**64.
+        the study already has, and then calls again with a draw of 2**64 or more.
 
         Args:
             draw: The draw of the first point. All random numbers come from the seed and this draw.

@@ -47,9 +47,9 @@ class MoreOptions(LimitOptions, total=False):
         keep: Which checkpoints of each trial are kept, such as Keep(last=3, best=1) or its text
             "last=3, best=1"; by default the newest two.
         resources: What each trial needs, such as {"gpus": 1, "memory_gb": 8, "licence": 1} or
-            "gpus=1"; a worker starts a trial only if the worker has these amounts free. Instead of
-            amounts, a function in a module, or its import path "module:function"; the function
-            returns the amounts for a config.
+            "gpus=1"; a worker starts a trial only if the worker has these amounts free. Or a
+            function in a module, or its import path "module:function", if the amounts depend on the
+            trial: the function returns them for a config.
         require: Tags that a worker must have to run the study, such as ["a100"].
     """
 
@@ -105,7 +105,7 @@ class StudySpec:
 
     @property
     def num_draws(self) -> int | None:
-        """How many points the searcher has; None without an end, 0 without a searcher."""
+        """How many points the searcher has; None for no limit, 0 without a searcher."""
         return 0 if self.searcher is None else self.searcher.size(self.space)
 
     @property
@@ -130,7 +130,7 @@ class StudySpec:
 
     @property
     def common_request(self) -> Resources:
-        """What a trial without its own request asks for; nothing if the study has a function."""
+        """What a trial without its own request asks for; nothing if a function decides for each."""
         return self.resources if isinstance(self.resources, Resources) else Resources()
 
     @property

@@ -40,7 +40,7 @@ def train(config: dict[str, Any], trial: Any) -> None:
 
 
 def make_network(config: dict[str, Any]) -> MLPClassifier:
-    """Make an untrained network; all trials start from the same weights."""
+    """Make an untrained network; all trials with the same `h` start from the same weights."""
     return MLPClassifier(
         hidden_layer_sizes=(config["h"],),
         solver="sgd",

@@ -1,5 +1,5 @@
 """
-A network that learns handwritten digits of which 15 % have wrong labels; its curves cross.
+A network that learns handwritten digits of which 15 % have wrong labels; learning curves cross.
 
 The order of two configurations after the first epoch is often not their order at the end: a falling
 learning rate, dropout, smooth labels and weight decay raise the error at first and lower it later,

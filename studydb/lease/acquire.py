@@ -1,4 +1,4 @@
-"""Get the next trial: claim a PENDING trial or make a new one, if a look says this may succeed."""
+"""Get the next trial: claim a PENDING trial or make a new one. An idle process looks first."""
 
 from collections.abc import Callable
 from functools import partial
@@ -35,7 +35,7 @@ entries, too (3 ms for 20,000). A trial that returns to an earlier position wait
 
 
 MOST_ASKS = 100
-"""The most draws that one search leaves to other workers; the next search goes on."""
+"""The most draws that one search leaves to other workers, because their trials do not fit here."""
 
 TURN_S = 0.5
 """How long a slot waits while another slot of its worker searches for a trial."""
@@ -45,8 +45,8 @@ class Acquirer:
     """
     Acquires trials for a worker process (`studydb worker`) or for an own loop.
 
-    If `acquire` raises a fault, the next call sends the same token. If only the reply was lost, the
-    next call thus finds the claimed trial. If that trial was recovered meanwhile, the next call
+    If `acquire` raises an error, the next call sends the same token. So if only the reply was lost,
+    the next call finds the claimed trial. If that trial was recovered meanwhile, the next call
     returns None, and later calls use a new token.
     """
 
@@ -97,7 +97,7 @@ class Acquirer:
             return self._search()
         if not self._has_turn and not self._fitting.take_turn(TURN_S):
             return None
-        self._has_turn = True  # stays True if the search raises: it may have claimed
+        self._has_turn = True  # stays True on an error: the search may have claimed
         claimed = self._search()
         if claimed is not None:
             self._fitting.hold(claimed)
@@ -126,7 +126,7 @@ class Acquirer:
 
     @property
     def poll_wait_s(self) -> float | None:
-        """The seconds to wait while another process fits the model; None if this is not awaited."""
+        """The seconds to wait for another process to fit the model; None if nothing is awaited."""
         if self._proposer is None or not self._proposer.is_waiting:
             return None
         return self._proposer.poll_wait_s()
@@ -138,11 +138,11 @@ class Acquirer:
 
     @property
     def is_unanswered(self) -> bool:
-        """Whether `acquire` has raised a fault, so that it may have claimed a trial."""
+        """Whether the last `acquire` raised an error; it may have claimed a trial all the same."""
         return self._again
 
     def _may_succeed(self) -> bool:
-        """Whether a claim or ask may succeed. This only reads, unless a proposal is due."""
+        """Whether a claim or ask may succeed. Writes nothing, unless a proposal must be made."""
         fits = self._fitting.names()
         if self._proposer is not None and self._proposer.is_waiting and not self._resumes:
             return self._proposer.advance(if_nothing_waits=True, fits=fits) is not Step.WAIT
@@ -177,7 +177,7 @@ class Acquirer:
         if step is not NextStep.START_NEW:
             self._end_wait()
             return None
-        # If trials were PENDING, the ask above made no trial; others may have claimed them since.
+        # An ask above made no trial if trials were PENDING; others may have claimed these since.
         asked = self._ask(again=again, if_nothing_waits=False)
         if asked is not None:
             self._claims_first = False
@@ -208,7 +208,7 @@ class Acquirer:
     def _ask(self, *, again: bool, if_nothing_waits: bool) -> Claim | None:
         study, fits = self._study, self._fitting.names()
         if not study.asks_by_config and fits is not None and OF_STUDY not in fits:
-            return None  # a claim finds what an earlier send has made
+            return None  # if an earlier send of this ask made a trial, the claim finds the trial
         must_fit = study.asks_by_config and not self._fitting.is_unlimited
         proposer = self._proposer
         for _ in range(MOST_ASKS):
@@ -225,7 +225,7 @@ class Acquirer:
             )
             if asked is not None or not must_fit:
                 return asked
-            self._fitting.learn(now=True)  # the next draw's request may be new
+            self._fitting.learn(now=True)  # the next draw may be the first of its resource class
             fits = self._fitting.names() or []
             if not leave_draw(self._database, study, fits=fits, if_nothing_waits=if_nothing_waits):
                 return None
@@ -248,7 +248,8 @@ class Acquirer:
         Read the study's progress, in most cases by a single statement; call this to poll.
 
         While trials run, lost trials are recovered: at first at every look, later ever more rarely,
-        down to once in 15 s. A trial whose back-off is over is woken by the look that sees it.
+        down to once in 15 s. The look that sees that a trial's back-off is over makes the trial
+        claimable.
         """
         fits = self._fitting.look()
         progress = self._watch.read(fits=fits)

@@ -53,7 +53,7 @@ class Checkpoints:
 
     def refresh(self) -> Study:
         """
-        Read again what a person may have changed in the study: its stores and its trainable.
+        Read again what a person may have changed: the study's stores, retention and trainable.
 
         Raises:
             StorageTransient: The database did not answer in time.
@@ -155,7 +155,7 @@ class Checkpoints:
         return None
 
     def delete_upload(self, held: HeldAttempt, upload: Upload, stores: Stores) -> None:
-        """Delete what an attempt that has lost its trial has written of a checkpoint."""
+        """Delete the bytes that an attempt wrote for a checkpoint before it lost its trial."""
         begun = AbandonedUpload(0, upload.uuid, held.claim.uuid, held.lease.attempt, upload.url)
         delete_bytes(self._study, begun, stores)
 
@@ -201,7 +201,7 @@ def delete_removed(
     """
     Delete the bytes of removed checkpoints, then their rows.
 
-    After a crash, rows still name the remaining bytes.
+    In this order, rows still name the remaining bytes after a crash.
 
     Args:
         trial_uuid: The trial's UUID, for the checkpoints that were read without one.

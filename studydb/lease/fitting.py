@@ -16,8 +16,8 @@ from studydb.operations.reservations import read_classes, reserve
 
 LEARN_S = 5.0
 """
-How often a process reads the requests of its study, which may have had none so far. While the study
-has none, claims are the same as without this module.
+After this many seconds a process reads again whether trials of its study ask for resources. While
+none does, claims are the same as without this module.
 """
 
 RESUME_SCAN_S = 2.0
@@ -34,11 +34,12 @@ class Fitting:
     """
     Which trials of a study fit, for the slots of one worker or the threads of one own loop.
 
-    In a study with requests, one slot at a time searches for a trial, because what is free must not
-    be counted twice. A search whose claim got no answer keeps the turn: it may have got a trial.
+    If trials of the study ask for resources, one slot at a time searches for a trial, because what
+    is free must not be counted twice. A search whose claim got no answer keeps the turn, because
+    the claim may have succeeded.
 
     Attributes:
-        queues: The study's classes and their queues, as this process has read them.
+        queues: The study's resource classes and their queues, as this process has read them.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class Fitting:
 
     def learn(self, *, now: bool = False) -> None:
         """
-        Read the study's classes if that is due, or `now`.
+        Read the study's resource classes, if the last read is 5 s old or `now` is True.
 
         Other slots wait for this read: before the first read they would claim as if no trial asked
         for anything.
@@ -110,8 +111,9 @@ class Fitting:
         """
         Read the queues; return the classes that fit now, or None if every request fits.
 
-        In a study without classes, this returns None and reads no queues. If trials have got
-        requests since, a claim finds none of these trials, and then reads the classes.
+        In a study without classes, this returns None and reads no queues. If trials have asked for
+        resources since the classes were read, a claim does not find these trials; a search that
+        finds nothing reads the classes again.
         """
         if self._learned_s == NEVER:
             self.learn()
@@ -141,7 +143,7 @@ class Fitting:
             self._wait_for_cards(self.queues.awaits_cards(new))
 
     def limits(self) -> list[str] | None:
-        """Return the classes that fit now; None if every request fits, or without classes."""
+        """Return the classes that fit now; None if every request fits or there are no classes."""
         return None if self.is_unlimited else self.names()
 
     def names(self) -> list[str] | None:
@@ -198,11 +200,11 @@ class Fitting:
         self.ledger.place(claim.lease.token, cards)
 
     def granted(self, claim: Claim) -> Resources | None:
-        """Return what a trial holds; None if `shares` was False when the trial was claimed."""
+        """Return what a trial holds; None if `hold` was not called, or returned False."""
         return self.ledger.held_by(claim.lease.token)
 
     def is_refused(self, claim: Claim) -> bool:
-        """Whether `hold` returned False for a trial, as when a person has changed its request."""
+        """Whether `hold` returned False, because what the trial asks for was not free."""
         return claim.lease.token in self._refused
 
     def release(self, claim: Claim) -> None:
@@ -215,4 +217,4 @@ class Fitting:
         try:
             return reserve(self._database, self._study, worker_id=self._worker_id, number=number)
         except StorageTransient:
-            return False  # tried again some seconds later
+            return False  # the caller tries again some seconds later

@@ -35,7 +35,10 @@ Answered = TypeVar("Answered")
 STORE_ERROR_PAUSE_S = 60.0
 """The least time between two events of one attempt about checkpoints that cannot be stored."""
 
-_MISFIT = "The trial was not run. studydb writes no such params: find out who wrote this row."
+_MISFIT = (
+    "The trial was not run. studydb never writes such a row, so another program has written it: "
+    "find out who wrote this row."
+)
 
 
 def refusal(claim: Claim) -> Failure | None:
@@ -118,7 +121,8 @@ class HeldAttempt:
             number = self.lease.number
             raise NotAllowed(
                 f"This process has ended its attempt at trial {number}: the trial was finished, "
-                "has failed, or was given back, as when the study is closed. Ask for another trial."
+                "has failed, or was given back, for example because the study was closed. "
+                "Ask for another trial."
             )
 
     def rule_warning(self, result: Result) -> str | None:
@@ -179,7 +183,7 @@ class HeldAttempt:
         Flush the results, then record a checkpoint whose bytes are already stored.
 
         Args:
-            keep: Which checkpoints the study keeps now; None to use the study as it was loaded.
+            keep: Which checkpoints the study keeps now; None for those that it kept when loaded.
 
         Returns:
             The older checkpoints that are no longer kept; the caller deletes their bytes.

@@ -162,7 +162,7 @@ class OwnLoop:
     def _await_work(self, deadline: float | None, poll_interval: PollInterval) -> bool:
         """Wait until a trial may be claimed; return False if this process gets no more trials."""
         while not self._is_drained:
-            is_unused = self._fitting.is_unused  # before the look: another thread may free all
+            is_unused = self._fitting.is_unused  # read first: a trial may end during the look
             progress = retry_until(deadline, self._acquirer.look)
             if progress.can_claim:
                 return True
@@ -289,5 +289,7 @@ def _wait(wait_s: float, deadline: float | None) -> None:
         return
     left_s = deadline - time.monotonic()
     if left_s <= 0:
-        raise TimeoutError("No trial became runnable in time; ask again, or look at the status.")
+        raise TimeoutError(
+            "No trial could start in time; call ask() again, or look at `studydb status`."
+        )
     time.sleep(min(wait_s, left_s))

@@ -145,7 +145,7 @@ class OwnCheckpoints:
         return self._rows
 
     def _warn_of_cache(self) -> None:
-        """Warn, once for each message, that this host keeps no remote checkpoints."""
+        """Warn, once for each message, that this host cannot keep copies of remote checkpoints."""
         fault = cache_fault()
         if fault is not None and open_store(self._stores.current).is_remote:
             warn_user(fault, RuntimeWarning)

@@ -61,7 +61,7 @@ class OwnTrial:
         Wrap an attempt and restore its checkpoint; called by `Study.ask`.
 
         Args:
-            find_directory: Returns the path for the property `directory`; it may be missing.
+            find_directory: Returns the path of `directory`; nothing may exist there yet.
             forget: Called once the trial has ended.
             dropped: Gets the attempt if this handle is dropped before the trial has ended.
 

@@ -16,8 +16,8 @@ space:
 - A space with finitely many points is searched in an order that depends on the seed, and the first
   point that the study lacks is taken. If the study has every point, it makes no further trials, as
   after a grid's end.
-- In a space with floats such a search need not end. The last of the tried points by index is taken,
-  although the study has it. So its trial may have the params of another (`is_unique` is not set).
+- In a space with floats such a search might never end. The last of the tried points by index is
+  taken, although the study has it. So two trials may have the same params (`is_unique` is not set).
 """
 
 import random
@@ -247,7 +247,7 @@ class Proposer:
 
     def _ask_about(self, points: Sequence[Point], answers: Answers) -> int:
         """
-        Ask the study's resource function, if it has one, what the trials of points need.
+        Ask the study's resource function, if there is one, what a trial with each point needs.
 
         Returns:
             The number of points before the first for which the function has not decided.
@@ -297,7 +297,7 @@ class Proposer:
                 return
 
     def _choose(self, turn: Turn) -> list[Point]:
-        """Choose points that the study lacks; by index if the model fails or proposes too few."""
+        """Choose points that the study lacks: the model's, then points by index if too few."""
         points: list[Point] = []
         with self._recording_failure():
             points = self._points_of_model(turn)
@@ -348,7 +348,7 @@ class Proposer:
         return points
 
     def _observe(self) -> tuple[Model, set[str]]:
-        """Tell the model what has changed; return the model, and the hashes of all params."""
+        """Tell the model what has changed; return the model, and hashes of the study's params."""
         changed = None if self._history is None else self._history.changes()
         if self._history is None or self._model is None or changed is None:
             self._history = History(self._database, self._study)

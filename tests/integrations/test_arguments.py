@@ -14,7 +14,7 @@ WRONG = [
         "'x' is the list [0, 1], which does not say how to sample. Write un",
     ),
     ({"space": ["x"]}, "The space is ['x'], which is not a dict"),
-    ({"stop": 3}, "stop is 3; give metrics and bounds, as {'loss': 3} or ['loss>=3']"),
+    ({"stop": 3}, "stop is 3; give metrics and bounds, such as {'loss': 3} or ['loss>=3']"),
     ({"stop": [3]}, "The stop rule 3 is not a comparison; write for example 'loss>=3'"),
     ({"stop": {3: 4}}, "The metric name is 3, an int; give a text"),
     ({"stop": {"loss": "much"}}, "The stop rule for 'loss' needs a number, not 'much'"),

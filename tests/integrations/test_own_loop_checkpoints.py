@@ -422,7 +422,7 @@ def test_trial_that_is_given_back_during_a_save_leaves_no_bytes(study, place, mo
         return save(*args, **given)
 
     monkeypatch.setattr(Saver, "save", give_back_and_save)
-    with pytest.raises(studydb.NotAllowed, match="was given back, as when the study is closed"):
+    with pytest.raises(studydb.NotAllowed, match="given back, for example because the study was"):
         trial.report({"loss": 1.0}, checkpoint={"a": 1})
 
     assert saved(study) == [1]

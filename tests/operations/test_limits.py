@@ -472,7 +472,7 @@ def test_overview_shows_each_limit_with_what_is_used(database, clock):
         "2.5 of 10 usd",
         "1 of 9 steps",
         "1 min 30 s of 10 min 0 s of training",
-        "1 min 30 s of 2 h 0 min since the first worker",
+        "1 min 30 s of 2 h 0 min since the first worker started",
     ]
 
 

@@ -22,13 +22,13 @@ DIED = "Lost"
 GIVEN_BACK, TRY_LATER = "GivenBack", "TryLater"
 """
 The error types of an attempt whose command ended by itself with an exit code that asks for another
-attempt: at once (130, 143), or after a back-off (75).
+attempt. GivenBack (130 or 143): another attempt at once. TryLater (75): after a back-off.
 """
 
 FREE_EXITS = 9
 """
-How many exits with these codes in a row, without a new checkpoint, do not count for the trial; each
-further exit counts as a lost attempt.
+How many exits in a row with these codes, without a new checkpoint, do not count as lost attempts;
+each further one does.
 """
 
 LONGEST_DELAY_S = 300.0
@@ -79,7 +79,7 @@ class Ending:
     Attributes:
         reason: Why the trial ended; None unless its state is final.
         attempt_reason: Why the attempt ended.
-        failures, losses: As in `TrialFacts`, with the attempt that has ended.
+        failures, losses: The counts of `TrialFacts`, with the ended attempt added.
         delay_s: The seconds that the trial waits before it can be claimed; 0 unless PENDING.
         paused_by: Who paused the trial. If STUDY, the trial goes on when the study is resumed.
         note: Text that is added to the message of the attempt's failure.
@@ -97,7 +97,7 @@ class Ending:
 
 def requested_verdict(request: str | None, status: Status) -> Verdict | None:
     """
-    Return the verdict that the trial's request and the study's status ask for; None if neither.
+    Return the verdict that the trial's request or the study's status asks for; None without one.
 
     A stop comes before a pause. If both ask for the same, the trial's request comes first.
     """

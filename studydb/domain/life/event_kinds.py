@@ -7,7 +7,7 @@ class EventKind(StrEnum):
     """
     What happened to a trial, a worker or a study.
 
-    FAILED and LOST are ends of attempts. PAUSED to REINSTATED are people's requests for
+    FAILED and LOST are ends of attempts. PAUSED to REINSTATED are people's requests about
     trials. The kinds that begin with STUDY are changes of the study's status.
     """
 

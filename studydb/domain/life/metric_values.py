@@ -7,7 +7,7 @@ from studydb.domain.objective import Objective
 
 
 def value_of(result: Result, metric: str, objective: Objective) -> Any:
-    """Return a metric's value, or the step for `training_iteration`; None if it is missing."""
+    """Return a metric's value, for `training_iteration` the step; None if the metric is missing."""
     if metric == STEP:
         return result.step
     return result.value if metric == objective.metric else result.metrics.get(metric)

@@ -28,7 +28,8 @@ class BestValues(NamedTuple):
 
     Attributes:
         values: The best `top` values, best first.
-        in_a_row: After how many results in a row, up to the last, `values` were a plateau.
+        in_a_row: The number of consecutive results, ending with the last one, after each of which
+            `values` were a plateau.
     """
 
     values: tuple[float, ...] = ()
@@ -80,7 +81,9 @@ class Plateau(Spec):
         if self.top is not None and (self.top < 1 or self.patience < 0):
             raise InvalidSpec("Plateau needs a top of 1 or more, and no negative patience.")
         if self.top is not None and self.threshold is not None:
-            raise InvalidSpec("A Plateau with top stops the study; threshold is for trials.")
+            raise InvalidSpec(
+                "A Plateau with top stops the study; threshold is for trials. Give one of them."
+            )
         if self.top is None and self.patience:
             raise InvalidSpec("The patience of Plateau counts results of the study; give top, too.")
         if self.mode not in (None, *Mode):
@@ -93,10 +96,11 @@ class Plateau(Spec):
 
     def hit(self, history: Sequence[Result], n_results: int, *, objective: Objective) -> bool:
         """
-        Whether the last result of a trial hits the rule; False for a rule for the study.
+        Whether the last result of a trial hits the rule; False if the rule stops the study.
 
         Args:
-            history: The trial's last results: `num_results` of them, or all if it has fewer.
+            history: The trial's last results: at least `num_results` of them, or all if the trial
+                has fewer.
             n_results: The number of all live results of the trial.
         """
         if self.top is not None or n_results < self.grace_period:
@@ -132,7 +136,7 @@ class Plateau(Spec):
         self, best: BestValues, results: Iterable[Result], *, objective: Objective
     ) -> tuple[BestValues, bool]:
         """
-        Add results to the best values of the study, and tell whether one of these results stops it.
+        Add results to the study's best values, and tell whether one of them stops the study.
 
         Results without the metric, or with NaN, are left out.
         """

@@ -15,7 +15,7 @@ from studydb.domain.specs.spec import Spec
 FALLBACKS = 2
 """
 Retention keeps at least this many of a trial's newest checkpoints: if the bytes of the newest are
-corrupt or missing, an attempt restores the one before. A quota may still remove the one before.
+corrupt or missing, an attempt restores the second newest. Only a quota may remove the second.
 """
 
 
@@ -38,8 +38,8 @@ class Keep(Spec):
     """
     Which checkpoints of each trial are kept; a checkpoint is kept if one of the options keeps it.
 
-    The newest two are kept, because a trial goes on from the one before if the bytes of the newest
-    are corrupt; only a quota can remove one of the two. Pinned checkpoints are kept, too.
+    The newest two are kept, because a trial goes on from the second newest if the bytes of the
+    newest are corrupt; only a quota can remove one of the two. Pinned checkpoints are kept, too.
 
     Attributes:
         last: How many of the newest checkpoints are kept; two are kept in any case.
@@ -98,7 +98,11 @@ class Keep(Spec):
         return self.quota if isinstance(self.quota, int) else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stored form, without `quota` if None, because earlier versions lack it."""
+        """
+        Return the stored form.
+
+        A `quota` of None is left out, because earlier versions refuse this option.
+        """
         stored = super().to_json()
         return stored if self.quota is not None else {k: stored[k] for k in stored if k != "quota"}
 

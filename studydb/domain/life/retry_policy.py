@@ -38,8 +38,8 @@ class Retry(Spec):
         on: Of the exceptions that the other two options do not name, only these are retried; None
             for all.
         never: A trial that raises one of these is not retried.
-        uncounted: These are retried without counting as failures. From the 10th in a row without a
-            new checkpoint, they count.
+        uncounted: These are retried without counting as failures. If 10 or more are raised in a
+            row without a new checkpoint, the 10th and all later ones count.
     """
 
     on: Any = None
@@ -53,7 +53,7 @@ class Retry(Spec):
             object.__setattr__(self, name, names)
 
     def counting(self, failure: Failure) -> Counting:
-        """Tell what a failure means, by the qualified names of its class and its bases."""
+        """Tell what a failure means, by the qualified names of the exception's class and bases."""
         kinds = {failure.type, *failure.bases}
         if kinds.intersection(self.never):
             return Counting.FINAL
@@ -110,6 +110,6 @@ def _name(argument: str, given: Any) -> str:
     if isinstance(given, str) and all(part.isidentifier() for part in given.split(".")):
         return given
     raise InvalidSpec(
-        f"The {argument} of Retry has {given!r}, which is no exception class and no qualified name "
-        "of one, such as 'ValueError' or 'package.module.Error'."
+        f"The {argument} of Retry has {given!r}, which is no exception class and no name of one; "
+        "give for example ValueError or 'package.module.Error'."
     )

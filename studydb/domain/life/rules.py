@@ -66,7 +66,7 @@ class Threshold(Spec):
         return self.hit(recent, objective=objective)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stored form. It lacks the key "name", as in the rows of older versions."""
+        """Return the stored form, without the key "name", which older versions did not store."""
         return self.options()
 
 
@@ -87,7 +87,7 @@ def read_rules(stop: Any) -> tuple[Rule, ...]:
     """
     Read `stop=`: rules such as "loss>=3", Plateau("loss") and "my_rules:TooSlow(limit=3)".
 
-    {"loss": 3} means "loss>=3". Nothing is imported.
+    {"loss": 3} means "loss>=3". The user's module is not imported.
 
     Raises:
         InvalidSpec: A bound is not a number, a text is neither a comparison nor a call, or a rule
@@ -102,7 +102,7 @@ def read_rules(stop: Any) -> tuple[Rule, ...]:
         stop = [stop]
     if not isinstance(stop, Iterable):
         raise InvalidSpec(
-            f"stop is {stop!r}; give metrics and bounds, as {{'loss': 3}} or ['loss>=3']."
+            f"stop is {stop!r}; give metrics and bounds, such as {{'loss': 3}} or ['loss>=3']."
         )
     return tuple(map(_read_rule, stop))
 
@@ -152,11 +152,11 @@ def first_hit(
     rules: Iterable[Rule], history: Sequence[Result], n_results: int, *, objective: Objective
 ) -> Rule | None:
     """
-    Return the first rule that the last result of a trial hits; None if it hits none.
+    Return the first rule that the last result of a trial hits; None if the result hits no rule.
 
     Args:
-        history: The trial's last results: at least `longest_history` of them, or all if it has
-            fewer.
+        history: The trial's last results: at least `longest_history` of them, or all if the
+            trial has fewer.
         n_results: The number of all live results of the trial.
     """
     hits = (rule for rule in rules if rule.hit(history, n_results, objective=objective))
@@ -180,7 +180,7 @@ def custom_rules(rules: Iterable[Rule]) -> list[CustomRule]:
 
 
 def rule_warning(rules: Iterable[Rule], result: Result, *, objective: Objective) -> str | None:
-    """Warn that a result lacks a metric that a rule compares; None if it lacks none."""
+    """Return a warning if a result lacks a metric that a rule compares; else None."""
     named = (rule.metric for rule in rules if not isinstance(rule, CustomRule))
     missing = next((each for each in named if value_of(result, each, objective) is None), None)
     if missing is None:

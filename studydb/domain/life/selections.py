@@ -15,6 +15,6 @@ class Selection(StrEnum):
     CANCELLED = "cancelled"
     """Trials that a person has stopped, alone or with their study."""
     FINISHED = "finished"
-    """Trials that are TERMINATED for any other reason."""
+    """Trials that are TERMINATED, but not because a person has stopped them."""
     ALL = "all"
     """All ended trials."""

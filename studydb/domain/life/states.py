@@ -1,7 +1,8 @@
 """
 The states of a trial and the allowed moves (`MOVES`).
 
-No scheduler makes the move "exploit" yet.
+No scheduler makes the move "exploit" yet. The diagram leaves out that a person can pause or stop a
+PENDING trial.
 
 ```
             claim                        finish: completed, stopped by scheduler, rule or person
@@ -39,7 +40,7 @@ MOVES: dict[tuple[State, State], str] = {
     (State.PAUSED, State.PENDING): "promote or resume",
     (State.PAUSED, State.TERMINATED): "given up by the scheduler, or stop by a person",
 }
-"""Every allowed move, as the states before and after it, with its cause."""
+"""The cause of each allowed move, by the states before and after the move."""
 
 FINAL = frozenset(state for state in State if not any(source is state for source, _ in MOVES))
 
@@ -84,7 +85,7 @@ class Status(StrEnum):
     STOPPED = "STOPPED"
     FINISHED = "FINISHED"
     SPENT = "SPENT"
-    """What RUNNING trials see of a study that one of its limits or stop rules has stopped."""
+    """The status that RUNNING trials read if a limit or a stop rule of the study has stopped it."""
 
 
 class Origin(StrEnum):
@@ -96,7 +97,7 @@ class Origin(StrEnum):
     CLONE = "clone"
     REPLICATE = "replicate"
     BY_INDEX = "by index"
-    """From the searcher, but not by its model, which had no proposal ready."""
+    """The searcher chose them by index, because its model gave no new point in time."""
     EVALUATED = "evaluated"
     """The user gave parameters and value; studydb does not run the trial."""
     FOREIGN = "foreign"

@@ -39,7 +39,7 @@ class FinitePoints:
         Yield each point once, in an order that depends on the seed.
 
         Points are made one by one. If a study has n points, and the space has more, then one of the
-        first n + 1 points is new to the study, so a caller that searches for it can stop early.
+        first n + 1 points is new to the study, so a caller that needs a new point can stop early.
         """
         size = self.size
         digest = hashlib.sha256(f"{seed}/order of points".encode()).digest()

@@ -58,7 +58,7 @@ def walk(
         Each leaf's path and its domain or plain constant, in the order of the dicts.
 
     Raises:
-        InvalidSpec: A name, distribution or constant is wrong; the message has its path.
+        InvalidSpec: A name, distribution or constant is wrong; the message names its path.
     """
     if prefix.count("/") > MAX_DEPTH:
         raise InvalidSpec(
@@ -89,7 +89,9 @@ def check_key(key: Any, *, prefix: str = "") -> str:
     """
     place = f" under {prefix[:-1]!r}" if prefix else ""
     if not isinstance(key, str):
-        raise InvalidSpec(f"The name {key!r}{place} is not a text; give each parameter a text.")
+        raise InvalidSpec(
+            f"The name {key!r}{place} is not a text; give each parameter a text as its name."
+        )
     if not key:
         raise InvalidSpec(f"A name{place} is empty; give each parameter a name.")
     if "/" in key:
@@ -116,7 +118,9 @@ def _read_leaf(value: Any, path: str, *, written: Written) -> Any:
             "give a distribution with its bounds, as in uniform(0, 1)."
         )
     if isinstance(value, list | tuple) and any(isinstance(item, Domain) for item in value):
-        raise InvalidSpec(f"{subject} holds a distribution in a list; a distribution needs a name.")
+        raise InvalidSpec(
+            f"{subject} is a list that holds a distribution; write a dict, with a name for each."
+        )
     if written in _BY_USER:
         in_file = written is Written.IN_FILE
         if isinstance(value, list | tuple):

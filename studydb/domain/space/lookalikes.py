@@ -1,8 +1,8 @@
 """
 Constants that look like distributions, such as "uniform(0, 1)" in quotes.
 
-Every trial would receive the same text. So such a constant is refused; the error shows how to write
-the distribution, and how to keep the constant.
+Every trial would receive the same text or dict, and nothing would be sampled. So such a constant is
+refused; the error shows how to write the distribution, and how to keep the constant.
 """
 
 import re

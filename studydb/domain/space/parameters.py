@@ -58,7 +58,7 @@ def leaf_from_call(call: Call, path: str) -> Domain | Constant:
 
 def parse_parameters(texts: Iterable[str]) -> dict[str, Any]:
     """
-    Read several "path=value" into the nested dict that `Space.read` and `check_params` take.
+    Read texts "path=value" into the nested dict that `Space.read` and `check_params` take.
 
     Raises:
         InvalidSpec: A text is wrong, a path comes twice, or a path lies below another one.

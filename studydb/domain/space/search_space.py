@@ -94,7 +94,7 @@ class Space:
             written: Where the dict comes from; in a file, {"$": kind, …} is a distribution.
 
         Raises:
-            InvalidSpec: A name or a leaf is refused; the message has its path.
+            InvalidSpec: A name or a leaf is refused; the message names its path.
         """
         if isinstance(mapping, Space):
             return mapping
@@ -194,7 +194,7 @@ class Space:
             noun: What the message calls the params.
         """
         if not isinstance(params, Mapping):
-            return f"Its {noun} are not a dict, but {_shown(params)}."
+            return f"The {noun} are not a dict, but {_shown(params)}."
         try:
             values = self.flatten(params)
             domains = self.parameters
@@ -208,7 +208,7 @@ class Space:
         surplus = sorted(values.keys() - domains.keys())
         missing = sorted(domains.keys() - values.keys())
         found = [f"have {path!r}" for path in surplus] + [f"lack {path!r}" for path in missing]
-        return shortened(f"Its {noun} {', '.join(found)}.", 500)
+        return shortened(f"The {noun} {', '.join(found)}.", 500)
 
     def check_row(self, params: Any, config: Any) -> tuple[dict[str, Any], str | None]:
         """
@@ -240,11 +240,11 @@ class Space:
         values = self.flatten(config)
         for path, fixed in self.constants.items():
             if path not in values:
-                return shortened(f"Its config lacks the constant {path!r}.", 500)
+                return shortened(f"The config lacks the constant {path!r}.", 500)
             if not _is_same(values[path], fixed):
                 return (
                     f"{shortened(path, 100)!r} is the constant {_shown(fixed)} in this study, but "
-                    f"{_shown(values[path])} in its config."
+                    f"{_shown(values[path])} in the trial's config."
                 )
         return self.misfit(self._varied(config), noun=noun)
 
@@ -310,7 +310,7 @@ class Space:
             changes: Values as for `check_params`.
 
         Returns:
-            The config with the changes; and those of its values that differ from `params`, by path.
+            The changed config; and those of its values that differ from `params`, by path.
 
         Raises:
             InvalidSpec: A name is unknown, a value is outside its domain, or the row of the trial

@@ -53,7 +53,7 @@ def rebuild(
     Make the object that a row describes, such as {"name": "ASHA", "max_t": 27}.
 
     Args:
-        known, noun: As in `build`.
+        known, noun: See `build`.
         key: The key in `spec` that holds the name.
 
     Raises:
@@ -61,7 +61,9 @@ def rebuild(
     """
     options = dict(spec)
     if key not in options:
-        raise InvalidSpec(f"The {noun} {options!r} has no name; there are {', '.join(known)}.")
+        raise InvalidSpec(
+            f"The {noun} {options!r} has no name; {key!r} must be one of {', '.join(known)}."
+        )
     name = str(options.pop(key))
     absent = getattr(known.get(name), "absent", {})
     return build(Call(name, kwargs={**absent, **options}), known, noun=noun)

@@ -26,8 +26,8 @@ class Spec:
         kind: The spec's name in calls and in JSON; by default the class's name.
         kind_key: The key of this name in JSON.
         is_bounded: Whether integers must fit into a column of 64 bits.
-        absent: By name, the values that options have if the row of an older version lacks them;
-            options that then have their defaults are left out.
+        absent: The values of options that the row of an older version lacks, by name. An option
+            that then has its default is left out.
     """
 
     kind: ClassVar[str]

@@ -29,8 +29,8 @@ _WORDS_BY_TRANSLATION = {
         "gridsampler basicvariantgenerator concurrencylimiter"
     ),
     # schedulers
-    "scheduler=ASHA(max_t=…), HyperBand(max_t=…), MedianStopping(), OneEpoch(i, top_k, max_t) or "
-    "FIFO(); there is no other yet": (
+    "scheduler=ASHA(max_t=…), HyperBand(max_t=…), MedianStopping(), OneEpoch(i, top_k, max_t), "
+    "FIFO() or a subclass of studydb.CustomScheduler": (
         "pbt populationbasedtraining pb2 pruner pruners percentilepruner pbtreplay"
     ),
     "HyperBand(max_t=27, reduction_factor=3)": "hyperbandscheduler hyperbandpruner",
