@@ -1,4 +1,4 @@
-"""The processes of one slot: a process that has run a trial and may run another, or a new one."""
+"""The processes of one slot: an attempt starts in the process of an earlier trial or a new one."""
 
 import time
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ class SlotProcesses:
         """
         Keep a process that has imported `code`, for the next trial.
 
-        Until then, its output goes to the log of its last trial.
+        Until the next trial starts, the process's output goes to the log of the last trial.
         """
         self._idle = _Idle(started, code, output, time.monotonic())
 
