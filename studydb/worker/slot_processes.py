@@ -1,4 +1,4 @@
-"""The processes of one slot: an attempt starts in the process of an earlier trial or a new one."""
+"""A slot's processes: each attempt gets a new one, or one that has run an earlier trial."""
 
 import time
 from collections.abc import Sequence
