@@ -10,9 +10,9 @@
 #
 # Workers of a study as an array job: sbatch workers/slurm-array.sh STUDY [options of the worker]
 #
-# A minute before the time limit, and on preemption, Slurm sends TERM to this shell alone. The worker
-# lets its trials save, flushes their results and releases the trials within 30 s. Then the task
-# goes back to the queue.
+# A minute before the time limit, and on preemption, Slurm sends TERM to this shell alone. The shell
+# passes TERM to the worker, which lets its trials save, flushes their results and releases the
+# trials within 30 s. Then the task goes back to the queue.
 set -u
 
 if [ $# -eq 0 ]; then

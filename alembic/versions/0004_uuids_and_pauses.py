@@ -20,7 +20,7 @@ CHECKS = {
     "worker": f"length({{uuid}}) IN (32, 36) AND {HEX}",
 }
 WITH_DOMAIN = ("study", "trial")
-"""The tables that already have a domain with checks, since revision 0003."""
+"""Those of the tables in `CHECKS` that have had a domain since revision 0003."""
 
 
 def upgrade() -> None:

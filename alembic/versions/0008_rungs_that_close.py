@@ -1,4 +1,4 @@
-"""Add what rungs that close need: the last kept entry, and indexes of what is still to be done."""
+"""Store the last entry a closed rung keeps; index open rungs, and trials paused with a study."""
 
 import sqlalchemy as sa
 

@@ -1,4 +1,4 @@
-"""What a worker offers to its trials, and gives to each of them."""
+"""What a worker offers to its trials, and what it gives to each trial."""
 
 import os
 import threading
@@ -35,7 +35,7 @@ class HostResources:
     @classmethod
     def of(cls, options: WorkerOptions, *, say: Callable[[str], None]) -> "HostResources":
         """
-        Find what the host has, as far as the options do not say what to offer.
+        Read what the worker offers from the options; what they leave out is read from the host.
 
         With `--gpus auto`, a host that cannot lock its devices offers none, and the worker says so.
 
@@ -88,7 +88,7 @@ class HostResources:
         return None
 
     def _limits(self) -> MemoryLimits:
-        with self._lock:  # not made earlier: it may move this worker into another cgroup
+        with self._lock:  # made when a trial first needs it: the worker may then change its cgroup
             if self._memory_limits is None:
                 self._memory_limits = MemoryLimits.of_this_process()
             return self._memory_limits

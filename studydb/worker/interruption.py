@@ -9,7 +9,7 @@ from types import FrameType
 
 class Interruption:
     """
-    Whether and why a worker is stopping; its threads share this object.
+    Whether and why a worker is stopping; the worker's threads share this object.
 
     Attributes:
         signal: The first stop signal, or None. A later SIGTERM or SIGINT replaces a SIGHUP or the

@@ -39,8 +39,8 @@ class Notices:
         Print why nothing was claimed, unless the last line was the same.
 
         Args:
-            is_too_small: Whether trials ask for resources, and this worker runs none of them. Then
-                those that wait probably ask for more than the worker has.
+            is_too_small: Whether trials ask for resources, and this worker runs no trial. Then the
+                trials that wait probably ask for more than the worker has.
         """
         why = self._why(progress)
         if why is None and is_too_small and not progress.can_claim:

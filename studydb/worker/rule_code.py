@@ -37,7 +37,7 @@ from studydb.worker.fork_server_client import ForkServer
 from studydb.worker.worker_options import WorkerOptions
 
 DIRECTORY = "decider"
-"""The folder, among a study's logs, for what the code that decides prints."""
+"""The folder of a study's logs for the output of the decider."""
 
 
 def trusted_rules(
@@ -47,14 +47,15 @@ def trusted_rules(
     Check that the code of a study's custom stop rules may run here, and describe its import.
 
     Args:
-        options: The directory to search before the study's, and the values of `--allow-import`;
-            None to search the current directory first, and to allow only signed code.
+        options: The options of the worker. Its `workdir` is searched before the directory that was
+            stored with the code, and its `allow_imports` allow unsigned code. If None, the current
+            directory is searched first, and only signed code is allowed.
 
     Returns:
         The code in the order of `custom_rules(study.rules)`.
 
     Raises:
-        NotAllowed: The study names a rule without the code for it.
+        NotAllowed: The study has a rule, but not the rule's code.
         Untrusted: See `check_trusted`.
     """
     code = (_code_of(study, rule, study.rule_code) for rule in custom_rules(study.rules))
@@ -109,8 +110,9 @@ def _code_of(
 
 def _without_code(study: Study, what: str) -> NotAllowed:
     return NotAllowed(
-        f"Study {study.name!r} has the {what}, but not its code. studydb stores no "
-        "such study: find out who wrote to the database, and create the study again."
+        f"Study {study.name!r} has the {what}, but not its code. studydb never writes a study like "
+        "this, so something else has changed the database: find out who did, and create the study "
+        "again."
     )
 
 
@@ -139,10 +141,10 @@ def with_asked_code(
     """
     Return a study whose scheduler and resource function this process can ask.
 
-    Schedulers that are not in the user's code stay as they are.
+    A scheduler of studydb and a fixed request for resources stay as they are.
 
     Args:
-        decider: Has the code of `trusted_code`.
+        decider: The decider that was started with the code that `trusted_code` returned.
         say: Prints why the code has not decided; the same cause is printed once.
     """
     position = len(custom_rules(study.rules))
@@ -237,9 +239,9 @@ def opened_decider(
 
 class RuleProcess:
     """
-    The process in which a program that is no worker runs a study's code that decides.
+    The decider of a process that is not a worker, for a study's rules, scheduler and resources.
 
-    The first question starts the process and its fork server.
+    The first question starts the decider and its fork server.
     """
 
     def __init__(self, imports: list[TrainableImport], directory: Path) -> None:
@@ -254,17 +256,17 @@ class RuleProcess:
     @classmethod
     def of(cls, database: Database, study: Study) -> Self | None:
         """
-        Make the process for a study's code that decides; None if it has none.
+        Make the decider for a study; None if the study has no code that decides.
 
         Raises:
             NotAllowed, Untrusted: See `trusted_rules`.
         """
         has_scheduler = isinstance(study.scheduler, UserScheduler)
         if not (custom_rules(study.rules) or has_scheduler or study.asks_by_config):
-            return None  # before a key file is needed
+            return None  # such a study needs no key file
         imports = trusted_code(study, load_keyring())
         return cls(imports, database.locations.log_root(study) / DIRECTORY)
 
     def close(self) -> None:
-        """End the process."""
+        """End the decider and its fork server."""
         self._opened.close()

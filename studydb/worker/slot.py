@@ -101,7 +101,8 @@ class Slot(threading.Thread):
         except Exception:  # noqa: BLE001  a bug must not end a slot without a message
             interruption.give_up(traceback.format_exc())
         finally:
-            self._equipment.host.wait_for_cards(False)  # a slot that still waits says so again
+            # This ends the notice of all slots. A slot that still waits gives it again.
+            self._equipment.host.wait_for_cards(False)
             self._processes.close()
 
     def _work(self) -> None:
@@ -123,9 +124,9 @@ class Slot(threading.Thread):
         """
         Send a claim until it is answered, or until the grace of a stopping worker is over.
 
-        A claim without an answer may hold a trial that no process runs. So it keeps its place in
-        the worker's `--max-trials` until it is answered. A worker that is to claim no more sends
-        the claim again, too, and gives the trial back: otherwise the trial would count as lost.
+        A claim without an answer may hold a trial that no process runs. Therefore the claim counts
+        towards `--max-trials` until it is answered. Even a worker that is to claim no more sends
+        the claim again, and gives the trial back: otherwise the trial would count as lost.
         """
         claim = self._answer_of(self._acquirer.acquire)
         while self._acquirer.is_unanswered and self._equipment.interruption.may_claim:
@@ -284,7 +285,7 @@ class Slot(threading.Thread):
         self._equipment.fitting.release(claim)
 
     def _too_late(self) -> Outcome | None:
-        """Give back a trial whose claim was answered when the worker was to claim no more."""
+        """Give back a trial whose claim was answered after the worker was to claim no more."""
         return None if self._equipment.interruption.may_claim else Outcome(Reason.PREEMPTED)
 
     def _end(self, held: HeldAttempt, attempt: Attempt, outcome: Outcome) -> None:

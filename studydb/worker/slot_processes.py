@@ -1,4 +1,4 @@
-"""The processes of one slot: a process that has run a trial and may run another, or a new one."""
+"""A slot's processes: each attempt gets a new one, or one that has run an earlier trial."""
 
 import time
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ class SlotProcesses:
         """
         Keep a process that has imported `code`, for the next trial.
 
-        Until then, its output goes to the log of its last trial.
+        Until the next trial starts, the process's output goes to the log of the last trial.
         """
         self._idle = _Idle(started, code, output, time.monotonic())
 

@@ -128,7 +128,9 @@ def _checked(options: WorkerOptions) -> WorkerOptions:
     if not options.patience_s >= 0:
         raise UsageError(f"--patience is {options.patience_s}; give 0 seconds or more.")
     if not 0 <= options.reserve_after_s < math.inf:
-        raise UsageError(f"--reserve-after is {options.reserve_after_s}; give 0 seconds or more.")
+        raise UsageError(
+            f"--reserve-after is {options.reserve_after_s}; give 0 seconds or more, not infinity."
+        )
     if not options.grace_s >= 0:
         raise UsageError(f"--grace is {options.grace_s}; give 0 seconds or more.")
     return _with_usable_cache(replace(options, workdir=_workdir(options.workdir)))
@@ -141,7 +143,8 @@ def _host_for(study: Study, options: WorkerOptions) -> HostResources:
         tags = " ".join(f"--tag {shlex.quote(tag)}" for tag in lacking)
         raise UsageError(
             f"Study {study.name!r} requires workers with the tag {', '.join(map(repr, lacking))}, "
-            f"and this worker has no such tag. If this host is meant, start it with {tags}."
+            "and this worker has no such tag. If this host is meant, start the worker with "
+            f"{tags}."
         )
     return host
 

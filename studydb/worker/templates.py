@@ -187,7 +187,7 @@ class Templates:
             FrameError: The job is too large.
         """
         if not fresh:
-            for _ in range(2):  # the second turn is for a new template, if the first is outdated
+            for _ in range(2):  # if the first template is outdated, try a new one
                 template = self._usable(job)
                 if template is None:
                     break
@@ -229,7 +229,8 @@ class Templates:
         If the study was given another trainable, only the template is given up.
 
         Returns:
-            Whether either was given up. Then the attempt must be started again, fresh.
+            Whether warm starts or the template were given up. If so, the attempt must be started
+            again, fresh.
         """
         template = started.template
         if template is None or template.is_proven:

@@ -33,11 +33,11 @@ class WorkerOptions:
         warm_starts: Whether attempts may be forked from a process that has imported the trainable.
         cpus, memory_gb: What the worker offers to its trials; None for what the host has.
         gpus: "auto", "none", or a list of indices and UUIDs.
-        resources: Amounts of other resources, as "licence=2".
+        resources: Amounts of other resources, for example "licence=2".
         tags: Words that studies may require.
-        reserve_after_s: How long smaller trials are started before the first trial of the queue,
-            while that trial needs more than the running trials leave free. Afterwards the worker
-            is reserved for that trial.
+        reserve_after_s: For how long smaller trials may overtake the first trial of the queue,
+            while the first trial needs more than the running trials leave free. Afterwards the
+            worker is reserved for the first trial.
         cache_bytes: How many bytes of remote checkpoints this host keeps; 0 for none.
     """
 

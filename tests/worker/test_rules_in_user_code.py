@@ -390,7 +390,7 @@ def test_study_is_refused_if_its_row_has_other_options_than_the_signed_rule(sqli
     worker = sqlite_stage.start()
 
     assert worker.exit_code() == 1
-    assert "but not its code. studydb stores no such study" in worker.output()
+    assert "but not its code. studydb never writes a study like this" in worker.output()
 
 
 def test_signed_rule_does_not_run_as_the_trainable(sqlite_stage):

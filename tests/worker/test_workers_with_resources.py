@@ -95,7 +95,7 @@ def test_a_worker_without_a_required_tag_does_not_start(sqlite_stage):
     worker = sqlite_stage.start()
 
     assert worker.exit_code(60.0) == 2
-    assert "start it with --tag a100" in " ".join(worker.output().split())
+    assert "start the worker with --tag a100" in " ".join(worker.output().split())
 
 
 def test_a_worker_with_the_tag_runs_the_study(sqlite_stage):
