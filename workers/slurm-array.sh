@@ -10,9 +10,10 @@
 #
 # Workers of a study as an array job: sbatch workers/slurm-array.sh STUDY [options of the worker]
 #
-# A minute before the time limit, and on preemption, Slurm sends TERM to this shell alone. The shell
-# passes TERM to the worker, which lets its trials save, flushes their results and releases the
-# trials within 30 s. Then the task goes back to the queue.
+# A minute before the time limit, and on preemption, Slurm sends TERM to this shell alone (`B:`). The
+# shell sends TERM to the worker, which lets its trials save, flushes their results and releases the
+# trials within 30 s. Then the task goes back to the queue. The same happens if Slurm sends USR1 or
+# USR2 instead, for example with `sbatch --signal=B:USR1@60`.
 set -u
 
 if [ $# -eq 0 ]; then
@@ -23,7 +24,7 @@ study=$1
 shift
 
 # The trap is set before the worker starts, so that no signal is missed.
-trap 'interrupted=yes; [ -z "${!:-}" ] || kill -TERM "$!" 2>/dev/null' TERM
+trap 'interrupted=yes; [ -z "${!:-}" ] || kill -TERM "$!" 2>/dev/null' TERM USR1 USR2
 studydb worker --study "$study" "$@" &
 worker=$!
 

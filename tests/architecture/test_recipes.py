@@ -58,14 +58,22 @@ def test_array_task_ends_with_the_exit_code_of_its_worker(tmp_path, code):
     assert not (tmp_path / "requeued").exists()
 
 
-@pytest.mark.parametrize(("code", "is_requeued"), [(143, True), (0, False)])
+@pytest.mark.parametrize(
+    ("warning", "code", "is_requeued"),
+    [
+        (signal.SIGTERM, 143, True),
+        (signal.SIGUSR1, 143, True),
+        (signal.SIGUSR2, 143, True),
+        (signal.SIGTERM, 0, False),
+    ],
+)
 def test_preempted_array_task_is_requeued_unless_its_worker_ends_with_0(
-    tmp_path, code, is_requeued
+    tmp_path, warning, code, is_requeued
 ):
     task = start(tmp_path, "digits", AFTER_TERM=str(code))
     await_file(tmp_path / "started")
 
-    task.send_signal(signal.SIGTERM)
+    task.send_signal(warning)
 
     assert task.wait(30) == code
     assert (tmp_path / "terminated").exists()
