@@ -35,9 +35,8 @@ def simulate(*, rounds: int, trials: int, as_json: bool) -> None:
     the machine would lengthen its wall-clock time. The schedulers take turns.
     """
     path = TASKS["noisy digits"]
-    studydb.simulate(
-        None, None, [[1.0]]
-    )  # the first call imports modules and makes the empty database
+    # The first call imports modules and makes the empty database.
+    studydb.simulate(None, None, [[1.0]])
     rates: dict[str, list[float]] = {name: [] for name in SCHEDULERS}
     judged: dict[str, float] = {}
     for seed in range(rounds):

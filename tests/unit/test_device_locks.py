@@ -218,7 +218,7 @@ def taken_by(user, directory):
 
 @pytest.fixture
 def shared():
-    """A directory that every user may enter, like /run/lock; other users cannot enter `tmp_path`."""
+    """A directory that all users may enter, like /run/lock and unlike `tmp_path`."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o1777)
         yield Path(folder)
