@@ -1,4 +1,4 @@
-"""Classes for `scripts/bench reuse`: no imports, an immediate setup, one report per trial."""
+"""Classes for `scripts/bench reuse`, whose setup does nothing and whose trials report once."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,14 +8,14 @@ from benchmarks.space import METRIC, loss
 
 
 class New(studydb.Trainable):
-    """Its `reset_config` returns False, so that each trial gets a new process."""
+    """A class that does not define `reset_config`, so that each trial gets a new process."""
 
     def step(self) -> Mapping[str, Any]:
         return {METRIC: loss(self.config["momentum"], 1), "done": True}
 
 
 class Reused(New):
-    """Its process runs one trial after another."""
+    """A class that defines `reset_config`, so that its process runs one trial after another."""
 
     def reset_config(self, config: dict[str, Any]) -> bool:
         del config

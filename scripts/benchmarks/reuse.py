@@ -1,4 +1,4 @@
-"""Trials per second of a class whose process runs several trials, beside new processes."""
+"""Trials per second of a class whose process runs several trials, compared with new processes."""
 
 import os
 import statistics
@@ -18,7 +18,7 @@ SCRIPTS = Path(__file__).parents[1]
 RUN_TIMEOUT_S = 300.0
 
 FLOOR = 2.0
-"""The least ratio of reused processes to warm starts."""
+"""The least ratio that passes: trials per second of reused processes, over those of warm starts."""
 
 RATE = """
     SELECT (count(*) - 1) / extract(epoch FROM max(ended_at) - min(started_at))
@@ -50,7 +50,7 @@ CONTENDERS = {
 @options.as_json
 def reuse(*, trials: int, slots: int, rounds: int, fsync: bool, as_json: bool) -> None:
     """
-    A class with an immediate setup and one report per trial, on a worker and PostgreSQL.
+    Trials per second of a worker on PostgreSQL, with a class whose trials only make one report.
 
     The class is run in reused processes (its `reset_config` returns True), by warm starts and by
     fresh starts. The exit code is 1 if reused processes make fewer than twice as many trials per
@@ -92,20 +92,20 @@ def _in_turn(number: int) -> list[str]:
 
 
 def _rate(fleet: Fleet, contender: Contender, *, trials: int, slots: int) -> float:
-    """Trials per second of one run of a worker, over its attempts with this kind of start."""
+    """Run a worker; return the trials per second of its attempts with the contender's start."""
     worker = fleet.start(start=contender.start, slots=slots, max_trials=trials)
     worker.exit_code(RUN_TIMEOUT_S)
     with postgres.connect(fleet.storage) as connection:
         (rate,) = connection.execute(RATE, (contender.started,)).fetchone() or (None,)
     if rate is None:
-        raise RuntimeError(f"No attempt was {contender.started}.\n{fleet.output()}")
+        raise RuntimeError(f"No attempt has start={contender.started}.\n{fleet.output()}")
     return float(rate)
 
 
 def _ratios(rates: Mapping[str, list[float]]) -> dict[str, float]:
     """The median of reused processes, divided by the median of each other contender."""
-    ours, *others = rates
-    median = statistics.median(rates[ours])
+    reused, *others = rates
+    median = statistics.median(rates[reused])
     return {name: median / statistics.median(rates[name]) for name in others}
 
 

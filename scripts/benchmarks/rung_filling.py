@@ -1,8 +1,9 @@
 """
 Studies whose rungs have a million entries, made by SQL.
 
-As in loading.py, each trial is better at a rung than all earlier trials, so that the rung's cut
-(see domain/quantile.py) is known without a million decisions. Here trials have one result.
+Each trial is better at a rung than all earlier trials, so that the rung's cut (see
+domain/quantile.py) is known without a million decisions. The studies of loading.py have the same
+order, but their trials have ten results, and the trials made here have one.
 """
 
 import math
@@ -16,7 +17,7 @@ from studydb.domain.life.decisions import RungKey
 from studydb.domain.scheduling import Scheduler
 
 FIRST_WORKER = 1_000
-"""Workers that register get ids from here on; trials of `running.fill` have lower worker ids."""
+"""Workers that register get higher ids; trials of `running.fill` have lower worker ids."""
 
 _TRIALS = """
     INSERT INTO trial (
@@ -82,10 +83,11 @@ def load(
     """
     Create a study without a budget, and `trials` trials that have entered each of the rungs.
 
-    The database must have studydb's tables without rows.
+    The database must have studydb's tables, all of them empty.
 
     Args:
-        waiting: How many trials, the worst, are PAUSED at the rungs; the others are COMPLETED.
+        waiting: How many trials are PAUSED at the rungs: those with the worst values. The other
+            trials are COMPLETED.
     """
     ours.create(url, scheduler=scheduler)
     binds: dict[str, Any] = {

@@ -27,7 +27,7 @@ class RungWorker:
     A worker with its own connection.
 
     Attributes:
-        calls: What it has done, in order.
+        calls: The calls that the worker has made, in order.
     """
 
     def __init__(self, url: str) -> None:
@@ -54,7 +54,7 @@ class RungWorker:
 
     def _next(self) -> HeldAttempt:
         claimed = None
-        while claimed is None:  # another worker has claimed the trial that this one has promoted
+        while claimed is None:  # another worker has claimed the trial that this worker promoted
             claimed = self._timed("next trial", self._client.acquirer.acquire)
         return HeldAttempt(self._client.database, self._client.study, claimed)
 

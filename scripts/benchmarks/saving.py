@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 NOTHING, OURS, LIBRARY = "nothing", "studydb", "library"
-"""What saves in the training loop."""
+"""What saves the checkpoints: nothing, studydb, or the library fsspec."""
 
 
 def train(config: dict[str, Any], trial: Any) -> None:
@@ -18,7 +18,7 @@ def train(config: dict[str, Any], trial: Any) -> None:
     source, saver = Path(config["source"]), str(config["saver"])
     matrix = np.random.default_rng(0).random((256, 256))
     uploads = _Uploads(f"{config['target']}/{trial.number}")
-    _save(saver, trial, 0, source, uploads)  # connects, and is not timed
+    _save(saver, trial, 0, source, uploads)  # the first save connects; it is not timed
     trial.flush()
     uploads.wait()
     began_s = time.perf_counter()
@@ -32,7 +32,7 @@ def train(config: dict[str, Any], trial: Any) -> None:
 
 
 class _Uploads:
-    """Sends directories by the library in a thread, one at a time, as studydb does."""
+    """Sends directories with fsspec in a thread, one directory at a time, as studydb does."""
 
     def __init__(self, target: str) -> None:
         self._target = target
@@ -40,7 +40,7 @@ class _Uploads:
         self._last: Future[None] | None = None
 
     def send(self, source: Path) -> None:
-        """Begin to send a directory once the one before is sent."""
+        """Wait until the previous directory is sent; then begin to send this one."""
         self.wait()
         self._last = self._threads.submit(_put, source, self._target)
 
@@ -67,7 +67,11 @@ def _save(saver: str, trial: Any, step: int, source: Path, uploads: _Uploads) ->
 
 
 def save_and_die(config: dict[str, Any], trial: Any) -> None:
-    """Save a directory and die, after waits in which the memory is measured; then restore it."""
+    """
+    In the first attempt save a directory and die; in the second attempt restore the directory.
+
+    Before and after the save, and after the restore, the benchmark measures the memory.
+    """
     folder = Path(config["folder"])
     if trial.checkpoint is None:
         _mark(folder, "before")

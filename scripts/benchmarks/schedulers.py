@@ -1,4 +1,4 @@
-"""How good are the trials that each scheduler finds in recorded curves, for the same epochs?"""
+"""The best error that each scheduler finds in recorded curves with the same number of epochs."""
 
 import random
 import statistics
@@ -48,13 +48,13 @@ SCHEDULERS = {
     "median stopping": "MedianStopping()",
     "one-epoch": f"OneEpoch(i=1, top_k=5, max_t={MAX_T})",
 }
-"""The schedulers by name, as on the command line."""
+"""The spec of each scheduler, by the name that the tables show."""
 
 WITH_KILLS = (
     *("random search", "ASHA, stopping", "ASHA, promotion, end game 0.4"),
     *("HyperBand", "median stopping", "one-epoch"),
 )
-"""The schedulers that real workers run, which takes ten seconds a search."""
+"""The schedulers that real workers run; such a search takes ten seconds."""
 
 RANDOM = "random search"
 RESAMPLES = 2000
@@ -68,7 +68,7 @@ RESAMPLES = 2000
 @click.option(
     "--kills",
     type=click.IntRange(0, 50),
-    help="Train by real worker processes, and SIGKILL so many of them in each search.",
+    help="Train with real worker processes, and kill so many of them in each search (SIGKILL).",
 )
 @click.option("--only", multiple=True, help="A scheduler's name; may be repeated.")
 @click.option("--write", is_flag=True, help="Write the tables into docs/schedulers.md.")
@@ -85,11 +85,12 @@ def schedulers(
     as_json: bool,
 ) -> None:
     """
-    The best error after 27 epochs that each scheduler finds with the same number of epochs.
+    The best error after 27 epochs that each scheduler finds in a search of --epochs epochs.
 
     `studydb.simulate` runs each scheduler on the curves of two tasks. All schedulers get the curves
     in the same random orders; an epoch takes one unit of simulated time. Only trials that were
-    trained for 27 epochs count. No epoch may be trained after the decision to end its trial.
+    trained for 27 epochs count. The column `beyond` counts the epochs that were trained after the
+    decision to end or pause their trial; it must be 0.
 
     With --kills, real worker processes on SQLite replay the curves, and some of them are killed.
     """
@@ -118,9 +119,13 @@ class Score:
     The searches of one scheduler.
 
     Attributes:
-        less: How much less the error is than by random search, with the same orders; None if
+        mean: The mean of the searches' best errors.
+        less: How much lower the mean is than that of random search with the same orders; None if
             random search was not measured.
-        interval, interval_of_less: 95 % of the means of bootstrap samples of orders.
+        interval, interval_of_less: The ranges that hold 95 % of the means of bootstrap samples of
+            the orders.
+        n_trials, n_complete: Means per search: the trials, and those trained for 27 epochs.
+        n_beyond, n_kills: Sums over all searches; see `Found`.
         simulated: The mean that simulated workers find with the same orders; None if the searches
             are themselves simulated.
     """
@@ -158,7 +163,7 @@ def _measure(
 
 
 class _mapped:  # noqa: N801  used as a function
-    """Yield a `map`, in this process or in several."""
+    """Yields a `map` that works in this process, or in several processes."""
 
     def __init__(self, processes: int) -> None:
         self._pool = get_context("spawn").Pool(processes) if processes > 1 else None
@@ -179,7 +184,7 @@ def _curves(path: Path) -> studydb.RecordedCurves:
 
 
 def _search(path: Path, text: str, conditions: Mapping[str, int], seed: int) -> Found:
-    """Search by simulated workers, or by real ones if some are to be killed."""
+    """Search with simulated workers; with --kills, search with real workers, too."""
     scheduler, recorded = known.from_call(parse_call(text)), _curves(path)
     workers, epochs = conditions["workers"], conditions["epochs"]
     simulated = studydb.simulate(
@@ -295,5 +300,7 @@ def _write(tables: str, *, begin: str, end: str) -> None:
     before, _, rest = page.partition(begin)
     _, found, after = rest.partition(end)
     if not found:
-        raise click.ClickException(f"{PAGE} has no lines {begin!r} and {end!r}.")
+        raise click.ClickException(
+            f"{PAGE} has no line {begin!r} followed by {end!r}: add both where the tables belong."
+        )
     PAGE.write_text(f"{before}{begin}\n\n{tables}\n\n{end}{after}", encoding="utf-8")

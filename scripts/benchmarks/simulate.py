@@ -16,7 +16,7 @@ from studydb.domain.scheduling import Scheduler
 SCHEDULERS: Mapping[str, Scheduler] = {
     "FIFO": studydb.FIFO(),
     "ASHA, stopping": studydb.ASHA(max_t=MAX_T, reduction_factor=3),
-    # With these factors, half of the reports are judged.
+    # With the factors 2.4 here and 2 for promotion, half of the reports are judged.
     "ASHA, stopping, half judged": studydb.ASHA(max_t=MAX_T, reduction_factor=2.4),
     "ASHA, promotion": studydb.ASHA(max_t=MAX_T, reduction_factor=3, type="promotion"),
     "ASHA, promotion, half judged": studydb.ASHA(max_t=MAX_T, reduction_factor=2, type="promotion"),
@@ -31,11 +31,12 @@ def simulate(*, rounds: int, trials: int, as_json: bool) -> None:
     """
     Reports per second of `studydb.simulate`, and the share of them that are judged at rungs.
 
-    Seconds are of the CPU: a simulation is one process with one thread, and other processes of the
-    machine would disturb the clock. The schedulers take turns.
+    The seconds are CPU time: a simulation is one process with one thread, and other processes of
+    the machine would lengthen its wall-clock time. The schedulers take turns.
     """
     path = TASKS["noisy digits"]
-    studydb.simulate(None, None, [[1.0]])  # imports, and makes the empty database
+    # The first call imports modules and makes the empty database.
+    studydb.simulate(None, None, [[1.0]])
     rates: dict[str, list[float]] = {name: [] for name in SCHEDULERS}
     judged: dict[str, float] = {}
     for seed in range(rounds):

@@ -34,8 +34,8 @@ def start(*, trials: int, rounds: int, as_json: bool, commit: str | None) -> Non
     """
     Time from the claim to the first line of the user's function, whose module imports scikit-learn.
 
-    The worker has one slot, and works on PostgreSQL. The first start of a run makes the template,
-    and is timed separately.
+    The worker has one slot, and works on PostgreSQL. The first start of each run is timed
+    separately, because with `--start auto` it makes the template, too.
     """
     if commit is not None:
         arguments = ("start", "--rounds", "1", "--trials", str(trials))
@@ -65,12 +65,12 @@ def _rates(document: Any) -> dict[str, float]:
 
 
 def _starts(url: str, mode: str, fleet: Fleet) -> list[float]:
-    """Seconds of each start of the last worker, in order."""
+    """Return how many seconds each start of the last worker took, in order."""
     with postgres.connect(url) as connection:
         rows = connection.execute(STARTS).fetchall()
     how = {row[0] for row in rows}
     if how != {"warm" if mode == "auto" else "fresh"}:
-        raise RuntimeError(f"Attempts were started {how}, with --start {mode}.\n{fleet.output()}")
+        raise RuntimeError(f"With --start {mode}, attempts had the starts {how}.\n{fleet.output()}")
     return [float(called_s) - float(claimed_s) for _, called_s, claimed_s in rows]
 
 

@@ -43,7 +43,7 @@ class Plan:
 
 
 class Team:
-    """The processes of one plan. They measure slices together, and end when the block ends."""
+    """The processes of one plan. They measure slices together, and end with the `with` block."""
 
     def __init__(self, plan: Plan, size: int) -> None:
         self._barrier = _SPAWN.Barrier(size)

@@ -50,7 +50,7 @@ class Timings:
     How long calls took.
 
     Attributes:
-        slices: By operation and place, the mean of each slice in milliseconds.
+        slices: By operation and place, the mean time of a call in each slice, in milliseconds.
         baseline: The place with which the other places are compared.
     """
 
@@ -78,14 +78,14 @@ def take_turns(
     Time each operation in `rounds` slices. In a slice, each place makes `calls` calls.
 
     The places take turns call by call. So all run on equally warm cores: a core that was idle is
-    slow for its first few hundred calls. An earlier version measured one place per slice; the
-    same call then took 0.14 ms in one slice and 0.38 ms in another.
+    slow for its first few hundred calls. When a slice had the calls of only one place, the same
+    call took 0.14 ms in one slice and 0.38 ms in another.
 
     Args:
         places: The operations of each place, by name; the names are the same in all places.
 
     Returns:
-        By operation and place, the mean of each slice in milliseconds.
+        By operation and place, the mean time of a call in each slice, in milliseconds.
     """
     names = list(places)
     operations = list(places[names[0]])

@@ -22,7 +22,8 @@ class Version:
     Args:
         build: The `build` of a plan, as "module:function" in the version's checkout.
         options: The arguments of `build` after the ExitStack and `index`.
-        fill: Called with the database's URL and `fill_options` before each slice, unless None.
+        fill: A function, as "module:function", that is called before each slice with the database's
+            URL and `fill_options`; or None.
     """
 
     def __init__(

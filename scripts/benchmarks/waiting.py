@@ -36,7 +36,7 @@ def fill(url: str, n: int, *, ready: bool = True, shapes: int = 0) -> None:
 
     Args:
         ready: Whether the trials can be claimed; if not, they back off until tomorrow.
-        shapes: How many different requests for resources they have, in turns; 0 for none.
+        shapes: How many different requests for resources the new trials have; 0 if they have none.
     """
     with postgres.connect(url) as connection:
         (there,) = connection.execute(WAITING, [ready]).fetchone() or (0,)

@@ -64,9 +64,9 @@ def worker(
     A real worker on PostgreSQL, with trials that only make ten reports.
 
     Fresh and warm starts are compared with one raw process per slot, which forks for each trial and
-    writes the trial's rows in two statements. Then the memory (PSS) of an idle worker of one slot
-    and its fork server is measured, and the CPU time of commands; that of `studydb report` beside
-    that of an interpreter which does nothing.
+    writes the trial's rows in two statements. Then the memory (PSS) of an idle worker with one slot
+    and of its fork server is measured, and the CPU time of commands. The CPU time of
+    `studydb report` is compared with that of an interpreter that does nothing.
     """
     if commit is not None:
         arguments = ("worker", "--rounds", "1", "--trials", str(trials), "--slots", str(slots))
@@ -109,7 +109,7 @@ def _rates(
 
 
 def _rate(fleet: Fleet, url: str, start: str) -> float:
-    """Trials per second of the last worker, over its attempts with this kind of start."""
+    """Return the trials per second of the last worker's attempts with this kind of start."""
     with postgres.connect(url) as connection:
         (rate,) = connection.execute(RATE, (start,)).fetchone() or (None,)
     if rate is None:
@@ -183,5 +183,5 @@ def _show(found: Found, *, as_json: bool) -> None:
         table.add_row(f"idle, PSS: {name}", f"{mb:.1f} MB")
     for name, seconds in cpu_s.items():
         table.add_row(f"{name}, CPU", f"{1000 * seconds:.0f} ms")
-    note = "Medians of runs that took turns."
+    note = "Medians of runs; the runs of the workers and of the raw processes took turns."
     output.show_tables(table, note=note, conditions=found.conditions)

@@ -113,7 +113,7 @@ def _ids(path: str, node: ast.FunctionDef | ast.ClassDef) -> Iterator[str]:
 
 
 def differences(rows: Iterable[Row], marks: Mapping[str, Sequence[str]]) -> list[str]:
-    """Say which tests and markers of a table are missing or superfluous."""
+    """Say where the tests that rows name and the markers of the tests differ."""
     named = {(row.id, test) for row in rows for test in row.tests}
     marked = {(id_, test) for test, ids in marks.items() for id_ in ids}
     missing = [
@@ -121,7 +121,7 @@ def differences(rows: Iterable[Row], marks: Mapping[str, Sequence[str]]) -> list
         for id_, test in sorted(named - marked)
     ]
     return missing + [
-        f"{test} has the marker {id_}, but the row does not name it"
+        f"{test} has the marker {id_}, but that row does not name the test"
         for id_, test in sorted(marked - named)
     ]
 

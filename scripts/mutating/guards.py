@@ -183,7 +183,7 @@ def _names(node: ast.stmt) -> set[str]:
 
 
 def _pattern(text: str) -> re.Pattern[str]:
-    """A pattern that matches a text, whatever line breaks the text has."""
+    """A pattern that matches a piece of code, whatever its line breaks and comments are."""
     tokens = _TOKEN.findall(text)
     pieces = [re.escape(tokens[0])]
     for before, token in pairwise(tokens):

@@ -5,8 +5,8 @@ Later versions of Syne Tune have no ASHA by promotion. Version 0.13 needs numpy 
 this file in a separate environment: `pip install syne-tune==0.13.0 'numpy<1.27'`.
 
 All rungs have the quantile 1/eta, as in the paper. The quantile of Syne Tune's own scheduler is a
-milestone divided by the next milestone (by max_t at the last rung). So its last quantile is not
-always 1/eta.
+milestone divided by the next milestone (by max_t at the last rung), which is not always 1/eta at
+the last rung.
 
 A sequence is left out if a best value and a cutoff differ only by a rounding error.
 """

@@ -283,7 +283,7 @@ def test_link_to_a_directory_can_be_given_instead_of_the_directory(store, source
         ("link", "has no existing target"),
     ],
 )
-def test_link_is_refused_without_a_target_or_to_its_parent_or_out_of_the_directory(
+def test_link_to_nothing_to_its_own_parent_or_out_of_the_directory_is_refused(
     store, source, tmp_path, target, complaint
 ):
     (tmp_path / "outside").write_text("secret")
@@ -332,7 +332,7 @@ def put_with_a_file_size_limit(store, source, results):
             results.put(str(failure))
 
 
-def test_put_on_a_full_disk_raises_an_error_with_the_cause_and_leaves_no_files(store, source):
+def test_put_that_cannot_write_raises_an_error_with_the_cause_and_leaves_no_files(store, source):
     context = multiprocessing.get_context("fork")
     results = context.Queue()
     process = context.Process(target=put_with_a_file_size_limit, args=(store, source, results))
@@ -345,7 +345,7 @@ def test_put_on_a_full_disk_raises_an_error_with_the_cause_and_leaves_no_files(s
     assert paths_below(store.root) == sorted([STUDY, f"{STUDY}/{TRIAL}", f"{STUDY}/{TRIAL}/1"])
 
 
-def test_put_names_the_cause_if_the_parent_of_the_store_is_a_file(source):
+def test_put_names_the_cause_if_the_path_of_the_store_is_a_file(source):
     with pytest.raises(CheckpointError, match="Not a directory"):
         DirectoryStore(source / "weights.bin").put_bytes(place(), b"")
 

@@ -146,7 +146,7 @@ def promoted(waiting, *, n=3, cutoff=0.5, **options):
     return None if chosen is Idle.START_NEW else chosen.trial_id
 
 
-def test_trial_pauses_at_its_rung_whatever_its_score():
+def test_trial_pauses_at_its_rung_whatever_its_score_and_completes_at_max_t():
     for score in (-1.0, 0.5, 9.0):
         entry = Entry(RungKey(0, 1), score, waits=True)
         paused = Decision(Action.PAUSE, PAUSED, entry)
@@ -307,7 +307,7 @@ def test_row_of_an_older_study_has_rays_rule_and_no_end_game():
     assert promotion.to_json() == row | {"type": "promotion"}
 
 
-def test_end_game_takes_two_fifths_of_the_budget_unless_another_share_is_given():
+def test_end_game_is_two_fifths_by_default_for_promotion_with_a_max_t_that_trials_can_reach():
     assert ASHA(max_t=9, type="promotion").end_game == 0.4
     assert ASHA(max_t=9, type="promotion").to_json()["end_game"] == 0.4
     assert ASHA(max_t=9).end_game == 0

@@ -189,7 +189,7 @@ SPACE = Space.read({"lr": uniform(0, 1), "model": {"width": choice([1, 2])}, "ep
         ["./train", "{epochs}"],
     ],
 )
-def test_command_that_receives_every_parameter_is_accepted(items):
+def test_command_that_receives_every_parameter_or_names_none_is_accepted(items):
     CommandLine.read(items).check(SPACE)
 
 
@@ -201,13 +201,13 @@ def test_command_that_receives_every_parameter_is_accepted(items):
         (["./train", "{model/width}"], "Did you mean 'model.width'"),
     ],
 )
-def test_command_with_an_unknown_name_or_without_a_parameter_is_refused(items, words):
+def test_command_with_an_unknown_name_or_only_some_parameters_is_refused(items, words):
     with pytest.raises(InvalidSpec, match=words):
         CommandLine.read(items).check(SPACE)
 
 
 @pytest.mark.parametrize("name", ["args", "config", "args_hydra", "checkpoint_dir"])
-def test_parameter_with_the_name_of_a_placeholder_that_the_command_names_is_refused(name):
+def test_parameter_is_refused_if_the_command_has_a_placeholder_of_the_same_name(name):
     words = rf"names {{{name}}}, which is a placeholder, and the study has a parameter '{name}'"
     with pytest.raises(InvalidSpec, match=f"{words}.*another name, or pass all parameters"):
         CommandLine.read(["./train", f"{{{name}}}"]).check(Space.read({name: uniform(0, 1)}))
@@ -217,7 +217,9 @@ def test_parameter_with_the_name_of_a_placeholder_that_the_command_names_is_refu
     ("item", "becomes"),
     [("${args}", ["--config=a.yaml", "--args=1"]), ("{args_hydra}", ["config=a.yaml", "args=1"])],
 )
-def test_parameter_with_the_name_of_a_placeholder_is_passed_by_other_forms(item, becomes):
+def test_parameter_with_the_name_of_a_placeholder_is_passed_by_placeholders_of_all_parameters(
+    item, becomes
+):
     line = CommandLine.read(["./train", item])
     values = {"config": "a.yaml", "args": 1}
 

@@ -1,4 +1,4 @@
-"""Reports in the output of a command: which lines hold one, and what it says."""
+"""Reports in the output of a command: which lines are reports, and which metrics they hold."""
 
 import json
 import math
@@ -80,7 +80,7 @@ def test_pattern_reads_named_groups_as_metrics():
 
 
 @pytest.mark.parametrize("pattern", ["(", r"loss=(\S+)", r"(?P<step>\d+)"])
-def test_pattern_without_a_metric_is_refused(pattern):
+def test_pattern_that_is_invalid_or_names_no_metric_is_refused(pattern):
     with pytest.raises(InvalidSpec, match="--report-regex"):
         ReportPattern(pattern)
 
@@ -96,7 +96,9 @@ def test_text_that_the_pattern_finds_must_be_a_number():
         reports(b"loss=high\n", pattern=r"loss=(?P<loss>\S+)")
 
 
-def test_report_of_python_below_a_command_holds_numbers_of_numpy_as_python_numbers(monkeypatch):
+def test_report_by_a_python_program_of_a_command_sends_numbers_of_numpy_as_json_numbers(
+    monkeypatch,
+):
     sent = []
     monkeypatch.setattr(
         report_client, "exchange", lambda it: sent.append(json.loads(it)) or {"go": True}
@@ -112,6 +114,6 @@ def test_report_of_python_below_a_command_holds_numbers_of_numpy_as_python_numbe
 @pytest.mark.parametrize(
     ("metrics", "words"), [({"error": {1}}, "is a set"), ([1], "report\\(\\) was given list")]
 )
-def test_report_of_python_below_a_command_is_refused_as_in_a_function(metrics, words):
+def test_wrong_report_by_a_python_program_of_a_command_is_refused_as_in_a_function(metrics, words):
     with pytest.raises(InvalidReport, match=words):
         command_connection.report(metrics, None)

@@ -1,4 +1,4 @@
-"""The errors of `constant` in a text name the place in the space."""
+"""An error in a typed `constant(…)` names the parameter that has it."""
 
 import pytest
 

@@ -126,7 +126,7 @@ def test_answer_is_a_bool_or_a_reason_of_bounded_length(answer, kept):
 
 
 @pytest.mark.parametrize("answer", [None, 1, 0.0, "", "  ", [True], np.array([True]), b"yes"])
-def test_other_answer_is_refused(answer):
+def test_answer_that_is_neither_a_bool_nor_a_reason_is_refused(answer):
     class Rule(StopRule):
         def should_stop(self, _trial):
             return answer

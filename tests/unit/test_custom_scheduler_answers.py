@@ -57,7 +57,7 @@ WORK_QUESTION = Question(NEXT_WORK, json.dumps(WORK))
 
 
 class Answering:
-    """Answers what it was given."""
+    """A scheduler whose every answer is the object that it was made with."""
 
     def __init__(self, answer):
         self.answer = answer
@@ -92,7 +92,10 @@ def worked(answer):
             Decision(Action.PAUSE, Reason.PAUSED, Entry(KEY, 0.5, waits=True), 1.0),
         ),
         (Decision(entry=Entry(KEY, math.inf)), Decision(entry=Entry(KEY, math.inf))),
-        (Decision(cutoff=math.nan), Decision()),  # such as view.rung().cutoff of infinite scores
+        (
+            Decision(cutoff=math.nan),
+            Decision(),
+        ),  # view.rung().cutoff is NaN between infinite scores
     ],
 )
 def test_decision_arrives_with_its_usual_reason(answer, decision):
@@ -113,12 +116,12 @@ def test_decision_arrives_with_its_usual_reason(answer, decision):
         (Decision(exploit=Exploit(1, 2, {})), "which no operation carries out"),
     ],
 )
-def test_answer_that_no_scheduler_can_give_is_refused(answer, why):
+def test_decision_that_cannot_be_carried_out_is_refused(answer, why):
     with pytest.raises(DecisionFailed, match=why):
         decided(answer)
 
 
-def test_pause_without_resumes_is_refused():
+def test_pause_by_a_scheduler_that_does_not_declare_resumes_is_refused():
     with pytest.raises(DecisionFailed, match="set resumes = True"):
         decided(
             Decision(Action.PAUSE, entry=Entry(KEY, 0.5, waits=True)), SchedulerPlan(interval=1)
@@ -166,7 +169,7 @@ def test_answer_of_a_process_that_does_not_speak_the_protocol_is_refused(plain):
         (Idle.START_NEW, Idle.START_NEW),
     ],
 )
-def test_valid_work_is_read_as_it_was_answered(answer, work):
+def test_valid_work_is_accepted_with_the_score_that_the_view_showed(answer, work):
     assert worked(answer) == work
 
 

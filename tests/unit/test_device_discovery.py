@@ -56,7 +56,7 @@ def test_inherited_entries_are_offered_verbatim_and_in_order(environ, smi):
         (" 1, 0", ("1", "0")),
     ],
 )
-def test_entries_from_the_first_invalid_one_on_are_not_offered(environ, smi, value, left):
+def test_variable_offers_each_entry_once_up_to_the_first_invalid_entry(environ, smi, value, left):
     assert offered(environ, CUDA_VISIBLE_DEVICES=value) == left
 
 
@@ -64,7 +64,7 @@ def test_worker_without_a_variable_offers_all_cards_by_uuid(environ, smi):
     assert offered(environ) == UUIDS
 
 
-def test_batch_job_without_gpus_is_offered_none_but_those_that_are_typed(environ, smi):
+def test_batch_job_offers_only_gpus_that_are_typed_or_in_its_variable(environ, smi):
     assert offered(environ, SLURM_JOB_ID="7") == ()
     assert offered(environ, "0,1", SLURM_JOB_ID="7") == ("0", "1")
     assert offered(environ, SLURM_JOB_ID="7", CUDA_VISIBLE_DEVICES="1") == ("1",)
@@ -76,7 +76,7 @@ def test_card_with_mig_instances_is_offered_as_its_instances(environ, smi):
     assert offered(environ) == (A, *INSTANCES)
 
 
-def test_host_without_nvidia_smi_offers_nothing(environ, no_smi):
+def test_host_without_nvidia_smi_offers_only_inherited_entries(environ, no_smi):
     assert offered(environ) == ()
     assert offered(environ, CUDA_VISIBLE_DEVICES="0,1") == ("0", "1")
 
@@ -91,7 +91,7 @@ def test_nvidia_smi_that_hangs_or_fails_counts_as_missing(environ, smi, monkeypa
     assert offered(environ) == ()
 
 
-def test_none_offers_nothing_and_leaves_the_variable_of_trials_alone(environ, smi):
+def test_gpus_none_offers_nothing_and_does_not_set_the_variable_of_trials(environ, smi):
     devices = Devices.of("none", environ | {"CUDA_VISIBLE_DEVICES": "0"})
 
     assert devices.offered() == ()

@@ -157,7 +157,7 @@ def test_trial_without_devices_sees_none_of_those_of_its_worker(worker):
     assert (grant.names, grant.descriptors) == ((), ())
 
 
-def test_suspended_worker_that_has_the_turn_delays_others_and_costs_no_device(
+def test_take_fails_while_another_worker_has_the_turn_and_succeeds_afterwards(
     worker, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(lock_files, "TURN_S", 0.05)
@@ -168,7 +168,7 @@ def test_suspended_worker_that_has_the_turn_delays_others_and_costs_no_device(
     assert worker(A).take(1) is not None
 
 
-def test_two_trials_that_want_two_devices_each_take_turns(worker, tmp_path):
+def test_of_two_trials_that_want_the_same_two_devices_one_gets_both(worker, tmp_path):
     """Without turns each of the two could lock one device, and neither would get two."""
     mine = LockFile(tmp_path, A)
     with turn(tmp_path):
@@ -218,7 +218,7 @@ def taken_by(user, directory):
 
 @pytest.fixture
 def shared():
-    """A directory like /run/lock, which every user may enter; pytest's own is closed to others."""
+    """A directory that all users may enter, like /run/lock and unlike `tmp_path`."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o1777)
         yield Path(folder)
@@ -275,7 +275,7 @@ def test_lock_file_that_was_removed_while_it_was_opened_is_made_anew(worker, tmp
     assert worker(A).take(1) is None
 
 
-def test_locks_cannot_be_had_in_a_directory_where_users_can_remove_files_of_others(tmp_path):
+def test_lock_directory_that_is_missing_or_lets_users_remove_files_of_others_is_refused(tmp_path):
     tmp_path.chmod(0o777)
     check_refused(
         ["chmod +t"], lock_directory, {"STUDYDB_LOCK_DIR": str(tmp_path)}, error=UsageError
@@ -301,7 +301,9 @@ def test_directory_of_the_locks_is_the_first_in_which_every_user_may_make_files(
     check_refused(["1777", "STUDYDB_LOCK_DIR"], lock_directory, {}, error=HostError)
 
 
-def test_host_without_inherited_locks_says_so(worker, tmp_path, monkeypatch):
+def test_host_or_file_system_without_the_needed_locks_is_refused_with_the_cure(
+    worker, tmp_path, monkeypatch
+):
     def refuse(*_):
         raise OSError(errno.EINVAL, "Invalid argument")
 

@@ -58,7 +58,7 @@ def test_best_paused_trials_are_trained_to_max_t_in_the_end_game():
     assert more >= 8
 
 
-def test_best_score_of_all_rungs_is_resumed_and_of_equal_scores_the_highest_rung():
+def test_paused_trial_with_the_best_score_is_resumed_and_the_highest_rung_wins_a_tie():
     executor = executor_of(end_game=0.5, num_trials=1)
     waiting = {(0, 1): 0.2, (0, 3): 0.1, (0, 9): 0.3}
     executor.best_waiting = lambda key: (
@@ -100,7 +100,7 @@ def test_end_game_of_a_study_with_num_trials_makes_all_trials_and_takes_its_shar
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_at_least_one_trial_of_a_small_study_is_trained_to_max_t(seed, n):
+def test_one_trial_of_a_small_study_is_trained_to_max_t(seed, n):
     executor = executor_of(seed, end_game=0.01, num_trials=n)
 
     executor.run(workers=4)
@@ -109,7 +109,7 @@ def test_at_least_one_trial_of_a_small_study_is_trained_to_max_t(seed, n):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_another_trial_is_trained_to_max_t_if_the_first_fails(seed):
+def test_another_trial_is_trained_to_max_t_if_the_first_three_fail(seed):
     executor = executor_of(seed, end_game=0.1, num_trials=9)
     report = executor.report
 
@@ -127,7 +127,7 @@ def test_another_trial_is_trained_to_max_t_if_the_first_fails(seed):
     assert completed(executor) >= 1
 
 
-def test_end_game_of_a_number_of_trials_waits_for_the_trials_below_the_first_rung():
+def test_end_game_of_a_study_with_num_trials_waits_for_the_trials_below_the_first_rung():
     executor = executor_of(end_game=0.2, num_trials=2)
     for _ in range(2):
         executor._take()
@@ -141,7 +141,7 @@ def test_end_game_of_a_number_of_trials_waits_for_the_trials_below_the_first_run
     assert executor.next_work() == WaitingTrial(RungKey(0, 1), *_best(executor))
 
 
-def test_free_workers_that_come_together_resume_only_as_many_trials_as_fit():
+def test_free_workers_that_ask_together_resume_only_as_many_trials_as_the_budget_allows():
     scheduler = ASHA(3, 1, 3, type="promotion", end_game=0.25)
     executor = ContractExecutor(scheduler, num_trials=9, curve=curve)
     executor.trials = [MemoryTrial(number, 0, State.RUNNING) for number in range(9)]
@@ -150,11 +150,12 @@ def test_free_workers_that_come_together_resume_only_as_many_trials_as_fit():
     executor.next_draw = 9
 
     while executor._take():
-        for trial in executor.trials[:3]:  # those that are promoted
+        for trial in executor.trials[:3]:  # the trials that are promoted
             if trial.state is State.RUNNING:
                 executor.tell(trial, 3, 0.0)
 
-    # By promotion 9 + 3 * 2 = 15 steps, with the end game at most 20: two trials more.
+    # Promotion takes 9 + 3 * 2 = 15 steps. The end game may take a quarter of all steps, so the
+    # study takes at most 20 steps: two more trials fit.
     running = [one.number for one in executor.trials if one.state is State.RUNNING]
     assert running == [3, 4]
     assert completed(executor) == 3

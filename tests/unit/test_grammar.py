@@ -178,7 +178,7 @@ def test_paths_that_exclude_each_other_are_refused(texts, words):
         ("a=" + "{a:" * 5000, ["32 levels"]),
     ],
 )
-def test_error_names_the_column_and_the_expected_text(text, words):
+def test_error_in_a_typed_parameter_names_the_place_and_the_cause(text, words):
     assert len(check_refused(words, parse_parameter, text)) < 400
 
 

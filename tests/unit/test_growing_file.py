@@ -56,7 +56,7 @@ def test_file_that_became_shorter_is_read_from_its_beginning(path):
     assert file.read() == [b"new"]
 
 
-def test_missing_file_and_fifo_have_no_lines(path):
+def test_missing_file_and_fifo_are_read_as_empty(path):
     assert GrowingFile(path).read() == []
     os.mkfifo(path)
 

@@ -1,4 +1,4 @@
-"""HyperBand: how many brackets and trials there are, and which options are refused."""
+"""HyperBand's brackets, trials and rungs, and wrong options of schedulers other than ASHA."""
 
 import math
 from fractions import Fraction
@@ -52,7 +52,7 @@ def test_bracket_whose_first_rung_would_be_at_step_0_is_left_out():
     assert scheduler.sizes == (5, 3)
 
 
-def test_draws_fill_the_brackets_in_turn_and_bracket_numbers_go_on():
+def test_draws_fill_the_brackets_in_turn_and_the_next_band_has_new_bracket_numbers():
     scheduler = HyperBand(9)
 
     found = [scheduler.bracket_of(seed=0, draw=draw) for draw in range(2 * scheduler.band_size)]
@@ -62,7 +62,7 @@ def test_draws_fill_the_brackets_in_turn_and_bracket_numbers_go_on():
     assert scheduler.bracket_of(seed=0, draw=ENQUEUED_DRAWS + 10) == 1
 
 
-def test_of_the_planned_trials_one_in_reduction_factor_goes_on():
+def test_number_of_planned_trials_is_divided_by_the_reduction_factor_at_each_rung():
     scheduler = HyperBand(81)
 
     planned = [scheduler.planned(RungKey(0, step)) for step in (1, 3, 9, 27)]
@@ -97,7 +97,7 @@ def test_options_out_of_range_are_refused(make, why):
         make()
 
 
-def test_largest_max_t_has_as_many_brackets_as_halvings():
+def test_largest_max_t_has_63_brackets_and_rungs_at_distinct_steps():
     scheduler = HyperBand(2**62, 2)
 
     assert len(scheduler.sizes) == 63

@@ -1,4 +1,4 @@
-"""Memory limits in a folder that looks like a subtree of cgroup v2; no test has a real one."""
+"""Memory limits in a folder that looks like a subtree of cgroup v2; no test uses a real cgroup."""
 
 import os
 import resource
@@ -68,7 +68,7 @@ def test_worker_moves_out_of_the_cgroup_that_gets_limited_children(tree):
 
 
 class Kernel:
-    """Which cgroup each process is in; a cgroup with a process of its own cannot limit children."""
+    """Knows each process's cgroup; refuses limits for children of a cgroup that has a process."""
 
     def __init__(self, folder, *families, others=()):
         self.folder, self.families = folder, list(families)
@@ -111,7 +111,7 @@ def test_limits_work_although_a_process_ends_while_others_are_moved(tree, kernel
     assert limits_of(tree).cgroup == tree
 
 
-def test_processes_return_to_a_cgroup_that_others_are_in(tree, kernel):
+def test_processes_return_to_their_cgroup_if_other_processes_are_in_it(tree, kernel):
     simulated = kernel((1, 2), others=(7,))
 
     assert limits_of(tree).cgroup is None

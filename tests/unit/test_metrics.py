@@ -250,7 +250,7 @@ def test_metric_nested_more_than_32_levels_deep_is_refused(kind):
     ("number", "kind"),
     [(2**63 - 1, int), (-(2**63) + 1, int), (2**63, float), (-(2**63), float), (10**300, float)],
 )
-def test_integer_of_more_than_64_bits_becomes_the_nearest_double(number, kind):
+def test_integer_whose_magnitude_has_64_bits_or_more_becomes_the_nearest_double(number, kind):
     (found,) = read({"loss": 0.5, "n": number}).metrics.values()
 
     assert (found, type(found)) == (kind(number), kind)

@@ -142,7 +142,7 @@ def test_points_fit_the_space():
     assert [SPACE.misfit(point) for point in points] == [None] * 20
 
 
-def test_every_value_can_be_told():
+def test_params_that_optuna_is_told_come_back_unchanged():
     made = model()
     observations = [observed(number, 0.5) for number in range(60)]
     made.tell(observations)
@@ -175,7 +175,7 @@ def test_points_do_not_depend_on_when_the_model_was_told():
     assert at_once.propose(3, draw=5) == one_by_one.propose(3, draw=5)
 
 
-def test_points_of_a_block_differ():
+def test_points_that_are_proposed_together_differ():
     made = model()
     made.tell(history())
 
@@ -184,7 +184,7 @@ def test_points_of_a_block_differ():
     assert len({repr(point) for point in points}) == 8
 
 
-def test_startup_trials_are_random():
+def test_startup_points_do_not_depend_on_values():
     made, other = model(), model()
     made.tell(history(3))
     other.tell([observed(number, 0.5) for number in range(3)])
@@ -221,7 +221,7 @@ def test_told_trial_gets_the_matching_state_in_optuna(overrides, state):
     assert states(made) == [state]
 
 
-def test_trial_that_was_stopped_early_has_its_last_value():
+def test_trial_that_was_stopped_early_has_its_last_value_in_optuna():
     made = model()
     made.tell([observed(0)])
 
@@ -269,7 +269,7 @@ def test_maximised_objective_prefers_high_values():
     assert sum(points[Mode.MAX]) > sum(points[Mode.MIN]) + 3
 
 
-def test_two_objectives_are_told():
+def test_model_with_two_objectives_proposes_points_and_counts_stopped_trials_as_complete():
     both = [LOSS, Objective("time", Mode.MIN)]
     made = model(objectives=both)
     made.tell(

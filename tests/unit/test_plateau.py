@@ -1,4 +1,4 @@
-"""The definition of a plateau, compared with an independent form of Ray Tune's stoppers."""
+"""The definition of a plateau, compared with an independent version of Ray Tune's stoppers."""
 
 from collections import deque
 from random import Random
@@ -33,7 +33,7 @@ def stop_of_trial(values, *, std, num_results, grace_period, threshold):
 
 
 def stop_of_study(values, *, std, top, patience, is_max):
-    """The result at which Ray's ExperimentPlateauStopper stops; None if it never does."""
+    """The number of the result at which Ray's ExperimentPlateauStopper stops, or None."""
     best, in_a_row = [], 0
     for step, value in enumerate(values, 1):
         best = sorted([*best, value], reverse=is_max)[:top]

@@ -29,15 +29,15 @@ def test_cutoff_lies_between_the_cut_and_its_better_neighbour():
 
 
 @pytest.mark.parametrize(
-    ("entry", "place"),
+    ("entry", "cut_entry"),
     [((0.5, 5), (1.0, 1)), ((1.5, 5), (1.5, 5)), ((3.0, 5), (2.0, 9))],
 )
-def test_cut_of_three_entries_at_the_median_is_the_middle_entry(entry, place):
+def test_cut_of_three_entries_at_the_median_is_the_middle_entry(entry, cut_entry):
     two = Cut(n=2, rank=0, entry=(2.0, 9))
 
     cut = insert(two, entry, worse=None, better=(1.0, 1), quantile=0.5)
 
-    assert cut == Cut(n=3, rank=1, entry=place)
+    assert cut == Cut(n=3, rank=1, entry=cut_entry)
 
 
 def test_equal_scores_are_ordered_by_trial_id():

@@ -1,4 +1,4 @@
-"""`from_ray` runs classes that have the methods of `ray.tune.Trainable`."""
+"""`from_ray` makes classes of studydb from classes with the methods of `ray.tune.Trainable`."""
 
 import sys
 import types
@@ -130,7 +130,9 @@ def test_reset_config_is_that_of_the_class(ray_trainable):
     assert one.reset_config({"x": 1}) is True
 
 
-def test_class_may_count_its_steps_by_itself(ray_trainable, tmp_path):
+def test_steps_that_a_class_counts_by_itself_do_not_change_the_reported_steps(
+    ray_trainable, tmp_path
+):
     class Counting(ray_trainable):
         def setup(self, config):
             self.training_iteration = config["begin"]
@@ -181,6 +183,6 @@ class Inheriting(WithInit): ...
         (studydb.Trainable, "give it as it is"),
     ],
 )
-def test_other_classes_are_refused(given, words):
+def test_object_or_class_that_from_ray_cannot_run_is_refused(given, words):
     with pytest.raises(TrainableError, match=words):
         from_ray(given)

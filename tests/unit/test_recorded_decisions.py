@@ -1,7 +1,8 @@
 """
 Schedulers decide as those of Ray Tune and Syne Tune did, on recorded random reports.
 
-`scripts/oracles/scheduler_decisions.py` has recorded them; `tests/oracle` asks these systems anew.
+`scripts/oracles/scheduler_decisions.py` recorded the reports and decisions; `tests/oracle` runs the
+two systems again.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Checkpoints in a remote store: a real S3 server on loopback, and fsspec's memory."""
+"""Checkpoints in a remote store: an S3 server (moto) on loopback, and fsspec's memory."""
 
 import json
 import os
@@ -210,7 +210,7 @@ def test_directory_without_its_manifest_is_missing(s3, server, source, tmp_path)
 # failing stores
 
 
-def test_missing_bucket_is_an_error_of_the_store_and_not_of_the_checkpoint(server, tmp_path):
+def test_missing_bucket_is_not_reported_as_a_missing_checkpoint(server, tmp_path):
     store = open_store("s3://no-such-bucket/prefix")
     url = f"{store.url}/{'/'.join(place().parts)}"
 
@@ -299,7 +299,7 @@ def test_upload_that_fails_in_the_middle_leaves_no_object(s3, server, tmp_path, 
     assert server.unfinished() == []
 
 
-def test_file_that_is_whole_aborts_no_upload_of_a_file_whose_name_begins_alike(s3, server):
+def test_abort_of_a_files_uploads_spares_a_file_whose_name_begins_alike(s3, server):
     where = place()
     key = f"prefix/{'/'.join(where.parts)}"
     server.client().create_multipart_upload(Bucket=server.bucket, Key=f"{key}/files/10")
@@ -309,7 +309,9 @@ def test_file_that_is_whole_aborts_no_upload_of_a_file_whose_name_begins_alike(s
     assert server.unfinished() == [f"{key}/files/10"]
 
 
-def test_upload_whose_begin_was_answered_too_late_is_aborted(s3, server, tmp_path, monkeypatch):
+def test_save_aborts_earlier_unfinished_uploads_of_the_same_objects_only(
+    s3, server, tmp_path, monkeypatch
+):
     monkeypatch.setattr(remote, "PART_BYTES", 5 << 20)
     whole, folder, other = place(), place(), place()
     (tmp_path / "w").write_bytes(bytes(6 << 20))
@@ -374,7 +376,7 @@ def test_store_that_shows_unfinished_files_renames_them_when_they_are_whole(sour
         ("https://host/path", "cannot go to"),
     ],
 )
-def test_url_of_a_remote_store_is_checked(url, message):
+def test_wrong_url_of_a_remote_store_is_refused_without_showing_a_password(url, message):
     with pytest.raises(UsageError, match=message) as refused:
         open_store(url)
     if "hunter2@" in url:
@@ -458,7 +460,7 @@ def test_multipart_upload_of_a_dead_process_is_removed_with_its_object(s3, serve
     assert server.unfinished() == [kept, f"{kept}/files/0"]
 
 
-def test_error_that_may_pass_is_tried_again_and_another_is_not(monkeypatch):
+def test_call_is_tried_again_only_after_an_error_that_may_pass(monkeypatch):
     monkeypatch.setattr(remote_faults, "FIRST_WAIT_S", 0.01)
     errors = [TimeoutError(), ConnectionError(), OSError()]
 
@@ -487,7 +489,7 @@ def test_delete_fails_if_the_directory_on_the_other_host_is_missing(monkeypatch)
     store.delete(url)
 
 
-def test_uploads_of_every_page_are_aborted(s3, server, monkeypatch):
+def test_uploads_on_every_page_of_the_list_are_aborted(s3, server, monkeypatch):
     where = place()
     url = f"{s3.url}/{'/'.join(where.parts)}"
     key = url.split("/", 3)[3]
@@ -505,7 +507,7 @@ def test_uploads_of_every_page_are_aborted(s3, server, monkeypatch):
 
 
 def one_per_page(found, given):
-    """What S3 would answer if a page had one upload; moto returns all of them."""
+    """What S3 would answer if a page had one upload; moto's first page has all uploads."""
     uploads = sorted(found.get("Uploads") or (), key=lambda one: one["Key"])
     uploads = [one for one in uploads if one["Key"] > given.get("KeyMarker", "")]
     last = uploads[0] if uploads else {"Key": "", "UploadId": ""}
