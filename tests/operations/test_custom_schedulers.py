@@ -40,7 +40,7 @@ RUNG = RungKey(0, 2)
 
 @dataclass(frozen=True)
 class StopWorse(studydb.CustomScheduler):
-    """Stop a trial that is worse than all entries before; tell `hook` before each answer."""
+    """Stop a trial that is worse than the best earlier entry; call `Hook` before each answer."""
 
     max_t: int = 9
     milestones: tuple = (2, 4)
@@ -93,7 +93,7 @@ def test_decision_on_a_rung_that_another_trial_has_entered_meanwhile_is_not_stor
     assert entries(database, worker.study) == [(0.1, "CONTINUE"), (0.5, "STOP")]
 
 
-def test_transaction_without_the_answer_stores_nothing(database):
+def test_transaction_without_the_answer_of_the_scheduler_stores_nothing(database):
     study = new_study(database, scheduler=described(StopWorse()))
     run = SimulatedWorker(database, study).take()
     batch = run.batch(0.5, 0.4)
@@ -127,7 +127,7 @@ class Talkative(StopWorse):
         return replace(super().judge(report, view), why=f"step {report.step}")
 
 
-def test_words_of_a_decision_to_stop_are_recorded_once_and_those_to_go_on_are_not(database):
+def test_why_of_a_decision_is_recorded_once_for_a_stop_and_never_for_going_on(database):
     worker = under(database, Talkative())
     first, second = worker.take(), worker.take()
     first.report(0.5, 0.4)
@@ -184,7 +184,7 @@ def test_trial_that_pauses_asks_for_what_the_decision_says_from_its_next_attempt
 
 
 @pytest.mark.parametrize("wrong", [{"gpus": -1}, {"gpus": "many"}, {"gpus": 1.5}, 3])
-def test_resources_that_no_trial_can_ask_for_are_no_decision(database, wrong):
+def test_decision_with_resources_that_no_trial_can_ask_for_is_refused(database, wrong):
     run = under(database, Growing(gpus=wrong)).take()
 
     with pytest.raises(InvalidSpec, match="resources of a decision"):
@@ -193,7 +193,7 @@ def test_resources_that_no_trial_can_ask_for_are_no_decision(database, wrong):
 
 @dataclass(frozen=True)
 class Greedy(StopWorse):
-    """A trial that goes on asks for a GPU at once."""
+    """A decision to go on asks for a GPU."""
 
     def judge(self, report, view):
         return replace(super().judge(report, view), resources={"gpus": 1})
@@ -211,7 +211,7 @@ def test_decision_to_go_on_cannot_change_resources(database):
 def test_sixty_fifth_request_of_a_scheduler_pauses_the_study_and_keeps_the_result(database):
     worker = under(database, Growing(), num_trials=100)
     run = worker.take()
-    for gpus in range(2, 2 + resource_classes.MOST - 1):  # with "", as many as a study may have
+    for gpus in range(2, 2 + resource_classes.MOST - 1):  # with "", the most that a study may have
         enqueue(database, worker.study, {}, new_request(), resources=Resources(gpus=gpus))
 
     assert run.report(0.5, 0.4).verdict.action is Action.PAUSE
@@ -236,7 +236,7 @@ def test_batch_that_is_sent_again_gets_the_stored_answer_without_a_question(data
     Hook.act = None
 
 
-def test_trial_that_was_judged_at_the_rung_before_is_not_judged_again(database, clock):
+def test_trial_that_has_entered_a_rung_is_not_judged_there_again(database, clock):
     worker = under(database)
     run = worker.take()
     run.report(0.5, 0.4)
@@ -304,7 +304,9 @@ def test_scheduler_that_does_not_decide_pauses_the_study_and_the_trial_goes_on(d
     assert read_progress(database, worker.study).pause_reason is None
 
 
-def test_rung_that_changes_each_time_gives_the_batch_back_unsent(database, monkeypatch):
+def test_report_raises_storage_busy_and_stores_nothing_if_the_rung_changes_at_each_try(
+    database, monkeypatch
+):
     monkeypatch.setattr(scheduler_judge, "TRIES", 3)
     worker = under(database)
     run = worker.take()
@@ -374,8 +376,8 @@ def test_process_that_cannot_ask_the_scheduler_refuses_the_trial(database):
         HeldAttempt(database, study, run.claimed)
 
 
-def test_trials_that_report_at_the_same_time_are_judged_by_the_rung_at_their_turn(database):
-    """All answers are given before one of them is stored; each is stored, and none twice."""
+def test_trials_that_report_at_the_same_time_are_judged_one_after_another(database):
+    """Each trial gets an answer before any decision is stored; in the end each has one entry."""
     worker = under(database)
     runs = [worker.take() for _ in range(4)]
     for run in runs:
@@ -413,7 +415,7 @@ def test_trials_that_report_at_the_same_time_are_judged_by_the_rung_at_their_tur
 
 @dataclass(frozen=True)
 class Waiting(studydb.CustomScheduler):
-    """Pause each trial at step 2, and answer what the test wants."""
+    """Pause each trial at step 2; a test sets `Answers.work`, which names the work."""
 
     max_t: int = 9
     milestones: tuple = (2,)
@@ -444,7 +446,7 @@ def waiting(database, *values, **overrides):
     return worker
 
 
-def test_choice_that_another_worker_has_made_first_is_dropped_and_asked_again(database, answers):
+def test_choice_that_another_worker_has_promoted_first_is_not_promoted_again(database, answers):
     worker = waiting(database, 0.5, 0.3, num_trials=3)
     best = lambda view: view.best_waiting(RUNG) or Idle.WAIT  # noqa: E731
 
@@ -474,7 +476,7 @@ def test_scheduler_that_names_no_work_pauses_the_study_once(database, answers):
     assert len(rows(database, "SELECT id FROM event WHERE kind = 'study paused'")) == 1
 
 
-def test_reader_that_cannot_ask_knows_the_end_from_the_record_until_a_rung_changes(
+def test_process_that_cannot_ask_learns_the_end_from_the_record_until_the_study_is_extended(
     database, answers
 ):
     worker = waiting(database, 0.5, 0.3)

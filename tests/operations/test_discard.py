@@ -96,7 +96,9 @@ def test_trial_that_has_not_ended_or_does_not_exist_is_refused(database, study):
             discarded(database, study, 7)
 
 
-def test_later_request_returns_what_an_earlier_one_has_left(database, study, ended):
+def test_later_request_returns_removed_checkpoints_until_their_rows_are_deleted(
+    database, study, ended
+):
     request = new_request()
     removed = discard(database, study, ended, request)
 
