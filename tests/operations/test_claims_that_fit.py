@@ -52,7 +52,7 @@ def test_a_worker_claims_the_first_trial_that_fits(database, study):
     assert started == [1, 2, None]
 
 
-def test_trials_are_claimed_in_the_order_of_the_queue_whatever_they_ask(database, study):
+def test_trials_are_claimed_in_the_order_of_the_queue_whatever_they_ask_for(database, study):
     put(database, study, "gpus=1", "gpus=0.5", None, "gpus=1", "cpus=1", "gpus=0.5")
     node = Node(database, study, read_capacity(cpus=8, gpus=8))
 
@@ -283,7 +283,7 @@ def test_a_reservation_ends_when_its_trial_runs_elsewhere(database, study):
     assert arrange.rows(database, "SELECT reserved_for FROM worker ORDER BY id")[0] == (None,)
 
 
-def test_a_class_whose_trials_are_locked_does_not_hide_the_others(database, study, storage_url):
+def test_a_class_whose_trials_are_locked_does_not_hide_other_classes(database, study, storage_url):
     if not database.features.concurrent_writers:
         pytest.skip("SQLite has one writer at a time")
     put(database, study, "gpus=1", "cpus=1")

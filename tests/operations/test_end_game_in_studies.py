@@ -125,7 +125,7 @@ def test_higher_limit_ends_the_end_game(database):
         ({"trial_time_limit_s": 20.0}, 0.0),
     ],
 )
-def test_scheduler_sees_the_largest_share_of_a_limit_that_is_spent(database, limits, share):
+def test_scheduler_sees_the_spent_share_of_the_limit_that_is_spent_most(database, limits, share):
     now = datetime(2026, 1, 1, tzinfo=UTC)
     database.clock = lambda: now
     trainer = Trainer(database, scheduler=ASHA(max_t=9, grace_period=5), **limits)

@@ -122,7 +122,7 @@ def test_a_capacity_survives_json():
 
 
 @given(st.lists(st.tuples(st.sampled_from([0.1, 0.2, 0.3, 0.5, 1.0, 2.0]), st.booleans())))
-def test_a_ledger_never_gives_more_than_there_is(steps):
+def test_a_ledger_never_gives_more_than_its_capacity(steps):
     ledger, held = Ledger(read_capacity(cpus=3, gpus=2)), []
     for number, (gpus, is_release) in enumerate(steps):
         if is_release and held:

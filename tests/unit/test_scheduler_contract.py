@@ -177,7 +177,7 @@ def test_means_that_are_not_finite_do_not_count_and_nan_stops_no_trial_with_a_go
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_one_epoch_trains_the_best_trials_of_those_that_arrived_to_the_end(seed):
+def test_one_epoch_trains_only_the_best_trials_of_its_rung_to_the_end(seed):
     scheduler = OneEpoch(i=2, top_k=4, max_t=9)
     executor = ContractExecutor(scheduler, num_trials=30, curve=finite, seed=seed)
 

@@ -67,7 +67,7 @@ def test_short_trials_that_follow_one_another_count_together(worker, clock):
     assert mine.free_parts() == (0,)
 
 
-def test_worker_that_had_no_trial_for_a_while_begins_anew(worker, clock):
+def test_time_with_a_device_counts_from_zero_after_a_while_without_a_trial(worker, clock):
     mine, other = worker(), worker()
     other.wait(is_waiting=True)
     run_trial(mine, clock, LONG_S - 1)
