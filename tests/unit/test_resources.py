@@ -201,7 +201,7 @@ def test_a_known_class_is_kept_although_an_older_read_lacks_it():
 
 def waiting_for_gpus(reserve=lambda _: True):
     """
-    Make the queues of a worker that is reserved for trial 0; return them, and what they have read.
+    Make the queues of a worker that asks to be reserved for trial 0; return them and their read.
 
     The worker offers two GPUs, and another worker holds one of these.
     """
