@@ -177,7 +177,7 @@ def test_stopped_study_does_not_pause_itself(database, study, worker):
     assert read_progress(database, study).status is Status.STOPPED
 
 
-def test_promotions_after_an_error_do_not_hide_it(database, study, worker):
+def test_last_error_is_found_although_500_promotions_have_followed(database, study, worker):
     fail(worker)
     (at,) = rows(database, "SELECT max(at) FROM event")[0]
     promoted = ", ".join([f"({study.id}, 'promoted', 'scheduler', '{at}')"] * 500)

@@ -105,7 +105,7 @@ def test_change_outside_the_space_is_refused(database, study, paused, changes, m
         resume(database, study, paused, **changes)
 
 
-def test_change_of_several_trials_is_refused_as_a_whole(database, study, paused):
+def test_change_of_several_trials_is_refused_if_one_of_them_runs(database, study, paused):
     SimulatedWorker(database, study).ask()
     with unchanged_rows(database), pytest.raises(NotAllowed):
         control.resume(database, study, [paused, 1], new_request(), changes={"lr": 0.01})

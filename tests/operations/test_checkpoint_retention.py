@@ -1,4 +1,8 @@
-"""A trial keeps its two newest and its pinned checkpoints (`pins` above 0), and more by a policy."""
+"""
+A trial keeps its two newest checkpoints and its pinned checkpoints (`pins` above 0).
+
+The study's policy (`Keep`) may keep more.
+"""
 
 import json
 
@@ -133,7 +137,9 @@ def test_resent_save_by_a_policy_returns_expired_checkpoints(run):
     assert run.save(checkpoint, keep=Keep(last=3)) == expired
 
 
-def test_attempt_that_begins_after_a_change_keeps_by_the_new_policy(database, study, run):
+def test_refreshed_study_has_the_changed_policy_and_the_settings_that_were_not_changed(
+    database, study, run
+):
     assert refreshed(database, study).keep == Keep()
     ((before,),) = rows(database, f"SELECT settings FROM study WHERE id = {study.id}")
     set_retention(database, study, Keep(best=2), new_request())

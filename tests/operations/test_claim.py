@@ -266,7 +266,7 @@ def test_claim_scans_the_queue_after_the_given_position_and_then_from_the_start(
     assert numbers == [2, 0, 1, None]
 
 
-def test_claim_and_duplicate_claim_have_the_tags_that_the_trial_has_then(database):
+def test_claim_and_duplicate_claim_return_the_current_tags_of_the_trial(database):
     study = new_study(database, num_trials=3)
     for name in ("plain", "given", "added later"):
         tags = ["a"] if name == "given" else []

@@ -52,7 +52,7 @@ def test_a_worker_claims_the_first_trial_that_fits(database, study):
     assert started == [1, 2, None]
 
 
-def test_trials_are_claimed_in_the_order_of_the_queue_whatever_they_ask(database, study):
+def test_trials_are_claimed_in_the_order_of_the_queue_whatever_they_ask_for(database, study):
     put(database, study, "gpus=1", "gpus=0.5", None, "gpus=1", "cpus=1", "gpus=0.5")
     node = Node(database, study, read_capacity(cpus=8, gpus=8))
 
@@ -71,7 +71,7 @@ def test_a_worker_is_never_given_more_than_it_has(database, study):
     assert node.number() is None
 
 
-def test_priorities_come_before_numbers_across_requests(database, study):
+def test_trials_with_different_requests_are_claimed_by_priority_and_then_by_number(database, study):
     for priority, asked in ((5, "gpus=1"), (0, None), (-1, "cpus=1"), (0, "gpus=1")):
         request = asked and read_resources("r", asked)
         enqueue(database, study, {}, new_request(), priority=priority, resources=request)
@@ -106,7 +106,7 @@ def test_a_worker_makes_new_trials_while_trials_wait_that_do_not_fit(database):
     assert node.number() == 1
 
 
-def test_a_trial_that_fits_comes_before_a_new_one(database):
+def test_a_waiting_trial_that_fits_comes_before_a_new_trial(database):
     mixed = new_study(database, resources=SMALL)
     put(database, mixed, "gpus=0.5")
     node = Node(database, mixed, read_capacity(gpus=2))
@@ -116,18 +116,18 @@ def test_a_trial_that_fits_comes_before_a_new_one(database):
     assert acquirer.acquire().lease.number == 0
 
 
-def test_a_worker_learns_that_a_study_has_requests_now(database, study):
+def test_a_worker_learns_that_trials_of_a_study_have_begun_to_ask_for_resources(database, study):
     put(database, study, None)
     node = Node(database, study, read_capacity(gpus=1))
     assert node.number() == 0
 
     put(database, study, "gpus=2", "gpus=1")
 
-    assert node.start() is None  # now it knows
+    assert node.start() is None  # finds no trial, and reads what trials ask for
     assert node.number() == 2
 
 
-def test_an_own_loop_takes_every_trial(database, study):
+def test_an_own_loop_without_a_capacity_takes_every_trial(database, study):
     put(database, study, "gpus=4", "licence=9", None)
     node = Node(database, study, Capacity(is_unlimited=True))
 
@@ -143,7 +143,7 @@ def test_the_65th_request_of_a_study_is_refused(database, study):
     assert put(database, study, "cpus=63") == [63]
 
 
-def test_what_the_study_asks_changes_for_trials_that_wait(database):
+def test_new_resources_of_the_study_hold_for_trials_that_wait(database):
     greedy = new_study(database, resources=BIG)
     put(database, greedy, None, "gpus=3")
     node = Node(database, greedy, read_capacity(gpus=1))
@@ -155,7 +155,7 @@ def test_what_the_study_asks_changes_for_trials_that_wait(database):
     assert read_classes(database, greedy)[""] == SMALL
 
 
-def test_what_a_waiting_trial_asks_can_be_changed(database, study):
+def test_the_resources_of_a_waiting_trial_can_be_changed(database, study):
     put(database, study, "gpus=3", "gpus=3")
 
     set_resources(database, study, SMALL, [1], new_request())
@@ -163,7 +163,7 @@ def test_what_a_waiting_trial_asks_can_be_changed(database, study):
     assert Node(database, study, read_capacity(gpus=1)).number() == 1
 
 
-def test_what_a_running_trial_asks_stays(database, study):
+def test_the_resources_of_a_running_trial_cannot_be_changed(database, study):
     put(database, study, "gpus=1", "gpus=1")
     Node(database, study, read_capacity(gpus=1)).start()
 
@@ -174,7 +174,9 @@ def test_what_a_running_trial_asks_stays(database, study):
     assert set(rows) == {("gpus=1",)}
 
 
-def test_a_passed_trial_reserves_the_worker(database, study):
+def test_a_worker_is_reserved_for_a_trial_that_later_trials_have_overtaken_for_60_s(
+    database, study
+):
     put(database, study, "gpus=1", "gpus=2", *["gpus=1"] * 9)
     node = Node(database, study, read_capacity(gpus=2), reserve_after_s=60.0)
     first, second = node.start(), node.start()
@@ -193,7 +195,7 @@ def test_a_passed_trial_reserves_the_worker(database, study):
     assert node.number() == 1
 
 
-def test_a_worker_starts_the_trial_that_it_is_reserved_for_after_it_asks_for_less(database, study):
+def test_a_reserved_trial_that_now_asks_for_less_is_started(database, study):
     put(database, study, "gpus=1", "gpus=2", "gpus=1", "gpus=1")
     node = Node(database, study, read_capacity(gpus=2), reserve_after_s=60.0)
     node.start()
@@ -207,7 +209,7 @@ def test_a_worker_starts_the_trial_that_it_is_reserved_for_after_it_asks_for_les
     assert node.number() == 1
 
 
-def test_one_worker_is_reserved_for_a_trial(database, study):
+def test_at_most_one_worker_is_reserved_for_a_trial(database, study):
     put(database, study, *["gpus=1"] * 4, "gpus=2", *["gpus=1"] * 9)
     clock = Clock()
     nodes = [Node(database, study, read_capacity(gpus=2), clock) for _ in range(2)]
@@ -224,7 +226,7 @@ def test_one_worker_is_reserved_for_a_trial(database, study):
     assert rows == [(4,), (None,)]
 
 
-def test_a_full_study_does_not_end_the_wait_of_a_passed_trial(database):
+def test_a_full_study_does_not_end_the_wait_of_an_overtaken_trial(database):
     study = new_study(database, num_trials=11, max_concurrent=2)
     put(database, study, "gpus=1", "gpus=2", *["gpus=1"] * 9)
     node = Node(database, study, read_capacity(gpus=2), reserve_after_s=60.0)
@@ -243,7 +245,7 @@ def test_a_full_study_does_not_end_the_wait_of_a_passed_trial(database):
     assert node.number() == 1
 
 
-def test_workers_that_reserve_at_once_do_not_both_reserve(database, study, storage_url):
+def test_only_one_of_two_concurrent_reservations_for_a_trial_succeeds(database, study, storage_url):
     if not database.features.concurrent_writers:
         pytest.skip("SQLite has one writer at a time")
     put(database, study, "gpus=2")
@@ -281,7 +283,7 @@ def test_a_reservation_ends_when_its_trial_runs_elsewhere(database, study):
     assert arrange.rows(database, "SELECT reserved_for FROM worker ORDER BY id")[0] == (None,)
 
 
-def test_a_class_whose_trials_are_locked_does_not_hide_the_others(database, study, storage_url):
+def test_a_class_whose_trials_are_locked_does_not_hide_other_classes(database, study, storage_url):
     if not database.features.concurrent_writers:
         pytest.skip("SQLite has one writer at a time")
     put(database, study, "gpus=1", "cpus=1")
@@ -294,7 +296,7 @@ def test_a_class_whose_trials_are_locked_does_not_hide_the_others(database, stud
             assert node.number() == 1
 
 
-def test_the_reservation_of_a_dead_worker_means_nothing(database, study):
+def test_the_reservation_of_a_dead_worker_does_not_prevent_another_reservation(database, study):
     put(database, study, "gpus=1", "gpus=2", *["gpus=1"] * 9)
     dead, node = (Node(database, study, read_capacity(gpus=2)) for _ in range(2))
     assert reserve(database, study, worker_id=dead.id, number=1)
@@ -309,7 +311,7 @@ def test_the_reservation_of_a_dead_worker_means_nothing(database, study):
     assert arrange.rows(database, "SELECT reserved_for FROM worker ORDER BY id")[1] == (1,)
 
 
-def test_what_fits_now_is_seen_though_the_study_has_not_changed(database):
+def test_a_change_of_what_fits_is_seen_although_the_study_has_not_changed(database):
     study = new_study(database, num_trials=1)
     watch = Watch(database, study)
     for _ in range(3):
@@ -318,7 +320,7 @@ def test_what_fits_now_is_seen_though_the_study_has_not_changed(database):
     assert watch.read(fits=[OF_STUDY]).can_claim
 
 
-def test_a_trial_is_given_back_if_the_locks_of_gpus_cannot_be_read(database, study):
+def test_a_trial_is_refused_if_the_locks_of_gpus_cannot_be_read(database, study):
     put(database, study, "gpus=1")
     node = Node(database, study, read_capacity(gpus=1))
     claim = node.start()
@@ -404,7 +406,7 @@ def test_slots_wait_until_the_first_of_them_has_read_the_requests(database, stud
     ids=["held by others", "free", "paused", "no gpus", "fits never"],
 )
 @pytest.mark.parametrize("is_new", [True, False], ids=["a new trial", "a pending trial"])
-def test_an_idle_worker_shows_that_a_trial_waits_for_gpus_of_others(
+def test_an_idle_worker_shows_whether_a_trial_waits_for_gpus_of_other_workers(
     database, free, changes, waits, is_new
 ):
     asked = changes.get("resources", Resources(gpus=1))
@@ -442,7 +444,7 @@ def test_an_idle_worker_shows_no_wait_if_its_own_trial_has_the_gpu(database):
     assert shown == [False]
 
 
-def test_an_idle_worker_shows_no_wait_after_the_budget(database):
+def test_an_idle_worker_shows_no_wait_once_the_budget_is_spent(database):
     study, shown = new_study(database, resources=Resources(gpus=1), num_trials=1), []
     assert Node(database, study, read_capacity(gpus=1)).start() is not None
     node = Node(

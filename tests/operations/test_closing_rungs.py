@@ -62,7 +62,7 @@ def worker(database, study):
     return SimulatedWorker(database, study)
 
 
-def step_of(database, study, worker):
+def next_step(database, study, worker):
     return promote(database, study, worker.claimant())
 
 
@@ -83,7 +83,7 @@ def test_once_all_trials_of_a_bracket_wait_the_rung_closes_and_the_best_trial_is
 ):
     wait_at_the_rung(worker, 0.5, 0.1, 0.9)
 
-    assert step_of(database, study, worker) is NextStep.CLAIM
+    assert next_step(database, study, worker) is NextStep.CLAIM
 
     assert states_of(database, study) == [State.TERMINATED, State.PENDING, State.TERMINATED]
     assert reasons(database, study) == [Reason.GIVEN_UP, None, Reason.GIVEN_UP]
@@ -99,10 +99,10 @@ def test_rung_waits_for_a_running_trial_and_not_for_a_failed_trial(database):
     wait_at_the_rung(worker, 0.5, 0.1)
     run = worker.ask()
 
-    assert step_of(database, study, worker) is NextStep.WAIT
+    assert next_step(database, study, worker) is NextStep.WAIT
     run.finish(outcome=Reason.FAILED)
 
-    assert step_of(database, study, worker) is NextStep.CLAIM
+    assert next_step(database, study, worker) is NextStep.CLAIM
     assert worker.claim().lease.number == 1
 
 
@@ -110,12 +110,12 @@ def test_trial_that_can_be_claimed_is_claimed_before_a_rung_closes(database, stu
     wait_at_the_rung(worker, 0.5, 0.1)
     enqueue(database, study, {}, new_request())
 
-    assert step_of(database, study, worker) is NextStep.CLAIM
+    assert next_step(database, study, worker) is NextStep.CLAIM
     assert rung_of(database, "closed_at") == (None,)
     assert read_progress(database, study).status is Status.RUNNING
     worker.claim().finish(0.2, outcome=Reason.FAILED)
 
-    assert step_of(database, study, worker) is NextStep.CLAIM
+    assert next_step(database, study, worker) is NextStep.CLAIM
     assert rung_of(database, "closed_at") != (None,)
 
 
@@ -128,7 +128,7 @@ def test_rung_does_not_wait_for_a_trial_that_a_person_has_stopped_or_paused(
 
     getattr(control, end)(database, study, [2], new_request())
 
-    assert step_of(database, study, worker) is NextStep.CLAIM
+    assert next_step(database, study, worker) is NextStep.CLAIM
 
 
 def test_rung_waits_for_a_trial_in_its_back_off_and_for_one_paused_with_its_study(database, clock):
@@ -141,22 +141,22 @@ def test_rung_waits_for_a_trial_in_its_back_off_and_for_one_paused_with_its_stud
     change(database, "UPDATE study SET status = 'RUNNING'")
 
     assert trial_of(database, study, 2).paused_by == DecidedBy.STUDY
-    assert step_of(database, study, worker) is NextStep.WAIT
+    assert next_step(database, study, worker) is NextStep.WAIT
 
     recover(database, study)
     worker.claim().finish(outcome=Reason.FAILED)
-    assert step_of(database, study, worker) is NextStep.WAIT
+    assert next_step(database, study, worker) is NextStep.WAIT
 
 
 def test_rung_keeps_the_first_of_equal_trials(database, study, worker):
     wait_at_the_rung(worker, 0.5, 0.5, 0.5)
 
-    step_of(database, study, worker)
+    next_step(database, study, worker)
 
     assert states_of(database, study) == [State.PENDING, State.TERMINATED, State.TERMINATED]
 
 
-def test_infinite_scores_are_ranked_and_a_rung_may_keep_none(database, study, worker):
+def test_infinite_scores_are_ranked_and_a_rung_may_keep_no_trial(database, study, worker):
     wait_at_the_rung(worker, math.inf, -math.inf, 0.5)
     close_rung(database, study, Close(FIRST, keep=0))
     with database.begin(write=False) as txn:
@@ -194,7 +194,7 @@ def test_duplicate_request_that_has_promoted_a_trial_closes_no_other_rung(databa
     assert promote(database, study, claimant) is NextStep.CLAIM
     assert rows(database, closed) == [(1,)]
 
-    assert step_of(database, study, worker) is NextStep.CLAIM
+    assert next_step(database, study, worker) is NextStep.CLAIM
     assert rows(database, closed) == [(1,), (3,)]
 
 
@@ -202,7 +202,7 @@ def test_rung_of_a_paused_study_does_not_close(database, study, worker):
     wait_at_the_rung(worker, 0.5, 0.1, 0.9)
     control.set_status(database, study, Status.PAUSED, new_request())
 
-    step_of(database, study, worker)
+    next_step(database, study, worker)
 
     assert rung_of(database, "closed_at") == (None,)
     assert State.TERMINATED not in states_of(database, study)
@@ -291,7 +291,7 @@ def test_late_trial_goes_on_if_it_is_not_worse_than_the_cutoff(database):
 
 
 class AlwaysWaits(HyperBand):
-    """Lets late trials wait, too."""
+    """Lets each trial wait at the rung, also if the rung is closed."""
 
     kind = "AlwaysWaits"
 
@@ -313,7 +313,7 @@ def test_trial_is_given_up_if_it_pauses_at_a_rung_that_is_over(database):
 
     wait_at_the_rung(worker, 0.1)
 
-    assert step_of(database, study, worker) is not NextStep.CLAIM
+    assert next_step(database, study, worker) is not NextStep.CLAIM
     assert trial_of(database, study, 1).reason is Reason.GIVEN_UP
 
 
@@ -350,12 +350,12 @@ def waiting_after(database, study, *, keep, resume):
     return [n for n, state in enumerate(states_of(database, study)) if state is State.PAUSED]
 
 
-def test_trial_that_a_person_has_paused_takes_no_place_of_another_at_a_closing_rung(
+def test_trial_that_a_person_has_paused_is_not_kept_instead_of_another_trial(
     database, study, worker
 ):
     paused_at_the_rung(database, study, worker, 0.1, 0.2, 0.3, pause=[0])
 
-    assert step_of(database, study, worker) is NextStep.CLAIM
+    assert next_step(database, study, worker) is NextStep.CLAIM
 
     assert states_of(database, study) == [State.PAUSED, State.PENDING, State.TERMINATED]
 
@@ -363,12 +363,12 @@ def test_trial_that_a_person_has_paused_takes_no_place_of_another_at_a_closing_r
 @pytest.mark.parametrize(
     ("values", "paused", "keep", "waiting"),
     [
-        ((0.1, 0.2, 0.3), [0], 1, [0, 1]),  # better than the last that is kept
-        ((0.3, 0.2, 0.1), [0], 1, [2]),  # worse
+        ((0.1, 0.2, 0.3), [0], 1, [0, 1]),  # trial 0 is better than trial 1, which is kept
+        ((0.3, 0.2, 0.1), [0], 1, [2]),  # trial 0 is worse than trial 2, which is kept
         ((0.2, 0.2, 0.3), [1], 1, [0]),  # of equal trials, the first is the better
         ((0.2, 0.2, 0.3), [0], 1, [0, 1]),
-        ((0.1, 0.2, 0.3), [0, 2], 2, [0, 1]),  # one place is left for the best that is paused
-        ((0.1, 0.2, 0.3), [0, 1], 2, [0, 1, 2]),  # the only one that no person has paused is kept
+        ((0.1, 0.2, 0.3), [0, 2], 2, [0, 1]),  # trial 1 is kept, and the best of the paused trials
+        ((0.1, 0.2, 0.3), [0, 1], 2, [0, 1, 2]),  # trial 2 is kept; the paused trials are better
         ((0.3, 0.2, 0.1), [0, 1, 2], 1, [2]),
         ((0.3, 0.2, 0.1), [0, 1, 2], 9, [0, 1, 2]),
         ((0.3, 0.2, 0.1), [0], 0, []),
@@ -383,7 +383,9 @@ def test_trial_that_is_resumed_after_its_rung_has_closed_goes_on_if_it_is_good_e
     assert waiting_after(database, study, keep=keep, resume=paused) == waiting
 
 
-def test_trial_that_is_asked_to_pause_while_it_arrives_takes_no_place(database, study, worker):
+def test_trial_that_a_person_asks_to_pause_before_its_report_is_not_kept_instead_of_another_trial(
+    database, study, worker
+):
     wait_at_the_rung(worker, 0.2)
     run = worker.ask()
     control.pause(database, study, [1], new_request())
@@ -421,7 +423,7 @@ def test_trials_that_are_given_up_get_the_summary_of_their_metrics(
 
 def test_explanation_names_the_value_at_the_rung_if_the_trial_was_given_up(database, study, worker):
     wait_at_the_rung(worker, 0.1, 0.2, 0.3)
-    step_of(database, study, worker)
+    next_step(database, study, worker)
 
     why = explain_state(study, trial_details(database, study, 2))
 
@@ -437,7 +439,7 @@ def test_rung_is_over_only_when_no_trial_waits(database, study, worker):
     give_up(database, study)
     assert rung_of(database, "is_over") in ((False,), (0,))
 
-    step_of(database, study, worker)
+    next_step(database, study, worker)
     give_up(database, study)
 
     assert rung_of(database, "is_over") in ((True,), (1,))
@@ -467,7 +469,7 @@ def test_rung_is_not_over_if_a_trial_pauses_there_during_the_giving_up(
 
 
 class Waits(HyperBand):
-    """Starts no new trial."""
+    """Has no work for free workers: no new trial, and no promotion."""
 
     kind = "Waits"
 
@@ -513,7 +515,7 @@ def test_study_is_not_finished_while_a_rung_can_close_or_trials_are_to_be_given_
 
 def test_status_counts_the_trials_that_were_given_up(database, study, worker):
     wait_at_the_rung(worker, 0.1, 0.5, 0.9)
-    assert step_of(database, study, worker) is NextStep.CLAIM
+    assert next_step(database, study, worker) is NextStep.CLAIM
     worker.claim().finish(0.1, 0.1, 0.1)
     give_up(database, study)
 

@@ -40,7 +40,7 @@ RUNG = RungKey(0, 2)
 
 @dataclass(frozen=True)
 class StopWorse(studydb.CustomScheduler):
-    """Stop a trial that is worse than all entries before; tell `hook` before each answer."""
+    """Stop a trial that is worse than the best earlier entry; call `Hook` before each answer."""
 
     max_t: int = 9
     milestones: tuple = (2, 4)
@@ -67,7 +67,7 @@ class Hook:
             act()
 
 
-def under(database, scheduler=None, **overrides):
+def worker_under(database, scheduler=None, **overrides):
     made = asked(scheduler or StopWorse())
     return SimulatedWorker(database, new_study(database, scheduler=made, **overrides))
 
@@ -81,7 +81,7 @@ def entries(database, study):
 
 
 def test_decision_on_a_rung_that_another_trial_has_entered_meanwhile_is_not_stored(database):
-    worker = under(database)
+    worker = worker_under(database)
     first, second = worker.take(), worker.take()
     first.report(0.9)
     second.report(0.9)
@@ -93,7 +93,7 @@ def test_decision_on_a_rung_that_another_trial_has_entered_meanwhile_is_not_stor
     assert entries(database, worker.study) == [(0.1, "CONTINUE"), (0.5, "STOP")]
 
 
-def test_transaction_without_the_answer_stores_nothing(database):
+def test_transaction_without_the_answer_of_the_scheduler_stores_nothing(database):
     study = new_study(database, scheduler=described(StopWorse()))
     run = SimulatedWorker(database, study).take()
     batch = run.batch(0.5, 0.4)
@@ -107,7 +107,7 @@ def test_transaction_without_the_answer_stores_nothing(database):
 
 
 def test_batch_with_several_due_results_asks_about_each_in_turn(database):
-    worker = under(database)
+    worker = worker_under(database)
     run = worker.take()
 
     answer = run.report(0.5, 0.4, 0.3, 0.2)
@@ -127,8 +127,8 @@ class Talkative(StopWorse):
         return replace(super().judge(report, view), why=f"step {report.step}")
 
 
-def test_words_of_a_decision_to_stop_are_recorded_once_and_those_to_go_on_are_not(database):
-    worker = under(database, Talkative())
+def test_why_of_a_decision_is_recorded_once_for_a_stop_and_never_for_going_on(database):
+    worker = worker_under(database, Talkative())
     first, second = worker.take(), worker.take()
     first.report(0.5, 0.4)
     batch = second.batch(0.9, 0.8)
@@ -166,7 +166,7 @@ def classes(database, study):
 def test_trial_that_pauses_asks_for_what_the_decision_says_from_its_next_attempt_on(
     database, is_buffered
 ):
-    worker = under(database, Growing())
+    worker = worker_under(database, Growing())
     run = worker.take()
 
     for _ in range(2):  # the reply of the first send is lost
@@ -184,8 +184,8 @@ def test_trial_that_pauses_asks_for_what_the_decision_says_from_its_next_attempt
 
 
 @pytest.mark.parametrize("wrong", [{"gpus": -1}, {"gpus": "many"}, {"gpus": 1.5}, 3])
-def test_resources_that_no_trial_can_ask_for_are_no_decision(database, wrong):
-    run = under(database, Growing(gpus=wrong)).take()
+def test_decision_with_resources_that_no_trial_can_ask_for_is_refused(database, wrong):
+    run = worker_under(database, Growing(gpus=wrong)).take()
 
     with pytest.raises(InvalidSpec, match="resources of a decision"):
         run.report(0.5, 0.4)
@@ -193,14 +193,14 @@ def test_resources_that_no_trial_can_ask_for_are_no_decision(database, wrong):
 
 @dataclass(frozen=True)
 class Greedy(StopWorse):
-    """A trial that goes on asks for a GPU at once."""
+    """A decision to go on asks for a GPU."""
 
     def judge(self, report, view):
         return replace(super().judge(report, view), resources={"gpus": 1})
 
 
 def test_decision_to_go_on_cannot_change_resources(database):
-    worker = under(database, Greedy())
+    worker = worker_under(database, Greedy())
 
     assert worker.take().report(0.5, 0.4).verdict is None
 
@@ -209,9 +209,9 @@ def test_decision_to_go_on_cannot_change_resources(database):
 
 
 def test_sixty_fifth_request_of_a_scheduler_pauses_the_study_and_keeps_the_result(database):
-    worker = under(database, Growing(), num_trials=100)
+    worker = worker_under(database, Growing(), num_trials=100)
     run = worker.take()
-    for gpus in range(2, 2 + resource_classes.MOST - 1):  # with "", as many as a study may have
+    for gpus in range(2, 2 + resource_classes.MOST - 1):  # with "", the most that a study may have
         enqueue(database, worker.study, {}, new_request(), resources=Resources(gpus=gpus))
 
     assert run.report(0.5, 0.4).verdict.action is Action.PAUSE
@@ -224,7 +224,7 @@ def test_sixty_fifth_request_of_a_scheduler_pauses_the_study_and_keeps_the_resul
 
 
 def test_batch_that_is_sent_again_gets_the_stored_answer_without_a_question(database):
-    worker = under(database)
+    worker = worker_under(database)
     run = worker.take()
     batch = run.batch(0.5, 0.4)
     answer = run.send(batch)
@@ -236,8 +236,8 @@ def test_batch_that_is_sent_again_gets_the_stored_answer_without_a_question(data
     Hook.act = None
 
 
-def test_trial_that_was_judged_at_the_rung_before_is_not_judged_again(database, clock):
-    worker = under(database)
+def test_trial_that_has_entered_a_rung_is_not_judged_there_again(database, clock):
+    worker = worker_under(database)
     run = worker.take()
     run.report(0.5, 0.4)
     recover_after_expiry(clock, database, worker.study)
@@ -250,7 +250,7 @@ def test_trial_that_was_judged_at_the_rung_before_is_not_judged_again(database, 
 
 
 def test_trial_completes_at_max_t_without_a_question(database):
-    worker = under(database, StopWorse(max_t=3, milestones=(2,)))
+    worker = worker_under(database, StopWorse(max_t=3, milestones=(2,)))
     run = worker.take()
     run.report(0.5, 0.4)
     Hook.act = pytest.fail
@@ -261,7 +261,7 @@ def test_trial_completes_at_max_t_without_a_question(database):
 
 
 def test_attempt_that_has_lost_its_trial_asks_nothing(database, clock):
-    worker = under(database)
+    worker = worker_under(database)
     run = worker.take()
     recover_after_expiry(clock, database, worker.study)
     worker.take()
@@ -282,7 +282,7 @@ def failing(study, error):
 
 @pytest.mark.parametrize("ends", [False, True])
 def test_scheduler_that_does_not_decide_pauses_the_study_and_the_trial_goes_on(database, ends):
-    worker = under(database)
+    worker = worker_under(database)
     run = worker.take()
     worker.study = failing(worker.study, DecisionFailed("it hangs", traceback="a trace"))
 
@@ -304,9 +304,11 @@ def test_scheduler_that_does_not_decide_pauses_the_study_and_the_trial_goes_on(d
     assert read_progress(database, worker.study).pause_reason is None
 
 
-def test_rung_that_changes_each_time_gives_the_batch_back_unsent(database, monkeypatch):
+def test_report_raises_storage_busy_and_stores_nothing_if_the_rung_changes_at_each_try(
+    database, monkeypatch
+):
     monkeypatch.setattr(scheduler_judge, "TRIES", 3)
-    worker = under(database)
+    worker = worker_under(database)
     run = worker.take()
     run.report(0.9)
     n_asked = []
@@ -329,7 +331,7 @@ def test_rung_that_changes_each_time_gives_the_batch_back_unsent(database, monke
 
 
 def test_process_that_stops_keeps_what_was_judged_and_drops_the_rest(database):
-    worker = under(database)
+    worker = worker_under(database)
     run = worker.take()
     study = failing(worker.study, NotAsked())
     held = HeldAttempt(database, study, run.claimed)
@@ -346,9 +348,9 @@ def test_process_that_stops_keeps_what_was_judged_and_drops_the_rest(database):
     held.close()
 
 
-def test_results_behind_one_that_was_not_judged_are_dropped(database):
+def test_results_after_a_result_that_was_not_judged_are_dropped(database):
     """Results that came after the batch was taken must not leave a gap in the stored steps."""
-    worker = under(database)
+    worker = worker_under(database)
     run = worker.take()
     held = HeldAttempt(database, failing(worker.study, NotAsked()), run.claimed)
     first, second, third = run.batch(0.5, 0.4, 0.3).results
@@ -374,9 +376,9 @@ def test_process_that_cannot_ask_the_scheduler_refuses_the_trial(database):
         HeldAttempt(database, study, run.claimed)
 
 
-def test_trials_that_report_at_the_same_time_are_judged_by_the_rung_at_their_turn(database):
-    """All answers are given before one of them is stored; each is stored, and none twice."""
-    worker = under(database)
+def test_trials_that_report_at_the_same_time_are_judged_one_after_another(database):
+    """Each trial gets an answer before any decision is stored; in the end each has one entry."""
+    worker = worker_under(database)
     runs = [worker.take() for _ in range(4)]
     for run in runs:
         run.report(0.9)
@@ -413,7 +415,7 @@ def test_trials_that_report_at_the_same_time_are_judged_by_the_rung_at_their_tur
 
 @dataclass(frozen=True)
 class Waiting(studydb.CustomScheduler):
-    """Pause each trial at step 2, and answer what the test wants."""
+    """Pause each trial at step 2; a test sets `Answers.work`, which names the work."""
 
     max_t: int = 9
     milestones: tuple = (2,)
@@ -436,7 +438,7 @@ def answers(monkeypatch):
 
 
 def waiting(database, *values, **overrides):
-    worker = under(database, Waiting(), **{"num_trials": len(values)} | overrides)
+    worker = worker_under(database, Waiting(), **{"num_trials": len(values)} | overrides)
     for value in values:
         run = worker.take()
         run.report(value, value)
@@ -444,7 +446,7 @@ def waiting(database, *values, **overrides):
     return worker
 
 
-def test_choice_that_another_worker_has_made_first_is_dropped_and_asked_again(database, answers):
+def test_choice_that_another_worker_has_promoted_first_is_not_promoted_again(database, answers):
     worker = waiting(database, 0.5, 0.3, num_trials=3)
     best = lambda view: view.best_waiting(RUNG) or Idle.WAIT  # noqa: E731
 
@@ -474,7 +476,7 @@ def test_scheduler_that_names_no_work_pauses_the_study_once(database, answers):
     assert len(rows(database, "SELECT id FROM event WHERE kind = 'study paused'")) == 1
 
 
-def test_reader_that_cannot_ask_knows_the_end_from_the_record_until_a_rung_changes(
+def test_process_that_cannot_ask_learns_the_end_from_the_record_until_the_study_is_extended(
     database, answers
 ):
     worker = waiting(database, 0.5, 0.3)
@@ -494,7 +496,7 @@ def test_reader_that_cannot_ask_knows_the_end_from_the_record_until_a_rung_chang
 
 def test_end_is_known_although_the_last_search_for_work_has_given_trials_up(database):
     """The scheduler is asked once more: the trials that were given up have left their rung."""
-    worker = under(database, Cup(milestones=(2,)), num_trials=2)
+    worker = worker_under(database, Cup(milestones=(2,)), num_trials=2)
     for value in (0.5, 0.3):
         run = worker.take()
         run.report(value, value)
@@ -548,7 +550,7 @@ def test_custom_scheduler_closes_a_rung(database, answers):
 
 def test_answers_are_kept_until_the_batch_is_stored(database):
     """If a reply is lost, the batch is sent again without asking the scheduler again."""
-    worker = under(database)
+    worker = worker_under(database)
     run = worker.take()
     asked_for = []
     inner = worker.study.scheduler.ask

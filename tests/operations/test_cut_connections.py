@@ -151,6 +151,7 @@ class Rehearsal:
     An undisturbed call that was made twice.
 
     Attributes:
+        first, second: The answers of the two calls.
         ends: The numbers of the exchanges (`harness.proxy`) by which the first call ended a
             transaction.
         left: The rows after the first call.

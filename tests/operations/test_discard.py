@@ -56,7 +56,7 @@ def test_discarded_checkpoints_have_no_bytes_and_are_not_restored(database, stud
     assert SimulatedWorker(database, study).claim().claimed.checkpoint is None
 
 
-def test_pinned_checkpoint_is_kept_until_its_clone_has_ended(database, study, ended):
+def test_checkpoint_pinned_for_a_clone_is_kept_until_the_clone_has_ended(database, study, ended):
     retry(database, study, [0], new_request())
 
     assert discarded(database, study) == [1]
@@ -96,7 +96,9 @@ def test_trial_that_has_not_ended_or_does_not_exist_is_refused(database, study):
             discarded(database, study, 7)
 
 
-def test_later_request_returns_what_an_earlier_one_has_left(database, study, ended):
+def test_later_request_returns_removed_checkpoints_until_their_rows_are_deleted(
+    database, study, ended
+):
     request = new_request()
     removed = discard(database, study, ended, request)
 

@@ -58,7 +58,7 @@ class Trainer:
         return read_progress(self.database, self.study)
 
 
-def test_free_workers_resume_the_best_trials_once_the_last_share_of_the_steps_is_left(database):
+def test_free_workers_resume_the_best_trials_once_half_of_the_steps_are_spent(database):
     trainer = Trainer(database, max_steps=24)
 
     trained = trainer.train_all()
@@ -75,7 +75,9 @@ def test_free_workers_resume_the_best_trials_once_the_last_share_of_the_steps_is
     assert set(trained) == set(range(len(ended)))
 
 
-def test_study_with_only_a_number_of_trials_makes_all_and_then_trains_the_best_to_max_t(database):
+def test_study_limited_by_num_trials_alone_makes_all_trials_and_then_trains_the_best_to_max_t(
+    database,
+):
     trainer = Trainer(database, num_trials=3)
 
     trained = trainer.train_all()
@@ -123,7 +125,7 @@ def test_higher_limit_ends_the_end_game(database):
         ({"trial_time_limit_s": 20.0}, 0.0),
     ],
 )
-def test_scheduler_sees_the_largest_share_of_a_limit_that_is_spent(database, limits, share):
+def test_scheduler_sees_the_spent_share_of_the_limit_that_is_spent_most(database, limits, share):
     now = datetime(2026, 1, 1, tzinfo=UTC)
     database.clock = lambda: now
     trainer = Trainer(database, scheduler=ASHA(max_t=9, grace_period=5), **limits)
@@ -150,7 +152,8 @@ def test_spending_is_read_only_in_studies_with_limits_and_only_if_the_scheduler_
         database.observer = None
         read[name] = len([what for what in seen if what not in ("BEGIN", "COMMIT", "ROLLBACK")])
 
-    # the rungs; the budget, if the scheduler may have an end game; the limits and the sums
+    # One read of the rungs, one of the budget if the scheduler may have an end game, and two of the
+    # limits and the sums.
     assert read == {"no end game": 1, "no limits": 2, "limits": 4}
 
 

@@ -1,4 +1,8 @@
-"""All times come from the database's clock, which a test can replace."""
+"""
+All times come from the database's clock, which a test can replace.
+
+The last test is about another expression, `is_listed`.
+"""
 
 from datetime import UTC, datetime, timedelta
 

@@ -114,7 +114,7 @@ def test_message_of_an_error_without_sqlstate_determines_the_error_class(error, 
 
 
 @pytest.mark.parametrize("code", [*GONE, "25006"])
-def test_sqlstate_of_a_lost_connection_is_a_disconnect(code):
+def test_sqlstate_of_a_lost_connection_or_of_a_read_only_server_is_a_disconnect(code):
     assert is_disconnect(postgresql_error(code))
 
 
@@ -364,13 +364,13 @@ def test_block_that_cannot_begin_gives_its_connection_back_to_the_pool(only_conn
 
     only_connection.clock = interrupt
     with pytest.raises(KeyboardInterrupt), only_connection.begin():
-        pytest.fail("It has begun.")
+        pytest.fail("The block has begun.")
 
     only_connection.clock = None
     assert rows(only_connection, "SELECT 1") == [(1,)]
 
 
-def test_block_takes_no_connection_of_another_block_when_entered_again(only_connection):
+def test_block_that_is_entered_again_does_not_get_the_connection_of_another_block(only_connection):
     block = only_connection.begin()
     with block as txn:
         txn.raw("SELECT 1")
@@ -378,7 +378,7 @@ def test_block_takes_no_connection_of_another_block_when_entered_again(only_conn
     with only_connection.begin() as txn:
         txn.raw("CREATE TABLE mine (place integer)")
         with pytest.raises(StorageBusy), block:
-            pytest.fail("It has begun.")
+            pytest.fail("The block has begun.")
         assert txn.raw("SELECT * FROM mine")[1] == []
 
 

@@ -416,12 +416,12 @@ def test_enqueued_trials_are_not_read_to_tell_a_scheduler_which_trials_are_under
 
 
 @pytest.mark.parametrize("read", [promotions.read_queues, closings.lock_closed])
-def test_waiting_trials_are_read_by_their_index_and_not_by_the_key_of_their_rung(
+def test_entries_that_wait_are_read_by_the_index_of_waiting_entries_and_not_by_the_primary_key(
     database, study, read
 ):
     true = "true" if database.postgresql else "1"
     with database.begin() as txn:
-        # This favours the key: all entries wait, and unlike the scores it has the table's order.
+        # This favours the primary key: all entries wait, and only the key has the table's order.
         txn.raw(f"UPDATE rung_entry SET waiting = {true}, score = (ordinal * 7919) % 3001")
         txn.raw("ANALYZE")
 

@@ -104,7 +104,7 @@ def described(name):
     return Trainable(str(uuid4()), TrainableKind.IMPORT, name, "/nowhere", "3.11")
 
 
-def test_refreshed_study_has_the_stores_that_it_had_with_its_trainable(writer, reader):
+def test_refresh_reads_the_trainable_and_the_stores_of_a_study_from_one_snapshot(writer, reader):
     study = new_study(writer, trainable=described("first:train"), checkpoints="file:///first")
     revise(writer, study, described("second:train"), new_request())
 
@@ -112,7 +112,7 @@ def test_refreshed_study_has_the_stores_that_it_had_with_its_trainable(writer, r
         relocate(writer, study, "file:///third", new_request())
         revise(writer, study, described("third:train"), new_request())
 
-    before_read(reader, 3, change)  # the first finds that the trainable has changed
+    before_read(reader, 3, change)  # the first read finds that the trainable has changed
 
     found = refreshed(reader, study)
 

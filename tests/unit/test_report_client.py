@@ -1,4 +1,4 @@
-"""The client of `studydb report`: how it reads its words, and the JSON that it sends."""
+"""The client of `studydb report`: how it reads its arguments, and the JSON that it sends."""
 
 import json
 import math
@@ -17,21 +17,21 @@ def test_json_of_a_report_is_read_as_the_same_report(report):
     assert json.loads(as_json(report)) == report
 
 
-def test_nan_and_characters_that_are_no_unicode_are_sent():
+def test_nan_and_lone_surrogates_are_sent():
     sent = json.loads(as_json({"error": math.nan, "text": "\udcff"}))
 
     assert math.isnan(sent["error"])
     assert sent["text"] == "\udcff"
 
 
-def test_words_become_numbers_texts_step_and_checkpoint():
+def test_arguments_become_numbers_texts_step_and_checkpoint():
     message = read_arguments(["error=nan", "n=3", "name=a=b", "--step=7", "--save"])
 
     assert math.isnan(message.pop("error"))
     assert message == {"n": 3, "name": "a=b", "training_iteration": 7, "checkpoint": True}
 
 
-@pytest.mark.parametrize("words", [["error"], ["=1"], ["-x=1"], ["error=1", "--step", "x"], []])
-def test_words_that_are_no_report_are_refused(words):
+@pytest.mark.parametrize("arguments", [["error"], ["=1"], ["-x=1"], ["error=1", "--step", "x"], []])
+def test_arguments_that_are_no_report_are_refused(arguments):
     with pytest.raises(ValueError, match=r"METRIC=VALUE|--step|at least one metric"):
-        read_arguments(words)
+        read_arguments(arguments)

@@ -1,4 +1,4 @@
-"""Requests for resources, capacities, the ledger of a worker, and the choice of the next class."""
+"""The request of a trial; the capacity, the ledger and the next claim of a worker."""
 
 import math
 
@@ -92,7 +92,7 @@ def test_a_wrong_capacity_is_refused(options, error):
         read_capacity(**options)
 
 
-def test_parts_of_gpus_fit_on_single_cards():
+def test_a_part_of_a_gpu_must_fit_on_one_card():
     two = read_capacity(gpus=2)
     left = two.minus(read_resources("r", "gpus=0.6")).minus(read_resources("r", "gpus=0.6"))
 
@@ -108,7 +108,7 @@ def test_a_part_of_a_gpu_leaves_whole_gpus_to_others():
     assert left.minus(read_resources("r", "gpus=0.5")).fits(read_resources("r", "gpus=1"))
 
 
-def test_what_a_worker_does_not_name_does_not_fit():
+def test_a_request_for_a_resource_that_a_worker_does_not_name_does_not_fit():
     assert not Capacity().fits(read_resources("r", "licence=1"))
     assert UNLIMITED.fits(read_resources("r", "licence=1, gpus=99"))
 
@@ -122,7 +122,7 @@ def test_a_capacity_survives_json():
 
 
 @given(st.lists(st.tuples(st.sampled_from([0.1, 0.2, 0.3, 0.5, 1.0, 2.0]), st.booleans())))
-def test_a_ledger_never_gives_more_than_there_is(steps):
+def test_a_ledger_never_gives_more_than_its_capacity(steps):
     ledger, held = Ledger(read_capacity(cpus=3, gpus=2)), []
     for number, (gpus, is_release) in enumerate(steps):
         if is_release and held:
@@ -182,7 +182,7 @@ def test_the_first_trial_that_fits_is_chosen():
     assert queues.next_claim(()) is None
 
 
-def test_class_is_claimed_after_its_last_known_position():
+def test_a_class_whose_queue_was_read_in_part_goes_on_after_the_claimed_position():
     queues = queues_of(Ledger(UNLIMITED), {"cpus=1": [1, 2, 3]})
 
     queues.claimed("cpus=1", QueuePosition(0, 9))
@@ -190,7 +190,7 @@ def test_class_is_claimed_after_its_last_known_position():
     assert queues.next_claim(()) == ("cpus=1", (0, 10))
 
 
-def test_a_class_that_an_older_read_did_not_have_is_kept():
+def test_a_known_class_is_kept_although_an_older_read_lacks_it():
     queues = queues_of(Ledger(UNLIMITED), {"cpus=1": [1], "cpus=2": [2]})
 
     queues.learn({"cpus=1": Resources(cpus=1)})
@@ -200,7 +200,11 @@ def test_a_class_that_an_older_read_did_not_have_is_kept():
 
 
 def waiting_for_gpus(reserve=lambda _: True):
-    """Queues of a worker that is reserved for a trial; another worker holds one of the GPUs."""
+    """
+    Make the queues of a worker that asks to be reserved for trial 0; return them and their read.
+
+    The worker offers two GPUs, and another worker holds one of these.
+    """
     now_s = iter(range(0, 1000, 10))
     positions = {"cpus=3, gpus=2": [0], "gpus=1": [1], "cpus=2": [2], "cpus=1": [3]}
     queues = ClassQueues(
@@ -218,14 +222,14 @@ def waiting_for_gpus(reserve=lambda _: True):
     return queues, read
 
 
-def test_trials_without_gpus_start_beside_one_that_waits_for_gpus_of_others():
+def test_trials_without_gpus_start_while_the_reserved_trial_waits_for_gpus_of_other_workers():
     queues, _ = waiting_for_gpus()
 
     assert queues.reserved == (0, 0)
     assert queues.fitting() == ["cpus=1"]
 
 
-def test_a_reservation_is_withdrawn_until_the_database_has_answered():
+def test_the_withdrawal_of_a_reservation_is_repeated_until_the_database_has_answered():
     answers, asked = [True, False, True], []
 
     def reserve(position):
@@ -275,7 +279,12 @@ def test_gpus_that_other_workers_hold_do_not_fit():
 
 
 class Host:
-    """A ledger of a worker with two cards, and what other processes and trials have locked."""
+    """
+    The ledger of a worker with two cards, and the locks of these cards.
+
+    Args:
+        others: The part of each card that processes of other workers have locked.
+    """
 
     def __init__(self, *others):
         self.others, self.locked = list(others), {}
@@ -309,7 +318,7 @@ def test_a_whole_gpu_is_found_beside_a_part_that_another_process_holds():
     assert host.start("more", 0.5) is None
 
 
-def test_a_ledger_has_the_gpus_that_its_trials_have_locked():
+def test_a_ledger_counts_each_trial_on_the_gpu_that_it_has_locked():
     host = Host(0.5, 0.0)
     chosen = [host.start(name, 0.5) for name in "abc"]
     host.others[0] = 0.0

@@ -270,7 +270,7 @@ def test_number_of_entries_is_bounded(cache, remote, monkeypatch):
 
 
 def test_directory_is_restored_with_its_own_empty_directories(cache, remote, tmp_path):
-    """Their digests are equal: the digest covers names and contents of files."""
+    """The digests of both directories are equal: a digest covers names and contents of files."""
     (tmp_path / "plain").mkdir()
     (tmp_path / "plain" / "weights").write_bytes(b"w")
     (tmp_path / "with" / "logs").mkdir(parents=True)
@@ -295,7 +295,7 @@ def test_directory_whose_row_has_another_size_is_not_kept(cache, remote, tmp_pat
     assert entries(cache) == []
 
 
-def test_processes_that_share_a_cache_restore_right_bytes_within_the_limit(tmp_path, remote):
+def test_threads_that_share_a_cache_restore_right_bytes_within_the_limit(tmp_path, remote):
     caches = [RestoreCache(tmp_path / "cache", 10_000) for _ in range(4)]
     wanted = [saved(remote, bytes([n]) * 3_000) for n in range(6)]
     wrong = []
@@ -317,7 +317,7 @@ def test_processes_that_share_a_cache_restore_right_bytes_within_the_limit(tmp_p
     assert len(entries(caches[0])) <= 3
 
 
-def test_row_with_another_size_only_misses_the_cache(cache, remote, tmp_path):
+def test_checkpoint_whose_row_has_another_size_is_read_from_the_store(cache, remote, tmp_path):
     restore = saved(remote, b"x" * 3_000, cache=cache)
 
     assert restored(replace(restore, size_bytes=7), tmp_path, cache) == b"x" * 3_000

@@ -49,7 +49,7 @@ def test_nan_and_steps_without_a_value_are_never_best_and_the_first_of_equals_is
     assert kept(Keep(best=9), *values) == [3, 4, 5, 6, 7, 8]
 
 
-def test_every_n_steps_are_kept():
+def test_checkpoints_at_multiples_of_every_are_kept():
     assert kept(Keep(every=3), *range(10)) == [3, 6, 9, 10]
     assert kept(Keep(every=10), *[0.5] * 5, steps=[7, 10, 20, 25, 28]) == [10, 20, 25, 28]
 
@@ -59,7 +59,7 @@ def test_a_checkpoint_is_kept_if_one_option_keeps_it():
 
 
 @pytest.mark.parametrize("text", ["last=3, best=1, every=10", "Keep(last=3, best=1, every=10)"])
-def test_text_and_json_give_the_same(text):
+def test_keep_is_read_from_its_text_and_its_json(text):
     keep = studydb.Keep(last=3, best=1, every=10)
 
     assert read_keep("keep", text) == read_keep("keep", keep.to_json()) == keep

@@ -64,7 +64,7 @@ def test_never_comes_before_uncounted_and_uncounted_before_on(retry, error, expe
         (FINAL, (State.ERROR, 2, 0.0)),
     ],
 )
-def test_end_of_a_failed_attempt_follows_its_counting(counting, ending):
+def test_counting_of_a_failure_decides_how_its_trial_goes_on(counting, ending):
     facts = TrialFacts(1, 0, None, delay_s=8.0, counting=counting)
 
     ended = decide_ending(Reason.FAILED, facts, Limits(max_failures=5, max_losses=0))

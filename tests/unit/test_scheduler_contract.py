@@ -1,4 +1,4 @@
-"""Schedulers run through their contract alone, with random reports, failures and requests."""
+"""Schedulers decide in studies without a database, with random reports, failures and requests."""
 
 import math
 from random import Random
@@ -53,7 +53,7 @@ def ended(executor):
     ],
     ids=repr,
 )
-def test_study_with_any_mishaps_comes_to_an_end(scheduler, seed):
+def test_study_with_random_mishaps_comes_to_an_end(scheduler, seed):
     executor = ContractExecutor(scheduler, num_trials=40, curve=curve, seed=seed, longest=15)
 
     executor.run(workers=4, mishaps=0.2)
@@ -69,7 +69,7 @@ def test_study_with_any_mishaps_comes_to_an_end(scheduler, seed):
 
 @pytest.mark.row("E5")
 @pytest.mark.parametrize("seed", SEEDS)
-def test_hyperband_keeps_the_planned_share_of_the_trials_that_arrived(seed):
+def test_hyperband_keeps_a_third_of_the_trials_planned_for_a_rung(seed):
     scheduler = HyperBand(max_t=9)
     executor = ContractExecutor(scheduler, num_trials=44, curve=curve, seed=seed)
 
@@ -77,8 +77,8 @@ def test_hyperband_keeps_the_planned_share_of_the_trials_that_arrived(seed):
 
     assert executor.closings
     for key, (keep, _) in executor.closings.items():
-        is_last = key.bracket >= 6  # the budget fills two rounds of three brackets
-        assert is_last or keep == math.ceil(scheduler.planned(key) / 3)
+        may_lack_trials = key.bracket >= 6  # the budget fills only two bands of three brackets
+        assert may_lack_trials or keep == math.ceil(scheduler.planned(key) / 3)
 
 
 def test_hyperband_without_mishaps_trains_as_many_trials_as_the_paper_says():
@@ -145,13 +145,13 @@ def test_trial_ends_or_pauses_exactly_if_its_best_is_worse_than_the_median_of_ea
     executor.run(workers=4, mishaps=0.1)
 
     action = Action.STOP if hard_stop else Action.PAUSE
-    left = {(n, step) for n, step, one in executor.decisions if one.action is action}
-    assert left
+    judged_worse = {(n, step) for n, step, one in executor.decisions if one.action is action}
+    assert judged_worse
     for key, rung in executor.rungs_by_key.items():
         for place, entry in enumerate(rung.entries):
             means = [np.mean(one.values_from(2)) for one in rung.entries[:place]]
             expected = len(means) >= 3 and min(entry.values.values()) > np.median(means)
-            assert ((entry.trial, entry.step) in left) == expected, (key, place)
+            assert ((entry.trial, entry.step) in judged_worse) == expected, (key, place)
     if hard_stop:
         assert Reason.EARLY_STOPPED in ended(executor)
 
@@ -177,7 +177,7 @@ def test_means_that_are_not_finite_do_not_count_and_nan_stops_no_trial_with_a_go
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_one_epoch_trains_the_best_trials_of_those_that_arrived_to_the_end(seed):
+def test_one_epoch_trains_only_the_best_trials_of_its_rung_to_the_end(seed):
     scheduler = OneEpoch(i=2, top_k=4, max_t=9)
     executor = ContractExecutor(scheduler, num_trials=30, curve=finite, seed=seed)
 
@@ -203,7 +203,7 @@ def test_one_epoch_chooses_when_half_of_the_limit_is_spent():
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_one_epoch_chooses_among_those_that_arrived_whatever_becomes_of_the_others(seed):
+def test_one_epoch_with_mishaps_chooses_once_and_leaves_only_trials_that_a_person_has_paused(seed):
     executor = ContractExecutor(
         OneEpoch(i=2, top_k=3, max_t=9), num_trials=25, curve=curve, seed=seed
     )

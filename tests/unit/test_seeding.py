@@ -1,4 +1,4 @@
-"""When numpy's generator is seeded in a process that imports numpy after its seed is set."""
+"""A process sets its seed before it imports numpy: the import seeds numpy's generator."""
 
 import subprocess
 import sys
@@ -10,6 +10,7 @@ BEFORE = {
     "the spec": "import importlib.util; importlib.util.find_spec('numpy.random')",
     "another seed": "seeding.seed(1)",
 }
+"""Code that runs before the seed is set; "the spec" runs once more after that."""
 
 
 @pytest.mark.parametrize("before", BEFORE)

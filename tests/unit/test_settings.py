@@ -110,7 +110,7 @@ def test_environment_key_comes_first_and_needs_no_file(environ):
 
 
 @pytest.mark.parametrize("text", ["secret", "abcd", "ffff:" + KEY])
-def test_invalid_environment_key_is_refused_without_showing_it(environ, text):
+def test_error_about_an_invalid_environment_key_does_not_show_the_key(environ, text):
     environ["STUDYDB_SIGNING_KEY"] = text
 
     with pytest.raises(UsageError, match="openssl rand -hex 32") as refusal:
@@ -120,7 +120,7 @@ def test_invalid_environment_key_is_refused_without_showing_it(environ, text):
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
-def test_key_file_that_others_can_read_is_refused_with_the_cure(environ, mode):
+def test_key_file_that_others_can_read_or_write_is_refused_with_the_cure(environ, mode):
     path = write_keys(environ, KEY, mode=mode)
 
     with pytest.raises(UsageError, match=f"chmod 600 {path}"):

@@ -163,7 +163,7 @@ def test_check_params_accepts_nested_names_and_paths_and_converts_values():
     assert type(checked["model"]["width"]) is int
 
 
-def test_check_params_drops_constants_of_the_same_value():
+def test_check_params_drops_params_that_equal_constants_of_the_space():
     assert SPACE.check_params({"epochs": 27, "z": {"deep": {"tags": ["a", 1]}}, "lr": 0.5}) == {
         "lr": 0.5
     }

@@ -18,12 +18,14 @@ def stops(scores, reduction_factor):
 
 @pytest.mark.row("E3")
 @pytest.mark.parametrize("reduction_factor", [1.1, 1.5, 2, 2.5, 3, 4, 7.3])
-@pytest.mark.parametrize("ties", [3, 1000])
-def test_trial_stops_if_more_than_its_share_of_the_scores_are_better(reduction_factor, ties):
-    rng = Random(reduction_factor * ties)
+@pytest.mark.parametrize("highest", [3, 1000])
+def test_trial_stops_if_the_share_of_better_scores_exceeds_1_over_the_reduction_factor(
+    reduction_factor, highest
+):
+    rng = Random(reduction_factor * highest)
     scheduler = ASHA(max_t=2, reduction_factor=reduction_factor, rule="syne_tune")
     executor = ContractExecutor(
-        scheduler, num_trials=300, curve=lambda *_: float(rng.randint(0, ties))
+        scheduler, num_trials=300, curve=lambda *_: float(rng.randint(0, highest))
     )
 
     executor.run(workers=1)

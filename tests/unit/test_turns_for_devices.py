@@ -25,7 +25,7 @@ def clock():
 
 @pytest.fixture
 def worker(tmp_path, clock):
-    """A function that makes the devices of another worker of this host."""
+    """A function that makes the `Devices` of one more worker of this host."""
 
     def make(*uuids):
         devices = tuple(Device(uuid, uuid, uuid) for uuid in uuids or (A,))
@@ -41,7 +41,7 @@ def run_trial(devices, clock, seconds):
     grant.release()
 
 
-def test_worker_that_has_had_a_device_for_long_lets_a_waiting_one_go_first(worker, clock):
+def test_worker_that_has_had_a_device_for_long_lets_a_waiting_worker_go_first(worker, clock):
     mine, other = worker(), worker()
     grant = mine.take(1)
     clock.now_s += LONG_S
@@ -67,7 +67,7 @@ def test_short_trials_that_follow_one_another_count_together(worker, clock):
     assert mine.free_parts() == (0,)
 
 
-def test_worker_that_had_no_trial_for_a_while_begins_anew(worker, clock):
+def test_time_with_a_device_counts_from_zero_after_a_while_without_a_trial(worker, clock):
     mine, other = worker(), worker()
     other.wait(is_waiting=True)
     run_trial(mine, clock, LONG_S - 1)
@@ -101,7 +101,7 @@ def test_worker_does_not_wait_for_itself(worker, clock):
 
 
 def test_waiting_worker_that_takes_nothing_delays_others_by_some_seconds_only(worker, clock):
-    """It is suspended, or it waits for two devices."""
+    """A waiting worker takes nothing while it is suspended, or while it waits for two devices."""
     mine, other = worker(), worker()
     other.wait(is_waiting=True)
     run_trial(mine, clock, LONG_S)
@@ -114,7 +114,9 @@ def test_waiting_worker_that_takes_nothing_delays_others_by_some_seconds_only(wo
     assert mine.free_parts() == (1,)
 
 
-def test_trial_that_was_claimed_before_gets_its_device(worker, clock):
+def test_trial_that_is_already_claimed_gets_a_device_although_another_worker_should_go_first(
+    worker, clock
+):
     mine, other = worker(), worker()
     other.wait(is_waiting=True)
     run_trial(mine, clock, LONG_S)
@@ -122,7 +124,7 @@ def test_trial_that_was_claimed_before_gets_its_device(worker, clock):
     assert mine.take(1) is not None
 
 
-def test_worker_whose_trial_takes_devices_waits_no_more(worker, clock):
+def test_worker_that_starts_a_trial_without_devices_no_longer_waits(worker, clock):
     mine, other = worker(A), worker(A, B)
     other.wait(is_waiting=True)
 
@@ -132,7 +134,7 @@ def test_worker_whose_trial_takes_devices_waits_no_more(worker, clock):
     assert mine.free_parts() == (1,)
 
 
-def test_wait_for_a_device_ends_when_its_process_is_killed(tmp_path):
+def test_wait_for_a_device_ends_when_the_waiting_process_is_killed(tmp_path):
     code = (
         "import sys, time; from pathlib import Path; from studydb.devices.lock_files import "
         "LockFile; file = LockFile(Path(sys.argv[1]), 'a'); file.wait(); print(flush=True); "
