@@ -1,7 +1,8 @@
 """
 The cells of the matrix of requests: a trial in every state, requests of people, and operations.
 
-A cell is one of each. `prepared` makes the trial; REQUESTS and ACTORS make the actions.
+A cell is a state, a request and an operation. `prepared` makes the trial; REQUESTS and ACTORS make
+the actions.
 """
 
 from collections.abc import Callable

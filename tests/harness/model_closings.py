@@ -89,7 +89,7 @@ class ModelOneEpoch(ModelSynchronous):
 
 
 class ModelHyperBand(ModelSynchronous):
-    """Bands of brackets: bracket s begins with many trials, and halves them s times."""
+    """Bands of brackets; each further bracket of a band has one rung less than the one before."""
 
     @property
     def _most(self) -> int:
@@ -148,7 +148,7 @@ def spent(model: "Model") -> float:
 
 
 def underway(model: "Model", bracket: int | None = None) -> list[int]:
-    """The last steps of the trials, of one bracket or of all, that train or may be claimed."""
+    """The last step of each trial that is underway, in one bracket or in all."""
     return [
         max(trial.live, default=0)
         for trial in model.trials
