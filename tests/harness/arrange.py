@@ -100,7 +100,7 @@ def new_study(database: Database, **overrides: Any) -> Study:
 
 
 def created(database: Database, spec: NewStudy) -> Study:
-    """Create a study; the returned study can ask the user code that `spec` can ask."""
+    """Create a study; the returned study can ask user code (`ask`) if `spec` can."""
     study = create(database, spec)
     if getattr(spec.resources, "ask", None) is not None:
         study = replace(study, resources=spec.resources)
@@ -372,7 +372,7 @@ def retry_while_busy(call: Callable[[], Answered], *, patience_s: float = 30.0) 
 
 
 def run_together(calls: Iterable[Callable[[], Answered]]) -> list[Answered]:
-    """Run calls in threads that start together; return the answers in order, or raise an error."""
+    """Run calls in threads that start together; return their answers in order, or raise an error."""
     calls = list(calls)
     gate = threading.Barrier(len(calls))
 

@@ -26,7 +26,7 @@ Arranged = Callable[[Database], Call]
 
 
 def _with_failed_trials(database: Database) -> Study:
-    """A study with two trials in ERROR, at a rung; the first has a checkpoint."""
+    """A study whose two trials have failed at a rung; the first has a checkpoint."""
     study = new_study(database, scheduler=ASHA(max_t=9, reduction_factor=3), num_trials=2)
     worker = SimulatedWorker(database, study)
     for value in (0.5, 0.1):

@@ -162,7 +162,7 @@ ACTORS: dict[str, Make] = {
 
 def prepared(database: Database, rng: Random, request: str, state: State) -> Subject:
     """
-    A study with some other trials, and one trial in the state.
+    A study with a trial in the state, and at least one other trial.
 
     Trials ask for resources, and workers offer unequal ones, if the request is about resources.
     """

@@ -68,7 +68,7 @@ class ModelSynchronous(ModelJudge):
 
     @abstractmethod
     def next_closing(self, model: "Model", paused: Container[int]) -> ModelClosing | None:
-        """The rung that closes next; None if trials have to come first."""
+        """The rung that closes next; None if the scheduler still waits for trials."""
 
 
 class ModelOneEpoch(ModelSynchronous):
@@ -166,7 +166,7 @@ def can_be_claimed(model: "Model") -> bool:
 
 
 def close(model: "Model", closing: ModelClosing) -> None:
-    """Close a rung; a trial that a person pauses gets only a place that no other trial takes."""
+    """Close a rung; a trial that a person has paused is kept only if too few other trials wait."""
     (bracket, step), rung = closing.rung_id, model.judge.rungs[closing.rung_id]
     kept = sorted(rung.waiting, key=lambda one: (_is_paused_by_person(model, one), place(one)))
     kept = kept[: closing.keep]

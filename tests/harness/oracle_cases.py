@@ -73,7 +73,7 @@ def _asha(rng: Random, decide: Any, options: Case, mode: str) -> Case:
         number = rng.choice(sorted(live))
         live[number] += 1
         step, value = live[number], _value(rng, ties=ties)
-        stops = True  # by NaN at a rung, which is not told to the other system
+        stops = True  # NaN at a rung stops the trial; the other system is not told
         if not (math.isnan(value) and _is_milestone(step, brackets[number], options)):
             stops = decide(number, brackets[number], step, value)
         events.append([number, step, value, stops])
@@ -200,7 +200,7 @@ class _Bands:
         self._note(bracket, halves, step)
 
     def _note(self, bracket: Any, halves: int, step: int) -> None:
-        """Record which trials go on if the bracket has just been halved, and let them run."""
+        """If the bracket has just been halved, record which trials go on, and let them run."""
         if bracket._halves == halves:
             return
         members = [one for one in self.trials if one in bracket._live_trials]
