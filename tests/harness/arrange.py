@@ -372,7 +372,7 @@ def retry_while_busy(call: Callable[[], Answered], *, patience_s: float = 30.0) 
 
 
 def run_together(calls: Iterable[Callable[[], Answered]]) -> list[Answered]:
-    """Run calls in threads that start together; return their answers in order, or raise an error."""
+    """Run calls in threads that start together; return the answers in order, or raise an error."""
     calls = list(calls)
     gate = threading.Barrier(len(calls))
 
