@@ -1,7 +1,8 @@
 """
-Every searcher: its points fit the space, are the same in every process, and keep a study's budget.
+Every searcher proposes points that fit the space, and the same points in every process.
 
-To have a searcher tested, add a line to SEARCHERS; docs/searchers.md says how to write one.
+Studies keep their budgets. To have a searcher tested, add a line to SEARCHERS; docs/searchers.md
+says how to write a searcher.
 """
 
 import math
@@ -60,7 +61,7 @@ every_search = pytest.mark.parametrize(
         if (name, kind) != ("grid", "floats")
     ],
 )
-"""Each searcher in each space; a grid has no floats."""
+"""Each searcher in each space; grid search refuses the space of floats."""
 with_model = pytest.mark.parametrize(
     "name", [name for name, one in SEARCHERS.items() if isinstance(one, HistorySearcher)]
 )
@@ -78,7 +79,7 @@ def model_of(searcher, space):
 
 
 def observation(space, number, value=0.5, **facts):
-    """A finished trial with a value; `facts` replaces what differs."""
+    """Return the observation of a completed trial; `facts` are fields that differ from that."""
     usual = {
         "number": number,
         "params": RandomSearch().propose(space, seed=99, draw=number),
@@ -93,7 +94,7 @@ def observation(space, number, value=0.5, **facts):
 
 
 def history(space):
-    """Trials of every kind, by ascending number."""
+    """Return observations of trials of every kind, by ascending number."""
     number = count()
     kinds = [
         *({"value": value} for value in (0.9, 0.1, 0.4, 0.4, math.nan, math.inf, -3.0)),
@@ -187,7 +188,9 @@ def asker(database, study):
 
 
 @every_search
-def test_workers_in_turn_keep_the_budget_and_search_the_space(database, searcher, space):
+def test_workers_that_take_turns_keep_the_budget_and_get_points_that_fit_the_space(
+    database, searcher, space
+):
     study = new_study(database, searcher=searcher, space=space, num_trials=N_TRIALS, seed=SEED)
     askers = [asker(database, study) for _ in range(3)]
     held = []

@@ -27,7 +27,9 @@ def reasons(running):
 
 
 @pytest.mark.parametrize("num_trials", [1, 3, 4, 6, 9])
-def test_best_trials_of_the_first_train_on_whatever_their_number_is(database, num_trials):
+def test_best_of_the_first_four_trials_and_later_trials_that_are_as_good_train_on(
+    database, num_trials
+):
     scheduler = asked(Heats(max_t=5))
     running = ScheduledStudy(database, scheduler, num_trials=num_trials, curve=value, skips=False)
 
@@ -65,7 +67,11 @@ def test_study_ends_although_every_trial_reports_nan(database):
 
 @pytest.fixture
 def endless(database):
-    """A study without `num_trials`, and a function that trains its next trial for two steps."""
+    """
+    A study without `num_trials`, its worker, and a function that trains a new trial for each value.
+
+    The function reports the value at step 2, gives the trial back, and returns all trials' states.
+    """
     study = new_study(database, scheduler=asked(Heats(max_t=5)), num_trials=None)
     worker = SimulatedWorker(database, study)
 
@@ -79,14 +85,14 @@ def endless(database):
     return study, worker, train
 
 
-def test_winner_trains_on_in_a_study_without_an_end(database, endless):
+def test_winner_trains_on_in_a_study_without_num_trials(database, endless):
     study, worker, train = endless
     train(0.3, 0.1, 0.2, 0.4)
 
     number = Acquirer(database, study, worker_id=worker.id, lease_s=90.0).acquire().lease.number
 
     assert number == 1
-    assert train(0.05)[-1] is State.PENDING  # as good as the winner: given back, and not stopped
+    assert train(0.05)[-1] is State.PENDING  # better than the winner (0.1), so not stopped
 
 
 def test_rung_whose_trials_were_all_stopped_by_hand_waits_for_others(database, endless):

@@ -44,7 +44,7 @@ def test_documented_scheduler_survives_mishaps(database, registered, seed):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_documented_scheduler_closes_the_rung_of_every_full_heat_in_memory(seed):
+def test_documented_scheduler_closes_the_rung_of_every_full_heat(seed):
     executor = ContractExecutor(Heats(max_t=5), num_trials=21, curve=value, seed=seed)
 
     executor.run(workers=4, mishaps=0.1)

@@ -38,7 +38,11 @@ def falling(number, step):
 
 
 class AtFirstRung:
-    """The trials 0 to 3 have reported step 1, of whose values the third is the best."""
+    """
+    A study of six trials, of which 0 to 3 run.
+
+    `report` takes them to the first rung, at step 1: trial 2 is the best there, trial 0 the worst.
+    """
 
     BEST, WORST = 2, 0
 
@@ -112,7 +116,7 @@ def test_results_that_are_sent_again_later_change_nothing(at_rung):
 
 
 @pytest.mark.parametrize("number", [AtFirstRung.BEST, AtFirstRung.WORST])
-def test_trial_that_fails_at_a_rung_holds_up_no_other(at_rung, number):
+def test_trial_that_fails_at_a_rung_holds_up_no_other_trial(at_rung, number):
     at_rung.report()
     run = at_rung.runs[number]
     at_rung.running.held.remove(run)
@@ -129,7 +133,7 @@ def test_trial_that_a_person_stops_at_a_rung_ends_and_is_never_promoted(at_rung,
     at_rung.report()
     if waits:
         at_rung.obey()
-    with suppress(NotAllowed):  # the scheduler has stopped it before
+    with suppress(NotAllowed):  # the scheduler has already stopped the trial
         at_rung.ask(control.stop, [number])
 
     at_rung.run_to_the_end()
@@ -194,7 +198,7 @@ def test_nan_at_a_rung_ranks_nowhere_and_is_never_promoted(at_rung):
         assert at_rung.trial(at_rung.BEST).summary.last_step == 1
 
 
-def test_equal_scores_end_no_trial_that_has_no_better_rival(at_rung):
+def test_schedulers_that_only_stop_trials_stop_none_if_all_scores_are_equal(at_rung):
     at_rung.running.curve = lambda *_: 0.5
     at_rung.report(value=0.5)
 
@@ -228,7 +232,7 @@ def test_trial_that_reports_the_step_of_a_rung_again_is_not_judged_again(at_rung
     assert [at_rung.entries(number)[0][:5] for number in range(4)] == [one[:5] for one in before]
 
 
-def test_enqueued_trials_and_those_of_an_extension_are_judged(at_rung):
+def test_enqueued_trials_and_trials_of_an_extended_study_are_judged(at_rung):
     at_rung.report()
     at_rung.ask(enqueue, {"lr": 0.5})
     at_rung.ask(control.extend, n_more=2)

@@ -26,7 +26,7 @@ every_custom_scheduler = pytest.mark.parametrize("name", CUSTOM)
 
 
 def run_meanwhile(database, name, judged, other):
-    """Make a call for which the scheduler is asked, and another call before the answer is used."""
+    """Make a call for which the scheduler is asked; make another call before the answer is used."""
     situation = AtRung(database, name)
     asks = situation.meanwhile()
     made, answers = [situation.call(judged), situation.call(other)], [None, None]
@@ -43,7 +43,7 @@ def run_meanwhile(database, name, judged, other):
 
 @pytest.mark.parametrize(("judged", "other"), PAIRS)
 @every_custom_scheduler
-def test_results_are_judged_by_the_rung_after_what_has_happened_meanwhile(
+def test_results_are_judged_after_the_operation_that_ran_while_the_scheduler_decided(
     database, name, judged, other
 ):
     found, _ = run_meanwhile(database, name, judged, other)
@@ -52,7 +52,7 @@ def test_results_are_judged_by_the_rung_after_what_has_happened_meanwhile(
 
 
 @pytest.mark.parametrize("other", ["report", "stop", "invalidate the best", "promote"])
-def test_work_that_is_named_holds_only_if_nothing_has_happened_meanwhile(database, other):
+def test_promotion_with_an_operation_in_between_leaves_the_rows_of_a_serial_order(database, other):
     name = "custom, by rungs that close"
     found, _ = run_meanwhile(database, name, "promote", other)
 
@@ -76,7 +76,7 @@ def test_failure_to_answer_a_question_that_has_changed_does_not_pause_the_study(
 @every_custom_scheduler
 @pytest.mark.parametrize("other", ["stop", "pause", "pause the study", "renew", "extend"])
 def test_failure_to_decide_pauses_the_study_also_after_a_request_of_a_person(database, name, other):
-    """The request leaves the question as it was, so the failure is the answer to it."""
+    """The request does not change what the scheduler is asked, so the failure counts."""
     situation = AtRung(database, name)
     asks = situation.meanwhile()
     first, second = situation.call("report"), situation.call(other)
@@ -84,7 +84,7 @@ def test_failure_to_decide_pauses_the_study_also_after_a_request_of_a_person(dat
 
     first(database)
 
-    assert asks.n_asked == 1  # before the workers ask for work
+    assert asks.n_asked == 1  # until `rows` lets workers ask the scheduler for work
     _, _, entries, events = situation.rows()
     assert entries[2:] == []
     assert [kind for kind, *_ in events].count("study paused") == 1

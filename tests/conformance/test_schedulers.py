@@ -51,7 +51,7 @@ GIVES_UP = {
     for name in SCHEDULERS
     if name.startswith(("HyperBand", "one-epoch", "custom, by rungs that close"))
 }
-"""Schedulers that leave no trial PAUSED."""
+"""Schedulers that resume or end every trial that they have paused."""
 
 LEAVES_PAUSED = {name for name, one in SCHEDULERS.items() if one.resumes} - GIVES_UP | {
     "median stopping that pauses"

@@ -1,5 +1,5 @@
 """
-Every operation on a study as an action, which can be run on a database and on its model.
+Every operation on a study as an action, which can be run on a database and on the study's model.
 
 An action that runs again sends the same token or flush number, so it is a duplicate request.
 """
@@ -301,7 +301,7 @@ class ActionFactory(StartActions):
     def give_back(
         self, attempt: ClaimedAttempt, values: Sequence[float], *, later: bool
     ) -> StudyAction:
-        """End an attempt as a command with exit code 130 or 143 does; if `later`, as with 75."""
+        """End an attempt as a command does that exits with 130 or 143; if `later`, with 75."""
         kind = TRY_LATER if later else GIVEN_BACK
         return self.finish(attempt, values, Reason.PREEMPTED, Failure(kind, "exited"))
 
@@ -435,7 +435,7 @@ class ActionFactory(StartActions):
     # --- people
 
     def set_resources(self, asks: str, numbers: Sequence[int]) -> StudyAction:
-        """Change what trials ask for; without numbers, what the study asks for its trials."""
+        """Change the resources that trials ask for; without numbers, those of the study."""
         request, asked = new_request(), read_resources("asks", asks)
         return StudyAction(
             f"set_resources{'' if numbers else '_of_study'} {asks} {numbers}",

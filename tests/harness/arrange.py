@@ -100,7 +100,7 @@ def new_study(database: Database, **overrides: Any) -> Study:
 
 
 def created(database: Database, spec: NewStudy) -> Study:
-    """Create a study; the returned study can ask the user code that `spec` can ask."""
+    """Create a study; the returned study can ask user code (`ask`) if `spec` can."""
     study = create(database, spec)
     if getattr(spec.resources, "ask", None) is not None:
         study = replace(study, resources=spec.resources)
@@ -290,9 +290,12 @@ def recover_after_expiry(
 
 def dump(database: Database, *, without: Sequence[str] = ()) -> dict[str, list[tuple[Any, ...]]]:
     """
-    Every row of every table, as text, so that a test can compare two dumps.
+    Return the rows of the tables, as text, so that a test can compare two dumps.
 
     The table `proposal` is left out, because any ask may store proposals there.
+
+    Args:
+        without: Further tables that are left out.
     """
     columns = {
         table.name: [column.name for column in table.c]
@@ -349,7 +352,7 @@ def delete_all_rows(database: Database) -> None:
 
 
 def leave_one_study(database: Database) -> None:
-    """Delete all rows; then store a study in mid-run, which operations on other studies ignore."""
+    """Delete all rows, then store a running study, which operations on others must leave alone."""
     delete_all_rows(database)
     study = new_study(database, name="bystander")
     enqueued(database, study)

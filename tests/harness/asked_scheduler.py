@@ -32,13 +32,13 @@ Answered = TypeVar("Answered")
 
 
 def described(scheduler: CustomScheduler) -> UserScheduler:
-    """The scheduler of a study's row; an operation that needs an answer raises DecisionNeeded."""
+    """The scheduler as a study's row has it; who needs its answer gets DecisionNeeded."""
     made = UserScheduler.of(scheduler)
     return replace(made, plan=SchedulerPlan.of(scheduler))
 
 
 def asked(scheduler: CustomScheduler) -> UserScheduler:
-    """Like `described`, but the user's code is asked in this process, by plain data."""
+    """Like `described`, but the user's code answers in this process, and gets only plain data."""
     made = described(scheduler)
 
     def ask(question: Question) -> Decision | Work:
@@ -56,7 +56,7 @@ class Meanwhile:
     Asks the user's code, and lets something else happen before the answer is used.
 
     Attributes:
-        act: Called once, as soon as the code has been asked; it may ask again.
+        act: Called once, after the code has answered; `act` may make calls that ask the code, too.
         fail: Raised once instead of an answer, after `act`.
         n_asked: How often the code was asked.
     """
@@ -82,6 +82,6 @@ def over_the_wire(answer: dict[str, Any], kind: type[Any]) -> Any:
 
 
 def sent(study: Study, call: Callable[[Batch], Answered], batch: Batch) -> Answered:
-    """Send a batch as a worker does: ask the scheduler what the transaction needs."""
+    """Send a batch as a worker does: ask the scheduler for the decisions that the batch needs."""
     judge = SchedulerJudge.of(study)
     return call(batch) if judge is None else judge.send(call, batch)

@@ -44,7 +44,7 @@ DAY_AND_HOUR_S = 90_001.0
 
 
 class CheckpointSteps:
-    """The steps; a `RandomWalk` is one."""
+    """The part of `RandomWalk` that has these steps."""
 
     _other_study: Study | None = None
 
@@ -112,7 +112,7 @@ class CheckpointSteps:
         return self.factory.delete_removed()
 
     def _remove_unkept(self: "RandomWalk", rng: Random) -> StudyAction:
-        """Do what `gc` does for one trial, or for the study's sum."""
+        """Do what `gc` does: remove a trial's unkept checkpoints, or sum up the study's bytes."""
         if rng.random() < 0.2:
             return self.factory.recount()
         return self.factory.remove_unkept(rng.randrange(max(1, len(self.model.trials))))

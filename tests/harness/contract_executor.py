@@ -1,7 +1,8 @@
 """
 Runs a scheduler without a database: trials, rungs and workers in plain Python, in a random order.
 
-It calls a scheduler as the operations do. Trials can fail, be lost, be stopped and resumed.
+The executor calls the scheduler as the operations do. With mishaps, trials fail and are lost, and
+people stop, pause, resume and enqueue trials.
 """
 
 import math

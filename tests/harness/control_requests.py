@@ -1,4 +1,4 @@
-"""Requests of people about trials, and what follows from them, as in `duplicate_requests`."""
+"""Requests of people, and operations that follow them, arranged so that they can be sent again."""
 
 from collections.abc import Callable
 from functools import partial
@@ -26,7 +26,7 @@ Arranged = Callable[[Database], Call]
 
 
 def _with_failed_trials(database: Database) -> Study:
-    """A study with two trials in ERROR, at a rung; the first has a checkpoint."""
+    """A study whose two trials have failed at a rung; the first has a checkpoint."""
     study = new_study(database, scheduler=ASHA(max_t=9, reduction_factor=3), num_trials=2)
     worker = SimulatedWorker(database, study)
     for value in (0.5, 0.1):
@@ -44,7 +44,7 @@ def _retrying(database: Database, **options: Any) -> Call:
 
 
 def _with_clone(database: Database) -> Study:
-    """A study with a PENDING clone, whose source is pinned."""
+    """A study with a PENDING clone; the checkpoint that the clone will restore is pinned."""
     study = _with_failed_trials(database)
     retry(database, study, [0], new_request())
     return study

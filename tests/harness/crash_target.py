@@ -3,9 +3,9 @@ Kills a process at each COMMIT of an operation on an SQLite file.
 
 Run as a program: `python -m harness.crash_target TEMPLATE FOLDER`. Each line of the input is an
 operation's name; the answer is the number of its COMMITs. The program copies the SQLite file
-TEMPLATE and adds the rows that the operation needs. For each COMMIT, and for the moments before and
-after it, a forked process calls the operation on a copy of this file and is killed. All processes
-make the same tokens, so a test can repeat a killed call.
+TEMPLATE and adds the rows that the operation needs. For each COMMIT, two forked processes call the
+operation, each on a copy of this file: one is killed before the COMMIT, the other after it. All
+processes make the same tokens, so a test can repeat a killed call.
 """
 
 import gc
@@ -256,7 +256,7 @@ def file_of(folder: Path, operation: str, point: str, nth: int) -> Path:
 
 
 def count_commits(call: Call, path: Path) -> int:
-    """Make an undisturbed call, which also compiles its statements for the forked processes."""
+    """Count a call's COMMITs; processes that are forked later inherit its compiled statements."""
     end, commits = TransactionBlock._end, []
 
     def note(block: TransactionBlock, *, commit: bool) -> None:

@@ -40,7 +40,7 @@ def report_curves(storage: str, name: str, together: Barrier) -> None:
 
 
 def train(run: Run, curve: list[float]) -> None:
-    """Report the curve in batches that end at milestones, until a verdict."""
+    """Report the curve, one batch up to each decision step, until a verdict or the last step."""
     due = run.claimed.next_decision_step
     while due is not None:
         values = curve[run.after_step : due]

@@ -34,9 +34,8 @@ def cut(database: Database, when: str, *, nth: int = 1) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TransactionBlock, "_end", cut_end)
-        patch.setattr(
-            database, "pooler", database.postgresql
-        )  # so that single statements, too, send a COMMIT
+        # With a pooler, single statements, too, send a COMMIT.
+        patch.setattr(database, "pooler", database.postgresql)
         yield
 
 

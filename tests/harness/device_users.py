@@ -21,11 +21,12 @@ class DeviceUser:
     """
     A process that runs one trial after another: it takes devices, forks, and waits for the fork.
 
-    The fork stands for the trial: it inherits the locks, and lives on if the process is killed. By
-    locks of another kind, on the files of witnesses, it checks that no other trial has its devices.
+    The fork stands for the trial: it inherits the locks, and lives on if the process is killed.
+    Each device has a file, its witness. The fork locks the witnesses of its devices with `flock`;
+    if it cannot, another trial has the device, and the fork writes a line to `violations`.
 
     Args:
-        folder: Where the witnesses are, and a line in `trials` for each trial.
+        folder: Contains the witnesses, `violations`, and `trials` with a line for each trial.
         user: The uid of the process.
         environment: The variables by which the process finds the devices.
     """
@@ -61,7 +62,8 @@ def make_witnesses(folder: Path, names: Sequence[str]) -> None:
 
 def serve(folder: str, user: int) -> None:
     """Take devices for trials until this process is killed."""
-    from studydb.devices import Devices  # noqa: PLC0415  as the user cannot read it
+    # Imported before `setuid`, because the user may have no right to read the package.
+    from studydb.devices import Devices  # noqa: PLC0415
 
     if user != os.getuid():
         os.setgid(user)

@@ -89,7 +89,7 @@ def _asking_for_the_first_trial(database: Database) -> Call:
 
 
 def _asking_past_a_duplicate(database: Database) -> Call:
-    """The ask skips the next draw: its proposal has a trial's params, which must be unique."""
+    """Params must be unique, so the ask skips the next draw, whose params a trial already has."""
     call = asking(database)
     change(database, "UPDATE trial SET is_unique = (1 = 1)")
     hash_of_the_trial = "SELECT params_hash FROM trial WHERE study_id = proposal.study_id"
@@ -383,7 +383,7 @@ def _in_turn(operation: Callable[..., Any], database: Database, *points: Any, **
 
 
 def _storing_by_index(database: Database) -> Call:
-    """The call looks first, as an asker does; a second call finds the proposal of the first."""
+    """The call first reads whether the draw has a proposal; a second call finds the proposal."""
     study = new_study(database, searcher=ModelSearch())
 
     def call(over: Database) -> None:

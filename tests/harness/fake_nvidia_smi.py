@@ -47,7 +47,7 @@ class FakeNvidiaSmi:
         (self._folder / "cards").write_text("\n".join(lines) + "\n")
 
     def list_users(self, *users: tuple[str, int]) -> None:
-        """Write which processes use which cards; each look of a program finds all or none."""
+        """Write which processes use which cards; a reader finds the old list or the new one."""
         temporary = self._folder / "users.new"
         temporary.write_text("".join(f"{uuid}, {pid}\n" for uuid, pid in users))
         temporary.replace(self._folder / "users")

@@ -1,4 +1,4 @@
-"""Requests of studies whose trials ask for resources, arranged so that they can be sent again."""
+"""Operations on trials that ask for resources, arranged so that they can be sent again."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ ONE, TWO = read_resources("one", "gpus=1"), read_resources("two", "gpus=2")
 
 
 def with_resources(database: Database, **overrides: Any) -> Study:
-    """A study in which one trial fits no worker with a GPU, and two trials do."""
+    """A study of three trials; a worker with one GPU can run the last two, and not the first."""
     study = new_study(database, **overrides)
     for asked in (TWO, ONE, None):
         enqueue(database, study, {"lr": 0.5}, new_request(), resources=asked)

@@ -1,7 +1,8 @@
 """
 The cells of the matrix of requests: a trial in every state, requests of people, and operations.
 
-A cell is one of each. `prepared` makes the trial; REQUESTS and ACTORS make the actions.
+A cell is a state, a request and an operation. `prepared` makes the trial; REQUESTS and ACTORS make
+the actions.
 """
 
 from collections.abc import Callable
@@ -161,7 +162,7 @@ ACTORS: dict[str, Make] = {
 
 def prepared(database: Database, rng: Random, request: str, state: State) -> Subject:
     """
-    A study with some other trials, and one trial in the state.
+    A study with a trial in the state, and at least one other trial.
 
     Trials ask for resources, and workers offer unequal ones, if the request is about resources.
     """

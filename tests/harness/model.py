@@ -350,7 +350,7 @@ class Model:
 
     @property
     def best(self) -> list[int]:
-        """The numbers of all trials that have a value other than NaN, best first."""
+        """The trials with a value other than NaN, without invalidated ones: numbers, best first."""
         ranked = {
             trial.number: self.judge.score(value)
             for trial in self.trials

@@ -15,14 +15,15 @@ if TYPE_CHECKING:
 
 
 def save(model: "Model", token: str, *, new: ModelCheckpoint, keep: Keep) -> list[str]:
-    """Store a checkpoint, and remove what `keep` and the quota do not allow; name all of these."""
+    """Store a checkpoint; return the uuids of those that `keep` or the quota removes for it."""
     attempt, trial = model._of(token)
     if any(one.uuid == new.uuid for one in model.checkpoints):
         return _removed_by(model, trial, new.uuid)
     model._fence(token)
     expired = _unkept(model, trial, [*_kept_of(model, trial), new], keep)
     chosen = _make_room(model, trial, new, expired)
-    if chosen and model._recorded(new.uuid):  # its row was deleted since, and its event was not
+    # An earlier send has stored the event, and its checkpoint's row was deleted since.
+    if chosen and model._recorded(new.uuid):
         raise LeaseLost(number=trial.number, attempt=attempt.no)
     _remove(model, [*expired, *chosen])
     if chosen:
@@ -63,7 +64,7 @@ def set_keep(model: "Model", keep: Keep, request: Request) -> None:
 
 
 def mark_corrupt(model: "Model", token: str, *, uuid: str, is_verified: bool) -> str | None:
-    """Mark a checkpoint corrupt; name the one to restore instead."""
+    """Mark a checkpoint corrupt; return the uuid of the one to restore instead."""
     attempt, trial = model._fence(token)
     bad = next(one for one in [*model.checkpoints, *model.foreign] if one.uuid == uuid)
     is_next, is_own = trial.checkpoint is bad, bad.number == trial.number
@@ -86,7 +87,7 @@ def mark_corrupt(model: "Model", token: str, *, uuid: str, is_verified: bool) ->
 
 
 def kept_bytes(model: "Model") -> int | None:
-    """The sum that a study with a quota keeps in its row."""
+    """The bytes of all kept checkpoints, as a study's row has them; None without a quota."""
     if model.keep.quota_bytes is None:
         return None
     return sum(one.size_bytes for one in model.checkpoints if not one.removed)

@@ -52,7 +52,7 @@ def release(trial: ModelTrial) -> None:
 
 
 def discard(model: "Model", number: int, request: Request) -> list[str]:
-    """Remove the checkpoints of an ended trial that no clone needs; name all that are removed."""
+    """Remove an ended trial's checkpoints without pins; return the uuids of all removed ones."""
     mine = [one for one in model.checkpoints if one.number == number]
     if not model._recorded(request.token):
         if number >= len(model.trials):
@@ -73,14 +73,14 @@ def discard(model: "Model", number: int, request: Request) -> list[str]:
 
 
 def newest_of(model: "Model", known: ModelCheckpoint | None) -> ModelCheckpoint | None:
-    """A checkpoint, or the newest kept one before it; None if its row is deleted."""
+    """The checkpoint if kept, else the newest kept one before it; None if its row is deleted."""
     if known is None or known not in [*model.checkpoints, *model.foreign]:
         return None
     return before(model, known) if known.removed else known
 
 
 def before(model: "Model", known: ModelCheckpoint) -> ModelCheckpoint | None:
-    """The newest earlier checkpoint of the trial, or that from which the trial began, if kept."""
+    """The trial's newest kept checkpoint before this one; else the one it began from, if kept."""
     is_own = known in model.checkpoints
     rows = model.checkpoints if is_own else model.foreign
     earlier = rows[: rows.index(known)]

@@ -68,7 +68,7 @@ class ModelSynchronous(ModelJudge):
 
     @abstractmethod
     def next_closing(self, model: "Model", paused: Container[int]) -> ModelClosing | None:
-        """The rung that closes next; None if trials have to come first."""
+        """The rung that closes next; None if the scheduler still waits for trials."""
 
 
 class ModelOneEpoch(ModelSynchronous):
@@ -89,7 +89,7 @@ class ModelOneEpoch(ModelSynchronous):
 
 
 class ModelHyperBand(ModelSynchronous):
-    """Bands of brackets: bracket s begins with many trials, and halves them s times."""
+    """Bands of brackets; each further bracket of a band has one rung less than the one before."""
 
     @property
     def _most(self) -> int:
@@ -148,7 +148,7 @@ def spent(model: "Model") -> float:
 
 
 def underway(model: "Model", bracket: int | None = None) -> list[int]:
-    """The last steps of the trials, of one bracket or of all, that train or may be claimed."""
+    """The last step of each trial that is underway, in one bracket or in all."""
     return [
         max(trial.live, default=0)
         for trial in model.trials
@@ -166,7 +166,7 @@ def can_be_claimed(model: "Model") -> bool:
 
 
 def close(model: "Model", closing: ModelClosing) -> None:
-    """Close a rung; a trial that a person pauses gets only a place that no other trial takes."""
+    """Close a rung; a trial that a person has paused is kept only if too few other trials wait."""
     (bracket, step), rung = closing.rung_id, model.judge.rungs[closing.rung_id]
     kept = sorted(rung.waiting, key=lambda one: (_is_paused_by_person(model, one), place(one)))
     kept = kept[: closing.keep]

@@ -1,9 +1,9 @@
 """
 Judges a model's trials: by rules, then by asynchronous successive halving on plain lists.
 
-As in Ray Tune, the cutoff is numpy's percentile of a rung's values. Here NaN also stops a trial.
-For promotion the rank of the quantile is computed with `Fraction`. `model_schedulers` has the other
-schedulers.
+As in Ray Tune, the cutoff is numpy's percentile of a rung's values. Unlike in Ray Tune, NaN stops a
+trial. For promotion the rank of the quantile is computed with `Fraction`. `model_schedulers` has
+the other schedulers.
 """
 
 import math
@@ -47,8 +47,8 @@ class ModelRung:
     A rung, with its entries in order of arrival.
 
     Attributes:
-        last_kept: The score and the ordinal of the last trial that was kept when the rung closed;
-            None while it is open.
+        last_kept: The score and the ordinal of the worst trial that was kept when the rung closed;
+            None while the rung is open.
         is_over: Whether the rung has closed, and no trial waits there.
     """
 
@@ -74,7 +74,7 @@ def place(entry: Mapping[str, Any]) -> tuple[float, int]:
 
 class ModelJudge:
     """
-    Judges results as a study's rules, and ASHA as its scheduler, would.
+    Judges results as the rules and the ASHA scheduler of a study do.
 
     Attributes:
         rungs: The rungs by bracket and milestone.
@@ -84,7 +84,8 @@ class ModelJudge:
     def __init__(self, spec: NewStudy) -> None:
         self._spec = spec
         given = spec.scheduler.to_json()
-        self.options: dict[str, Any] = given.get("options", given)  # of a custom scheduler
+        # The stored form of a custom scheduler nests its options.
+        self.options: dict[str, Any] = given.get("options", given)
         self.rungs = {(0, step): ModelRung() for step in self.milestones(0)}
         self.promotes = self.options.get("type") == "promotion"
 
@@ -100,9 +101,10 @@ class ModelJudge:
         enters: bool,
     ) -> Verdict | None:
         """
-        The verdict on the result after step `after`; None if the trial continues.
+        The verdict on a result; None if the trial continues.
 
         Args:
+            after: The step of the trial's result before this one.
             live: The trial's values by step, this result included.
             enters: Whether the scheduler judges the trial; False if it is invalidated.
         """

@@ -1,5 +1,5 @@
 """
-What a model's trials ask for, and what each of its workers holds in its memory.
+What the trials of a model ask for, and what the process of each worker keeps in memory.
 
 Amounts are plain dicts. A worker gives a part of a GPU to the fullest card that has room, and whole
 GPUs to the first cards that are free.
@@ -108,7 +108,7 @@ class ModelResources:
     # --- what trials ask for
 
     def add(self, text: str | None) -> str:
-        """The class of a new trial's request."""
+        """Return the class of a new trial's request; add the class if the study lacks it."""
         if text is None or text in self.classes:
             return text or ""
         if len(self.classes) >= self.most:
@@ -118,7 +118,7 @@ class ModelResources:
         return text
 
     def set(self, text: str, numbers: list[int], request: Request) -> None:
-        """Change what trials ask for; without numbers, what the study asks for its trials."""
+        """Change the resources that trials ask for; without numbers, those of the study."""
         if self._model._recorded(request.token):
             return
         numbers = sorted(set(numbers))
@@ -173,7 +173,7 @@ class ModelResources:
         return [trial for trial in trials if names is None or trial.asks in names]
 
     def look(self, worker: str) -> None:
-        """Read the queue before a claim, and reserve the worker if its first trial waits long."""
+        """Read the queue before a claim; reserve the worker if its passed trial has waited long."""
         offer = self.offers.get(worker)
         if offer is None or not self.classes:
             return
@@ -207,7 +207,7 @@ class ModelResources:
         return True
 
     def claimed(self, worker: str, trial: ModelTrial) -> None:
-        """End the reservation for a trial that is claimed."""
+        """Forget the passed trial, and its reservation, if the claimed trial asks for the same."""
         if self._model.runnable and trial is not self._model.runnable[0]:
             self.happened["a trial that fits passes another"] += 1
         offer = self.offers.get(worker)
@@ -215,7 +215,7 @@ class ModelResources:
             self._forget_passed(worker)
 
     def release(self, worker: str, token: str) -> None:
-        """Hold nothing for an attempt any more: its process has ended."""
+        """Free what is held for an attempt, because its process has ended."""
         if worker in self.offers:
             self.offers[worker].held.pop(token, None)
 

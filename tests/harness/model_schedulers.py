@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class ModelMedian(ModelJudge):
-    """Compares the best value of a trial with the median of the others' means, from lists."""
+    """Median stopping: compares a trial's best value with the median of other trials' means."""
 
     def judged_at(self, rung: ModelRung, result: Result, live: Mapping[int, float]) -> Judged:  # noqa: ARG002
         counted = [live[step] for step in sorted(live) if step >= self.options["grace_period"]]
@@ -95,7 +95,7 @@ def _promote(model: "Model", token: str, rung_id: RungId, entry: dict[str, Any])
 
 
 def _next_work(model: "Model", worker: str) -> tuple[Waiting | None, ModelClosing | None]:
-    """The trial that the scheduler promotes, or the rung that it closes; None for each if none."""
+    """The trial to promote and the rung to close; at least one of the two is None."""
     judge = model.judge
     waiting = [trial for trial in model.trials if trial.paused_by == "scheduler"]
     paused = {trial.number for trial in model.resources.startable(worker, waiting)}
@@ -118,7 +118,7 @@ def _next_candidate(model: "Model", judge: ModelJudge, paused: set[int]) -> Wait
 
 
 def _is_affordable(model: "Model", step: int) -> bool:
-    """Whether the end game of a number of trials may train a trial from a milestone to max_t."""
+    """Whether the end game of a study with `num_trials` may train a trial from `step` to max_t."""
     judge, steps = model.judge, underway(model)
     ends = [*judge.milestones(0), int(judge.max_t)]
     if any(one < ends[0] for one in steps):

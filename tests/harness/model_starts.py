@@ -59,7 +59,7 @@ def enqueue(
 
 
 def begin_upload_of_person(model: "Model", *, uuid: str) -> None:
-    """Record that a person's checkpoint will be written, unless that is recorded."""
+    """Record that a person's checkpoint will be written, unless that is already recorded."""
     if all(one.uuid != uuid for one in model.uploads):
         model.uploads.append(ModelUpload(uuid, None, 0, started_at=model.now))
 
@@ -72,7 +72,7 @@ def add_other(model: "Model", *, checkpoints: list[ModelCheckpoint]) -> None:
 
 
 def discard_other(model: "Model", token: str) -> None:
-    """Remove the checkpoints of the other study that no trial of this one needs."""
+    """Remove the checkpoints of the other study that no trial of this study needs."""
     assert model.other is not None
     if token in model.sent_to_other:
         return
@@ -87,7 +87,7 @@ def discard_other(model: "Model", token: str) -> None:
 
 
 def close_other(model: "Model") -> None:
-    """Begin to delete the other study, unless a trial of this one is to begin from it."""
+    """Begin to delete the other study, unless a trial of this study is to begin from it."""
     if any(one.pins for one in model.foreign if not one.removed):
         raise NotAllowed
     model.other_is_closing = True

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from harness.model import Model
 
 ABANDONED_S = 90_000.0
-"""The age at which nobody enqueues a trial with an upload of a person any more."""
+"""The age at which an upload of a person is abandoned; `enqueue` refuses it an hour earlier."""
 
 
 def begin_upload(model: "Model", token: str, *, uuid: str) -> None:
-    """Record an upload, unless it is recorded."""
+    """Record an upload, unless it is already recorded."""
     attempt, trial = model._of(token)
     if trial.held is attempt and any(one.uuid == uuid for one in model.uploads):
         return
@@ -24,7 +24,7 @@ def begin_upload(model: "Model", token: str, *, uuid: str) -> None:
 
 
 def save_upload(model: "Model", token: str, *, new: ModelCheckpoint, keep: Keep) -> list[str]:
-    """Record the checkpoint of an upload, whose row ends with it."""
+    """Record the checkpoint of an upload, and delete the upload's row."""
     is_new = all(one.uuid != new.uuid for one in model.checkpoints)
     older = save(model, token, new=new, keep=keep)
     if is_new:
@@ -33,7 +33,7 @@ def save_upload(model: "Model", token: str, *, new: ModelCheckpoint, keep: Keep)
 
 
 def collect_in_turns(model: "Model") -> Generator[None, None, list[tuple[str, bool]]]:
-    """Find uploads that no process finishes, then delete them one by one; tell which were stored."""
+    """Find uploads that no process will finish; delete their rows; tell which were stored."""
     stored = {one.uuid for one in model.checkpoints}
     found = [one for one in model.uploads if _is_abandoned(model, one, stored)]
     answer = sorted((one.uuid, one.uuid in stored) for one in found)
@@ -44,7 +44,11 @@ def collect_in_turns(model: "Model") -> Generator[None, None, list[tuple[str, bo
 
 
 def _is_abandoned(model: "Model", one: ModelUpload, stored: set[str]) -> bool:
-    """Whether no process finishes an upload, by a clock that may have been turned back."""
+    """
+    Whether no process will finish an upload.
+
+    If the clock was turned back to before the end of the upload's attempt, the answer is False.
+    """
     if one.number is None:
         return model.now - one.started_at >= ABANDONED_S and one.uuid not in stored
     ended_at = model.trials[one.number].attempts[one.attempt - 1].ended_at

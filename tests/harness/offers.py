@@ -50,7 +50,7 @@ class Offer:
         return claimed
 
     def ask(self, database: Database, claimant: Claimant) -> Claim | None:
-        """Make a trial if what the study asks for fits; a second send finds what the first made."""
+        """Make a trial if what the study asks for fits; a duplicate request gets the same trial."""
         names = self.names(database)
         if names is not None and OF_STUDY not in names:
             made = find_earlier_send(database, self._study, claimant)
@@ -65,7 +65,7 @@ class Offer:
             self.fitting.hold(claimed)
 
     def release(self, lease: Lease) -> None:
-        """Hold nothing for an attempt any more: its process has ended."""
+        """Free what is held for an attempt, because its process has ended."""
         self.fitting.ledger.release(lease.token)
 
     def _learn(self, database: Database) -> None:

@@ -1,14 +1,16 @@
 """
 Random sequences of reports, with the decisions of Ray Tune's and Syne Tune's schedulers on them.
 
-A function here makes one case from a source of random numbers. A case is plain JSON: the options of
-the scheduler, the mode, and what happened in order. `harness.oracle_replay` lets studydb's
-scheduler decide on the same reports. This module needs ray[tune] and syne-tune; the rest of the
-suite does not.
+Each function of CASES makes one case from a source of random numbers. A case is plain JSON: the
+options of the scheduler, the mode, and what happened in order. `harness.oracle_replay` lets
+studydb's scheduler decide on the same reports. This module needs ray[tune] and syne-tune; the rest
+of the suite does not.
 
-Where the rules differ on purpose, the case leaves the report out, or does to the other system what
-studydb's rule means: NaN ends a trial of ASHA and of HyperBand, a trial never skips a step, and of
-equal trials HyperBand keeps the first that reported (Ray Tune: the last that was added).
+In three points the rules differ on purpose, and the cases avoid the difference. In studydb, NaN
+ends a trial of ASHA and of HyperBand: the other system does not get the report, or is told that the
+trial has failed. In a case no trial skips a step. Of equal trials studydb's HyperBand keeps the
+first that reported, and Ray Tune the last that was added: in cases with equal values, the trial
+of a bracket that was added last reports first.
 """
 
 import math
@@ -71,7 +73,7 @@ def _asha(rng: Random, decide: Any, options: Case, mode: str) -> Case:
         number = rng.choice(sorted(live))
         live[number] += 1
         step, value = live[number], _value(rng, ties=ties)
-        stops = True  # by NaN at a rung, which is not told to the other system
+        stops = True  # NaN at a rung stops the trial; the other system is not told
         if not (math.isnan(value) and _is_milestone(step, brackets[number], options)):
             stops = decide(number, brackets[number], step, value)
         events.append([number, step, value, stops])
@@ -127,7 +129,8 @@ def ray_median(rng: Random) -> Case:
     """
     Ask Ray Tune's `MedianStoppingRule` whether trials stop.
 
-    A trial reports nothing more after NaN: the best of values with NaN depends on their order there.
+    A trial reports nothing more after NaN, because Ray Tune's best of values with NaN depends on
+    their order.
     """
     mode, hard_stop = rng.choice(["min", "max"]), rng.random() < 0.5
     options = {"grace_period": rng.choice([1, 1, 2, 3]), "min_samples": rng.randint(1, 4)}
@@ -197,7 +200,7 @@ class _Bands:
         self._note(bracket, halves, step)
 
     def _note(self, bracket: Any, halves: int, step: int) -> None:
-        """Record which trials go on if the bracket has just been halved, and let them run."""
+        """If the bracket has just been halved, record which trials go on, and let them run."""
         if bracket._halves == halves:
             return
         members = [one for one in self.trials if one in bracket._live_trials]
@@ -211,9 +214,9 @@ def ray_hyperband(rng: Random) -> Case:
     """
     Ask Ray Tune's `HyperBandScheduler` which trials of a band go on at each rung.
 
-    `kept` has the trials that go on, by the bracket's number of rungs and the step. After
-    its first halving Ray Tune does not halve a bracket when its last outstanding trial fails; here
-    such a trial does not fail.
+    `kept` has the trials that go on, by the bracket's number of rungs and the step. If a bracket
+    that was halved before waits for one more trial, and this trial fails, Ray Tune does not halve
+    the bracket again. Therefore the last running trial of a bracket never fails here.
     """
     factor = rng.choice([2, 3, 4])
     max_t = factor ** rng.choice([1, 2] if factor > 2 else [1, 2, 3])

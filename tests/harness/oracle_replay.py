@@ -1,4 +1,4 @@
-"""Let studydb's schedulers decide on the cases of `harness.oracle_cases`, by the contract alone."""
+"""Let studydb's schedulers decide on the cases of `harness.oracle_cases`, without a database."""
 
 import math
 from typing import Any
@@ -17,7 +17,7 @@ def _executor(scheduler: Scheduler, n_trials: int) -> ContractExecutor:
 
 
 def _stops(scheduler: Scheduler, case: Case) -> list[tuple[Any, ...]]:
-    """Return the events whose decision differs from the case's, with ours."""
+    """Return the events that studydb and the case decide differently, with both decisions."""
     n_trials = 1 + max(number for number, *_ in case["events"])
     executor = _executor(scheduler, n_trials)
     brackets, sign = case.get("brackets", [0] * n_trials), 1 if case["mode"] == "min" else -1
@@ -34,7 +34,7 @@ def _stops(scheduler: Scheduler, case: Case) -> list[tuple[Any, ...]]:
 
 
 def differences(name: str, case: Case) -> list[tuple[Any, ...]]:
-    """Return what studydb decides otherwise than the case says."""
+    """Return what studydb and the case decide differently."""
     if name == "ray_hyperband":
         return _kept_otherwise(case)
     if name == "ray_median":
@@ -44,7 +44,7 @@ def differences(name: str, case: Case) -> list[tuple[Any, ...]]:
 
 
 def _kept_otherwise(case: Case) -> list[tuple[Any, ...]]:
-    """Compare which trials go on at each rung; brackets are named by their number of rungs."""
+    """Return the rungs at which other trials go on; a bracket is named by its number of rungs."""
     scheduler = HyperBand(**case["options"])
     n_trials, sign = len(case["brackets"]), 1 if case["mode"] == "min" else -1
     executor = _executor(scheduler, n_trials)

@@ -1,4 +1,4 @@
-"""An operation takes the same number of statements and commits, however large its study is."""
+"""How many statements and commits operations take; the numbers must not grow with the study."""
 
 from functools import partial
 
@@ -114,7 +114,7 @@ def test_claim_costs_one_commit(database, study, worker):
     ],
     ids=["nested space", "long params"],
 )
-def test_ask_and_claim_cost_one_commit_in_every_space(database, space, max_concurrent):
+def test_ask_and_claim_cost_one_commit_each_in_every_space(database, space, max_concurrent):
     study = new_study(database, space=Space.read(space), max_concurrent=max_concurrent)
     worker = SimulatedWorker(database, study)
     worker.ask()
@@ -182,7 +182,7 @@ def test_worker_that_got_a_promoted_trial_asks_the_scheduler_before_it_claims(da
 
     seen = counted(database, acquirer.acquire)
 
-    # The scheduler is asked, the trial is promoted by four statements, and claimed.
+    # One statement asks the scheduler, four promote the trial, and the others claim it.
     by_reading = by_dialect(database, postgresql=0, sqlite=1)  # a read on SQLite ends in a ROLLBACK
     assert seen == (3, by_reading, by_dialect(database, postgresql=6, sqlite=9))
 

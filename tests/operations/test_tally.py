@@ -1,4 +1,4 @@
-"""The tally of a trial takes bounded memory, and is enough to compute the trial's summary."""
+"""The tally of a trial takes bounded memory, and is enough to compute its metric_summary."""
 
 import json
 
@@ -37,7 +37,9 @@ def test_tally_keeps_neither_texts_nor_lists_in_memory(held):
 
 
 @pytest.mark.parametrize("kept", [tally.KEPT_NUMBERS, 3], ids=["numbers kept", "numbers dropped"])
-def test_summary_is_the_same_if_the_tally_has_dropped_numbers(database, held, monkeypatch, kept):
+def test_metric_summary_is_the_same_if_the_tally_has_dropped_numbers(
+    database, held, monkeypatch, kept
+):
     monkeypatch.setattr(tally, "KEPT_NUMBERS", kept)
     flush_two(held)
 

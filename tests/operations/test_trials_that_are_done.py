@@ -1,4 +1,4 @@
-"""A report with `done=True` completes its trial, also if its attempt dies before it finishes."""
+"""A report with `done=True` completes its trial, also if the attempt is lost afterwards."""
 
 import pytest
 from harness.arrange import (
@@ -48,7 +48,7 @@ def test_flush_stores_the_verdict_on_the_running_trial(database, run):
     assert steps(database, run) == [1, 2]
 
 
-def test_results_after_the_last_result_are_dropped(database, run):
+def test_results_after_a_result_with_done_are_dropped(database, run):
     last, after = results(0.5, done=True), results(0.4, 0.3, first=2)
 
     run.send(Batch(1, last + after, before=run.summary))
@@ -60,7 +60,7 @@ def test_results_after_the_last_result_are_dropped(database, run):
     assert steps(database, run) == [1]
 
 
-def test_finish_drops_results_after_the_last_result_of_its_batch(database, study, run):
+def test_finish_drops_results_of_its_batch_after_a_result_with_done(database, study, run):
     last, after = results(0.5, done=True), results(0.4, first=2)
     batch = Batch(1, last + after, before=run.summary)
 
@@ -126,7 +126,7 @@ def test_report_that_says_done_after_the_lease_was_lost_changes_nothing(
 
 
 @pytest.mark.parametrize("max_concurrent", [None, 2], ids=["one statement", "several statements"])
-def test_finish_with_the_last_result_leaves_the_same_rows_in_one_or_several_statements(
+def test_finish_of_a_trial_that_is_done_leaves_the_same_rows_in_one_or_several_statements(
     database, max_concurrent
 ):
     run = SimulatedWorker(database, new_study(database, max_concurrent=max_concurrent)).take()
@@ -140,7 +140,7 @@ def test_finish_with_the_last_result_leaves_the_same_rows_in_one_or_several_stat
 # --- rules, schedulers and people
 
 
-def test_rule_that_the_last_result_meets_stops_the_trial(database):
+def test_trial_whose_result_with_done_meets_a_rule_is_stopped_by_the_rule(database):
     study = new_study(database, rules=read_rules(["loss<0.2"]))
     run = SimulatedWorker(database, study).take()
 

@@ -1,4 +1,8 @@
-"""An upload has its row before its bytes; what ended attempts have left is found and deleted."""
+"""
+The row of an upload is stored before its first byte is written.
+
+Workers find the uploads of ended attempts by these rows, and delete bytes and rows.
+"""
 
 from dataclasses import replace
 from uuid import uuid4
@@ -33,7 +37,7 @@ def rows(database, table=upload):
 
 
 class Upload:
-    """An upload of a held attempt, whose bytes may be there."""
+    """An upload of an attempt; `begin` stores its row, and tests write its bytes."""
 
     def __init__(self, run, study, store, *, step=1):
         self.uuid, self.run, self.database = str(uuid4()), run, run.worker.database
@@ -46,7 +50,7 @@ class Upload:
         return self
 
 
-def test_upload_is_recorded_once_and_its_row_goes_with_the_insert_of_the_checkpoint(
+def test_upload_is_recorded_once_and_its_row_is_deleted_when_its_checkpoint_is_saved(
     database, study, worker, store
 ):
     run = worker.ask()
@@ -64,7 +68,9 @@ def test_upload_is_recorded_once_and_its_row_goes_with_the_insert_of_the_checkpo
     assert [row.uuid for row in rows(database, checkpoint)] == [begun.uuid]
 
 
-def test_attempt_that_has_lost_its_trial_may_not_write(database, study, worker, store):
+def test_attempt_that_no_longer_holds_its_trial_cannot_begin_an_upload(
+    database, study, worker, store
+):
     run = worker.ask()
     late = Upload(run, study, store)
     run.finish(0.5)
@@ -74,7 +80,7 @@ def test_attempt_that_has_lost_its_trial_may_not_write(database, study, worker, 
     assert rows(database) == []
 
 
-def test_uploads_of_the_holder_are_kept_and_those_of_earlier_attempts_are_deleted(
+def test_uploads_of_the_running_attempt_are_kept_and_those_of_earlier_attempts_are_deleted(
     database, study, worker, store
 ):
     first = worker.ask()
@@ -94,7 +100,7 @@ def test_uploads_of_the_holder_are_kept_and_those_of_earlier_attempts_are_delete
     assert store.exists(new.url)
 
 
-def test_what_an_upload_that_was_cut_off_has_left_is_deleted(database, study, worker, store):
+def test_unfinished_file_of_an_interrupted_upload_is_deleted(database, study, worker, store):
     run = worker.ask()
     cut = Upload(run, study, store).begin()
     path = store.root.joinpath(*cut.place.parts)
@@ -146,7 +152,9 @@ def test_bytes_of_a_stored_checkpoint_stay_although_its_upload_is_recorded_once_
     assert store.exists(stored.url)
 
 
-def test_row_that_names_another_object_deletes_only_itself(database, study, worker, store):
+def test_upload_row_that_names_a_foreign_object_is_deleted_without_the_object(
+    database, study, worker, store
+):
     run = worker.ask()
     kept = Upload(run, study, store)
     store.put_bytes(kept.place, b"kept")
@@ -160,7 +168,7 @@ def test_row_that_names_another_object_deletes_only_itself(database, study, work
     assert store.exists(kept.url)
 
 
-def test_every_upload_is_found_although_a_look_is_bounded(
+def test_all_uploads_are_collected_although_one_query_finds_at_most_100(
     database, study, worker, store, monkeypatch
 ):
     run = worker.ask()
@@ -196,7 +204,7 @@ def test_process_looks_once_a_minute_and_does_not_wait_for_the_store(  # noqa: P
     assert len([what for what in looked if "upload" in what]) == 1
 
 
-def test_worker_waits_until_no_process_of_the_attempt_can_write(
+def test_upload_is_collected_only_after_no_process_of_its_attempt_can_write(
     database, clock, study, worker, store
 ):
     run = worker.ask()
