@@ -1,4 +1,4 @@
-"""Saves to stores outside the database, arranged so that they can be sent again."""
+"""Requests about uploads, quotas and starts from a checkpoint, which can be sent again."""
 
 from dataclasses import replace
 from uuid import uuid4
