@@ -171,7 +171,7 @@ def check_deleted(database, subject, answer, message):
 
 
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
-def test_deletion_beside_an_operation_leaves_no_row(stage, state):
+def test_deletion_during_an_operation_leaves_no_row(stage, state):
     database, interleaver = stage
     for name, make in others_beside(state):
         subject, calls, rng = cell(database, name, make, state)

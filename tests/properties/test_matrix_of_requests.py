@@ -52,7 +52,7 @@ def sqlite_database(sqlite_url):
 
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
 @pytest.mark.parametrize("request_", REQUESTS)
-def test_request_beside_an_operation_has_the_effect_of_a_serial_order(stage, request_, state):
+def test_request_during_an_operation_has_the_effect_of_a_serial_order(stage, request_, state):
     database, interleaver = stage
     for actor, make in actors_beside(request_, state):
         rng = Random(f"{request_} {state.__name__} {actor}")
