@@ -149,7 +149,7 @@ WEIGHTS = {
     "enqueue_an_upload": 0.7,
     "enqueue_a_dict": 0.5,
 }
-"""The weight of each step: of a method of this name, or of the action that `_NAME` returns."""
+"""The weight of each step. A step is a method of this name, or the action that `_name` returns."""
 
 SIZED_WEIGHTS = {"crowd": 6, "set_resources": 1, "set_resources_of_the_study": 0.5}
 """The weights of the additional steps if trials ask for resources."""

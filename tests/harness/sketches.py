@@ -1,5 +1,5 @@
 """
-Population based training, short and complete: tests check with it the interface of schedulers.
+Population based training, short but complete; with it, tests check the interface of schedulers.
 
 The package does not have this scheduler yet. Source: Jaderberg et al., "Population Based Training"
 (2017).
@@ -19,7 +19,7 @@ from studydb.schedulers.base import BaseScheduler
 @dataclass(frozen=True)
 class PBT(BaseScheduler):
     """
-    Asynchronous PBT: a trial among the worst of its generation continues from one of the best.
+    Asynchronous PBT: each of a generation's worst trials goes on from a random one of its best.
 
     Generation N is the rung at step N * `interval`; its entries are the trials that reached it.
     """

@@ -117,7 +117,7 @@ class ReusedChild(ScriptedChild):
         threading.Thread(target=self._send_script, daemon=True).start()
 
     def wait(self, timeout_s: float | None = None) -> Exit | None:
-        if self.channel._socket.fileno() < 0:  # the worker has closed the channel
+        if self.channel._socket.fileno() < 0:  # closed by the worker, so the process ends
             self.ended(Exit(code=0))
         return super().wait(timeout_s)
 
@@ -164,7 +164,7 @@ class Supervised:
         interruption: Interruption | None = None,
         **options: Any,
     ) -> Interruption:
-        """Let the slot run `trials` trials, by default one for each script."""
+        """Let the slot run trials, by default one per script; return the worker's interruption."""
         interruption = interruption or Interruption()
         children = forkserver or ScriptedChildren(scripts)
         templates = Templates(

@@ -1,4 +1,4 @@
-"""`study.best` finds the best trial by metric, mode and scope; checkpoints and errors of trials."""
+"""`study.best` by metric, mode and scope; the checkpoints of trials; the errors of a study."""
 
 import json
 import math

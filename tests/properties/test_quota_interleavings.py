@@ -173,7 +173,7 @@ def test_studies_whose_trials_begin_from_each_other_lose_no_checkpoint(stage, pl
 @pytest.mark.parametrize("name", ["begin again", "retry"])
 def test_source_is_not_deleted_while_a_trial_that_began_from_it_is_run_again(stage, name):
     """
-    The trial has saved nothing, so to run it again takes the other study's checkpoint.
+    The trial has saved nothing, so running it again needs the other study's checkpoint.
 
     Either the deletion or the other request is refused.
     """

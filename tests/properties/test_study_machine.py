@@ -218,7 +218,7 @@ def any_resources(seed):
 
 
 def any_quota(seed):
-    """Studies whose checkpoints exceed a quota, or that keep more than two newest checkpoints."""
+    """Studies that have a quota, or that keep more checkpoints than the newest two."""
     scheduler = (FIFO(), ASHAS[0], PROMOTIONS[0])[seed[1] % 3]
     return {"scheduler": scheduler, "rules": (), "keep": KEEPS[seed[0] % len(KEEPS)]}
 
