@@ -50,7 +50,7 @@ LONGEST_TRIAL = 14
 
 
 def curve(number: int, step: int) -> float:
-    """The value of a trial at a step: a multiple of 1/16, which other trials often have too; or NaN."""
+    """The value of a trial at a step: a multiple of 1/16, often equal to others; or NaN."""
     rng = Random(number * 7919)
     if rng.random() < 0.04 and step > 2:
         return math.nan
