@@ -315,7 +315,7 @@ class RandomWalk(CheckpointSteps):
                 self.do(self.factory.finish(attempt, [], outcome))
 
     def give_back_in_a_row(self, rng: Random) -> None:
-        """Give a trial back FREE_EXITS + 1 times, one too many; wait and claim each time."""
+        """Give a trial back FREE_EXITS + 1 times (FREE_EXITS are free), with waits and claims."""
         for _ in range(FREE_EXITS + 1):
             action = self._give_back(rng, self.attempts(held=True)[:1])
             if action is None:
