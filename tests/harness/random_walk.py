@@ -1,5 +1,5 @@
 """
-Random actions on a study, run on a database and on its model, which must agree.
+Random actions on a study: each runs on a database and on a model, and the two must agree.
 
 The caller gives the random generator, so a walk can be repeated.
 """
@@ -32,7 +32,7 @@ from studydb.domain.limits import CostLimit
 from studydb.schedulers import ASHA, FIFO, HyperBand, MedianStopping, OneEpoch
 
 LEASES_S = (90.0, 9.0)
-"""The leases of the two workers of a walk."""
+"""How long the leases of a walk's two workers last."""
 
 OFFERS: tuple[Mapping[str, float], ...] = (
     {"cpus": 3, "gpus": 2, "licence": 1},
@@ -58,7 +58,7 @@ GROWING = [
     asked(Growing(max_t=9, reduction_factor=3, type="promotion")),
     asked(Growing(max_t=8, grace_period=2, reduction_factor=2, type="promotion")),
 ]
-"""These change what a trial that pauses asks for."""
+"""Schedulers that change what a trial asks for when they pause the trial."""
 
 SYNE_TUNE = ASHA(max_t=9, reduction_factor=2, rule="syne_tune")
 MEDIANS = [
@@ -68,7 +68,7 @@ MEDIANS = [
 END_GAME = ASHA(max_t=8, grace_period=2, reduction_factor=2, type="promotion", end_game=0.5)
 ONE_EPOCH = OneEpoch(i=2, top_k=2, max_t=6)
 HYPERBANDS = [HyperBand(max_t=4, reduction_factor=2), HyperBand(max_t=9)]
-"""The first has three brackets: two with rungs (4 and 3 trials), and 3 trials without a rung."""
+"""The first has three brackets: two with rungs (4 and 3 trials), and one without (3 trials)."""
 
 STUDIES: dict[str, list[Any]] = {
     "num_trials": [10, 6, 3, None],
@@ -152,14 +152,14 @@ WEIGHTS = {
 """The weight of each step. A step is a method of this name, or the action that `_name` returns."""
 
 SIZED_WEIGHTS = {"crowd": 6, "set_resources": 1, "set_resources_of_the_study": 0.5}
-"""The weights of further and more frequent steps if trials ask for resources."""
+"""The weights of the additional steps if trials ask for resources."""
 
 MEANWHILE = (
     *("report", "report", "finish", "give_back", "save", "claim", "ask", "promote", "renew"),
     *("pause", "stop", "resume", "invalidate", "reinstate", "retry", "extend", "recover"),
     *("pause_or_stop_the_study", "resume_the_study"),
 )
-"""What may happen while a custom scheduler decides."""
+"""The actions that may run while a custom scheduler decides."""
 
 
 class RandomWalk(CheckpointSteps):
@@ -246,7 +246,7 @@ class RandomWalk(CheckpointSteps):
             self.do(self.factory.report(self.factory.attempts[-1], some_values(rng)))
 
     def crowd(self, rng: Random) -> None:
-        """Let the workers claim what fits while trials wait that ask for more."""
+        """Enqueue three trials; let workers claim small trials while larger trials wait."""
         for _ in range(3):
             self.do(self._enqueue(rng))
         for _ in range(rng.randint(3, 8)):
@@ -294,7 +294,7 @@ class RandomWalk(CheckpointSteps):
             act()
             expected["reports"] = outcome_of(lambda: reports.expect(self.model))
         expected[other.name] = outcome_of(lambda: other.expect(self.model))
-        if was_asked:  # the decision was made anew, or nothing that it depends on has changed
+        if was_asked:  # the scheduler judges the report by the rows after `other`
             expected["reports"] = outcome_of(lambda: reports.expect(self.model))
             self.happened["meanwhile"] += 1
         assert answers == expected
@@ -315,7 +315,7 @@ class RandomWalk(CheckpointSteps):
                 self.do(self.factory.finish(attempt, [], outcome))
 
     def give_back_in_a_row(self, rng: Random) -> None:
-        """Give a trial back more often than is free, with a claim and a wait after each time."""
+        """Give a trial back FREE_EXITS + 1 times (FREE_EXITS are free), with waits and claims."""
         for _ in range(FREE_EXITS + 1):
             action = self._give_back(rng, self.attempts(held=True)[:1])
             if action is None:
@@ -329,7 +329,7 @@ class RandomWalk(CheckpointSteps):
         self.advance(rng.choice([0.5, 1, 2, 9, 20, 90, 91, 400]))
 
     def turn_clock_back(self, rng: Random) -> None:
-        """Set the clock back, as when a server with a slower clock takes over."""
+        """Set the clock back, which happens when a server with a slower clock takes over."""
         self.advance(-rng.choice([1, 20, 200]))
 
     def expire_leases(self, rng: Random) -> None:
@@ -343,7 +343,7 @@ class RandomWalk(CheckpointSteps):
         self.advance(lease_s / 4.5)
 
     def crash(self, rng: Random) -> None:
-        """Let a worker die with its leases unexpired, and register another worker."""
+        """Let a worker die before its leases expire, and register another worker."""
         place = rng.randrange(len(LEASES_S))
         self.dead |= {self.workers[place].pid}
         successor = functools.partial(self.workers.__setitem__, place)
@@ -444,7 +444,7 @@ class RandomWalk(CheckpointSteps):
         return self.factory.enqueue(priority=rng.choice([0, 0, -1, 1]), asks=asks)
 
     def _set_resources(self, rng: Random) -> StudyAction:
-        """Change what trials ask for: mostly waiting ones, sometimes the first of the queue."""
+        """Change what trials ask for: mostly trials that wait, sometimes the first of the queue."""
         still = (State.PENDING, State.PAUSED)
         waiting = [trial.number for trial in self.model.trials if trial.state in still]
         numbers = rng.choices(waiting, k=2) if waiting and rng.random() < 0.7 else []
@@ -501,7 +501,7 @@ class RandomWalk(CheckpointSteps):
         return self.factory.drain(rng.choice(self.workers))
 
     def _raise_the_limits(self, rng: Random) -> StudyAction | None:
-        """Double some limit of the study; of a cost limit, which is a pair, double the amount."""
+        """Double one limit of the study; a cost limit is a pair, whose amount is doubled."""
         limits = self.model.spending.limits
         if not limits:
             return None

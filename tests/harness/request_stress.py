@@ -1,7 +1,7 @@
 """
-Processes that run trials in own loops, and people who request at random, all at the same time.
+Processes that run trials in own loops, and processes that send people's requests at random.
 
-`Stress` starts the processes, and kills and replaces those that run trials.
+All run at the same time. `Stress` starts them, and kills and replaces those that run trials.
 """
 
 import multiprocessing
@@ -17,7 +17,7 @@ import studydb
 from studydb.domain.errors import BudgetSpent, LeaseLost, NotAllowed, UnknownTrial
 
 REFUSALS = (BudgetSpent, LeaseLost, NotAllowed, UnknownTrial)
-"""What a request or a report may be answered because of what others have done meanwhile."""
+"""The errors that a call may raise because of what other processes have done meanwhile."""
 
 LONGEST_RUN = 9
 
@@ -25,7 +25,7 @@ STUDIES_PER_PROCESS = 4
 """Each study takes up to two connections to the server, which allows 200 in all."""
 
 JOIN_S = 120.0
-"""The time that a process has for its last request after the end of the stress."""
+"""How long a process may take to begin, and to end after `over` is set."""
 
 REQUESTS: dict[str, Callable[[studydb.Study, Random, list[int]], Any]] = {
     "pause": lambda study, _, numbers: study.pause(*numbers),
@@ -59,10 +59,10 @@ class _Shared:
 
 class Stress:
     """
-    Half of the processes run trials of the studies; the others make requests of people.
+    Half of the processes run trials of the studies; the other half sends people's requests.
 
     Attributes:
-        n_killed: How many processes that ran trials were killed.
+        n_killed: How many of the processes that run trials were killed and replaced.
     """
 
     def __init__(self, storage: str, names: Sequence[str], *, processes: int) -> None:
@@ -74,7 +74,7 @@ class Stress:
         self.n_killed = 0
 
     def run(self, *, seconds: float, kill_every_s: float) -> list[int | None]:
-        """Run the processes; return their exit codes, without those of killed processes."""
+        """Run the processes; return the exit codes of all that were not killed and replaced."""
         running = {place: self._start(place, place) for place in self._places}
         for _ in running:
             assert self._shared.begun.acquire(timeout=JOIN_S)

@@ -1,4 +1,4 @@
-"""One process that runs attempts in turn, as the slot of a worker uses it."""
+"""A stand-in for a worker's slot: it lets one process run several attempts, one after another."""
 
 import json
 import uuid
@@ -14,7 +14,7 @@ PATIENCE_S = 20.0
 
 
 class Reusing:
-    """One process that runs attempts in turn; a stand-in for the slot of a worker."""
+    """A stand-in for a worker's slot, with one process for all attempts."""
 
     def __init__(self, fork_server, pump, folder):
         self._server, self._pump, self._folder = fork_server, pump, folder
@@ -49,7 +49,7 @@ class Reusing:
         output.release()
 
     def receive(self):
-        """Return the next message that is no `Began`; answer a message that waits for it."""
+        """Return the child's next message other than `Began`; answer it if it has an id."""
         while True:
             frame = self.child.channel.receive(PATIENCE_S)
             assert frame is not None, "the child has sent nothing"
@@ -61,7 +61,7 @@ class Reusing:
             return message
 
     def run(self, trainable, **job):
-        """Run an attempt; return its messages, of which the last is its end."""
+        """Run an attempt; return its messages, of which the last is `Ended`."""
         self.begin(trainable, **job)
         messages = [self.receive()]
         while not isinstance(messages[-1], Ended):

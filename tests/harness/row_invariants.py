@@ -24,17 +24,17 @@ PROMISES = {
             (t.attempt <> (SELECT count(*) FROM attempt a WHERE a.trial_id = t.id) OR
              t.attempt <> (SELECT coalesce(max(attempt), 0) FROM attempt a WHERE a.trial_id = t.id))
     """,
-    "trials are numbered from 0, and n_counted counts them": """
+    "trials are numbered from 0, and n_counted is the number of trials that are marked counted": """
         SELECT s.next_number, s.n_counted FROM study s WHERE s.id = {study} AND
             (s.next_number <> (SELECT count(*) FROM trial t WHERE t.study_id = s.id) OR
              s.n_counted <> (SELECT count(*) FROM trial t WHERE t.study_id = s.id AND t.counted) OR
              s.next_number - 1 <>
                 (SELECT coalesce(max(number), -1) FROM trial t WHERE t.study_id = s.id))
     """,
-    "no more trials than num_trials": """
+    "n_counted is at most num_trials": """
         SELECT n_counted FROM study WHERE id = {study} AND n_counted > num_trials
     """,
-    "at most max_concurrent trials run, and n_running counts them": """
+    "at most max_concurrent trials run, and n_running is their number": """
         SELECT s.n_running, r.n FROM study s,
             (SELECT count(*) AS n FROM trial WHERE study_id = {study} AND state = 'RUNNING') r
         WHERE s.id = {study} AND s.max_concurrent IS NOT NULL
@@ -96,7 +96,7 @@ PROMISES = {
                 WHERE e.rung_id = g.id AND e.ranked AND (e.score > g.cut_score OR
                     (e.score = g.cut_score AND e.trial_id > g.cut_trial_id))))
     """,
-    "no entry of an invalidated trial ranks": """
+    "no rung entry of an invalidated trial ranks": """
         SELECT t.number FROM rung_entry e JOIN trial t ON t.id = e.trial_id
         WHERE t.study_id = {study} AND t.invalidated_at IS NOT NULL AND e.ranked
     """,
@@ -113,7 +113,7 @@ PROMISES = {
         SELECT g.step FROM rung g JOIN rung_entry e ON e.rung_id = g.id
         WHERE g.study_id = {study} AND g.is_over AND e.waiting
     """,
-    "the checkpoint that a trial would restore is its own, and kept if not corrupt": """
+    "a trial would restore its source checkpoint, or one of its own that is kept or corrupt": """
         SELECT t.number FROM trial t WHERE t.study_id = {study} AND t.checkpoint_id IS NOT NULL AND
             coalesce(t.source_checkpoint_id, 0) <> t.checkpoint_id AND
             NOT EXISTS (SELECT 1 FROM checkpoint c WHERE c.id = t.checkpoint_id
@@ -125,11 +125,11 @@ PROMISES = {
             NOT EXISTS (SELECT 1 FROM pin p WHERE p.checkpoint_id = t.source_checkpoint_id
                 AND p.trial_id = t.id)
     """,
-    "a checkpoint counts its pins": """
+    "a checkpoint's `pins` is the number of its pins": """
         SELECT c.uuid, c.pins FROM checkpoint c WHERE c.study_id = {study} AND
             c.pins <> (SELECT count(*) FROM pin p WHERE p.checkpoint_id = c.id)
     """,
-    "a trial that has tags is marked": """
+    "a trial that has tags is marked by has_tags": """
         SELECT t.number FROM trial t JOIN tag g ON g.trial_id = t.id
         WHERE t.study_id = {study} AND t.has_tags IS NOT true
     """,
@@ -142,7 +142,7 @@ PROMISES = {
         WHERE t.study_id = {study} AND t.state = 'TERMINATED'
             AND t.reason IN ('EARLY_STOPPED', 'RULE_STOPPED') AND a.verdict IS NULL
     """,
-    "a trial that was done has no further attempt": """
+    "a trial that has reported done=True is COMPLETED, without a further attempt": """
         SELECT t.number FROM attempt a JOIN trial t ON t.id = a.trial_id
         WHERE t.study_id = {study} AND a.verdict_by = 'trial'
             AND NOT (t.state = 'TERMINATED' AND t.reason = 'COMPLETED' AND t.attempt = a.attempt)
@@ -160,7 +160,7 @@ IF_TRIALS_RESUME = {
 
 
 def _any_broken(promises: Mapping[str, str]) -> Prepared:
-    """Make one statement that finds the broken promises: a tenth of the cost of a query each."""
+    """Make one statement that finds the broken promises: a tenth of the cost of all queries."""
     queries = (
         f"SELECT {place} AS place WHERE EXISTS ({sql.format(study=':study')})"
         for place, sql in enumerate(promises.values())
@@ -190,10 +190,10 @@ CHANGED_LATER = ("invalidated_at", "rank_score", "checkpoint_id")
 
 def ended_rows(database: Database, study: Study) -> dict[int, Any]:
     """
-    The columns of each ended trial that never change, by the trial's number.
+    Read the columns of each ended trial that never change, by the trial's number.
 
-    The trial may be invalidated later, the invalidation may be undone, and its checkpoints may be
-    discarded.
+    The columns of CHANGED_LATER are left out: an ended trial may be invalidated, its invalidation
+    may be undone, and its checkpoints may be discarded.
     """
     sql = f"SELECT * FROM trial WHERE study_id = {study.id} AND state IN ('TERMINATED', 'ERROR')"
     with database.begin(write=False) as txn:

@@ -1,4 +1,4 @@
-"""Reports at rungs, promotions and closings of rungs, as in `duplicate_requests`."""
+"""Reports at rungs, promotions and closings of rungs, arranged as `duplicate_requests` does."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -55,7 +55,7 @@ def _promoting(database: Database) -> Call:
 
 
 def _with_scheduler(database: Database, scheduler: Scheduler, **overrides: Any) -> Study:
-    """A study whose scheduler is not in `BY_NAME`; the study's row names another scheduler."""
+    """A study whose row names FIFO, while all calls with the returned record use `scheduler`."""
     return replace(new_study(database, **overrides), scheduler=scheduler)
 
 
@@ -73,7 +73,7 @@ def with_full_rung(database: Database, *values: float) -> Study:
 def _closing_a_rung(database: Database) -> Call:
     study = with_full_rung(database, 0.5, 0.1, 0.9)
 
-    def call(over: Database) -> None:  # drops the answer, which differs in a duplicate
+    def call(over: Database) -> None:  # drops the answer: a duplicate request gets another one
         close_rung(over, study, Close(RungKey(0, 1), keep=1))
 
     return call
@@ -86,7 +86,7 @@ def _giving_up(database: Database) -> Call:
 
 
 def _reporting_at_max_t(database: Database) -> Call:
-    """The report completes the trial, and enters the rung by which the end game counts."""
+    """The report completes the trial, and enters the rung at `max_t`, which the end game reads."""
     study = new_study(database, scheduler=ASHA(max_t=2, type="promotion", end_game=0.5))
     run = SimulatedWorker(database, study).take()
     batch = run.batch(0.5, first=2)
@@ -141,7 +141,7 @@ def _reporting_at_two_rungs(database: Database) -> Call:
 
 
 def _with_closed_rung(database: Database) -> Study:
-    """A study of OneEpoch that has chosen one of its two trials, and was extended."""
+    """A study in which OneEpoch has chosen one of two trials; then the study was extended."""
     study = new_study(database, scheduler=OneEpoch(i=1, top_k=1, max_t=9), num_trials=2)
     worker = SimulatedWorker(database, study)
     for value in (0.1, 0.5):
@@ -175,7 +175,7 @@ def promoting_the_chosen_trial(database: Database) -> Call:
 
 
 def _promoting_in_the_end_game(database: Database) -> Call:
-    """All trials wait at the first rung, and none is to be promoted by the rule of the rungs."""
+    """The study's only trial waits at the first rung, where only the end game promotes it."""
     scheduler = ASHA(max_t=9, reduction_factor=3, type="promotion", end_game=0.5)
     study = new_study(database, scheduler=scheduler, num_trials=1)
     worker = SimulatedWorker(database, study)

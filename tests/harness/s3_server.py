@@ -22,9 +22,9 @@ class S3Server:
     """
     Attributes:
         bucket: The bucket of the present test.
-        fail_every: Fail each request whose number is divisible by this; 0 for none.
-        requests: The method and path of each request that was answered.
-        writes: PUT requests wait while this event is cleared; they write objects and their parts.
+        fail_every: Fail each request whose number is divisible by this; 0 fails no request.
+        requests: The method and path of each request since `reset`, including failed requests.
+        writes: While this event is cleared, PUT requests (of objects and parts) wait, at most 60 s.
     """
 
     def __init__(self):
@@ -39,7 +39,7 @@ class S3Server:
         self.reset()
 
     def reset(self):
-        """Begin with an empty bucket, without faults."""
+        """Make a new, empty bucket, and end all faults."""
         self.fail_every = 0
         self.writes.set()
         self.requests.clear()
@@ -47,7 +47,7 @@ class S3Server:
         self.client().create_bucket(Bucket=self.bucket)
 
     def start(self):
-        """Listen again, on the same port."""
+        """Listen on a free port; after `stop`, on the same port again."""
         self._server = make_server(
             "127.0.0.1", self._port, self._answer, threaded=True, request_handler=_Quiet
         )

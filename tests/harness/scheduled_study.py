@@ -1,8 +1,9 @@
 """
 Runs a study in a database through the real operations, in a random order, until it is FINISHED.
 
-Workers acquire, report in batches, save, pause and finish as a supervisor does. With mishaps,
-attempts fail and are lost, people steer trials, and calls are cut at a COMMIT and sent again.
+Workers acquire trials, report in batches, save, pause and finish, as real workers do. Tests may add
+mishaps (attempts fail or are lost, people steer trials) and cuts (a call is cut at a COMMIT and
+sent again).
 """
 
 import math
@@ -45,11 +46,11 @@ Curve = Callable[[int, int], float]
 
 MOST_TURNS = 20_000
 LONGEST_TRIAL = 14
-"""A trial that no scheduler ends completes after this step."""
+"""A trial that no scheduler ends completes once it has reported this step or a later step."""
 
 
 def curve(number: int, step: int) -> float:
-    """The value of a trial at a step: in sixteenths, often equal to others, sometimes NaN."""
+    """The value of a trial at a step: a multiple of 1/16, often equal to others; or NaN."""
     rng = Random(number * 7919)
     if rng.random() < 0.04 and step > 2:
         return math.nan
@@ -80,7 +81,7 @@ class ScheduledStudy:
         **options: Any,
     ) -> None:
         self.database, self.rng = database, Random(seed)
-        self._cutting = Random(f"cuts {seed}")  # cuts do not change what the study does
+        self._cutting = Random(f"cuts {seed}")  # apart from `rng`, so that cuts change no choice
         self.mishaps, self.cuts, self.curve, self.skips = mishaps, cuts, curve, skips
         self.now = datetime(2026, 1, 1, tzinfo=UTC)
         database.clock = lambda: self.now
@@ -94,7 +95,7 @@ class ScheduledStudy:
         self.held: list[Run] = []
 
     def run(self, *, slots: int = 3) -> None:
-        """Run the study until it is FINISHED, and fail if nothing can be done before."""
+        """Run the study until it is FINISHED; fail if there is no work left before that."""
         for _ in range(MOST_TURNS):
             if self.rng.random() < self.mishaps:
                 self._disturb()
@@ -171,7 +172,7 @@ class ScheduledStudy:
         return int(rows(self.database, sql)[0][0])
 
     def run_in_threads(self, storage: str, *, workers: int = 4) -> None:
-        """Run the study until it is FINISHED, by workers that work at the same time."""
+        """Run the study until it is FINISHED, with several workers at the same time."""
 
         def work() -> None:
             with closing(connect(storage)) as database:
@@ -234,7 +235,7 @@ class ScheduledStudy:
         self._request(lambda sent: invalidate(self.database, self.study, [number], sent, **given))
 
     def _send_again(self, run: Run) -> None:
-        """Send the last results of an attempt again, after others have been stored."""
+        """Send the last batch of an attempt again, after other calls."""
         if run.last is not None:
             run.send(run.last)
 
@@ -256,7 +257,7 @@ class ScheduledStudy:
         return [(one.number, one.paused_by) for one in found if one.state is State.PAUSED]
 
     def results_after_a_decision(self) -> list[tuple[Any, ...]]:
-        """The results that an attempt has stored after a decision to end it."""
+        """The results that an attempt has stored for steps after a decision to stop or pause it."""
         return rows(
             self.database,
             "SELECT r.trial_id, r.step FROM rung_entry e "
@@ -267,7 +268,7 @@ class ScheduledStudy:
 
 
 def _run_to_its_end(run: Run, curve: Curve) -> None:
-    """Report step by step until the scheduler decides, or the trial completes."""
+    """Report step by step until the scheduler stops or pauses the trial, or it completes."""
     while run.after_step < LONGEST_TRIAL:
         batch = run.batch(curve(run.lease.number, run.after_step + 1))
         if retry_while_busy(lambda batch=batch: run.send(batch)).verdict is not None:  # type: ignore[misc]

@@ -70,7 +70,7 @@ DECIDED = (
     WHERE study_id = {study} AND kind <> 'scheduler idle' GROUP BY kind, actor ORDER BY kind, actor
     """,
 )
-"""What calls have decided; how often a custom scheduler says that it is idle does not count."""
+"""Queries that read what calls have decided, without the events of an idle custom scheduler."""
 
 
 class AtRung:
@@ -168,13 +168,13 @@ class AtRung:
         return asks
 
     def rows(self) -> tuple[Any, ...]:
-        """Let free workers do what the scheduler wants; read what is decided."""
+        """Let free workers do what the scheduler wants; read what has been decided."""
         for _ in range(4):
             give_up(self._database, self.study)
             promote(self._database, self.study, self.worker.claimant())
             self.worker.claim()  # while a trial is PENDING, no trial is promoted
         held = [self._first, self._other, self._third]
-        self.worker.renew(*held)  # verdicts follow from the requests
+        self.worker.renew(*held)  # stores the requests of people as verdicts
         queries = (sql.format(study=self.study.id) for sql in DECIDED)
         return tuple(rows(self._database, sql) for sql in queries)
 
@@ -182,7 +182,7 @@ class AtRung:
 def in_order(
     database: Database, name: str, calls: Sequence[str], order: Sequence[int]
 ) -> tuple[Any, ...]:
-    """Make calls one after another; return what each answers, and the rows."""
+    """Make calls one after another; return what each call answers, and the rows."""
     situation = AtRung(database, name)
     made = [situation.call(each) for each in calls]
     answers = {place: outcome_of(partial(made[place], database)) for place in order}
@@ -190,7 +190,7 @@ def in_order(
 
 
 def told(answer: Any) -> Any:
-    """What an answer says about the trial; None for calls that do not report."""
+    """What an answer says about the trial, or the class of a refusal; None for other answers."""
     if isinstance(answer, Answer):
         return answer.verdict
     if isinstance(answer, Ending):

@@ -2,7 +2,7 @@
 Finds a serial order of transactions that gives the answers and rows of concurrent actions.
 
 `explaining_order` tries every order on a copy of the model, until one gives the same answers and
-the same rows. `SerialOutcomes` does so with a database, where there is no model.
+the same rows. `SerialOutcomes` runs the orders on a database, for calls that no model covers.
 """
 
 import copy
@@ -105,7 +105,7 @@ def _one_turn(action: StudyAction, model: Model) -> Generator[None, None, Any]:
 
 
 def _orders(model: Model, actions: Sequence[StudyAction]) -> Iterator[tuple[int, ...]]:
-    """All orders of turns. An action with `turns` has one, and another for each RUNNING trial."""
+    """All orders of turns. An action has one turn; with `turns`, one more per RUNNING trial."""
     running = sum(trial.state is State.RUNNING for trial in model.trials)
     return _merged([running + 1 if action.turns else 1 for action in actions])
 

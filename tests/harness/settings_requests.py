@@ -1,4 +1,4 @@
-"""Requests that change one setting of a study each."""
+"""Requests, each of which changes one setting of a study."""
 
 from studydb.operations.change_settings import Changes, change_settings
 

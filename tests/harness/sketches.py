@@ -1,5 +1,5 @@
 """
-A short, complete form of population based training, with which the tests check the contract.
+Population based training, short but complete; with it, tests check the interface of schedulers.
 
 The package does not have this scheduler yet. Source: Jaderberg et al., "Population Based Training"
 (2017).
@@ -19,7 +19,7 @@ from studydb.schedulers.base import BaseScheduler
 @dataclass(frozen=True)
 class PBT(BaseScheduler):
     """
-    Asynchronous PBT: the worst trials of a generation continue from a random one of the best.
+    Asynchronous PBT: each of a generation's worst trials goes on from a random one of its best.
 
     Generation N is the rung at step N * `interval`; its entries are the trials that reached it.
     """

@@ -1,4 +1,4 @@
-"""Trials that are enqueued, perhaps with a checkpoint, and what the study keeps, as actions."""
+"""Actions that enqueue trials, perhaps from a checkpoint, and actions on what a study keeps."""
 
 from dataclasses import replace
 
@@ -25,11 +25,11 @@ from studydb.operations.uploads import begin_upload_of_person
 
 class StartActions:
     """
-    Makes these actions on one study.
+    Makes these actions for one study.
 
     Attributes:
         begun_by_people: The checkpoints of the uploads that people have begun.
-        keep: What the saves that are made from now on keep.
+        keep: The value of `keep` for the next saves.
     """
 
     def __init__(self, study: Study) -> None:
@@ -126,7 +126,7 @@ class StartActions:
         )
 
     def set_keep(self, keep: Keep) -> StudyAction:
-        """Change what is kept: the quota now, the rest for saves that are made from now on."""
+        """Change `keep`: the quota holds at once, the rest for later saves."""
         request, self.keep = new_request(), keep
         return StudyAction(
             "set_keep",
@@ -135,7 +135,7 @@ class StartActions:
         )
 
     def remove_unkept(self, number: int) -> StudyAction:
-        """Remove what `keep` does not keep of a trial, as `gc` does."""
+        """Remove the checkpoints of a trial that `keep` does not keep, as `studydb gc` does."""
         return StudyAction(
             "remove_unkept",
             lambda database: remove_unkept(database, self.study, number),
@@ -143,7 +143,7 @@ class StartActions:
         )
 
     def recount(self) -> StudyAction:
-        """Sum up what a study with a quota keeps."""
+        """Sum up the sizes of the checkpoints of a study with a quota."""
         return StudyAction(
             "recount", lambda database: recount(database, self.study), lambda _: None
         )

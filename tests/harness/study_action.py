@@ -1,4 +1,4 @@
-"""One call of an operation, which can be made on a database and on its model."""
+"""One call of an operation, which can be made on a database and on a model of the study."""
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass

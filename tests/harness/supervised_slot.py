@@ -117,7 +117,7 @@ class ReusedChild(ScriptedChild):
         threading.Thread(target=self._send_script, daemon=True).start()
 
     def wait(self, timeout_s: float | None = None) -> Exit | None:
-        if self.channel._socket.fileno() < 0:  # the worker has closed it, so the process ends
+        if self.channel._socket.fileno() < 0:  # closed by the worker, so the process ends
             self.ended(Exit(code=0))
         return super().wait(timeout_s)
 
@@ -127,7 +127,7 @@ class ReusedChild(ScriptedChild):
 
 
 class ScriptedChildren:
-    """Takes the place of a fork server: gives the next child, or makes one of the next script."""
+    """Takes the place of a fork server: gives the next child, or makes it from the next script."""
 
     def __init__(self, scripts: Iterable[ChildScript | ScriptedChild]) -> None:
         self._scripts = iter(scripts)
@@ -164,7 +164,7 @@ class Supervised:
         interruption: Interruption | None = None,
         **options: Any,
     ) -> Interruption:
-        """Let the slot run a trial for each script; return the worker's interruption."""
+        """Let the slot run trials, by default one per script; return the worker's interruption."""
         interruption = interruption or Interruption()
         children = forkserver or ScriptedChildren(scripts)
         templates = Templates(

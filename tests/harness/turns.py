@@ -3,7 +3,7 @@ Chooses the cases of tests that the default suite runs on one of the two databas
 
 In `FOLDERS` the subject of a test with several cases is not its SQL, which `store/` and
 `operations/` test on both databases. So its cases take turns: one runs on SQLite, the next on
-PostgreSQL. If a test has two parameters, each value of both meets each database.
+PostgreSQL. If a test has two parameters, each value of each parameter meets both databases.
 """
 
 import os
@@ -34,7 +34,7 @@ class Case(NamedTuple):
 
 
 def left_out(cases: Iterable[Case]) -> set[Case]:
-    """Choose the cases that are left out: of a test's cases, one database each, in turn."""
+    """Choose the cases to leave out: if a test has several, each runs on one database, in turn."""
     of_tests: dict[str, list[Case]] = defaultdict(list)
     for case in cases:
         of_tests[case.test].append(case)
@@ -49,7 +49,7 @@ def left_out(cases: Iterable[Case]) -> set[Case]:
 
 
 def left_to_the_nightly_run(items: Sequence[pytest.Item]) -> set[pytest.Item]:
-    """Find the collected tests to leave out; tests that a guard or a row names run in full."""
+    """Find the tests to leave out; tests that a guard or a row of rows.md names run in full."""
     if os.environ.get("STUDYDB_NIGHTLY") == "1":
         return set()
     guarding = _named_by_guards()

@@ -1,4 +1,4 @@
-"""Saves to stores outside the database, arranged so that they can be sent again."""
+"""Uploads, saves at a quota and starts from a checkpoint, arranged as `duplicate_requests` does."""
 
 from dataclasses import replace
 from uuid import uuid4

@@ -1,4 +1,4 @@
-"""A stand-in for a fork server, which starts attempts from templates."""
+"""A stand-in for a fork server that starts attempts from templates."""
 
 from pathlib import Path
 from typing import Any

@@ -215,7 +215,7 @@ COUNTED = "UPDATE counter SET pending = pending + 1 WHERE shard = (SELECT min(sh
 
 
 def insert_trial(attack, params, config=None, *, number=500):
-    """Insert a PENDING trial, the first in the queue. If `config` is None, the trial's claim makes one."""
+    """Insert a PENDING trial, the first in the queue; without `config`, its claim computes one."""
     config = "NULL" if config is None else f"'{config}'"
     attack(TRIAL.format(uuid=uuid.uuid4(), number=number, params=f"'{params}'", config=config))
     attack(COUNTED)

@@ -1,4 +1,4 @@
-"""After a restore two attempts may get the same number; their tokens tell them apart."""
+"""After a restore two attempts of a trial may have the same number, but not the same token."""
 
 import sqlite3
 import uuid

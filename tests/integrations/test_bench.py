@@ -1,4 +1,4 @@
-"""Each command of scripts/bench, when run for less than a second, prints measured values."""
+"""Each command of scripts/bench prints measured values, also if it runs only for a short time."""
 
 import json
 import os
@@ -149,7 +149,7 @@ def test_worker_benchmark_measures_a_busy_and_an_idle_worker(postgres_server):
     assert cpu_s["studydb status"] > cpu_s["studydb --help"] > cpu_s["studydb report"] > 0
 
 
-def test_report_command_takes_25_ms_more_cpu_than_an_interpreter_that_does_nothing_at_most():
+def test_report_command_takes_at_most_25_ms_more_cpu_than_an_interpreter_that_does_nothing():
     runs = cli_usage.cpu_of_reports_s(20)
 
     extra_s = median(runs[cli_usage.REPORT]) - median(runs[cli_usage.INTERPRETER])
@@ -162,7 +162,7 @@ def test_reuse_benchmark_measures_reused_processes_beside_warm_and_fresh_starts(
 
     ended = run("reuse", *options, **{postgres.DSN_VARIABLE: postgres_server})
 
-    assert ended.returncode in (0, 1), ended.stderr  # 1 if too few trials ran to reach the limit
+    assert ended.returncode in (0, 1), ended.stderr  # 1 if reuse gains too little with few trials
     measured = json.loads(ended.stdout)
     assert measured["ratio"].keys() == {"warm starts", "fresh starts"}
     assert all(runs[0] > 0 for runs in measured["trials_per_s"].values())
@@ -173,7 +173,7 @@ def test_checkpoints_benchmark_measures_the_library_beside_studydb():
 
     ended = run("checkpoints", *sizes, "--rounds", "1", "--json")
 
-    assert ended.returncode in (0, 1), ended.stderr  # 1 if so few bytes miss a limit
+    assert ended.returncode in (0, 1), ended.stderr  # 1 if a limit is missed with so few bytes
     measured = json.loads(ended.stdout)
     assert measured["throughput"]["ratio"].keys() == {"up", "down"}
     assert measured["memory"]["grown_mb"].keys() == {"save", "restore"}
@@ -203,7 +203,7 @@ def test_idle_benchmark_measures_what_idle_workers_notice_and_what_they_cost(pos
     assert measured["real worker"]["enqueue to first line, median, s"] <= 3
 
 
-def test_asha_finds_better_trials_than_random_search_and_no_epoch_is_trained_beyond_a_decision():
+def test_asha_finds_better_trials_than_random_search_and_no_epoch_is_trained_after_a_decision():
     ran = run("schedulers", "--orders", "5", "--json")
 
     assert ran.returncode == 0, ran.stderr

@@ -127,7 +127,9 @@ def test_error_for_an_unknown_commit_names_the_commit(checkout):
     ],
     ids=["slower", "within 5 %", "noise", "faster"],
 )
-def test_only_a_difference_above_5_per_cent_and_the_noise_is_called_slower(new, old, is_slower):
+def test_only_a_loss_of_speed_above_5_per_cent_and_above_the_noise_is_called_slower(
+    new, old, is_slower
+):
     comparison = Comparison(1, "studydb", new, old)
 
     low, high = comparison.interval()

@@ -1,4 +1,4 @@
-"""`study.best`: the best trial by any metric, mode and scope, and what it saved; and its errors."""
+"""`study.best` by metric, mode and scope; the checkpoints of trials; the errors of a study."""
 
 import json
 import math
@@ -51,7 +51,7 @@ def test_best_trial_is_found_by_metric_mode_and_scope(study, asked, number):
     assert study.best(**asked).number == number
 
 
-def test_value_of_each_scope_is_that_of_the_trials_results(study, console):
+def test_best_command_prints_the_value_of_each_scope(study, console):
     found = {
         scope: json.loads(console("best", "own", "--scope", scope, "--format", "json").out)
         for scope in ("last", "avg", "last-5-avg", "last-10-avg")
@@ -102,7 +102,9 @@ def test_wrong_arguments_are_refused(study, asked, error, says):
         ([2.0], "last-10-avg", 2.0),
     ],
 )
-def test_extreme_values_are_summed_up(create_study, storage_url, values, scope, expected):
+def test_value_of_a_scope_is_right_for_nan_infinity_huge_and_few_values(
+    create_study, storage_url, values, scope, expected
+):
     made = create_study("edge", num_trials=1, storage=storage_url)
     with made.ask() as trial:
         for value in values:

@@ -1,4 +1,4 @@
-"""Kept checkpoints in Python, in `studydb checkpoints`, in `studydb status`, and their export."""
+"""Kept checkpoints: in Python, in `studydb checkpoints` and in `studydb status`; their export."""
 
 import math
 import pickle

@@ -116,7 +116,7 @@ def test_error_for_a_wrong_url_hides_its_password(bare_console, here, url, code,
 
 
 WORKER_URLS = [URLS[0], *URLS[8:10], URLS[11]]
-"""A URL of another database, two of a server that does not run, and one of a missing file."""
+"""A URL of MySQL, two of a server that does not run, and one of a missing file."""
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def processes(folder):
-    """Start commands in the folder; kill the running commands after the test."""
+    """Start commands in the folder; kill those that still run after the test."""
     started = []
 
     def start(*arguments):

@@ -379,7 +379,7 @@ def test_query_prints_rows_in_every_format(console, database):
     assert console("query", f"{sql} WHERE number = 7").lines == ["no rows"]
 
 
-def test_empty_listing_prints_no_studies_no_workers_or_no_trials(console, database):
+def test_empty_listing_says_that_there_are_no_studies_workers_or_trials(console, database):
     assert console("studies").lines == ["no studies"]
     assert console("workers").lines == ["no workers"]
     arrange.new_study(database, name="digits")

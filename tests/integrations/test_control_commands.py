@@ -1,4 +1,8 @@
-"""`retry`, `invalidate`, `resume K=V`, `stop --now`, `note`, `tag` and `clone`, and their methods."""
+"""
+The commands `retry`, `invalidate`, `resume K=V`, `stop --now`, `note`, `tag` and `clone`.
+
+The methods of `Study` that do the same are tested with them.
+"""
 
 import pytest
 from harness.arrange import SimulatedWorker, rows
@@ -48,7 +52,7 @@ def test_resume_with_values_changes_the_config_of_later_attempts(console, study,
     assert shown["attempts"][0]["config"] == {"lr": 0.01, "net": {"width": 4}}
 
 
-def test_resume_refuses_values_without_a_trial_and_of_another_space(console, study):
+def test_resume_refuses_values_without_a_trial_and_values_outside_the_space(console, study):
     study.enqueue({"net": {"width": 2}})
     study.pause(0)
 
@@ -178,7 +182,7 @@ def test_invalidate_wants_a_reason(console, study):
 # --- stop --now
 
 
-def test_stop_now_is_said_and_stored(console, study, worker):
+def test_stop_now_is_printed_and_reaches_the_worker_at_its_next_renewal(console, study, worker):
     run = worker.take()
 
     said = console("stop", "digits", "0", "--now").lines
@@ -290,7 +294,7 @@ def train(config):
     studydb.report({"loss": config["lr"]})
 
 
-def test_clone_is_that_of_the_handle_after_another_process_has_renamed_the_study(
+def test_clone_copies_the_study_of_the_handle_although_its_name_now_belongs_to_another_study(
     create_study, handles, storage_url
 ):
     study = create_study("digits", space={"lr": 0.5}, num_trials=5, storage=storage_url)

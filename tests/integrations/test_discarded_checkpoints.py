@@ -58,7 +58,7 @@ def test_command_stops_the_trial_and_deletes_its_checkpoints(console, study, sav
     assert study.trial(0).checkpoint is None
     assert (n_rows(study), study.trial(1).checkpoint is None) == (1, False)
     assert len(files(tmp_path / "store")) in (0, before - 2)
-    console("stop", "own", "0", "--discard-checkpoints")  # what is done already is no error
+    console("stop", "own", "0", "--discard-checkpoints")  # a second call is no error
 
 
 def test_checkpoint_from_which_a_clone_goes_on_is_kept(study, saved):
@@ -88,7 +88,7 @@ def test_running_trial_keeps_its_checkpoints_until_it_has_ended(study, saved, mo
     assert (study.trial(0).reason, n_rows(study)) == ("CANCELLED", 0)
 
 
-def test_running_trial_does_not_keep_the_checkpoints_of_another(study, saved, monkeypatch):
+def test_running_trial_does_not_keep_checkpoints_of_another_trial(study, saved, monkeypatch):
     monkeypatch.setattr(discarding, "LONGEST_WAIT_S", 0.0)
     other = study.ask()
     other.report({"loss": 0.5}, checkpoint={"step": 1})

@@ -12,7 +12,7 @@ from studydb.db import Database, connect
 
 @pytest.fixture(scope="module")
 def stage(postgres_server: str, postgres_template: str) -> Iterator[tuple[Database, Interleaver]]:
-    """A database, and an interleaver with two connections to it."""
+    """A database, and an interleaver with three connections to it."""
     with (
         postgres.temporary_database(postgres_server, template=postgres_template) as url,
         closing(connect(url)) as database,

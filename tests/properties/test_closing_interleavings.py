@@ -47,7 +47,7 @@ SITUATIONS = {
         *("pause the worst", "stop the best"),
     ),
 }
-"""The calls of each situation. Each two of these calls run at the same time."""
+"""The calls of each situation. Every pair of these calls runs at the same time."""
 
 PAIRS = [
     (situation, *pair)
@@ -57,7 +57,11 @@ PAIRS = [
 
 
 class Situation:
-    """A bracket of HyperBand: two trials (0.5 and 0.1) wait at the rung, and the third runs."""
+    """
+    A bracket of HyperBand: two trials (0.5 and 0.1) wait at the rung, and the third runs.
+
+    If all trials wait, so does the third (0.3). If the rung has closed, it has kept trial 1 (0.1).
+    """
 
     def __init__(self, database, name):
         self.study = replace(new_study(database, num_trials=3), scheduler=HyperBand(max_t=3))

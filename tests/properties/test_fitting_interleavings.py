@@ -1,9 +1,10 @@
 """
-Claims of trials that fit run interleaved with changes of their requests, and with reservations.
+Workers claim trials that fit them, interleaved with changes of what trials ask for.
 
-In any schedule there is no deadlock, no trial is claimed twice, no worker gets a trial that does
-not fit it, at most one worker is reserved for a trial, and a study has at most 64 different
-requests. `STUDYDB_SCHEDULES=200` runs more schedules.
+Some calls reserve a worker for a trial. In any schedule there is no deadlock, no trial is claimed
+twice, no worker gets a trial that does not fit it, at most one worker is reserved for a trial, and
+the trials of a study ask for at most 64 different sets of resources. `STUDYDB_SCHEDULES=200` runs
+more schedules.
 """
 
 import os
@@ -37,7 +38,7 @@ FITS = {
     "send": {"", "gpus=1", "cpus=1"},
     "claim_cpus": {"", "cpus=1"},
 }
-"""The classes that fit the worker of each call."""
+"""The calls that claim, and the resource classes of the trials that fit the worker of each call."""
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def stage(postgres_server, postgres_template):
 
 class Plan:
     """
-    The calls of one schedule: three trials wait, one runs, and the study has 63 requests.
+    The calls of one schedule: three trials wait, one runs, and the study has 63 resource classes.
 
     The study's scheduler changes what the running trial asks for when it pauses the trial.
     """
@@ -172,17 +173,19 @@ def broken_promises(database, plan, names, answers):
         database, f"SELECT count(*) FROM worker WHERE study_id = {study} AND reserved_for = 1"
     )
     promises = {
-        "each claim has a trial of its own": len(running) == len(claims),
+        "no two claims get the same trial": len(running) == len(claims),
         "what is claimed fits": all(
             answer is None or answer[1] in FITS[name] for name, answer in named if name in FITS
         ),
-        "no trial that fits is left out": len(claims) >= min(1, names.count("claim")),
+        "at least one claim gets a trial": len(claims) >= min(1, names.count("claim")),
         "one worker is reserved for a trial": reserved[0][0] == ("reserve" in names),
-        "one worker is told so": [answer for name, answer in named if "reserve" in name].count(True)
-        == ("reserve" in names),
+        "one reservation is answered True": (
+            [answer for name, answer in named if "reserve" in name].count(True)
+            == ("reserve" in names)
+        ),
         "a paused trial asks for what the scheduler says": (
             trials[0][2] == ("cpus=1" if "pause" in names else "")
         ),
-        "at most 64 requests": n_classes <= resource_classes.MOST,
+        "at most 64 resource classes": n_classes <= resource_classes.MOST,
     }
     return [promise for promise, is_kept in promises.items() if not is_kept]

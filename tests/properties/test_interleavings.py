@@ -175,7 +175,7 @@ PLANS_WITH_LIMITS = [
 
 @dataclass
 class Stage:
-    """A database in which every schedule has its own study."""
+    """A database in which every schedule has its own study, and the interleaver of the calls."""
 
     database: Database
     interleaver: Interleaver
@@ -193,7 +193,9 @@ def test_concurrent_operations_have_the_effect_of_a_serial_order(stage, plan):
 
 
 @pytest.mark.parametrize("plan", PLANS_WITH_LIMITS, ids=" ".join)
-def test_limits_are_those_of_a_serial_order(stage, plan):
+def test_concurrent_operations_in_a_study_with_limits_have_the_effect_of_a_serial_order(
+    stage, plan
+):
     for seed in range(SCHEDULES):
         run_concurrently(
             stage, plan, seed, scheduler=FIFO(), rules=(), **LIMITS[seed % len(LIMITS)]
@@ -212,7 +214,7 @@ def test_schedules_alternate_between_clients_and_differ_by_seed(stage):
     result = [run_concurrently(stage, ("report", "report"), seed).schedule for seed in range(8)]
 
     turn_orders = {tuple(turn[0] for turn in schedule) for schedule in result}
-    # If an order has only two groups, one call has run after the other.
+    # In an order with only two groups, one call has run after the other.
     n_alternating = sum(len(list(groupby(order))) > 2 for order in turn_orders)
     assert n_alternating > 2
 

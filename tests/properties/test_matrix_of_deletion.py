@@ -1,11 +1,11 @@
 """
-The deletion of a study, beside every other request and every operation of a worker.
+The deletion of a study, together with every other request and every operation of a worker.
 
-The trial of the study is in each state of the matrix of requests. On PostgreSQL the two run at the
-same moment, statement by statement; on SQLite, one after the other in both orders. If trials run,
-the deletion is refused, and succeeds once they have ended. In the end no row of the study is left
-in any table, and attempts that still live can store nothing. A quarter of the cells run;
-`STUDYDB_NIGHTLY=1` runs all.
+One trial of the study is in each state of `harness.matrix_cells`. On PostgreSQL the deletion and
+the other call run at the same moment, statement by statement; on SQLite, one after the other in
+both orders. If trials run, the deletion is refused, and succeeds once they have ended. In the end
+no row of the study is left in any table, and attempts that still live can store nothing. A quarter
+of the cells run; `STUDYDB_NIGHTLY=1` runs all.
 """
 
 import os
@@ -43,7 +43,7 @@ from studydb.operations.writing import write
 
 REFUSALS = (BudgetSpent, LeaseLost, NotAllowed, NotFound)
 GONE = (LeaseLost, UnknownStudy)
-"""What an attempt of a deleted study is answered."""
+"""The errors that the calls of an attempt of a deleted study raise."""
 
 
 def of_study(operation, *arguments, **options):
@@ -114,7 +114,7 @@ SHARE = 4
 
 
 def others_beside(state):
-    """Yield by name what runs beside the deletion, with the trial in the state."""
+    """Yield the calls that are tested together with a deletion in this state of the trial."""
     for place, (name, make) in enumerate(OTHERS.items(), STATES.index(state)):
         if ALL or place % SHARE == 0:
             yield name, make
@@ -133,21 +133,21 @@ def asked_by_a_person(call):
 
 def cell(database, name, make, state):
     rng = Random(f"delete {state.__name__} {name}")
-    delete_all_rows(database)  # of a cell that has failed
+    delete_all_rows(database)  # an earlier cell that failed has left its rows
     subject = prepared(database, rng, name, state)
     deletion = partial(delete, study=subject.walk.study)
     return subject, [asked_by_a_person(deletion), asked_by_a_person(make(subject))], rng
 
 
 def ends(database, subject):
-    """End the attempts that the deletion has not deleted, as their workers would."""
+    """End the attempts of a study that was not deleted, as their workers would."""
     for attempt in subject.factory.attempts:
         finish = subject.factory.finish(attempt, [], Reason.PREEMPTED)
         outcome_of(partial(finish.act, database))
 
 
 def check_deleted(database, subject, answer, message):
-    """The study is gone, at the latest when its attempts have ended; no write brings rows back."""
+    """Check that the study is gone once its attempts have ended, and late writes store nothing."""
     study = subject.walk.study
     assert answer in (None, NotAllowed, UnknownStudy), message
     if answer is NotAllowed:
@@ -171,7 +171,7 @@ def check_deleted(database, subject, answer, message):
 
 
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
-def test_deletion_beside_an_operation_leaves_no_row(stage, state):
+def test_deletion_during_an_operation_leaves_no_row(stage, state):
     database, interleaver = stage
     for name, make in others_beside(state):
         subject, calls, rng = cell(database, name, make, state)

@@ -1,11 +1,11 @@
 """
-Every request of a person, for a trial in every state, beside every operation of a worker.
+Every request of a person, for a trial in every state, together with every operation of a worker.
 
-On PostgreSQL the two run at the same moment, statement by statement; on SQLite, which has one
-writer, one after the other in both orders. Answers and rows are those of the model, no call ends in
-a deadlock, and the last word of a person holds, at the latest from the next renewal on. A quarter
-of the cells run, in which each request meets each state, and each operation; `STUDYDB_NIGHTLY=1`
-runs all.
+On PostgreSQL the request and the operation run at the same moment, statement by statement; on
+SQLite, which has one writer, one after the other in both orders. Answers and rows are those of the
+model, no call ends in a deadlock, and the trial obeys the person's last request from the next
+renewal on. A quarter of the cells run; in these, each request meets each state and each operation.
+`STUDYDB_NIGHTLY=1` runs all cells.
 """
 
 import os
@@ -37,7 +37,7 @@ SHARE = 4
 
 
 def actors_beside(request, state):
-    """Yield the operations that run beside the request, by name, with the trial in the state."""
+    """Yield the operations that are tested together with a request in this state of the trial."""
     first = list(REQUESTS).index(request) + STATES.index(state)
     for place, (name, make) in enumerate(ACTORS.items(), first):
         if ALL or place % SHARE == 0:
@@ -52,7 +52,7 @@ def sqlite_database(sqlite_url):
 
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
 @pytest.mark.parametrize("request_", REQUESTS)
-def test_request_beside_an_operation_has_the_effect_of_a_serial_order(stage, request_, state):
+def test_request_during_an_operation_has_the_effect_of_a_serial_order(stage, request_, state):
     database, interleaver = stage
     for actor, make in actors_beside(request_, state):
         rng = Random(f"{request_} {state.__name__} {actor}")
@@ -69,7 +69,7 @@ def test_request_beside_an_operation_has_the_effect_of_a_serial_order(stage, req
         shown = take_snapshot(database, subject.walk.study)
         order = explaining_order(subject.walk.model, actions, result.answers, shown)
         assert order is not None, message
-        if not isinstance(result.answers[0], type):  # it was not refused
+        if not isinstance(result.answers[0], type):  # the request was not refused
             check_the_last_word(database, subject, request_, message)
 
 
@@ -129,7 +129,7 @@ def check_the_verdict(database, subject, request, trial, message):
         key=lambda each: each.lease.attempt,
     )
     if holder.lease.attempt != trial.attempt:
-        return  # the claim beside the request was answered to nobody
+        return  # the newest attempt was claimed, but no worker knows of it
     held = renew(database, subject.walk.study, worker_id=holder.worker.id, held=[holder.lease]).held
     verdict = held.get(holder.lease.token)
     if verdict is not None and verdict.refuses_results:

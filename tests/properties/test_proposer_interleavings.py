@@ -1,5 +1,5 @@
 """
-Calls run interleaved: they store points (of a model or by index), ask, and enqueue.
+Calls that store points (of a model or by index), ask for trials and enqueue trials, interleaved.
 
 In any schedule there is no deadlock, each point is stored once, the draws of the proposals
 have no gap, and the proposals stay within the budget. `STUDYDB_SCHEDULES=200` runs more schedules.
@@ -44,7 +44,7 @@ def points(*rates):
 
 
 class Plan:
-    """The calls of one schedule. Process A had the lease, but the lease has expired."""
+    """The calls of one schedule. Process "a" was the proposer, but its lease has expired."""
 
     def __init__(self, database):
         database.clock = lambda: START

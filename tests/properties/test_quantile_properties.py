@@ -1,4 +1,4 @@
-"""After each insertion the cutoff equals numpy's percentile of all entries."""
+"""The cutoff of a rung equals numpy's percentile; the cut is the entry at its rank."""
 
 import math
 from bisect import bisect_left, insort
@@ -24,7 +24,7 @@ factors = st.one_of(
 
 
 class Rung:
-    """A rung whose entries are a sorted list in place of the database's index."""
+    """A rung that keeps its entries in a sorted list; the package keeps them in a database."""
 
     def __init__(self, quantile):
         self.quantile, self.entries, self.cut = quantile, [], Cut()
@@ -56,7 +56,7 @@ def test_cutoff_equals_numpy_after_every_insertion(values, reduction_factor, rng
     trials = list(range(len(values)))
     if rng is not None:
         rng.shuffle(trials)
-    # numpy gets a percentile, and divides the percentile by 100.
+    # * 100 / 100, because the reference gives numpy a percentile, which numpy divides by 100.
     rung = Rung((1 - 1 / reduction_factor) * 100 / 100)
 
     for entry in zip(values, trials, strict=True):
@@ -79,7 +79,7 @@ def test_cut_is_the_entry_at_its_rank_counted_from_the_worst_entry(values, quant
 
 
 def cut_of(entries, quantile):
-    """The cut of entries that were inserted one by one, by sorting them."""
+    """Sort the entries, and return the cut that they have after they were inserted one by one."""
     ranked = sorted(entries, reverse=True)
     rank = math.floor((len(ranked) - 1) * quantile) if ranked else 0
     return Cut(len(ranked), rank, ranked[rank] if ranked else None)

@@ -1,8 +1,9 @@
 """
-Saves at the quota, interleaved statement by statement with all that touches checkpoints.
+Saves at the quota, interleaved statement by statement with all operations on checkpoints.
 
-In any schedule there is no deadlock, the sum is exact, the quota holds, and each trial that has not
-ended keeps the checkpoint that its next attempt restores. `STUDYDB_SCHEDULES=200` runs more.
+In any schedule there is no deadlock, the study's sum of the sizes is exact and within the quota,
+and each trial that has not ended keeps the checkpoint that its next attempt restores.
+`STUDYDB_SCHEDULES=200` runs more schedules.
 """
 
 import itertools
@@ -38,7 +39,7 @@ SCHEDULES = int(os.environ.get("STUDYDB_SCHEDULES", "3"))
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 QUOTAS = (14, 17)
-"""With 14, each save of 3 needs room; with 17, one save fits beside the 14 that are kept."""
+"""14 bytes are kept, so a save of 3 bytes needs room with the first quota, not with the second."""
 
 CALLS = (
     *("save first", "save second", "corrupt first", "finish first", "discard ended"),
@@ -48,7 +49,11 @@ PAIRS = [pair for pair in itertools.combinations(CALLS, 2) if "save" in "".join(
 
 
 class Situation:
-    """Two running trials and an ended one, each with two checkpoints; the first has a pinned one."""
+    """
+    Two running trials and an ended trial, each with two checkpoints of 2 bytes.
+
+    The first running trial has a third checkpoint, which is pinned.
+    """
 
     def __init__(self, database, quota):
         self.keep = Keep(last=9, quota=quota)
@@ -91,7 +96,7 @@ class Situation:
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=" + ".join)
-def test_saves_at_the_quota_keep_the_sum_and_what_living_trials_restore(stage, pair):
+def test_saves_at_the_quota_keep_the_sum_exact_and_what_unended_trials_restore(stage, pair):
     database, interleaver = stage
     are_saves = all(name.startswith("save") for name in pair)
     for seed in range(SCHEDULES * (4 if are_saves else 1)):
@@ -136,7 +141,7 @@ ACROSS = [
 @pytest.mark.parametrize("plan", ACROSS, ids=" + ".join)
 def test_studies_whose_trials_begin_from_each_other_lose_no_checkpoint(stage, plan):
     database, interleaver = stage
-    for seed in range(4 * SCHEDULES):  # few orders lead to a deadlock
+    for seed in range(4 * SCHEDULES):  # only a few schedules could lead to a deadlock
         rng = Random(f"{plan} {seed}")
         a, b = (new_study(database, num_trials=9) for _ in range(2))
         for study in (a, b):
@@ -167,7 +172,11 @@ def test_studies_whose_trials_begin_from_each_other_lose_no_checkpoint(stage, pl
 
 @pytest.mark.parametrize("name", ["begin again", "retry"])
 def test_source_is_not_deleted_while_a_trial_that_began_from_it_is_run_again(stage, name):
-    """The trial has saved nothing, so its own checkpoint is the one of the other study."""
+    """
+    The trial has saved nothing, so running it again needs the other study's checkpoint.
+
+    Either the deletion or the other request is refused.
+    """
     database, interleaver = stage
     for seed in range(4 * SCHEDULES):
         rng = Random(f"{name} {seed}")
@@ -193,7 +202,7 @@ def test_source_is_not_deleted_while_a_trial_that_began_from_it_is_run_again(sta
 
 
 @pytest.mark.parametrize("name", ["begin from ended", "retry ended", "pin ended", "save"])
-def test_corrupt_source_beside_another_request_for_it(stage, name):
+def test_request_still_finds_a_checkpoint_while_the_newest_is_found_corrupt(stage, name):
     database, interleaver = stage
     for seed in range(4 * SCHEDULES):
         rng = Random(f"{name} {seed}")
@@ -217,7 +226,7 @@ def test_corrupt_source_beside_another_request_for_it(stage, name):
         )
         assert result.faults == [], result
         assert total == counted, result
-        assert NotFound not in result.answers, result  # the one before is kept
+        assert NotFound not in result.answers, result  # the checkpoint before it is kept
 
 
 def begin(study, *, of):

@@ -1,9 +1,9 @@
 """
-Processes run trials while others make every request of a person, as fast as they can.
+Processes run trials while other processes send every request of a person, as fast as they can.
 
-Those that run trials are killed now and then. No call ends in an error that is no refusal, such as
-a deadlock, and the promises of `harness.row_invariants` hold afterwards. `STUDYDB_NIGHTLY=1`: 16
-processes for 60 s.
+The processes that run trials are killed now and then. No call raises an error other than a refusal
+(a deadlock would be such an error), and the promises of `harness.row_invariants` hold afterwards.
+`STUDYDB_NIGHTLY=1` runs 16 processes for 60 s.
 """
 
 import os
@@ -44,8 +44,10 @@ ENTRIES = "SELECT coalesce(sum(n_entries), 0) FROM rung WHERE study_id = {study}
 
 
 @pytest.mark.timeout(600)
-def test_requests_and_killed_trials_of_many_processes_end_in_no_error(storage_url, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))  # of the custom schedulers
+def test_calls_of_many_processes_raise_only_refusals_while_processes_are_killed(
+    storage_url, monkeypatch
+):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))  # for the custom schedulers
     for name, scheduler in SCHEDULERS.items():
         studydb.create_study(
             name,

@@ -1,9 +1,9 @@
 """
 A function says what trials need; asks run interleaved with workers that leave draws to others.
 
-In any schedule there is no deadlock, no draw has two trials and none is lost, no worker gets a
-trial that does not fit it, and a study has at most 64 different requests. `STUDYDB_SCHEDULES=200`
-runs more schedules.
+In any schedule there is no deadlock, no draw has two trials, no draw is lost, no worker gets a
+trial that does not fit it, and the trials of a study ask for at most 64 different sets of
+resources. `STUDYDB_SCHEDULES=200` runs more schedules.
 """
 
 import os
@@ -44,7 +44,11 @@ def stage(postgres_server, postgres_template):
 
 
 class Plan:
-    """The calls of one schedule: the study has 62 requests; a draw asks for 1 or 2 licences."""
+    """
+    The calls of one schedule.
+
+    The study has 62 resource classes. The trial of a draw asks for 1 or 2 licences.
+    """
 
     def __init__(self, database):
         database.clock = lambda: START
@@ -156,8 +160,8 @@ def broken_promises(database, plan, names, answers):
         "each draw has one trial": draws == list(range(next_draw)),
         "the budget counts each trial": n_counted == len(made),
         "the counters are right": counts == [(states.count("PENDING"), states.count("RUNNING"))],
-        "at most 64 requests": len(known) <= resource_classes.MOST,
-        "each trial's request is known": used <= known,
+        "at most 64 resource classes": len(known) <= resource_classes.MOST,
+        "each trial's resource class is in the table": used <= known,
         "a worker gets what fits": set(fitting) <= set(FITS),
     }
     return [promise for promise, is_kept in promises.items() if not is_kept]

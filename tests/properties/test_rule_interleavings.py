@@ -1,5 +1,7 @@
 """
-A custom stop rule stops a trial, or pauses its study, while other operations run on PostgreSQL.
+A custom stop rule stops a trial, or fails and so pauses its study, while other operations run.
+
+The calls run on PostgreSQL, interleaved statement by statement.
 
 In any schedule the rows are those of one of the two serial orders, and there is no deadlock.
 `STUDYDB_SCHEDULES=200` runs more schedules.
@@ -99,7 +101,7 @@ class Situation:
         return calls[name]
 
     def rows(self, database):
-        """Renew the leases, so that verdicts follow from the requests; read what is decided."""
+        """Renew the leases, which stores requests as verdicts; read what has been decided."""
         self.worker.renew(*self.runs)
         of_study = f"study_id = {self.study.id}"
         return (

@@ -1,7 +1,7 @@
 """
 Random walks on a study: after every step, its rows in a database equal those of its model.
 
-`STUDYDB_NIGHTLY=1` makes the test long: 25,000 steps on each database, half of them with ASHA.
+`STUDYDB_NIGHTLY=1` makes the test long: 12,500 steps on each database for each kind of study.
 """
 
 import functools
@@ -101,7 +101,7 @@ STARTS = {
     *("enqueue_a_dict: something", "enqueue_an_upload: something", "discard_other: nothing"),
     *("close_other: nothing", "reopen_other: nothing", "remove_unkept: nothing"),
 }
-"""Trials that begin from a checkpoint, in the studies that pause no trial."""
+"""What must occur, too, with FIFO: trials that begin from a checkpoint."""
 
 ROOM = {
     *("save: something", "save: CheckpointError", "save: LeaseLost", "quota reached"),
@@ -193,7 +193,7 @@ def any_means(seed):
 
 
 def any_choice_at_the_end(seed):
-    """Studies in which the last trials are chosen once the number of trials or steps is spent."""
+    """Studies that choose which trials to promote once the number of trials or steps is spent."""
     limits = {"max_steps": 40, "num_trials": None} if seed[1] % 2 else {"num_trials": 6}
     return {"scheduler": (END_GAME, ONE_EPOCH)[seed[0] % 2], "rules": (), **limits}
 
@@ -218,7 +218,7 @@ def any_resources(seed):
 
 
 def any_quota(seed):
-    """Studies whose checkpoints exceed a quota, or that keep more than the newest two."""
+    """Studies that have a quota, or that keep more checkpoints than the newest two."""
     scheduler = (FIFO(), ASHAS[0], PROMOTIONS[0])[seed[1] % 3]
     return {"scheduler": scheduler, "rules": (), "keep": KEEPS[seed[0] % len(KEEPS)]}
 
