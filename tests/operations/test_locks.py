@@ -1,4 +1,4 @@
-"""On PostgreSQL, operations lock in this order: rungs, trials, checkpoints, study, counter shard."""
+"""On PostgreSQL, locks are taken in order: rungs, trials, checkpoints, study, counter shard."""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -314,7 +314,7 @@ def test_result_that_is_stored_during_a_deletion_is_deleted_too(database, postgr
     some_trials, reports = deletion.some_trials, []
 
     def while_the_attempt_reports(txn, **which):
-        """Delete the trial, whose lease has expired, once its attempt has begun to store a report."""
+        """Delete the trial, whose lease has expired, once its attempt begins to store a report."""
         if not reports:
             reports.append(pool.submit(run.report, 0.5))
             assert there.wait(PATIENCE_S)

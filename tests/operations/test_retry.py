@@ -116,7 +116,7 @@ def test_clone_keeps_the_config_that_a_person_has_changed(database, study):
 # --- budgets
 
 
-def test_clones_do_not_count_for_num_trials_and_are_inside_max_concurrent(database):
+def test_clones_do_not_count_for_num_trials_but_count_for_max_concurrent(database):
     study = new_study(database, num_trials=1, max_concurrent=1)
     worker = SimulatedWorker(database, study)
     worker.take().finish(0.5)
