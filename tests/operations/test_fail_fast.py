@@ -1,4 +1,4 @@
-"""A study with `fail_fast` pauses itself at its first failure; what runs saves and waits."""
+"""A study with `fail_fast` pauses itself at its first failure; its running trials pause, too."""
 
 import pytest
 from harness.arrange import SimulatedWorker, new_request, new_study, rows, run_together
@@ -71,7 +71,7 @@ def test_loss_pauses_the_study_only_if_it_ends_the_trial(database, max_losses, s
     assert read_progress(database, worker.study).status is status
 
 
-def test_only_the_first_of_concurrent_failures_is_the_reason(database):
+def test_only_the_first_of_concurrent_failures_pauses_the_study(database):
     worker = failing_fast(database)
     runs = [worker.take() for _ in range(3)]
 
@@ -91,7 +91,7 @@ def test_trial_lost_in_a_paused_study_waits_for_the_resumption(database):
     assert other.trial().state is State.PAUSED
 
 
-def test_explanation_of_the_pause_does_not_mention_the_guard(database):
+def test_explanation_of_the_pause_does_not_offer_the_option_no_guard(database):
     worker = failing_fast(database)
     worker.take().finish(outcome=Reason.FAILED, failure=CAUSE)
 

@@ -62,7 +62,7 @@ def given_the_same_number_twice(clock, run):
 
 
 def exploited(clock, run):
-    """The next attempt has the same token, as after an exploit of population-based training."""
+    """Begin the trial's next attempt with the same token; an exploit of a trial may do this."""
     change_row(run, "trial", "id", "attempt = attempt + 1")
 
 
@@ -132,9 +132,9 @@ def test_writes_of_the_holder_are_accepted(database, clock, subtests):
             assert dump(database, without=["worker"]) != before
 
 
-# A recovered trial is not RUNNING and has no token; a trial that another attempt holds has another
-# number and another token. In both cases either difference alone makes the fence refuse the zombie,
-# so the test removes both conditions.
+# A recovered trial is not RUNNING and has no token. A trial that another attempt holds has another
+# attempt number and another token. In both cases one of the two differences is enough for the fence
+# to refuse the zombie, so the test removes both conditions.
 @pytest.mark.parametrize(
     ("parts", "fate"),
     [

@@ -86,7 +86,7 @@ def test_claim_that_finds_a_trial_does_not_wait_in_the_queue_of_asks(
 
 
 @pytest.mark.parametrize("max_concurrent", [None, 5])
-def test_budgets_are_exact_without_the_queue_of_asks(database, stranger, max_concurrent):
+def test_budgets_are_exact_while_asks_skip_the_queue_of_asks(database, stranger, max_concurrent):
     study = new_study(database, num_trials=20, max_concurrent=max_concurrent)
 
     def drain():

@@ -1,4 +1,8 @@
-"""A command may give its trial back at no cost, but not for ever without a new checkpoint."""
+"""
+A command may give its trial back at no cost, nine times in a row without a new checkpoint.
+
+Each further exit of this kind counts as a loss.
+"""
 
 import pytest
 from harness.arrange import SimulatedWorker, change, new_study
@@ -38,14 +42,14 @@ def test_exits_without_a_checkpoint_are_free_nine_times_in_a_row_and_losses_afte
     assert {each.attempt_reason for each in later} == {Reason.LOST}
 
 
-def test_new_checkpoint_restarts_the_count(worker):
+def test_new_checkpoint_restarts_the_count_of_free_exits(worker):
     endings = [give_back(worker, save=turn == 5) for turn in range(5 + FREE_EXITS + 1)]
 
     assert {each.losses for each in endings} == {0}
     assert give_back(worker).losses == 1
 
 
-def test_another_end_restarts_the_count(worker):
+def test_loss_restarts_the_count_of_free_exits(worker):
     for turn in range(2 * FREE_EXITS):
         ending = give_back(worker, kind=TRY_LATER if turn % 2 else GIVEN_BACK)
         if turn == FREE_EXITS - 1:
@@ -55,7 +59,7 @@ def test_another_end_restarts_the_count(worker):
     assert ending.losses == 1
 
 
-def test_exit_that_asks_for_a_later_attempt_waits_longer_each_time(worker):
+def test_trial_waits_longer_after_each_exit_that_asks_for_a_later_attempt(worker):
     delays_s = [give_back(worker, TRY_LATER).delay_s for _ in range(4)]
 
     assert delays_s == [1.0, 2.0, 4.0, 8.0]

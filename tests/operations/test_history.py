@@ -1,4 +1,4 @@
-"""A read of a study's history gives what has changed, one observation for each configuration."""
+"""Each read of a history gives what has changed; replicates of a trial are one observation."""
 
 import pytest
 from harness.arrange import SimulatedWorker, change, enqueued, new_request, new_study
@@ -72,7 +72,7 @@ def test_ended_trials_are_not_read_again(database, cache, worker):
     assert len([sql for sql in sent if "FROM trial" in sql]) == 3
 
 
-def test_scores_are_oriented(database):
+def test_score_is_the_negated_value_if_the_mode_is_max(database):
     study = new_study(database, mode=Mode.MAX)
     SimulatedWorker(database, study).ask().finish(0.75)
 

@@ -1,4 +1,4 @@
-"""Invalidated trials leave best, frames, open rungs and the searchers' sight; undo restores them."""
+"""Best trials, frames, open rungs and searchers leave out invalidated trials until an undo."""
 
 import math
 
@@ -32,7 +32,7 @@ STOP = Verdict(Action.STOP, Reason.INVALIDATED, DecidedBy.PERSON)
 
 @pytest.fixture
 def study(database):
-    """A study whose first trial, of three that have ended, is the best."""
+    """A study of three ended trials; the first is the best."""
     study = new_study(database)
     worker = SimulatedWorker(database, study)
     for value in (0.1, 0.5, 0.9):
@@ -52,7 +52,7 @@ def best(database, study):
     return [trial.number for trial in best_trials(database, study, limit=9)]
 
 
-# --- what is left out, and comes back
+# --- where an invalidated trial is missing until the invalidation is undone
 
 
 def test_invalidated_trial_is_not_best_until_undone(database, study):
@@ -100,7 +100,7 @@ def test_searcher_does_not_see_an_invalidated_trial_until_undone(database, study
     assert (told.number, told.values, told.reason) == (1, (0.5,), Reason.COMPLETED)
 
 
-def test_invalidated_parent_of_a_clone_stays_hidden_from_the_searcher(database, study):
+def test_parent_of_a_clone_stays_hidden_from_the_searcher_even_after_an_undo(database, study):
     history = History(database, study)
     retry(database, study, [0], new_request(), from_scratch=True)
     history.changes()
@@ -175,7 +175,7 @@ def test_undo_does_not_rank_a_trial_that_was_run_again(database, asha):
     assert rungs_of(database, asha).cut.n == 3
 
 
-def test_closed_rung_keeps_its_cut(database, asha):
+def test_closed_rung_keeps_its_cutoff(database, asha):
     with database.begin() as txn:
         txn.raw(
             "UPDATE rung SET closed_at = (SELECT max(created_at) FROM trial), closed_cutoff = 0.3"
@@ -260,7 +260,7 @@ def test_undo_before_the_trial_has_stopped_lets_it_go_on(database, study):
     assert best(database, study) == [3, 0, 1, 2]
 
 
-def test_undo_withdraws_a_stop_without_the_grace(database, study):
+def test_undo_withdraws_an_earlier_request_to_stop_without_the_grace(database, study):
     run = SimulatedWorker(database, study).take()
     control.stop(database, study, [run.lease.number], new_request(), now=True)
     spoil(database, study, run.lease.number)
@@ -287,7 +287,9 @@ def test_invalidated_running_trial_cannot_be_paused_or_resumed(database, study, 
 # --- requests
 
 
-def test_unknown_trial_and_undo_of_a_valid_trial_are_refused_as_a_whole(database, study):
+def test_request_that_names_an_unknown_trial_or_undoes_a_valid_one_changes_no_trial(
+    database, study
+):
     with unchanged_rows(database), pytest.raises(UnknownTrial):
         spoil(database, study, 0, 17)
     spoil(database, study, 0)
@@ -295,7 +297,7 @@ def test_unknown_trial_and_undo_of_a_valid_trial_are_refused_as_a_whole(database
         undo(database, study, 0, 1)
 
 
-def test_late_duplicate_does_not_replace_an_undo(database, study):
+def test_late_duplicate_of_an_invalidation_does_not_reverse_its_undo(database, study):
     first = new_request()
     invalidate(database, study, [0], first, reason="wrong labels")
     undo(database, study, 0)

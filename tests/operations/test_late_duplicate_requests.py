@@ -1,4 +1,4 @@
-"""A duplicate request arrives late, after other operations."""
+"""A duplicate request that arrives late, after other operations, changes nothing."""
 
 import pytest
 from harness.arrange import (

@@ -333,7 +333,7 @@ def test_lost_trial_without_time_left_is_not_run_again(database, clock):
     worker = limited(database, trial_time_limit_s=60.0)
     run = worker.take()
     clock.advance(60)
-    worker.renew(run)  # the worker dies before it obeys
+    worker.renew(run)  # the worker dies before it stops the trial
     change(database, "UPDATE trial SET verdict = NULL, verdict_reason = NULL, verdict_by = NULL")
 
     recover_after_expiry(clock, database, worker.study)
@@ -355,10 +355,10 @@ def test_person_cannot_withdraw_a_time_out(database, clock):
 
 
 @pytest.mark.row("A14")
-def test_study_ends_at_its_age_by_the_next_claim_or_renewal(database, clock):
+def test_next_claim_stops_a_study_that_is_too_old_and_its_running_trials(database, clock):
     study = new_study(database, time_limit_s=3600.0)
     enqueued(database, study)
-    clock.advance(10_000)  # nothing runs: its time has not begun
+    clock.advance(10_000)  # does not count: no worker has started yet
     worker = SimulatedWorker(database, study)
     run = worker.take()
 
@@ -430,7 +430,7 @@ def test_limits_are_read_from_the_row_and_not_from_the_memory_of_a_worker(databa
         ({"cost_limit": None}, "can be changed, not removed"),
     ],
 )
-def test_limit_that_was_not_counted_cannot_be_set(database, limits, message):
+def test_limit_cannot_be_added_removed_or_given_another_metric(database, limits, message):
     study = new_study(database, cost_limit=USD)
 
     with pytest.raises(NotAllowed, match=message):
@@ -439,7 +439,7 @@ def test_limit_that_was_not_counted_cannot_be_set(database, limits, message):
     assert rows(database, "SELECT count(*) FROM event WHERE kind = 'limits set'") == [(0,)]
 
 
-def test_person_who_stops_the_study_is_not_replaced_by_the_limit(database):
+def test_study_that_a_person_has_stopped_is_not_stopped_again_by_its_limit(database):
     worker = limited(database, max_steps=1)
     run = worker.take()
     control.set_status(database, worker.study, Status.STOPPED, new_request())
@@ -561,5 +561,5 @@ def test_leases_expire_in_a_study_with_limits_as_in_others(database, clock):
         ({"total_time_limit_s": 2.0}, 1.0),
     ],
 )
-def test_study_with_a_short_limit_of_time_renews_often(limits, period_s):
+def test_leases_are_renewed_more_often_if_a_time_limit_is_short(limits, period_s):
     assert renewal_period_s(LEASE_S, new_spec(**limits)) == period_s

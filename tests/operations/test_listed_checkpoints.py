@@ -1,4 +1,4 @@
-"""A kept checkpoint is listed with the value that its trial reported at its step."""
+"""A kept checkpoint is listed with the value that its trial reported at the checkpoint's step."""
 
 import math
 
@@ -15,7 +15,7 @@ def values(run):
     return [one.value for one in kept(run.worker.database, trial=run.trial())]
 
 
-def test_value_is_that_of_the_attempt_that_saved_or_of_an_earlier_attempt(worker, run):
+def test_checkpoint_has_the_value_of_its_attempt_or_else_of_an_earlier_attempt(worker, run):
     run.report(0.5, 0.25)
     run.save()
     run.finish(outcome=Reason.PREEMPTED)

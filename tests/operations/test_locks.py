@@ -1,4 +1,4 @@
-"""On PostgreSQL, operations lock rungs, then trials, then the study, then a counter shard."""
+"""On PostgreSQL, locks are taken in order: rungs, trials, checkpoints, study, counter shard."""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -101,7 +101,7 @@ def renewing_two(database):
     study = new_study(database)
     worker = SimulatedWorker(database, study)
     first, second = worker.take(), worker.take()
-    first.report(0.5)  # moves the row of trial 0 behind trial 1: a scan reads trial 1 first
+    first.report(0.5)  # moves the row of trial 0 behind that of trial 1, which a scan reads first
     scanning = with_settings(
         database.secret_url.render_as_string(hide_password=False),
         enable_seqscan="on",
@@ -213,7 +213,7 @@ def test_trial_that_is_enqueued_during_a_deletion_is_deleted_too(database, monke
 
 
 def delete_during(database, url, study, call, *, at):
-    """Delete a study while a call is held at a function, and has a lock that the deletion needs."""
+    """Delete a study while a call waits at a function and holds a lock that the deletion needs."""
     with held_at(*at) as (there, go), ThreadPoolExecutor(2) as pool:
         called = pool.submit(call)
         assert there.wait(PATIENCE_S)
@@ -259,7 +259,7 @@ def test_checkpoint_that_a_retry_of_a_clone_pins_is_not_discarded(database, post
     assert run.worker.claim().claimed.checkpoint.step == 1
 
 
-def test_save_waits_for_a_person_who_pins_the_checkpoint_that_it_drops(database, postgres_url):
+def test_save_waits_for_a_pin_by_a_person_and_keeps_the_pinned_checkpoint(database, postgres_url):
     run = new_run(database)
     for _ in range(2):
         run.report(0.5)
@@ -314,7 +314,7 @@ def test_result_that_is_stored_during_a_deletion_is_deleted_too(database, postgr
     some_trials, reports = deletion.some_trials, []
 
     def while_the_attempt_reports(txn, **which):
-        """Delete the trial, whose lease had expired, when its attempt has begun to report."""
+        """Delete the trial, whose lease has expired, once its attempt begins to store a report."""
         if not reports:
             reports.append(pool.submit(run.report, 0.5))
             assert there.wait(PATIENCE_S)
@@ -381,7 +381,7 @@ def test_report_does_not_deadlock_with_a_rival_in_the_lock_order(database, postg
     assert rival_meets_report(database, postgres_url) == (None, None)
 
 
-def test_report_deadlocks_with_a_rival_if_it_locks_its_trial_before_the_rung(
+def test_report_that_locks_its_trial_before_the_rung_deadlocks_with_a_rival(
     database, postgres_url, monkeypatch
 ):
     def trial_first(txn, study, *, lease, batch):
@@ -427,7 +427,7 @@ def test_deadlock_raises_storage_busy_and_the_request_can_be_repeated(database, 
 
 @contextmanager
 def held_at_second_lock():
-    """Let a request wait between the locks of its first and its second trial."""
+    """Let a request wait after it has locked its first trial and before it locks its second."""
     lock = control._lock
     with pytest.MonkeyPatch.context() as patch:
 

@@ -1,4 +1,4 @@
-"""A look of an idle process: what it notices, and what it does not read again."""
+"""What the next look of an idle process notices, and when it reads the progress again."""
 
 import math
 
@@ -26,7 +26,7 @@ PROMOTION = ASHA(max_t=9, reduction_factor=3, type="promotion")
 
 
 class IdleProcess:
-    """A process that has found no trial, and whose next sweep is not due."""
+    """A process that has found no trial; neither a sweep nor a regular read of progress is due."""
 
     def __init__(self, database, study):
         worker = SimulatedWorker(database, study)
@@ -114,7 +114,7 @@ def test_next_look_wakes_a_trial_whose_back_off_is_over(database, clock):
     assert idle.acquirer.acquire().lease.attempt == 2
 
 
-def test_next_look_wakes_trials_whose_resumption_has_died_half_way(database):
+def test_next_look_wakes_trials_that_an_interrupted_resumption_has_left_paused(database):
     study = new_study(database, num_trials=1)
     run = SimulatedWorker(database, study).ask()
     set_status(database, study, Status.PAUSED)
@@ -168,7 +168,7 @@ def test_look_notices_within_5_s_that_a_report_elsewhere_lets_a_trial_be_promote
     assert idle.look().can_claim
 
 
-def test_failed_try_lets_the_next_look_read_the_progress_again(database, study):
+def test_search_that_finds_no_trial_lets_the_next_look_read_the_progress_again(database, study):
     idle = IdleProcess(database, study)
     seen = idle.look()
 
@@ -192,7 +192,7 @@ def test_look_has_an_answer_although_another_thread_has_just_tried_a_claim(datab
     assert looking.read().is_done
 
 
-def test_request_about_a_held_trial_is_seen_until_a_renewal_has_carried_it_out(database):
+def test_request_about_a_held_trial_is_seen_until_a_renewal_has_received_it(database):
     study = new_study(database)
     worker = SimulatedWorker(database, study)
     run, other = worker.ask(), worker.ask()
@@ -236,7 +236,7 @@ def test_drain_is_seen_by_the_next_look_of_an_idle_worker_and_of_a_worker_that_r
     assert not seen(known=busy.renew(run).request)
 
 
-def test_request_about_a_lost_trial_is_no_request_to_the_process_that_lost_it(database):
+def test_request_about_a_trial_is_not_seen_by_the_holder_of_an_earlier_lease(database):
     study = new_study(database)
     worker = SimulatedWorker(database, study)
     run = worker.ask()

@@ -1,4 +1,4 @@
-"""A call whose reply was lost is sent again. The change that it makes is stored exactly once."""
+"""A call whose reply was lost is sent again. The call's change is stored exactly once."""
 
 import pytest
 from harness.arrange import (
@@ -28,7 +28,7 @@ def _standing_clock(clock):
 
 @pytest.fixture
 def each_operation(database):
-    """Yield the name and the arrangement of each operation, each beside one other study."""
+    """Yield each operation's name and its arrangement, in a database with one other study."""
 
     def operations():
         for operation, arranged in OPERATIONS.items():
@@ -116,7 +116,7 @@ def test_ask_that_is_cut_at_any_of_its_commits_makes_one_trial(database, when, n
     """
     The first ask also commits its proposals.
 
-    On PostgreSQL its reads have COMMITs, too. On SQLite it has two COMMITs in all.
+    On PostgreSQL the reads of an ask have COMMITs, too. On SQLite an ask has two COMMITs in all.
     """
     study = new_study(database)
     worker = SimulatedWorker(database, study)
@@ -139,7 +139,7 @@ def test_worker_claims_with_a_new_token_after_its_unanswered_claim_was_recovered
     enqueued(database, study)
     worker = SimulatedWorker(database, study)
     acquirer = Acquirer(database, study, worker_id=worker.id, lease_s=LEASE_S)
-    acquirer.look()  # reads whether trials ask for resources; the next statement is the claim
+    acquirer.look()  # reads whether trials ask for resources, so `acquire` begins with the claim
     with cut(database, "after"), pytest.raises(StorageUnreachable):
         acquirer.acquire()
     recover_after_expiry(clock, database, study)

@@ -15,7 +15,7 @@ from studydb.store import checkpoints
 
 @pytest.fixture
 def saved(run):
-    """The attempt has checkpoints of the steps 1 and 2."""
+    """An attempt that has saved checkpoints of the steps 1 and 2."""
     for _ in range(2):
         run.report(0.5)
         run.save()
@@ -119,7 +119,7 @@ def test_resent_request_returns_the_first_answer_and_changes_nothing(database, s
         assert pin(database, study, 0, first) == 2
 
 
-def test_removed_checkpoints_are_read_until_their_rows_are_deleted(database, study, saved):
+def test_removed_checkpoints_are_read_for_one_study_after_a_trial_number(database, study, saved):
     assert read_removed(database, study, after_number=-1) == ([], None)
     save_more(saved, 2)
     other = SimulatedWorker(database, new_study(database)).take()
@@ -134,7 +134,7 @@ def test_removed_checkpoints_are_read_until_their_rows_are_deleted(database, stu
     assert read_removed(database, study, after_number=0) == ([], None)
 
 
-def test_damaged_checkpoint_is_not_collected(database, study, saved):
+def test_corrupt_checkpoint_is_not_among_the_removed_checkpoints(database, study, saved):
     with database.begin(write=False) as txn:
         newest = checkpoints.find(txn, checkpoint_id=saved.trial().checkpoint_id)
     mark_corrupt(database, lease=saved.lease, checkpoint=newest)

@@ -50,7 +50,7 @@ def test_plateau_across_a_restart_gives_the_same_decision(database, clock):
     run = worker.take()
     run.report(0.9, 0.3, 0.3)
     run.save()
-    run.report(0.7)  # is trained again
+    run.report(0.7)  # the next attempt trains this step again
     recover_after_expiry(clock, database, worker.study)
 
     again = worker.take()
@@ -60,7 +60,7 @@ def test_plateau_across_a_restart_gives_the_same_decision(database, clock):
     assert again.report(0.3).verdict == BY_RULE
 
 
-def test_trial_does_not_stop_within_its_grace_period_or_beyond_its_threshold(database):
+def test_trial_does_not_stop_in_its_grace_period_or_with_a_value_worse_than_the_threshold(database):
     patient = under(database, Plateau("loss", grace_period=6)).take()
     demanding = under(database, Plateau("loss", threshold=0.2)).take()
 
@@ -198,7 +198,7 @@ def test_batch_that_is_sent_again_counts_once_for_the_plateau_of_a_study(databas
     )
 
 
-def test_completed_trial_adds_its_last_results(database):
+def test_last_results_of_a_completed_trial_count_for_the_plateau_of_the_study(database):
     worker = under(database, Plateau("loss", top=2))
 
     ending = worker.take().finish(0.25, 0.25)

@@ -1,4 +1,4 @@
-"""A free worker promotes what it could claim, and rungs wait only for trials that fit a live worker."""
+"""A worker promotes only trials that fit it; rungs wait only for trials that fit a live worker."""
 
 from dataclasses import replace
 
@@ -95,7 +95,7 @@ def test_a_study_is_not_over_while_a_trial_waits_for_a_larger_worker(database, s
     assert not read_progress(database, study, fits=SMALL).can_claim
 
 
-def test_progress_counts_only_what_fits_as_work(database, study):
+def test_progress_says_that_a_worker_can_claim_only_if_the_trial_to_promote_fits(database, study):
     worker = SimulatedWorker(database, study)
     promote(database, study, worker.claimant(), fits=SMALL)
     worker.claim()
@@ -123,7 +123,7 @@ def test_a_rung_waits_for_a_trial_that_fits_another_live_worker(database, synchr
     assert promote(database, synchronous, claimant, fits=SMALL) is NextStep.WAIT
 
 
-def test_each_bracket_is_underway_if_too_many_trials_wait_for_other_workers(
+def test_each_bracket_has_a_trial_underway_if_too_many_trials_wait_for_other_workers(
     database, synchronous, monkeypatch
 ):
     live_worker(database, synchronous, read_capacity(gpus=2))
@@ -149,7 +149,11 @@ def test_a_rung_closes_without_a_trial_that_fits_no_live_worker(database, synchr
 
 
 def _small_claimant(database, study):
-    """The claimant of a worker with one GPU; simulated workers have no limits."""
+    """
+    Return the claimant of a simulated worker; the only live worker has one GPU.
+
+    The simulated worker is marked as ended, because any trial would fit it.
+    """
     claimant = SimulatedWorker(database, study).claimant()
     arrange.change(database, "UPDATE worker SET ended_at = seen_at")
     live_worker(database, study, read_capacity(gpus=1))

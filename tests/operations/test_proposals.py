@@ -299,7 +299,7 @@ def test_deletion_does_not_look_for_the_oldest_proposals_each_time(database):
     assert "draw >=" in deletions[0]
 
 
-def test_stored_proposal_is_kept(database):
+def test_stored_proposal_is_not_replaced(database):
     study = new_study(database)
     propose_by_index(database, study, draws=[0])
     other = replace(study, seed=study.seed + 1)

@@ -1,4 +1,4 @@
-"""One process at a time fits a study's model; its points are stored once, within the budget."""
+"""One process at a time fits a study's model; each point is stored once, within the budget."""
 
 import json
 
@@ -238,7 +238,7 @@ def test_limited_number_of_points_by_index_is_stored_ahead(database, monkeypatch
     assert len(stored(database, study)) == 16
 
 
-def test_trial_is_made_of_the_stored_point(database, study):
+def test_trial_is_made_from_the_stored_point(database, study):
     take(database, study, "a")
     proposer.store_block(database, study, points(0.25), token="a")
     worker = SimulatedWorker(database, study)

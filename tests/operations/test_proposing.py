@@ -148,7 +148,9 @@ def test_waiting_asker_writes_nothing(database, study, asker, timer):
 
 
 @pytest.mark.parametrize(("mean_s", "wait_s"), [(0.0, 1.0), (100.0, 10.0), (6000.0, 60.0)])
-def test_wait_is_a_tenth_of_the_mean_time_of_a_trial(database, study, timer, mean_s, wait_s):
+def test_wait_is_a_tenth_of_the_mean_time_of_a_trial_but_1_to_60_s(
+    database, study, timer, mean_s, wait_s
+):
     asker = Asker(database, study)
     asker.run(1)
     change(database, f"UPDATE trial SET time_total_s = {mean_s}")
@@ -201,7 +203,9 @@ def test_waiting_asker_fits_when_the_lease_expires(database, study, asker, timer
     assert origins(database, study) == [Origin.SEARCHER]
 
 
-def test_asker_keeps_the_lease_after_a_fault_in_a_fit(database, study, asker, monkeypatch):
+def test_asker_takes_its_lease_again_if_its_block_could_not_be_stored(
+    database, study, asker, monkeypatch
+):
     store = proposer.store_block
     monkeypatch.setattr(proposer, "store_block", _raise_once(StorageBusy("away"), then=store))
 
@@ -258,7 +262,9 @@ def test_trials_come_by_index_while_the_model_fails(database, study, asker, monk
     assert problem_text(problem) == "model failed: RuntimeError: broken"
 
 
-def test_missing_package_gives_up_the_lease(database, study, asker, monkeypatch):
+def test_asker_gives_up_the_lease_if_a_package_of_the_model_is_missing(
+    database, study, asker, monkeypatch
+):
     monkeypatch.setattr(TestModel, "propose", _raise_once(InvalidSpec("missing"), then=None))
 
     with pytest.raises(InvalidSpec):
@@ -267,7 +273,7 @@ def test_missing_package_gives_up_the_lease(database, study, asker, monkeypatch)
     assert proposer.take_turn(database, study, token="other", worker_id=0, lease_s=8.0)
 
 
-def test_restored_database_makes_a_new_model(database, study, asker, models):
+def test_asker_makes_a_new_model_after_the_database_was_restored(database, study, asker, models):
     asker.run(3)
     change(
         database, "UPDATE trial SET uuid = '00000000-0000-4000-8000-000000000000' WHERE number = 1"
@@ -279,7 +285,7 @@ def test_restored_database_makes_a_new_model(database, study, asker, models):
     assert sorted(models[1].told) == [0, 1, 2]
 
 
-def test_renewed_lease_outlives_a_long_fit(database, study, monkeypatch):
+def test_lease_is_renewed_during_a_long_fit(database, study, monkeypatch):
     monkeypatch.setattr(proposing, "PROPOSER_LEASE_S", 0.5)
     asker, seen = Asker(database, study), []
     fit = TestModel.propose

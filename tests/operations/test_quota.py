@@ -1,4 +1,4 @@
-"""The quota of a study: the oldest checkpoints go, never the newest of a living trial."""
+"""A quota removes the oldest checkpoints, but never the newest of a trial that has not ended."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ def study(database):
 
 
 def save(run, size_bytes, *, step=None):
-    """Save a checkpoint of this size; return the numbers of the trials that have lost one."""
+    """Save a checkpoint of this size; return the trial's id for each removed checkpoint."""
     what = replace(run.checkpoint(step=step), size_bytes=size_bytes)
     return [one.trial_id for one in run.save(what, KEEP)]
 
@@ -50,7 +50,7 @@ def events(database, kind="quota reached"):
     return rows(database, f"SELECT data FROM event WHERE kind = '{kind}' ORDER BY id")
 
 
-def test_oldest_checkpoints_go_whichever_trials_they_are_of(database, worker):
+def test_oldest_checkpoints_are_removed_whichever_trials_saved_them(database, worker):
     first, second = worker.take(), worker.take()
     for run, size_bytes in ((first, 3), (second, 3), (first, 2)):
         save(run, size_bytes)
@@ -64,7 +64,7 @@ def test_oldest_checkpoints_go_whichever_trials_they_are_of(database, worker):
     assert len(events(database)) == 1
 
 
-def test_newest_checkpoint_of_a_living_trial_stays(database, worker):
+def test_newest_checkpoint_of_a_trial_that_has_not_ended_is_kept(database, worker):
     first, second = worker.take(), worker.take()
     save(first, 6)
     save(second, 2)
@@ -86,7 +86,7 @@ def test_last_checkpoint_of_an_ended_trial_goes(database, worker, study):
     assert newest(database, trial=first.trial(), study_id=study.id) is None
 
 
-def test_save_is_refused_if_only_the_newest_of_living_trials_are_left(worker):
+def test_save_is_refused_if_only_newest_checkpoints_of_trials_that_have_not_ended_are_left(worker):
     first, second = worker.take(), worker.take()
     save(first, 6)
 
@@ -122,7 +122,7 @@ def test_refused_save_changes_nothing_and_says_what_to_type(database, worker):
     assert run.trial().checkpoint_id is not None
 
 
-def test_removed_bytes_leave_the_database(database, worker):
+def test_bytes_of_removed_checkpoints_leave_the_database(database, worker):
     run = worker.take()
     for _ in range(3):
         save(run, 4)
@@ -147,7 +147,7 @@ def test_sum_is_right_after_retention_discards_and_corruption(database, study, w
     assert rows(database, "SELECT checkpoint_bytes FROM study") == [(0,)]
 
 
-def test_sum_is_right_after_a_collection(database, study, worker):
+def test_sum_is_right_after_unkept_checkpoints_are_removed(database, study, worker):
     run = worker.take()
     for _ in range(4):
         save(run, 2)
@@ -158,7 +158,7 @@ def test_sum_is_right_after_a_collection(database, study, worker):
     assert counted(database) == 4
 
 
-def test_resent_save_returns_what_the_quota_removed_until_the_rows_are_deleted(worker):
+def test_resent_save_returns_the_checkpoints_that_the_quota_has_removed(worker):
     first, second = worker.take(), worker.take()
     save(first, 6)
     first.finish(0.5)

@@ -1,4 +1,4 @@
-"""Proposals say what their trials ask for: a function of the config is asked outside of locks."""
+"""Proposals say what their trials ask for; no lock is held while the user's function is asked."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -35,7 +35,7 @@ SPACE = Space.read({"size": randint(1, 1000), "kind": "k"})
 
 
 class Needs:
-    """The function of a study: it says `licence=size`, or what `says` returns for the config."""
+    """A resource function that says `licence=1 + size % 3`, or what `says` returns for a config."""
 
     def __init__(self, says=lambda config: {"licence": 1 + config["size"] % 3}):
         self.says, self.configs = says, []
@@ -90,7 +90,7 @@ def test_a_study_with_a_function_has_requests_from_its_beginning(database):
     assert study.common_request == Resources()
 
 
-def test_a_resent_ask_finds_its_trial_with_what_it_asks(database):
+def test_a_resent_ask_returns_its_trial_with_the_same_request(database):
     worker = SimulatedWorker(database, study_with(database))
     token = arrange.token()
     first = worker.ask(token)
@@ -100,7 +100,7 @@ def test_a_resent_ask_finds_its_trial_with_what_it_asks(database):
     assert again.claimed.resource_class == first.claimed.resource_class == classes(database)[0]
 
 
-def test_a_worker_leaves_the_next_draw_that_does_not_fit_to_others(database):
+def test_a_worker_leaves_each_trial_that_does_not_fit_it_to_other_workers(database):
     study = study_with(database)
     small = Node(database, study, read_capacity(custom={"licence": 2}))
     large = Node(database, study, read_capacity(custom={"licence": 3}))
@@ -117,7 +117,7 @@ def test_a_worker_leaves_the_next_draw_that_does_not_fit_to_others(database):
 
 
 def taking(database, node, n):
-    """Start and end `n` trials."""
+    """Search for a trial `n` times, and end each trial that is found."""
     for _ in range(n):
         if (claim := node.start()) is not None:
             node.end(claim)
@@ -128,7 +128,7 @@ def mostly_large(config):
 
 
 def n_left(database, searcher):
-    """Let a small worker run for 60 searches; return how many trials it has left to others."""
+    """Let a small worker search 60 times; return how many trials it has left to other workers."""
     study = study_with(database, Needs(mostly_large), searcher=searcher)
     node = Node(database, study, read_capacity(custom={"licence": 1}))
 
@@ -153,7 +153,7 @@ def test_many_trials_of_a_class_are_set_aside_if_the_searcher_does_not_learn(dat
 
 
 def test_an_idle_worker_sees_that_fewer_trials_wait(database, monkeypatch):
-    """A large worker claims one of the trials that keep the small one from making new ones."""
+    """Waiting trials keep the small worker from making new trials; a large worker claims one."""
     monkeypatch.setattr(set_aside, "MOST", 5)
     study = study_with(database, Needs(mostly_large))
     small = Node(database, study, read_capacity(custom={"licence": 1}))
@@ -198,8 +198,8 @@ def shown_resources(database, study):
     return " ".join(fit_texts(read_overview(database, study).fit))
 
 
-def test_nothing_is_set_aside_while_nothing_could_start(database):
-    """All trials ask for the same, and the worker runs one: the next trial is not made yet."""
+def test_no_trial_is_set_aside_while_the_worker_could_start_no_other(database):
+    """All trials ask for the same; while the worker runs one, the next trial is not made."""
     node = Node(
         database,
         study_with(database, Needs(lambda _: {"licence": 2})),
@@ -228,7 +228,7 @@ def test_a_look_sees_that_the_next_draw_fits_again(database):
     assert node.number() == 1
 
 
-def test_a_draw_is_left_once_however_often_the_request_is_sent(database):
+def test_a_draw_is_left_to_other_workers_once_however_often_the_request_is_sent(database):
     study = study_with(database, Needs(lambda _: {"licence": 9}))
     propose_by_index(database, study, draws=range(3))
 
@@ -246,7 +246,7 @@ def set_aside_of(database, study, *, draw):
 
 
 @pytest.mark.parametrize("status", [Status.PAUSED, Status.STOPPED])
-def test_no_draw_is_left_in_a_study_that_does_not_run(database, status):
+def test_no_draw_is_left_to_other_workers_in_a_study_that_does_not_run(database, status):
     study = study_with(database, Needs(lambda _: {"licence": 9}))
     propose_by_index(database, study, draws=range(3))
     control.set_status(database, study, status, new_request())
@@ -255,7 +255,7 @@ def test_no_draw_is_left_in_a_study_that_does_not_run(database, status):
     assert set_aside_of(database, study, draw=0) is None
 
 
-def test_no_draw_is_left_after_the_budget(database):
+def test_no_draw_is_left_to_other_workers_once_the_budget_is_spent(database):
     study = study_with(database, Needs(lambda _: {"licence": 9}), num_trials=1)
     propose_by_index(database, study, draws=range(3))
 
@@ -265,7 +265,7 @@ def test_no_draw_is_left_after_the_budget(database):
     assert classes(database) == ["licence=9"]
 
 
-def test_a_draw_whose_params_exist_is_skipped_and_not_left(database):
+def test_a_draw_whose_params_exist_is_skipped_and_not_left_to_other_workers(database):
     space = Space.read({"size": choice([1, 2])})
     study = study_with(
         database, Needs(lambda _: {"licence": 9}), space=space, searcher=ModelSearch()
@@ -289,7 +289,7 @@ def test_a_draw_whose_params_exist_is_skipped_and_not_left(database):
     assert rows(database, "SELECT next_draw, next_number FROM study") == [(2, 1)]
 
 
-def test_a_failure_at_a_later_draw_is_raised_when_that_draw_is_due(database):
+def test_a_failure_at_a_later_draw_pauses_the_study_when_that_draw_is_due(database):
     """The function fails for one config; the trials before it are made first."""
     bad = {}
 
@@ -359,7 +359,7 @@ def test_the_65th_request_pauses_the_study_when_it_is_due(database):
 
 
 def test_the_65th_request_at_a_later_draw_does_not_pause_the_study(database, monkeypatch):
-    """Each proposal is stored by a transaction of its own, as if its config were large."""
+    """Each proposal is stored in a separate transaction, as if its config were large."""
     monkeypatch.setattr(propose, "MOST_BYTES", 1)
     monkeypatch.setattr(requesting, "ASKING_S", 600.0)
     needs = Needs(lambda config: {"licence": config["size"]})
@@ -396,7 +396,7 @@ def test_two_processes_do_not_make_the_64th_request_together(connections):
     assert rows(worker, "SELECT count(*) FROM resource_class") == [(64,)]
 
 
-def test_a_process_that_cannot_ask_the_function_refuses(database):
+def test_an_ask_is_refused_in_a_process_that_cannot_call_the_function(database):
     study = study_with(database)
     mute = replace(study, resources=ResourceFunction("needs:f"))
 
@@ -412,7 +412,7 @@ def test_status_does_not_call_the_next_trial_a_misfit(database):
     assert read_fit_report(database, study).misfits == []
 
 
-def test_what_a_function_says_is_not_set_for_the_study(database):
+def test_resources_that_a_function_computes_can_be_set_for_a_trial_but_not_for_the_study(database):
     study = study_with(database)
 
     with pytest.raises(NotAllowed, match="is computed by needs:f"):
@@ -425,7 +425,7 @@ def test_what_a_function_says_is_not_set_for_the_study(database):
     assert classes(database) == ["gpus=1"]
 
 
-def test_an_enqueued_trial_asks_by_the_config_that_it_gets(database):
+def test_an_enqueued_trial_asks_for_what_the_function_says_of_the_config_that_it_gets(database):
     """Another enqueue takes the number between the two sends, so another config is drawn."""
     needs = Needs()
     study = study_with(database, needs)
@@ -479,7 +479,7 @@ def proposer_of(database, study):
     )
 
 
-def test_points_of_a_model_ask_by_their_configs(database):
+def test_a_point_of_a_model_asks_for_what_the_function_says_of_its_config(database):
     needs = Needs()
     study = study_with(database, needs, searcher=ModelSearch())
     asker = proposer_of(database, study)
@@ -503,7 +503,7 @@ def test_a_function_that_fails_for_a_models_point_pauses_the_study_and_frees_the
     assert classes(database, table="proposal", order="draw") == []
 
 
-def test_a_point_by_index_asks_by_its_config(database, monkeypatch):
+def test_a_point_by_index_asks_for_what_the_function_says_of_its_config(database, monkeypatch):
     """Another process fits the model; the asker has waited long enough."""
     needs = Needs()
     study = study_with(database, needs, searcher=ModelSearch())

@@ -14,13 +14,13 @@ RETRY = Retry(uncounted=[OSError], never=[ValueError])
 
 
 def under(database, retry=RETRY, **overrides):
-    """A worker of a study whose limits are read from its row."""
+    """A worker of a new study, which is loaded from its row."""
     study = new_study(database, retry=retry, num_trials=1, **overrides)
     return SimulatedWorker(database, load(database, study.name))
 
 
 def fail(clock, worker, failure=FLAKY):
-    """Fail the next attempt; return its ending after the wait."""
+    """Let the next attempt fail and its back-off pass; return the attempt's ending."""
     ending = worker.take().finish(outcome=Reason.FAILED, failure=failure)
     clock.advance(ending.delay_s + 1)
     recover(worker.database, worker.study)
@@ -63,7 +63,7 @@ def test_tenth_uncounted_failure_in_a_row_counts(database, clock):
     assert (last.state, last.failures) == (State.ERROR, 1)
 
 
-def test_checkpoint_begins_the_row_of_uncounted_failures_anew(database, clock):
+def test_new_checkpoint_restarts_the_count_of_uncounted_failures_in_a_row(database, clock):
     worker = under(database, max_failures=0)
     for _ in range(UNCOUNTED_IN_A_ROW):
         fail(clock, worker)

@@ -77,7 +77,9 @@ def test_clone_has_the_params_and_tags_of_its_parent_and_begins_from_its_newest_
     assert trial_of(database, study, failed) == before
 
 
-def test_clone_of_a_trial_from_a_study_that_is_being_deleted_is_refused(database, study, failed):
+def test_clone_is_refused_if_its_checkpoint_is_of_a_study_that_is_being_deleted(
+    database, study, failed
+):
     """The trial has begun from a checkpoint of the other study, and saved nothing itself."""
     other = new_study(database)
     start = FromTrial(study.id, study.name, failed)
@@ -114,7 +116,7 @@ def test_clone_keeps_the_config_that_a_person_has_changed(database, study):
 # --- budgets
 
 
-def test_clones_do_not_count_for_num_trials_and_are_inside_max_concurrent(database):
+def test_clones_do_not_count_for_num_trials_but_count_for_max_concurrent(database):
     study = new_study(database, num_trials=1, max_concurrent=1)
     worker = SimulatedWorker(database, study)
     worker.take().finish(0.5)
@@ -231,7 +233,7 @@ def test_clone_of_a_clone_without_checkpoints_begins_from_the_same_source(databa
 
 
 def saved_by_a_clone(database, study, failed):
-    """Run a trial again until its clone has failed, too, after it has saved a checkpoint."""
+    """Clone a trial, let the clone save a checkpoint and fail; return the clone's number."""
     again(database, study, failed)
     run = SimulatedWorker(database, study).claim()
     run.report(0.7)
@@ -253,7 +255,7 @@ def test_clone_of_a_clone_falls_back_to_the_source_of_its_parent(database, study
 
 @pytest.fixture
 def count_of_pins(monkeypatch):
-    """The ids of the checkpoints that a retry locks, and statements that are sent before a lock."""
+    """Two lists: ids of the checkpoints that a retry locks; SQL to send before its next lock."""
     locked, before, count = [], [], pins_store.count
 
     def counted(txn, *, checkpoint_id):
@@ -301,7 +303,7 @@ def test_retry_begins_again_if_a_checkpoint_was_removed_before_it_was_locked(
     assert pins(database) == [(2, 1)]
 
 
-def test_clone_of_a_clone_whose_checkpoint_is_corrupt_already_begins_from_its_source(
+def test_clone_of_a_clone_whose_checkpoint_was_removed_begins_from_the_source_of_its_parent(
     database, study, failed
 ):
     clone = saved_by_a_clone(database, study, failed)

@@ -1,4 +1,4 @@
-"""Two people replace the code of one study at the same time."""
+"""If two people replace a study's code at the same time, only the later code remains."""
 
 from uuid import uuid4
 
@@ -16,7 +16,9 @@ def described(name):
     return Trainable(str(uuid4()), TrainableKind.IMPORT, name, "/nowhere", "3.11", None, signatures)
 
 
-def test_of_two_concurrent_changes_the_later_one_is_the_only_one_left(connections, postgres_url):
+def test_of_two_concurrent_changes_of_the_code_only_the_later_one_remains(
+    connections, postgres_url
+):
     slow, fresh = connections
     study = new_study(slow, trainable=described("first:train"))
 

@@ -114,7 +114,9 @@ def test_decision_of_an_attempt_that_has_lost_its_trial_changes_nothing(database
     assert again.report(0.5).verdict is None
 
 
-def test_rule_comes_before_the_scheduler_at_the_same_result_and_after_it_at_a_later_one(database):
+def test_earlier_result_decides_and_at_the_same_result_the_rule_comes_before_the_scheduler(
+    database,
+):
     scheduler = ASHA(max_t=2, grace_period=1)
     first = under(database, scheduler=scheduler).take()
     second = under(database, scheduler=scheduler).take()
@@ -125,7 +127,7 @@ def test_rule_comes_before_the_scheduler_at_the_same_result_and_after_it_at_a_la
     assert len(events(database, "stop rule met")) == 1
 
 
-def test_threshold_that_is_met_before_leaves_the_custom_rule_out(database):
+def test_threshold_that_an_earlier_result_meets_decides_instead_of_the_custom_rule(database):
     run = under(database, *read_rules(["loss>=3"]), RULE).take()
 
     assert run.send(judged(run, 5.0, 0.4, ruled=stopping_at(2))).verdict == BY_RULE
@@ -224,7 +226,7 @@ def test_study_without_work_that_a_rule_has_paused_has_failed(database):
     assert "--no-guard" not in text
 
 
-def test_failure_at_a_result_that_was_not_stored_is_no_failure(database):
+def test_rule_failure_at_a_dropped_result_does_not_pause_the_study(database):
     run = under(database, *read_rules(["loss>=3"]), RULE).take()
 
     run.send(judged(run, 5.0, 0.4, ruled=RuleDecision(failure=FAILURE)))
@@ -233,7 +235,7 @@ def test_failure_at_a_result_that_was_not_stored_is_no_failure(database):
 
 
 class Asked:
-    """A rule that answers what it was given for each step, and writes down what it read."""
+    """A rule that returns the answer given for a step, and records which results it has read."""
 
     def __init__(self, **answers):
         self.answers = {int(step.removeprefix("at_")): answer for step, answer in answers.items()}
@@ -377,7 +379,9 @@ def test_reason_that_no_database_can_hold_is_made_storable(database, why):
     assert len(events(database, "stop rule met")) == 1
 
 
-def test_process_that_cannot_ask_rules_does_not_run_the_trials_of_such_a_study(database):
+def test_process_that_cannot_ask_custom_rules_runs_no_trial_of_a_study_that_has_such_rules(
+    database,
+):
     run = under(database).take()
 
     with pytest.raises(NotAllowed, match="a stop rule in the user's own code"):

@@ -111,7 +111,7 @@ def test_cost_of_a_mean_does_not_grow_with_the_trial(database, monkeypatch):
     assert (step, n) == (1500, 1500)
 
 
-def test_first_reports_of_two_trials_at_the_same_moment_make_one_rung(database, storage_url):
+def test_first_reports_of_several_trials_at_the_same_moment_make_one_rung(database, storage_url):
     for _ in range(4):
         study = study_of(database)
         runs = [SimulatedWorker(connect(storage_url), study).take() for _ in range(4)]

@@ -66,17 +66,17 @@ def test_trial_is_stopped_or_paused_at_the_median_of_the_other_trials_means(
 
     assert left > 3
     state = State.TERMINATED if hard_stop else State.PAUSED
-    reasons = [one.state for one in list_trials(database, study)]
-    assert reasons.count(State.TERMINATED) == (30 if hard_stop else 30 - left)
-    assert reasons.count(state) == (30 if hard_stop else left)
+    states = [one.state for one in list_trials(database, study)]
+    assert states.count(State.TERMINATED) == (30 if hard_stop else 30 - left)
+    assert states.count(state) == (30 if hard_stop else left)
 
 
 def mode_sign(mode):
     return 1 if mode is Mode.MAX else -1
 
 
-def means_at_step_1(database, *values, scheduler):
-    """Let trials report a value each, and return the last of them."""
+def last_of_reporting_trials(database, *values, scheduler):
+    """Let a new trial report each value; return the attempt of the last trial."""
     study = new_study(database, scheduler=scheduler, num_trials=None)
     worker = SimulatedWorker(database, study)
     for value in values:
@@ -93,7 +93,7 @@ def explanation(run):
 
 def test_trial_that_is_paused_at_the_median_waits_for_a_person_and_says_why(database):
     scheduler = MedianStopping(hard_stop=False)
-    run = means_at_step_1(database, 0.5, 0.25, 1.0, 0.75, scheduler=scheduler)
+    run = last_of_reporting_trials(database, 0.5, 0.25, 1.0, 0.75, scheduler=scheduler)
 
     run.finish(outcome=Reason.PREEMPTED)
 
@@ -107,7 +107,7 @@ def test_trial_that_is_paused_at_the_median_waits_for_a_person_and_says_why(data
 
 
 def test_trial_that_was_stopped_without_an_entry_is_not_explained_by_an_earlier_entry(database):
-    run = means_at_step_1(
+    run = last_of_reporting_trials(
         database, 0.5, 0.25, 1.0, 0.5, scheduler=MedianStopping(interval=1, min_samples=3)
     )
     others = SimulatedWorker(database, run.worker.study)

@@ -197,7 +197,7 @@ def test_rung_that_no_trial_has_entered_does_not_close(database):
     study = study_of(database, num_trials=1, rules=(rule,))
     worker = SimulatedWorker(database, study)
     run = worker.ask()
-    run.report(9.5)  # the rule drops the trial before it enters the rung
+    run.report(9.5)  # the rule stops the trial before it enters the rung
     run.finish(outcome=Reason.PREEMPTED)
     assert rows(database, "SELECT n_entries, closed_at FROM rung") == [(0, None)]
 

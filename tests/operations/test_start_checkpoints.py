@@ -31,7 +31,7 @@ from studydb.store.uploads import COMMIT_S, PATIENCE_S
 
 @pytest.fixture
 def source(run):
-    """A running trial with checkpoints of the steps 3 and 5."""
+    """A running trial that has saved checkpoints of the steps 3 and 5."""
     for step in (3, 5):
         run.save(run.checkpoint(step=step))
     return run
@@ -113,7 +113,7 @@ def test_pinned_source_outlives_its_retention_and_a_discard(database, study, sou
     assert rows(database, "SELECT step FROM checkpoint WHERE removed_at IS NULL") == [(5,)]
 
 
-def test_damaged_source_falls_back_to_the_one_before_and_then_to_scratch(
+def test_trial_whose_source_is_corrupt_begins_from_the_checkpoint_before_it_or_else_from_scratch(
     database, study, worker, source
 ):
     begin(database, study, start_of(source))
@@ -130,7 +130,7 @@ def test_damaged_source_falls_back_to_the_one_before_and_then_to_scratch(
     assert rows(database, f"SELECT count(*) FROM event WHERE kind = '{kind}'") == [(2,)]
 
 
-def test_attempt_begins_after_the_checkpoint_that_it_restores_instead(
+def test_attempt_whose_checkpoint_is_corrupt_begins_after_the_one_that_it_restores_instead(
     database, study, worker, source
 ):
     begin(database, study, start_of(source))
@@ -144,7 +144,7 @@ def test_attempt_begins_after_the_checkpoint_that_it_restores_instead(
     assert (second, rows(database, start)) == ([(4,)], [(1,)])
 
 
-def test_newest_checkpoint_of_an_ended_trial_is_one_that_is_not_damaged(
+def test_newest_checkpoint_of_an_ended_trial_is_the_newest_that_is_not_corrupt(
     database, study, worker, source
 ):
     begin(database, study, start_of(source))
@@ -156,7 +156,7 @@ def test_newest_checkpoint_of_an_ended_trial_is_one_that_is_not_damaged(
     assert newest(database, trial=ended, study_id=study.id).row.step == 3
 
 
-def test_trial_falls_back_although_another_trial_has_found_its_checkpoint_damaged_first(
+def test_trial_falls_back_even_if_another_trial_was_the_first_to_find_the_checkpoint_corrupt(
     database, study, worker, source
 ):
     begin(database, study, start_of(source))
@@ -243,7 +243,7 @@ def test_trial_whose_code_begins_before_its_checkpoint_enters_the_next_rung(data
 
 
 def test_no_upload_begins_in_a_study_that_is_being_deleted(database, study):
-    """The deletion deletes the bytes first, and later the row that would name these."""
+    """A deletion deletes bytes before rows, so it would leave the bytes of a later upload."""
     stop_for_deletion(database, study)
 
     with pytest.raises(NotAllowed, match="is being deleted"):
@@ -267,9 +267,6 @@ def test_upload_adds_no_trial_to_a_study_whose_deletion_has_begun_meanwhile(data
     assert rows(database, "SELECT count(*) FROM trial") == [(1,)]
 
 
-# deletion
-
-
 def test_source_whose_signature_cannot_be_verified_here_stays_for_its_own_trial(
     database, study, worker, source
 ):
@@ -289,6 +286,9 @@ def test_source_whose_signature_cannot_be_verified_here_stays_for_its_own_trial(
         (5,),
     ]
     assert len(rows(database, "SELECT id FROM event WHERE kind = 'checkpoint corrupt'")) == 1
+
+
+# deletion
 
 
 @pytest.mark.row("C2")
@@ -377,7 +377,11 @@ def test_upload_that_was_collected_meanwhile_adds_no_trial(database, study, run)
 def test_upload_that_took_longer_than_a_day_adds_no_trial_and_is_collected_an_hour_later(
     database, study, clock, run
 ):
-    """A collector that has just found the upload deletes its bytes, whatever is committed then."""
+    """
+    A worker that finds an abandoned upload deletes its bytes, even if an enqueue commits then.
+
+    So no trial is enqueued with the upload in the last hour before workers can find it.
+    """
     what = replace(run.checkpoint(step=6), url="file:///store/x")
     begin_upload_of_person(database, study, uuid=what.uuid, url=what.url)
     clock.advance(PATIENCE_S + 1)
