@@ -75,7 +75,9 @@ class Curve:
                 f"{subject} is {shown(numbers)}; give at least one value, all numbers."
             )
         at = tuple(range(1, len(numbers) + 1)) if steps is None else tuple(steps)
-        rises = all(before < after for before, after in pairwise((0, *at)))
+        rises = all(map(is_number, at)) and all(
+            before < after for before, after in pairwise((0, *at))
+        )
         if len(at) != len(numbers) or not rises:
             raise InvalidSpec(
                 f"{subject} has {len(numbers)} values and the steps {shown(at)}; give a step for "

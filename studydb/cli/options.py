@@ -87,7 +87,7 @@ class TrialWord(click.ParamType[int | str]):
     ) -> int | str:
         text = str(value)
         if text.isascii() and text.isdigit():
-            return min(int(text[:20]), LARGEST_NUMBER)
+            return min(int(text.lstrip("0")[:20] or "0"), LARGEST_NUMBER)
         try:
             return check_trial_name(text)
         except InvalidName:

@@ -1,6 +1,5 @@
 """`query`: run a SELECT that the user has typed."""
 
-from collections import Counter
 from collections.abc import Sequence
 
 import click
@@ -30,9 +29,11 @@ def query(*, sql: str, form: str, storage: Storage) -> None:
 
 def _distinct(columns: Sequence[str]) -> list[str]:
     """Append a number to repeated names, because a JSON object holds each name once."""
-    seen: Counter[str] = Counter()
-    names = []
+    names: list[str] = []
     for column in columns:
-        seen[column] += 1
-        names.append(column if seen[column] == 1 else f"{column}_{seen[column]}")
+        name, n = column, 1
+        while name in names:
+            n += 1
+            name = f"{column}_{n}"
+        names.append(name)
     return names

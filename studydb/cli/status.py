@@ -33,13 +33,15 @@ def studies(*, form: str, storage: Storage) -> None:
     _print_studies(storage, form)
 
 
-def _print_studies(storage: Storage, form: str) -> str | None:
+def _print_studies(storage: Storage, form: str, *, names_next: bool = False) -> None:
+    """Print the studies; `names_next` adds the command that shows the newest of them."""
     from studydb.operations.reads import list_studies
 
     with opened(storage) as database:
-        rows = list_studies(database)
+        rows, suffix = list_studies(database), storage.command_suffix(database.url)
     print_rows(ListedStudy._fields, rows, form=form, noun="studies", spare=SPARE_COLUMNS)
-    return rows[-1].study if rows else None
+    if names_next and rows:
+        print_next(f"studydb status {shlex.quote(rows[-1].study)}{suffix}")
 
 
 @click.command()
@@ -53,9 +55,7 @@ def status(*, name: str | None, form: str, storage: Storage) -> None:
     Without NAME, list all studies.
     """
     if name is None:
-        newest = _print_studies(storage, form)
-        if newest is not None and form == "table":
-            print_next(f"studydb status {shlex.quote(newest)}")
+        _print_studies(storage, form, names_next=form == "table")
         return
     from studydb.operations.overview import read_overview
 

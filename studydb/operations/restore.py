@@ -18,7 +18,10 @@ def restore(database: Database, *, checkpoint: Checkpoint) -> bytes:
     with database.begin(write=False) as txn:
         data = checkpoints.data(txn, checkpoint_id=checkpoint.id)
     if data is None:
-        raise CheckpointError(f"Checkpoint {checkpoint.uuid} has no bytes in the database.")
+        raise CheckpointError(
+            f"Checkpoint {checkpoint.uuid} has no bytes in the database: its row was deleted "
+            "meanwhile, or damaged. `studydb checkpoints` lists what is kept."
+        )
     return data
 
 

@@ -59,9 +59,11 @@ def test_suggested_commands_repeat_the_storage_option_that_the_user_typed(bare_c
 
     made = bare_console(*line, "--storage", "sqlite:///s.db")
     looked = bare_console("--storage", "sqlite:///s.db", "status", "my study")
+    listed = bare_console("--storage", "sqlite:///s.db", "status")
 
     assert f"storage='sqlite:///{here}/s.db'" in made.out
     assert f"  studydb trials 'my study' --storage sqlite:///{here}/s.db" in looked.lines
+    assert f"  studydb status 'my study' --storage sqlite:///{here}/s.db" in listed.lines
 
 
 def test_parameter_in_both_the_space_file_and_the_command_line_is_refused(bare_console, here):

@@ -270,6 +270,7 @@ def test_values_may_have_the_name_of_the_metric_and_params_be_called_config(tmp_
         ([3], {}, "Curve 0 is 3"),
         ([{"params": {}}], {}, "neither 'values' nor"),
         ([{"values": [1, 2], "steps": [2, 2]}], {}, "ascending"),
+        ([{"values": [1], "steps": ["1"]}], {}, "ascending"),
         ([{"values": [1], "step_s": -1}], {}, "seconds of a step"),
         ("nowhere.json", {}, "Cannot read"),
         ([[1]], {"num_trials": 2}, "there are 1 curves"),

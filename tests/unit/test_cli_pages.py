@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studydb.analysis.expanding import expanded_names
+from studydb.cli.options import LARGEST_NUMBER, TrialWord
 from studydb.cli.printing import _left_out, print_table
 from studydb.cli.query import _distinct
 from studydb.cli.workers import COLUMNS, SPARE_COLUMNS
@@ -64,8 +65,23 @@ def test_table_is_as_wide_as_its_terminal_and_cuts_no_cell(monkeypatch, capsys):
     assert sorted("".join(body.split())) == sorted("".join(shown.split()))
 
 
-def test_columns_of_the_same_name_are_numbered():
-    assert _distinct(["a", "b", "a", "a"]) == ["a", "b", "a_2", "a_3"]
+@pytest.mark.parametrize(
+    ("selected", "names"),
+    [
+        (["a", "b", "a", "a"], ["a", "b", "a_2", "a_3"]),
+        (["a", "a", "a_2"], ["a", "a_2", "a_2_2"]),
+        (["a_2", "a", "a"], ["a_2", "a", "a_3"]),
+    ],
+)
+def test_columns_of_the_same_name_get_names_that_no_other_column_has(selected, names):
+    assert _distinct(selected) == names
+
+
+@pytest.mark.parametrize(
+    ("text", "word"), [("7", 7), ("0" * 30 + "7", 7), ("9" * 30, LARGEST_NUMBER), ("base", "base")]
+)
+def test_digits_are_the_number_of_a_trial_and_other_text_is_its_name(text, word):
+    assert TrialWord().convert(text, None, None) == word
 
 
 @pytest.mark.parametrize(
