@@ -18,7 +18,7 @@ from studydb.store import trials
 
 @pytest.fixture
 def study(database, console, load_study, storage_url):
-    """Trial 0 has neither name nor tags; trial 1 is "base line" with two tags; trial 2 has one tag."""
+    """Trial 0 has no name and no tag; trial 1 is "base line" with two tags; trial 2 has one tag."""
     study = arrange.new_study(database, name="digits", num_trials=None)
     arrange.enqueued(database, study)
     ran = console(

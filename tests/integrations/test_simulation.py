@@ -191,8 +191,8 @@ def test_all_idle_workers_resume_trials_as_soon_as_a_report_allows_it():
         step_s=lambda params, step: params["first_s"] if step == 1 else 1.5,
     )
 
-    # At 2 s the trial with value 1 is resumed. At 4 s the cutoff becomes 5, so all three trials with
-    # value 5 are resumed.
+    # At 2 s the trial with value 1 is resumed. At 4 s the cutoff becomes 5, so all three trials
+    # with value 5 are resumed.
     assert simulated.n_steps == 4 + 2 + 3
 
 
