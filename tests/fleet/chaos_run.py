@@ -13,7 +13,7 @@ from fleet.workers import TRAINABLES
 GRACE_PERIOD, REDUCTION_FACTOR = 2, 3
 
 WEIGHTS_BYTES = 18 << 20
-"""The bytes of some checkpoints in remote stores; they are sent in two parts."""
+"""The size of some checkpoints in remote stores; a checkpoint of this size is sent in two parts."""
 
 KINDS: dict[str, str | studydb.Command] = {
     "function": "chaotic:train",
@@ -49,7 +49,7 @@ class ChaosRun:
 
     @property
     def is_remote(self) -> bool:
-        """Whether checkpoints are sent beside the training."""
+        """Whether checkpoints are sent to a remote store while the training goes on."""
         return (self.checkpoints or "").startswith("s3:")
 
     def create(self, storage: str) -> studydb.Study:
@@ -71,9 +71,8 @@ class ChaosRun:
             metric="loss",
             mode="min",
             num_trials=self.trials,
-            max_losses=30
-            if self.is_remote
-            else 10,  # the default would end trials that die three times at one step
+            # Without `max_losses`, three deaths in a row at one step would end a trial.
+            max_losses=30 if self.is_remote else 10,
             checkpoints=self.checkpoints,
             keep=self.keep or "last=1",
             scheduler=asha if self.scheduler == "ASHA" else studydb.FIFO(),
@@ -88,7 +87,9 @@ class ChaosRun:
         tables = invariants.read_rows(study)
         verdicts = {
             "study FINISHED": [] if study.status == "FINISHED" else [f"it is {study.status}"],
-            "as many kills, crashes, freezes and partitions as planned": report.shortfall(plan),
+            "as many kills, crashes, freezes, partitions and store outages as planned": (
+                report.shortfall(plan)
+            ),
             f"finished within a lease and {RECOVERY_S:g} s after the last fault": (
                 [f"after {report.recovery_s:.0f} s"]
                 if report.recovery_s > self.lease_s + RECOVERY_S
@@ -114,10 +115,10 @@ class ChaosRun:
             "counters equal count(*)": invariants.counters_true(tables),
             "some trials resumed": invariants.some_resumed(tables),
             "every worker that was not killed exited with 0": report.unexpected_exits,
-            f"no process of a trial lived {report.settle_s:g} s after the process above it": (
+            f"no process of a trial outlived the process above it by {report.settle_s:g} s": (
                 report.departures.survivors
             ),
-            "disconnected workers changed nothing and claimed again": report.zombie_writes,
+            "disconnected workers changed no lost attempt and claimed again": report.zombie_writes,
         }
         if self.scheduler == "ASHA":
             verdicts |= {

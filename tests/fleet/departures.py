@@ -13,13 +13,13 @@ _TICK_S = 0.05
 
 class Departures:
     """
-    Watches, in a thread for each death, until all processes below the dead process have ended.
+    Measures, in a thread for each death, how long the processes below the dead process live on.
 
     Args:
         limit_s: How long these processes may live after the death.
 
     Attributes:
-        longest_s: By kind of dead process, the longest time until all processes had ended.
+        longest_s: By kind of dead process, the longest time until all processes below it had ended.
         survivors: The processes that lived longer than the limit.
     """
 
@@ -37,20 +37,20 @@ class Departures:
         waits: Callable[[], bool] = lambda: False,
     ) -> None:
         """
-        Watch from now on.
+        Watch the processes below a process that has died just now.
 
         Args:
-            what: The kind of process that has died just now.
-            living: Returns those processes below it that live.
-            waits: Whether the process above the dead one may still be waiting for the database.
-                Only afterwards does it end the others, so the limit counts from then on.
+            what: The kind of the dead process.
+            living: Returns the processes below the dead process that are still alive.
+            waits: Whether the process that must end the living processes may still wait for the
+                database. The limit counts from the end of this wait.
         """
         act = partial(self._watch, what, living, waits, time.monotonic())
         self._threads.append(threading.Thread(target=act, daemon=True))
         self._threads[-1].start()
 
     def wait(self) -> None:
-        """Wait until everything that is watched has ended or exceeded the limit."""
+        """Wait until each watched process has ended, or has lived longer than the limit."""
         for thread in self._threads:
             thread.join()
 

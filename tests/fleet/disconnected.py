@@ -14,7 +14,7 @@ from studydb.db.schema import study as of
 from studydb.domain.errors import StorageTransient
 
 _CHANGED_BY_OTHERS = {"live_through"}
-"""A later attempt changes these columns of an ended attempt, at its first flush."""
+"""The first flush of a later attempt changes these columns of an ended attempt."""
 
 
 def holder_of_a_trial(study: studydb.Study, pid: int) -> int | None:
@@ -55,7 +55,7 @@ def _open_attempts(txn: Txn, worker_id: int) -> list[Any]:
 
 
 def unstarted_trials(study: studydb.Study) -> int | None:
-    """How many trials of the budget have not begun; None in an outage."""
+    """How many trials of the budget are PENDING or not yet created; None in an outage."""
     waiting = sa.select(sa.func.sum(counter.c.pending)).where(counter.c.study_id == of.c.id)
     not_created = of.c.num_trials - of.c.n_counted
     query = sa.select((not_created + waiting.scalar_subquery()).label("n"))
@@ -125,7 +125,7 @@ class DisconnectedWorker:
             if now.get((trial_id, number)) != rows
         ]
         if len(now) == len(self._before):
-            changed.append(f"the worker of id {self._id} began no other trial")
+            changed.append(f"the worker with id {self._id} began no attempt after its reconnection")
         return changed
 
     def _read(self) -> dict[tuple[int, int], tuple[Any, list[Any]]]:

@@ -24,18 +24,21 @@ if TYPE_CHECKING:
     from fleet.faulty_store import FaultyStore
 
 SETTLE_S = 2.0
-"""How long processes of a trial may live after the process above them."""
+"""How long processes of a trial may live after the process above them has ended."""
 
 _TICK_S = 0.02
 TARGETS = ("worker", "worker", "child", "child", "fork server", "template")
 TARGETS_OF_COMMANDS = ("worker", "worker", "fork server", "child", "command", "program")
-"""What is killed, by chance. The child runs the command, and the program is the command's child."""
+"""
+The kinds of processes to kill. Each kill draws one entry, so a kind that is named twice is killed
+twice as often. The child runs the command, and the program is the command's child.
+"""
 
 _LEVELS_TO_RUNNER = {"command": 0, "program": 1}
 """
 Which ancestor of a killed process is the trial's process; 0 is the parent. The trial's process ends
 what a killed command has left, but only after the database has answered the trial's last report. So
-the time that the processes left live is counted from the end of the trial's process.
+`SETTLE_S` counts from the end of the trial's process.
 """
 
 RECOVERY_S = 60.0
@@ -52,7 +55,7 @@ class FaultPlan:
 
     Attributes:
         kills: The least number of SIGKILLs.
-        targets: The kinds of processes that are killed, as often as they are named here.
+        targets: The kinds of processes to kill; each kill draws one entry.
         pause_s: The shortest and longest time between two SIGKILLs.
         lasts_s: The least time for which faults are injected; until then the study gets new trials.
         outages: How often the database server is stopped in immediate mode.
@@ -60,7 +63,7 @@ class FaultPlan:
         freezes: How often a worker's processes get SIGSTOP, for longer than its lease.
         partitions: How often a worker's proxy is frozen or cut for longer than the lease.
         store_outages: How often the store of checkpoints goes away.
-        limit_s: The time after which the run fails.
+        limit_s: The time after which the run fails, checked once all faults have been injected.
     """
 
     seed: int
@@ -86,7 +89,7 @@ class FaultReport:
     Attributes:
         killed: The number of SIGKILLs by kind of process.
         extended: The number of trials by which the study grew.
-        departures: How long processes lived after the process above them.
+        departures: How long processes lived after the process above them had ended.
         unexpected_exits: Exit code and output of each worker that failed without being killed.
         zombie_writes: Rows that a worker changed for its lost attempt after its connection came
             back; also each worker that claimed no trial after its connection came back.
@@ -158,7 +161,7 @@ class FaultInjector:
         self.report = FaultReport()
 
     def run(self) -> FaultReport:
-        """Inject all faults; returns when the study is FINISHED and every worker has ended."""
+        """Inject all faults; return when the study is FINISHED and every worker has ended."""
         self._workers = [self._fleet.start() for _ in range(self._plan.workers)]
         planned = self._schedule()
         while planned and not self._is_over():
@@ -247,7 +250,9 @@ class FaultInjector:
     def _rest_until(self, condition: Callable[[], bool], timeout_s: float) -> None:
         deadline_s = time.monotonic() + timeout_s
         while not condition():
-            assert time.monotonic() < deadline_s, f"timed out:\n{self._fleet.output()[-8000:]}"
+            assert time.monotonic() < deadline_s, (
+                f"the run timed out; its workers printed:\n{self._fleet.output()[-8000:]}"
+            )
             now_s = time.monotonic()
             ready = [due for due in self._due if due[0] <= now_s]
             self._due = [due for due in self._due if due[0] > now_s]
@@ -310,7 +315,7 @@ class FaultInjector:
     def _unexpected_exit(self, worker: WorkerProcess) -> str:
         return f"worker {worker.pid} exited with {worker.exit_code()}: {worker.output()[-2000:]}"
 
-    # Crashes of the database
+    # Outages of the database and of the store
 
     def _stop_server(self, server: PostgresServer) -> None:
         if self._is_away:
@@ -378,7 +383,7 @@ class FaultInjector:
         """Keep the worker safe from kills until it has claimed another trial or ended."""
         if one.worker.runs and not one.claimed_again:
             return self._later(0.25, partial(self._await_next_claim, one))
-        self._say(f"worker {one.worker.pid} has claimed again")
+        self._say(f"worker {one.worker.pid} has claimed again or ended")
         self._reserved = None
         return None
 

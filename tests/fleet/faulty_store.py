@@ -1,8 +1,9 @@
 """
-An S3 server behind a proxy that fails requests and goes away, in a process of their own.
+An S3 server and a proxy before it, which fails requests and can go away; one process runs both.
 
-Run as a program, it prints the ports of the server and of the proxy. Then it reads commands: "away"
-closes the proxy's port and cuts its connections, "back" opens the port again.
+The process runs this module as a program, which prints the ports of the server and of the proxy.
+Then the program reads commands: "away" closes the proxy's port and cuts the proxy's connections,
+"back" opens the port again.
 """
 
 import http.client
@@ -21,14 +22,14 @@ from typing import IO, Any
 
 BUCKET = "chaos"
 FAIL_EVERY = 20
-"""One request in so many fails, in one of the ways of `FAULTS`, in turn."""
+"""Every 20th request fails, in the ways of `FAULTS` in turn."""
 
 FAULTS = ("refused", "cut request", "lost reply", "cut reply")
 
 _PORTS = range(20_000, 30_000)
 _TIMEOUT_S = 60.0
 _LOWEST = 19
-"""The lowest priority of a thread; the threads that it starts inherit it."""
+"""The nice value of the lowest priority; a thread inherits the nice value of its creator."""
 
 _PIECE = 1 << 16
 _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length"}
@@ -165,7 +166,7 @@ class FaultyStore:
 
     Attributes:
         url: The URL of the store, as a study names it.
-        environment: The environment variables of its clients.
+        environment: The environment variables that clients of the store need.
     """
 
     def __init__(self, process: "subprocess.Popen[str]", *, fails: bool) -> None:
@@ -217,7 +218,7 @@ class FaultyStore:
 @contextmanager
 def faulty_store(*, fails: bool = True) -> Iterator[FaultyStore]:
     """
-    Start the process, and give this process and its children access to the store.
+    Start the store, and give this process and its children access by environment variables.
 
     Args:
         fails: Whether requests go through the proxy; if not, they go to the server, and none fails.
@@ -242,7 +243,7 @@ def _pipe(stream: IO[str] | None) -> IO[str]:
 
 
 def _client(port: int) -> Any:
-    import boto3  # noqa: PLC0415  only runs with this store need it
+    import boto3  # noqa: PLC0415  only runs with this store need boto3
 
     return boto3.client(
         "s3",
@@ -254,11 +255,11 @@ def _client(port: int) -> Any:
 
 
 def _backend_port() -> int:
-    from moto.moto_server.werkzeug_app import (  # noqa: PLC0415  as above
+    from moto.moto_server.werkzeug_app import (  # noqa: PLC0415  only this process needs moto
         DomainDispatcherApplication,
         create_backend_app,
     )
-    from werkzeug.serving import WSGIRequestHandler, make_server  # noqa: PLC0415  as above
+    from werkzeug.serving import WSGIRequestHandler, make_server  # noqa: PLC0415  needed by moto
 
     class Quiet(WSGIRequestHandler):
         def log(self, *_: Any) -> None:
@@ -278,14 +279,15 @@ def _backend_port() -> int:
 
 def _first_proxy(backend: int, numbers: Iterator[int]) -> _Proxy:
     """
-    Listen on a port that no system gives to outgoing connections.
+    Listen on a port that Linux, by default, gives to no outgoing connection.
 
-    While the proxy is away, a client could otherwise get its port, and connect to itself.
+    Otherwise, while the proxy is away, the connection of a client could get the proxy's port, and
+    the client would be connected to itself.
     """
     for port in random.sample(_PORTS, len(_PORTS)):
         with suppress(OSError):
             return _Proxy(port, backend, numbers)
-    raise RuntimeError("Every port of the proxy is taken.")
+    raise RuntimeError("The proxy could listen on no port from 20000 to 29999; free one of them.")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Users of one host, who run studydb's commands: uids and homes of their own."""
+"""Users of one host who run studydb's commands; each has a separate home and may have another uid."""
 
 import os
 import shutil
@@ -14,11 +14,11 @@ NOBODY = 65534
 
 class HostUser:
     """
-    A user with a home of their own.
+    A user with a separate home.
 
     Args:
-        uid: The user's uid; None for the uid of this process. A process of another user may read
-            all files, so that it can read this checkout, but may write only where its user may.
+        uid: The user's uid; None for the uid of this process. Processes of another uid may read all
+            files, because they must read this checkout. They may write only where their user may.
         folder: A folder that every user may write to.
     """
 

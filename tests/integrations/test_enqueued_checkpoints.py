@@ -45,7 +45,7 @@ def files(folder):
 
 
 def begun(study, number):
-    """Claim the enqueued trial; return what it begins from, and end it."""
+    """Run the enqueued trial; return the step and the checkpoint from which it has begun."""
     with study.ask() as trial:
         assert trial.number == number
         found = trial.checkpoint
@@ -96,7 +96,7 @@ def test_enqueued_trial_begins_from_a_dict(study, trained, tmp_path, kind):
     assert begun(study, number) == (0, {"step": 2})
 
 
-def test_trial_of_another_study_in_another_store_is_a_source(
+def test_enqueued_trial_begins_from_a_checkpoint_of_another_study_and_another_store(
     study, trained, create_study, storage_url, tmp_path
 ):
     store = str(tmp_path / "other")
@@ -120,7 +120,9 @@ def test_trial_of_another_database_is_refused(study, create_study, tmp_path):
 
 
 @pytest.mark.row("C2")
-def test_two_trials_share_the_bytes_which_go_after_both(create_study, storage_url, tmp_path):
+def test_bytes_that_trials_share_are_deleted_when_no_trial_needs_them(
+    create_study, storage_url, tmp_path
+):
     store = tmp_path / "store"
     study = create_study("two", num_trials=9, storage=storage_url, checkpoints=str(store))
     with study.ask() as trial:
@@ -140,7 +142,9 @@ def test_two_trials_share_the_bytes_which_go_after_both(create_study, storage_ur
     assert files(store) == []
 
 
-def test_damaged_source_falls_back_with_an_event(study, trained, place):
+def test_trial_begins_from_an_older_checkpoint_if_its_source_is_damaged_and_an_event_says_so(
+    study, trained, place
+):
     number = study.enqueue({}, checkpoint=trained)
     change(study.database, f"UPDATE checkpoint SET digest = '{'0' * 64}' WHERE step = 2")
 
@@ -282,12 +286,12 @@ def killed_here(*_args, **_options):
     raise KeyboardInterrupt
 
 
-# the command
+# `studydb enqueue --checkpoint`
 
 
 @pytest.mark.row("B9")
 @pytest.mark.parametrize("text", ["0", "0:1", "own/0", "own/0:2"])
-def test_enqueue_command_names_a_trial(console, study, trained, text):
+def test_checkpoint_option_of_enqueue_can_name_a_trial_and_a_step(console, study, trained, text):
     ran = console("enqueue", "own", "lr=0.5", "--checkpoint", text)
 
     step = 1 if text.endswith(":1") else 2

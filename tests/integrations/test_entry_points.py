@@ -32,7 +32,7 @@ def install(folder, package, offered):
 
 @pytest.fixture
 def offering(here, monkeypatch):
-    """Two packages that offer trainables; the code of both is in the working directory."""
+    """Two packages that offer trainables; only `offering` has code, in the working directory."""
     install(here, "offering", OFFERED)
     install(here / "other", "other", "[studydb.trainables]\ntwice = other:train\n")
     monkeypatch.setattr(sys, "path", [str(here), str(here / "other"), *sys.path])

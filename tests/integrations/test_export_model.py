@@ -159,7 +159,9 @@ def test_damaged_checkpoint_is_not_given_to_the_code(bare_console, here, create)
     assert "is damaged" in bare_console("export-model", "made", "0", "model", code=1).error
 
 
-def test_command_exports_no_model(bare_console, sqlite_url, monkeypatch, create_study):
+def test_trainable_that_is_a_command_exports_no_model(
+    bare_console, sqlite_url, monkeypatch, create_study
+):
     monkeypatch.setenv("STUDYDB_STORAGE", sqlite_url)
     study = create_study("made", ["true", "{x}"], space={"x": 1}, num_trials=1, storage=sqlite_url)
     study.enqueue({}, checkpoint={"a": 1})

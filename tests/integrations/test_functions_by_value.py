@@ -1,4 +1,8 @@
-"""Workers run a function if a key of their user signed it, or if its module is allowed."""
+"""
+Workers run a function that a key of their user signed.
+
+A function that is named by its import path also runs if `--allow-import` names its module.
+"""
 
 import os
 import pickle

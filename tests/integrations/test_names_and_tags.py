@@ -18,7 +18,7 @@ from studydb.store import trials
 
 @pytest.fixture
 def study(database, console, load_study, storage_url):
-    """Trial 0 has neither name nor tags; trial 1 is "base line" with two tags; trial 2 has one."""
+    """Trial 0 has no name and no tag; trial 1 is "base line" with two tags; trial 2 has one tag."""
     study = arrange.new_study(database, name="digits", num_trials=None)
     arrange.enqueued(database, study)
     ran = console(
@@ -94,7 +94,7 @@ def test_listing_of_a_tag_has_exactly_the_trials_with_this_tag(console, study, d
 
 
 @pytest.mark.row("B2")
-def test_commands_and_methods_take_a_name_for_the_number(console, study, database):
+def test_commands_and_methods_take_a_name_in_place_of_the_number(console, study, database):
     console("pause", "digits", "base line")
     assert study.trial(1).state == "PAUSED"
     study.resume("base line")
@@ -185,10 +185,10 @@ def test_duplicate_request_with_a_name_returns_the_trial_that_the_first_send_mad
     assert arrange.dump(database) == before
 
 
-def test_name_that_a_row_of_a_worker_has_taken_is_refused(study, database, monkeypatch):
-    """A login of a worker may insert trials without the lock that enqueues take."""
+def test_name_of_a_trial_that_a_worker_has_inserted_by_sql_is_refused(study, database, monkeypatch):
+    """A login with the worker role may insert trials without the lock that an enqueue takes."""
     named = trials.named
-    found = iter([None])  # the first look-up comes before the row
+    found = iter([None])  # the first look-up finds no trial of this name
     monkeypatch.setattr(trials, "named", lambda *args, **of: next(found, named(*args, **of)))
 
     with pytest.raises(TrialExists, match="has a trial named 'base line': number 1"):
@@ -196,17 +196,15 @@ def test_name_that_a_row_of_a_worker_has_taken_is_refused(study, database, monke
 
 
 @pytest.mark.parametrize("name", [None, "next"])
-def test_trial_that_collides_with_the_row_of_a_worker_is_refused_with_the_cause(
-    study, database, name
-):
-    """A login of a worker may change the number that the next trial gets."""
+def test_new_trial_whose_number_is_taken_is_refused_with_cause_and_cure(study, database, name):
+    """A login with the worker role may change the number that the next trial gets."""
     arrange.change(database, "UPDATE study SET next_number = 1")
 
     with pytest.raises(StorageError, match=r"a new trial collides with it \(.*number.*\)\. Delete"):
         study.enqueue({}, name=name)
 
 
-def test_name_of_another_trial_is_refused_as_such_although_the_budget_is_spent(database):
+def test_taken_name_raises_trial_exists_even_if_the_budget_is_spent(database):
     study = arrange.new_study(database, num_trials=1)
     first = arrange.new_request()
     enqueue(database, study, {}, first, name="base line")

@@ -134,7 +134,7 @@ def test_copy_of_a_directory_is_removed_when_the_trial_handle_is_deleted(study, 
     assert not copy.parent.exists()
 
 
-def test_fork_does_not_remove_the_copy_of_its_parent(study, tmp_path):
+def test_forked_child_does_not_remove_its_parents_copy_of_a_checkpoint(study, tmp_path):
     first = study.ask()
     first.report({"loss": 1.0}, checkpoint=tmp_path)
     first.release()
@@ -497,7 +497,9 @@ def test_loop_without_checkpoints_needs_no_key_file(study, monkeypatch, tmp_path
     assert study.trial(0).reason == "COMPLETED"
 
 
-def test_ask_finds_a_trial_that_a_person_lets_wait_at_its_rung_again(create_study, storage_url):
+def test_ask_finds_a_trial_at_its_rung_again_after_a_person_has_paused_and_resumed_it(
+    create_study, storage_url
+):
     study = create_study(
         "resumed",
         scheduler=studydb.OneEpoch(i=1, top_k=1, max_t=3),
@@ -545,7 +547,7 @@ def test_training_goes_on_when_the_quota_is_full_and_status_says_what_to_type(
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO])
-def test_training_goes_on_when_the_disk_of_the_store_is_full(
+def test_training_goes_on_if_the_disk_of_the_store_is_full_or_fails(
     study_in_a_folder, console, monkeypatch, number
 ):
     study, fsync = study_in_a_folder, os.fsync
@@ -571,10 +573,10 @@ def failing_with(number):
     return fsync
 
 
-def test_own_loop_collects_what_ended_attempts_have_left(
+def test_own_loop_deletes_uploads_that_ended_attempts_have_left(
     create_study, storage_url, tmp_path, monkeypatch
 ):
-    """The process of the other trial died after the bytes of its checkpoint were stored."""
+    """A process has died after it stored a checkpoint's bytes, and before it inserted the row."""
     monkeypatch.setattr(upload_collector, "SETTLED_S", 0.0)
     store = tmp_path / "store"
     study = create_study("own", num_trials=2, storage=storage_url, checkpoints=str(store))

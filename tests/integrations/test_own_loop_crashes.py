@@ -55,7 +55,10 @@ for line in sys.stdin:
         run(int(line))
     print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 """
-"""A script that runs a loop in a forked process for each number of a COMMIT; prints exit codes."""
+"""
+A script that forks an own loop for each number that it reads: the number of the COMMIT at which the
+loop is killed. The script prints each loop's exit code.
+"""
 
 
 @pytest.fixture
@@ -144,7 +147,7 @@ def test_kill_at_any_commit_of_a_save_leaves_a_checkpoint_to_go_on_from(
         loops.stdin.flush()
         if int(loops.stdout.readline()) != -signal.SIGKILL:
             break
-        trial = load_study("own", storage_url).ask()  # looks for dead processes when it starts
+        trial = load_study("own", storage_url).ask()  # a new loop recovers trials of dead processes
         begun.append(trial.start_step)
         assert trial.checkpoint.to_dict() == {"step": trial.start_step}
         assert saved(study, trial.number)[-1] == trial.start_step

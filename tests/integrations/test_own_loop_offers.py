@@ -1,4 +1,4 @@
-"""A user's own loop says what it has, and gets only trials that fit beside those that it holds."""
+"""An own loop offers resources, and gets only trials that fit into what its trials leave free."""
 
 import gc
 import threading
@@ -146,7 +146,7 @@ def test_a_wrong_offer_is_refused(study, resources, says):
         study.offer(resources)
 
 
-def test_an_offer_comes_before_the_first_trial(study):
+def test_an_offer_after_the_first_ask_is_refused(study):
     put(study, {}, {})
     trial = study.ask(timeout=30)
 

@@ -1,4 +1,4 @@
-"""`studydb pin` keeps a checkpoint; `studydb gc` deletes what removed checkpoints have left."""
+"""`studydb pin` keeps a checkpoint; `studydb gc` deletes unkept checkpoints and cut-off uploads."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def n_rows(study):
     return rows(study.database, "SELECT count(*) FROM checkpoint")[0][0]
 
 
-def test_pin_command_keeps_a_checkpoint_until_it_removes_the_pin(console, study):
+def test_pin_command_keeps_a_checkpoint_until_the_pin_is_removed(console, study):
     trial = study.ask()
     save(trial, 1, 2)
 
@@ -62,7 +62,7 @@ def test_pin_command_keeps_a_checkpoint_until_it_removes_the_pin(console, study)
     assert len(files(study)) == 2
 
 
-def test_pinned_checkpoint_outlives_a_discard_and_goes_with_its_study(study):
+def test_pinned_checkpoint_outlives_a_discard_and_is_deleted_with_its_study(study):
     trial = study.ask()
     save(trial, 1, 2)
     trial.finish()
@@ -77,7 +77,7 @@ def test_pinned_checkpoint_outlives_a_discard_and_goes_with_its_study(study):
     assert not files(study)
 
 
-def test_gc_deletes_what_workers_that_died_have_left(console, study, monkeypatch):
+def test_gc_deletes_removed_checkpoints_that_a_dead_worker_has_left(console, study, monkeypatch):
     trial = study.ask()
     with monkeypatch.context() as died:
         died.setattr(checkpoint_rows.Checkpoints, "_discard", lambda *_: None)
@@ -96,7 +96,7 @@ def test_gc_deletes_what_workers_that_died_have_left(console, study, monkeypatch
     assert study.gc() == Collected(0, 0)
 
 
-def test_later_gc_finishes_what_a_killed_one_has_begun(study, monkeypatch):
+def test_later_gc_finishes_what_a_killed_gc_has_begun(study, monkeypatch):
     trial = study.ask()
     with monkeypatch.context() as died:
         died.setattr(checkpoint_rows.Checkpoints, "_discard", lambda *_: None)
@@ -116,7 +116,9 @@ def killed_here(*_args, **_options):
     raise KeyboardInterrupt
 
 
-def test_gc_keeps_the_rows_of_bytes_that_a_store_does_not_delete(console, study, monkeypatch):
+def test_gc_keeps_the_row_of_a_checkpoint_whose_bytes_the_store_does_not_delete(
+    console, study, monkeypatch
+):
     trial = study.ask()
     with monkeypatch.context() as died:
         died.setattr(checkpoint_rows.Checkpoints, "_discard", lambda *_: None)
@@ -202,7 +204,12 @@ def test_gc_says_how_many_cut_uploads_a_store_does_not_delete(console, study, mo
 
 
 def test_gc_counts_no_upload_that_is_cut_off_after_its_last_look(study, monkeypatch):
-    """The store fails; so if `gc` counted before it deletes, it would count -1 deleted uploads."""
+    """
+    The attempt ends, so that its upload is abandoned, after `gc` has looked for abandoned uploads.
+
+    The store cannot delete the upload. If `gc` counted the uploads first, and then looked for them
+    again to delete them, it would report -1 deleted uploads.
+    """
     trial = study.ask()
     with monkeypatch.context() as died:
         died.setattr(checkpoint_rows.Checkpoints, "record", lambda *_: None)
@@ -219,7 +226,7 @@ def test_gc_counts_no_upload_that_is_cut_off_after_its_last_look(study, monkeypa
     assert study.gc() == Collected(0, 0)
 
 
-def test_gc_counts_the_quota_again(create_study, storage_url):
+def test_gc_computes_the_stored_size_of_all_checkpoints_again(create_study, storage_url):
     study = create_study("few", num_trials=1, storage=storage_url, keep="quota=1MB")
     save(study.ask(), 1)
     change(study.database, "UPDATE study SET checkpoint_bytes = 7")

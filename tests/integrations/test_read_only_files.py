@@ -88,7 +88,7 @@ def start_python(folder, *arguments):
 
 
 def studydb(folder, *commands, code=0):
-    """Run commands, which end with this exit code, and return their errors, a line for each."""
+    """Run commands that must all end with the exit code `code`; return their lines on stderr."""
     process = start_python(folder, "-c", COMMANDS, str(code), json.dumps(commands))
     _, err = process.communicate(timeout=60)
     assert process.returncode == code, err
@@ -181,7 +181,7 @@ def test_open_handle_sees_later_changes_of_another_process(archive):
     assert seen == "2\n"
 
 
-def test_read_raises_storage_busy_if_another_process_writes_during_it(archive, monkeypatch):
+def test_read_raises_storage_busy_if_another_process_writes_during_the_read(archive, monkeypatch):
     path = archive / "studies.db"
     monkeypatch.setattr(sqlite_file, "_may_only_read", lambda _: True)
     original, refusal = (

@@ -59,7 +59,12 @@ class Newcomer:
         return [self.do(kind, text) for kind, text in blocks(title)]
 
     def do(self, kind, text, *, code=0):
-        """Run a block line by line, and return what the lines printed."""
+        """
+        Run a block of shell line by line, and return what the lines printed.
+
+        A block of Python is written to the file that its first line names. If the block creates a
+        study, the file is run.
+        """
         if kind == "python":
             name = text.partition("\n")[0].removeprefix("# ")
             (self.folder / name).write_text(fewer_trials(text))

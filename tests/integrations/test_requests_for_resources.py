@@ -48,7 +48,7 @@ def test_a_study_keeps_what_its_trials_need(study, load_study, storage_url):
     assert again.record.require == ()
 
 
-def test_a_trial_can_need_something_else(study):
+def test_an_enqueued_trial_can_need_other_resources_than_its_study_gives(study):
     number = study.enqueue({"lr": 0.5}, resources="gpus=2, licence=1")
 
     assert class_of(study, number) == "gpus=2, licence=1"
@@ -63,7 +63,7 @@ def test_a_clone_needs_what_its_parent_needs(study):
     assert class_of(study, clone) == "gpus=2"
 
 
-def test_set_changes_the_study_or_single_trials(study):
+def test_resources_of_the_study_and_of_single_trials_can_be_changed(study):
     first, second = (study.enqueue({"lr": 0.1 * n}) for n in (1, 2))
 
     study.set(resources={"gpus": 3})
@@ -73,7 +73,7 @@ def test_set_changes_the_study_or_single_trials(study):
     assert (class_of(study, first), class_of(study, second)) == ("", "cpus=1")
 
 
-def test_a_function_says_what_it_needs(make, monkeypatch):
+def test_default_resources_of_a_function_hold_unless_the_study_gives_others(make, monkeypatch):
     monkeypatch.setattr(train, "default_resources", {"gpus": 2}, raising=False)
 
     assert make(train).record.resources == Resources(gpus=2)
@@ -90,7 +90,7 @@ def test_a_function_says_what_it_needs(make, monkeypatch):
         ({"require": [""]}, "tag"),
     ],
 )
-def test_a_wrong_request_creates_nothing(make, options, says):
+def test_a_wrong_request_for_resources_is_refused(make, options, says):
     with pytest.raises(studydb.UsageError, match=says):
         make(**options)
 
@@ -123,10 +123,10 @@ def test_show_prints_what_a_trial_asks_for_and_that_no_worker_fits_it(make, cons
     assert re.search(r"^asks +nothing$", other.out, re.MULTILINE)
     status = " ".join(console("status", study.name).out.split())
     assert says in status
-    assert "asks for nothing" not in status  # the other trials fit every worker
+    assert "asks for nothing" not in status  # of trial 1, which fits every worker
 
 
-def test_show_says_nothing_of_workers_that_a_trial_needs_no_more(make, console):
+def test_show_says_nothing_of_workers_for_a_trial_that_has_ended(make, console):
     study = make(resources={"licence": 3})
     study.enqueue({"lr": 0.1})
     study.stop(0)
@@ -192,14 +192,16 @@ def module(tmp_path):
         ("plain", None),
     ],
 )
-def test_code_that_is_named_by_its_path_says_what_it_needs(make, module, name, resources):
+def test_default_resources_are_read_from_code_that_is_named_by_an_import_path(
+    make, module, name, resources
+):
     study = make(f"sized_code:{name}", workdir=module())
 
     assert study.record.resources == resources
     assert (study.record.request_code is None) == (not study.record.asks_by_config)
 
 
-def test_the_study_wins_over_the_defaults_of_its_code(make, module):
+def test_resources_of_the_study_replace_the_default_resources_of_its_code(make, module):
     folder = module()
 
     assert make("sized_code:Fixed", workdir=folder, resources={}).record.resources == Resources()
@@ -207,7 +209,9 @@ def test_the_study_wins_over_the_defaults_of_its_code(make, module):
     assert sized.record.resources == ResourceFunction("sized_code:Sized")
 
 
-def test_the_command_line_reads_the_defaults_of_a_path(console, module, monkeypatch):
+def test_create_command_reads_default_resources_and_resource_functions(
+    console, module, monkeypatch
+):
     monkeypatch.chdir(module())
     options = ("--metric", "loss", "--mode", "min", "--num-trials", "2", "--param", "lr=0.1")
 
@@ -226,13 +230,13 @@ def test_the_command_line_reads_the_defaults_of_a_path(console, module, monkeypa
     assert "sized_code:Sized(config)" in console("show", "sized").out
 
 
-def test_a_module_without_defaults_is_not_imported(make, module):
+def test_a_module_without_default_resources_is_not_imported(make, module):
     study = make("heavy:train", workdir=module("1 / 0\ndef train(config): ...\n", name="heavy"))
 
     assert study.record.resources is None
 
 
-def test_defaults_that_cannot_be_read_are_refused_with_a_cure(make, module):
+def test_default_resources_that_cannot_be_read_are_refused_with_a_cure(make, module):
     broken = "1 / 0\ndef train(config): ...\ntrain.default_resources = {}\n"
 
     with pytest.raises(TrainableError) as refused:
@@ -243,7 +247,7 @@ def test_defaults_that_cannot_be_read_are_refused_with_a_cure(make, module):
         make("sized_code:Wrong", workdir=module())
 
 
-def test_a_class_whose_base_cannot_be_imported_here_has_no_defaults(make, module):
+def test_a_class_whose_base_cannot_be_imported_here_has_no_default_resources(make, module):
     text = "from missing_package import Base\nclass Train(Base): ...\n"
 
     study = make("heir_code:Train", workdir=module(text, name="heir_code"))
@@ -261,7 +265,9 @@ def test_a_class_whose_base_cannot_be_imported_here_has_no_defaults(make, module
         ("import missing_package\ndef needs(config): ...\n", "missing_package"),
     ],
 )
-def test_a_function_is_asked_once_before_the_study_is_made(make, module, text, says):
+def test_a_resource_function_that_cannot_be_used_is_refused_when_the_study_is_created(
+    make, module, text, says
+):
     with pytest.raises(TrainableError) as refused:
         make(resources="needs_code:needs", workdir=module(text, name="needs_code"))
 
@@ -271,12 +277,12 @@ def test_a_function_is_asked_once_before_the_study_is_made(make, module, text, s
     assert "Correct it, and try again." in message
 
 
-def test_a_function_that_workers_cannot_import_is_refused(make):
+def test_a_resource_function_that_workers_cannot_import_is_refused(make):
     with pytest.raises(studydb.UsageError, match="where workers cannot import it"):
         make(resources=lambda config: {"gpus": config["lr"]})
 
 
-def test_an_object_without_a_name_is_refused_as_a_function(make):
+def test_an_object_without_a_name_is_refused_as_a_resource_function(make):
     needs = partial(dict, gpus=1)
 
     with pytest.raises(studydb.InvalidSpec) as refused:
@@ -287,7 +293,7 @@ def test_an_object_without_a_name_is_refused_as_a_function(make):
     assert "Write `def needs(config)` at the top level of a module" in message
 
 
-def test_a_default_function_of_code_that_is_sent_by_value_is_refused(make):
+def test_a_default_resource_function_of_code_that_is_sent_by_value_is_refused(make):
     def local(config):
         return config["lr"]
 
@@ -297,7 +303,7 @@ def test_a_default_function_of_code_that_is_sent_by_value_is_refused(make):
         make(local)
 
 
-def test_a_function_is_not_replaced_by_amounts(make, module):
+def test_set_does_not_replace_a_resource_function_by_amounts(make, module):
     study = make(resources="sized_code:Sized", workdir=module())
 
     with pytest.raises(studydb.NotAllowed, match="is computed by sized_code:Sized"):

@@ -144,7 +144,7 @@ def test_study_of_failing_trials_pauses_itself_under_the_worker_role(roles, tmp_
     assert study.progress.status == "PAUSED"
 
 
-def test_worker_role_allows_to_count_and_to_stop_at_limits_and_rules(roles, opened):
+def test_worker_role_has_the_rights_that_limits_and_stop_rules_need(roles, opened):
     owned, database = opened(roles.owner), opened(roles.worker)
     limits = {"total_time_limit_s": 1e6, "trial_time_limit_s": 1e6, "max_steps": 4}
     rules = (studydb.Plateau("loss", top=3), studydb.Plateau("loss"))

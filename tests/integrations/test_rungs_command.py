@@ -28,7 +28,7 @@ PROMOTION = ASHA(max_t=9, reduction_factor=3, type="promotion", end_game=0)
 
 @pytest.fixture
 def wait(database):
-    """A function that makes trials with these values wait at the first rung of a study."""
+    """A function that creates a study in which a trial for each value waits at the first rung."""
 
     def make(*values, scheduler=PROMOTION, **options):
         study = arrange.new_study(database, name="digits", scheduler=scheduler, **options)
@@ -42,7 +42,7 @@ def wait(database):
     return make
 
 
-def test_rungs_lists_occupancy_and_cutoffs(console, wait):
+def test_rungs_lists_the_entries_and_the_cutoff_of_each_rung(console, wait):
     wait(0.5, 0.25, math.nan, 0.75, 1.0)
 
     (rung,) = console("rungs", "digits", "--format", "json").json
@@ -58,7 +58,7 @@ def test_rungs_lists_occupancy_and_cutoffs(console, wait):
     assert console("rungs", "digits", "--format", "csv").lines[1].startswith("0,1,5,4,4,")
 
 
-def test_cutoffs_are_values_also_if_higher_values_are_better(console, wait):
+def test_cutoffs_are_shown_as_metric_values_also_if_higher_values_are_better(console, wait):
     wait(0.5, 0.25, 0.75, 1.0, mode=Mode.MAX)
 
     (rung,) = console("rungs", "digits", "--format", "json").json
@@ -189,7 +189,7 @@ def test_status_says_why_trials_were_stopped(console, database):
     assert "was 0.7, worse than the cutoff 0.5 of the earlier" in decisions[1]["why"]
 
 
-def test_status_finds_an_old_trial_that_is_promoted_and_no_more_than_the_newest(
+def test_status_shows_five_decisions_and_finds_the_promotion_of_an_old_trial(
     console, database, wait
 ):
     values = [0.1, *[1.0] * (rung_listing.NEWEST + 5)]
@@ -233,13 +233,13 @@ class Talking(CustomScheduler):
         )
 
 
-def test_study_without_rungs_has_none(console, wait):
+def test_rungs_of_a_study_without_rungs_prints_no_rungs(console, wait):
     wait(scheduler=ASHA(max_t=9))
 
     assert console("rungs", "digits").lines == ["no rungs"]
 
 
-def test_rank_of_a_trial_counts_the_strictly_better_ones(console, wait):
+def test_rank_is_one_more_than_the_number_of_strictly_better_trials(console, wait):
     wait(0.5, 0.25, 0.5, 0.75)
 
     ranks = [

@@ -1,4 +1,4 @@
-"""If Python lacks our packages, a script of `scripts/` continues in the venv of its checkout."""
+"""A script of `scripts/` whose Python lacks packages continues in the venv of its checkout."""
 
 import shutil
 import sys

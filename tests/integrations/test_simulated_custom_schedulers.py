@@ -1,4 +1,4 @@
-"""`studydb.simulate` with schedulers in the user's code, which are asked as real workers ask."""
+"""`studydb.simulate` asks a scheduler in the user's code in the same way as real workers do."""
 
 import pytest
 from harness.curve_reader import CURVES
@@ -52,7 +52,7 @@ class Raising(Third):
 
 @pytest.fixture(autouse=True)
 def module(monkeypatch, tmp_path):
-    """The module of the schedulers is in the working directory, in which it is looked for."""
+    """Write the module of the schedulers to the working directory, where `simulate` finds it."""
     (tmp_path / "simulated_rules.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -60,7 +60,7 @@ def module(monkeypatch, tmp_path):
 
 @pytest.mark.row("E12")
 @pytest.mark.parametrize("kills", [0.0, 0.05])
-def test_rule_of_asha_in_the_users_code_decides_as_asha_does(kills):
+def test_custom_scheduler_that_judges_like_asha_gives_the_same_trials_as_asha(kills):
     options = {"seed": 3, "num_trials": 40, "kills": kills}
     asha = studydb.simulate(studydb.ASHA(27, 1, 3), None, CURVES, **options)
 
@@ -72,7 +72,7 @@ def test_rule_of_asha_in_the_users_code_decides_as_asha_does(kills):
 
 
 def test_trials_wait_and_are_resumed_as_the_users_code_says():
-    from simulated_rules import Heat  # noqa: PLC0415  the fixture writes it
+    from simulated_rules import Heat  # noqa: PLC0415  the fixture writes this module
 
     one_epoch = studydb.OneEpoch(i=3, top_k=2, max_t=27)
     by_studydb = studydb.simulate(one_epoch, None, CURVES, seed=4, num_trials=12)

@@ -1,4 +1,4 @@
-"""`studydb.simulate`: schedulers and searchers on recorded curves, through the real operations."""
+"""`studydb.simulate` runs schedulers and searchers on recorded curves, by the real operations."""
 
 import json
 import math
@@ -27,7 +27,7 @@ every_scheduler = pytest.mark.parametrize("scheduler", SCHEDULERS.values(), ids=
 
 
 @every_scheduler
-def test_no_step_is_trained_beyond_a_decision(scheduler):
+def test_no_step_is_trained_after_the_decision_to_stop_or_pause_its_trial(scheduler):
     simulated = studydb.simulate(scheduler, None, CURVES, seed=3, num_trials=40)
 
     assert simulated.status == "FINISHED"
@@ -47,7 +47,7 @@ def test_simulations_with_the_same_arguments_are_equal(scheduler, kills):
     assert studydb.simulate(scheduler, None, CURVES, **options | {"seed": 6}) != first
 
 
-def test_model_of_a_searcher_gets_the_same_trials_again():
+def test_simulations_with_the_same_model_searcher_are_equal_and_use_each_curve_once():
     searcher = studydb.OptunaSearch("TPESampler", n_startup_trials=4)
     options = {"seed": 1, "num_trials": 16, "max_steps": 120}
     first = studydb.simulate(SCHEDULERS["stopping"], searcher, CURVES, **options)
@@ -130,7 +130,7 @@ def test_curves_of_a_finished_study_are_those_of_trials_that_were_trained_to_the
     assert (recorded.n_left_out, simulated.status) == (1, "FINISHED")
 
 
-def test_searcher_gets_the_curve_that_is_nearest_and_that_no_trial_has():
+def test_params_of_a_searcher_get_the_nearest_curve_that_no_trial_has():
     space = {"lr": studydb.loguniform(1e-4, 1), "kind": studydb.choice(["a", "b"])}
     curves = {
         (("lr", 10.0**-power), ("kind", kind)): [power / 10]
@@ -161,7 +161,7 @@ def test_trial_that_saves_nothing_trains_its_steps_again():
     assert losing.n_beyond == 0
 
 
-def test_simulated_time_is_that_of_the_steps_and_of_the_starts():
+def test_simulated_duration_is_the_sum_of_the_times_of_starts_and_steps():
     simulated = studydb.simulate(
         None, None, [[3, 2], [5, 4, 1]], workers=1, step_s=lambda _, step: step, start_s=10
     )
@@ -186,16 +186,17 @@ def test_all_idle_workers_resume_trials_as_soon_as_a_report_allows_it():
         scheduler,
         None,
         curves,
-        max_steps=1000,  # each report is flushed, so idle workers look often
+        max_steps=1000,  # with this limit each report is flushed, and idle workers look
         time_limit_s=5.6,
         step_s=lambda params, step: params["first_s"] if step == 1 else 1.5,
     )
 
-    # At 2 s the trial of value 1 is resumed; at 4 s all three of value 5, which is the cutoff then.
+    # At 2 s the trial with value 1 is resumed. At 4 s the cutoff becomes 5, so all three trials
+    # with value 5 are resumed.
     assert simulated.n_steps == 4 + 2 + 3
 
 
-def test_no_step_begins_after_max_steps_and_none_ends_after_the_time_limit():
+def test_no_step_begins_after_max_steps_and_no_step_ends_after_the_time_limit():
     by_steps = studydb.simulate(None, None, CURVES, max_steps=70, step_s=1)
     by_time = studydb.simulate(None, None, CURVES, time_limit_s=30.5, step_s=1)
 
@@ -241,7 +242,7 @@ def test_frames_have_a_row_per_trial_and_per_completion():
     assert list(completions["regret"]) == sorted(completions["regret"], reverse=True)
 
 
-def test_curves_are_the_same_after_they_were_written(tmp_path):
+def test_curves_that_are_written_to_a_file_are_read_back_unchanged(tmp_path):
     curves = replace(read_curves(NOISY), n_left_out=0)
     path = tmp_path / "curves.json"
     path.write_text(json.dumps(curves.to_json()))
@@ -249,7 +250,7 @@ def test_curves_are_the_same_after_they_were_written(tmp_path):
     assert read_curves(path) == curves
 
 
-def test_values_may_have_the_name_of_the_metric_and_params_be_called_config(tmp_path):
+def test_key_of_values_may_be_the_metrics_name_and_key_of_params_may_be_config(tmp_path):
     path = tmp_path / "curves.json"
     path.write_text('{"curves": [{"config": {"lr": 0.1}, "error": [0.5, NaN]}]}')
 
@@ -294,7 +295,7 @@ def test_wrong_arguments_are_refused(curves, options, message):
         studydb.simulate(curves=curves, **given)
 
 
-def test_study_without_a_whole_trial_is_refused(storage_url):
+def test_study_without_a_trial_that_was_trained_to_its_end_is_refused(storage_url):
     study = studydb.create_study(
         "empty", None, metric="loss", mode="min", num_trials=1, storage=storage_url
     )

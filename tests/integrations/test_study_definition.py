@@ -26,7 +26,9 @@ def test_study_without_a_parameter_to_search_needs_a_budget(storage_url, space):
     studydb.create_study("grid", train, searcher=studydb.GridSearch(), **options).close()
 
 
-def test_own_loop_without_a_budget_may_lack_a_space_but_not_have_constants_alone(storage_url):
+def test_own_loop_without_a_budget_needs_no_space_but_a_space_of_constants_alone_is_refused(
+    storage_url,
+):
     options = {"metric": "error", "mode": "min", "storage": storage_url}
 
     studydb.create_study("log", None, **options).close()
@@ -35,7 +37,7 @@ def test_own_loop_without_a_budget_may_lack_a_space_but_not_have_constants_alone
         studydb.create_study("constants", None, space={"lr": 1}, **options)
 
 
-def test_one_epoch_needs_a_budget_before_which_no_trial_goes_on(storage_url):
+def test_one_epoch_needs_num_trials_or_max_steps_or_a_grid(storage_url):
     options = {"metric": "error", "mode": "min", "storage": storage_url}
     options |= {"space": {"lr": studydb.choice([0.1, 0.2])}}
     options |= {"scheduler": studydb.OneEpoch(i=1, top_k=1, max_t=9)}
@@ -61,7 +63,7 @@ def test_create_refuses_a_range_that_would_be_read_as_a_constant(console):
 @pytest.mark.parametrize(
     ("command", "where"),
     [
-        (["true", "{lr}"], ""),  # runs in the worker's directory, wherever the study was created
+        (["true", "{lr}"], ""),  # is on PATH, so workers search no directory for it
         (
             ["sh", "train.sh", "{lr}"],
             "; workers look for train.sh in their own directory, then in {here}",

@@ -61,7 +61,7 @@ def start_script(storage_url, tmp_path):
 
 
 def await_steps(study, n_results=1):
-    """Wait until the database has this many results of the study."""
+    """Wait until the study has `n_results` results in the database."""
     return eventually(lambda: sum(trial.summary.n_results for trial in study.trials) >= n_results)
 
 

@@ -1,4 +1,4 @@
-"""`studydb set` changes a study's code, and where new checkpoints go; older ones stay."""
+"""`studydb set` changes a study's code, limits, retention and the store of new checkpoints."""
 
 from uuid import uuid4
 
@@ -174,7 +174,7 @@ def test_workdir_without_a_trainable_is_refused(with_modules, database, tmp_path
         (lambda config: config["lr"], "study.set(trainable=…)."),
     ],
 )
-def test_study_whose_code_was_set_is_not_to_be_deleted_for_its_former_code(
+def test_refusal_of_another_trainable_advises_set_and_does_not_advise_delete(
     create_study, storage_url, with_modules, code, cure
 ):
     with_modules.set(trainable="b:train")
@@ -194,7 +194,7 @@ def test_study_whose_code_was_set_is_not_to_be_deleted_for_its_former_code(
     assert "delete" not in str(error.value)
 
 
-def test_set_gives_no_code_to_a_study_whose_trials_own_loops_run(console, database):
+def test_set_of_a_trainable_is_refused_for_a_study_that_own_loops_run(console, database):
     arrange.new_study(database, name="mine")
 
     ran = console("set", "mine", "--", "true", code=1)
@@ -206,7 +206,8 @@ def test_set_gives_no_code_to_a_study_whose_trials_own_loops_run(console, databa
 def test_retention_is_set_at_the_creation_and_later(console, create_study, storage_url, tmp_path):
     created = ("create", "mine", "--metric", "loss", "--mode", "min", "--keep", "last=3, best=1")
     console(*created, "--param", "x=uniform(0, 1)")
-    console(*created[:-2], "--param", "x=uniform(0, 1)", "--if-not-exists")  # accepts any `keep`
+    # Without --keep, the study may have any retention.
+    console(*created[:-2], "--param", "x=uniform(0, 1)", "--if-not-exists")
     own = create_study(
         "own", storage=storage_url, keep=studydb.Keep(best=1), checkpoints=tmp_path / "saved"
     )

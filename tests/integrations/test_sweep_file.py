@@ -63,7 +63,7 @@ def test_keys_of_a_sweep_file_become_arguments_of_a_study(sweep):
         ("{max_iter: 10, s: 1, eta: 4}", studydb.ASHA(max_t=10, grace_period=3)),
     ],
 )
-def test_hyperband_of_a_sweep_decides_at_the_same_steps(sweep, given, becomes):
+def test_hyperband_of_a_sweep_file_becomes_asha_with_the_same_decision_steps(sweep, given, becomes):
     text = f"command: [./train]\nearly_terminate: {{type: hyperband, {given[1:]}\n"
 
     assert read_sweep(sweep(text))["scheduler"] == becomes

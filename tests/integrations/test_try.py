@@ -15,7 +15,7 @@ from studydb.processes import start_of
 def study(here, sqlite_url, monkeypatch):
     """A function that creates the study `tried`; commands use its database."""
     monkeypatch.setenv("STUDYDB_STORAGE", sqlite_url)
-    monkeypatch.setattr(sys, "argv", sys.argv)  # a trial gets arguments of its own
+    monkeypatch.setattr(sys, "argv", sys.argv)  # so that pytest restores what `try` changes
 
     def create(trainable, **options):
         given = {"metric": "loss", "mode": "min", "num_trials": 1, "workdir": here}
@@ -100,7 +100,9 @@ def test_command_that_is_tried_leaves_no_process_of_its_group(bare_console, here
 
 
 @pytest.mark.parametrize(("end", "words"), [("exit 75", "run later"), ("kill -9 $$", "SIGKILL")])
-def test_end_that_would_repeat_the_trial_is_one_line(bare_console, study, end, words):
+def test_exit_after_which_a_worker_would_repeat_the_trial_is_printed_as_one_line(
+    bare_console, study, end, words
+):
     study(["sh", "-c", end])
 
     ran = bare_console("try", "tried", code=1)
@@ -108,7 +110,7 @@ def test_end_that_would_repeat_the_trial_is_one_line(bare_console, study, end, w
     assert words in ran.error
 
 
-def test_failed_command_is_one_line_without_a_traceback(bare_console, here, study):
+def test_error_of_a_failed_command_is_one_line_without_a_traceback(bare_console, here, study):
     study(["sh", "-c", "exit 3"])
 
     ran = bare_console("try", "tried", code=1)

@@ -45,7 +45,7 @@ CREATE = (
 )
 
 
-def test_every_command_works_with_a_key_in_the_environment(run_homeless, tmp_path):
+def test_commands_work_with_a_key_in_the_environment(run_homeless, tmp_path):
     ran = run_homeless(
         CREATE,
         ("enqueue", "plain", "x=0.5"),

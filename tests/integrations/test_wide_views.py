@@ -308,10 +308,10 @@ def test_upgrade_drops_the_views_and_makes_them_again(database, storage_url, mon
     assert wide_rows(database, before[1]) == []
 
 
-def test_upgrade_renames_a_column_of_a_view_whose_name_is_now_a_column_of_v_trial(
+def test_upgrade_renames_the_column_of_a_parameter_if_v_trial_now_has_a_column_of_that_name(
     database, storage_url, monkeypatch
 ):
-    """The parameter "name" had a column "name" before `v_trial` had one."""
+    """A parameter "name" had the column "name" before `v_trial` had a column of this name."""
     before, after = FIXED[Kind.TRIAL]
     study = arrange.new_study(database, name="digits", space=Space.read({"name": choice(["a"])}))
     arrange.enqueued(database, study)

@@ -14,7 +14,7 @@ WRONG = {
         ("--", "no-such-program"),
         ("no program 'no-such-program' on PATH", "Install it, or write its path"),
     ),
-    "program in the directory without ./": (
+    "program of this directory, named without ./": (
         ("--", "train.sh"),
         ("no program 'train.sh' on PATH", "Did you mean ./train.sh?"),
     ),

@@ -14,7 +14,8 @@ MOST_TURNS = 3
 
 TOO_LITTLE = {
     "some trials resumed",
-    "as many kills, crashes, freezes and partitions as planned",  # the study ended earlier
+    # Fewer faults than planned are injected if the study ends early.
+    "as many kills, crashes, freezes, partitions and store outages as planned",
 }
 
 
