@@ -27,10 +27,10 @@ PARENT = "STUDYDB_PARENT"
 """The pid of a worker's parent process. When that process ends, so does the worker."""
 
 CACHE_SIZE = "STUDYDB_CACHE_SIZE"
-"""How many bytes the cache of remote checkpoints may hold on this host, such as 10GB; 0: none."""
+"""The limit of this host's cache of remote checkpoints, such as 10GB; with 0 there is no cache."""
 
 CACHE_DIR = "STUDYDB_CACHE_DIR"
-"""The folder of that cache; by default it is in the user's cache directory."""
+"""The folder of the cache of remote checkpoints; by default in the user's cache directory."""
 
 DEFAULT_CACHE_BYTES = 10 << 30
 
@@ -78,10 +78,10 @@ def scrubbed_environment(environ: Mapping[str, str] = os.environ) -> dict[str, s
 
 def cache_size_bytes(environ: Mapping[str, str] = os.environ) -> int:
     """
-    Return the limit of the cache of remote checkpoints; 0 if there is to be none.
+    Return the limit of the cache of remote checkpoints; 0 to use no cache.
 
     Raises:
-        UsageError: The variable is not a size.
+        UsageError: The value of `STUDYDB_CACHE_SIZE` is not a size.
     """
     text = environ.get(CACHE_SIZE) or str(DEFAULT_CACHE_BYTES)
     size_bytes = size_of(text)
@@ -121,14 +121,14 @@ def expanded(path: str | os.PathLike[str]) -> Path:
     Replace "~" in a path by the home directory.
 
     Raises:
-        UsageError: The home directory is unknown, as in a container without HOME.
+        UsageError: The home directory is unknown, for example in a container without HOME.
     """
     try:
         return Path(path).expanduser()
     except RuntimeError as cause:
         raise UsageError(
-            f"{os.fspath(path)!r} cannot be found: that home directory is unknown. Set HOME, or "
-            "write the path without '~'."
+            f"{os.fspath(path)!r} cannot be found: the home directory that '~' stands for is "
+            "unknown. Set HOME, or write the path without '~'."
         ) from cause
 
 
@@ -189,7 +189,7 @@ class Keyring:
         return key.id, key.mac(payload)
 
     def verify(self, payload: bytes, signatures: Mapping[str, str]) -> bool:
-        """Whether any key signed a payload; `signatures` maps key ids to MACs and can be forged."""
+        """Whether any key signed a payload; `signatures` (MACs by key id) need not be trusted."""
         return any(
             hmac.compare_digest(
                 key.mac(payload).encode(), signatures[key.id].encode(errors="replace")
@@ -211,15 +211,16 @@ def load_keyring(environ: Mapping[str, str] = os.environ, *, create: bool = True
         create: Whether to make a key file if it is missing and the environment has no key.
 
     Raises:
-        UsageError: Other users can read the key file, or the file is damaged or cannot be made.
+        UsageError: The environment's key is not valid; or the key file is damaged, is open to other
+            users, cannot be read or made, or has an unknown path.
     """
     path = key_file_path(environ)
     given = [_environment_key(environ[SIGNING_KEY])] if environ.get(SIGNING_KEY) else []
     if not path.is_absolute():
         if not given:
             raise UsageError(
-                f"The key file {path} has no folder: this user has no home directory. Set "
-                f"HOME, {KEY_FILE}, or {SIGNING_KEY} to a key in hexadecimal."
+                "The path of the key file is unknown, because this user has no home directory. "
+                f"Set HOME, set {KEY_FILE} to a path, or set {SIGNING_KEY} to a key in hexadecimal."
             )
         return Keyring(tuple(given), path)
     try:
@@ -259,7 +260,8 @@ def _make_key_file(path: Path) -> None:
     """
     Write a key to a temporary file, and hard-link that file to `path`.
 
-    So no process reads half a file. If several processes do this at once, the first key stays.
+    So no process reads half a file. If several processes make the file at the same time, the first
+    key stays.
     """
     if path.exists():
         return

@@ -22,20 +22,22 @@ class MedianStopping(BaseScheduler):
     Stop a trial whose best value is worse than the median of the other trials' running means.
 
     A running mean is the mean of a trial's values from step `grace_period` to the judged step. The
-    median is that of the means of the trials that were judged at this step before. Means that are
-    not finite do not count. A trial that is not stopped ends when its function returns, or by a
-    stop rule.
+    median is computed from the means of the trials that were judged at the same step earlier. Means
+    that are not finite do not count. A trial that is not stopped ends when its function returns, or
+    by a stop rule.
 
     A trial is judged at the multiples of `interval` from `grace_period` on. Each judgement costs a
     transaction with a few statements, and steps between are not judged.
 
     Attributes:
         grace_period: The first step that can be judged.
-        min_samples: With fewer means of other trials than this, a trial is not stopped.
+        min_samples: A trial is stopped only if at least this many other trials have a mean at the
+            judged step.
         interval: The number of steps between two judgements.
-        hard_stop: Whether a worse trial ends. If not, it is paused, and stays PAUSED until a person
-            resumes it; then it is judged again at the next multiple of `interval`. Ray Tune resumes
-            it when all other trials have ended, and does not judge it again.
+        hard_stop: Whether a trial that is worse than the median ends. If False, the trial is
+            paused, and stays PAUSED until a person resumes it; then it is judged again at the next
+            multiple of `interval`. Ray Tune resumes such a trial when all other trials have ended,
+            and does not judge it again.
     """
 
     grace_period: int = 1
@@ -60,7 +62,7 @@ class MedianStopping(BaseScheduler):
         return -(-due // self.interval) * self.interval
 
     def locks(self, bracket: int, step: int) -> Sequence[RungKey]:
-        """Return the rung of the last multiple of `interval` up to `step`, if it can be judged."""
+        """Return the rung at the last multiple of `interval`; () before `grace_period`."""
         milestone = step // self.interval * self.interval
         return (RungKey(bracket, milestone),) if milestone >= self.grace_period else ()
 
@@ -69,8 +71,8 @@ class MedianStopping(BaseScheduler):
         Compare the trial's best score with the median of the means that were recorded before.
 
         Args:
-            report: The view's mean and best score of the trial include this report.
-            view: The rung before this report.
+            report: The report to judge.
+            view: Shows the rung before the report; its mean and best score include the report.
         """
         for key in self.locks(report.bracket, report.step):
             rung = view.rung(key)

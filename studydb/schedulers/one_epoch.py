@@ -15,8 +15,8 @@ from studydb.schedulers.closing import ClosingScheduler
 
 HALF = 0.5
 """
-Once this share of one of the study's limits is spent, the trials are chosen as soon as no other
-trial can reach step `i`.
+Once this share of one of the study's limits is spent, the trials are chosen as soon as all trials
+have reached step `i` or ended.
 """
 
 

@@ -1,4 +1,4 @@
-"""A scheduler whose `judge` and `next_work` are the user's code, as a study's row describes it."""
+"""A scheduler that a study's row describes; its `judge` and `next_work` are the user's code."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -83,7 +83,7 @@ class UserScheduler:
 
     @property
     def closes_rungs(self) -> bool:
-        return False  # its code may decide by the cutoff, whether or not it closes rungs
+        return False  # a custom scheduler may decide by the cutoff, even if it closes rungs
 
     @property
     def mean_from(self) -> int | None:
@@ -93,7 +93,7 @@ class UserScheduler:
         return [self.rung_spec(key) for key in self._keys()]
 
     def _keys(self) -> list[RungKey]:
-        """Return the rungs of the milestones, ascending; none if there is an interval instead."""
+        """Return the rungs of the milestones, ascending; [] if the plan has an interval instead."""
         brackets = range(self.plan.brackets)
         return [RungKey(bracket, step) for bracket in brackets for step in self.plan.milestones]
 
@@ -117,10 +117,10 @@ class UserScheduler:
 
     def judge(self, report: Report, view: StudyView) -> Decision:
         """
-        Complete a trial at `max_t`; continue a trial that was judged at this rung before.
+        Complete a trial at `max_t`; continue a trial that has no rung to enter at this step.
 
         Raises:
-            DecisionNeeded: The user's code decides.
+            DecisionNeeded: The trial has a rung to enter, so the user's code must judge the report.
         """
         if self.plan.max_t is not None and report.step >= self.plan.max_t:
             return Decision(Action.STOP, Reason.COMPLETED)

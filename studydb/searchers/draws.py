@@ -17,7 +17,7 @@ def unit_draw(*, seed: int, path: str, draw: int) -> float:
     Args:
         seed: The seed stored with the study; it is taken modulo 2**64.
         path: The parameter's path, such as "model/width".
-        draw: The draw, an integer from 0, below 2**256.
+        draw: The draw, an integer from 0 to 2**256 - 1.
 
     Returns:
         A multiple of 2**-53.
@@ -28,7 +28,7 @@ def unit_draw(*, seed: int, path: str, draw: int) -> float:
 
 @lru_cache(maxsize=256)
 def _draws_of(key: int, block: int) -> list[float]:
-    """Compute the numbers of a block of draws, because to start Philox for each would cost more."""
+    """Compute the numbers of a block of draws: to start Philox for each draw would cost more."""
     from numpy.random import Philox  # noqa: PLC0415  most commands need no numpy
 
     words = Philox(key=key, counter=block * BLOCK_DRAWS).random_raw(4 * BLOCK_DRAWS)[::4]

@@ -49,7 +49,7 @@ class GridSearch(Seeded):
         Return the `draw`-th combination (0-based); the seed has no effect.
 
         Raises:
-            IndexError: The grid has no such point.
+            IndexError: `draw` is not below the number of combinations.
         """
         axes = _enumerable_parameters(space)
         rest, values = draw, {}
@@ -57,7 +57,9 @@ class GridSearch(Seeded):
             rest, index = divmod(rest, domain.size)
             values[path] = domain.at(index)
         if rest != 0:
-            raise IndexError(f"The grid has no point {draw}; it has {self.size(space)}.")
+            raise IndexError(
+                f"The grid has no point {draw}; it has {self.size(space)}, numbered from 0."
+            )
         return space.nest(values)
 
 

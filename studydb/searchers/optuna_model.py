@@ -1,4 +1,4 @@
-"""A model that asks a sampler of Optuna; the only module that imports Optuna."""
+"""A model that asks a sampler of Optuna. Only this module imports Optuna."""
 
 import hashlib
 import math
@@ -43,12 +43,13 @@ class OptunaModel:
     """
     A study of Optuna in memory, to which trials are added in the order of their numbers.
 
-    For Optuna, a trial that has not ended is RUNNING, unless it is paused with a value. A trial
-    that has completed, or that a stop rule has ended, is COMPLETE with its last value. A trial that
-    was stopped for another reason or is paused, and has a value, is PRUNED with this value at its
-    last step; with several objectives it is COMPLETE. All other trials, such as those in ERROR, are
-    FAIL. Unless the option `constant_liar` is False, TPE counts running trials as bad ones, so that
-    the points that are proposed together differ.
+    For Optuna, a trial that has not ended is RUNNING, unless it is paused with a value. Of the
+    other trials, those in ERROR, invalidated trials, and trials whose value is missing or NaN are
+    FAIL. Of the rest, a trial that has completed, or that a stop rule has ended, is COMPLETE with
+    its last value. A trial that was stopped for another reason or is paused is PRUNED with its last
+    value at its last step; with several objectives it is COMPLETE. Unless the option
+    `constant_liar` is False, TPE counts running trials as bad ones, so that the points that are
+    proposed together differ.
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class OptunaModel:
         asked = []
         try:
             for _ in range(n):
-                asked.append(self._study.ask(self._distributions))  # noqa: PERF401  `finally` ends those asked before an error
+                asked.append(self._study.ask(self._distributions))  # noqa: PERF401  `finally` ends the trials asked before an error
             return [self._point(trial.params) for trial in asked]
         finally:  # samplers take no notice of failed trials
             for trial in asked:
@@ -173,7 +174,7 @@ class _Axis:
         return self.domain.cast(value)
 
     def decode(self, value: Any) -> Any:
-        """Turn Optuna's value into ours; rounding may have moved it just outside the bounds."""
+        """Turn Optuna's value into the parameter's; Optuna may round a value just out of bounds."""
         lower, upper = self.domain.lower, self.domain.upper  # type: ignore[attr-defined]
         return self.domain.cast(min(max(value, lower), upper))
 
@@ -187,7 +188,7 @@ class _IndexAxis(_Axis):
 
 
 class _StepAxis(_IndexAxis):
-    """Multiples of q, by their index: Optuna would sample lower + k * q instead of k * q."""
+    """A `quniform`, by index: with a step of q, Optuna would sample lower + k * q, not k * q."""
 
     def encode(self, value: Any) -> int:
         assert self.domain.distinct is not None
@@ -195,7 +196,7 @@ class _StepAxis(_IndexAxis):
 
 
 class _ChoiceAxis(_IndexAxis):
-    """Any JSON values: Optuna's categories hold neither lists nor dicts."""
+    """A `choice`, by index: a JSON value may be a list or a dict, and Optuna's category may not."""
 
     def encode(self, value: Any) -> int:
         assert self.domain.distinct is not None

@@ -88,7 +88,7 @@ class OptunaSearch(Seeded):
             raise InvalidSpec(
                 f"The sampler {self.sampler!r} is not available in studydb"
                 + (f": {why}. " if why else ". ")
-                + f"There is {', '.join(SAMPLERS)}."
+                + f"studydb has {', '.join(SAMPLERS)}."
             )
         known = SAMPLERS[self.sampler]
         for name, value in self.options_of_sampler.items():

@@ -125,7 +125,11 @@ class HowEnded(NamedTuple):
 
 
 class ReachedStep(NamedTuple):
-    """How an attempt ended, and its last reported step; if none, the step before its first."""
+    """
+    How an attempt ended, and the last step that it has reported.
+
+    An attempt that has reported nothing has the step before its `start_step`.
+    """
 
     reason: str | None
     error_type: str | None
@@ -187,13 +191,13 @@ def first_binds(claimant: Claimant) -> dict[str, Any]:
 
 
 def set_start(txn: Txn, *, lease: Lease, step: int) -> None:
-    """Store which step an attempt should report first, because it restores an older checkpoint."""
+    """Store an attempt's first step, which changes if the attempt restores an older checkpoint."""
     txn.run(_BEGIN_AT, trial=lease.trial_id, no=lease.attempt, to_start=step)
 
 
 def begin_at(txn: Txn, *, lease: Lease, step: int) -> None:
     """
-    Store the first step that an attempt reports; live results of earlier attempts end before it.
+    Store an attempt's first step; live results of earlier attempts then end before this step.
 
     `step` need not follow the checkpoint's step: a function may ignore its checkpoint and begin at
     step 1.
@@ -270,16 +274,21 @@ def find(txn: Txn, *, trial_id: int, attempt_no: int) -> AttemptRow | None:
 
 
 def reached(txn: Txn, *, lease: Lease, limit: int) -> list[ReachedStep]:
-    """Read how the last `limit` attempts, this one included, ended; oldest first."""
+    """
+    Read the ends and the last steps of up to `limit` attempts, oldest first.
+
+    The last of these is the attempt of the lease, which may not have ended yet.
+    """
     rows = txn.all(_REACHED, trial=lease.trial_id, no=lease.attempt, limit=limit)
     return [ReachedStep._make(row) for row in rows]
 
 
 def since_checkpoint(txn: Txn, *, lease: Lease, limit: int) -> list[HowEnded]:
     """
-    Read how earlier attempts ended, newest first.
+    Read how the attempts before the lease's attempt ended, newest first.
 
-    At most `limit` are read, and only those after the attempt that saved the newest checkpoint.
+    At most `limit` attempts are read, and only attempts that are later than the attempt that saved
+    the trial's newest checkpoint.
     """
     rows = txn.all(_SINCE_CHECKPOINT, trial=lease.trial_id, no=lease.attempt, limit=limit)
     return [HowEnded._make(row) for row in rows]

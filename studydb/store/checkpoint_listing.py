@@ -154,7 +154,7 @@ def list_checkpoints(txn: Txn, *, trial_ids: Sequence[int]) -> list[ListedCheckp
 
 
 def sizes(txn: Txn, *, trial_ids: Sequence[int]) -> list[CheckpointSizes]:
-    """Sum up the sizes of trials' kept checkpoints, by host; uploads of people are summed apart."""
+    """Sum up the sizes of kept checkpoints, by host and by whether a person uploaded them."""
     found = txn.all(_SIZES, trials=list(trial_ids))
     return [
         CheckpointSizes(row.host, int(row.n), int(row.size_bytes), bool(row.is_uploaded))

@@ -221,7 +221,7 @@ def set_to_restore(
     Store which checkpoint the next attempt of a held trial restores.
 
     Args:
-        step: The highest step that was saved, perhaps in another checkpoint.
+        step: The highest step that the trial has saved, even if `checkpoint_id` has a lower step.
         losses: The new count of the trial's lost attempts.
     """
     txn.run(
@@ -274,8 +274,8 @@ def discard(txn: Txn, *, trial_id: int) -> int:
     """
     Mark all checkpoints of a locked, ended trial as removed, except pinned ones.
 
-    The rows are locked first, by ascending id: a retry of this trial's clone may pin one of them
-    meanwhile.
+    The rows are locked first, by ascending id, because a retry of this trial's clone may pin one of
+    them at the same time.
 
     Returns:
         The sum of the sizes of the removed checkpoints, in bytes.
@@ -289,7 +289,7 @@ def discard(txn: Txn, *, trial_id: int) -> int:
 
 def restore_kept(txn: Txn, *, trial_id: int, removed_ids: Sequence[int]) -> None:
     """
-    Let a locked trial restore its newest kept checkpoint, if the one it would restore was removed.
+    If a locked trial would restore a removed checkpoint, let it restore its newest kept checkpoint.
 
     If the trial has no kept checkpoint, it restores none.
     """
@@ -336,13 +336,18 @@ def before(txn: Txn, *, trial_id: int, checkpoint_id: int) -> Checkpoint | None:
 
 
 def source(txn: Txn, *, trial_id: int) -> Checkpoint | None:
-    """Find another trial's checkpoint from which a trial began; None if none, or if removed."""
+    """
+    Find the checkpoint of another trial from which a trial began.
+
+    Returns:
+        None if the trial began without such a checkpoint, or the checkpoint was removed.
+    """
     row = txn.first(_SOURCE, trial=trial_id)
     return None if row is None else read(row)
 
 
 def set_source(txn: Txn, *, trial_id: int, checkpoint_id: int | None) -> None:
-    """Store that a held trial begins from this checkpoint of another trial; None for scratch."""
+    """Store from which checkpoint of another trial a held trial begins; None for no checkpoint."""
     txn.run(_SET_SOURCE, trial=trial_id, to_source=checkpoint_id)
 
 

@@ -64,7 +64,7 @@ FIRST_RUNNABLE = (
     .with_for_update(key_share=True, skip_locked=True)
 )
 """
-Locks and selects the first trial after a position in the queue that can be claimed.
+Locks and selects the first claimable trial after a queue position.
 
 SKIP LOCKED skips rows that concurrent claims have locked. SQLite has no such clause and relies on
 BEGIN IMMEDIATE. ORDER BY has the order of the index `trial_claim`; with another order the planners
@@ -86,7 +86,7 @@ LEASE_RUNNABLE = (
     )
     .returning(*_LEASED)
 )
-"""Leases the trial that `FIRST_RUNNABLE` has locked, and returns the row of `LeasedTrial`."""
+"""Leases the trial that `FIRST_RUNNABLE` has locked, and returns the columns of `LeasedTrial`."""
 
 _BEGINS_RUNNING = NEW | _LEASE | {"state": State.RUNNING, "attempt": 1, "started_at": now()}
 

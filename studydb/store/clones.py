@@ -85,7 +85,7 @@ _SELECT = {
 
 
 class Clone(NamedTuple):
-    """A clone of a trial."""
+    """A clone of a trial; it is live until it has ended."""
 
     number: int
     is_live: bool

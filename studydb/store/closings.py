@@ -43,7 +43,7 @@ _BY_PERSON = (
 """
 1 if a person has paused the trial of an entry, or asks that it be paused, else 0.
 
-A join would be planned as a hash of all trials.
+This is a subquery, because a join would be planned as a hash join with all trials.
 """
 
 _LAST_KEPT = Prepared(
@@ -106,7 +106,7 @@ _END = Prepared(
 
 
 class GivenUp(NamedTuple):
-    """A locked trial that a closed rung did not keep, and its number of results."""
+    """A locked trial that a closed rung did not keep, with its number of results and its rung."""
 
     id: int
     n_results: int
@@ -115,7 +115,7 @@ class GivenUp(NamedTuple):
 
 def close(txn: Txn, *, rung: Rung, keep: int) -> int:
     """
-    Close a locked rung. The best waiting trials are kept; of equal trials, the first are kept.
+    Close a locked rung, and keep the best waiting trials; of equal trials, the first to report.
 
     A trial that a person has paused takes one of the `keep` places only if fewer than `keep` other
     trials wait. If it takes no place, but is not worse than the last trial that is kept, it is
@@ -128,7 +128,7 @@ def close(txn: Txn, *, rung: Rung, keep: int) -> int:
     kept: Sequence[Any] = ()
     if keep and (last := txn.first(_LAST_KEPT, rung=rung.id, n_before=keep - 1)) is not None:
         kept, n_kept = [last], keep
-    elif keep:  # too few trials wait that no person has paused
+    elif keep:  # fewer than `keep` trials wait that no person has paused
         kept = txn.all(_ALL_KEPT, rung=rung.id, keep=keep)
         n_kept = len(kept)
     else:
@@ -154,7 +154,8 @@ def lock_given_up(txn: Txn, *, study_id: int, rungs: Sequence[int]) -> list[Give
     """
     Lock at most 100 PAUSED trials that wait at closed rungs and were not kept.
 
-    Locked trials are skipped, so the order of the locks cannot cause a deadlock.
+    Trials that another transaction has locked are skipped, so the order of the locks cannot cause a
+    deadlock.
     """
     found: list[GivenUp] = []
     for one in rungs:

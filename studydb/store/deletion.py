@@ -58,7 +58,8 @@ _NEEDING = Prepared(
     .join(tables.study, tables.study.c.id == tables.pin.c.study_id)
     .where(
         tables.checkpoint.c.study_id == sa.bindparam("study"),
-        tables.checkpoint.c.study_id > sa.literal_column("0"),  # as in `checkpoint_kept`
+        # This is a condition of the index `checkpoint_kept`.
+        tables.checkpoint.c.study_id > sa.literal_column("0"),
         tables.checkpoint.c.removed_at.is_(None),
         tables.checkpoint.c.pins > 0,
         tables.pin.c.study_id != sa.bindparam("study"),
@@ -112,7 +113,7 @@ _REST = (
         )
     ),
     Prepared(sa.delete(tables.study).where(tables.study.c.id == sa.bindparam("study"))),
-    # Last: the deletion of the study's row may wait for `proposals.store`, which adds proposals.
+    # Proposals come last: before the study's row is deleted, `proposals.store` may add some.
     Prepared(
         sa.delete(decisions.proposal).where(decisions.proposal.c.study_id == sa.bindparam("study"))
     ),
@@ -149,7 +150,7 @@ def some_trials(txn: Txn, *, study_id: int) -> None:
     retry could pin a checkpoint, after the statement that deletes such rows.
     """
     ids = [row.id for row in txn.all(_SOME, study=study_id, limit=TRIALS_PER_TRANSACTION)]
-    pins.release(txn, trial_ids=ids)  # some are pins of other studies' checkpoints
+    pins.release(txn, trial_ids=ids)  # these trials may pin checkpoints of other studies
     for statement in (_RESULTS, _TAGS):
         txn.run(statement, study=study_id, ids=ids)
     for statement in _OF_TRIALS:

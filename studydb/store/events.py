@@ -164,7 +164,7 @@ def append(
         token: The token of a request. It is UNIQUE.
 
     Raises:
-        Duplicate: An event has this token.
+        Duplicate: Another event has this token already.
     """
     txn.run(
         _APPEND,
@@ -206,7 +206,7 @@ def append_request(
 
 
 def problems(txn: Txn, *, study_id: int) -> list[StorageProblem]:
-    """Read the newest event of each kind in `PROBLEMS`, and how many there are; newest first."""
+    """Read the newest event of each kind in `PROBLEMS`, newest first, and count each kind."""
     return [StorageProblem._make(row) for row in txn.all(_PROBLEMS, study=study_id)]
 
 
@@ -251,22 +251,22 @@ def limit_reached(txn: Txn, *, study_id: int, until: datetime) -> str | None:
 
 
 def scheduler_idle(txn: Txn, *, study_id: int) -> dict[str, str]:
-    """Read the newest record that a custom scheduler has no work; {} if none is found."""
+    """Read the newest event that says a custom scheduler had no work; {} without such an event."""
     row = txn.first(_SCHEDULER_IDLE, study=study_id)
     return {} if row is None else _texts(row.data)
 
 
 def promoted(txn: Txn, *, study_id: int) -> set[int]:
-    """Find the ids of the trials that were promoted in a study's newest events."""
+    """Find the ids of the trials whose promotion is among a study's newest 100 events."""
     return {row.trial_id for row in txn.all(_PROMOTED, study=study_id)}
 
 
 def scheduler_reasons(txn: Txn, *, study_id: int) -> dict[tuple[int, int], str]:
     """
-    Read what a scheduler in the user's code has said of trials, in a study's newest events.
+    Read from a study's newest events how a custom scheduler explained its judgements.
 
     Returns:
-        The words, by trial id and step of the judged result.
+        The explanations, by trial id and step of the judged result.
     """
     found = {}
     for row in txn.all(_JUDGED, study=study_id):

@@ -8,7 +8,7 @@ neither a sequence nor a clock.
 
 What a searcher sees of an ended trial changes only if the trial is invalidated, if its invalidation
 is undone, or if it is cloned. Therefore the reader also reads which trials are invalidated, by an
-index that has only these. It learns of a clone from the clone's row, which has a higher number.
+index of only these trials. It learns of a clone from the clone's row, which has a higher number.
 """
 
 from collections.abc import Sequence
@@ -87,7 +87,7 @@ class SeenTrial(NamedTuple):
         return self.observation.state in FINAL
 
     def hidden(self) -> "SeenTrial":
-        """Return the trial without its value: it is invalidated, or its clone takes its place."""
+        """Return the trial without its value, for a trial that is invalidated or has a clone."""
         observation = replace(self.observation, reason=Reason.INVALIDATED, values=None, scores=None)
         return self._replace(observation=observation)
 

@@ -203,7 +203,7 @@ class Held:
 
     @property
     def is_invalidated(self) -> bool:
-        """Whether a person has invalidated the trial: its results enter no rung."""
+        """Whether a person has invalidated the trial, so that its results enter no rung."""
         return self.request == INVALIDATE
 
 
@@ -250,8 +250,8 @@ def read_held(row: Any) -> Held:
 
 def _request_of(row: Any) -> str | None:
     """Return what people ask of a RUNNING trial; an invalidated trial is asked to stop."""
-    # Not a CASE in the statement: a partial index has the condition `invalidated_at IS NOT NULL`,
-    # and in RETURNING SQLite then takes this condition to be true for every row.
+    # A CASE in the statement would fail on SQLite: the index `trial_invalidated` has the condition
+    # `invalidated_at IS NOT NULL`, and in RETURNING SQLite takes it to be true for every row.
     return INVALIDATE if row.invalidated_at is not None else row.request
 
 
@@ -322,7 +322,7 @@ def renew(txn: Txn, *, leases: Sequence[Lease]) -> list[RequestedTrial]:
     Renew leases. The rows of their trials are locked by ascending id.
 
     Returns:
-        The trials that their attempts still hold; a lost lease has none.
+        The trials that their attempts still hold, without the trials of lost leases.
     """
     return _requested(txn.all(RENEW, **_lease_binds(leases)))
 
@@ -362,6 +362,6 @@ def set_verdict(txn: Txn, *, lease: Lease, verdict: Verdict | None) -> bool:
     Store or clear the verdict that a renewal has found.
 
     Returns:
-        False if the lease is lost, or the row has a verdict that refuses results, which stays.
+        False if the lease is lost, or the row keeps another verdict, which refuses results.
     """
     return txn.count(_SET_VERDICT, **fence_binds(lease), **verdict_binds(verdict)) == 1

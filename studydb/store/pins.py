@@ -1,5 +1,5 @@
 """
-Pins, which keep a checkpoint from being removed, for a trial that begins from it, or a person.
+Pins: each keeps a checkpoint from being removed, for a person or for a trial that begins from it.
 
 A pin is a row; `checkpoint.pins` counts the rows. Transactions lock checkpoints after trials, by
 ascending id, and before the study's row.
@@ -81,7 +81,7 @@ class Pinned(NamedTuple):
 
 def count(txn: Txn, *, checkpoint_id: int) -> bool:
     """
-    Count one more pin of a checkpoint, which locks its row; `insert` then adds the pin.
+    Count one more pin of a checkpoint, and lock the checkpoint's row; `insert` then adds the pin.
 
     Returns:
         False if the checkpoint has been removed.
@@ -119,12 +119,12 @@ def insert(
 
 
 def lock(txn: Txn, *, trial_id: int) -> None:
-    """Lock the checkpoints that a locked trial pins, before the study's row is locked."""
+    """Lock the checkpoints that a locked trial pins; call this before the study's row is locked."""
     txn.all(_LOCK, trial=trial_id)
 
 
 def release(txn: Txn, *, trial_ids: Sequence[int]) -> None:
-    """Delete the pins of locked trials that will restore no pinned checkpoint any more."""
+    """Delete the pins of locked trials; these trials will restore no pinned checkpoint any more."""
     released = txn.all(_RELEASE, trials=list(trial_ids))
     _uncount(txn, [row.checkpoint_id for row in released])
 

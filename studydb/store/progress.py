@@ -71,7 +71,7 @@ _PROGRESS_OF_FITTING = {
     False: _progress(_FITTING_WAITS),
     True: _progress(_FITTING_WAITS, _next_class, _n_waiting.label("n_waiting")),
 }
-"""The statements for one worker; the key is whether they also read `next_class`."""
+"""The statements for one worker. The key of both mappings is whether `next_class` is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Progress:
         has_waited: Whether a PENDING trial's back-off is over, so that a sweep makes it runnable.
         is_resuming: Whether trials are still PAUSED because the study was paused.
         next_class: What the next draw's trial asks for; None if that is not known or not read.
-        n_waiting: How many trials of this class wait, if it does not fit; at most `count_to`.
+        n_waiting: How many trials of this class wait, up to `count_to`; 0 if the class fits.
     """
 
     budget: Budget

@@ -144,7 +144,7 @@ _rung_columns = (
 
 
 def _rungs_with_best(is_paused: sa.ColumnElement[Any]) -> tuple[Prepared, Prepared]:
-    """Make the statements that read all rungs that are not over, and one rung."""
+    """Make two statements: one reads all rungs that are not over, the other reads one rung."""
     rungs = sa.select(
         *_rung_columns,
         _best_waiting(rung_entry.c.trial_id, is_paused).label("best_id"),
@@ -156,7 +156,7 @@ def _rungs_with_best(is_paused: sa.ColumnElement[Any]) -> tuple[Prepared, Prepar
 
 _QUEUES, _ONE_RUNG = _rungs_with_best(_IS_PAUSED)
 _FITTING_QUEUES, _ONE_FITTING_RUNG = _rungs_with_best(_is_paused(_FITS))
-"""As the statements above, but the best trial is the best that the worker can start."""
+"""In these two statements, the best trial of a rung is the best that the worker can start."""
 
 _IS_UNDERWAY = (
     in_state(State.RUNNING),
@@ -164,8 +164,8 @@ _IS_UNDERWAY = (
     PAUSED_BY_STUDY,
 )
 """
-One of these is true of each trial that is underway, if no trial can be claimed. The number of such
-trials grows with the number of workers, and not with the number of enqueued trials.
+If no trial can be claimed, one of these conditions is true for each trial that is underway. The
+number of such trials grows with the number of workers, and not with the number of enqueued trials.
 """
 _UNDERWAY = Prepared(
     sa.union_all(
@@ -210,7 +210,7 @@ How many PENDING trials that fit other workers are read, over all classes: as ma
 `set_aside.MOST` allows in one class. With 64 classes of 1,000 trials, this takes 1.7 ms on
 PostgreSQL and 1.9 ms on SQLite; to read all 64,000 trials took 120 and 180 ms. If there are more
 than 1,000, each bracket counts as having such a trial below its first rung, so that no rung closes
-too early. Other workers claim these trials, so a rung waits only while they have much to do.
+too early. Other workers claim these trials, so a rung waits only while those workers are busy.
 """
 
 _rung = (
@@ -402,7 +402,7 @@ class Underway:
 
 def underway(txn: Txn, *, study_id: int, fits: Sequence[str] | None = None) -> Underway:
     """
-    Read, by bracket, the last steps of trials that run, are in back-off or paused with the study.
+    Read the last steps of trials that run, are in back-off, or are PAUSED with the study.
 
     With `fits`, this adds trials that do not fit the worker now, but would fit a live worker if
     nothing ran on it. PENDING trials that are ready and fit the worker are left out; the caller has

@@ -45,7 +45,7 @@ True if the proposal of the next draw is stored.
 
 While an ask waits for the study's row, other asks take draws. Then PostgreSQL evaluates the
 condition again for the row's new version, but sees other tables as they were when the statement
-began. As a subquery with one value, the condition then finds the proposal of the new draw. An
+began. The condition is a subquery with one value, so it finds the proposal of the new draw. An
 EXISTS or a join would be planned as a join, which compares the row's new version only with the
 proposal of the old draw.
 """
@@ -163,8 +163,8 @@ _ASK = {
     for must_fit in (True, False)
 }
 """
-The statements of `ask`. The key says which trials keep it from making a trial, whether it waits in
-the queue, and whether the proposal must fit the worker.
+The statements of `ask`. A key says which trials keep the ask from making a trial, whether the ask
+waits in the queue, and whether the proposal must fit the worker.
 """
 
 _NEXT = {
@@ -253,7 +253,7 @@ def ask(
 
     Raises:
         Duplicate: The same ask was already stored (its reply was lost).
-        DuplicateParams: The proposal is to be unique, and a trial has its params.
+        DuplicateParams: The proposal has `is_unique`, and so has a trial with the same params.
         LockTimeout: The ask has waited in the queue for `ADVISORY_LOCK_TIMEOUT_S`.
     """
     unless = claims.unless(fits, if_nothing_waits=if_nothing_waits)
@@ -276,10 +276,10 @@ def ask(
 
 def await_asks(txn: Txn, *, study_id: int) -> None:
     """
-    Wait until every ask that is in the queue now has ended.
+    Wait until every ask that is now in the queue has ended.
 
-    One of them may be an earlier send of the caller's request; it makes its trial even if its
-    client has died.
+    One of these asks may be an earlier send of the caller's request. The server carries this ask
+    out even if the ask's client has died.
 
     Raises:
         LockTimeout: The call has waited for `RESEND_TIMEOUT_S`. By then all earlier asks have
@@ -309,8 +309,8 @@ def store(txn: Txn, *, study_id: int, proposed: Mapping[int, Proposal]) -> None:
     """
     Store proposals by draw; a draw that has a proposal keeps it.
 
-    This also deletes the proposals of the last `MOST_DELETED` taken draws. These are more than the
-    draws of one block of proposals, because an earlier deletion may have failed. Older proposals
+    This also deletes the proposals of the last `MOST_DELETED` taken draws. These are more draws
+    than one block of proposals has, because an earlier deletion may have failed. Older proposals
     are deleted when a draw that is a multiple of `CLEAN_UP_DRAWS` is stored. The study's row is
     locked, so that the study is not deleted meanwhile: nothing would delete the proposals of a
     deleted study.
@@ -333,7 +333,7 @@ def store(txn: Txn, *, study_id: int, proposed: Mapping[int, Proposal]) -> None:
 
 def skip_duplicate(txn: Txn, *, study_id: int) -> bool:
     """
-    Skip the next draw if its proposal is to be unique and a trial has its params already.
+    Skip the next draw if its proposal has `is_unique`, and so has a trial with the same params.
 
     The number of trials does not change.
     """

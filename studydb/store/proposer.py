@@ -167,7 +167,7 @@ def look(
 
 def take(txn: Txn, *, study_id: int, token: str, worker_id: int, lease_s: float) -> bool:
     """
-    Take the lease if it is free, expired, held by a worker that has ended, or held by this token.
+    Take the lease if the lease is free, or this token holds it already.
 
     Returns:
         False if another process has the lease, the next draw has a proposal, the study is not
@@ -178,12 +178,12 @@ def take(txn: Txn, *, study_id: int, token: str, worker_id: int, lease_s: float)
 
 
 def renew(txn: Txn, *, study_id: int, token: str, lease_s: float) -> bool:
-    """Extend the lease; False if this token does not hold it any more."""
+    """Extend the lease; False if this token does not hold the lease any more."""
     return txn.count(_RENEW, study=study_id, proposer=token, lease_s=lease_s) == 1
 
 
 def release(txn: Txn, *, study_id: int, token: str) -> bool:
-    """Give up the lease, and lock the study's row; False if this token does not hold it."""
+    """Give up the lease, and lock the study's row; False if this token does not hold the lease."""
     return txn.count(_RELEASE, study=study_id, proposer=token) == 1
 
 
@@ -215,7 +215,7 @@ def outlook(txn: Txn, *, study_id: int) -> Outlook:
 
 
 def end_draws(txn: Txn, *, study_id: int) -> None:
-    """Let the study's draws end after the last stored proposal, as a grid ends."""
+    """Let the study have no draw after its last stored proposal."""
     txn.run(_END_DRAWS, study=study_id)
 
 

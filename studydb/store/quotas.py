@@ -22,7 +22,7 @@ _KEPT = checkpoint.c.removed_at.is_(None)
 _KEPT_OF_STUDY = sa.and_(
     checkpoint.c.study_id == sa.bindparam("study"),
     _KEPT,
-    checkpoint.c.study_id > sa.literal_column("0"),  # as in the condition of the index
+    checkpoint.c.study_id > sa.literal_column("0"),  # a condition of the index `checkpoint_kept`
 )
 
 _LOCK = Prepared(
@@ -68,8 +68,9 @@ _OLDEST = Prepared(
 """
 SKIP LOCKED: the caller has locked the study's row, which comes after trials and checkpoints in the
 lock order, so the caller must not wait for the locks of trials and checkpoints. The newest
-checkpoint of a trial that has not ended must stay. The lock of the trial's row ensures that this
-checkpoint remains the newest: an attempt that finds its checkpoint corrupt changes this row.
+checkpoint of a trial that has not ended must stay. The trial's row is locked, so that none of the
+checkpoints found here becomes the trial's newest: an attempt that finds the newest one corrupt must
+change the trial's row, and waits.
 """
 
 _REMOVED = Prepared(
@@ -101,7 +102,7 @@ class Quota:
 
 class Removable(NamedTuple):
     """
-    A checkpoint that may be removed, or is removed.
+    A checkpoint that may be removed, or was removed.
 
     Attributes:
         number: The number of its trial.
@@ -114,7 +115,7 @@ class Removable(NamedTuple):
 
 
 def lock(txn: Txn, *, study_id: int) -> Quota:
-    """Lock the study's row, so that transactions that count take turns, and read its quota."""
+    """Lock the study's row, so that only one transaction counts at a time; read the quota."""
     return _quota(existing(txn.first(_LOCK, study=study_id)))
 
 
@@ -124,19 +125,19 @@ def read(txn: Txn, *, study_id: int) -> Quota:
 
 
 def add(txn: Txn, *, study_id: int, size_bytes: int) -> None:
-    """Add a size to the sum of a study that has a quota; negative for what was removed."""
+    """Add the size of a checkpoint (negative if removed) to the sum of a study that has a quota."""
     txn.run(_ADD, study=study_id, by=size_bytes)
 
 
 def subtract(txn: Txn, *, checkpoint_id: int) -> None:
-    """Subtract a kept checkpoint from the sum of its study; call this before it is removed."""
+    """Subtract a checkpoint's size from the sum of its study; call this before the removal."""
     row = txn.first(_OF_CHECKPOINT, checkpoint=checkpoint_id)
     if row is not None:
         add(txn, study_id=row.study_id, size_bytes=-row.size_bytes)
 
 
 def recount(txn: Txn, *, study_id: int, has_quota: bool) -> None:
-    """Sum up the kept checkpoints of a locked study; without a quota, stop counting."""
+    """Store the total size of a locked study's kept checkpoints; without a quota, stop counting."""
     total = txn.all(_SUM, study=study_id)[0].n if has_quota else None
     txn.run(_STORE, study=study_id, to_bytes=total)
 
@@ -151,7 +152,7 @@ def oldest(txn: Txn, *, study_id: int, after_id: int) -> list[Removable]:
 
 
 def removed(txn: Txn, *, study_id: int, numbers: Sequence[int]) -> list[Removable]:
-    """Read trials' removed checkpoints whose rows, and perhaps bytes, are still there."""
+    """Read the removed checkpoints of trials, except corrupt ones; their bytes may still exist."""
     return _read(txn.all(_REMOVED, study=study_id, numbers=list(numbers)))
 
 

@@ -251,15 +251,16 @@ def _insert(txn: Txn, study_id: int, name: str, asked: Resources) -> None:
 
 
 def move(txn: Txn, *, study_id: int, trial_ids: list[int], name: str) -> int:
-    """Put those of the locked trials that are PENDING or PAUSED into a class; count them."""
+    """Put those of the locked trials that are PENDING or PAUSED into a class; count these."""
     return txn.count(_MOVE, study=study_id, ids=trial_ids, to_class=name)
 
 
 def move_of_attempt(txn: Txn, *, lease: Lease, name: str) -> None:
     """
-    Put a trial into a class; store the class that its attempt got and holds until it ends.
+    Put a trial into a class; its current attempt keeps the class that it holds until it ends.
 
-    The caller has checked the attempt's lease, or has ended the attempt.
+    That class is stored with the attempt's number. The caller has checked the attempt's lease, or
+    has ended the attempt.
     """
     row = txn.all(_ASKED_BY, trial=lease.trial_id)[0]
     held = {
@@ -317,7 +318,7 @@ def fitting_elsewhere(txn: Txn, *, study_id: int, fits: Sequence[str]) -> list[s
     """
     Return the classes that are not in `fits`, but would fit a live worker if nothing ran on it.
 
-    That worker may be the one that asks, if its own trials use what the class needs.
+    That live worker may be the caller's own, if its trials use what the class needs.
     """
     offered = capacities(txn, study_id=study_id)
     return [

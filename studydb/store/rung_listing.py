@@ -105,7 +105,7 @@ _last_rung = (
 
 
 def _of_last_entry(column: sa.Column[Any]) -> sa.ScalarSelect[Any]:
-    """Select a column of a trial's last entry, by its key: a join would be planned as a hash."""
+    """Select a column of a trial's last entry by key, because a join would be planned as a hash."""
     entered = (rung_entry.c.rung_id == _last_rung, rung_entry.c.trial_id == trial.c.id)
     return sa.select(column).where(*entered).correlate(trial).scalar_subquery()
 
@@ -184,7 +184,7 @@ def last_decisions(
 
 
 def _is_decided(row: Any) -> bool:
-    """Tell whether a decision of the scheduler at a trial's last rung has led to its state."""
+    """Tell whether the scheduler's decision at a trial's last rung has led to the trial's state."""
     if row.rung_id is None:
         return False
     if row.ended_at is not None:

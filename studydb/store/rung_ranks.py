@@ -68,7 +68,7 @@ def lock(txn: Txn, *, study_id: int, trial_ids: Sequence[int]) -> list[Rung]:
 def are_locked(
     txn: Txn, *, study_id: int, trial_ids: Sequence[int], locked: Sequence[Rung]
 ) -> bool:
-    """Tell whether locked trials have entered no rung other than these locked rungs."""
+    """Tell whether all rungs that locked trials have entered are among these locked rungs."""
     rows = txn.all(_RUNGS, study=study_id, trials=list(trial_ids))
     return {row.id for row in rows} <= {one.id for one in locked}
 
@@ -83,7 +83,7 @@ def unrank(txn: Txn, *, rungs: Sequence[Rung], trial_ids: Sequence[int]) -> None
 
 
 def rank(txn: Txn, *, rungs: Sequence[Rung], trial_ids: Sequence[int]) -> None:
-    """Put entries of trials back into the ranking of locked rungs, unless their value is NaN."""
+    """Put trials' entries back into the ranking of locked rungs, unless an entry's value is NaN."""
     for one in rungs:
         rows = txn.all(_RANK, rung=one.id, trials=list(trial_ids))
         positions = [(row.score, row.trial_id) for row in rows]

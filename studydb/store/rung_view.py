@@ -32,12 +32,12 @@ class LockedView:
         self._mean: RunningMean | None = None
 
     def query(self) -> None:
-        """Query the entries beside the cuts of the locked rungs; the answers are read later."""
+        """Query the entries beside the cuts of the locked rungs; `beside` reads the answers."""
         self._sent = {key: self._query(rung) for key, rung in self.locked.items()}
 
     def move_to(self, summary: Summary, new: Sequence[Result]) -> None:
         """
-        Show the trial's results up to a report; the scheduler judges this report next.
+        Let the view show the trial's results up to the report that the scheduler judges next.
 
         Args:
             summary: The summary of the stored results.

@@ -2,8 +2,8 @@
 Rungs and their entries: an exact quantile, computed under the lock of the rung's row.
 
 One statement locks the row, and a second statement reads the entries. A single statement that has
-to wait for the lock would read the row as it is after the wait, but the entries as they were
-before.
+to wait for the lock would read the row as it is after the wait, but the entries as they were before
+the wait.
 """
 
 import math
@@ -61,7 +61,7 @@ ENTRY = (rung_entry.c.score, rung_entry.c.trial_id)
 
 
 def beside_cut(side: str) -> sa.Select[Any]:
-    """Select the ranked entries on one side of a rung's cut, "worse" or "better", nearest first."""
+    """Select the ranked entry that is nearest to a rung's cut on a side, "worse" or "better"."""
     on_side = _POSITION > _CUT if side == "worse" else _POSITION < _CUT
     order = [column.asc() if side == "worse" else column.desc() for column in ENTRY]
     return sa.select(*ENTRY).where(*_RANKED, on_side).order_by(*order).limit(1)
@@ -229,7 +229,7 @@ def record(
     Record a judged result at a locked rung, and move the rung's cut unless the result is NaN.
 
     Returns:
-        The rung as it is with the entry.
+        The rung with the new entry.
     """
     ranked = not math.isnan(result.value)
     cut = rung.cut

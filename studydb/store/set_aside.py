@@ -1,5 +1,5 @@
 """
-Trials that are made from the next draw's proposal without a lease, for workers that they fit.
+Setting a trial aside: making the next draw's trial PENDING, for a worker that it fits.
 
 Draws are taken in order. If trials ask for different resources, the trial of the next draw may not
 fit a free worker. This trial then becomes PENDING, so that the worker can take the following draw.
@@ -17,15 +17,15 @@ from studydb.store.trials import NEW, inserting
 
 MOST = 1000
 """
-If so many trials of one class wait, no further trial of this class is set aside, and no draw after
-the next one is taken. The waiting trials already keep the workers that they fit busy, so more of
-them would not end the study earlier. The limit bounds the number of rows.
+If this many trials of one class wait, no further trial of this class is set aside. If the next draw
+is of this class, all later draws wait, too. The waiting trials already keep the workers that they
+fit busy, so more of them would not end the study earlier. The limit bounds the number of rows.
 """
 
 MOST_OF_MODEL = 16
 """
-The limit instead of `MOST` if the searcher learns from the study's trials. Further waiting trials
-would have been proposed with less knowledge.
+The limit instead of `MOST` if the searcher learns from the study's trials. The longer a trial
+waits, the more results its proposal does not take into account.
 """
 
 _of_next_class = (
@@ -108,7 +108,7 @@ def take_draw(txn: Txn, *, study_id: int, draw: int, most: int) -> int | None:
 
 
 def full_class(txn: Txn, *, study_id: int, most: int) -> str | None:
-    """Return the class of the next draw's proposal if `most` trials of it wait; else None."""
+    """Return the next proposal's class if `most` trials of this class wait; else None."""
     row = txn.first(_FULL_CLASS, study=study_id, most=most)
     return None if row is None else str(row.resource_class)
 
@@ -118,7 +118,7 @@ def make(txn: Txn, *, study_id: int, draw: int, number: int, uuid: str) -> None:
     Insert the PENDING trial of a draw that `take_draw` has taken, from the draw's proposal.
 
     Raises:
-        DuplicateParams: The proposal is to be unique, and a trial has its params.
+        DuplicateParams: The proposal has `is_unique`, and so has a trial with the same params.
     """
     txn.run(
         _MAKE,

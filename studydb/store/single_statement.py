@@ -116,7 +116,7 @@ def claim(
     resource_class: str = "",
 ) -> LeasedTrial | None:
     """
-    Give the first runnable trial (PENDING and ready) of a study to a worker; start its attempt.
+    Give the first runnable trial (PENDING and ready) of a study to a worker; start an attempt.
 
     Args:
         after_position: Only trials after this position are claimed.
@@ -124,7 +124,7 @@ def claim(
 
     Returns:
         The trial's row, RUNNING under a new attempt. None if no trial is runnable, the study is not
-        RUNNING, `max_concurrent` trials run, or the trial has no config (`claims.add_config`).
+        RUNNING, `max_concurrent` trials run, or the trial has no config (see `claims.add_config`).
 
     Raises:
         Duplicate: The same claim was already stored (its reply was lost).
@@ -176,10 +176,12 @@ def finish(
 
     Args:
         summary: The trial's summary after the batch.
-        verdict: The verdict for the attempt's row: `TRIAL_IS_DONE` if the last result says so.
+        verdict: The verdict for the attempt's row: `TRIAL_IS_DONE` if the last result says so,
+            else None.
 
     Returns:
-        None if nothing was stored, as for `report`.
+        None if nothing was stored, for a reason that `report` names, or because the trial began
+        from another trial's checkpoint.
     """
     row = txn.chain(
         _FINISH,

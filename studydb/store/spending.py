@@ -114,7 +114,7 @@ def read(txn: Txn, *, study_id: int, lock: bool = False) -> LimitedStudy:
 
 
 def stop(txn: Txn, *, study_id: int, why: str) -> bool:
-    """Stop a study by a limit or a stop rule; False if the study was stopped before."""
+    """Stop a study because of a limit or a stop rule; False if the study was stopped before."""
     return txn.count(_STOP, study=study_id, why=why) == 1
 
 

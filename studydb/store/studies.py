@@ -225,8 +225,9 @@ class Budget:
         next_draw: The draw of the next trial that an ask makes.
         pause_reason: Why the study has paused itself; None if it has not.
         paused_by: Which of `BY_ITSELF` has paused the study; None if it has not paused itself.
-        keeps_workers: Whether the study has paused itself because the user's code did not decide.
-        limit_reached: Which limit or stop rule has stopped the study; None if none has.
+        keeps_workers: Whether workers wait: the study has paused itself, because the user's code
+            did not decide.
+        limit_reached: The limit or stop rule that has stopped the study, if one has.
     """
 
     status: Status
@@ -299,7 +300,7 @@ def insert(txn: Txn, *, new: NewStudy) -> int:
 
 
 def insert_trainable(txn: Txn, *, study_id: int, what: Trainable) -> None:
-    """Insert a trainable, or the code of a rule, scheduler or resource function, and signatures."""
+    """Insert a trainable, or code of a rule, scheduler or resource function, with signatures."""
     row = txn.all(
         sa.insert(trainable)
         .values(
@@ -321,7 +322,7 @@ def insert_trainable(txn: Txn, *, study_id: int, what: Trainable) -> None:
 
 
 def drop_trainable(txn: Txn, *, study_id: int) -> str | None:
-    """Delete a study's trainable and its signatures; return its name, or None without one."""
+    """Delete a study's trainable and signatures; return the trainable's name if there was one."""
     txn.run(_DROP_SIGNATURES, study=study_id)
     row = txn.first(_DROP_TRAINABLE, study=study_id)
     return None if row is None else str(row.name)
@@ -334,7 +335,7 @@ def find(txn: Txn, *, name: str) -> Study | None:
 
 
 def reread(txn: Txn, *, study_id: int) -> Study:
-    """Read a study by its id, as its name may change; raise UnknownStudy if it was deleted."""
+    """Read a study by its id, because its name may change; raise UnknownStudy if it was deleted."""
     return _read(txn, existing(txn.first(_BY_ID, study=study_id)))
 
 
@@ -489,7 +490,7 @@ def set_status(txn: Txn, *, study_id: int, status: Status, now: bool = False) ->
 
 
 def pause_itself(txn: Txn, *, study_id: int, by: DecidedBy, why: str) -> bool:
-    """Pause a RUNNING study because its trials or its code failed; False if it is not RUNNING."""
+    """Pause a study because its trials or the user's code failed; False if it is not RUNNING."""
     return txn.count(_PAUSE_ITSELF, study=study_id, by_whom=by, why=why) == 1
 
 
@@ -531,7 +532,11 @@ def relocate(txn: Txn, *, study_id: int, url: str) -> None:
 
 
 def read_stores_of(txn: Txn, *, study_id: int, other_id: int) -> None:
-    """Let a locked study read the stores of another study, whose checkpoint a trial restores."""
+    """
+    Let a locked study read the stores of another study.
+
+    A trial of the locked study begins from a checkpoint of the other study.
+    """
     row = existing(txn.first(_LOCKED_PLACES, study=study_id))
     other = existing(txn.first(_LOCKED_PLACES, study=other_id))
     known = (row.checkpoints, *_former(row.settings))

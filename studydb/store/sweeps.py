@@ -158,17 +158,17 @@ def any_due(txn: Txn, *, study_id: int) -> bool:
 
 
 def suspect(txn: Txn, *, study_id: int) -> int:
-    """Mark trials whose leases have expired; count them. A write of the holder clears its mark."""
+    """Mark trials whose leases have expired; count them. A write of the holder clears the mark."""
     return txn.count(SUSPECT, study=study_id)
 
 
 def wake(txn: Txn, *, study_id: int) -> int:
-    """Mark PENDING trials as ready whose back-off is over, and count them."""
+    """Set `ready` of PENDING trials whose back-off is over, and count these trials."""
     return txn.count(WAKE, study=study_id)
 
 
 def unpause(txn: Txn, *, study_id: int) -> int:
-    """If the study is RUNNING again, make trials PENDING that were paused with it; count them."""
+    """If the study is RUNNING, make the trials that were paused with it PENDING, and count them."""
     n = txn.count(UNPAUSE, study=study_id)
     if n:
         counters.move(txn, study_id=study_id, key=0, out_of=State.PAUSED, into=State.PENDING, n=n)
@@ -176,12 +176,12 @@ def unpause(txn: Txn, *, study_id: int) -> int:
 
 
 def lost(txn: Txn, *, study_id: int) -> list[Lease]:
-    """Find at most 100 expired leases whose trials are suspects for a renewal period or longer."""
+    """Find up to 100 expired leases whose trials have been suspects for a renewal period."""
     return [_lease(row) for row in txn.all(_LOST, study=study_id)]
 
 
 def count_lost(txn: Txn, *, study_id: int) -> int:
-    """Count the trials that `lost` finds, without its bound."""
+    """Count the trials that `lost` would find without its limit of 100."""
     row = txn.first(_N_LOST, study=study_id)
     assert row is not None
     return int(row.n)

@@ -1,4 +1,4 @@
-"""Tags of trials: texts by which people group trials; each is a row, so that SQL can search it."""
+"""Tags of trials: texts by which people group trials. Each tag is a row that SQL can search."""
 
 from collections.abc import Sequence
 
@@ -48,7 +48,7 @@ def insert(txn: Txn, *, study_id: int, trial_id: int, tags: Sequence[str]) -> No
 
 
 def of_trial(txn: Txn, *, trial_id: int) -> tuple[str, ...]:
-    """Read the tags of a trial; none if the study was deleted meanwhile."""
+    """Read the tags of a trial; () if the study was deleted meanwhile."""
     row = txn.first(_OF_TRIAL, trial=trial_id)
     return () if row is None else tuple(row.tags)
 
@@ -73,7 +73,7 @@ _MOST = Prepared(sa.select(sa.func.coalesce(sa.func.max(_counted.c.n), 0).label(
 
 
 def mark(txn: Txn, *, trial_ids: Sequence[int]) -> None:
-    """Set `has_tags` of trials that get tags. This locks the trials that did not have it."""
+    """Set `has_tags` of trials that get tags; lock the trials whose `has_tags` was not set."""
     ids = list(trial_ids)
     if txn.all(_LOCK_UNMARKED, ids=ids):
         txn.run(_MARK, ids=ids)

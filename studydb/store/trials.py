@@ -315,7 +315,7 @@ def move(
     metric_summary: Mapping[str, Any] | None = None,
 ) -> bool:
     """
-    Change the state of a trial that no attempt holds, at a person's request or the scheduler's.
+    Change the state of a trial that no attempt holds, for a person or for the scheduler.
 
     Args:
         by: Who pauses the trial; used only if it is paused.
@@ -378,7 +378,7 @@ def request(txn: Txn, *, trial_id: int, action: Action | None, now: bool = False
     Set or clear a RUNNING trial's `request`; its attempt obeys at its next flush or renewal.
 
     Args:
-        now: Whether the worker kills the trial without its grace.
+        now: Whether the worker kills the trial without waiting for its grace to end.
 
     Returns:
         False if the trial is not RUNNING.

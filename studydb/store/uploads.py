@@ -16,7 +16,7 @@ from studydb.domain.records import AbandonedUpload, Lease
 from studydb.store.leases import FENCE, fence_binds
 
 PATIENCE_S = 86_400.0
-"""An upload of a person has no lease; after this time, no trial can be enqueued with it."""
+"""A person's upload has no lease. After this time, no trial can be enqueued with the upload."""
 
 COMMIT_S = 3_600.0
 """
@@ -124,7 +124,7 @@ def insert_of_person(txn: Txn, *, study_id: int, uuid: str, url: str) -> None:
 
 
 def end(txn: Txn, *, uuid: str) -> None:
-    """Delete an upload's row: the checkpoint's row is inserted now, or the bytes are deleted."""
+    """Delete an upload's row: its checkpoint's row is inserted now, or its bytes were deleted."""
     txn.run(_END, uuid=uuid)
 
 

@@ -77,7 +77,7 @@ _LISTED = Prepared(
     .order_by(TRIAL.c.number)
 )
 MOST_LISTED = 5_000
-"""How many trials one statement looks up by their numbers, at most."""
+"""The most trials that one statement looks up by their numbers."""
 
 _POSITION = (result.c.trial_id, result.c.attempt, result.c.step)
 _AFTER = [
@@ -153,7 +153,7 @@ class TrialError(NamedTuple):
 
 
 def errors(txn: Txn, *, study_id: int) -> list[TrialError]:
-    """Read why trials are in ERROR, also invalidated trials, ordered by number."""
+    """Read why trials, including invalidated trials, are in ERROR; ordered by number."""
     return [TrialError._make(row) for row in txn.all(_ERRORS, study=study_id)]
 
 
@@ -200,7 +200,7 @@ def best_trials(
     tag: str | None = None,
     limit: int | None = None,
 ) -> list[ListedTrial]:
-    """Read rows of `v_trial` of one study, best first; then those without a rank, by number."""
+    """Read rows of `v_trial` of one study, best first; then trials without a rank, by number."""
     numbers = ranking.numbers(txn, study_id=study_id, state=state, tag=tag, limit=limit)
     found = {row.number: row for row in trials_numbered(txn, name=name, numbers=numbers)}
     return [found[number] for number in numbers if number in found]

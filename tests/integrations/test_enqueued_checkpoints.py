@@ -327,7 +327,7 @@ def test_enqueue_command_takes_a_directory_below_the_home_directory(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--checkpoint", "~nobody-here/x"), "home directory is unknown"),
+        (("--checkpoint", "~nobody-here/x"), "home directory that '~' stands for is unknown"),
         (("--checkpoint", "7"), "Study 'own' has no trial 7."),
         (("--checkpoint", "none/7"), "There is no study 'none'"),
         (("--checkpoint", "./missing"), "does not exist"),

@@ -90,7 +90,7 @@ def test_spec_is_read_from_its_json_and_from_the_command_line():
     [
         ("CmaEsSampler", {}, "keeps its state"),
         ("GridSampler", {}, "GridSearch"),
-        ("Nothing", {}, "There is TPESampler"),
+        ("Nothing", {}, "studydb has TPESampler"),
         ("TPESampler", {"n_startup": 3}, "n_startup_trials"),
         ("TPESampler", {"n_startup_trials": "many"}, "integer"),
         ("TPESampler", {"n_startup_trials": 0}, "at least 1"),
