@@ -14,7 +14,7 @@ MOST_TURNS = 3
 
 TOO_LITTLE = {
     "some trials resumed",
-    "as many kills, crashes, freezes and partitions as planned",  # the study ended earlier
+    "as many kills, crashes, freezes and partitions as planned",  # the study may end first
 }
 
 
