@@ -1,4 +1,4 @@
-"""Idle workers start new trials soon and notice requests; only one slot of a worker keeps looking."""
+"""Idle workers start new trials soon and notice requests; only one slot of each keeps looking."""
 
 import itertools
 import threading

@@ -30,7 +30,7 @@ def flattens(config, trial):
 
 
 def second_fails_until_corrected(config, trial):
-    """Trial 1 fails once trial 0 has reported; the others end when the gate "all" is open."""
+    """Fail in trial 1 once trial 0 has reported; in the others, report until gate "all" is open."""
     if trial.number == 1 and not _exists(config, "gate-corrected"):
         while not _exists(config, "reported"):
             time.sleep(0.02)
