@@ -46,7 +46,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Turn:
-    """An attempt, from its row in the database; times are in seconds since the first attempt began."""
+    """An attempt, read from its row; times are in seconds since the first attempt began."""
 
     number: int
     asked: str

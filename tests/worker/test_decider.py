@@ -232,7 +232,7 @@ def test_what_user_code_prints_is_kept_on_disk(decider, tmp_path):
 
 
 def test_process_left_behind_by_a_trial_is_killed_although_a_decider_lives(decider, start):
-    """The trial's process was forked without exec, so its environment does not name the trial."""
+    """The process left behind was forked without exec: its environment does not name the trial."""
     made = decider(("WithoutBase", {"step": 2}))
     made.reads()
 
