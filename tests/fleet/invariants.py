@@ -1,7 +1,8 @@
 """
 What must hold for a finished study, whichever processes were killed while it ran.
 
-Each function reads the rows without the code under test, and returns the violations as texts.
+`read_rows` selects the rows itself, without the queries of studydb. A check returns the violations
+as texts.
 """
 
 import math
@@ -145,7 +146,7 @@ def numbered(tables: StudyRows, n_trials: int) -> list[str]:
 
 
 def live_rows_complete(tables: StudyRows, curve: Curve) -> list[str]:
-    """Each trial has one live value at each step up to its last, and the value is the curve's."""
+    """Up to its last step, each trial has one live value at each step: the value of the curve."""
     wrong = []
     for row in tables.trials.values():
         live = tables.live[row.id]
@@ -177,7 +178,8 @@ def acknowledged_kept(tables: StudyRows, journal: Path) -> list[str]:
         first = tables.attempts[row.id][attempt_no - 1].start_step
         if steps and row.last_step < steps[-1]:
             lost.append(
-                f"trial {number} ended at {row.last_step} although {steps[-1]} was acknowledged"
+                f"trial {number} ended at step {row.last_step}, although step {steps[-1]} was "
+                "acknowledged"
             )
         if steps:
             lost += [
@@ -208,8 +210,7 @@ def _summary(values: Mapping[int, float], mode: Mode) -> tuple[Any, ...]:
         value = values[step]
         return (True, 0.0) if math.isnan(value) else (False, value if mode == "min" else -value)
 
-        # `values` is in the order of steps, so of equal values the earliest is the best.
-
+    # `values` is in the order of steps, so `min` takes the earliest of several best values.
     best = min(values, key=badness)
     last = max(values)
     return len(values), last, values[last], values[best], best

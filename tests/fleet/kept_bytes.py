@@ -20,7 +20,7 @@ _DEPTH = 4
 
 def wrong_bytes(study: studydb.Study, store: "FaultyStore | None" = None) -> list[str]:
     """
-    Collect what crashes have left; return what the store has too much, and what it lacks.
+    Collect what crashes have left; then compare the store with the rows; return the violations.
 
     Args:
         store: The S3 server of the study; None if a directory or the database keeps checkpoints.
@@ -32,8 +32,10 @@ def wrong_bytes(study: studydb.Study, store: "FaultyStore | None" = None) -> lis
         begun = txn.all(sa.select(upload).where(upload.c.study_id == study.record.id))
     wrong = [f"not deleted: {url}" for url in collected.left]
     wrong += [f"{n_left} uploads are not collected"] if n_left else []
-    wrong += [f"an upload has a row: {row.url}" for row in begun]
-    wrong += [f"a removed checkpoint has a row: {row.url}" for row in rows if row.removed_at]
+    wrong += [f"the row of an upload is left: {row.url}" for row in begun]
+    wrong += [
+        f"the row of a removed checkpoint is left: {row.url}" for row in rows if row.removed_at
+    ]
     if store is not None:
         wrong += [f"an upload is unfinished: {key}" for key in store.unfinished()]
         found = [key.split("/", 1)[1] for key in store.objects()]
@@ -43,7 +45,7 @@ def wrong_bytes(study: studydb.Study, store: "FaultyStore | None" = None) -> lis
 
 
 def _files(study: studydb.Study) -> list[str]:
-    """The paths of all files below the study's directory of checkpoints."""
+    """The paths of all files and hidden directories (unfinished saves) in the study's stores."""
     stores = study.database.locations.checkpoint_stores(study.record)
     roots = [Path(unquote(urlsplit(url).path)) for url in stores.outside_database()]
     return [

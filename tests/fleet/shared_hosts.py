@@ -22,17 +22,21 @@ from studydb.domain.resources import Capacity, Resources, read_capacity, read_re
 LEASE_S = 4.0
 
 SIZES = ((1, 1), (2, 1), (2, 2), (4, 2), (4, 4), (6, 2), (8, 4), (8, 8))
-"""The cpus and gpus that each worker offers; the gpus are an amount of the name "card"."""
+"""How many CPUs and cards each worker offers; a card is a custom resource with the name "card"."""
 
 WEIGHTS = (8, 8, 8, 3, 1)
-"""How frequent each shape is; the last one fits only two of the eight workers, when empty."""
+"""
+How frequent each shape of `SHAPES` is. The last shape fits only two of the eight workers, and only
+while they run no other trial.
+"""
 
 SHAPES = ("cpus=1", "cpus=2, card=1", "cpus=1, card=0.5", "cpus=4, card=2", "cpus=8")
+"""What trials ask for."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """When a process of a trial ran, as the trial wrote it."""
+    """When a process ran a trial, as recorded by the trial with the host's monotonic clock."""
 
     worker: str
     asked: Resources
@@ -42,7 +46,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Turn:
-    """An attempt, as the database has it; seconds since the study began."""
+    """An attempt, read from its row; times are in seconds since the first attempt began."""
 
     number: int
     asked: str
@@ -54,12 +58,14 @@ class Turn:
 @dataclass
 class Run:
     """
-    One run, and what is to hold of it.
+    The records of one run, and checks of what must hold for it.
 
     Attributes:
-        capacities: What each worker offers, by its mark.
-        lives: When each worker's row was made, and when its last trial ended.
-        kills_s: When workers were killed.
+        capacities: What each worker offers, by the worker's mark.
+        offers: What each worker offers, by the id of the worker's row.
+        lives: When each worker's row was made, and when its last trial ended, by the row's id; in
+            seconds since the first attempt began.
+        kills_s: When workers were killed, in seconds since the first attempt began.
     """
 
     spans: list[Span]
@@ -72,7 +78,7 @@ class Run:
     kills_s: list[float] = field(default_factory=list)
 
     def oversubscribed(self) -> list[str]:
-        """Return a line for each moment at which the trials of a worker used more than it has."""
+        """Return a line for each moment and resource at which a worker's trials used too much."""
         wrong: list[str] = []
         by_worker: dict[str, list[Span]] = defaultdict(list)
         for span in self.spans:
@@ -97,10 +103,11 @@ class Run:
 
     def waits(self) -> dict[str, float]:
         """
-        Return, by shape, the longest time for which others passed the first trial of the queue.
+        Return, by shape, the longest time that a trial has waited as the first of the queue.
 
-        A trial is the first of the queue once all trials with lower numbers have begun. Times in
-        which a worker was killed are left out: its successor must begin to wait anew.
+        A trial is the first of the queue once all trials with lower numbers have begun. A wait in
+        which a worker was killed is left out, because the worker that replaces it counts
+        `reserve_after_s` from its own start.
         """
         first: dict[int, Turn] = {}
         for turn in sorted(self.turns, key=lambda each: each.start_s):
@@ -121,15 +128,16 @@ class Run:
         return (
             f"{len(self.turns)} attempts of {len({turn.number for turn in self.turns})} trials on "
             f"{len(self.offers)} workers, {len(self.kills_s)} killed; oversubscribed "
-            f"{len(self.oversubscribed())} times; waits {waits}, the longest trial "
+            f"{len(self.oversubscribed())} times; longest waits {waits}, the longest trial "
             f"{self.longest_s:.2f} s; slots busy {self.busy_share():.1%}"
         )
 
     def busy_share(self) -> float:
         """
-        Return the share of used time in the time in which slots were used or a trial fitted.
+        Return the busy time of all slots, divided by the sum of this time and the idle time.
 
-        A worker that could have been reserved for the first trial of the queue is left out.
+        A worker is idle while it has a free slot and a waiting trial fits; this counts as one slot.
+        A worker that may be reserved for the first trial of the queue is not idle.
         """
         busy_s = idle_s = 0.0
         asked = {text: read_resources("asked", text) for text in SHAPES}
@@ -148,7 +156,7 @@ class Run:
                     continue
                 of_head = asked[waiting[head]]
                 if offer.fits(of_head) and not free.fits(of_head):
-                    continue  # it may be reserved
+                    continue  # the worker may be reserved for the first trial
                 if any(free.fits(asked[shape]) for shape in set(waiting.values())):
                     idle_s += end_s - start_s
         return busy_s / (busy_s + idle_s)

@@ -27,7 +27,9 @@ _TICK_S = 0.02
 TEMPLATE = "studydb-imports"
 
 
-def eventually(condition: Callable[[], Any], timeout_s: float = 30.0, *, what: str = "it") -> Any:
+def eventually(
+    condition: Callable[[], Any], timeout_s: float = 30.0, *, what: str = "the awaited change"
+) -> Any:
     """Wait until the condition returns a true value, and return that value."""
     deadline_s = time.monotonic() + timeout_s
     while not (found := condition()):
@@ -68,7 +70,7 @@ class WorkerProcess:
         return list(_marked(self.mark, self.pid if self.runs else None))
 
     def processes(self) -> list[psutil.Process]:
-        """The processes below the supervisor; found faster than `family`, and without zombies."""
+        """The same as `family`, but found faster; a forked supervisor (`preloaded`) is left out."""
         found = []
         for pid in pids_with_environment(f"{MARK}={self.mark}".encode()):
             with suppress(psutil.NoSuchProcess):

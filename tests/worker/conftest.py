@@ -46,7 +46,7 @@ class Attempt:
 
     def receive(self) -> FromChild:
         """
-        Return the next message but `Began` and `UploadAsked`; each upload asked for is allowed.
+        Return the next message, but skip `Began` and `UploadAsked`; allow each upload.
 
         Raises EOFError after the last message.
         """
@@ -63,7 +63,7 @@ class Attempt:
                 return message
 
     def allow_upload(self) -> None:
-        """Answer the child's question whether an upload may begin, which comes next."""
+        """Receive the child's next message, which must ask to begin an upload; allow the upload."""
         message: FromChild = Began(0.0)
         while isinstance(message, Began):
             frame = self.child.channel.receive(PATIENCE_S)
@@ -222,7 +222,7 @@ CONSOLE = Path(sys.executable).parent / "studydb"
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    """The directory in which the commands of trials are."""
+    """The working directory of studies whose trials run a command."""
     folder = tmp_path / "here"
     folder.mkdir()
     return folder
@@ -230,7 +230,7 @@ def here(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def script(here: Path) -> Callable[..., str]:
-    """A function that writes an executable shell script into the directory, and names it."""
+    """A function that writes an executable shell script into `here` and returns its path."""
 
     def write(text: str, name: str = "train.sh") -> str:
         path = here / name

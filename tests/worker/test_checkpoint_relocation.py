@@ -65,7 +65,9 @@ def test_checkpoint_too_large_for_the_database_is_stored_after_a_change_of_store
     assert postgres_stage.steps() == [1, 2]
 
 
-def test_living_study_moves_to_s3_and_back(stage, tmp_path, s3_server, monkeypatch):
+def test_checkpoint_store_of_a_running_study_can_change_to_s3_and_back(
+    stage, tmp_path, s3_server, monkeypatch
+):
     monkeypatch.setenv("STUDYDB_CACHE_SIZE", "0")
     remote, local = f"s3://{s3_server.bucket}/models", str(tmp_path / "local")
     stage.create("obedient:gated", checkpoints=local, keep="last=9")

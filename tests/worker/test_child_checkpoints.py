@@ -58,7 +58,9 @@ def test_dict_checkpoint_is_stored_before_its_report_is_sent_and_is_restored(run
         assert DirectoryStore(tmp_path / "store").exists(first[1].saved.url)
 
 
-def test_first_report_waits_for_an_answer_if_its_step_is_not_beyond_the_checkpoint(start, run):
+def test_first_report_waits_for_an_answer_if_its_step_is_not_after_the_step_of_the_checkpoint(
+    start, run
+):
     def train(config, trial):
         for step in range(1, 3):
             trial.report({"loss": step, "training_iteration": step})

@@ -110,7 +110,7 @@ def test_report_that_says_done_ends_the_trial_whatever_the_verdict_is(start, ver
     assert attempt.finish() == [Ended(End.COMPLETED)]
 
 
-def test_report_that_says_done_raises_lease_lost_if_the_answer_says_so(start):
+def test_report_that_says_done_raises_lease_lost_if_the_lease_is_lost(start):
     attempt = start(lambda config: studydb.report({"loss": 1.0, "done": True}, checkpoint={}))
 
     attempt.answer(attempt.receive(), lost=True)

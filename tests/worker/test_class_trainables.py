@@ -1,4 +1,4 @@
-"""Trials that run a class: the order of its calls, its checkpoints, and how it ends."""
+"""Trials that run a class: the order of the calls, the checkpoints, and how the trials end."""
 
 import signal
 

@@ -22,7 +22,9 @@ def create(create_command):
     return create_command
 
 
-def test_stopped_command_gets_sigterm_and_the_stop_file_and_saves_once_more(stage, script, create):
+def test_stopped_command_gets_sigterm_and_the_stop_file_and_its_last_result_is_not_stored(
+    stage, script, create
+):
     create(
         script(
             'end() { cat "$STUDYDB_STOP" > "$1/why"; echo last > "$STUDYDB_SAVE/state"\n'
@@ -100,7 +102,7 @@ def test_no_process_is_left_when_the_worker_is_killed(stage, script, create):
     eventually(lambda: not pids_with_environment(entry), 2.0)
 
 
-def test_command_dies_with_its_runner_although_nothing_else_is_left_to_kill_it(
+def test_command_dies_with_its_trials_process_if_worker_and_fork_server_are_killed(
     stage, script, create
 ):
     create(script("trap '' TERM; studydb report error=1; while :; do sleep 0.1; done"))
@@ -108,14 +110,14 @@ def test_command_dies_with_its_runner_although_nothing_else_is_left_to_kill_it(
     stage.await_result()
     (command,) = worker.commands()
 
-    worker.send(signal.SIGSTOP)  # so that it does not see its fork server die
+    worker.send(signal.SIGSTOP)  # so that the worker does not see its fork server die
     worker.fork_server().kill()
     worker.kill()
 
     eventually(lambda: not lives(command), 2.0)
 
 
-def test_next_worker_kills_what_a_killed_worker_with_a_killed_fork_server_has_left(
+def test_next_worker_kills_only_what_a_killed_worker_and_its_killed_fork_server_have_left(
     stage, script, create
 ):
     create(script("setsid sleep 300 & studydb report error=1; sleep 300"), num_trials=2)
@@ -123,7 +125,7 @@ def test_next_worker_kills_what_a_killed_worker_with_a_killed_fork_server_has_le
     eventually(lambda: living.commands() and worker.commands())
     stage.await_result(1)
     of_living = [each.pid for each in living.processes()]
-    worker.send(signal.SIGSTOP)  # so that it does not see its fork server die
+    worker.send(signal.SIGSTOP)  # so that the worker does not see its fork server die
     worker.fork_server().kill()
     worker.kill()
     eventually(lambda: {process.name() for process in worker.processes()} == {"sleep"})
@@ -173,7 +175,7 @@ def test_grace_of_the_worker_is_the_grace_of_the_command(stage, script, create):
     assert (stage.folder / "term").exists()
 
 
-def test_process_outside_of_the_group_that_writes_without_end_does_not_hold_the_trial(
+def test_process_outside_of_the_group_that_writes_without_end_does_not_delay_the_end_of_the_trial(
     stage, script, create
 ):
     create(script("studydb report error=1\nsetsid sh -c 'while :; do echo xxxxxxxx; done' &\n"))
@@ -182,7 +184,9 @@ def test_process_outside_of_the_group_that_writes_without_end_does_not_hold_the_
     assert stage.trial().state == "TERMINATED"
 
 
-def test_grandchild_that_holds_the_output_does_not_hold_the_trial(stage, script, create):
+def test_grandchild_that_keeps_the_output_open_does_not_delay_the_end_of_the_trial(
+    stage, script, create
+):
     create(script("sleep 300 & studydb report error=1"))
 
     began_s = time.monotonic()

@@ -174,7 +174,9 @@ def test_failure_shows_the_last_lines_of_the_output(stage, script, create):
 
 
 @pytest.mark.parametrize("code", [130, 143, 75])
-def test_command_can_give_its_trial_back_at_no_cost(stage, script, create, code):
+def test_exit_code_130_143_or_75_gives_the_trial_back_without_a_failure_or_a_loss(
+    stage, script, create, code
+):
     create(script(f'studydb report error=1; [ "$STUDYDB_ATTEMPT" = 2 ] || exit {code}'))
 
     assert stage.run() == 0
@@ -225,7 +227,7 @@ def test_save_directory_is_empty_again_when_a_report_is_answered(stage, script, 
     assert [path.name for path in checkpoint.path.iterdir()] == ["second"]
 
 
-def test_ten_thousand_lines_a_second_reach_the_log_and_no_report_is_lost(stage, create, here):
+def test_twenty_thousand_lines_reach_the_log_and_no_report_is_lost(stage, create, here):
     (here / "loud.py").write_text(
         "import sys\n"
         "for step in range(1, 21):\n"
@@ -280,7 +282,7 @@ def test_reports_of_clients_that_do_not_wait_for_the_answer_are_stored(stage, cr
     assert stage.steps() == list(range(1, 13))
 
 
-def test_client_that_never_reads_does_not_hold_the_trial(stage, create, here):
+def test_client_that_never_reads_does_not_block_the_trial(stage, create, here):
     create(
         *write_client(
             here,
@@ -303,7 +305,7 @@ def test_client_that_never_reads_does_not_hold_the_trial(stage, create, here):
     assert stage.trial().last_step >= 900_000
 
 
-def test_checkpoint_of_a_refused_report_is_left_to_the_next_report(stage, script, create):
+def test_next_report_saves_the_checkpoint_of_a_refused_report(stage, script, create):
     create(
         script(
             'echo a > "$STUDYDB_SAVE/state"\n'
@@ -361,7 +363,7 @@ def test_worker_without_the_program_gives_the_trial_back_and_says_why(stage, scr
 
 
 def test_lines_of_the_report_file_are_results(stage, script, create, here):
-    (here / "out-0.jsonl").write_text('{"error": 7}\n')  # of an earlier run
+    (here / "out-0.jsonl").write_text('{"error": 7}\n')  # left by an earlier run
     line = 'echo "{\\"error\\": $step}" >> out-0.jsonl'
     create(script(f"for step in 1 2; do {line}; sleep 0.2; done"), file="out-{trial}.jsonl")
 
@@ -386,7 +388,7 @@ def test_lines_that_match_the_pattern_are_results(stage, script, create):
     assert stage.trial().last_value == 0.25
 
 
-def test_python_below_a_command_reports_like_a_function(stage, create, here):
+def test_python_program_of_a_command_reports_like_a_function(stage, create, here):
     (here / "train.py").write_text(
         "import studydb\n"
         "saved = studydb.checkpoint()\n"
@@ -452,7 +454,7 @@ def test_example_of_the_documentation_trains_and_goes_on_after_a_kill(
     if name == "train.c" and shutil.which("cc") is None:
         pytest.skip("no C compiler is installed here")
     text = example(name)
-    assert len(text.splitlines()) <= 16  # 15 and the line that names the file
+    assert len(text.splitlines()) <= 16  # 15 lines, and the line that names the file
     # With ten steps the trial could end before the kill.
     (here / name).write_text(re.sub(r"\b10\b", str(STEPS), text))
     if name == "train.c":

@@ -1,4 +1,4 @@
-"""The process that runs user code which decides: it is asked, replaced and killed in time."""
+"""The decider asks user code for decisions. A decider that hangs or dies is replaced in time."""
 
 import errno
 import os
@@ -54,7 +54,7 @@ def ask(decider, *values, position=0, answer=bool | str):
     return decider.decide(position, METHOD, arguments(*values), answer)
 
 
-def test_objects_are_made_once_and_asked_by_their_position(decider, tmp_path):
+def test_question_is_answered_by_the_object_at_the_given_position(decider, tmp_path):
     made = decider(("WithoutBase", {"step": 2}), ("TooSlow", {"limit": 1, "folder": str(tmp_path)}))
 
     assert made.reads() == (20, 10)
@@ -71,7 +71,7 @@ def test_answer_of_another_type_is_refused(decider):
         ask(made, 0.5, answer=str)
 
 
-def test_process_that_hangs_is_asked_once_more_and_killed_in_time(decider):
+def test_question_without_an_answer_is_asked_twice_and_fails_in_time(decider):
     made = decider(("Broken", {"how": "hangs", "step": 1}))
     made.reads()
     began_s = time.monotonic()
@@ -118,7 +118,7 @@ def test_nothing_is_imported_for_a_process_that_is_stopping(decider):
 
 def test_import_is_abandoned_when_the_answer_has_become_useless(decider):
     made = decider(("WithoutBase", {"step": 1}))
-    moot = iter([False])  # before the process is started; the import then takes a while
+    moot = iter([False])  # False until the process is started, True while it imports
 
     with pytest.raises(NotAsked):
         made.decide(0, METHOD, arguments(0.5), bool, is_moot=lambda: next(moot, True))
@@ -126,7 +126,7 @@ def test_import_is_abandoned_when_the_answer_has_become_useless(decider):
     assert ask(made, 0.5) is True
 
 
-def test_turn_is_not_awaited_when_the_answer_has_become_useless(decider, monkeypatch):
+def test_decider_in_use_is_not_awaited_when_the_answer_has_become_useless(decider, monkeypatch):
     made = decider(("WithoutBase", {"step": 1}))
     held_by_another_thread = Mock(acquire=Mock(side_effect=[False]))
 
@@ -137,7 +137,7 @@ def test_turn_is_not_awaited_when_the_answer_has_become_useless(decider, monkeyp
 
 
 def test_no_process_is_started_for_a_worker_whose_fork_server_is_closed(pump, tmp_path):
-    """A slot that is still ending its trial must not pause the study: no rule has failed."""
+    """A slot that still ends its trial must not pause the study, because no rule has failed."""
     closed = ForkServer()
     closed.close()
     objects = [imported("WithoutBase", {"step": 1}, TRAINABLES)]
@@ -176,7 +176,7 @@ def test_concurrent_questions_get_their_own_answers(decider):
     assert run_together(map(asking, range(8))) == [[bool(n % 2)] * 20 for n in range(8)]
 
 
-def test_too_much_to_read_is_a_failure_and_the_next_question_is_answered(decider, monkeypatch):
+def test_question_that_is_too_large_fails_and_the_next_question_is_answered(decider, monkeypatch):
     made = decider(("WithoutBase", {"step": 2}))
     made.reads()
     monkeypatch.setattr("studydb.child.channel.MAX_PAYLOAD_BYTES", 1000)
@@ -206,7 +206,7 @@ def test_death_of_the_fork_server_costs_no_decision(pump, tmp_path):
 
 
 def test_first_question_is_asked_even_if_a_file_seems_to_have_changed(decider, tmp_path):
-    """A file from another clock may always seem newer than the process that has imported it."""
+    """If a file's time comes from a fast clock, the file seems newer than every new process."""
     source = (TRAINABLES / "stopping.py").read_text()
     path = tmp_path / "stopping.py"
     path.write_text(source)
@@ -232,7 +232,7 @@ def test_what_user_code_prints_is_kept_on_disk(decider, tmp_path):
 
 
 def test_process_left_behind_by_a_trial_is_killed_although_a_decider_lives(decider, start):
-    """It was forked without exec, so its environment does not say which trial has left it."""
+    """The process left behind was forked without exec: its environment does not name the trial."""
     made = decider(("WithoutBase", {"step": 2}))
     made.reads()
 
@@ -251,7 +251,7 @@ def test_process_left_behind_by_a_trial_is_killed_although_a_decider_lives(decid
     assert made._process.exit is None
 
 
-def test_host_that_cannot_start_a_process_is_the_cause_of_the_failure(decider, monkeypatch):
+def test_error_names_the_host_as_the_cause_if_it_cannot_start_the_process(decider, monkeypatch):
     made = decider(("WithoutBase", {"step": 2}))
 
     def refused(*_arguments, **_named):

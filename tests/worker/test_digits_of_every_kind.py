@@ -1,8 +1,8 @@
 """
-Trainables of every kind learn to read digits, and lose nothing by kills.
+Trainables of every kind learn to read digits, and kills cost them nothing.
 
-Each is killed twice in the middle of a trial, once with its worker and once alone. Another trial
-with the same parameters is not killed; both must end with the same values.
+One trial is killed twice, once with its worker and once alone. Another trial with the same
+parameters is not killed. Both trials must end with the same values.
 """
 
 import os

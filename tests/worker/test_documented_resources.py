@@ -18,7 +18,7 @@ def commands():
 
 
 def module(name):
-    """The module on the page that begins with a comment that names it."""
+    """The block of code on the page whose first line is a comment with this name."""
     text = (DOCS / "resources.md").read_text()
     (found,) = re.findall(
         rf"^```py\n(# {re.escape(name)}\n.*?)^```", text, re.MULTILINE | re.DOTALL

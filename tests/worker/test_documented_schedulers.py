@@ -1,4 +1,4 @@
-"""The example of docs/custom-schedulers.md runs as it is written, over kills."""
+"""The example of docs/custom-schedulers.md runs as it is written, although processes are killed."""
 
 import re
 import shlex
@@ -36,7 +36,7 @@ def test_example_has_fewer_than_40_lines():
 
 
 @pytest.mark.row("E12")
-def test_example_of_the_page_runs_over_kills_of_the_worker_and_of_the_process_that_decides(
+def test_example_of_the_page_runs_although_the_worker_and_the_decider_are_killed(
     stage, monkeypatch, tmp_path
 ):
     monkeypatch.chdir(tmp_path)

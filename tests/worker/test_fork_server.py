@@ -37,7 +37,7 @@ from studydb.worker.fork_server_client import ForkServer
 ROOT = Path(__file__).parents[2]
 
 MOST_MODULES = 96
-"""How many modules of studydb the fork server may import; a worker's first start waits for them."""
+"""How many modules of studydb the fork server may import; a worker's first trial waits for this."""
 
 
 def succeed(config):
@@ -224,7 +224,7 @@ def test_daemon_of_a_trial_lives_until_the_trial_ends(start):
 
     attempt = start(with_daemon)
     daemon = int(eventually(lambda: attempt.printed))
-    orphaned_to = eventually(lambda: parent_of(daemon) == parent_of(attempt.child.process.pid))
+    is_adopted = eventually(lambda: parent_of(daemon) == parent_of(attempt.child.process.pid))
 
     start(succeed).finish()
     # The daemon lives: every 0.5 s the fork server kills orphans, but only those of dead children.
@@ -232,7 +232,7 @@ def test_daemon_of_a_trial_lives_until_the_trial_ends(start):
         eventually(lambda: not is_running(daemon), timeout_s=1.2)
     attempt.child.kill()
 
-    assert orphaned_to
+    assert is_adopted
     eventually(lambda: not is_running(daemon), timeout_s=5)
 
 
@@ -291,7 +291,7 @@ def test_fork_server_survives_sigterm_and_the_end_of_the_thread_that_started_it(
     assert server.pid == pid
 
 
-def test_children_end_if_their_fork_server_is_killed_and_another_server_is_started(start, server):
+def test_children_of_a_killed_fork_server_end_and_the_next_child_gets_another_server(start, server):
     attempt = start(with_grandchildren, server=server)
     inside, outside = grandchildren_of(attempt)
     killed = server.pid
@@ -522,17 +522,17 @@ def test_close_of_the_output_pump_writes_what_is_in_the_pipes(tmp_path):
 
 
 def of_dead_worker(batch_job=""):
-    """Make the value of a fork server's variable whose worker is dead: its pid was reused."""
+    """Make a value of `SERVER_ID_VARIABLE` of a dead worker, whose pid another process has now."""
     me = this_process()
     return f"id {me.boot_id} {me.pid_namespace} {me.pid} {me.started - 1} {batch_job}"
 
 
-def test_worker_in_the_environment_of_a_dead_workers_trial_does_not_kill_itself(
+def test_worker_that_inherits_the_variable_of_a_dead_worker_does_not_kill_itself(
     server, monkeypatch
 ):
     inherited = {SERVER_ID_VARIABLE: of_dead_worker()}
     found, killed = [(pid, inherited) for pid in (os.getpid(), os.getppid())], []
-    # In its real environment, a process would also be killed by the workers of other tests.
+    # The environments are simulated: workers of other tests kill a process that has the variable.
     monkeypatch.setattr(fork_server_client, "environments_with", lambda _: found)
     monkeypatch.setattr(fork_server_client, "kill_group", killed.append)
 

@@ -78,7 +78,9 @@ def test_process_without_a_visible_proc_entry_is_alive_until_it_ends(living, dea
 
 
 @pytest.mark.parametrize("code", [errno.ENOENT, errno.EPERM, errno.EACCES, errno.EMFILE])
-def test_process_is_alive_while_its_proc_entry_cannot_be_read(monkeypatch, living, dead, code):
+def test_process_whose_proc_entry_cannot_be_read_is_alive_until_it_ends(
+    monkeypatch, living, dead, code
+):
     fail_reads_of_proc(monkeypatch, code)
 
     assert is_alive(living)

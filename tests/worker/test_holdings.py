@@ -49,7 +49,7 @@ def devices(tmp_path):
 
 @pytest.fixture
 def hold(monkeypatch):
-    """Return a function that lets all attempts hold its argument."""
+    """Return a function that makes all attempts hold the given holdings, and returns these."""
 
     def hold(holdings):
         run = attempt.Attempt.run
@@ -117,7 +117,9 @@ def test_limit_of_memory_reaches_the_process(supervised, hold, tmp_path, cgroup)
 
 
 @pytest.mark.parametrize("held", ["nothing", "no device", "a device", "memory"])
-def test_process_that_held_something_runs_no_other_trial(supervised, database, devices, hold, held):
+def test_process_runs_another_trial_only_if_it_held_no_device_and_had_no_memory_limit(
+    supervised, database, devices, hold, held
+):
     hold(
         {
             "nothing": NOTHING_HELD,
@@ -146,7 +148,7 @@ def test_memory_error_is_stored_with_the_limit_that_has_caused_it(supervised, da
     assert "each of its processes may use 2 GB" in error
 
 
-def test_trial_that_its_cgroup_has_killed_is_said_to_be_out_of_memory(
+def test_error_of_a_trial_that_its_cgroup_has_killed_says_out_of_memory(
     supervised, database, hold, tmp_path
 ):
     (tmp_path / "memory.events").write_text("oom_kill 1\n")
@@ -160,7 +162,7 @@ def test_trial_that_its_cgroup_has_killed_is_said_to_be_out_of_memory(
 
 
 @pytest.mark.parametrize("warm", [False, True])
-def test_trainable_that_allows_warm_starts_with_devices_says_so_when_it_begins(
+def test_worker_allows_warm_starts_with_devices_if_the_childs_first_message_says_so(
     supervised, monkeypatch, warm
 ):
     allowed = []

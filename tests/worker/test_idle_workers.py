@@ -1,4 +1,4 @@
-"""Idle workers start new trials soon, notice what people request, and look only once per worker."""
+"""Idle workers start new trials soon and notice requests; only one slot of each keeps looking."""
 
 import itertools
 import threading
@@ -23,7 +23,7 @@ START_S = 2.0
 NOTICE_S = 5.0
 
 IDLE_S = 4.0
-"""After this time without a trial, an idle worker waits as long as it ever does between two looks."""
+"""After this time without a trial, a worker's pause between two looks has reached its maximum."""
 
 
 def seconds_to_start(stage, number):
@@ -45,7 +45,7 @@ def idle(stage):
 
 
 @pytest.mark.row("A2")
-def test_worker_ends_with_its_study_or_waits_for_more_trials_and_wait_returns(stage):
+def test_worker_ends_with_its_study_unless_told_to_wait_and_study_wait_returns_the_counts(stage):
     stage.create("obedient:one_step", num_trials=2)
     ends, waits = stage.start(), stage.start(wait=True)
 
@@ -218,7 +218,7 @@ def test_idle_slots_end_at_once_when_their_worker_stops_although_a_slot_still_lo
     supervised = Supervised(database, tmp_path, num_trials=None, searcher=None)
     interruption, slots = idle_slots(supervised, tmp_path, n=3)
     eventually(lambda: looking)
-    time.sleep(0.2)  # the other slots begin to wait for their turn
+    time.sleep(0.2)  # until the other slots wait for their turn to look
 
     began_s = time.monotonic()
     interruption.drain()
@@ -235,7 +235,9 @@ def test_idle_slots_end_at_once_when_their_worker_stops_although_a_slot_still_lo
     assert took_s < 0.5
 
 
-def test_only_one_of_the_idle_slots_of_a_worker_looks_at_the_study(database, tmp_path, monkeypatch):
+def test_only_one_of_the_idle_slots_of_a_worker_keeps_looking_at_the_study(
+    database, tmp_path, monkeypatch
+):
     looks = Counter()
     look = Acquirer.look
 

@@ -1,4 +1,4 @@
-"""Workers of two users share four devices and are killed: no device is used twice, or lost."""
+"""Workers of two users are killed: no device is used by two trials at once, and none is lost."""
 
 import os
 import random
@@ -28,7 +28,7 @@ def folder():
 
 
 @pytest.mark.timeout(600)
-def test_no_device_is_used_twice_and_none_is_lost_when_workers_are_killed(folder):
+def test_no_device_is_used_by_two_trials_at_once_or_lost_when_workers_are_killed(folder):
     make_witnesses(folder, UUIDS)
     environment = {**FakeNvidiaSmi(folder).environment, "STUDYDB_LOCK_DIR": str(folder)}
     own, other = os.getuid(), NOBODY if os.getuid() == 0 else os.getuid()

@@ -33,7 +33,7 @@ def amount(limit):
 
 
 def spent(stage, name):
-    """What the study's trials have spent of a limit; for `time_limit_s`, the age of the study."""
+    """What the trials have spent of a limit; for `time_limit_s`, the study's age at its stop."""
     if name == "time_limit_s":
         (started_at,), (stopped_at,) = (
             rows(stage.study.database, sql)[0]
@@ -60,8 +60,8 @@ def seen_stopped(study):
     """
     Wait until the study's stop is committed; return the time after that.
 
-    The time of the stop's event will not do: it is when the transaction began, and a flush that
-    began between that time and the COMMIT does not see the stop.
+    The time in the stop's event is too early: its transaction began then, and a flush that began
+    between that time and the COMMIT does not see the stop.
     """
     eventually(lambda: study.status == "STOPPED", 120.0)
     return datetime.now(UTC)
@@ -100,7 +100,7 @@ def test_limit_is_exceeded_by_at_most_one_flush_per_running_trial_under_kills(st
     assert study.status == "STOPPED"
     assert study.progress.limit_reached.startswith(f"{name} is reached")
     assert f"the study has stopped itself: its {name} is reached" in workers[-1].output()
-    # A trial that was recovered just before the stop is still PENDING.
+    # A trial that was recovered just before the stop may still be PENDING.
     ends = {(trial.state, trial.reason) for trial in study.trials} - {("PENDING", None)}
     assert ends == {("TERMINATED", "BUDGET_SPENT")}
     assert set(late.values()) <= {1}
@@ -112,7 +112,7 @@ STEPS = ("cost_limit", "max_steps")
 """The limits to which each flush of these trials adds 1."""
 
 LONGEST_FLUSH_S = 1.0
-"""More than the time between two flushes of a trial, and of its renewals."""
+"""More than the time between two flushes of a trial."""
 
 
 def test_study_that_reached_its_limit_goes_on_after_set_and_resume(sqlite_stage):
@@ -132,7 +132,7 @@ def test_study_that_reached_its_limit_goes_on_after_set_and_resume(sqlite_stage)
 
 
 @pytest.mark.row("A9")
-def test_time_of_a_trial_counts_over_a_kill_of_its_worker(stage):
+def test_time_limit_of_a_trial_includes_the_time_before_a_kill_of_its_worker(stage):
     study = stage.create("obedient:unhurried", trial_time_limit_s=3.0)
     worker = stage.start()
     stage.await_trial(lambda row: (row.running_s or 0) > 1.0)
@@ -155,7 +155,7 @@ def test_trial_that_does_not_report_is_killed_at_its_time_limit(sqlite_stage):
     assert sqlite_stage.trial().reason == "TIMED_OUT"
 
 
-def test_study_ends_at_its_age_while_its_trials_run(sqlite_stage):
+def test_study_stops_at_its_time_limit_while_its_trials_run(sqlite_stage):
     study = sqlite_stage.create("obedient:unhurried", num_trials=None, time_limit_s=2)
 
     assert sqlite_stage.run(slots=2) == 0
@@ -165,7 +165,9 @@ def test_study_ends_at_its_age_while_its_trials_run(sqlite_stage):
 
 
 @pytest.mark.row("A15")
-def test_first_failure_pauses_the_study_and_its_resumption_continues_the_others(sqlite_stage):
+def test_fail_fast_pauses_the_study_at_the_first_failure_and_resume_continues_the_other_trials(
+    sqlite_stage,
+):
     stage = sqlite_stage
     study = stage.create("spending:second_fails_until_corrected", num_trials=3, fail_fast=True)
     paused = stage.start(slots=2)
@@ -187,7 +189,7 @@ def test_first_failure_pauses_the_study_and_its_resumption_continues_the_others(
 
 
 @pytest.mark.row("A9")
-def test_plateau_is_found_over_a_kill_of_the_worker(stage):
+def test_plateau_includes_the_values_before_a_kill_of_the_worker(stage):
     stage.create("spending:flattens", stop=[studydb.Plateau("loss", std=0.01)])
     for step in (1, 2, 3):
         stage.open_gate(step)

@@ -1,4 +1,4 @@
-"""A process that runs several trials of a class: what it passes on, and what it does not."""
+"""A process runs several trials of a class: what trials leave in it, and when and how it ends."""
 
 # The trainables below are written as users write them, so they break these rules of ruff.
 # ruff: noqa: ARG002, T201
@@ -39,7 +39,7 @@ from studydb.domain.records import CheckpointKind, Trainable, TrainableKind
 
 
 class Once(studydb.Trainable):
-    """One step; `act` and `facts` of a subclass say what happens in it."""
+    """Has one step, which calls `facts`, and also `act` if the config has `acts`."""
 
     def setup(self, config):
         print("setup")
@@ -65,7 +65,7 @@ class Once(studydb.Trainable):
 
 @pytest.fixture
 def new_process(fork_server, pump, tmp_path):
-    """Make a `Reusing`; several of them have folders of their own."""
+    """Return a function that makes a `Reusing`, each in a separate folder."""
     made = []
 
     def make():
@@ -119,12 +119,12 @@ class Changing(Once):
 
 
 @pytest.mark.row("D6")
-def test_next_trial_finds_the_process_as_a_new_process_is(process, new_process):
+def test_next_trial_finds_the_process_in_the_state_of_a_new_process(process, new_process):
     process.facts(Changing, config={"acts": True})
     reused = process.facts(Changing)
     fresh = new_process().facts(Changing)
 
-    assert process.printed(1) == ""  # neither setup nor cleanup
+    assert process.printed(1) == ""  # the second trial calls neither setup nor cleanup
     fresh["directory"] = process._folder.name
     assert reused == fresh
 
@@ -134,7 +134,7 @@ class Printing(Once):
         print("first", end="")
         print("error", end="", file=sys.stderr)
         c = ctypes.CDLL(None)
-        # PYTHONUNBUFFERED makes the stdout of C unbuffered, too.
+        # With PYTHONUNBUFFERED, C's stdout has no buffer either, so it gets one here.
         c.malloc.restype = ctypes.c_void_p
         buffer = ctypes.c_void_p(c.malloc(4096))
         c.setvbuf(ctypes.c_void_p.in_dll(c, "stdout"), buffer, 0, 4096)
@@ -186,7 +186,7 @@ def test_notice_for_an_earlier_trial_does_not_reach_the_next(process):
 
 
 class Long(Once):
-    """Steps for ever, with a checkpoint at the end."""
+    """Takes steps, each with a checkpoint, until it is stopped."""
 
     def setup(self, config):
         self.count = 0
@@ -280,7 +280,9 @@ class AskingForFresh(Once):
 
 
 @pytest.mark.parametrize("trainable", [function, WithoutReset, AskingForFresh])
-def test_process_of_another_trainable_runs_one_trial(process, trainable):
+def test_process_runs_only_one_trial_if_its_trainable_cannot_be_reset_or_asks_for_a_fresh_start(
+    process, trainable
+):
     ended = process.run(trainable)[-1]
 
     assert (ended.end, ended.kept) == (End.COMPLETED, False)
@@ -332,7 +334,7 @@ class LeavesStream(Once):
         (LosesCore, "cores"),
     ],
 )
-def test_process_in_which_a_trial_has_left_something_ends(process, trainable, words):
+def test_process_ends_if_a_trial_has_left_or_changed_something_in_it(process, trainable, words):
     ended = process.run(trainable, config={"acts": True})[-1]
 
     assert (ended.end, ended.kept) == (End.COMPLETED, False)
@@ -363,7 +365,7 @@ class Growing(Once):
         self.data = bytearray(os.urandom(1 << 20)) * 300
 
 
-def test_process_whose_memory_has_grown_since_its_first_trial_ends(process):
+def test_process_ends_if_its_memory_has_grown_since_its_first_trial(process):
     first = process.run(Growing)[-1]
     second = process.run(Growing, config={"acts": True})[-1]
 
@@ -418,7 +420,7 @@ class Answering(Once):
         print("cleanup of", self.config["x"])
 
 
-def test_false_of_reset_config_ends_the_process_after_a_cleanup(process):
+def test_process_cleans_up_and_ends_if_reset_config_returns_false(process):
     process.run(Answering)
     (ended,) = process.run(Answering, config={"answer": False})
 
@@ -454,7 +456,7 @@ def test_error_in_reset_config_fails_the_next_trial_with_its_traceback(process):
     assert "cleanup" in process.printed(1)
 
 
-def test_error_in_the_cleanup_after_false_of_reset_config_fails_no_trial(process):
+def test_error_in_the_cleanup_after_reset_config_returned_false_fails_no_trial(process):
     process.run(FailingCleanup)
     (ended,) = process.run(FailingCleanup, config={"answer": False})
 
@@ -479,7 +481,7 @@ def test_reset_config_that_reports_and_returns_false_fails_its_trial(process):
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "closed channel"])
-def test_process_that_waits_cleans_up_and_ends(process, how):
+def test_waiting_process_cleans_up_and_ends_after_sigterm_or_a_closed_channel(process, how):
     process.run(Once)
     if how == "SIGTERM":
         process.child.terminate()

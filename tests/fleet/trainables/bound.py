@@ -6,7 +6,7 @@ import studydb
 
 
 def summing(config, data, trial, *, scale=1):
-    """Report the sum of the data, and which process has imported this module."""
+    """Report the sum of the data, and the parent process: for a warm start, the template."""
     trial.report({"loss": float(data.sum()) * scale + config["x"], "parent": os.getppid()})
 
 

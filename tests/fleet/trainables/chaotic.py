@@ -14,7 +14,7 @@ from studydb.child import running_trial
 
 
 def train(config, trial):
-    """Report the curve, with a checkpoint every 4 steps and a flush every 3."""
+    """Report the curve, with a checkpoint every 4 steps and a flush every 3 steps."""
     start = trial.checkpoint.to_dict()["step"] if trial.checkpoint else 0
     journal = Journal(config["journal"], trial.number, trial.attempt)
     start_bystander(trial.number)
@@ -30,12 +30,12 @@ def train(config, trial):
 
 
 def weights(config, number):
-    """A few trials have checkpoints that are sent in several parts."""
+    """Return the bytes of a checkpoint: `weights_bytes` in every fourth trial, else none."""
     return bytes(config["weights_bytes"] if number % 4 == 0 else 0)
 
 
 class Chaotic(studydb.Trainable):
-    """Reports the curve, with a checkpoint every 4 steps that consists of files."""
+    """Reports the curve, and saves a directory of files every 4 steps."""
 
     checkpoint_every = CHECKPOINT_EVERY
 
@@ -46,7 +46,7 @@ class Chaotic(studydb.Trainable):
         start_bystander(trial.number)
 
     def step(self):
-        if self.saved and self.config["save_waits"]:  # the report with this step has returned
+        if self.saved and self.config["save_waits"]:  # the report that saved this step has returned
             self.journal.acknowledge(self.saved)
             self.saved = 0
         if self.reached == self.config["steps"]:  # an earlier attempt died after its last step

@@ -1,7 +1,8 @@
 """
-The program below the command of crash tests: it reports the curve of `chaotic_curve`.
+The program that `chaotic.sh` starts in crash tests: it reports the curve of `chaotic_curve`.
 
-A report is acknowledged if it saves a checkpoint and the socket has answered.
+If the config has `save_waits`, a step with a checkpoint is acknowledged once the answer to its
+report has arrived, unless the answer says that there was an error or that the lease is lost.
 """
 
 import json

@@ -39,7 +39,7 @@ class Counting(studydb.Trainable):
 
 
 class InFiles(Counting):
-    """Saves the count as a file; and only at every third step."""
+    """Saves the count as a file, at every third step and at the last step."""
 
     checkpoint_every = 3
 
@@ -62,7 +62,7 @@ class EndsByNone(InFiles):
 
 
 class WaitsAtItsEnd(Counting):
-    """Waits for the gate when its last step is saved, but its trial has not ended."""
+    """Waits for the gate after its last step is saved and before its trial ends."""
 
     def cleanup(self):
         super().cleanup()
@@ -71,7 +71,7 @@ class WaitsAtItsEnd(Counting):
 
 
 class KilledAtItsEnd(Counting):
-    """Its first attempt dies when its last step is saved, but its trial has not ended."""
+    """Its first attempt dies after its last step is saved and before its trial ends."""
 
     def cleanup(self):
         super().cleanup()
@@ -108,7 +108,7 @@ class Stepless(studydb.Trainable):
 
 
 class Reused(Counting):
-    """Is used again for each trial; each trial writes its process to the file `pids`."""
+    """Can be reset for a further trial; each step writes the process's pid to the file `pids`."""
 
     def step(self):
         with (self.folder / "pids").open("a") as file:
@@ -122,7 +122,7 @@ class Reused(Counting):
 
 
 class Refusing(Reused):
-    """Is used for no second trial: its `reset_config` returns False."""
+    """Cannot be reset for a second trial: its `reset_config` returns False."""
 
     def setup(self, config):
         super().setup(config)
@@ -148,7 +148,7 @@ class Faulty(Reused):
 
 
 class Patient(Reused):
-    """Takes its time for its second trial: it waits for the gate and then for a signal."""
+    """Creates the file `second` and waits for the gate in each step of its second trial."""
 
     def step(self):
         if self.config["x"] == 1:

@@ -1,4 +1,4 @@
-"""A trainable that saves a checkpoint at each step; each trial has another curve."""
+"""A trainable that saves a checkpoint at each step; the curves of the trials differ."""
 
 import os
 from pathlib import Path

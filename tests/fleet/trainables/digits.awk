@@ -1,4 +1,5 @@
-# One step of gradient descent on all images: awk -v lr=LR -v saved=FILE -f digits.awk WEIGHTS DIGITS
+# One step of gradient descent; prints the share of misread digits.
+# Usage: awk -v lr=LR -v saved=FILE -f digits.awk WEIGHTS DIGITS
 FILENAME != ARGV[2] { w[FNR - 1] = $1; next }
 {
     digit[n] = $1

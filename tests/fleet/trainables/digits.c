@@ -1,4 +1,4 @@
-// Trains as digits_softmax.py does: digits LR FOLDER
+// Trains as digits_softmax.py does. Usage: digits LR FOLDER
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,7 +63,8 @@ int main(int argc, char **argv) {
         while (access(path, F_OK) == 0) usleep(10000);
         double error = train(lr);
         snprintf(path, sizeof path, "%s/weights", save);
-        while (access(save, F_OK) || access(path, F_OK) == 0) usleep(1000); // until the last one is taken
+        // Wait until the worker has taken the previous checkpoint.
+        while (access(save, F_OK) || access(path, F_OK) == 0) usleep(1000);
         file = open_in(save, "weights", "wb");
         fwrite(weight, sizeof weight, 1, file), fclose(file);
         printf("[studydb] {\"step\": %d, \"error\": %.17g, \"checkpoint\": true}\n", step, error), fflush(stdout);

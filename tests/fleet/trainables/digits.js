@@ -1,4 +1,4 @@
-// Trains as digits_softmax.py does: node digits.js LR FOLDER
+// Trains as digits_softmax.py does. Usage: node digits.js LR FOLDER
 const fs = require("fs"), net = require("net"), path = require("path"), env = process.env;
 const lr = Number(process.argv[2]), folder = process.argv[3], classes = [...Array(10).keys()];
 const rows = fs.readFileSync(path.join(folder, "digits.txt"), "utf8").trim().split("\n");

@@ -1,4 +1,5 @@
-# Trains as digits_softmax.py does, by awk, one process for each step. Usage: sh digits.sh LR FOLDER
+# Trains as digits_softmax.py does, with a process of awk for each step.
+# Usage: sh digits.sh LR FOLDER
 lr=$1 folder=$2 step=$STUDYDB_STEP weights=$STUDYDB_CHECKPOINT/weights
 [ -n "$STUDYDB_CHECKPOINT" ] || weights=/dev/null
 while [ "$step" -lt 9 ]; do

@@ -1,8 +1,8 @@
 """
 Trainables that learn to read digits by gradient descent, as a function, a generator and a class.
 
-A linear softmax classifier sees all images of `digits.txt` at each step; half of the lines are for
-training. Before a step, a trainable waits while the file `hold-STEP` exists in the folder.
+At each step a linear softmax classifier is trained on the first half of `digits.txt` and tested on
+the second half. Before a step, a trainable waits while the file `hold-STEP` exists in the folder.
 """
 
 import time

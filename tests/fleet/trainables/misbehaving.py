@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 LONG_S = 3
-"""Longer than the lease of the test."""
+"""Longer than the lease of the test's worker."""
 
 
 def named(config, trial):

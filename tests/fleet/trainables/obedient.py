@@ -17,14 +17,14 @@ def one_step(config):
 
 
 def hundred_steps(config, trial):
-    """Report for longer than the outage of a test."""
+    """Report 100 steps; a test chooses `step_s` so that they last longer than its outage."""
     for step in range(1, 101):
         time.sleep(config["step_s"])
         trial.report({"loss": 1 / step})
 
 
 def gated(config, trial):
-    """Report steps, four by default, each with a checkpoint; wait for the gate of each step."""
+    """Report 4 or `n_steps` steps, each with a checkpoint; after each, wait for the step's gate."""
     step = trial.checkpoint.to_dict()["step"] if trial.checkpoint else 0
     weights = bytes(config.get("size_bytes", 0))
     while step < config.get("n_steps", 4):

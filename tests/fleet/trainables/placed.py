@@ -1,4 +1,4 @@
-"""Trainables that write where they run, and into the directory of their trial."""
+"""Trainables that record their working directory, and write into the directory of their trial."""
 
 import importlib
 from pathlib import Path
@@ -10,7 +10,7 @@ def train(config, trial):
     (trial.directory / "note").touch()
     names = [trial.name, list(trial.tags), trial.uuid, trial.number]
     Path(config["folder"], "where").write_text(f"{Path.cwd()}\n{trial.directory}\n{names}")
-    importlib.import_module("valued")  # a module beside this one, imported late
+    importlib.import_module("valued")  # a module in the same directory, imported late
     return 0.5
 
 

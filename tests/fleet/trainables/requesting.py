@@ -1,4 +1,4 @@
-"""What trials need, as functions of their configs say it."""
+"""Functions and classes that say which resources a trial with a given config needs."""
 
 import os
 import sys
@@ -18,7 +18,7 @@ def licences(config):
 
 
 def wrong(config):
-    """Answer what is wrong in one of these ways, until the file "corrected" exists."""
+    """If `size` is 3 or more, fail or answer wrongly as `how` says, until "corrected" exists."""
     if config["size"] < 3 or (Path(config["folder"]) / "corrected").exists():
         return {"licence": 1}
     if config["how"] in ANSWERS:

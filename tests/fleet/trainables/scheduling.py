@@ -14,9 +14,10 @@ from studydb import Action, Close, Decision, Entry, Idle, Reason, RungKey
 @dataclass(frozen=True)
 class Cup(studydb.CustomScheduler):
     """
-    Trials pause at each rung until no running trial has yet to reach it; the better half goes on.
+    A trial pauses at each rung. The better half goes on when the rung is closed.
 
-    A trial that comes later goes on unless it is worse than the worst trial that was kept.
+    A rung is closed when no new trial may start and all trials underway have reached the rung. A
+    trial that reaches the rung later goes on unless it is worse than the worst trial that was kept.
     """
 
     max_t: int = 9
@@ -56,7 +57,7 @@ class Cup(studydb.CustomScheduler):
 
 @dataclass(frozen=True)
 class BetterHalf(studydb.CustomScheduler):
-    """Stop a trial whose mean, or best, score is worse than the median of the earlier scores."""
+    """Stop a trial whose mean or best score is worse than the rung's median, from 3 entries on."""
 
     interval: int = 2
     max_t: int = 9
@@ -114,7 +115,7 @@ class Halving(studydb.CustomScheduler):
 
 @dataclass(frozen=True)
 class Growing(Halving):
-    """`Halving`; when a trial pauses, it asks for a GPU if its score is good, else for a CPU."""
+    """`Halving`; a trial that pauses with a score below 0.3 asks for a GPU, any other for a CPU."""
 
     grows: bool = True
 
@@ -189,14 +190,14 @@ class WithoutJudge:
 
 @dataclass(frozen=True)
 class Raising(studydb.CustomScheduler):
-    """Raise when it is made."""
+    """Raises an error when it is made."""
 
     def __post_init__(self):
         raise ValueError("no such file")
 
 
 def curve(config, trial):
-    """Report a value of the trial's parameter at each step, with a checkpoint; count the steps."""
+    """Report `x + 1 / step` with a checkpoint at 12 steps; write them to the file `trained`."""
     step = trial.checkpoint.to_dict()["step"] if trial.checkpoint else 0
     while step < 12:
         step += 1

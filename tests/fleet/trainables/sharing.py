@@ -1,4 +1,4 @@
-"""Trainables that write what they hold, from when until when, by the host's monotonic clock."""
+"""Trainables that record what they hold, and at which times of the host's monotonic clock."""
 
 import json
 import os
@@ -11,7 +11,7 @@ TICK_S = 0.05
 
 
 def train(config, trial):
-    """Run for `config["seconds"]`; write a line at the start, each 50 ms, and at the end."""
+    """Run for `config["seconds"]`; write a line at the start, and then at least every 50 ms."""
     mark = os.environ["FLEET_MARK"]
     path = Path(config["folder"], "held", f"{mark}-{os.getpid()}")
     with path.open("a", buffering=1) as file:

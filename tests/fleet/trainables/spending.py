@@ -7,7 +7,7 @@ from studydb import TrialStopped
 
 
 class NetworkError(ConnectionError):
-    """A failure that passes."""
+    """A temporary failure."""
 
 
 def paid(config, trial):
@@ -20,7 +20,7 @@ def paid(config, trial):
 
 
 def flattens(config, trial):
-    """Report values that are alike from step 3 on; wait after each step for its gate."""
+    """Report values that are equal from step 2 on; after each step wait for the step's gate."""
     step = trial.checkpoint.to_dict()["step"] if trial.checkpoint else 0
     while step < 20:
         step += 1
@@ -30,7 +30,7 @@ def flattens(config, trial):
 
 
 def second_fails_until_corrected(config, trial):
-    """Trial 1 fails once trial 0 has reported; trial 0 ends when the gate of all is open."""
+    """Fail in trial 1 once trial 0 has reported; in the others, report until gate "all" is open."""
     if trial.number == 1 and not _exists(config, "gate-corrected"):
         while not _exists(config, "reported"):
             time.sleep(0.02)
@@ -48,7 +48,7 @@ def second_fails_until_corrected(config, trial):
 
 
 def fails_once(config, trial):
-    """The first attempt fails by an error that passes."""
+    """Fail in the first attempt."""
     if trial.attempt == 1:
         raise NetworkError("try again")
     return {"loss": config["x"]}

@@ -14,7 +14,7 @@ import studydb
 
 @dataclass(frozen=True)
 class TooSlow(studydb.StopRule):
-    """Stop a trial whose metric has not improved for `limit` steps; write down each question."""
+    """Stop a trial without improvement for `limit` steps; write each call to the file `asked`."""
 
     limit: int = 3
     folder: str = ""
@@ -88,7 +88,7 @@ class Broken(studydb.StopRule):
 
 @dataclass(frozen=True)
 class KillsItsWorker(studydb.StopRule):
-    """Kill the worker when asked about step 3 for the first time; stop the trial at the second."""
+    """Kill the worker when first asked about step 3; when asked again, stop the trial."""
 
     folder: str
 
@@ -100,13 +100,13 @@ class KillsItsWorker(studydb.StopRule):
         if killed.exists():
             return f"asked again with {steps}"
         killed.touch()
-        psutil.Process().parent().parent().kill()  # the fork server is in between
+        psutil.Process().parent().parent().kill()  # the parent is the fork server
         return True
 
 
 @dataclass(frozen=True)
 class Plain(studydb.StopRule):
-    """Answer by numpy, after printing much."""
+    """Print 100 kB, and answer with a bool of numpy."""
 
     def should_stop(self, trial):
         print("x" * 100_000)  # noqa: T201
@@ -115,7 +115,7 @@ class Plain(studydb.StopRule):
 
 @dataclass(frozen=True)
 class Nosy(studydb.StopRule):
-    """Give what this process could misuse as the reason: credentials and open sockets."""
+    """Stop, with a reason that lists the credentials and open sockets of this process."""
 
     def should_stop(self, _trial):
         secrets = [name for name in os.environ if name.startswith(("STUDYDB_S", "PG"))]
@@ -144,7 +144,7 @@ class Greedy(WithoutBase):
 
 
 def waits_for_gates(config, trial):
-    """Report values that no longer improve from step 3 on; wait after each step for its gate."""
+    """Report values that improve until step 4; after each step wait for the step's gate."""
     step = trial.checkpoint.to_dict()["step"] if trial.checkpoint else 0
     while step < 12:
         step += 1
@@ -154,7 +154,7 @@ def waits_for_gates(config, trial):
 
 
 def saves_once(config, trial):
-    """Save a checkpoint at step 3 only; wait after step 4 for the gate of all."""
+    """Save a checkpoint at step 3 only; after step 4 wait for the gate "all"."""
     for step in range(trial.start_step + 1, 13):
         checkpoint = {"step": step} if step == 3 else None
         trial.report({"loss": max(0.25, 1 / step)}, checkpoint=checkpoint)
@@ -173,7 +173,7 @@ def returns(_config):
 
 
 def counts(config, trial):
-    """Write down each step that is trained."""
+    """Append each step that is trained to the file `counted`."""
     for step in range(1, 6):
         with (Path(config["folder"]) / "counted").open("a") as file:
             file.write(str(step))

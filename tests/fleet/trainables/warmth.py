@@ -1,4 +1,4 @@
-"""Trainables that behave differently in a fork of a template and in a fresh start."""
+"""Trainables whose processes die: in the first two attempts, or in every fork of a template."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ def dies_twice(config):
 
 
 def dies_in_a_fork(config):
-    """Be killed if a template forked this process; some libraries do not support forks."""
+    """Be killed if a template forked this process, as with a library that supports no forks."""
     if os.getpid() != IMPORTED_BY:
         os.kill(os.getpid(), signal.SIGKILL)
     return {"loss": config["x"]}

@@ -1,4 +1,4 @@
-"""A function that records which devices it has, from when until when, by the host's monotonic clock."""
+"""A function that records which devices it has, and at which times of the monotonic clock."""
 
 import fcntl
 import json
