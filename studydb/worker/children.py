@@ -223,8 +223,11 @@ class Forker:
         try:
             with theirs:
                 self._ask(child, kind, [theirs.fileno(), stdout, stderr, *descriptors])
+            # The message is sent before the child exists, so that the child need not wait for it.
+            was_sent = _was_sent(child.channel, first)
             child.wait_started()
-            self._send_first(child, first)
+            if not was_sent:
+                self._end_unreached(child)
         except (FrameError, OSError, TemplateOutdated) as cause:
             child.channel.close()
             if isinstance(cause, OSError) and self._is_gone():
@@ -232,14 +235,11 @@ class Forker:
             raise
         return child
 
-    def _send_first(self, child: ChildProcess, first: Frame) -> None:
-        """Send a child its first message; kill a child that does not read the message."""
-        try:
-            child.channel.send(first)
-        except OSError:
-            if self._is_gone():
-                raise
-            child.kill()
+    def _end_unreached(self, child: ChildProcess) -> None:
+        """Kill a child that has not read its first message."""
+        if self._is_gone():
+            raise ForkerDied("The forking process died before the child began.")
+        child.kill()
 
     def _ask(self, child: ChildProcess, kind: ChildKind, descriptors: list[int]) -> None:
         with self._lock:
@@ -294,3 +294,10 @@ class Forker:
     def join(self) -> None:
         """Wait until the server is reaped."""
         self._listener.join()
+
+
+def _was_sent(channel: Channel, first: Frame) -> bool:
+    with suppress(OSError):
+        channel.send(first)
+        return True
+    return False
