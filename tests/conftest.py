@@ -37,7 +37,7 @@ class FakeClock:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect tests of a missing PgBouncer, and cases left to the nightly run (README.md)."""
+    """Deselect tests that need a missing PgBouncer, and cases of the nightly run (README.md)."""
     left_out = set() if _are_named(config) else turns.left_to_the_nightly_run(items)
     if pooler.program() is None:
         left_out |= {item for item in items if item.get_closest_marker("pgbouncer")}
@@ -74,7 +74,7 @@ def isolated_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 @pytest.fixture(scope="session", autouse=True)
 def handled_signals() -> None:
     """
-    Handle signals that this process ignores; its workers would ignore them, too.
+    Handle SIGINT and SIGHUP if this process ignores them; else its workers would ignore them, too.
 
     `pytest &` in a shell script ignores SIGINT, and `nohup pytest` ignores SIGHUP. A child inherits
     which signals are ignored, but no handlers.
@@ -127,7 +127,7 @@ def shared_s3_server() -> Iterator[Any]:
 @pytest.fixture
 def s3_server(shared_s3_server: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """An S3 server with an empty bucket, to which this process and its workers have access."""
-    from s3fs import S3FileSystem  # noqa: PLC0415  as above
+    from s3fs import S3FileSystem  # noqa: PLC0415  slow to import
 
     for name, value in shared_s3_server.environment.items():
         monkeypatch.setenv(name, value)

@@ -1,4 +1,4 @@
-"""Paths and names in backticks in the documents exist in the repository."""
+"""Paths and names in backticks in the documents, and targets of their links, exist."""
 
 import ast
 import re

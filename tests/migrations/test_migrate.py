@@ -29,7 +29,7 @@ VERSIONS = Path(__file__).parents[2] / "alembic" / "versions"
 
 
 def fill(database):
-    """Add at least one row to every table that operations write to."""
+    """Add a study with three trials, and rows in most other tables; return the study."""
     signed = {"key": "mac"}
     trainable = Trainable(
         str(uuid4()), TrainableKind.IMPORT, "module:train", "/nowhere", "3.11", None, signed

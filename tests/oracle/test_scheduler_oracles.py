@@ -1,7 +1,7 @@
 """
 Schedulers decide as those of Ray Tune and Syne Tune do, on random reports with ties, NaN and Inf.
 
-A group of its own; tests/README.md says how to run it in an environment with the extra `[oracle]`.
+Not in the default suite; tests/README.md says how to run it in an environment with `[oracle]`.
 `tests/unit/test_recorded_decisions.py` compares recorded decisions without the other systems.
 """
 

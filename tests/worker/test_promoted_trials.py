@@ -19,7 +19,7 @@ def study(stage):
 
 
 def trained(stage):
-    """Count how often each step of each trial was trained, by (number, step)."""
+    """Return a Counter: how often each (number of a trial, step) was trained."""
     log = stage.folder / "trained"
     lines = log.read_text().splitlines() if log.exists() else []
     return Counter(tuple(map(int, line.split())) for line in lines)

@@ -69,8 +69,8 @@ command:
 """
 
 
-def test_sweep_file_with_its_script_runs_with_a_pattern_for_its_log(stage, monkeypatch):
-    """As with W&B, `${interpreter}` is the `python` of the environment."""
+def test_sweep_file_runs_its_script_and_a_pattern_reads_the_log(stage, monkeypatch):
+    """`${env} ${interpreter}` starts the first `python` on PATH, as in W&B."""
     here = stage.folder / "here"
     here.mkdir()
     (here / "train.py").write_text(LOGGING_SCRIPT)
@@ -89,7 +89,7 @@ def test_sweep_file_with_its_script_runs_with_a_pattern_for_its_log(stage, monke
         assert "config small.yaml" in stage.command("logs", "swept", str(best.number))
 
 
-def test_script_with_argparse_that_logs_runs_with_a_pattern(stage):
+def test_pattern_reads_the_metrics_that_a_script_logs(stage):
     (stage.folder / "train.py").write_text(LOGGING_SCRIPT)
     command = studydb.Command(
         [sys.executable, "train.py", "--lr", "{lr}", "--epochs", "4"], report_regex=EPOCH

@@ -1,8 +1,8 @@
 """
-Trials on a real NVIDIA GPU; a group of its own, `scripts/test -m gpu tests/worker/test_real_gpus.py`.
+Trials on a real NVIDIA GPU; only `scripts/test -m gpu tests/worker/test_real_gpus.py` runs them.
 
-The tests need `nvidia-smi` and libcuda, and a card that nobody else uses. Those of PyTorch are
-skipped where it is not installed.
+The tests need `nvidia-smi` and libcuda, and a card that nobody else uses. The tests of PyTorch are
+skipped if PyTorch is not installed.
 """
 
 import importlib.util
@@ -142,7 +142,7 @@ def test_template_that_has_touched_the_card_is_not_used(start_with, devices, mod
 
 
 @needs_torch
-def test_trial_of_pytorch_sees_its_card_alone_and_starts_warm(start_with, devices, module, warm):
+def test_trial_of_pytorch_sees_only_its_card_and_starts_warm(start_with, devices, module, warm):
     trainable = module(
         """
         import torch

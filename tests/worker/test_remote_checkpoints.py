@@ -1,4 +1,4 @@
-"""A worker keeps its checkpoints in an S3 server; killed and slow stores lose nothing."""
+"""Checkpoints in an S3 server: kills, slow uploads and a missing bucket lose no result."""
 
 import pytest
 from fleet.workers import eventually
@@ -29,7 +29,7 @@ def test_killed_worker_goes_on_from_its_checkpoint_in_s3(stage, s3_server):
 
 
 @pytest.mark.parametrize("killed", ["child", "worker"])
-def test_killed_multipart_upload_leaves_nothing_after_collection(stage, s3_server, killed):
+def test_parts_of_an_upload_whose_process_was_killed_are_deleted(stage, s3_server, killed):
     stage.create(
         "obedient:gated",
         checkpoints=f"s3://{s3_server.bucket}/models",
@@ -69,7 +69,9 @@ def test_training_goes_on_without_its_bucket_and_status_says_why(stage, s3_serve
     assert "s3://no-such-bucket" in stage.command("status", "staged")
 
 
-def test_worker_goes_on_without_a_cache_if_its_folder_cannot_be_used(stage, s3_server, monkeypatch):
+def test_worker_goes_on_without_a_cache_if_the_folder_of_the_cache_cannot_be_used(
+    stage, s3_server, monkeypatch
+):
     monkeypatch.setenv("STUDYDB_CACHE_DIR", "~nobody-here/x")
     stage.create("obedient:gated", checkpoints=f"s3://{s3_server.bucket}", num_trials=2)
     stage.open_gate("all")
@@ -126,12 +128,12 @@ def test_command_saves_to_s3_and_ends_after_its_last_checkpoint_is_stored(
 
 
 def reads(server):
-    """The objects that were read since the requests were cleared."""
+    """The paths of the objects that were read since `server.requests` was cleared."""
     return [path for method, path in server.requests if method == "GET" and "/models/" in path]
 
 
 @pytest.mark.parametrize("size", ["10GB", "0"])
-def test_resume_on_the_same_host_reads_no_object(
+def test_resume_on_the_same_host_reads_objects_only_without_a_cache(
     sqlite_stage, s3_server, monkeypatch, tmp_path, size
 ):
     monkeypatch.setenv("STUDYDB_CACHE_SIZE", size)

@@ -51,7 +51,7 @@ def values(stage, number):
     return trial.last_value, trial.best_value
 
 
-def test_running_attempt_keeps_its_code_and_the_next_one_is_forked_from_the_new(stage, modules):
+def test_running_attempt_keeps_its_code_and_the_next_attempt_runs_the_new_code(stage, modules):
     stage.create("old:train", num_trials=2, workdir=modules)
     worker = stage.start()
     stage.await_result()
@@ -194,7 +194,7 @@ def replace_trainable(supervised, name):
     revise(supervised.database, supervised.study, signed, new_request())
 
 
-def test_attempt_that_was_claimed_before_the_change_is_read_runs_the_new_code(
+def test_attempt_that_was_claimed_just_before_the_change_runs_the_new_code(
     database, tmp_path, monkeypatch
 ):
     """The change is committed between the claim and the read of the trainable."""
@@ -217,7 +217,7 @@ def test_attempt_that_was_claimed_before_the_change_is_read_runs_the_new_code(
     assert "the study was given other code; trials now run later:train" in supervised.log
 
 
-def test_change_while_an_attempt_starts_applies_to_the_next(database, tmp_path):
+def test_change_while_an_attempt_starts_applies_to_the_next_attempt(database, tmp_path):
     supervised = Supervised(database, tmp_path)
     children = Recording(
         [GOOD, GOOD], lambda n: n == 1 and replace_trainable(supervised, "b:train")

@@ -1,4 +1,4 @@
-"""What trials need, as a function of their configs: it runs in a child, and failures cost nothing."""
+"""A function of the config says what a trial needs; no trial counts a failure of this function."""
 
 import dataclasses
 import sys
@@ -14,12 +14,15 @@ from studydb.settings import load_keyring
 from studydb.worker.rule_code import trusted_code
 
 SIZES = (4, 3, 2, 1)
-"""The function `wrong` accepts the size of the first draw, about which it is asked at creation."""
+"""
+At its creation a study asks the function about a draw by seed 0. With the sizes in this order, the
+draw is 1, which `wrong` accepts.
+"""
 
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch):
-    """The functions of tests are in the folder of the trainables."""
+    """Put the folder of the trainables, which has the resource functions, on sys.path."""
     monkeypatch.syspath_prepend(str(TRAINABLES))
     yield
     sys.modules.pop("requesting", None)
@@ -111,7 +114,7 @@ def test_after_a_correction_the_same_worker_goes_on(stage):
     assert {row.resource_class for row in rows} == {"licence=1"}
 
 
-def test_the_65th_request_pauses_the_study_and_64_run(sqlite_stage):
+def test_study_pauses_if_its_function_asks_for_a_65th_set_of_resources(sqlite_stage):
     space = {"size": studydb.randint(1, 10**6), "how": "shapes"}
     study = create(sqlite_stage, "wrong", space=space, num_trials=100)
     worker = sqlite_stage.start(slots=4, resource="licence=1000")
@@ -144,7 +147,7 @@ def test_a_function_whose_description_was_changed_does_not_run(sqlite_stage):
         trusted_code(dataclasses.replace(study.record, request_code=code), load_keyring())
 
 
-def test_a_clone_asks_the_same_function(sqlite_stage):
+def test_clone_of_a_study_asks_the_same_function(sqlite_stage):
     clone = create(sqlite_stage).clone("other")
 
     assert clone.record.resources == sqlite_stage.study.record.resources

@@ -63,7 +63,7 @@ def test_process_in_which_trials_leave_many_files_open_is_replaced(monkeypatch):
         assert "11 files" in staleness.reason()
 
 
-def test_decider_goes_on_on_a_host_that_does_not_show_its_memory(monkeypatch):
+def test_decider_runs_on_a_host_without_proc_self_statm(monkeypatch):
     def fail(_began_ns):
         raise FileNotFoundError("/proc/self/statm")
 

@@ -1,4 +1,4 @@
-"""Stop rules in the user's code: they decide through real workers, and their failures cost no trial."""
+"""Stop rules in the user's code, with real workers: a rule that fails pauses the study."""
 
 import os
 import signal
@@ -18,14 +18,14 @@ from studydb.worker.worker_options import WorkerOptions
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch):
-    """The rules of tests are in the folder of the trainables."""
+    """Put the folder of the trainables, which has the rules, on sys.path."""
     monkeypatch.syspath_prepend(str(TRAINABLES))
     yield
     sys.modules.pop("stopping", None)
 
 
 def asked(stage):
-    """What the rule was asked: the pid of its process, the trial's number, and the steps it read."""
+    """For each question to the rule: the decider's pid, the trial's number, and the steps read."""
     path = stage.folder / "asked"
     lines = path.read_text().splitlines() if path.exists() else []
     return [(int(pid), int(number), eval(steps)) for pid, number, steps in _split(lines)]
@@ -44,7 +44,7 @@ def too_slow(stage):
 
 
 @pytest.mark.row("A9")
-def test_rule_stops_at_its_step_over_a_kill_of_the_worker(stage):
+def test_rule_stops_a_trial_at_the_same_step_although_the_worker_was_killed(stage):
     create(stage, "loss>=3", too_slow(stage))
     for step in (1, 2, 3, 4):
         stage.open_gate(step)
@@ -97,7 +97,7 @@ def test_rule_reads_no_result_that_a_later_attempt_supersedes(sqlite_stage):
     assert stage.trial().reason == "RULE_STOPPED"
 
 
-def test_process_that_is_killed_between_two_results_is_replaced(sqlite_stage):
+def test_decider_that_is_killed_between_two_results_is_replaced(sqlite_stage):
     stage = sqlite_stage
     create(stage, too_slow(stage))
     stage.start()
@@ -183,7 +183,7 @@ def test_failure_of_a_rule_pauses_the_study_on_both_databases(stage):
     assert stage.trial().reason == "COMPLETED"
     assert study.progress.pause_reason.startswith("on trial 0 at step 2, the stop rule stopping:")
     eventually(lambda: "to go on: `studydb resume staged`" in worker.output())
-    assert worker.runs  # it waits
+    assert worker.runs  # until the study is resumed
     (data,) = stage.events("study paused")
     assert 'raise KeyError("accuracy")' in data["traceback"]
 
@@ -257,7 +257,7 @@ def test_rule_finds_no_credentials_and_no_inherited_sockets(stage, monkeypatch):
     assert met["reason"] == "secrets [], sockets 1, own group True"
 
 
-def test_rule_may_print_and_answer_by_numpy(sqlite_stage):
+def test_rule_may_print_and_return_a_bool_of_numpy(sqlite_stage):
     create(sqlite_stage, "stopping:Plain()")
     sqlite_stage.open_gate("all")
 
@@ -268,7 +268,7 @@ def test_rule_may_print_and_answer_by_numpy(sqlite_stage):
     assert met["reason"] == ""
 
 
-def test_trial_that_a_rule_and_its_own_report_end_is_stopped_by_the_rule(sqlite_stage):
+def test_report_that_is_done_and_meets_a_rule_counts_as_stopped_by_the_rule(sqlite_stage):
     sqlite_stage.create("stopping:done_at_once", stop="stopping:WithoutBase(step=1)")
 
     assert sqlite_stage.run() == 0
@@ -301,10 +301,10 @@ def test_value_that_the_function_returns_is_judged(sqlite_stage):
 def test_rule_that_cannot_be_used_is_refused_and_no_study_is_created(sqlite_stage, rule, message):
     with pytest.raises(studydb.TrainableError, match=message):
         create(sqlite_stage, rule)
-    create(sqlite_stage, "stopping:Plain()")  # the name is free
+    create(sqlite_stage, "stopping:Plain()")  # no study has taken the name
 
 
-def test_study_continues_with_its_rule_and_warns_of_another(sqlite_stage):
+def test_creation_warns_if_the_existing_study_has_another_rule(sqlite_stage):
     study = create(sqlite_stage, "stopping:TooSlow(limit=3)")
 
     same = create(sqlite_stage, "stopping:TooSlow(limit=3)", load_if_exists=True)
@@ -316,10 +316,10 @@ def test_study_continues_with_its_rule_and_warns_of_another(sqlite_stage):
 
 
 def test_try_asks_the_rules_and_names_their_failure(sqlite_stage, monkeypatch):
-    monkeypatch.setattr(sys, "argv", sys.argv)  # a trial gets arguments of its own
+    monkeypatch.setattr(sys, "argv", sys.argv)  # `try` replaces sys.argv in this process
     monkeypatch.chdir(TRAINABLES)
     create(sqlite_stage, "stopping:TooSlow(limit=3)")
-    create_other = studydb.create_study(
+    other = studydb.create_study(
         "other",
         "stopping:saves_once",
         space={"folder": str(sqlite_stage.folder)},
@@ -338,10 +338,10 @@ def test_try_asks_the_rules_and_names_their_failure(sqlite_stage, monkeypatch):
     assert "step 8" not in tried
     with pytest.raises(AssertionError, match=r"At step 2, the stop rule .* it raised KeyError"):
         sqlite_stage.command("try", "other")
-    create_other.close()
+    other.close()
 
 
-def test_slots_share_one_process(sqlite_stage):
+def test_slots_of_a_worker_share_one_decider(sqlite_stage):
     stage = sqlite_stage
     create(stage, too_slow(stage), num_trials=4)
     stage.open_gate("all")
@@ -419,7 +419,7 @@ def test_rule_without_a_signature_runs_if_its_module_is_allowed(sqlite_stage, mo
     assert stage.trial().reason == "RULE_STOPPED"
 
 
-def test_rule_without_a_signature_is_searched_in_the_directory_of_the_worker_alone(sqlite_stage):
+def test_unsigned_rule_is_looked_for_only_in_the_directory_of_the_worker(sqlite_stage):
     study = create(sqlite_stage, "stopping:TooSlow()").record
     options = WorkerOptions("", "staged", print, workdir="/mine", allow_imports=("stopping",))
 
@@ -430,7 +430,7 @@ def test_rule_without_a_signature_is_searched_in_the_directory_of_the_worker_alo
     assert (allowed.signed, allowed.workdirs) == (False, ("/mine",))
 
 
-def test_trial_reports_no_step_before_the_rule_has_judged_the_one_before(sqlite_stage):
+def test_trial_reports_no_step_before_the_rule_has_judged_the_previous_step(sqlite_stage):
     """Otherwise the trial would train and save steps after the one at which it is stopped."""
     stage = sqlite_stage
     stage.create("stopping:counts", stop="stopping:WithoutBase(step=2)")
@@ -517,7 +517,7 @@ def test_own_loop_goes_on_when_a_rule_fails_and_waits_for_the_resumption(sqlite_
     study.close()
 
 
-def test_large_option_is_found_again_in_the_row_of_either_database(storage_url):
+def test_rule_with_a_large_option_finds_its_code_on_either_database(storage_url):
     """PostgreSQL returns the double 1e30 as the integer 10**30, which is another number."""
     study = studydb.create_study(
         "large",

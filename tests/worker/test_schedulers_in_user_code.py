@@ -1,4 +1,4 @@
-"""Schedulers in the user's code: they decide through real workers, and failures cost no trial."""
+"""Schedulers in the user's code, with real workers: a scheduler that fails pauses the study."""
 
 import collections
 import dataclasses
@@ -20,7 +20,7 @@ from studydb.worker.rule_code import trusted_code
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch):
-    """The schedulers of tests are in the folder of the trainables."""
+    """Put the folder of the trainables, which has the schedulers, on sys.path."""
     monkeypatch.syspath_prepend(str(TRAINABLES))
     yield
     sys.modules.pop("scheduling", None)
@@ -37,7 +37,7 @@ def cup(stage):
 
 
 def asked(stage):
-    """What the scheduler was asked: the pid of its process, and the method."""
+    """For each question to the scheduler: the decider's pid, and the method that was called."""
     path = stage.folder / "asked"
     lines = path.read_text().splitlines() if path.exists() else []
     return [(int(line.split()[0]), line.split()[1]) for line in lines]
@@ -53,7 +53,7 @@ CUP_OF_FOUR = [(9, "COMPLETED"), (4, "GIVEN_UP"), (2, "GIVEN_UP"), (2, "GIVEN_UP
 
 
 @pytest.mark.row("E12")
-def test_better_half_trains_on_over_kills_of_worker_and_decider(stage):
+def test_better_half_trains_on_although_worker_and_decider_are_killed(stage):
     study = create(stage, cup(stage), space={"pause_s": 0.1})
     worker = stage.start(slots=2)
     stage.await_result()
@@ -135,7 +135,7 @@ def test_judge_that_fails_pauses_the_study_and_costs_no_trial_and_no_worker(
     study = create(stage, scheduler, num_trials=2, max_failures=0)
     worker = stage.start()
 
-    stage.await_state("TERMINATED")  # it was not judged, and goes on to max_t
+    stage.await_state("TERMINATED")  # without a judgement, the trial trains to max_t
 
     assert study.status == "PAUSED"
     assert "has paused itself: on trial 0 at step 2, the scheduler scheduling:Broken(" in (
@@ -198,7 +198,7 @@ def test_scheduler_that_cannot_be_used_is_refused_and_no_study_is_created(
 ):
     with pytest.raises(studydb.TrainableError, match=message):
         create(sqlite_stage, scheduler)
-    create(sqlite_stage, "scheduling:Cup()")  # the name is free
+    create(sqlite_stage, "scheduling:Cup()")  # no study has taken the name
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_scheduler_that_was_changed_in_the_database_is_not_run(sqlite_stage):
     changed.close()
 
 
-def test_changed_code_of_a_scheduler_is_not_trusted(sqlite_stage):
+def test_scheduler_whose_description_was_changed_is_not_trusted(sqlite_stage):
     study = create(sqlite_stage, "scheduling:Cup()")
     changed = dataclasses.replace(
         study.record, scheduler_code=dataclasses.replace(study.record.scheduler_code, workdir="/")

@@ -1,6 +1,6 @@
-"""A large checkpoint is sent by a process beside the trial, which ends with the trial."""
+"""The sender, a child of the trial's process, sends large checkpoints and ends with the trial."""
 
-# The trainables below are written as users write them, so they break these rules of ruff.
+# The trainables below print, as those of users do.
 # ruff: noqa: T201
 
 import os
@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def remote(s3_server, start):
-    """Start an attempt whose checkpoints go to an S3 server; the first starts a fork server."""
+    """Start attempts whose checkpoints go to an S3 server; the first starts the fork server."""
     server = ForkServer()
 
     def started(function, **job):
@@ -69,7 +69,7 @@ def make_model(step=1):
 
 
 def two_steps(config, trial):
-    checkpoint_saves.LARGE_BYTES = 1  # in this process alone
+    checkpoint_saves.LARGE_BYTES = 1  # in the trial's process alone
     trial.report({"loss": 1}, checkpoint=make_model())
     trial.report({"loss": 2})
 
@@ -147,7 +147,7 @@ def test_sender_that_is_killed_is_reported_and_the_next_save_works(remote, s3_se
 
 
 def test_sender_ends_in_the_middle_of_an_upload_when_its_trial_is_killed(s3_server, tmp_path):
-    """Below a worker, the fork server would kill it, too; here no other process does."""
+    """A worker's fork server would kill the sender, too; here there is no worker."""
     code = (
         "import sys, uuid; from pathlib import Path\n"
         "from studydb.artifacts.checkpoint_records import Upload\n"
@@ -175,7 +175,7 @@ def test_sender_ends_in_the_middle_of_an_upload_when_its_trial_is_killed(s3_serv
 
 def test_sender_ends_although_another_process_keeps_its_socket_open():
     command = [*sender._command()]
-    command[command.index(str(os.getpid()))] = str(os.getppid())  # no longer the parent
+    command[command.index(str(os.getpid()))] = str(os.getppid())  # as if the parent had died
     ours, theirs = socket.socketpair()
 
     with ours, theirs, subprocess.Popen(command, stdin=theirs.fileno()) as process:
@@ -220,7 +220,9 @@ def test_stop_signal_to_the_whole_group_lets_the_sender_finish(remote, s3_server
     assert [saved.step for saved in stored(messages)] == [1]
 
 
-def test_fork_of_the_users_code_neither_ends_the_sender_nor_keeps_its_socket(remote, s3_server):
+def test_process_that_user_code_forks_neither_ends_the_sender_nor_keeps_its_socket(
+    remote, s3_server
+):
     def train(config, trial):
         checkpoint_saves.LARGE_BYTES = 1
         before = descriptors()
@@ -271,7 +273,7 @@ def test_thread_sends_if_no_process_can_be_started(remote, s3_server):
 
 
 class Kept(Trainable):
-    """Runs two steps per trial in one process, each with a large checkpoint."""
+    """Trains two steps per trial, each with a large checkpoint; one process runs several trials."""
 
     def setup(self, config):  # noqa: ARG002
         checkpoint_saves.LARGE_BYTES = 1

@@ -1,4 +1,4 @@
-"""A trial has a directory of its own on the host, which can be its working directory."""
+"""Each trial has a directory on its host, in which its code can run."""
 
 import stat
 import sys
@@ -69,7 +69,7 @@ def create_command(stage, *items, **options):
     train.chmod(train.stat().st_mode | stat.S_IXUSR)
     (here / "train.py").write_text(
         "import os, pathlib, sys\n"
-        "assert sys.argv[2] == 'train.py'  # a value of a parameter stays as it is\n"
+        "assert sys.argv[2] == 'train.py'  # a parameter's value is not made a full path\n"
         "text = os.getcwd() + '\\n' + os.environ['STUDYDB_DIRECTORY']\n"
         "pathlib.Path(sys.argv[1], 'where').write_text(text)\n"
         "print('[studydb] {\"error\": 1}')\n"
@@ -95,7 +95,7 @@ def test_command_runs_in_the_directory_of_its_trial_and_its_files_are_found(stag
     assert where(stage) == [str(directory_of(stage))] * 2
 
 
-def test_command_runs_in_the_directory_of_the_study_and_its_attempts_share_that_of_the_trial(stage):
+def test_command_runs_in_the_workdir_and_all_attempts_get_the_directory_of_the_trial(stage):
     here = create_command(stage, "./train.sh", "{folder}", "twice")
 
     assert stage.run() == 0, stage.attempts()
@@ -137,7 +137,7 @@ def test_deletion_of_a_study_removes_the_directories_of_its_trials(stage):
 
 
 @pytest.mark.parametrize("harm", ["file", "link"])
-def test_trial_that_has_spoiled_its_directory_fails_alone(stage, harm):
+def test_trial_whose_directory_is_spoiled_fails_alone(stage, harm):
     stage.create("placed:train", num_trials=2, max_failures=0)
     spoiled = directory_of(stage)
     spoiled.parent.mkdir(parents=True)

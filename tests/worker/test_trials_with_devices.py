@@ -1,6 +1,6 @@
 """What the process of a trial with devices sees, and how long it keeps the devices locked."""
 
-# The trainables below are written as users write them, so they break these rules of ruff.
+# The trainables below print, as those of users do.
 # ruff: noqa: T201
 
 import json
@@ -50,7 +50,7 @@ def server():
 
 @pytest.fixture
 def start_with(start):
-    """Start an attempt with what a grant gives to it; the worker keeps its own descriptors."""
+    """Start an attempt with a grant's environment and with copies of its lock descriptors."""
 
     def start_with(function, grant, **job):
         return start(
@@ -80,7 +80,7 @@ def look(config):
 # what a trial sees
 
 
-def test_entries_of_the_worker_reach_its_trial_verbatim(start_with, tmp_path, monkeypatch):
+def test_trial_gets_the_entries_of_the_workers_variable_verbatim(start_with, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", FakeNvidiaSmi(tmp_path).environment["PATH"])
     environ = {VARIABLE: "GPU-aa,GPU-bb,GPU-cc", "STUDYDB_LOCK_DIR": str(tmp_path)}
 
@@ -178,14 +178,14 @@ def test_device_stays_locked_while_a_program_of_a_dead_trial_uses_it(start_with,
     program = psutil.Process(int(eventually(lambda: attempt.printed)))
     psutil.Process(server.pid).suspend()  # so that nothing kills the program
     attempt.child.kill()
-    eventually(lambda: start_of(attempt.child.process.pid) is None, what="its end")
+    eventually(lambda: start_of(attempt.child.process.pid) is None, what="the end of the trial")
     grant.release(patience_s=0)
 
     assert locks_of(program.pid) == {f"studydb-gpu-{A}.lock"}
     assert sum(devices.free_parts()) == 1
 
     psutil.Process(server.pid).resume()
-    eventually(lambda: sum(devices.free_parts()) == 2, what="its device")
+    eventually(lambda: sum(devices.free_parts()) == 2, what="the release of the device")
     eventually(lambda: start_of(program.pid) is None, what="the end of the program")
 
 
@@ -244,7 +244,7 @@ def test_device_of_a_killed_worker_is_free_only_after_its_trial(tmp_path):
     server, trial = psutil.Process(pid_of["server"]), psutil.Process(pid_of["trial"])
     devices = Devices(Offer(CUDA, (Device(A, A, A),)), tmp_path)
 
-    server.suspend()  # it would kill the trial
+    server.suspend()  # otherwise the fork server would kill the trial
     worker.kill()
     worker.wait()
 
@@ -487,7 +487,7 @@ def test_failure_names_the_limit_only_if_the_limit_is_the_cause(tmp_path):
     )
 
 
-def test_process_with_devices_or_a_limit_is_not_kept_for_another_trial(devices):
+def test_process_with_devices_or_a_memory_limit_is_not_kept_for_another_trial(devices):
     assert NOTHING_HELD.may_be_kept
     assert Holdings(devices.take(0)).may_be_kept
     assert not Holdings(devices.take(1)).may_be_kept

@@ -1,4 +1,4 @@
-"""Workers end in time even if the server accepts requests and does not answer them."""
+"""Workers end in time if the server is down, or accepts requests without answering them."""
 
 import signal
 import time

@@ -1,6 +1,6 @@
-"""A trial trains on while its checkpoint is sent to a remote store, and ends after it is stored."""
+"""A trial trains on while its checkpoint is sent, and ends only once the checkpoint is stored."""
 
-# The trainables below are written as users write them, so they break these rules of ruff.
+# The trainables below print, as those of users do.
 # ruff: noqa: T201
 
 import os
@@ -62,7 +62,7 @@ def test_training_goes_on_while_a_checkpoint_is_sent(remote, s3_server):
     assert saved_bytes(saved.saved, s3_server)
 
 
-def test_next_save_waits_for_the_upload_before(remote, s3_server):
+def test_next_save_waits_for_the_previous_upload(remote, s3_server):
     def train(config, trial):
         for step in (1, 2):
             trial.report({"loss": step}, checkpoint={"step": step})
@@ -223,13 +223,13 @@ def test_upload_that_fails_is_reported_and_training_goes_on(start, s3_server):
     assert messages[-1] == Ended(End.COMPLETED)
 
 
-def test_checkpoint_is_sent_while_the_trial_waits_if_its_copy_finds_no_room(
+def test_checkpoint_is_sent_while_the_trial_waits_if_no_copy_can_be_made(
     remote, s3_server, tmp_path
 ):
     def train(config, trial):
         Path("model").mkdir(exist_ok=True)
         Path("model", "w").write_bytes(b"weights")
-        (trial.scratch / "upload").touch()  # where the copy would be made
+        (trial.scratch / "upload").touch()  # a file in the place of the directory for copies
         trial.report({"loss": 1}, checkpoint="model")
         trial.report({"loss": 2})
 
@@ -259,7 +259,7 @@ def test_given_directory_may_link_to_its_own_files_by_absolute_paths(remote, s3_
 
 
 def test_directory_that_changes_during_its_copy_fails_no_trial(remote, s3_server, monkeypatch):
-    """Another thread of the user's code writes to the directory, for example."""
+    """For example, another thread of the user's code writes to the directory."""
 
     def train(config, trial):
         Path("model").mkdir(exist_ok=True)
@@ -289,7 +289,7 @@ def test_error_of_the_trial_is_reported_after_its_checkpoint_is_stored(remote, s
     expect_failure(messages, "ValueError", "too late")
 
 
-def test_fork_of_a_process_that_sends_ends_without_waiting(remote, s3_server):
+def test_fork_of_a_process_that_sends_does_not_wait_for_the_upload(remote, s3_server):
     def train(config, trial):
         trial.report({"loss": 1}, checkpoint={"step": 1})
         pid = os.fork()
@@ -308,13 +308,13 @@ def test_fork_of_a_process_that_sends_ends_without_waiting(remote, s3_server):
     assert attempt.finish()[0].saved.step == 1
 
 
-def test_fork_finds_all_modules_of_the_library_imported(remote, s3_server):
+def test_s3_library_is_imported_before_user_code_can_fork(remote, s3_server):
     def train(config, trial):
         trial.report({"loss": 1}, checkpoint={"step": 1})
         pid = os.fork()
         if pid == 0:
-            waiting = sys.modules.get("s3fs") is None or sys.modules.get("aiobotocore") is None
-            os._exit(int(waiting))
+            is_missing = sys.modules.get("s3fs") is None or sys.modules.get("aiobotocore") is None
+            os._exit(int(is_missing))
         _, status = os.waitpid(pid, 0)
         trial.report({"loss": os.waitstatus_to_exitcode(status)})
 
@@ -339,7 +339,7 @@ def test_generator_saves_before_each_yield(remote, s3_server):
 
 
 class Kept(Trainable):
-    """Runs two steps per trial in one process, each with a checkpoint of files."""
+    """Trains two steps per trial, each with a checkpoint; one process runs several trials."""
 
     def setup(self, config):  # noqa: ARG002
         self.trained = 0

@@ -1,4 +1,4 @@
-"""A worker deletes what the process of an attempt has written after it lost its trial."""
+"""A worker deletes the objects that an attempt's process writes after the loss of its trial."""
 
 from uuid import uuid4
 
@@ -19,7 +19,7 @@ PATIENCE_S = 10.0
 
 
 class Zombie(ScriptedChild):
-    """A child that begins an upload, writes when its trial is lost, and then asks for a flush."""
+    """A child that asks to upload, writes the object once the trial is lost, and asks to flush."""
 
     def __init__(self, supervised, store, clock, *, changed=None):
         self._supervised, self._store, self._clock = supervised, store, clock
@@ -77,7 +77,7 @@ def test_bytes_that_a_lost_attempt_has_written_are_deleted(supervised, store, cl
     assert rows(supervised.database, upload) == []
 
 
-def test_child_that_names_other_bytes_has_nothing_deleted(supervised, store, clock):
+def test_object_of_another_trial_that_a_child_names_is_not_deleted(supervised, store, clock):
     other = Place(*(str(uuid4()) for _ in range(2)), 1, 1, str(uuid4()))
     kept = store.put_bytes(other, b"of another trial")
 

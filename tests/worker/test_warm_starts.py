@@ -262,7 +262,9 @@ UNSAFE = {
 
 
 @pytest.mark.parametrize("what", UNSAFE)
-def test_import_that_leaves_an_unsafe_resource_makes_all_starts_fresh(start, warm, module, what):
+def test_all_starts_are_fresh_if_the_import_is_unsafe_or_the_trainable_asks_for_it(
+    start, warm, module, what
+):
     source, reason = UNSAFE[what]
     tail = "train.studydb_start = 'fresh'" if what == "attribute" else ""
     trainable = module(f"{source}\ndef train(config):\n    return 1.0\n{tail}\n")

@@ -132,7 +132,7 @@ def test_data_larger_than_the_database_takes_is_refused_and_no_study_is_made(pos
         studydb.load_study("staged", storage=postgres_stage.storage)
 
 
-def test_study_that_exists_keeps_its_objects_and_gets_changed_ones(sqlite_url, tmp_path):
+def test_existing_study_stores_objects_again_only_if_they_have_changed(sqlite_url, tmp_path):
     def create(value, **options):
         given = with_parameters(bound.summing, data=np.full(3, value))
         return studydb.create_study(
@@ -166,7 +166,7 @@ def test_study_that_exists_keeps_its_objects_and_gets_changed_ones(sqlite_url, t
 
 @pytest.fixture
 def create(sqlite_url, tmp_path):
-    """Creates the study "digits", whose objects are to be in the directory `store`."""
+    """A function that creates the study "digits" with the objects `values` in a store."""
 
     def create(store=tmp_path / "store", **values):
         return studydb.create_study(

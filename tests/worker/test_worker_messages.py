@@ -1,4 +1,4 @@
-"""The lines that a worker prints."""
+"""The lines that a worker prints, and the last step that its jobs name."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Workers whose processes run several trials of a class: when they do, and when they must not."""
+"""When a worker's process runs several trials of a class, and when it must not."""
 
 import signal
 import time
@@ -54,7 +54,7 @@ def enqueue(stage, *values, **more):
 
 
 def waiting_child(worker):
-    """Return the process of a worker that waits for another trial."""
+    """Wait until a process of the worker waits for another trial; return the process."""
     return eventually(lambda: next(iter(worker.children()), None), what="a process that waits")
 
 
@@ -71,7 +71,7 @@ def test_trials_of_a_class_with_reset_config_run_in_one_process(stage):
     assert "reused" in stage.command("show", "staged", "1")
 
 
-def test_each_slot_has_a_process_of_its_own(stage):
+def test_two_slots_use_at_most_two_processes(stage):
     stage.create("classes:Reused", num_trials=8)
 
     assert stage.run(slots=2) == 0
@@ -134,14 +134,14 @@ def test_trial_after_a_fault_gets_a_new_process_and_no_other_trial_is_harmed(sta
 
 
 def waiting_worker(stage, **options):
-    """Start a worker; return it when its process waits after the study's only trial."""
+    """Start a worker; return it and its process, which waits after the study's only trial."""
     stage.create("classes:Reused", num_trials=1)
     worker = stage.start(wait=True, **options)
     stage.await_state("TERMINATED")
     return worker, waiting_child(worker)
 
 
-def test_process_that_waits_runs_no_trial_of_code_that_has_replaced_its_own(stage):
+def test_waiting_process_is_replaced_if_the_study_gets_other_code(stage):
     _, waiting = waiting_worker(stage)
 
     stage.study.set(trainable="classes:InFiles", workdir=stage.study.record.trainable.workdir)
@@ -233,7 +233,7 @@ def test_what_a_process_sends_after_the_end_of_a_trial_counts_for_no_trial(super
     assert attempts(database) == [("fresh", "COMPLETED"), ("reused", "COMPLETED")]
 
 
-def test_trial_whose_process_ends_before_its_function_begins_is_run_in_another(
+def test_trial_whose_process_ends_before_its_function_begins_runs_in_another_process(
     supervised, database
 ):
     child = ReusedChild(reported() + KEPT, b"")
@@ -256,7 +256,7 @@ def test_trial_that_reports_before_its_function_begins_and_dies_is_lost(supervis
     ]
 
 
-def test_trial_whose_reused_process_dies_is_lost_alone(supervised, database):
+def test_only_the_trial_that_runs_is_lost_if_a_reused_process_dies(supervised, database):
     child = ReusedChild(reported() + KEPT, BEGAN)
 
     assert supervised.run(child, GOOD, trials=3).gave_up is None
@@ -269,7 +269,9 @@ def test_trial_whose_reused_process_dies_is_lost_alone(supervised, database):
 
 
 @pytest.mark.parametrize("process", ["new", "that has reported"])
-def test_process_cannot_decline_a_trial_without_a_reason(supervised, database, process):
+def test_trial_fails_if_a_process_declines_it_when_new_or_after_a_report(
+    supervised, database, process
+):
     is_new = process == "new"
     child = NOT_REUSED if is_new else ReusedChild(reported() + KEPT, reported() + NOT_REUSED)
 
@@ -279,7 +281,9 @@ def test_process_cannot_decline_a_trial_without_a_reason(supervised, database, p
     assert states_of(database, supervised.study) == [State.TERMINATED] * (not is_new) + expected
 
 
-def test_process_of_a_failed_trial_is_not_used_again_even_if_it_offers_that(supervised, database):
+def test_process_of_a_failed_trial_is_not_reused_even_if_it_offers_to_run_another(
+    supervised, database
+):
     child = ReusedChild(reported() + FAILED_AND_KEPT, reported() + COMPLETED)
 
     assert supervised.run(child, GOOD, trials=2).gave_up is None
@@ -288,7 +292,9 @@ def test_process_of_a_failed_trial_is_not_used_again_even_if_it_offers_that(supe
 
 
 @pytest.mark.parametrize("why", ["--start fresh", "command"])
-def test_process_that_offers_itself_is_not_used_again_if_it_must_not_be(database, tmp_path, why):
+def test_process_of_a_fresh_start_or_a_command_is_not_reused_even_if_it_offers_to(
+    database, tmp_path, why
+):
     code = Trainable(str(uuid4()), TrainableKind.COMMAND, '["true"]', str(tmp_path), "3.11")
     supervised = Supervised(database, tmp_path, **({"trainable": code} if why == "command" else {}))
     child = ReusedChild(reported() + KEPT, reported() + COMPLETED)
@@ -303,7 +309,7 @@ def test_process_that_offers_itself_is_not_used_again_if_it_must_not_be(database
 
 
 class Lingering(ReusedChild):
-    """Ends in order while its worker stops; notes the timeout and the last attempt at cleanup."""
+    """A child that uses its grace; its end records the timeout and the last stored attempt."""
 
     def __init__(self, interruption, database):
         self._interruption, self._database = interruption, database

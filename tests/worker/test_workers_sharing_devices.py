@@ -1,8 +1,8 @@
 """
 Workers of two users and two databases share the devices of a host, and are killed.
 
-No card is given twice at any instant, by the trials' own records of start and end, and none is lost.
-`STUDYDB_NIGHTLY=1` kills 100 workers.
+The trials record when they start and end. According to these records no card is given to two trials
+at once, and no card is lost. `STUDYDB_NIGHTLY=1` kills 100 workers instead of 3.
 """
 
 import json
@@ -38,7 +38,7 @@ WORK = ("worker", "--study", "staged", "--wait", "--lease", str(LEASE_S))
 
 @dataclass(frozen=True)
 class Span:
-    """When a trial had a part of a card, as the trial has recorded it; the end is its last line."""
+    """When a trial had a part of a card; the last line of the trial's record gives the end."""
 
     mark: str
     visible: str
@@ -50,7 +50,7 @@ class Span:
 
 
 class Place:
-    """A user's study in a database, and one worker of it, which the test kills."""
+    """A user's study in a database, and one worker of the study; the test kills and replaces it."""
 
     def __init__(self, stack, user, storage, folder, *, slots=2, part=1.0, entries=None):
         self.user, self.folder, self.slots, self.kills = user, folder, slots, 0
@@ -85,7 +85,7 @@ class Place:
 
 @pytest.fixture
 def folder():
-    """A folder that every user may enter."""
+    """A folder in which every user may write."""
     with tempfile.TemporaryDirectory() as path:
         folder = Path(path)
         for each in (folder, folder / "held"):
@@ -162,7 +162,9 @@ def test_no_card_is_given_twice_and_none_is_lost(folder, sqlite_template, postgr
             time.sleep(random.uniform(0.0, 0.3))
             random.choice(at_work).replace()
         after_s = time.monotonic()
-        eventually(lambda: used_after(folder, after_s) == set(UUIDS), START_S, what="use of all")
+        eventually(
+            lambda: used_after(folder, after_s) == set(UUIDS), START_S, what="use of each card"
+        )
 
     found = spans(folder)
     seen = {

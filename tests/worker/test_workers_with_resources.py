@@ -42,7 +42,7 @@ def test_each_trial_sees_a_gpu_of_its_own(stage, gpu):
     assert set(devices(stage, 3)) == {f"{gpu}-a", f"{gpu}-b"}
 
 
-def test_halves_of_a_gpu_run_together(sqlite_stage, gpu):
+def test_two_trials_with_half_a_gpu_each_run_together(sqlite_stage, gpu):
     given = {"CUDA_VISIBLE_DEVICES": gpu}
     sqlite_stage.create("sharing:look", num_trials=3, resources="gpus=0.5")
     worker = sqlite_stage.start(slots=3, environment=given)
@@ -106,7 +106,7 @@ def test_a_worker_with_the_tag_runs_the_study(sqlite_stage):
 
 
 @pytest.mark.row("A6")
-def test_a_worker_leaves_what_does_not_fit_and_status_says_so(sqlite_stage):
+def test_worker_leaves_a_trial_that_does_not_fit_and_status_says_so(sqlite_stage):
     study = sqlite_stage.create("sharing:look", num_trials=2, searcher=None)
     study.enqueue({}, resources={"licence": 2, "cpus": 1})
     study.enqueue({}, resources={"licence": 1})

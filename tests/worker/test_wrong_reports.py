@@ -1,4 +1,4 @@
-"""A wrong report or trainable fails its trial with fact, cause and cure, and loses no result."""
+"""Wrong reports and trainables: errors give fact, cause and cure, and no stored result is lost."""
 
 import sys
 
@@ -117,7 +117,7 @@ def test_unsigned_command_is_not_run_and_its_trial_waits(stage):
     stage.expect_released()
 
 
-def test_class_without_a_step_that_is_named_by_its_path_fails_its_trial(stage):
+def test_class_given_by_its_import_path_fails_its_trial_if_it_has_no_method_step(stage):
     stage.create("classes:Stepless")
 
     stage.run()

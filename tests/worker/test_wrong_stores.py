@@ -1,7 +1,8 @@
 """
-What goes wrong with stores: training goes on or falls back, and `status` says what to type.
+Faults of stores: what the trial does, and what `status` or the worker tells a person to do.
 
-Nothing whose bytes or signature are wrong is ever restored. docs/checkpoints.md has the table.
+A checkpoint whose bytes or signature are wrong is never restored. docs/checkpoints.md has a table
+of the faults.
 """
 
 import shutil
@@ -27,7 +28,7 @@ def stage(sqlite_stage, tmp_path):
 
 
 def saved_twice(stage, store):
-    """A study whose worker was killed after two checkpoints; return their rows, oldest first."""
+    """Kill a worker after two checkpoints of its trial; return their rows, oldest first."""
     stage.create("obedient:gated", checkpoints=store, space={"n_steps": 3})
     worker = stage.start()
     stage.open_gate(1)
@@ -92,17 +93,17 @@ def remove(stage, row):
     file_of(row).unlink()
 
 
-def replace_by_the_other_signed_one(stage, row):
+def replace_by_the_older_object(stage, row):
     (older, *_) = stage.rows(checkpoint, order=checkpoint.c.id)
     shutil.copyfile(file_of(older), file_of(row))
 
 
-def point_to_the_other_object(stage, row):
+def point_to_the_older_object(stage, row):
     (older, *_) = stage.rows(checkpoint, order=checkpoint.c.id)
     change(stage.study.database, f"UPDATE checkpoint SET url = '{older.url}' WHERE id = {row.id}")
 
 
-def take_the_digest_of_the_other(stage, row):
+def take_url_digest_and_signature_of_the_older(stage, row):
     (older, *_) = stage.rows(checkpoint, order=checkpoint.c.id)
     values = f"url = '{older.url}', digest = '{older.digest}', mac = '{older.mac}'"
     change(stage.study.database, f"UPDATE checkpoint SET {values} WHERE id = {row.id}")
@@ -131,16 +132,16 @@ def raise_the_step(stage, row):
         (truncate, "is damaged"),
         (flip_a_bit, "is damaged"),
         (remove, "cannot be read"),
-        (replace_by_the_other_signed_one, "is damaged"),
-        (point_to_the_other_object, "is damaged"),
-        (take_the_digest_of_the_other, "not signed by a key of this user"),
+        (replace_by_the_older_object, "is damaged"),
+        (point_to_the_older_object, "is damaged"),
+        (take_url_digest_and_signature_of_the_older, "not signed by a key of this user"),
         (name_a_foreign_file, "names no checkpoint of"),
         (forge_the_signature, "not signed by a key of this user"),
         (raise_the_step, "not signed by a key of this user"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_trial_falls_back_to_the_checkpoint_before_and_status_says_why(stage, damage, says):
+def test_trial_falls_back_to_the_previous_checkpoint_and_status_says_why(stage, damage, says):
     _, newest = saved_twice(stage, str(stage.store))
     damage(stage, newest)
     stage.open_gate("all")
@@ -155,7 +156,7 @@ def test_trial_falls_back_to_the_checkpoint_before_and_status_says_why(stage, da
     assert says in shown
 
 
-def test_both_damaged_checkpoints_mean_a_start_from_scratch(stage):
+def test_trial_starts_from_scratch_if_both_checkpoints_are_damaged(stage):
     for row in saved_twice(stage, str(stage.store)):
         flip_a_bit(stage, row)
     stage.open_gate("all")
@@ -209,7 +210,7 @@ def test_store_that_this_host_cannot_use_marks_nothing_corrupt(stage, s3_server,
     assert [row.start_step for row in stage.attempts()][-1] == 3
 
 
-def test_removed_object_of_s3_means_the_checkpoint_before(stage, s3_server):
+def test_trial_falls_back_to_the_previous_checkpoint_if_its_s3_object_is_missing(stage, s3_server):
     _, newest = saved_twice(stage, f"s3://{s3_server.bucket}/models")
     key = newest.url.split("/", 3)[3]
     s3_server.client().delete_object(Bucket=s3_server.bucket, Key=key)
