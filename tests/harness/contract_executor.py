@@ -46,9 +46,9 @@ class MemoryTrial:
     config: dict[str, float] = field(default_factory=lambda: {"lr": 1.0})
 
 
-@dataclass
+@dataclass(eq=False)
 class MemoryEntry:
-    """An entry of a rung."""
+    """An entry of a rung; compared by identity, because `MemoryRung.place` looks for it."""
 
     trial: int
     score: float

@@ -1,4 +1,8 @@
-"""A call whose reply was lost is sent again. The call's change is stored exactly once."""
+"""
+A call whose reply was lost is sent again. The call's change is stored exactly once.
+
+`test_cut_connections.py` severs the connection of each operation at each of its COMMITs.
+"""
 
 import pytest
 from harness.arrange import (
@@ -16,7 +20,6 @@ from harness.arrange import (
 from harness.cut_commits import cut
 from harness.duplicate_requests import FINISHES, OPERATIONS
 
-from studydb.db.transaction_block import TransactionBlock
 from studydb.domain.errors import StorageTransient, StorageUnreachable
 from studydb.lease.acquire import Acquirer
 
@@ -38,22 +41,6 @@ def each_operation(database):
     return operations()
 
 
-def count_commits(database, arranged):
-    """Count the COMMITs of a call; only the last one stores the change."""
-    end, commits = TransactionBlock._end, []
-
-    def count(block, *, commit):
-        commits.append(commit)
-        end(block, commit=commit)
-
-    call = arranged(database)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TransactionBlock, "_end", count)
-        patch.setattr(database, "pooler", database.postgresql)
-        call(database)
-    return sum(commits)
-
-
 def same(operation, again, answer):
     """Whether a resend got the stored answer; a finish that is sent again answers None."""
     return again is None if operation in FINISHES else again == answer
@@ -70,44 +57,6 @@ def test_resend_gives_the_stored_answer_and_changes_nothing(database, each_opera
         with subtests.test(operation):
             assert same(operation, again, answer)
             assert dump(database) == after
-
-
-def test_cut_before_commit_changes_nothing_and_the_resend_succeeds(
-    database, each_operation, subtests
-):
-    for operation, arranged in each_operation:
-        reads_first = operation in ("claim_or_ask", "sum_up")
-        nth = count_commits(database, arranged) if reads_first else 1
-        call = arranged(database)
-        before = dump(database)
-
-        with cut(database, "before", nth=nth), pytest.raises(StorageUnreachable):
-            call(database)
-        lost = dump(database)
-        answer = retry_while_busy(lambda call=call: call(database))
-        after = dump(database)
-
-        with subtests.test(operation):
-            assert lost == before
-            assert same(operation, call(database), answer)
-            assert dump(database) == after
-
-
-def test_resent_call_gives_the_stored_answer_if_it_was_cut_after_its_commit(
-    database, each_operation, subtests
-):
-    for operation, arranged in each_operation:
-        nth = count_commits(database, arranged)
-        call = arranged(database)
-
-        with cut(database, "after", nth=nth), pytest.raises(StorageTransient):
-            call(database)
-        after = dump(database)
-        answer = call(database)
-
-        with subtests.test(operation):
-            assert dump(database) == after
-            assert call(database) == answer
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
