@@ -167,7 +167,7 @@ def _missing(name: str) -> Exception:
     from studydb.domain.text.other_tools import in_studydb  # noqa: PLC0415  only a missing name needs it
 
     translation = in_studydb(name)
-    caller = sys._getframe(2).f_code.co_name  # noqa: SLF001  there is no public way
+    caller = sys._getframe(2).f_code.co_name  # noqa: SLF001  `inspect` is slow to import
     if translation and caller == "_handle_fromlist":  # in `from studydb import NAME`
         return ImportError(f"There is no {name!r} in studydb.{translation}", name="studydb")
     message = f"module 'studydb' has no attribute {name!r}"

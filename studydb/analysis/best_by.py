@@ -46,8 +46,8 @@ def find_best(
         scope: See `SCOPES`.
 
     Raises:
-        NoResults: No trial has reported the metric, except as NaN or in trials that are
-            invalidated.
+        NoResults: No trial has reported a value of the metric other than NaN; invalidated trials
+            do not count.
         InvalidSpec: The scope or the mode is unknown, or the mode is missing although the metric is
             not the study's.
     """
@@ -73,7 +73,7 @@ def best_by(
     study: Study, wanted: Objective, scope: str, pages: Iterable[Sequence[PagedResult]]
 ) -> BestBy:
     """
-    Find the best trial; NaN is never best. Of trials with equal values, the first is the best.
+    Find the best trial; NaN is never best. Of equal trials, the one with the lowest number is best.
 
     Args:
         pages: The live results, ordered by trial and step.
@@ -124,7 +124,7 @@ def value_in_scope(values: Sequence[float], objective: Objective, scope: str) ->
 
 def _mean(numbers: Sequence[float]) -> float:
     if not all(map(math.isfinite, numbers)):
-        return sum(numbers) / len(numbers)  # infinite, or NaN if both signs occur
+        return sum(numbers) / len(numbers)  # infinite, or NaN if +Inf and -Inf occur
     return math.fsum(value / len(numbers) for value in numbers)  # the plain sum could overflow
 
 

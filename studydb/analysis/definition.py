@@ -1,4 +1,4 @@
-"""A study's definition as text (`create`, `show NAME`) and as data; how two specs differ."""
+"""Show a study's definition as text (`create`, `show NAME`) or data, and how two specs differ."""
 
 import json
 from collections.abc import Mapping
@@ -87,7 +87,7 @@ def _files_of(trainable: Trainable) -> list[str]:
 
 def definition(study: Study, *, checkpoints: str) -> dict[str, Any]:
     """
-    Return a study's definition; an argument of `create_study` has the argument's name as its key.
+    Return a study's definition. The key of an argument of `create_study` is the argument's name.
 
     Args:
         checkpoints: The URL of the study's store; that of the default store if the study has none.
@@ -169,7 +169,7 @@ def differences(found: StudySpec, asked: StudySpec, defaults: StudySpec) -> dict
     differing = {}
     for name in ("scheduler", "searcher", "stop", "checkpoints", *DEFAULTS):
         old, new, default = (_spec_text(each, name) for each in (found, asked, defaults))
-        # `losses_at_step` is not an argument: it follows from `max_losses`.
+        # `losses_at_step` is not an argument: `create_study` sets it if `max_losses` is not given.
         if new not in (old, default) and name != "losses_at_step":
             differing[name] = f"{name} is {old}, not {new}"
     return differing

@@ -62,7 +62,7 @@ def explain_decision(study: Study, decision: LastDecision) -> str | None:
 
 
 def _explain_stop(study: Study, judged: Judgement) -> str | None:
-    if judged.action == Action.CONTINUE:  # the report that ended the trial entered no rung
+    if judged.action == Action.CONTINUE:  # a later report ended the trial, and entered no rung
         return None
     reported = _report_text(study, judged)
     if judged.why is not None:
@@ -115,7 +115,7 @@ def _explain_rule(study: Study, last: Result, rule_met: str | None) -> str | Non
     if rule_met is not None:
         return f"step {last.step} met the rule {rule_met}"
     hit = first_hit(study.rules, [last], 1, objective=study.objective)
-    if hit is None:  # a rule that compares several results
+    if hit is None:  # the rule compares several results: probably it is the first such rule
         hit = next((rule for rule in study.rules if rule.needs_history), None)
     return None if hit is None else f"step {last.step} met the rule {rule_text(hit)}"
 

@@ -48,7 +48,7 @@ def load_text(load: Load) -> str:
 
 
 def trial_fit_texts(fit: TrialFit | None) -> list[str]:
-    """Say on a trial's page that no live worker fits the trial; [] if a worker fits it."""
+    """Say on the page of a PENDING trial that no live worker fits the trial; [] otherwise."""
     if fit is None or fit.misfit is None:
         return []
     return [misfit_text(fit.misfit, fit.offers)]

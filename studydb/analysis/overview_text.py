@@ -137,7 +137,7 @@ def decision_lines(study: Study, overview: Overview) -> list[str]:
 
 
 def failure_lines(study: Study, overview: Overview) -> list[str]:
-    """Say why the study ended or paused itself; show the last error, and how to see its cause."""
+    """Say why the study stopped or paused itself; show the last error, and how to see its cause."""
     reason, error = overview.progress.pause_reason, overview.last_error
     limit = overview.progress.limit_reached
     lines = [] if limit is None else [f"The study has stopped itself: its {visible(limit)}."]

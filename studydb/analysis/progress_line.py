@@ -21,8 +21,8 @@ class ProgressLine:
     """
     Shows the number of trials in each state and the best value of a running study, on stderr.
 
-    Nothing is written before the first `update`. On a terminal each update replaces the line. On
-    another stream a line is printed at most every 5 s, and at the end, if it has changed.
+    The first `update` starts the display. On a terminal each update replaces the line. On another
+    stream a line that has changed is printed, at most every 5 s and at the end.
     """
 
     def __init__(

@@ -63,17 +63,16 @@ class Curve:
         subject: str = "The curve",
     ) -> Self:
         """
-        Check a curve.
+        Make a curve, and check its values and steps.
 
         Raises:
-            InvalidSpec: There is no value, a value or `step_s` is not a number, or `steps` does not
-                hold one ascending step of 1 or more for each value.
+            InvalidSpec: There is no value; a value is not a number; `step_s` is not a finite number
+                of at least 0; or `steps` does not have one step per value, each above 0 and above
+                the step before.
         """
         numbers = tuple(values)
         if not numbers or not all(map(is_number, numbers)):
-            raise InvalidSpec(
-                f"{subject} is {shown(numbers)}; give at least one value, all numbers."
-            )
+            raise InvalidSpec(f"{subject} is {shown(numbers)}; give one or more numbers.")
         at = tuple(range(1, len(numbers) + 1)) if steps is None else tuple(steps)
         rises = all(map(is_number, at)) and all(
             before < after for before, after in pairwise((0, *at))
@@ -107,8 +106,8 @@ class RecordedCurves:
         objective: The metric and the mode.
         curves: One for each configuration; at least one.
         space: The space from which the configurations come; None if unknown.
-        n_left_out: How many of the study's trials have no curve, because they were not trained to
-            their end; invalidated trials are not counted.
+        n_left_out: If the curves are a study's: how many of its trials have no curve, because they
+            were not trained to their end. Invalidated trials are not counted.
     """
 
     objective: Objective
@@ -160,10 +159,9 @@ class RecordedCurves:
         Read a file of curves; its form is in this module's docstring.
 
         Args:
-            metric: The metric, if the file does not name it. If this is None, too, the metric is
-                the name of the first entry's only list, or "values".
-            mode: "min" or "max", if the file names no mode. If this is None, too, the mode is
-                "min".
+            metric: The metric if the file names none. None stands for the name of the first
+                entry's only list, or for "values" if the entry does not have exactly one list.
+            mode: The mode if the file names none. None stands for "min".
 
         Raises:
             InvalidSpec: The file cannot be read, or has another form.

@@ -1,4 +1,4 @@
-"""The outcome of a simulation: what a scheduler made of recorded curves."""
+"""The outcome of a simulation, in which recorded curves stand for the training of trials."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

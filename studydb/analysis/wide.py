@@ -23,7 +23,7 @@ _INTEGERS = range(-(2**63), 2**63)
 
 def make_wide_views(database: Database, study: Study) -> tuple[list[WideView], list[str]]:
     """
-    Make the wide views of one study: `v_trial` with a column per parameter, `v_result` per metric.
+    Make a study's wide views: trials with a column per parameter, results with one per metric.
 
     The columns have the names of the data frames' columns, cut to 63 bytes. A parameter whose
     values are all integers of 64 bits has an integer column. Other columns are doubles, or texts if

@@ -29,7 +29,7 @@ class Upload(Struct, frozen=True):
 
 class Saved(Struct, frozen=True):
     """
-    The record of a checkpoint whose bytes are stored, or are in `data`.
+    The record of a checkpoint whose bytes are in a store of files, or in `data` if it is inline.
 
     A child sends this record to its worker, which decodes it by these types.
 

@@ -95,8 +95,8 @@ class DirectoryStore:
 
     def _absence(self) -> str:
         return (
-            f"The checkpoint directory {self.root} does not exist on this host. Mount it, or run "
-            "this on a host that has it."
+            f"The checkpoint directory {self.root} does not exist on this host. Mount it, or use "
+            "a host that has it."
         )
 
     def _locate(self, url: str) -> Path:
@@ -120,7 +120,7 @@ class DirectoryStore:
 
     @contextmanager
     def _temporary(self, place: Place) -> Iterator[tuple[Path, str]]:
-        """Yield a temporary path and the object's URL; then rename it to the object's name."""
+        """Yield a temporary path and the object's URL; move the result to the object's path."""
         path = self._inside(self.root.joinpath(*place.parts))
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:

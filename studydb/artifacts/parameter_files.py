@@ -1,4 +1,4 @@
-"""The bytes of objects that are bound to a trainable; a study's equal bytes are stored once."""
+"""Store the objects that are bound to a trainable; equal objects of a study are stored once."""
 
 from contextlib import suppress
 from uuid import UUID

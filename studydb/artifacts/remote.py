@@ -310,10 +310,11 @@ class RemoteStore:
 
     def _abort_leftover_uploads(self, target: str) -> None:
         """
-        Abort multipart uploads of an object that is stored: they were begun and never completed.
+        Abort the multipart uploads of a stored object that were begun and never completed.
 
         If the reply to the request that begins an upload is lost, the library sends the request
-        again, and the first upload stays open. It remains open if this host may not list uploads.
+        again, and the first upload stays open. This method then aborts the first upload, unless
+        this host has no permission to list uploads.
         """
         with suppress(Exception):
             self._abort_uploads(target, is_prefix=False)
@@ -434,7 +435,7 @@ class RemoteStore:
             ) from cause
 
     def _has_container(self) -> bool:
-        """Whether this host sees the bucket, or SFTP's directory; if not, the store is at fault."""
+        """Whether this host sees the bucket, or SFTP's directory: whether the store exists."""
         container = self._root if self._scheme.renames else self._root.partition("/")[0]
         with suppress(Exception):
             return bool(self._files.exists(container))
@@ -512,7 +513,7 @@ def _decode(url: str, data: bytes) -> tuple[list[str], list[_Entry]]:
 
 
 def _check_names(url: str, directories: Iterable[str], entries: Iterable[_Entry]) -> None:
-    """Refuse names that lead out of the checkpoint, occur twice, or mean both file and folder."""
+    """Refuse names that lead out of the checkpoint, occur twice, or name both file and folder."""
     files = [entry.name for entry in entries]
     above = {
         str(parent) for name in (*files, *directories) for parent in PurePosixPath(name).parents

@@ -88,16 +88,16 @@ class RestoreCache:
     """
     Checkpoints by digest and size in one folder, which any number of processes may share.
 
-    The entry of a directory is found by the path of its object, too. The digest covers only files,
-    so it alone would not tell apart two directories that differ in an empty directory.
+    The entry of a directory is named by the path of the directory's object, too, because the digest
+    covers only files: two directories that differ in an empty directory have the same digest.
 
     An entry is a file for a dict, and a directory for a directory. It is written under a temporary
     name and then renamed, so it is whole. Each use compares the bytes with the digest in the signed
-    row while they are copied, so a process that can write to the folder cannot change what a trial
-    restores. To make room, the entry that was used least recently is removed first. A removal
-    begins by renaming the entry, so a process that copies from the entry finds it missing, and
-    reads the store. No error of the cache ends a save or a restore. Only files and directories with
-    names that the cache gives are removed, because the folder may hold others.
+    row while they are copied, so a process that can write to the folder cannot change the bytes
+    that a trial restores. To make room, the entry that was used least recently is removed first. A
+    removal begins by renaming the entry, so a process that copies from the entry finds it missing,
+    and reads the store. No error of the cache ends a save or a restore. Only files and directories
+    with names that the cache gives are removed, because the folder may hold others.
 
     Args:
         limit_bytes: The entries together have at most this many bytes.

@@ -34,8 +34,8 @@ class Stores:
         not have the object, for example because its directory was moved, the others are tried.
 
         Returns:
-            The store's URL. If no store has the object, or the study has only one, it is the URL of
-            the store to try first.
+            The store's URL. The URL of a study's only store is returned without a look at the
+            store. If no store has the object, the URL of the store that was tried first.
 
         Raises:
             CheckpointError: The study has no store outside the database.

@@ -1,4 +1,4 @@
-"""Send and receive frames over a stream socket: messages with bytes that belong to them."""
+"""Send and receive frames over a stream socket; a frame is a message with its bytes."""
 
 import select
 import socket
@@ -112,7 +112,7 @@ class Channel:
             descriptors: Gets the descriptors that come with messages; None to refuse descriptors.
 
         Returns:
-            The message; None if none came in time.
+            The message; None if no message came in time.
 
         Raises:
             EOFError: The peer closed the channel or died.

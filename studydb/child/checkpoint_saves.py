@@ -147,10 +147,11 @@ class CheckpointSaves:
         self, prepared: bytes | Path, *, is_given: bool, uses_sender: bool
     ) -> bytes | Path:
         """
-        Copy a directory; hard links would show what the user's code writes to its files later.
+        Copy a directory; through hard links, later changes by the user's code would be sent, too.
 
-        A given directory is moved, unless it has symbolic links, which may name their targets by
-        its path. The bytes of a dict are written to a file if the sender is to read them.
+        A given directory is moved, unless it contains symbolic links: they may name their targets
+        by the directory's old path. The bytes of a dict are written to a file if the sender is to
+        read them.
         """
         if isinstance(prepared, bytes) and not uses_sender:
             return prepared
@@ -169,7 +170,7 @@ class CheckpointSaves:
     def _send(self, save: Callable[[], Saved], step: int) -> None:
         outcome = outcome_of(save, step=step)
         discard(self._copy)
-        if self._supervisor.lost:  # the outcome may only say that `settle` has killed the sender
+        if self._supervisor.lost:  # the save may have failed because `settle` killed the sender
             return
         with suppress(SystemExit):  # the trial's thread notices that the worker has ended
             self._report(outcome)

@@ -58,7 +58,7 @@ def config() -> dict[str, Any]:
 
 
 def checkpoint() -> Restored | None:
-    """Return the checkpoint to start from; None on a fresh start."""
+    """Return the checkpoint that the attempt starts from; None if it starts without one."""
     path = os.environ.get("STUDYDB_CHECKPOINT")
     if not path:
         return None

@@ -60,13 +60,13 @@ _METHODS: dict[str, Callable[[Any, Mapping[str, Any]], Any]] = {
 
 
 class Begin(Struct, frozen=True, tag="begin"):
-    """The first message: the code of the objects that decide; a question names one by position."""
+    """The first message: the code of the objects that decide, in the order of their positions."""
 
     objects: tuple[TrainableImport, ...]
 
 
 class Question(Struct, frozen=True, tag="question"):
-    """Calls a method of the object at a position; the payload is its arguments, as JSON."""
+    """Calls a method of the object at a position; the payload is the method's arguments as JSON."""
 
     id: int
     position: int
@@ -74,7 +74,7 @@ class Question(Struct, frozen=True, tag="question"):
 
 
 class Ready(Struct, frozen=True, tag="ready"):
-    """All objects are made; `reads` has how many results each reads, 0 unless it is a stop rule."""
+    """All objects are made; `reads` has how many results each stop rule reads, 0 for others."""
 
     reads: tuple[int, ...]
 

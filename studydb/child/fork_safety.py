@@ -146,7 +146,7 @@ def _native_threads() -> str | None:
 
 
 def _is_open(number: int) -> bool:
-    """Whether a listed descriptor is open; os.scandir also lists its own, which it has closed."""
+    """Whether a listed descriptor is open; os.scandir's own is listed, but has been closed."""
     try:
         os.fstat(number)
     except OSError:

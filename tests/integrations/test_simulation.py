@@ -266,7 +266,7 @@ def test_key_of_values_may_be_the_metrics_name_and_key_of_params_may_be_config(t
     [
         ([], {}, "There are no curves"),
         ([[]], {}, "Curve 0 is []"),
-        ([[1, "x"]], {}, "all numbers"),
+        ([[1, "x"]], {}, "one or more numbers"),
         (3, {}, "give a study"),
         ([3], {}, "Curve 0 is 3"),
         ([{"params": {}}], {}, "neither 'values' nor"),

@@ -178,7 +178,7 @@ def test_store_that_is_gone_marks_nothing_corrupt_and_ends_the_worker(stage):
     second = stage.run()
 
     assert (code, second) == (1, 0)
-    assert "Mount it, or run this on a host that has it" in worker.output()
+    assert "Mount it, or use a host that has it" in worker.output()
     assert stage.events("checkpoint corrupt") == []
     assert [row.start_step for row in stage.attempts()][-1] == 3
     assert (stage.trial().failures, stage.trial().losses) == (0, 0)
