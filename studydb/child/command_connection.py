@@ -58,7 +58,7 @@ def config() -> dict[str, Any]:
 
 
 def checkpoint() -> Restored | None:
-    """Return the checkpoint to start from; None on a fresh start."""
+    """Return the checkpoint to start from; None to start from scratch."""
     path = os.environ.get("STUDYDB_CHECKPOINT")
     if not path:
         return None
