@@ -58,7 +58,7 @@ def config() -> dict[str, Any]:
 
 
 def checkpoint() -> Restored | None:
-    """Return the checkpoint that the attempt starts from; None if it starts without one."""
+    """Return the checkpoint to start from; None to start from scratch."""
     path = os.environ.get("STUDYDB_CHECKPOINT")
     if not path:
         return None

@@ -4,8 +4,9 @@ The fork server: a small process from which fresh attempts, templates and decide
 The supervisor starts the fork server before the first connection to the database, with an
 environment without the database's credentials and the signing key. So no child inherits the
 credentials, the key or a connection. The fork server has imported the modules that every child
-needs, so that a child starts in milliseconds; it imports numpy before its first fresh attempt. It
-has one Python thread, never imports the user's code, and takes requests only from its worker.
+needs, so that a child starts in milliseconds; it imports numpy before it forks the first fresh
+attempt. It has one Python thread, never imports the user's code, and takes requests only from its
+worker.
 """
 
 import gc
@@ -47,12 +48,12 @@ def _import_numpy(kind: ChildKind) -> None:
     """
     Import numpy for fresh attempts; a template imports it only if the user's module does.
 
-    If the import fails, for example because the host has reached a limit, attempts that need numpy
-    import it themselves.
+    If the import fails, for example because the host lacks memory, attempts that need numpy import
+    it themselves.
     """
     if kind is ChildKind.ATTEMPT and "numpy.random" not in sys.modules:
         with suppress(Exception):
-            importlib.import_module("numpy.random")  # 0.1 s, 20 MB; templates may not need it
+            importlib.import_module("numpy.random")  # takes 0.1 s and 20 MB
         _freeze()
 
 

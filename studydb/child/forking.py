@@ -45,7 +45,10 @@ MOST_DESCRIPTORS = 250
 """The most descriptors of a request; Linux passes 253 with one message."""
 
 CHILD_ID_VARIABLE = "STUDYDB_CHILD"
-"""The environment variable of a child's request number; the child's descendants inherit it."""
+"""
+The environment variable that holds the number of the request for which a child was forked. The
+child's descendants inherit the variable.
+"""
 
 SERVER_ID_VARIABLE = "STUDYDB_FORK_SERVER"
 """
@@ -118,7 +121,7 @@ class ForkingServer:
         parent_pid: The pid of the parent process; when the parent ends, this process ends.
         begin: For each kind of child, a function that does the child's work and ends its process.
         outdated: Called before each fork; returns a reason not to fork, or None to fork.
-        prepare: Called before each fork; imports what children of this kind share.
+        prepare: Called before each fork with the kind of the child; imports modules for the child.
         at_end: Called after all children have ended, before this process exits.
     """
 
@@ -174,7 +177,8 @@ class ForkingServer:
         with suppress(BlockingIOError):
             while self._wakeup.recv(4096):
                 pass
-        # A service manager may signal all processes; only the parent's death ends this process.
+        # A service manager may signal all processes, so a signal alone does not end this process;
+        # the death of its parent does.
         if os.getppid() != self._parent_pid:
             self._end()
         self._reap()
@@ -217,7 +221,7 @@ class ForkingServer:
             self._end()
 
     def _fork(self, number: int, kind: ChildKind, descriptors: Sequence[int]) -> int:
-        # Without this, a signal to the child just after the fork would run the server's handlers.
+        # If signals were not blocked, a signal to the new child would run the server's handlers.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
             with warnings.catch_warnings():
@@ -303,7 +307,8 @@ class ForkingServer:
 
 def _refuse_lost_descriptors(descriptors: Sequence[int], n_sent: int) -> None:
     """Raise OSError if descriptors of a request were lost: the child would lack its locks."""
-    if len(descriptors) < max(n_sent, DESCRIPTORS_PER_REQUEST):  # at the limit of open files
+    # The kernel drops descriptors when this process reaches its limit of open files.
+    if len(descriptors) < max(n_sent, DESCRIPTORS_PER_REQUEST):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 

@@ -1,4 +1,4 @@
-"""The job of a child: the first message on its channel."""
+"""The job: the first message on an attempt's channel, which tells a process what to run."""
 
 import json
 from collections.abc import Mapping
@@ -54,8 +54,8 @@ class Job:
         config: The first argument of the user's function.
         scratch: A directory on this host for this attempt; the worker removes it at the end.
         name, tags: The name and the tags that the trial had when it was claimed.
-        directory: The directory that the trial keeps on this host; made when it is first used.
-            Empty: a directory in `scratch`.
+        directory: The directory that the trial keeps on this host; made when it is first used. If
+            empty, a directory in `scratch` takes its place.
         runs_in_directory: Whether `directory` is the working directory of the user's code.
         study_name: The study's name, for the environment of a command.
         grace_s: How long a command that is asked to end may take before it is killed.

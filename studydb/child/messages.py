@@ -104,7 +104,7 @@ class Ended(Struct, frozen=True, tag="end"):
     kept: bool = False
     """Whether the process waits for another attempt."""
     not_kept: str | None = None
-    """Why the process of a class with `reset_config` ends."""
+    """Why the process of a class with `reset_config` does not wait for another attempt."""
 
 
 class Answered(Struct, frozen=True, tag="answer"):

@@ -1,4 +1,4 @@
-"""The work of a child process: receive a job, run it, send how it ended."""
+"""The work of a trial's process: receive a job, run it, send how it ended."""
 
 import atexit
 import errno
@@ -58,27 +58,33 @@ from studydb.trainables import (
 )
 
 PROGRAM = "studydb worker"
-"""The only item of `sys.argv` in a trial: argparse finds no arguments, and shows this name."""
+"""
+The only item of `sys.argv` in a trial. If the user's code parses `sys.argv` with argparse, argparse
+finds no arguments and shows this text as the program's name.
+"""
 
 START_ATTRIBUTE = "studydb_start"
 """
-An attribute of the trainable. If it is "fresh", each attempt imports the trainable. If it is
-"warm", also attempts that hold devices may be forked from a process that has imported the
-trainable.
+The name of an attribute of the trainable. If its value is "fresh", each attempt imports the
+trainable. If it is "warm", also attempts that hold devices may be forked from a process that has
+imported the trainable.
 """
 
 _DESCRIPTORS = 3
 """How many descriptors come with the next attempt: its channel, stdout and stderr."""
 
 _HOST_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
-"""If a trial's directory cannot be made for one of these errors, another host may make it."""
+"""
+If a trial's directory cannot be made because of one of these errors, another host may succeed, so
+the trial does not fail.
+"""
 
 _USAGE = 2
 """The exit code of argparse for wrong or missing arguments."""
 
 
 class Imported(NamedTuple):
-    """The trainable that a template has imported, and what shows that the import is outdated."""
+    """The trainable that a template has imported, and the check whether the import is outdated."""
 
     function: Callable[..., Any]
     staleness: Staleness
@@ -159,7 +165,7 @@ class _TrialProcess:
             self._signals.ignore()
             try:
                 self._run.close()
-            except BaseException:  # noqa: BLE001  no trial runs that could fail
+            except BaseException:  # noqa: BLE001  the last trial has ended, so none can fail
                 traceback.print_exc()
 
     def _serve_one(self) -> Ended:
@@ -309,7 +315,7 @@ def reason_for_fresh_starts(function: Callable[..., Any]) -> str | None:
 
 
 def starts_warm_with_devices(function: Callable[..., Any]) -> bool:
-    """Whether the trainable's author says that its import touches no device."""
+    """Whether the author has declared that importing the trainable touches no device."""
     return bool(getattr(function, START_ATTRIBUTE, None) == Start.WARM)
 
 

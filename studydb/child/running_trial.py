@@ -114,13 +114,14 @@ class RunningTrial:
         """
         Report the metrics of one step, and save a checkpoint that contains this step.
 
-        The call returns immediately, except in two cases. At a step where the trial may be stopped
-        or paused, the call waits for the decision. With a checkpoint, the call waits until result
-        and checkpoint are stored, if checkpoints go to a directory or the database. If they go to a
-        remote store, the call waits until the previous checkpoint is sent, copies the new one, and
-        returns before the copy is sent; `flush` waits until the copy is stored. At the last step,
-        the call itself waits until the new checkpoint is stored. If the store fails, training
-        continues and the previous checkpoint is kept.
+        The call returns immediately, except in three cases. At a step where the trial may be
+        stopped or paused, the call waits for the decision. If the first step of an attempt is not
+        after the restored checkpoint's step, the call waits until the result is stored. With a
+        checkpoint, the call waits until result and checkpoint are stored, if checkpoints go to a
+        directory or the database. If they go to a remote store, the call waits until the previous
+        checkpoint is sent, copies the new one, and returns before the copy is sent; `flush` waits
+        until the copy is stored. At the last step, the call itself waits until the new checkpoint
+        is stored. If the store fails, training continues and the previous checkpoint is kept.
 
         Args:
             metrics: The study's metric and others. `training_iteration` is the step; if it is
@@ -163,7 +164,8 @@ class RunningTrial:
         """
         Save a checkpoint of the last reported step, and wait until it is stored.
 
-        Unlike `report`, this does not raise if the trial is to end.
+        Unlike `report`, `save` does not raise if the trial is to end. If the attempt has lost its
+        lease, nothing is saved.
         """
         with self._locked():
             self._supervisor.listen()
@@ -249,7 +251,7 @@ class RunningTrial:
         """Make the next report raise TrialStopped; a signal handler may call this."""
         self._preempted = True
 
-    if not TYPE_CHECKING:  # so that a type checker finds wrong names
+    if not TYPE_CHECKING:  # with __getattr__, type checkers would accept any name
 
         def __getattr__(self, name: str) -> Any:
             """Raise AttributeError; the message translates names of other tools into studydb's."""
@@ -370,7 +372,7 @@ def _connection_of_command() -> ModuleType | None:
     """Return the module that reports over a command's socket; None outside of commands."""
     if not os.environ.get(SOCKET_VARIABLE):
         return None
-    from studydb.child import command_connection  # noqa: PLC0415  functions do not need it
+    from studydb.child import command_connection  # noqa: PLC0415  only commands need it
 
     return command_connection
 
@@ -391,7 +393,7 @@ def config() -> dict[str, Any]:
 
 def checkpoint() -> Restored | None:
     """
-    Return the checkpoint from which this trial starts; None on a fresh start.
+    Return the checkpoint from which this attempt starts; None if it starts from scratch.
 
     Raises:
         UsageError: No trial runs here.

@@ -39,7 +39,7 @@ _START = (
 _IGNORED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
 
 _END_TIMEOUT_S = 5.0
-"""How long a killed process may take to end; only a disk that does not answer takes so long."""
+"""How long to wait for the end of a sender; only a disk that does not answer delays it so long."""
 
 Outcome = tuple[Saved | None, str | None]
 """The record of a stored checkpoint, or why it was not stored; (None, None) for a lost trial."""
@@ -181,7 +181,11 @@ class Sender:
             channel.close()
 
     def disown(self) -> None:
-        """Forget the process in a fork, which must neither end it nor keep its socket open."""
+        """
+        Forget the sender's process, in a fork of the trial's process.
+
+        The fork must neither end the sender nor keep its socket open.
+        """
         if self._channel is not None:
             self._channel.close()
         self._process = self._channel = None

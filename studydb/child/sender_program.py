@@ -34,7 +34,7 @@ _requests = msgpack.Decoder(Request)
 
 
 def main(parent_pid: int) -> NoReturn:
-    """Send what the trial's process asks for over the standard input, until that process ends."""
+    """Serve requests of the trial's process, read from standard input, until that process ends."""
     os.nice(NICENESS)  # on Linux, for this thread and the threads that it starts later
     name_process(NAME)
     channel = Channel(socket.socket(fileno=0))

@@ -19,7 +19,7 @@ class SourceFile:
 
 
 def imported_files(names: Iterable[str]) -> tuple[SourceFile, ...]:
-    """List these modules' files that exist, without those of Python, studydb and installations."""
+    """List the existing files of these modules, except Python's, studydb's and installed ones."""
     roots = _installed_roots()
     found = {path: _stat(path) for path in _module_files(names) if not path.startswith(roots)}
     return tuple(file for file in found.values() if file is not None)

@@ -12,7 +12,10 @@ GROWTH_BYTES = 64 << 20
 """A process is replaced when its memory exceeds twice its memory at `measure` plus 64 MiB."""
 
 OPEN_FILES_SHARE = 0.25
-"""A process is replaced when it has opened this share of its limit of files since `measure`."""
+"""
+A process is replaced when, since `measure`, the number of its open files has risen by more than
+this share of its limit of open files.
+"""
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 

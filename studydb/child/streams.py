@@ -42,7 +42,7 @@ def settle_streams() -> None:
 
 
 def redirect_streams(stdout: int, stderr: int) -> None:
-    """Make stdout and stderr copies of these descriptors, and close the descriptors themselves."""
+    """Duplicate these descriptors to stdout and stderr, and close the descriptors themselves."""
     settle_streams()
     for stream, descriptor in ((1, stdout), (2, stderr)):
         os.dup2(descriptor, stream)

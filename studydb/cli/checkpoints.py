@@ -29,7 +29,7 @@ SPARE_COLUMNS = ("kind", "pins")
     type=POSITIVE,
     default=100,
     metavar="N",
-    help="List checkpoints of the newest N trials.",
+    help="Without TRIAL, list the checkpoints of the newest N trials.",
 )
 @format_option
 @storage_option

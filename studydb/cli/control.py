@@ -168,8 +168,8 @@ def read_values(params: Sequence[str]) -> dict[str, Any]:
     for path, value in map(parse_parameter, params):
         if isinstance(value, Domain):
             raise InvalidSpec(
-                f"Parameter {path!r} is the distribution {value}; give a value, or leave it out "
-                "to have one drawn."
+                f"Parameter {path!r} is the distribution {value}; give a value, or leave the "
+                "parameter out, so that its value is drawn."
             )
     return parse_parameters(params)
 

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     help="A parameter, such as 'lr=loguniform(1e-4,1)', or a constant: epochs=27. Repeatable.",
 )
 @click.option("--space", metavar="FILE", help="More parameters, from a JSON file.")
-@click.option("--num-trials", type=int, metavar="N", help="The budget.  [default: no limit]")
+@click.option("--num-trials", type=int, metavar="N", help="The limit of trials.  [default: none]")
 @click.option(
     "--max-concurrent", type=int, metavar="N", help="The most trials at a time, over all workers."
 )
@@ -98,7 +98,8 @@ if TYPE_CHECKING:
 @click.option(
     "--guard/--no-guard",
     default=True,
-    help="Pause the study if 5 trials fail alike before any trial has reported.",
+    help="Pause the study if 5 trials fail alike (the same exception at the same line) before any "
+    "trial has reported.",
 )
 @click.option("--fail-fast", is_flag=True, help="Pause the study at the first failure of a trial.")
 @click.option(
@@ -107,7 +108,10 @@ if TYPE_CHECKING:
     help="Stop the study once the sum of a metric reaches MOST, for example 'usd<=50'.",
 )
 @click.option(
-    "--max-steps", type=int, metavar="N", help="Stop the study after N reports of all trials."
+    "--max-steps",
+    type=int,
+    metavar="N",
+    help="Stop the study once all its trials together have reported N times.",
 )
 @click.option(
     "--time-limit",
@@ -152,7 +156,7 @@ if TYPE_CHECKING:
 @click.option(
     "--report-regex",
     metavar="RE",
-    help="How the command prints metrics, for example 'loss=(?P<loss>[-\\d.e]+)'.",
+    help="A pattern of the metrics that the command prints, such as 'loss=(?P<loss>[-\\d.e]+)'.",
 )
 @click.option(
     "--report-file",
@@ -284,7 +288,7 @@ def read_space(params: Sequence[str], file: str | None) -> Space:
             if f"{other}/".startswith(f"{path}/") or f"{path}/".startswith(f"{other}/"):
                 raise InvalidSpec(
                     f"Parameter {path!r} of --param and {other!r} of {file!r} exclude each other; "
-                    "give each name one value."
+                    "remove one of them."
                 )
         leaves[path] = leaf
     return Space(leaves)

@@ -101,7 +101,7 @@ def export_model(
             write_model(study.record, trial, checkpoint, target, workdir=workdir, stores=stores)
         except StudydbError:
             raise
-        except Exception as error:  # noqa: BLE001  the user's code raises anything
+        except Exception as error:  # noqa: BLE001  the user's code may raise anything
             click.echo(printed(failure_of(error).traceback), err=True, nl=False)
             return FAILED
     click.echo(

@@ -61,7 +61,11 @@ def _aware(value: datetime) -> datetime:
 
 
 def csv_cell(value: Any) -> Any:
-    """Convert a value for CSV: None becomes empty; a boolean, list or object becomes JSON."""
+    """
+    Convert a value for CSV: None becomes empty; a boolean, list or object becomes JSON.
+
+    Control characters are escaped, because a terminal may show the file.
+    """
     written = plain(value)
     if isinstance(written, bool | list | dict):
         return json.dumps(written)
@@ -108,7 +112,7 @@ def used_columns(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> l
 
 
 def tags_text(tags: Sequence[str]) -> str | None:
-    """Write the tags of a trial; a tag holds no comma. None for no tags."""
+    """Join the tags of a trial by commas, which no tag contains; return None for no tags."""
     return ",".join(tags) or None
 
 

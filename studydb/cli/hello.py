@@ -33,10 +33,10 @@ def hello(*, storage: Storage) -> None:
     """
     Run a small study here with two workers, to see that everything works.
 
-    Each further run adds 20 trials to the study.
+    A further run continues the study; if the study has finished, the run adds 20 trials.
     """
     with suppress(StudyExists), created_study(storage, NAME, num_trials=TRIALS, **_SPEC):
-        pass  # the next call omits num_trials: with it, an extended study would cause a warning
+        pass  # the next call omits num_trials, which differs from that of an extended study
     with created_study(storage, NAME, load_if_exists=True, **_SPEC) as study:
         _extend_or_resume(study)
         click.echo(f"Study {NAME!r} in {study.storage}: {WORKERS} workers descend parabolas.")

@@ -93,7 +93,7 @@ class TrialWord(click.ParamType[int | str]):
         except InvalidName:
             self.fail(
                 f"{visible(text)!r} is neither a trial number nor a trial's name; "
-                "trials count from 0.",
+                "trial numbers begin at 0.",
                 param,
                 ctx,
             )

@@ -20,7 +20,9 @@ SPARE_COLUMNS = ("ranked", "top")
 
 @click.command()
 @study_argument
-@click.option("--limit", type=POSITIVE, default=100, metavar="N", help="List the last N only.")
+@click.option(
+    "--limit", type=POSITIVE, default=100, metavar="N", help="List only the last N rungs."
+)
 @format_option
 @storage_option
 def rungs(*, name: str, limit: int, form: str, storage: Storage) -> None:
@@ -28,10 +30,10 @@ def rungs(*, name: str, limit: int, form: str, storage: Storage) -> None:
     List the rungs of study NAME that trials have entered, by bracket and step.
 
     entries: trials that were judged there. ranked: entries that are not NaN and whose trials are
-    neither invalidated nor cloned. waiting: trials that wait to be promoted. top: the share of the
-    trials that are now at least as good as `cutoff`. cutoff: the value by which ASHA and
-    MedianStopping decide. HyperBand and OneEpoch have no cutoff: they decide when a rung closes.
-    kept: the worst value that was kept when the rung closed.
+    neither invalidated nor cloned. waiting: trials that wait there to be resumed. top: the share of
+    ranked entries that reach `cutoff`. cutoff: the value by which ASHA and MedianStopping decide.
+    HyperBand and OneEpoch have no cutoff: they decide when a rung closes. kept: the worst value
+    that was kept when the rung closed.
     """
     from studydb.operations.reads import list_rungs
 

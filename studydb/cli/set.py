@@ -29,7 +29,9 @@ class _WithCommand(click.Command):
 @click.command(name="set", cls=_WithCommand)
 @study_argument
 @click.argument("settings", metavar="KEY=VALUE... [-- COMMAND…]", nargs=-1)
-@click.option("--report-regex", metavar="RE", help="How the command prints metrics.")
+@click.option(
+    "--report-regex", metavar="RE", help="A pattern of the metrics that the command prints."
+)
 @click.option("--report-file", metavar="PATH", help="Where the command writes JSON lines.")
 @click.option(
     "--trial",

@@ -51,7 +51,7 @@ INVALID = [
     (("create", "a" * 201, *CREATE[2:]), "has 201 characters"),
     (("create", "a\nb", *CREATE[2:]), "a character that cannot be printed"),
     (("create", "digits", "--metric", 'a"b', "--mode", "min"), "The metric name"),
-    (("show", "digits", "1.5"), "'1.5' is neither a trial number nor a trial's name; trials"),
+    (("show", "digits", "1.5"), "'1.5' is neither a trial number nor a trial's name; trial"),
     (("enqueue", "digits", "--name", "7"), "'7' could be taken for a trial's number; add a"),
     (("enqueue", "digits", "--name", "a" * 201), "has 201 characters; at most 200 are allowed"),
     (("enqueue", "digits", "--name", "a/b"), "The trial name 'a/b' holds a '/'"),
