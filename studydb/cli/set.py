@@ -68,12 +68,12 @@ def set(  # noqa: A001  the command
     N, it says what trial N needs; trial N must be PENDING or PAUSED.
 
     checkpoints=URL says where attempts that start later save: in a directory that all workers see,
-    or inline: (in the database). Older checkpoints stay in their store, and trials are restored
-    from that store.
+    in a remote store, or, with checkpoints=inline:, in the database. Older checkpoints stay in
+    their store, and trials are restored from that store.
 
-    trainable=M:F or a command says what attempts that start later run: the function F of the module
-    M, or the command, signed with your key. Running attempts go on with the former code. Workers
-    need no restart.
+    trainable=M:F or a command says what attempts that start later run: the function or class F of
+    the module M, or the command, signed with your key. Running attempts go on with the former code.
+    Workers need no restart.
     """
     given = read_settings(settings)
     checkpoints, trainable = given.pop("checkpoints", None), given.pop("trainable", None)
@@ -81,10 +81,10 @@ def set(  # noqa: A001  the command
     limits = given
     code = read_code(command, trainable, report_regex=report_regex, report_file=report_file)
     if trials and resources is None:
-        raise UsageError("--trial is for resources=…, which is not given.")
+        raise UsageError("--trial is given without resources=…; give both, or leave --trial out.")
     if code is checkpoints is keep is resources is None and not limits:
         raise UsageError(
-            f"Nothing is to be set. Write KEY=VALUE, with {' or '.join(KEYS)} as KEY, or a command "
+            f"No setting is given. Write KEY=VALUE, with {' or '.join(KEYS)} as KEY, or a command "
             "after `--`."
         )
     with opened_study(storage, name) as study:
@@ -92,7 +92,7 @@ def set(  # noqa: A001  the command
             study.set_resources(resources, *trials)
         elif trials:
             raise UsageError(
-                "--trial is for resources=… alone; change other settings by another command."
+                "With --trial only resources=… can be set; change other settings separately."
             )
         else:
             study.set(

@@ -189,7 +189,7 @@ def _print_trial(study: "Study", details: "TrialDetails", why: str | None) -> No
 
 def _code_text(provenance: Any) -> str | None:
     """Describe the code of an attempt by its name and the beginning of its digest."""
-    if not isinstance(provenance, dict):  # None, or other JSON: a worker may store any
+    if not isinstance(provenance, dict):  # None, or JSON that another program has stored
         return None
     name, sha256 = provenance.get("name"), str(provenance.get("sha256") or "")
     return " ".join(filter(None, (str(name or ""), sha256[:DIGEST_CHARACTERS]))) or None

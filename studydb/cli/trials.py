@@ -45,7 +45,7 @@ TABLE_COLUMNS = (
 
 SPARE_COLUMNS = ("resources", "tags", "duration_s", "attempt", "best_step", "value", "reason")
 RESULTS_ON_TERMINAL = 50
-"""How many results a terminal shows without --limit."""
+"""How many results a table on a terminal shows without --limit."""
 
 RESULT_TABLE_COLUMNS = ("step", "metrics", "attempt", "reported_at")
 
@@ -119,7 +119,8 @@ def trials(
     "--limit",
     type=POSITIVE,
     metavar="N",
-    help=f"List the last N only.  [default: {RESULTS_ON_TERMINAL} on a terminal, else all]",
+    help="List the last N only.  "
+    f"[default: {RESULTS_ON_TERMINAL} in a table on a terminal, else all]",
 )
 @format_option
 @storage_option

@@ -24,7 +24,9 @@ FAILED = 1
 @click.command("try")
 @study_argument
 @click.argument("params", nargs=-1, metavar="[PARAM=VALUE]…")
-@click.option("--debug", is_flag=True, help="Start Python's debugger where the code has failed.")
+@click.option(
+    "--debug", is_flag=True, help="Start Python's debugger where your Python code failed."
+)
 @storage_option
 def try_(*, name: str, params: Sequence[str], debug: bool, storage: Storage) -> int:
     """

@@ -15,7 +15,7 @@ from studydb.cli.printing import print_next
 @storage_option
 def views(*, name: str, drop: bool, storage: Storage) -> None:
     """
-    Make two views of NAME, of its trials and its results, with a column per parameter and metric.
+    Make a view of the trials of NAME, and one of its results; parameters and metrics are columns.
 
     The views always show the current rows. Run this command again to add columns for new metrics.
     Columns have the same names as in Python's study.trials_dataframe() and results_dataframe().
@@ -32,7 +32,9 @@ def views(*, name: str, drop: bool, storage: Storage) -> None:
         suffix = storage.command_suffix(study.storage)
     click.echo(f"Study {name!r}: made {' and '.join(view.name for view in made)}.")
     if dropped:
-        click.echo(f"{_dropped(dropped).capitalize()}, made before the study was renamed.")
+        click.echo(
+            f"{_dropped(dropped).capitalize()}, which were made before the study was renamed."
+        )
     queries = [shlex.quote(f"SELECT * FROM {view.name}") for view in made]  # noqa: S608  only printed
     print_next(*(f"studydb query {query}{suffix}" for query in queries))
 

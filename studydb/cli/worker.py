@@ -55,7 +55,7 @@ def _seconds_option(flag: str, default: float, meaning: str) -> Callable[..., An
     type=Bytes(),
     default=f"{SPILL_BYTES >> 30}G",
     metavar="BYTES",
-    help="The limit of results that wait on disk for the database, such as 500M; 0: use no disk.",
+    help="How many bytes of results may wait on disk for the database, such as 500M; 0: none.",
 )
 @click.option(
     "--cache-size",
@@ -63,7 +63,7 @@ def _seconds_option(flag: str, default: float, meaning: str) -> Callable[..., An
     default=f"{DEFAULT_CACHE_BYTES >> 30}GB",
     envvar=("STUDYDB_WORKER_CACHE_SIZE", CACHE_SIZE),
     metavar="BYTES",
-    help="The limit of remote checkpoints that this host keeps for later resumes; 0: keep none.",
+    help="How many bytes of remote checkpoints this host keeps for later resumes; 0: keep none.",
 )
 @click.option(
     "--preempt-signal",
@@ -113,7 +113,7 @@ def _seconds_option(flag: str, default: float, meaning: str) -> Callable[..., An
 @_seconds_option(
     "--reserve-after",
     RESERVE_AFTER_S,
-    "How long later trials may start before a trial that does not fit; then that trial is first.",
+    "How long smaller trials may overtake a trial that does not fit yet; then they wait for it.",
 )
 @storage_option
 def worker(
@@ -137,8 +137,11 @@ def worker(
     Run trials of a study until it is done.
 
     SIGTERM, Ctrl-C and a closed terminal release the running trials, with a checkpoint if the
-    trainable saves one; a second signal kills them. Exit codes: 0 done, 128 + signal, 1 error, 2
-    usage, 3 the study has paused itself, or all its trials have ended with an error.
+    trainable saves one; a second signal kills them.
+
+    Exit codes: 0: the study is done, --max-trials is reached, or the worker was drained; 1: an
+    error; 2: wrong usage; 3: the study has paused itself because of failures, or it is over with
+    errors and without a successful trial; 128 + N: signal N ended the worker.
     """
     from studydb.worker.supervisor import run_worker
     from studydb.worker.worker_options import WorkerOptions

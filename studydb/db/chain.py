@@ -94,9 +94,10 @@ class Chain:
     The statements of `before` run in their order before the main statement; each returns at most
     one row. On PostgreSQL the order comes from `of` and `found`: each of these statements must
     refer to the one before it, and the main statement must refer to the last of them. If a
-    statement returns no row, the later statements write nothing: on PostgreSQL they refer to that
-    row, and SQLite does not run them. What an earlier statement has written stays. So the
-    conditions of a statement that writes must ensure that the later statements return a row.
+    statement returns no row, the later statements write nothing: on PostgreSQL because they refer
+    to the missing row, on SQLite because they are not run. What an earlier statement has written
+    stays. So a statement before the main one may write only if its conditions ensure that each
+    later statement will return a row.
 
     On PostgreSQL the constants of a chain are part of its SQL, because each bind takes time in the
     driver and on the server. A trial that flushes each step is 3 % faster without these binds.

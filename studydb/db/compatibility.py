@@ -23,7 +23,7 @@ def check_schema(database: Database) -> None:
     if found != revisions.HEAD:
         raise SchemaTooOld(
             f"{database.url} has schema {found}, this studydb needs {revisions.HEAD}. "
-            "Run `studydb db upgrade`; workers of the older version must have ended."
+            "Run `studydb db upgrade` after all workers of the older version have ended."
         )
 
 

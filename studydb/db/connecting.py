@@ -32,7 +32,8 @@ def connect(
     Raises:
         UsageError: The URL does not name a PostgreSQL or SQLite database, or its `pooler` is not
             `transaction`.
-        StorageError: The database is missing, unreachable, too old or too new.
+        StorageError: The database is missing or unreachable, its schema is too old or too new, or
+            the SQLite library is too old.
     """
     url = read_url(storage)
     if url.get_backend_name() == "sqlite" and sqlite3.sqlite_version_info < SQLITE_OLDEST:

@@ -9,7 +9,7 @@ NOT_FINITE = "('NaN', 'Infinity', '-Infinity')"
 """How JSON, and doubles on SQLite, hold numbers that are not finite; see `encode_json`."""
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
-"""The bounds of a bigint; `postgresql_value` gives NULL for an integer outside of them."""
+"""The bounds of a bigint; `postgresql_value` gives NULL for an integer outside these bounds."""
 
 
 class ValueKind(StrEnum):

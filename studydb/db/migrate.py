@@ -129,8 +129,8 @@ def _make_file(path: Path) -> None:
         try:
             return _use_wal(path)
         except sqlite3.Error as error:
-            # SQLite refuses this change at once, without its busy timeout, if another process
-            # makes the same change at the same moment.
+            # If another process sets the journal mode at this moment, SQLite does not wait for its
+            # busy timeout, but refuses at once.
             is_busy = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
             if not is_busy or time.monotonic() > deadline_s:
                 raise faults.translate(error, url=str(path)) or StorageError(str(error)) from error
@@ -202,7 +202,7 @@ def _lock_tables(connection: sa.Connection) -> None:
     A migration locks several tables one after the other, and so do the transactions of workers. If
     their orders differed, the two would wait for each other until the server ends one. So all
     tables are locked together, or none: a try that takes too long gives back the tables that it has
-    locked. Each try may take twice as long as the try before.
+    locked. Each try may take twice as long as the try before, up to 60 s.
     """
     tables = " UNION ALL ".join(
         f"SELECT to_regclass('{name}')::text" for name in study.metadata.tables
@@ -286,7 +286,8 @@ def _dangling(broken: Sequence[Sequence[Any]]) -> str:
 class _TextRunner:
     def __init__(self, connection: sa.Connection) -> None:
         self.postgresql = connection.dialect.name == "postgresql"
-        self._connection = connection.connection  # the driver's: SQLAlchemy's reads "%" as a bind
+        # SQLAlchemy's own connection would read "%" in the SQL as a bind.
+        self._connection = connection.connection
 
     def fetch_text(self, sql: str) -> Sequence[Sequence[Any]]:
         cursor = self._connection.cursor()

@@ -125,7 +125,12 @@ class Roles:
         return ", ".join(f"{_name(self.schema)}.{name}" for name in names)
 
     def _create(self) -> str:
-        """Write SQL that makes missing roles, or tells an administrator how to make them."""
+        """
+        Write SQL that makes the missing roles.
+
+        If the caller may not make roles, the SQL raises an error that says what an administrator
+        should run.
+        """
         logins = [name for name, _ in self.members]
         groups = ", ".join(map(_name, self._names))
         wanted = [f"CREATE ROLE {_name(name)};" for name in self._names]

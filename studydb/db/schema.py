@@ -3,8 +3,8 @@ The tables: one schema for PostgreSQL and SQLite.
 
 Ids are never reused. Heartbeats and reports change no column that has an index, so that PostgreSQL
 need not update the indexes (HOT). `result` and `rung_entry` have no foreign keys, because the fence
-proves that the trial exists. A query that is to use a partial index writes the values in the
-index's condition as literals, not as binds.
+proves that the trial exists. A query can use a partial index only if the query contains the index's
+condition with literals, not with binds.
 """
 
 import sqlalchemy as sa
@@ -70,9 +70,9 @@ study = table_with_id(
 )
 """
 `n_counted` is compared with `num_trials`, and `n_running` with `max_concurrent`; without
-`max_concurrent`, `n_running` is not updated. `points` is used only by workers of the version before
-the table `proposal`; a later migration drops it. `paused_by` says who or what paused the study
-('person', 'guard', …); it is 'limit' if a limit or a stop rule has stopped the study.
+`max_concurrent`, `n_running` is not updated. `points` is used only by workers of an older version,
+which had no table `proposal`; a later migration drops `points`. `paused_by` says who or what paused
+the study ('person', 'guard', …); it is 'limit' if a limit or a stop rule has stopped the study.
 `proposer_token` names the process that fits the searcher's model; the lease of this process lasts
 until `proposer_expires_at` (see `store/proposer.py`).
 `best_values` has the best values until now for each rule that can stop the study (`Plateau`).
@@ -235,7 +235,8 @@ trial = table_with_id(
 """
 `resource_class` names what the trial asks for; see `resource_class` in decision_schema.py. If the
 scheduler changes what the trial asks for while an attempt runs, `resources` keeps the number of
-this attempt and the class that it holds. Trials with a lower `priority` run first.
+this attempt and the resource class that the attempt holds. Trials with a lower `priority` run
+first.
 
 Reports do not change `rank_score`: the end of an attempt sets it to `best_score`, or to NULL if the
 trial has no rank. So a report updates no index, and one look-up in an index finds the best trial.
@@ -360,9 +361,9 @@ checkpoint = table_with_id(
     partial_index("checkpoint_kept", "study_id", "id", where="removed_at IS NULL AND study_id > 0"),
 )
 """
-After `removed_at` the checkpoint is not restored, and its bytes are deleted. A checkpoint with
-`pins` above 0 does not expire. The condition `study_id > 0` of the index, which holds for all rows,
-keeps PostgreSQL from reading the whole index for the checkpoints of one trial.
+After `removed_at` the checkpoint is not restored, and its bytes are deleted. Neither `keep` nor the
+quota removes a checkpoint with `pins` above 0. The index's condition `study_id > 0` holds for all
+rows; without this condition PostgreSQL would read the whole index for the checkpoints of one trial.
 """
 
 add_checks(checkpoint, uuid=UUID)

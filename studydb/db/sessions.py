@@ -34,9 +34,9 @@ _TIMEOUTS_MS = {
 
 _INDEX_ONLY = {"enable_seqscan": "off", "plan_cache_mode": "force_generic_plan"}
 """
-Keep the planner from scanning whole tables; all statements of studydb can use an index. A plan
-that was made while a table was small would also scan the table after it has grown. Without these
-settings, a study of 1,900 trials read 9 million rows.
+Keep the planner from scanning whole tables; all statements of studydb can use an index. A plan that
+scans a table because the table is small would still be used after the table has grown. Without
+these settings, a study of 1,900 trials read 9 million rows.
 """
 
 

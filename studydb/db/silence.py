@@ -88,7 +88,7 @@ class BoundedConnection(psycopg.Connection[Any]):
     def _bounded(self, gen: PQGen[Returned]) -> Generator[Any, Ready | int, Returned]:
         silent_since_s = None
         try:
-            wanted = gen.send(_NOT_READY)  # as the driver does; `next` would send None
+            wanted = gen.send(_NOT_READY)  # the driver sends this, too; `next` would send None
             while True:
                 ready = yield wanted
                 if ready:

@@ -45,6 +45,6 @@ def is_of_missing_row(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY
 
 
-def is_disconnect(error: sqlite3.Error) -> bool:  # noqa: ARG001  `DriverFaults` gives it
+def is_disconnect(error: sqlite3.Error) -> bool:  # noqa: ARG001  `DriverFaults` demands it
     """Return False: a file has no connection that could be lost."""
     return False

@@ -85,7 +85,8 @@ def _opened(
     try:
         connection.execute("PRAGMA foreign_keys=ON")
         connection.execute("PRAGMA query_only=ON" if read_only else "PRAGMA synchronous=FULL")
-        connection.execute("PRAGMA schema_version")  # reads the file, to raise errors here
+        # This statement reads the file, so that an error is raised here.
+        connection.execute("PRAGMA schema_version")
     except BaseException:
         connection.close()
         raise

@@ -122,7 +122,8 @@ class TransactionBlock:
             self._cursor.execute(sessions.set_for_transaction(version, read_only=read_only))
 
     def _commit(self) -> None:
-        # A reader commits, too: at a ROLLBACK the driver forgets its prepared statements.
+        # On PostgreSQL a block that only reads commits, too, because psycopg forgets its prepared
+        # statements at a ROLLBACK.
         commit = not self._txn.abandoned and (self._write or self._database.postgresql)
         if commit and self._database.postgresql and not self._txn.waits_for_disk:
             self._cursor.execute("SET LOCAL synchronous_commit = off", prepare=False)

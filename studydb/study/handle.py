@@ -334,7 +334,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         changes = Changes(resources=asked, keep=kept, limits=to_set, checkpoints=url, trainable=new)
         if changes == Changes():
             raise InvalidSpec(
-                "Nothing is to be set; give checkpoints, trainable, keep, resources or a limit."
+                "No setting is given; give checkpoints, trainable, keep, resources or a limit."
             )
         self._ask_once(change_settings, changes)
         if asked is not None:

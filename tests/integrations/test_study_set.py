@@ -136,7 +136,7 @@ def test_set_replaces_the_function_by_another_one_or_by_a_command(console, with_
         (["--", "./nothing"], 1, "There is no program './nothing'"),
         (["trainable=b:train", "--", "true"], 2, "are both given"),
         (["trainable=b:train", "--report-regex", "x"], 2, "--report-regex is for commands"),
-        ([], 2, "Nothing is to be set."),
+        ([], 2, "No setting is given."),
     ],
 )
 def test_set_refuses_code_that_create_refuses(console, with_modules, words, code, message):
@@ -155,7 +155,7 @@ def test_handle_sets_code_and_store_together(with_modules, database, tmp_path):
     assert with_modules.record.trainable.kind == "pickle"
     assert with_modules.record.checkpoints == tmp_path.as_uri()
     assert with_modules.record == load(database, "mine")
-    with pytest.raises(InvalidSpec, match="Nothing is to be set"):
+    with pytest.raises(InvalidSpec, match="No setting is given"):
         with_modules.set()
 
 
