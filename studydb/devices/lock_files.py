@@ -23,7 +23,7 @@ from studydb.domain.errors import HostError, UsageError
 from studydb.settings import LOCK_DIR
 
 WHOLE = 1_000_000
-"""How many bytes of its file are locked to lock a device; for half a device, half as many."""
+"""How many bytes of a device's file are locked for the whole device; for half, half as many."""
 
 _WAITING = WHOLE + 1
 """The byte of a device's file on which each worker that waits for the device has a shared lock."""

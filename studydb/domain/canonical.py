@@ -43,9 +43,9 @@ def plain(value: Any, *, subject: str, depth: int = 0) -> Any:
         depth: The number of lists and dicts that contain the value.
 
     Raises:
-        InvalidSpec: The value is NaN, infinite, an integer beyond ±`LARGEST_DOUBLE`, nested too
-            deeply, or of a type that JSON lacks; a key of a dict is not a text; or `plain_text`
-            refuses a text.
+        InvalidSpec: The value is NaN, infinite, an integer above `LARGEST_DOUBLE` or below its
+            negative, nested too deeply, or of a type that JSON lacks; a key of a dict is not a
+            text; or `plain_text` refuses a text.
     """
     if value is None or isinstance(value, bool):
         return value

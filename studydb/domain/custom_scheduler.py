@@ -48,7 +48,8 @@ class CustomScheduler:
     Attributes:
         milestones: The steps of the rungs, ascending; those from `max_t` on are refused.
         interval: The distance between the steps of the rungs, given instead of `milestones`.
-        max_t: The step that completes a trial, without a call of `judge`; None (default) for none.
+        max_t: The step that completes a trial, without a call of `judge`; None (default) if trials
+            may train without end.
         brackets: The number of brackets; default 1. A new trial's bracket is random.
         weights: How likely each bracket is, relative to the others; by default equally likely.
         quantile: Which quantile of the negated scores a rung's cutoff is, 0 to 1; default 0.5.
@@ -339,7 +340,9 @@ class JudgeView:
 
 class WorkView:
     """
-    What `next_work` of a custom scheduler reads: a copy of a `QueueView`, made from plain data.
+    What `next_work` of a custom scheduler reads: plain data copied from a `QueueView`.
+
+    A `WorkView` has no `spent`, and knows only the rungs that `rung` describes.
 
     Attributes:
         next_draw, may_start: See `QueueView`.
@@ -378,15 +381,15 @@ class WorkView:
         """
         Return the best trial that waits at a rung; None if none waits.
 
-        Of trials with equal scores, it is the one that reported first.
+        If several waiting trials have the best score, it is the trial that reported first.
         """
         return self._waiting.get(key)
 
     def underway(self, bracket: int) -> Sequence[int]:
-        """Return the last steps of those trials of a bracket that train or can be claimed."""
+        """Return the last step of each trial of a bracket that is underway; see `QueueView`."""
         return self._underway[bracket] if 0 <= bracket < len(self._underway) else ()
 
     @property
     def is_idle(self) -> bool:
-        """Whether no trial trains, and none can be claimed."""
+        """Whether no trial is underway in any bracket."""
         return not any(self._underway)
