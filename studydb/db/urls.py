@@ -48,7 +48,7 @@ def read_url(text: str) -> URL:
         raise UsageError(f"studydb keeps studies in PostgreSQL or SQLite, not in {backend!r}.")
     if not url.database or ":memory:" in url.database or "mode=memory" in text:
         raise UsageError(
-            "An SQLite database in memory is lost with its process and seen by no worker. "
+            "An SQLite database in memory is lost with its process, and workers cannot see it. "
             "Give a file: sqlite:///studydb.db."
         )
     return url.set(drivername="sqlite", database=str(expanded(url.database).absolute()))
@@ -138,7 +138,7 @@ def check_encoding(encoding: str | None, url: URL) -> None:
         return
     raise StorageError(
         f"{mask(url)} is encoded in {encoding}, which cannot hold every text. "
-        f"Make another database and name it in the URL: {create_line(url)}"
+        f"Name another database in the URL. This command makes one in UTF-8: {create_line(url)}"
     )
 
 

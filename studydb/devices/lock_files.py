@@ -127,7 +127,7 @@ class LockFile:
         return sum(size for _, size in self.free_ranges())
 
     def lock(self, size: int) -> bool:
-        """Lock this many free bytes, in the caller's `turn`; return False if too few are free."""
+        """Lock free bytes, in the caller's `turn`; return False if fewer than `size` are free."""
         left = size
         for start, length in list(self.free_ranges()):
             taken = min(left, length)

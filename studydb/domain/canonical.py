@@ -53,7 +53,7 @@ def plain(value: Any, *, subject: str, depth: int = 0) -> Any:
         return plain_text(value, subject=subject)
     if isinstance(value, int):
         if abs(value) > LARGEST_DOUBLE:
-            raise InvalidSpec(f"{subject} is an integer larger than 1.7e308; give it as text.")
+            raise InvalidSpec(f"{subject} is an integer outside ±1.7e308; give it as text.")
         return int(value)
     if isinstance(value, float):
         return _plain_float(float(value), subject)

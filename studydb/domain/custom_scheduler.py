@@ -1,5 +1,5 @@
 """
-A scheduler in the user's own code: its base class, and what it reads and answers as plain data.
+A scheduler in the user's own code: its base class, and the plain data that it reads and returns.
 
 Only `judge` and `next_work` are the user's code. All that transactions need under their locks is a
 `SchedulerPlan`, which is read from the user's object once, when a study is created.
@@ -139,8 +139,8 @@ class SchedulerPlan:
             yield f"Its brackets are {brackets!r}; give a number from 1 to {MOST_BRACKETS}."
         if len(self.milestones) * brackets > MOST_RUNGS:
             yield (
-                f"It has {len(self.milestones)} milestones in each bracket; {MOST_RUNGS} rungs in "
-                "all brackets are the most. Use an interval."
+                f"It has {len(self.milestones)} milestones in each bracket; all brackets together "
+                f"may have {MOST_RUNGS} rungs. Give an interval, or fewer milestones or brackets."
             )
         if weights is not None and not _are_weights(weights, brackets):
             yield f"Its weights are {weights!r}; give a number for each bracket, not all of them 0."
@@ -161,7 +161,7 @@ class SchedulerPlan:
         if self.interval is not None and not _is_step(self.interval):
             yield f"Its interval is {self.interval!r}; give an integer from 1 on, or None."
         if bool(steps) == (self.interval is not None):
-            yield "It needs milestones or an interval, and not both: the steps at which it judges."
+            yield "It needs milestones or an interval, but not both, to know when to judge."
         if max_t is not None and not _is_step(max_t):
             yield f"Its max_t is {max_t!r}; give an integer from 1 on, or None."
         if max_t is not None and steps and steps[-1] >= max_t:
