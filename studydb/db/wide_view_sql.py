@@ -2,9 +2,9 @@
 Wide views: `v_trial` and `v_result` of one study, with a column per parameter or metric.
 
 Each view has a comment, called its mark, which lists the study, the kind and the columns. By this
-mark, studydb finds the views of a study that was renamed, and recognizes views that a person has
-made, which it never drops. An upgrade of the schema drops all wide views and makes them again; a
-downgrade only drops them.
+mark, studydb finds the views of a study that was renamed. A view without a mark was made by a
+person, so studydb never drops it. An upgrade of the schema drops all wide views and makes them
+again; a downgrade only drops them.
 """
 
 # ruff: noqa: S608  this file quotes identifiers and texts

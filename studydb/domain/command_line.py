@@ -172,8 +172,8 @@ class _Interpreter(NamedTuple):
 
     Attributes:
         code_options: The letters of the options after which code follows.
-        with_argument: The options whose argument is the next item. A shell's `-o` may stand in one
-            item with other options, for example in `-eo`.
+        with_argument: The options whose argument is the next item. Such an option may stand in one
+            item with other options, for example `o` in `-eo`.
     """
 
     code_options: str

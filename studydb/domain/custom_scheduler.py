@@ -381,7 +381,7 @@ class WorkView:
         """
         Return the best trial that waits at a rung; None if none waits.
 
-        If several waiting trials have the best score, it is the trial that reported first.
+        If several waiting trials have the best score, the first that reported is returned.
         """
         return self._waiting.get(key)
 
