@@ -27,7 +27,8 @@ def read_url(text: str) -> URL:
     Read a storage URL: `sqlite:///file.db`, `postgresql://…` or `postgres://…`.
 
     Raises:
-        UsageError: The text is no URL, or names neither a PostgreSQL database nor an SQLite file.
+        UsageError: The text is no URL, its host contains an "@", or it names neither a PostgreSQL
+            database nor an SQLite file.
     """
     try:
         url = sa.make_url(text)
@@ -47,7 +48,7 @@ def read_url(text: str) -> URL:
         raise UsageError(f"studydb keeps studies in PostgreSQL or SQLite, not in {backend!r}.")
     if not url.database or ":memory:" in url.database or "mode=memory" in text:
         raise UsageError(
-            "An SQLite database in memory is lost with its process and seen by no worker. "
+            "An SQLite database in memory is lost with its process, and workers cannot see it. "
             "Give a file: sqlite:///studydb.db."
         )
     return url.set(drivername="sqlite", database=str(expanded(url.database).absolute()))
@@ -59,7 +60,7 @@ def features_of(url: URL) -> Features:
 
 
 def mask_text(text: str) -> str:
-    """Mask what could be a password in a text that is perhaps no URL."""
+    """Mask everything that could be a password in a text that may not be a valid URL."""
     text = _PASSWORD.sub(r"\1***", text)
     head, at, tail = text.rpartition("@")
     scheme = head.partition("://")[0] + "://" if "://" in head else ""
@@ -92,7 +93,9 @@ def file_system_of(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
 
 def refuse_network_file_system(path: Path, kind_of: Callable[[Path], str] = file_system_of) -> None:
     """
-    Refuse an SQLite file on a network file system: WAL needs memory that all processes share.
+    Refuse an SQLite file on a network file system.
+
+    SQLite's WAL mode needs memory that all processes share, so the processes must be on one host.
 
     Raises:
         StorageError: The folder is on a network file system.
@@ -135,7 +138,7 @@ def check_encoding(encoding: str | None, url: URL) -> None:
         return
     raise StorageError(
         f"{mask(url)} is encoded in {encoding}, which cannot hold every text. "
-        f"Make another database and name it in the URL: {create_line(url)}"
+        f"Name another database in the URL. This command makes one in UTF-8: {create_line(url)}"
     )
 
 

@@ -1,9 +1,10 @@
 """
 Wide views: `v_trial` and `v_result` of one study, with a column per parameter or metric.
 
-Each view has a comment, called its mark, which lists the study, the kind and the columns. By the
-marks, studydb finds a study's views after a rename, and drops no view that a person has made. An
-upgrade of the schema drops all wide views and makes them again; a downgrade only drops them.
+Each view has a comment, called its mark, which lists the study, the kind and the columns. By this
+mark, studydb finds the views of a study that was renamed. A view without a mark was made by a
+person, so studydb never drops it. An upgrade of the schema drops all wide views and makes them
+again; a downgrade only drops them.
 """
 
 # ruff: noqa: S608  this file quotes identifiers and texts
@@ -97,7 +98,7 @@ class Column:
     A parameter or metric as a column.
 
     Attributes:
-        keys: The keys of the nested objects that lead to the value; none for the study's metric.
+        keys: The keys of the nested objects that lead to the value; empty for the study's metric.
         name: The column's name.
         kind: The type of the values; a text column shows lists and objects as JSON.
     """

@@ -63,8 +63,8 @@ def find_devices(asked: str, environ: Mapping[str, str] = os.environ) -> Offer:
         asked: "auto", "none", or indices and UUIDs, separated by commas.
 
     Raises:
-        UsageError: A typed entry is no index or UUID, or names a device that does not exist, that
-            another entry names, or that the worker may not use.
+        UsageError: A typed entry is neither an index nor a UUID; fits no device, or more than one;
+            or names a device that another entry names or that the worker may not use.
     """
     if asked.strip().casefold() == NONE:
         return Offer()
@@ -111,8 +111,8 @@ def _typed(
         device = _resolve(entry, cards, environ)
         if device is None:
             raise UsageError(
-                f"--gpus names {entry}, but this host has no such device, or several. "
-                f"`nvidia-smi -L` lists {_names(_card_names(cards))}."
+                f"--gpus names {entry}, which fits no device of this host, or more than one. "
+                f"Choose from what `nvidia-smi -L` lists: {_names(_card_names(cards))}."
             )
         if inherited is not None and device.lock not in {one.lock for one in inherited}:
             raise UsageError(
@@ -140,7 +140,7 @@ def _all_of(cards: Iterable[Card]) -> tuple[Device, ...]:
 
 def _resolve(entry: str, cards: tuple[Card, ...], environ: Mapping[str, str]) -> Device | None:
     """
-    Find the device of an entry; None if the entry fits no device, or several.
+    Find the device of an entry; None if the entry fits no device, or more than one.
 
     If `nvidia-smi` lists the cards, an index and a UUID of one card get the same lock. Otherwise
     the name of an index's lock holds the boot ID and the batch job, because each job may number its

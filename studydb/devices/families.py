@@ -29,7 +29,7 @@ class Family:
     entry: re.Pattern[str] = _NUMBER_OR_UUID
 
     def entries(self, value: str) -> tuple[str, ...]:
-        """Return the entries of the variable's value, in order, up to the first invalid one."""
+        """Return the distinct entries of the variable's value, up to the first invalid entry."""
         found: list[str] = []
         for entry in value.split(","):
             if not self.entry.fullmatch(entry.strip()):

@@ -88,7 +88,11 @@ class DeviceGrant:
         return ()
 
     def _users(self) -> tuple[tuple[str, int], ...]:
-        """Return who uses the trial's cards: its processes, and processes that have ended."""
+        """
+        Return the card and the pid of each process that `nvidia-smi` lists on the trial's cards.
+
+        Only processes of the trial count, and processes that have ended but are still listed.
+        """
         return tuple(
             (card, pid)
             for card, pid in nvidia_smi.list_users()
@@ -129,8 +133,8 @@ class Devices:
             asked: "auto", "none", or a list of indices and UUIDs.
 
         Raises:
-            UsageError: See `find_devices`; or the environment names a directory for the lock files
-                that cannot be used.
+            UsageError: See `find_devices`; or the directory that the environment names for the lock
+                files cannot be used.
             HostError: This host cannot lock devices.
         """
         offer = find_devices(asked, environ)
@@ -196,7 +200,7 @@ class Devices:
                 refused = [place for place in places if not locks[place].take(size)]
                 if not refused:
                     return self._grant({place: locks[place] for place in places})
-                for place in refused:  # a card and a MIG instance of it may both be offered
+                for place in refused:  # e.g. a card of which a MIG instance is locked
                     parts[place] = 0.0
             return None
 

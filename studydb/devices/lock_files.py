@@ -23,7 +23,7 @@ from studydb.domain.errors import HostError, UsageError
 from studydb.settings import LOCK_DIR
 
 WHOLE = 1_000_000
-"""How many bytes of its file are locked to lock a device; for half a device, half as many."""
+"""How many bytes of a device's file are locked for the whole device; for half, half as many."""
 
 _WAITING = WHOLE + 1
 """The byte of a device's file on which each worker that waits for the device has a shared lock."""
@@ -127,7 +127,7 @@ class LockFile:
         return sum(size for _, size in self.free_ranges())
 
     def lock(self, size: int) -> bool:
-        """Lock this many free bytes, in the caller's `turn`; return False if too few are free."""
+        """Lock free bytes, in the caller's `turn`; return False if fewer than `size` are free."""
         left = size
         for start, length in list(self.free_ranges()):
             taken = min(left, length)

@@ -52,7 +52,7 @@ class MemoryLimit:
         return False
 
     def close(self) -> None:
-        """Kill what still runs in the cgroup, and remove it; call this after `was_exceeded`."""
+        """Kill the processes in the cgroup, and remove the cgroup; call `was_exceeded` before."""
         if self.cgroup is None:
             return
         _write(self.cgroup / "cgroup.kill", "1")
@@ -86,8 +86,9 @@ class MemoryLimits:
         cgroups: Path = Path("/sys/fs/cgroup"),
     ) -> "MemoryLimits":
         """
-        Use cgroups if this process may make some; for that, it moves into a child of its cgroup.
+        Use cgroups if this process may make some; otherwise, limit each process.
 
+        To enable the limits of cgroups, this process may move into a child of its own cgroup.
         Call this at most once in a process, and only if trials may have limits.
         """
         return cls(_delegated(own_cgroup_file, cgroups))
@@ -129,7 +130,8 @@ def _enable(folder: Path) -> bool:
 
     The kernel refuses this while a process is in the cgroup itself. So this process and its
     descendants are moved into a child cgroup; this is repeated, because a process may be forked
-    during a move. If other processes are in the cgroup, all are moved back, and nothing changes.
+    during a move. If the kernel still refuses, because other processes are in the cgroup, this
+    process and its descendants are moved back.
     """
     leaf = folder / f"{_PREFIX}-worker-{os.getpid()}"
     leaf.mkdir(exist_ok=True)  # an earlier process of this pid may have left it
@@ -144,7 +146,7 @@ def _enable(folder: Path) -> bool:
 
 
 def _move_family(folder: Path) -> None:
-    for pid in _family(os.getpid()):  # one that has ended meanwhile cannot be moved
+    for pid in _family(os.getpid()):  # the write fails if the process has ended meanwhile
         _write(folder / "cgroup.procs", str(pid))
 
 

@@ -41,7 +41,7 @@ def list_cards() -> tuple[Card, ...]:
 
 
 def list_users() -> tuple[tuple[str, int], ...]:
-    """Return a card's UUID and a process's pid on the host for each use of a card."""
+    """Return each process that uses a card: the card's UUID, and the process's pid on the host."""
     users = []
     for line in _lines("--query-compute-apps=gpu_uuid,pid", "--format=csv,noheader"):
         uuid, _, pid = (part.strip() for part in line.partition(","))

@@ -22,8 +22,9 @@ LONG_S = 60.0
 
 FIRST_S = 5.0
 """
-For how long a waiting worker may then go first. It needs up to 2 s, until its next look. The time
-is limited, because the waiting worker may be suspended, or may need more devices than this one.
+For how long waiting workers may go first after `LONG_S`. A waiting worker needs up to 2 s, until
+its next look. The time is limited, because the waiting worker may be suspended, or may need more
+devices than this one. A device that was free for longer than this time counts as taken anew.
 """
 
 
@@ -33,7 +34,7 @@ class _Use:
     How long this worker has had a device.
 
     Attributes:
-        since_s: When this worker got the device, or when it last let others go first.
+        since_s: When this worker got the device, or when it last began to let others go first.
         n_trials: How many trials now have the device or a part of it.
         released_s: When a trial last released the device.
         first_until_s: Until when a waiting worker goes first.

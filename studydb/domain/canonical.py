@@ -43,9 +43,9 @@ def plain(value: Any, *, subject: str, depth: int = 0) -> Any:
         depth: The number of lists and dicts that contain the value.
 
     Raises:
-        InvalidSpec: The value is NaN, infinite, an integer beyond ±`LARGEST_DOUBLE`, nested too
-            deeply, or of a type that JSON lacks; a key of a dict is not a text; or `plain_text`
-            refuses a text.
+        InvalidSpec: The value is NaN, infinite, an integer above `LARGEST_DOUBLE` or below its
+            negative, nested too deeply, or of a type that JSON lacks; a key of a dict is not a
+            text; or `plain_text` refuses a text.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -53,7 +53,7 @@ def plain(value: Any, *, subject: str, depth: int = 0) -> Any:
         return plain_text(value, subject=subject)
     if isinstance(value, int):
         if abs(value) > LARGEST_DOUBLE:
-            raise InvalidSpec(f"{subject} is an integer larger than 1.7e308; give it as text.")
+            raise InvalidSpec(f"{subject} is an integer outside ±1.7e308; give it as text.")
         return int(value)
     if isinstance(value, float):
         return _plain_float(float(value), subject)

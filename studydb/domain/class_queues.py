@@ -324,7 +324,7 @@ class ClassQueues:
             return
         if self._tried_at_s is None or now_s - self._tried_at_s >= _RETRY_S:
             self._tried_at_s = now_s
-            self._may_be_published = True  # the database may have it although the answer is lost
+            self._may_be_published = True  # the answer may be lost after the reservation is stored
             if self._reserve(self._blocked.position):
                 self.reserved = self._blocked.position
 

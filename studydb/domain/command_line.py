@@ -7,8 +7,8 @@ are braces. Four names do not stand for a parameter:
 - an item `{args}` becomes two items for each parameter and constant: `--lr`, `0.1`;
 - an item `{args_hydra}` becomes one item for each: `lr=0.1`, in the grammar of Hydra's overrides;
 - `{config}` is the path of a JSON file with the nested config;
-- `{checkpoint_dir}` is a directory. The trial's next attempt finds what this attempt saved there in
-  its own `{checkpoint_dir}`, as scripts for Syne Tune expect.
+- `{checkpoint_dir}` is a directory. What an attempt saves there is also in the directory that the
+  trial's next attempt gets, as scripts for Syne Tune expect.
 
 The forms in which a W&B sweep file writes its `command`, such as `${args}`, are understood, too:
 https://docs.wandb.ai/models/sweeps/define-sweep-configuration.
@@ -90,17 +90,18 @@ class CommandLine:
         A command that names no parameter is accepted, because it can read `$STUDYDB_CONFIG`.
 
         Raises:
-            InvalidSpec: A name is unknown, the command names some parameters but not all, or it
-                names a placeholder whose name a parameter has, too.
+            InvalidSpec: A name is unknown; the command names some parameters but not all; or the
+                command names a placeholder, and a parameter has the same name.
         """
         known = {_dotted(path): path for path in space.leaves}
         named = set(self._names())
         for name in _RESERVED:
             if name in known and name in named:
                 raise InvalidSpec(
-                    f"The command names {{{name}}}, which is a placeholder, and the study has a "
-                    f"parameter {name!r}, too. Give the parameter another name, or pass all "
-                    "parameters in another way, such as ${args} or $STUDYDB_CONFIG."
+                    f"In a command, {{{name}}} is a placeholder of studydb, but the study also has "
+                    f"a parameter {name!r}, so {{{name}}} is ambiguous. Give the parameter another "
+                    "name, or pass all parameters in another way, such as ${args} or "
+                    "$STUDYDB_CONFIG."
                 )
         for name in sorted(named - known.keys() - set(_RESERVED)):
             raise InvalidSpec(
@@ -171,8 +172,8 @@ class _Interpreter(NamedTuple):
 
     Attributes:
         code_options: The letters of the options after which code follows.
-        with_argument: The options whose argument is the next item. Some of these may share a word
-            with other options, as in `-eo`.
+        with_argument: The options whose argument is the next item. Such an option may stand in one
+            item with other options, for example `o` in `-eo`.
     """
 
     code_options: str
@@ -199,8 +200,8 @@ def _check_code(items: Sequence[str]) -> None:
     """
     Refuse a placeholder where an interpreter, such as a shell, reads code or a script's name.
 
-    An item after the program may equal an interpreter's name by chance, so it counts as an
-    interpreter only if an option follows that precedes code, such as `-c`.
+    An item after the program may equal an interpreter's name by chance. So it counts as an
+    interpreter only if one of the options that follow it introduces code, for example `-c`.
     """
     program = _program_place(items)
     if any(item.startswith(("-S", "--split-string")) for item in items[:program]):

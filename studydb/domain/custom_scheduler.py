@@ -1,5 +1,5 @@
 """
-A scheduler in the user's own code: its base class, and what it reads and answers as plain data.
+A scheduler in the user's own code: its base class, and the plain data that it reads and returns.
 
 Only `judge` and `next_work` are the user's code. All that transactions need under their locks is a
 `SchedulerPlan`, which is read from the user's object once, when a study is created.
@@ -48,7 +48,8 @@ class CustomScheduler:
     Attributes:
         milestones: The steps of the rungs, ascending; those from `max_t` on are refused.
         interval: The distance between the steps of the rungs, given instead of `milestones`.
-        max_t: The step that completes a trial, without a call of `judge`; None (default) for none.
+        max_t: The step that completes a trial, without a call of `judge`; None (default) if trials
+            may train without end.
         brackets: The number of brackets; default 1. A new trial's bracket is random.
         weights: How likely each bracket is, relative to the others; by default equally likely.
         quantile: Which quantile of the negated scores a rung's cutoff is, 0 to 1; default 0.5.
@@ -138,8 +139,8 @@ class SchedulerPlan:
             yield f"Its brackets are {brackets!r}; give a number from 1 to {MOST_BRACKETS}."
         if len(self.milestones) * brackets > MOST_RUNGS:
             yield (
-                f"It has {len(self.milestones)} milestones in each bracket; {MOST_RUNGS} rungs in "
-                "all brackets are the most. Use an interval."
+                f"It has {len(self.milestones)} milestones in each bracket; all brackets together "
+                f"may have {MOST_RUNGS} rungs. Give an interval, or fewer milestones or brackets."
             )
         if weights is not None and not _are_weights(weights, brackets):
             yield f"Its weights are {weights!r}; give a number for each bracket, not all of them 0."
@@ -160,7 +161,7 @@ class SchedulerPlan:
         if self.interval is not None and not _is_step(self.interval):
             yield f"Its interval is {self.interval!r}; give an integer from 1 on, or None."
         if bool(steps) == (self.interval is not None):
-            yield "It needs milestones or an interval, and not both: the steps at which it judges."
+            yield "It needs milestones or an interval, but not both, to know when to judge."
         if max_t is not None and not _is_step(max_t):
             yield f"Its max_t is {max_t!r}; give an integer from 1 on, or None."
         if max_t is not None and steps and steps[-1] >= max_t:
@@ -339,7 +340,9 @@ class JudgeView:
 
 class WorkView:
     """
-    What `next_work` of a custom scheduler reads: a copy of a `QueueView`, made from plain data.
+    What `next_work` of a custom scheduler reads: plain data copied from a `QueueView`.
+
+    A `WorkView` has no `spent`, and knows only the rungs that `rung` describes.
 
     Attributes:
         next_draw, may_start: See `QueueView`.
@@ -378,15 +381,15 @@ class WorkView:
         """
         Return the best trial that waits at a rung; None if none waits.
 
-        Of trials with equal scores, it is the one that reported first.
+        If several waiting trials have the best score, the first that reported is returned.
         """
         return self._waiting.get(key)
 
     def underway(self, bracket: int) -> Sequence[int]:
-        """Return the last steps of those trials of a bracket that train or can be claimed."""
+        """Return the last step of each trial of a bracket that is underway; see `QueueView`."""
         return self._underway[bracket] if 0 <= bracket < len(self._underway) else ()
 
     @property
     def is_idle(self) -> bool:
-        """Whether no trial trains, and none can be claimed."""
+        """Whether no trial is underway in any bracket."""
         return not any(self._underway)

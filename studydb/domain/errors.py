@@ -27,7 +27,7 @@ StudydbError                     exit code 1 on the command line
 │   ├── StorageReadOnly          open the database for writing
 │   ├── SchemaTooOld             `studydb db upgrade`
 │   └── SchemaTooNew             upgrade studydb
-├── HostError                    this machine lacks processes, open files or disk: raise a limit
+├── HostError                    this machine lacks what the message names: provide it
 ├── TrainableError               the user's code cannot be found or called
 │   └── Untrusted                sign the function, or allow imports of its module
 └── CheckpointError              bytes are missing, damaged or cannot be written
@@ -157,7 +157,7 @@ class SchemaTooNew(StorageError):
 
 
 class HostError(StudydbError):
-    """This machine lacks what a worker needs: processes, open files, disk space."""
+    """This machine lacks what a worker needs, such as processes, open files or disk space."""
 
 
 class TrainableError(StudydbError):

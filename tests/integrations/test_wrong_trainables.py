@@ -36,11 +36,17 @@ WRONG = {
     ),
     "parameter named args": (
         ("--param", "args=uniform(0, 1)", "--", "./train.sh", "{args}"),
-        ("{args}, which is a placeholder, and the study has", "Give the parameter another name"),
+        (
+            "{args} is a placeholder of studydb, but the study also has",
+            "Give the parameter another name",
+        ),
     ),
     "parameter named config": (
         ("--param", "config=uniform(0, 1)", "--", "./train.sh", "{config}"),
-        ("{config}, which is a placeholder, and the study has", "Give the parameter another name"),
+        (
+            "{config} is a placeholder of studydb, but the study also has",
+            "Give the parameter another name",
+        ),
     ),
 }
 

@@ -208,7 +208,7 @@ def test_command_with_an_unknown_name_or_only_some_parameters_is_refused(items, 
 
 @pytest.mark.parametrize("name", ["args", "config", "args_hydra", "checkpoint_dir"])
 def test_parameter_is_refused_if_the_command_has_a_placeholder_of_the_same_name(name):
-    words = rf"names {{{name}}}, which is a placeholder, and the study has a parameter '{name}'"
+    words = rf"{{{name}}} is a placeholder of studydb, but the study also has a parameter '{name}'"
     with pytest.raises(InvalidSpec, match=f"{words}.*another name, or pass all parameters"):
         CommandLine.read(["./train", f"{{{name}}}"]).check(Space.read({name: uniform(0, 1)}))
 

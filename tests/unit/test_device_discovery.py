@@ -132,8 +132,8 @@ def test_typed_devices_must_be_among_those_that_the_worker_was_given(environ, sm
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ("4", "no such device"),
-        ("GPU-ffffffff", "no such device"),
+        ("4", "fits no device"),
+        ("GPU-ffffffff", "fits no device"),
         ("0,0", "twice"),
         (f"0,{A}", "twice"),
         ("0,", "neither an index nor a UUID"),

@@ -188,8 +188,8 @@ def test_next_work_that_fails_pauses_the_study_and_costs_no_trial_and_no_worker(
         ("scheduling:WithoutJudge()", r"is not a class with a method judge\(report, view\)"),
         ("scheduling:Cup(milestones=[4, 2])", "give them in ascending order, each once"),
         ("scheduling:Cup(milestones=[2, 9])", "each must be below max_t, which is 9"),
-        ("scheduling:Cup(milestones=[])", "needs milestones or an interval, and not both"),
-        ("scheduling:Cup(brackets=60)", "100 rungs in all brackets are the most"),
+        ("scheduling:Cup(milestones=[])", "needs milestones or an interval, but not both"),
+        ("scheduling:Cup(brackets=60)", "all brackets together may have 100 rungs"),
         ("scheduling:Raising()", "Raising cannot be made: ValueError: no such file"),
     ],
 )

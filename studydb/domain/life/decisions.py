@@ -38,7 +38,7 @@ class DecidedBy(StrEnum):
     LIMIT = "limit"
     """A limit or a stop rule for the whole study, or the limit of a trial's running time."""
     REQUESTS = "requests"
-    """The resource function, if the study was paused because it did not say what a trial needs."""
+    """The resource function, which paused the study by not saying what a trial needs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,8 @@ attempt. GivenBack (130 or 143): another attempt at once. TryLater (75): after a
 
 FREE_EXITS = 9
 """
-How many exits in a row with these codes, without a new checkpoint, do not count as lost attempts;
-each further one does.
+How many exits in a row with code 130, 143 or 75, without a new checkpoint, do not count as lost
+attempts; each further exit counts.
 """
 
 LONGEST_DELAY_S = 300.0
@@ -99,7 +99,7 @@ def requested_verdict(request: str | None, status: Status) -> Verdict | None:
     """
     Return the verdict that the trial's request or the study's status asks for; None without one.
 
-    A stop comes before a pause. If both ask for the same, the trial's request comes first.
+    A stop comes before a pause. If request and status ask for the same, the request comes first.
     """
     return (
         _VERDICTS_OF_STOPS.get(request)

@@ -1,5 +1,5 @@
 """
-A stop rule for a plateau: a metric that no longer changes, of a trial or of the whole study.
+A stop rule for plateaus: it ends a trial, or the whole study, when a metric no longer changes.
 
 The definitions are those of Ray Tune's `TrialPlateauStopper` and `ExperimentPlateauStopper`.
 """

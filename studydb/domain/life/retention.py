@@ -25,7 +25,7 @@ class SavedState:
     A checkpoint that has been kept until now.
 
     Attributes:
-        value: The value of the study's metric at `step`; None if none was reported there.
+        value: The value of the study's metric at `step`; None if no result has this step.
     """
 
     id: int
@@ -43,8 +43,8 @@ class Keep(Spec):
 
     Attributes:
         last: How many of the newest checkpoints are kept; two are kept in any case.
-        best: How many checkpoints are kept for the best values of the study's metric at their
-            steps; of equal values the earlier one is better, and NaN is never best.
+        best: How many checkpoints are kept because their steps have the best values of the study's
+            metric. Of equal values, that of the earlier checkpoint is better; NaN is never best.
         every: Keep the checkpoints whose steps are multiples of this; None for no such rule.
         quota: The most bytes that the kept checkpoints of all trials of the study have together,
             such as "10GB"; None for no limit. A save that would exceed it first removes the oldest

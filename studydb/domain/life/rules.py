@@ -188,7 +188,7 @@ def rule_warning(rules: Iterable[Rule], result: Result, *, objective: Objective)
     reported = ", ".join(map(repr, (objective.metric, *sorted(result.metrics))))
     return (
         f"A stop rule compares {missing!r}, which the result of step {result.step} lacks; reported "
-        f"are {reported}. Trials go on, and results without {missing!r} meet no such rule."
+        f"are {reported}. Trials go on: a result without {missing!r} does not meet the rule."
     )
 
 

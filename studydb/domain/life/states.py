@@ -85,7 +85,7 @@ class Status(StrEnum):
     STOPPED = "STOPPED"
     FINISHED = "FINISHED"
     SPENT = "SPENT"
-    """The status that RUNNING trials read if a limit or a stop rule of the study has stopped it."""
+    """What RUNNING trials read as the status of a study that a limit or stop rule has stopped."""
 
 
 class Origin(StrEnum):
