@@ -150,6 +150,7 @@ class RecentEnds(NamedTuple):
     Attributes:
         read: How many trials were read.
         ended: How many of these trials have ended, for any reason.
+        stopped_early: How many the scheduler or a stop rule has stopped.
         began_at: When the first of these trials began; None if no trial has begun.
         last_end_at: When the last of these trials ended; None if no trial has ended.
     """
@@ -170,7 +171,7 @@ class StorageProblem(NamedTuple):
 
     Attributes:
         number: The trial's number; None if the problem concerns the whole study.
-        times: How many of the study's newest events (at most 2,000) are of this kind.
+        times: How many of the study's newest 2,000 events are of this kind.
     """
 
     kind: str
@@ -182,7 +183,7 @@ class StorageProblem(NamedTuple):
 
 
 MOST_COUNTED = 10_000
-"""The most entries of a rung that a listing counts; a rung can have a million."""
+"""The most entries of a rung that are counted for `rank` or `waiting`; there can be a million."""
 
 MOST_JUDGED = 100
 """How many of a trial's last judgements are shown, at most: a trial can have one per step."""
@@ -203,7 +204,7 @@ class Judgement(NamedTuple):
         promoted_at: When the trial was promoted from the rung; None if it was not.
         kept: Whether the trial was kept when the rung closed; None if the rung is open, or if the
             trial has not waited there.
-        why: What a scheduler in the user's code said; None if it said nothing.
+        why: The reason that a custom scheduler gave; None if it gave none.
     """
 
     rung: int
@@ -245,8 +246,9 @@ class ListedRung(NamedTuple):
         waiting: How many trials wait at the rung to go on; at most 10,000 are counted.
         top: The share of the trials that are at least as good as `cutoff`, such as 0.25; None if
             the scheduler decides only when the rung closes.
-        cutoff: The value that a trial must reach to be in that share; None if `top` is None.
-        best: The best value.
+        cutoff: The value that a trial must reach to be in that share; None if `top` is None or no
+            entry has a rank.
+        best: The best value; None if no entry has a rank.
         kept: The worst value that was kept when the rung closed; None if the rung is open or has
             kept no trial.
     """
@@ -287,10 +289,11 @@ class ListedCheckpoint(NamedTuple):
 
 class CheckpointSizes(NamedTuple):
     """
-    How many of the kept checkpoints were saved on one host, and their bytes together.
+    The number and the total size of kept checkpoints from one host, or of uploaded ones.
 
     Attributes:
-        host: None for checkpoints that people have uploaded, and if the worker's row is missing.
+        host: The host of the workers that saved the checkpoints. None for checkpoints that people
+            have uploaded, and for those whose worker has no row.
         is_uploaded: Whether people have uploaded the checkpoints, so that trials begin from them.
     """
 
@@ -309,7 +312,11 @@ class ListedNote(NamedTuple):
 
 
 class AttemptDetails(NamedTuple):
-    """An attempt's row, with columns that `v_attempt` does not show; see also `AttemptProcess`."""
+    """
+    An attempt's row, with columns that `v_attempt` does not show.
+
+    `AttemptProcess` describes `log_dir` and `log_tail`; `provenance` is its `code`.
+    """
 
     trial_id: int
     attempt: int

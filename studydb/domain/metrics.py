@@ -43,7 +43,7 @@ class Result:
     is_last: bool = False
 
     def numbers(self) -> "Result":
-        """Return the result with only those metrics that are numbers; see `Tally`."""
+        """Return the result without the metrics that are not numbers, as a `Tally` keeps it."""
         numbers = {name: value for name, value in self.metrics.items() if is_double(value)}
         return self if len(numbers) == len(self.metrics) else replace(self, metrics=numbers)
 
@@ -103,7 +103,7 @@ def read_report(
 
     Raises:
         InvalidReport: The report is no dict or too large, the metric is missing or not a number,
-            the step does not rise, or JSON cannot hold a value.
+            the step is not an integer that rises, or a value cannot be stored.
     """
     if type(report) is not dict:
         _check_is_mapping(report, metric)
@@ -145,7 +145,7 @@ def plain_metrics(report: Mapping[str, Any]) -> dict[str, Any]:
     Turn a user's report into values that JSON can hold; nested dicts stay nested.
 
     Raises:
-        InvalidReport: The report is no dict, or JSON cannot hold a value.
+        InvalidReport: The report is no dict, or a value cannot be stored.
     """
     _check_is_mapping(report, "error")
     return {str(name): _plain(str(name), value, 0) for name, value in report.items()}

@@ -112,8 +112,8 @@ class Batch:
         after_step: The last step that this attempt has flushed. Before the first flush, this is the
             step of the restored checkpoint, or 0 without a checkpoint.
         before: The trial's summary before this batch; None if the attempt does not know it.
-        ruled: What the study's custom stop rules say about the results; None if every rule has
-            decided and no rule ends the trial.
+        ruled: What the study's custom stop rules say about the results; None if no rule ends the
+            trial and no rule has failed.
         answers: The answers of the study's custom scheduler to questions about the results; None if
             the scheduler was not asked.
     """
@@ -135,7 +135,7 @@ class Proposal:
         config: What the trial's first attempt receives; see `Claim`.
         space_version: The version of the space that the params were proposed for.
         is_unique: Whether no other trial with `is_unique` may have the same params.
-        request: What this trial asks for; None if it asks for what the study says for all trials.
+        request: The trial's own request for resources; None if the study's request applies.
     """
 
     params: Mapping[str, Any]
@@ -148,7 +148,7 @@ class Proposal:
 
     @property
     def resource_class(self) -> str:
-        """The name of the trial's resource class: the trials of a class ask for the same."""
+        """The name of the trial's resource class; trials of one class ask for the same amounts."""
         return OF_STUDY if self.request is None else str(self.request)
 
 
@@ -335,7 +335,7 @@ class Study(NewStudy):
 
     Attributes:
         former_checkpoints: The other stores that the study reads: those that it used before, and
-            those of studies from whose checkpoints its trials have begun.
+            those of studies from whose checkpoints its trials began. None is the default store.
         status: The stored status; FINISHED is computed and never stored.
     """
 
@@ -362,7 +362,8 @@ class TrialRow:
         source_checkpoint_id: The checkpoint of another trial from which this trial began, as a
             clone or as a trial that was enqueued with a checkpoint; else None.
         parent: The number of the trial of which this trial is a clone.
-        running_s: The running time of all attempts; None if the study does not limit it.
+        running_s: Seconds that the attempts have run in total, as last stored; None if the study
+            does not limit this time.
     """
 
     id: int
@@ -519,7 +520,7 @@ class LastError:
 @dataclass(frozen=True, slots=True)
 class AttemptProcess:
     """
-    What the attempt's row stores about the process that ran it.
+    What an attempt's row stores about the process that ran the attempt.
 
     Attributes:
         log_dir: The folder of the process's output, on the worker's host.

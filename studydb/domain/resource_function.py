@@ -72,12 +72,12 @@ class ResourceFunction:
 
 
 Requested = Resources | ResourceFunction
-"""What the trials of a study ask for, or the function that says it for each of them."""
+"""The request of all trials of a study, or the function that computes each trial's request."""
 
 
 def read_requested(name: str, value: Any) -> Requested | None:
     """
-    Read what a study's trials ask for: amounts, a function of the config or its path, or None.
+    Read what a study's trials ask for: amounts, a function, the path of a function, or None.
 
     Raises:
         InvalidSpec: The value is none of these, or workers cannot import the function.
@@ -104,7 +104,7 @@ def config_key(config: Mapping[str, Any]) -> str:
 
 class RequestNeeded(Exception):
     """
-    The function must be asked before the operation can go on; nothing was written.
+    A study's resource function must be asked before an operation can go on; nothing was written.
 
     Ask the function outside of the transaction, and call the operation again with the answer.
     """
@@ -118,7 +118,7 @@ def answer_for(
     requested: Requested | None, config: Mapping[str, Any], answers: Mapping[str, Resources]
 ) -> Resources | None:
     """
-    Return what the trial with this config asks for; None if no function says it.
+    Return what the function answered for this config; None if the study has no function.
 
     Raises:
         RequestNeeded: The function has not been asked about this config.

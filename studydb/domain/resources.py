@@ -30,8 +30,8 @@ NOTHING = "nothing"
 
 OF_STUDY = ""
 """
-The name of the resource class of the trials that ask for what the study says for all trials. The
-name of any other resource class is the text of its request.
+The name of the resource class of trials without a request of their own, to which the study's
+request applies. The name of any other resource class is the text of its request.
 """
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,39}")
@@ -102,7 +102,7 @@ def read_resources(name: str, value: Any) -> Resources:
         name: What the errors call the value.
 
     Raises:
-        InvalidSpec: The value is no request, or an amount is not a number of 0 or more.
+        InvalidSpec: See `read_amounts`; or `gpus` is above 1 and not a whole number.
     """
     if isinstance(value, Resources):
         value = value.amounts
@@ -118,7 +118,7 @@ def read_resources(name: str, value: Any) -> Resources:
 
 
 def read_require(name: str, value: Any) -> tuple[str, ...]:  # noqa: ARG001  a reader of settings
-    """Read the tags that a study requires of its workers; None means none."""
+    """Read the tags that a study requires of its workers; None means no tags."""
     return check_tags(() if value is None else value)
 
 
@@ -132,7 +132,8 @@ def read_amounts(name: str, value: Any) -> dict[str, float]:
     Read amounts of resources by name, from a mapping or from a text such as "gpus=1, licence=2".
 
     Raises:
-        InvalidSpec: The value is neither, a name is wrong, or an amount is not 0 or more.
+        InvalidSpec: The value is neither, it has more than 16 names, a name is not allowed, or an
+            amount is not a number from 0 to 1e9.
     """
     given = _split(name, value) if isinstance(value, str) else value
     if not isinstance(given, Mapping):
@@ -194,7 +195,7 @@ def _amount(name: str, each: str, value: Any) -> float:
 @dataclass(frozen=True, slots=True)
 class Capacity:
     """
-    What a worker offers to its trials, or what is free of the offer.
+    What a worker offers to its trials, or the part of the offer that is free.
 
     Attributes:
         cpus, memory_gb: Amounts; infinite where the worker has no limit.
@@ -323,7 +324,7 @@ def without_cards(parts: Sequence[float], chosen: Sequence[int], gpus: float) ->
 
 
 UNLIMITED = Capacity(is_unlimited=True)
-"""The capacity of an own loop that is given none: every request fits."""
+"""The capacity of an own loop that is given no capacity: every request fits."""
 
 
 MOST_GPUS = 1024
@@ -351,8 +352,8 @@ def read_capacity(
         custom: Amounts of other resources by name; None for no such resources.
 
     Raises:
-        InvalidSpec: An amount is not a number of 0 or more, `custom` names one of `KNOWN`, or there
-            are more than `MOST_GPUS` GPUs.
+        InvalidSpec: See `read_amounts`; or `custom` names one of `KNOWN`, or there are more than
+            `MOST_GPUS` GPUs.
         InvalidName: A tag breaks a rule for tags.
     """
     more = read_amounts("--resource", {} if custom is None else custom)
@@ -440,7 +441,7 @@ class Ledger:
 
     def free_now(self) -> Capacity:
         """
-        Return what no trial holds, with the cards as the locks of the host show them.
+        Return what no trial of this worker holds; of cards, what no process of the host has locked.
 
         If a trial has not locked its cards yet, the cards that it would lock now are not free.
         """
@@ -483,7 +484,7 @@ class Ledger:
         """
         Record which cards a trial has locked.
 
-        These cards may differ from those that `hold` has chosen: another process may be faster.
+        These cards differ from those that `hold` chose if another process has locked those first.
         """
         with self._lock:
             if (held := self._held.get(holder)) is not None:

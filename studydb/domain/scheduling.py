@@ -89,9 +89,8 @@ class Close(NamedTuple):
     A trial that a person has paused is among these only if fewer than `keep` other trials wait.
     Once the person resumes this trial, it goes on if it is not worse than the worst trial that was
     kept. The trials that are not kept end as GIVEN_UP, later and at most 100 at a time. A rung
-    closes only once. A negative `keep` counts as 0; if a custom scheduler returns it, it is refused
-    and the study pauses. A `Close` of a rung without entries, or of a closed rung, counts as
-    `Idle.WAIT`.
+    closes only once. A negative `keep` counts as 0, but pauses the study if a custom scheduler
+    returns it. A `Close` of a rung without entries, or of a closed rung, counts as `Idle.WAIT`.
     """
 
     rung: RungKey
@@ -188,7 +187,8 @@ class QueueView(Protocol):
         Return the best trial that waits at a rung; None if none waits.
 
         Of trials with equal scores, it is the one that reported first. At a closed rung, only
-        trials that are kept count. Trials that a person paused never count.
+        trials that are kept count. Trials that a person paused, and trials that do not fit the
+        asking worker, never count.
         """
 
     def underway(self, bracket: int) -> Sequence[int]:
@@ -216,7 +216,7 @@ class Report:
         score: The value as a score: lower is better in both modes, and NaN becomes +Inf.
         is_nan: Whether the value is NaN.
         bracket: The trial's bracket.
-        trial_id: The trial, as `Ranked` names it.
+        trial_id: The trial's id, the same as in `Ranked`.
         seed: The trial's seed, from which a scheduler's random numbers come.
     """
 
@@ -281,11 +281,11 @@ class Scheduler(Protocol):
         """Return the rungs that the judgement of a report at `step` reads or writes."""
 
     def judge(self, report: Report, view: StudyView) -> Decision:
-        """Judge one report, with the rungs that `locks` names locked."""
+        """Judge one report; the caller has locked the rungs that `locks` returned."""
 
     def next_work(self, view: QueueView) -> Work:
         """
         Return what a worker does if it finds no trial to claim. The caller holds no locks.
 
-        The view shows the end of every trial: a failed, lost or stopped trial is not underway.
+        The view is up to date: a trial that has ended, for any reason, is not underway in it.
         """

@@ -25,7 +25,7 @@ class Searcher(Protocol):
 
     @property
     def seed(self) -> int | None:
-        """The seed for studies created with this searcher; None for a random seed in each study."""
+        """The seed of each study created with this searcher; None for a random seed per study."""
 
     @property
     def wants_unique(self) -> bool:
@@ -48,7 +48,7 @@ class Searcher(Protocol):
         """
 
     def size(self, space: Space) -> int | None:
-        """Return the number of points; None for no limit."""
+        """Return how many points can be proposed in a space; None for no limit."""
 
     def propose(self, space: Space, *, seed: int, draw: int) -> dict[str, Any]:
         """

@@ -1,4 +1,4 @@
-"""The spec of a study: one record from the command line to the database and back."""
+"""The spec of a study: the definition that is checked at creation and stored in its row."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -47,9 +47,9 @@ class MoreOptions(LimitOptions, total=False):
         keep: Which checkpoints of each trial are kept, such as Keep(last=3, best=1) or its text
             "last=3, best=1"; by default the newest two.
         resources: What each trial needs, such as {"gpus": 1, "memory_gb": 8, "licence": 1} or
-            "gpus=1"; a worker starts a trial only if the worker has these amounts free. Or a
-            function in a module, or its import path "module:function", if the amounts depend on the
-            trial: the function returns them for a config.
+            "gpus=1"; a worker starts a trial only if the worker has these amounts free. If the
+            amounts depend on the trial: a function in a module, or its import path
+            "module:function"; the function returns the amounts for a config.
         require: Tags that a worker must have to run the study, such as ["a100"].
     """
 
@@ -76,8 +76,7 @@ class StudySpec:
 
     Attributes:
         searcher: None if all trials of the study are enqueued.
-        losses_at_step: The number of lost attempts in a row at one step that ends a trial; None
-            for no limit.
+        losses_at_step: How many lost attempts in a row at one step end a trial; None for no limit.
     """
 
     objective: Objective
@@ -130,7 +129,7 @@ class StudySpec:
 
     @property
     def common_request(self) -> Resources:
-        """What a trial without its own request asks for; nothing if a function decides for each."""
+        """What trials without their own request ask for; empty if the study names no amounts."""
         return self.resources if isinstance(self.resources, Resources) else Resources()
 
     @property

@@ -9,8 +9,8 @@ from studydb.domain.metrics import Result, is_double
 
 Analysis = dict[str, dict[str, float]]
 """
-The column `trial.metric_summary`: min, max, avg and last by the metric's name; only last if all
-values are NaN.
+By the metric's name: its min, max, avg and last, or only last if all values are NaN. Stored in the
+column `trial.metric_summary`.
 """
 
 KEPT_NUMBERS = 10_000
@@ -27,7 +27,8 @@ class _Sum:
 
     Attributes:
         n: The number of values that are not NaN; `smallest` and `largest` are among these.
-        parts: Doubles whose exact sum is the sum of the values divided by 2**scaled_bits.
+        parts: Doubles whose exact sum is the sum of the values divided by 2**scaled_bits; no longer
+            updated after an infinite value.
         finite: Whether all n values are finite.
         last: The last value, which may be NaN.
     """

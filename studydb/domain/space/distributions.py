@@ -27,8 +27,8 @@ def loguniform(lower: float, upper: float) -> LogUniform:
     """
     Sample a float from [lower, upper) whose logarithm is uniform.
 
-    Half of the samples are below the geometric mean. `lower` must be positive. In Ray Tune this is
-    `loguniform`, in Optuna `suggest_float(log=True)`.
+    Half of the samples are below the geometric mean of the bounds. `lower` must be positive. In Ray
+    Tune this is `loguniform`, in Optuna `suggest_float(log=True)`.
     """
     return LogUniform(lower, upper)
 

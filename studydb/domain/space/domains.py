@@ -90,7 +90,7 @@ class _Listed(Sequence[Any]):
 
 @dataclass(frozen=True)
 class Real(Domain):
-    """Floats between two bounds. A person can enqueue params whose value is one of the bounds."""
+    """Floats between two bounds. An enqueued value can be either bound."""
 
     lower: float
     upper: float

@@ -32,5 +32,5 @@ def exact(value: float) -> Fraction:
 
 
 def clamp(value: float, lower: float, upper: float) -> float:
-    """Return the nearer bound for a value that rounding has put outside the bounds."""
+    """Replace a value that rounding has put outside the bounds by the nearer bound."""
     return min(max(value, lower), upper)

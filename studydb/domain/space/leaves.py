@@ -119,7 +119,7 @@ def _read_leaf(value: Any, path: str, *, written: Written) -> Any:
         )
     if isinstance(value, list | tuple) and any(isinstance(item, Domain) for item in value):
         raise InvalidSpec(
-            f"{subject} is a list that holds a distribution; write a dict, with a name for each."
+            f"{subject} is a list that holds a distribution; write a dict that names each item."
         )
     if written in _BY_USER:
         in_file = written is Written.IN_FILE

@@ -109,7 +109,7 @@ class Space:
         Read the form that `to_json` writes, in the recorded order.
 
         Raises:
-            InvalidSpec: A distribution is wrong, or JSON cannot hold a constant.
+            InvalidSpec: A name, distribution or constant is wrong, or the recorded order is.
         """
         tree = dict(_as_mapping(spec))
         order = _read_order(tree.pop(ORDER, []))
@@ -215,7 +215,7 @@ class Space:
         Check the params and the config of a trial's row, which another program may have written.
 
         The config may give a parameter another value of its domain than `params` does, because a
-        person can change values. It must have the constants of the space.
+        person can change values. The config must have the constants of the space.
 
         Returns:
             If the row fits: the config that an attempt receives, and None. If the row does not fit:
@@ -307,7 +307,7 @@ class Space:
 
         Args:
             config: The config of the trial's row; None if the row has none.
-            changes: Values as for `check_params`.
+            changes: The new values, in a form that `check_params` reads.
 
         Returns:
             The changed config; and those of its values that differ from `params`, by path.

@@ -8,10 +8,11 @@ argument   =  [ name "=" ] value             arguments without a name come first
 list       =  "[" [ value { "," value } [","] ] "]"
 dict       =  "{" [ key ":" value { "," key ":" value } [","] ] "}"
 text       =  '"' … '"'  |  "'" … "'"        with the escapes of JSON; \', \x and \U as in Python
-word       =  characters other than white space and ( ) [ ] { } , = " '   (inside { } also :)
+word       =  characters other than white space and ( ) [ ] { } , = " '   (inside { } also not :)
 ```
 JSON is part of the grammar, with its words true, false and null and its numbers; True, None and
-1_000 are read as in Python. Any other word is a text, as in choice(resnet-50, facebook/opt-1.3b).
+1_000 are read as in Python. Words such as nan and inf are refused. Any other word is a text, as in
+choice(resnet-50, facebook/opt-1.3b). A list or a dict cannot contain a call.
 """
 
 import math

@@ -26,8 +26,8 @@ class Spec:
         kind: The spec's name in calls and in JSON; by default the class's name.
         kind_key: The key of this name in JSON.
         is_bounded: Whether integers must fit into a column of 64 bits.
-        absent: The values of options that the row of an older version lacks, by name. An option
-            that then has its default is left out.
+        absent: By name, the values of options that are missing in the row of an older version. An
+            option whose default is this value is left out.
     """
 
     kind: ClassVar[str]

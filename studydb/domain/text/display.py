@@ -33,7 +33,7 @@ def visible(text: str, *, keep: str = "") -> str:
 
 
 def printed(text: str) -> str:
-    """Remove colours from a program's output, and escape its control characters."""
+    """Remove colours from output; escape control characters except tabs and line breaks."""
     lines = _COLOURS.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
     return visible(lines, keep="\n\t")
 
