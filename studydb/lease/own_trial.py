@@ -237,7 +237,7 @@ class OwnTrial:
             raise
 
     def _fail_by(self, error: Exception) -> None:
-        """End the attempt as failed if its values caused the error: a second send would fail, too."""
+        """End the attempt as failed if its values caused the error: sending again cannot help."""
         if is_of_values(error) and fail_by(self._held, error):
             self._close()
 
