@@ -13,7 +13,7 @@ MAX_OPTIONS_BYTES = 64 << 10
 
 _PATH = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 IS_PATH = re.compile(rf"\s*(?P<module>{_PATH}):(?P<call>{_PATH}\s*(?:\(.*)?)", re.DOTALL)
-"""A text such as "my_rules:TooSlow(limit=3)"; no comparison and no other call looks like this."""
+"""Matches a text such as "my_rules:TooSlow(limit=3)", but not "loss>=3" or 'Plateau("loss")'."""
 
 Described = tuple[str, dict[str, Any]]
 """The import path "module:Class", and the arguments by name, as plain values."""
@@ -53,8 +53,8 @@ def described_object(given: object, *, noun: str, example: str) -> Described:
         example: An object for the message, such as "TooSlow(limit=3)".
 
     Raises:
-        InvalidSpec: The object is a class or not of a dataclass, its class is defined where workers
-            cannot import it, an option is not a plain value, or the options are too large.
+        InvalidSpec: The object is a class; its class is not a dataclass, or is defined where
+            workers cannot import it; an option is not a plain value; or the options are too large.
     """
     kind = type(given)
     name = kind.__qualname__

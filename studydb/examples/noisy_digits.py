@@ -62,7 +62,7 @@ def train(config: dict[str, Any], trial: Any) -> None:
 
     data = load()
     while epoch < EPOCHS:
-        with np.errstate(all="ignore"):  # a high rate diverges; its error then stays at 0.9
+        with np.errstate(all="ignore"):  # at a high rate, weights overflow; the error is then 0.9
             _train_epoch(weights, velocity, data, config, epoch=epoch)
             error = float(np.mean(_read(weights, data.unseen_images) != data.unseen_digits))
         epoch += 1

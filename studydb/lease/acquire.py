@@ -65,7 +65,7 @@ class Acquirer:
         Prepare to acquire; the threads of a worker share one `proposer` and one `fitting`.
 
         Args:
-            fitting: What the worker offers; None if every request fits.
+            fitting: The resources that the worker offers; None if they are unlimited.
         """
         self._fitting = fitting or Fitting(database, study, worker_id=worker_id, clock_s=clock_s)
         self._has_turn = False
@@ -126,7 +126,11 @@ class Acquirer:
 
     @property
     def poll_wait_s(self) -> float | None:
-        """The seconds to wait for another process to fit the model; None if nothing is awaited."""
+        """
+        The seconds to sleep before the next look, while another process fits the model.
+
+        None if this process does not wait for a model.
+        """
         if self._proposer is None or not self._proposer.is_waiting:
             return None
         return self._proposer.poll_wait_s()
@@ -156,9 +160,9 @@ class Acquirer:
         """
         Try claim and ask; begin with the operation that returned the previous trial.
 
-        If trials wait at rungs, a worker does what the scheduler wants before it asks. But if an
-        earlier try was not answered, the claim comes first, because that try may have promoted a
-        trial and claimed it.
+        If trials can wait at rungs, `promote` comes before the ask: the scheduler may want a trial
+        promoted or a rung closed. But if an earlier try was not answered, the claim comes first,
+        because that try may have promoted a trial and claimed it.
         """
         claims_first = self._claims_first or (again and self._resumes)
         claimed = self._claim(again=again) if claims_first else None

@@ -23,7 +23,7 @@ BATCH_BYTES = 8 << 20
 
 class Buffer:
     """
-    The results of one attempt that are not stored yet; threads may share it.
+    The results of one attempt that are not stored yet; threads may share a buffer.
 
     A batch keeps its number and rows from `take` to `acknowledge`, so that a batch that is sent
     again is unchanged.
@@ -117,7 +117,7 @@ class Buffer:
                 self._after_step = batch.results[-1].step
 
     def _remember(self, batch: Batch, summary: Summary | None) -> None:
-        """Add a batch to the tally, except the results that a verdict has dropped."""
+        """Add a batch's stored results to the tally; drop the tally if their number is unknown."""
         if self.tally is None:
             return
         n_stored = -1 if summary is None else summary.n_results - self.tally.n_results

@@ -17,7 +17,7 @@ from studydb.operations.reservations import read_classes, reserve
 LEARN_S = 5.0
 """
 After this many seconds a process reads again whether trials of its study ask for resources. While
-none does, claims are the same as without this module.
+no trial does, claims are the same as without this module.
 """
 
 RESUME_SCAN_S = 2.0
@@ -34,9 +34,9 @@ class Fitting:
     """
     Which trials of a study fit, for the slots of one worker or the threads of one own loop.
 
-    If trials of the study ask for resources, one slot at a time searches for a trial, because what
-    is free must not be counted twice. A search whose claim got no answer keeps the turn, because
-    the claim may have succeeded.
+    If trials of the study ask for resources, one slot at a time searches for a trial, so that two
+    slots do not count on the same free resources. A search whose claim got no answer keeps the
+    turn, because the claim may have succeeded.
 
     Attributes:
         queues: The study's resource classes and their queues, as this process has read them.
@@ -58,8 +58,8 @@ class Fitting:
         Prepare to search; nothing is read yet.
 
         Args:
-            free_cards: Tells which part of each GPU no process has locked. None if only this
-                process uses the GPUs.
+            free_cards: Returns the free part of each GPU (0 to 1), which no process has locked.
+                None if only this process uses the GPUs.
             wait_for_cards: Shows other workers whether a trial waits here for GPUs that they hold.
         """
         self._database, self._study, self._worker_id = database, study, worker_id
@@ -77,7 +77,7 @@ class Fitting:
 
     @property
     def shares(self) -> bool:
-        """Whether claims take turns, because what is free must not be counted twice."""
+        """Whether slots search in turns, so that two do not count on the same free resources."""
         return self.is_classed and not self.is_unlimited
 
     @property
@@ -104,16 +104,16 @@ class Fitting:
 
     @property
     def is_unlimited(self) -> bool:
-        """Whether every request fits."""
+        """Whether every request for resources fits."""
         return self.ledger.capacity.is_unlimited
 
     def look(self) -> list[str] | None:
         """
         Read the queues; return the classes that fit now, or None if every request fits.
 
-        In a study without classes, this returns None and reads no queues. If trials have asked for
-        resources since the classes were read, a claim does not find these trials; a search that
-        finds nothing reads the classes again.
+        If this process knows of no classes, this returns None and reads no queues. A claim does not
+        find trials that have asked for resources since then; if a search finds no trial, the
+        classes are read again.
         """
         if self._learned_s == NEVER:
             self.learn()
@@ -132,7 +132,7 @@ class Fitting:
 
         Args:
             makes_new: Whether the study makes new trials. If a function says what each of them
-                asks for, a new trial may ask for any of the known requests.
+                asks for, a new trial may be of any known class.
         """
         if self.queues.ledger.shares_cards:
             new = (
@@ -151,11 +151,11 @@ class Fitting:
         return self.queues.fitting() if self.is_classed else None
 
     def take_turn(self, timeout_s: float) -> bool:
-        """Begin a search; False if another slot searches for all of this time."""
+        """Take the turn to search; False if another slot keeps the turn for all of this time."""
         return self._turn.acquire(timeout=timeout_s)
 
     def end_turn(self) -> None:
-        """End a search."""
+        """Give up the turn to search."""
         self._turn.release()
 
     def claim(self, claimant: Claimant, *, again: bool) -> Claim | None:

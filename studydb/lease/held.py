@@ -183,7 +183,8 @@ class HeldAttempt:
         Flush the results, then record a checkpoint whose bytes are already stored.
 
         Args:
-            keep: Which checkpoints the study keeps now; None for those that it kept when loaded.
+            keep: The study's setting for which checkpoints it keeps; None for the setting that was
+                read with the study.
 
         Returns:
             The older checkpoints that are no longer kept; the caller deletes their bytes.
@@ -277,10 +278,10 @@ class HeldAttempt:
         patience_s: float | None = None,
     ) -> Ending | None:
         """
-        Drop results that cannot be stored, and end the attempt as failed.
+        End the attempt as failed, without the results that are not stored yet.
 
         Args:
-            error: The error that was raised when the results were stored or the attempt was ended.
+            error: Why the results could not be stored or the attempt could not be ended.
         """
         self.is_ending = True
         with self._flushing:

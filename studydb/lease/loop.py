@@ -63,7 +63,7 @@ class OwnLoop:
         Args:
             storage: The database's URL with its password.
             ask_rule: Asks a custom stop rule; None if the study has none.
-            capacity: What this process has for its trials; by default every request fits.
+            capacity: The resources that this process has for its trials; unlimited by default.
             at_close: Called when this object has been closed.
         """
         self._at_close = at_close
@@ -193,7 +193,7 @@ class OwnLoop:
             warn_user(why)
 
     def _warn_of_size(self, progress: StudyProgress) -> None:
-        """Warn once that waiting trials ask for more than this process has when it is unused."""
+        """Warn once that no trial that can start fits this process, although none runs here."""
         waits = progress.status is Status.RUNNING and progress.has_room
         if self._has_warned_of_size or not waits:
             return

@@ -165,5 +165,5 @@ class OwnCheckpoints:
 
 
 def _remove(folder: Path, pid: int) -> None:
-    if os.getpid() == pid:  # a fork inherits the finalizer, but not the directory
+    if os.getpid() == pid:  # a fork inherits the finalizer, but its parent needs the directory
         shutil.rmtree(folder, ignore_errors=True)

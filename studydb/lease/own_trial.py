@@ -61,7 +61,7 @@ class OwnTrial:
         Wrap an attempt and restore its checkpoint; called by `Study.ask`.
 
         Args:
-            find_directory: Returns the path of `directory`; nothing may exist there yet.
+            find_directory: Returns the path of `directory`, without making the directory.
             forget: Called once the trial has ended.
             dropped: Gets the attempt if this handle is dropped before the trial has ended.
 
@@ -237,7 +237,7 @@ class OwnTrial:
             raise
 
     def _fail_by(self, error: Exception) -> None:
-        """End the attempt as failed if its values caused the error: a retry would fail, too."""
+        """End the attempt as failed if its values caused the error: sending again cannot help."""
         if is_of_values(error) and fail_by(self._held, error):
             self._close()
 

@@ -17,7 +17,7 @@ space:
   point that the study lacks is taken. If the study has every point, it makes no further trials, as
   after a grid's end.
 - In a space with floats such a search might never end. The last of the tried points by index is
-  taken, although the study has it. So two trials may have the same params (`is_unique` is not set).
+  taken, although the study has it. So two trials may have the same params (`is_unique` is False).
 """
 
 import random
@@ -191,7 +191,7 @@ class Proposer:
         return is_dead and self._fit_unless_busy()
 
     def _fit_unless_busy(self) -> bool:
-        """Fit the model, unless another thread of this process fits it; all share one token."""
+        """Fit the model, unless another thread, which shares this process's token, fits it."""
         if not self._fitting.acquire(blocking=False):
             return False
         try:

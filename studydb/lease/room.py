@@ -28,7 +28,7 @@ def silent(_line: str) -> None:
 
 
 class Room:
-    """Counts the bytes of waiting results in memory and on disk; threads may share it."""
+    """Counts the bytes of waiting results in memory and on disk; threads may share a room."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class Queue:
         self._room, self._weigh = room, weigh
         self._first: deque[tuple[Result, int]] = deque()
         self._spilled = SpillFile(room)
-        self._stuck: deque[tuple[Result, int]] = deque()  # results that came when the file was full
+        self._stuck: deque[tuple[Result, int]] = deque()  # results that the file could not take
         self.n_waiting = self.memory_bytes = 0
         self._spare_bytes = 0
 

@@ -59,7 +59,7 @@ class RuleJudge:
             number, config: The number and the config of the trial.
             is_first: Whether this is the trial's first attempt. A first attempt has no earlier
                 results that must be read.
-            is_ending: Tells whether the trial is to end anyway; no rule is then waited for.
+            is_ending: Tells whether the trial is to end anyway; if so, no rule's answer is awaited.
         """
         self._rules, self._ask, self._is_ending = custom_rules(study.rules), ask, is_ending
         self._objective, self._number, self._config = study.objective, number, dict(config)

@@ -68,7 +68,7 @@ class History:
         return self._store(trial.hidden() if trial.id in self._cloned else trial)
 
     def _hide_parent(self, clone: SeenTrial) -> int | None:
-        """Hide the value of a clone's parent, which the clone replaces; return what `_add` does."""
+        """Hide the value of a clone's parent; return the id of the configuration's first trial."""
         if clone.parent_id is None or clone.parent_id in self._cloned:
             return None
         self._cloned.add(clone.parent_id)

@@ -1,4 +1,4 @@
-"""Deletes from stores the uploads of ended attempts that no checkpoint's row names."""
+"""Delete uploads from their stores if their attempts have ended and no checkpoint names them."""
 
 import threading
 import time
@@ -27,8 +27,8 @@ class UploadCollector:
     """
     Looks for uploads of ended attempts once a minute, and deletes them in a thread.
 
-    Any number of processes may collect at the same time. If one dies after it has deleted the bytes
-    of an upload, the upload's row is left, and the next process deletes bytes and row again.
+    Any number of processes may collect at the same time. If a process dies after it has deleted the
+    bytes of an upload, but before the upload's row, the next process deletes the row.
     """
 
     def __init__(self, database: Database, study: Study) -> None:

@@ -16,8 +16,8 @@ RENEWED_S = 30.0
 
 PROMOTION_S = 5.0
 """
-The same if the scheduler promotes trials: a report may let another trial be promoted, which the
-signs do not show.
+The longest such time if the scheduler promotes trials: the signs do not show that a report lets
+another trial be promoted.
 """
 
 

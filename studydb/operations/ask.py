@@ -115,7 +115,7 @@ def _ask_in_turn(
         must_fit=must_fit,
     )
     try:
-        with database.begin(durable=False, single=True) as txn:  # later flushes are durable
+        with database.begin(durable=False, single=True) as txn:  # the first flush makes it durable
             return send(txn, queue=queue)
     except LockTimeout:
         if not queue:

@@ -69,14 +69,19 @@ def mark_corrupt(
 
 
 def previous(txn: Txn, checkpoint: Checkpoint) -> Checkpoint | None:
-    """Find the trial's newest kept checkpoint before another, or the one the trial began from."""
+    """Find the newest kept checkpoint before this one; else the one that the trial began from."""
     assert checkpoint.id is not None
     older = checkpoints.before(txn, trial_id=checkpoint.trial_id, checkpoint_id=checkpoint.id)
     return older or checkpoints.source(txn, trial_id=checkpoint.trial_id)
 
 
 def newest_of(txn: Txn, *, checkpoint_id: int) -> Checkpoint | None:
-    """Return the checkpoint with this id; if it was removed, the one that `previous` would find."""
+    """
+    Return the checkpoint with this id; if it is no longer kept, the one that `previous` finds.
+
+    Returns:
+        None if no checkpoint remains, or this checkpoint's row is deleted.
+    """
     found = checkpoints.find(txn, checkpoint_id=checkpoint_id)
     if found is None:
         return None
@@ -86,7 +91,12 @@ def newest_of(txn: Txn, *, checkpoint_id: int) -> Checkpoint | None:
 
 
 def _move_pin(txn: Txn, lease: Lease, *, to: Checkpoint | None) -> Checkpoint | None:
-    """Let a trial begin from `to`, not from a corrupt checkpoint; None if `to` has been removed."""
+    """
+    Let a trial begin from `to`, not from a corrupt checkpoint.
+
+    Returns:
+        `to`; None if `to` has been removed, so that the trial begins from scratch.
+    """
     to_id = None if to is None else to.id
     if to_id is not None and not pins.count(txn, checkpoint_id=to_id):
         to, to_id = None, None

@@ -83,7 +83,7 @@ def claim_once(
     Raises:
         Duplicate: The token was sent before, and has claimed a trial.
     """
-    with database.begin(durable=False, single=True) as txn:  # later flushes are durable
+    with database.begin(durable=False, single=True) as txn:  # the first flush makes it durable
         row = single_statement.claim(
             txn, claimant, study=study, after_position=after_position, resource_class=resource_class
         )

@@ -1,8 +1,8 @@
 """
 The words of other tools, and what to write in studydb instead.
 
-This table is for errors about unknown names: an attribute of the package, a study or a trial, a
-keyword, a command, an option or a spec. Remove a word when the package `studydb` gets a public name
+This table is for errors about unknown names: attributes (of the package, a study or a trial),
+keywords, commands, options and specs. Remove a word when the package `studydb` gets a public name
 or a module of that spelling.
 """
 
@@ -42,9 +42,9 @@ _WORDS_BY_TRANSLATION = {
     "reduction_factor": "eta",
     "grace_period": "min_resource",
     "max_t": "max_resource",
-    "the metric `training_iteration`: steps are counted by it": "time_attr",
+    "the metric `training_iteration`, which is always the number of the step": "time_attr",
     # budgets, storage, objective
-    "num_trials=N of create_study (`--num-trials N`): it counts over all workers": (
+    "num_trials=N of create_study (`--num-trials N`): the trials of all workers together": (
         "num_samples n_trials max_trials max_num_trials_started samples trials"
     ),
     "max_concurrent=N of create_study, or study.run(workers=N)": (
@@ -62,10 +62,10 @@ _WORDS_BY_TRANSLATION = {
     "max_failures=N of create_study: exceptions that a trial survives": (
         "catch max_retries failureconfig"
     ),
-    "not there yet; poll study.status, or use a loop of your own with study.ask()": (
+    "poll study.status, or use a loop of your own with study.ask(); there are no callbacks yet": (
         "callbacks hooks"
     ),
-    "time_limit_s=SECONDS of create_study (`--time-limit 2h`): the study's age": (
+    "time_limit_s=SECONDS of create_study (`--time-limit 2h`), from the first worker's start": (
         "timeout time_budget_s max_wallclock_time timeoutstopper wallclock_limit"
     ),
     "trial_time_limit_s=SECONDS of create_study (`--trial-time-limit 10m`)": (
@@ -78,7 +78,7 @@ _WORDS_BY_TRANSLATION = {
     "stop={metric: bound} of create_study, or 'metric>=bound'": (
         "maximumiterationstopper stop_criterion stopping_criterion"
     ),
-    "stop=[my_rules.TooSlow(limit=3)] of create_study, a subclass of studydb.StopRule": (
+    "stop=[my_rules.TooSlow(limit=3)] of create_study; TooSlow is a subclass of studydb.StopRule": (
         "stopper functionstopper combinedstopper"
     ),
     "resources={'gpus': 1} of create_study, `--resources gpus=1`": (
@@ -98,33 +98,35 @@ _WORDS_BY_TRANSLATION = {
     "study.enqueue({'lr': 0.1}), `studydb enqueue NAME lr=0.1`: a trial of your choice": (
         "points_to_evaluate enqueue_trial evaluated_rewards add"
     ),
-    "not there yet for trials that were run elsewhere; study.enqueue(params) runs one": "add_trial",
+    "study.enqueue(params) runs a trial; a trial that was run elsewhere cannot be added yet": (
+        "add_trial"
+    ),
     "trial.finish() of the trial that study.ask() gave": "tell",
     "study.trials, study.trials_dataframe(), `studydb trials NAME`": (
         "get_trials best_trials get_best_result get_dataframe results dataframe"
     ),
     "study.best_params": "best_config get_best_config",
     "study.best_value, study.best_trial": "best_result",
-    "not there yet; study.trials_dataframe() and study.results_dataframe() are for pandas": "plot",
+    "study.trials_dataframe() and study.results_dataframe() return pandas frames to plot": "plot",
     "study.wait(), or study.run(workers=1), which return when the study is done": "wait",
     # what a trial does
     'report({"loss": 1.0}): all metrics in one dict': (
         "loss error accuracy acc value score metrics log"
     ),
-    'report({"loss": 1.0, "training_iteration": 5}); without it steps count 1, 2, 3': (
+    'report({"loss": 1.0, "training_iteration": 5}); by default the steps are 1, 2, 3, …': (
         "step epoch iteration iter training_iteration"
     ),
-    "a scheduler: report() raises TrialStopped where it stops the trial": (
+    "a scheduler; report() raises TrialStopped if the scheduler stops the trial": (
         "should_prune prune trialpruned"
     ),
-    "trial.checkpoint, None or with .to_dict(), .path and .step": (
+    "trial.checkpoint, which is None or has .to_dict(), .path and .step": (
         "get_checkpoint load_checkpoint checkpoint_dir"
     ),
     "report(metrics, checkpoint=a dict or the path of a directory)": "save save_checkpoint",
     "trial.config in a trainable, trial.params in a loop of your own": (
         "hyperparameters get_config get_parameters parameter"
     ),
-    "trial.number and trial.attempt of f(config, trial)": "get_context",
+    "trial.number and trial.attempt in a trainable f(config, trial)": "get_context",
     "report(metrics): metrics may be texts and lists, too": "set_user_attr",
     # distributions
     "choice([…]) with searcher=GridSearch()": "grid_search gridsearchdistribution",
@@ -198,7 +200,7 @@ def in_studydb(name: str) -> str:
 
 
 def hint(name: str, known: Iterable[str] = ()) -> str:
-    """Suggest a known name that is nearly equal; else translate another tool's word."""
+    """Suggest a nearly equal known name; else translate the name; else suggest similar names."""
     folds = {other.casefold(): other for other in known}
     misspelt = get_close_matches(name.casefold(), folds, n=1, cutoff=_MISSPELT)
     if misspelt:
@@ -211,7 +213,7 @@ def missing_attribute(owner: object, name: str) -> AttributeError:
     message = f"{type(owner).__name__!r} object has no attribute {name!r}"
     if translation := in_studydb(name):
         message += f".{translation}"
-    return AttributeError(message, name=name, obj=owner)  # the interpreter suggests names of obj
+    return AttributeError(message, name=name, obj=owner)  # Python suggests attributes of obj
 
 
 def _arguments(function: Callable[..., object]) -> Iterator[str]:
@@ -225,7 +227,7 @@ def _arguments(function: Callable[..., object]) -> Iterator[str]:
 
 
 def suggesting_keywords(function: Callable[P, R]) -> Callable[P, R]:
-    """Make the TypeError for an unknown keyword suggest the keyword of studydb."""
+    """Wrap a function so that its TypeError for an unknown keyword suggests a known one."""
     takes = [name for name in _arguments(function) if name != "self"]
     known = frozenset(takes)
 
