@@ -6,8 +6,8 @@ import shutil
 import signal
 import sys
 import uuid
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # the folder of `harness`, `fleet`
 
 from harness import pooler, postgres, turns
+from harness.shared_once import shared
 
 from studydb.db import Database, connect, migrate
 
@@ -85,11 +86,36 @@ def handled_signals() -> None:
         signal.signal(signal.SIGHUP, lambda _number, _frame: None)
 
 
+_SHARED = pytest.StashKey[ExitStack]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_SHARED] = ExitStack()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Give back what is shared with other processes; here no test's time limit includes the wait."""
+    config.stash[_SHARED].close()
+
+
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[str]:
-    """The URL of the server that all tests of this process share."""
-    with postgres.server_for_tests() as url:
-        yield url
+def share(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, Callable[[ExitStack], str]], str]:
+    """Return a function that makes something once for all processes of this run."""
+    own = tmp_path_factory.getbasetemp()
+    folder = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+    def share(name: str, make: Callable[[ExitStack], str]) -> str:
+        return request.config.stash[_SHARED].enter_context(shared(folder, name, make))
+
+    return share
+
+
+@pytest.fixture(scope="session")
+def postgres_server(share: Any) -> str:
+    """The URL of the server that all tests of this run share."""
+    return str(share("postgresql", lambda stack: stack.enter_context(postgres.server_for_tests())))
 
 
 @pytest.fixture(scope="session")
@@ -100,19 +126,30 @@ def administration(postgres_server: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 @pytest.fixture(scope="session")
-def postgres_template(postgres_server: str) -> Iterator[str]:
-    name = f"studydb_template_{uuid.uuid4().hex}"
-    migrate.upgrade(postgres.create_database(postgres_server, name))
-    yield name
-    postgres.drop_database(postgres_server, name)
+def postgres_template(share: Any, postgres_server: str) -> str:
+    """The name of a database with the newest schema, to copy."""
+
+    def make(stack: ExitStack) -> str:
+        name = f"studydb_template_{uuid.uuid4().hex}"
+        stack.callback(postgres.drop_database, postgres_server, name)
+        migrate.upgrade(postgres.create_database(postgres_server, name))
+        return name
+
+    return str(share("postgresql-template", make))
 
 
 @pytest.fixture(scope="session")
-def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("template") / "studydb.db"
-    migrate.upgrade(f"sqlite:///{path}")
-    assert not path.with_name("studydb.db-wal").exists()  # copies would lack the rows in the WAL
-    return path
+def sqlite_template(share: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An SQLite file with the newest schema, to copy."""
+
+    def make(_stack: ExitStack) -> str:
+        path = tmp_path_factory.mktemp("template") / "studydb.db"
+        migrate.upgrade(f"sqlite:///{path}")
+        # Copies would lack the rows in the WAL.
+        assert not path.with_name("studydb.db-wal").exists()
+        return str(path)
+
+    return Path(share("sqlite-template", make))
 
 
 @pytest.fixture(scope="session")

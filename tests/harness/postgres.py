@@ -62,7 +62,7 @@ class PostgresServer:
             "listen_addresses": "",
             "unix_socket_directories": str(self.directory),
             "port": "5432",
-            "max_connections": "200",
+            "max_connections": "400",
             "fsync": "on" if fsync else "off",
             **(settings or {}),
         }

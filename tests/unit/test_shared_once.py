@@ -1,0 +1,42 @@
+"""What the processes of a test run share is made once, and is given back after its last use."""
+
+import threading
+
+from harness.shared_once import shared
+
+
+def test_first_process_makes_it_and_gives_it_back_after_all_others(tmp_path):
+    """Threads stand in for processes: each opens the lock files anew."""
+    events, others_may_end = [], threading.Event()
+
+    def make(stack):
+        events.append("made")
+        stack.callback(events.append, "given back")
+        return "url"
+
+    def use():
+        with shared(tmp_path, "server", make) as found:
+            in_use.wait(30)
+            assert others_may_end.wait(30)
+            events.append(f"used {found}")
+
+    in_use = threading.Barrier(3)
+    others = [threading.Thread(target=use) for _ in range(2)]
+    with shared(tmp_path, "server", make) as found:
+        for one in others:
+            one.start()
+        in_use.wait(30)
+        threading.Timer(0.05, others_may_end.set).start()
+    for one in others:
+        one.join(30)
+
+    assert found == "url"
+    assert events == ["made", "used url", "used url", "given back"]
+
+
+def test_what_was_given_back_is_made_anew(tmp_path):
+    numbers = iter("12")
+
+    for number in "12":
+        with shared(tmp_path, "server", lambda _: next(numbers)) as found:
+            assert found == number
