@@ -3,7 +3,6 @@
 import math
 import tracemalloc
 
-import pandas as pd
 import pytest
 from harness import arrange
 
@@ -34,6 +33,13 @@ TRIAL_COLUMNS = [
     *("started_at", "ended_at", "duration_s", "name", "tags"),
     *("changed", "parent", "invalidated_at", "resources"),
 ]
+
+
+@pytest.fixture(scope="session")
+def pd():
+    import pandas  # noqa: PLC0415, ICN001  so that only one test process imports it
+
+    return pandas
 
 
 @pytest.fixture
@@ -138,7 +144,7 @@ def test_columns_of_frames_have_the_narrowest_type_that_keeps_every_value(databa
         ([[1, 2], [3, 4]], "object"),
     ],
 )
-def test_type_of_a_column_follows_its_values(values, dtype):
+def test_type_of_a_column_follows_its_values(pd, values, dtype):
     column, paged = Values(), Values(n_missing=0)
 
     if values:
@@ -152,7 +158,7 @@ def test_type_of_a_column_follows_its_values(values, dtype):
         assert [None if missing(value) else value for value in series.tolist()] == values
 
 
-def test_column_of_texts_marks_missing_values():
+def test_column_of_texts_marks_missing_values(pd):
     column = Values(n_missing=1)
     column.extend(["a", None, "NaN"])
 
@@ -176,7 +182,7 @@ def test_frames_of_a_study_without_trials_have_all_columns(database):
     assert str(results.dtypes["reported_at"]) == "datetime64[us, UTC]"
 
 
-def test_frames_read_in_pages_equal_frames_of_one_page(database, study, monkeypatch):
+def test_frames_read_in_pages_equal_frames_of_one_page(pd, database, study, monkeypatch):
     whole = trials_dataframe(database, study), results_dataframe(database, study)
 
     monkeypatch.setattr(pages, "TRIALS_PER_PAGE", 3)
@@ -236,7 +242,7 @@ def select(database, view, study):
 
 
 def missing(value):
-    return value is None or value is pd.NA or value is pd.NaT or value != value  # noqa: PLR0124
+    return value is None or repr(value) in {"<NA>", "NaT"} or value != value  # noqa: PLR0124
 
 
 def same(seen, stored):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from studydb.examples import digits, quadratic
+from studydb.examples import quadratic
 
 GOOD_NETWORK = {"lr": 0.15, "h": 70, "alpha": 3e-4, "bs": 30, "mom": 0.13}
 
@@ -35,6 +35,13 @@ class Trial:
             self.checkpoints.append(Checkpoint(step, pickle.dumps(checkpoint)))
 
 
+@pytest.fixture(scope="session")
+def digits():
+    from studydb.examples import digits  # noqa: PLC0415  it imports scikit-learn
+
+    return digits
+
+
 def check_resumed(train, config, whole):
     """Check that a trial resumed from the middle checkpoint reports what the whole trial did."""
     middle = whole.checkpoints[len(whole.checkpoints) // 2]
@@ -45,7 +52,7 @@ def check_resumed(train, config, whole):
     assert resumed.metrics == whole.metrics[middle.step :]
 
 
-def test_digits_reaches_an_error_below_8_percent_in_27_epochs_and_resumes_from_a_checkpoint():
+def test_digits_reaches_an_error_below_8_percent_in_27_epochs_and_resumes_from_a_checkpoint(digits):
     trial = Trial()
 
     digits.train(GOOD_NETWORK, trial)
@@ -64,7 +71,7 @@ def test_quadratic_resumed_from_a_checkpoint_reports_the_same_metrics():
 
 
 @pytest.mark.parametrize(("lr", "mom"), [(1e-4, 0.0), (1.0, 0.99)])
-def test_digits_trains_with_the_extreme_values_of_its_space(lr, mom, monkeypatch):
+def test_digits_trains_with_the_extreme_values_of_its_space(digits, lr, mom, monkeypatch):
     monkeypatch.setattr(digits, "EPOCHS", 9)
     trial = Trial()
 

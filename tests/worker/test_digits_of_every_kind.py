@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fleet.workers import TRAINABLES
-from sklearn.datasets import load_digits
 
 import studydb
 
@@ -43,6 +42,8 @@ def storage_url(sqlite_url):
 
 def write_digits(folder):
     """Write a line for each image: the digit, and the brightness, 0 to 1, of 16 squares."""
+    from sklearn.datasets import load_digits  # noqa: PLC0415  so that one test process imports it
+
     images, digits = load_digits(return_X_y=True)
     squares = images[:IMAGES].reshape(-1, 4, 2, 4, 2).mean(axis=(2, 4)).reshape(IMAGES, 16) / 16
     rows = np.column_stack([digits[:IMAGES], squares])
