@@ -1,4 +1,4 @@
-"""Give a worker a runnable trial that fits it, in a study whose trials ask for resources."""
+"""Give a worker a runnable trial that fits the worker, if the study's trials ask for resources."""
 
 from studydb.db import Database
 from studydb.db.faults import Duplicate
@@ -40,20 +40,20 @@ def claim_fitting(
     after_position: QueuePosition = QUEUE_START,
 ) -> Claim | None:
     """
-    Claim the first PENDING trial of the queue that fits the worker.
+    Claim the first of the PENDING trials that fit the worker.
 
     The queues are read without locks, so another worker may have claimed a trial that they show.
-    Then the next trial of the class is claimed, or the next class is tried. Before None is
-    returned, the queues are read again, and the trials that fit are tried.
+    In that case the next trial of the class is claimed, or the next class is tried. If no trial was
+    claimed from the known queues, they are read again, and the trials that fit are tried.
 
     Args:
         again: Whether the token may have been sent before, and may already have claimed a trial.
-        after_position: The position after which the queues are read. If no trial that fits
-            follows, the queues are read from the start.
+        after_position: The position after which the queues are read. If no trial after this
+            position fits, the queues are read from the start.
 
     Returns:
         None if no trial that fits is runnable, the study is not RUNNING, or `max_concurrent` trials
-        run.
+        run. Also None if an earlier send has claimed a trial, and that attempt has ended since.
     """
     stop_if_too_old(database, study)
     try:
@@ -92,7 +92,7 @@ def _claim_first(
 def _try_classes(
     database: Database, study: Study, claimant: Claimant, queues: ClassQueues
 ) -> Claim | None:
-    """Claim from the class whose first trial comes first; if it has none left, from the next."""
+    """Claim from the class whose first trial comes first in the queue, or from the next class."""
     tried: set[str] = set()
     while (chosen := queues.next_claim(tried)) is not None:
         name, (priority, number) = chosen

@@ -18,7 +18,7 @@ def close_rung(database: Database, study: Study, closing: Close) -> bool:
     Returns:
         Whether the rung has closed now.
     """
-    with database.begin(durable=False) as txn:  # what a crash undoes is done again
+    with database.begin(durable=False) as txn:  # if a crash undoes this, the rung closes again
         rung = rungs.lock(txn, study_id=study.id, key=closing.rung)
         status = studies.budget(txn, study_id=study.id).status
         if rung is None or rung.is_closed or status is not Status.RUNNING:

@@ -106,8 +106,8 @@ def set_status(
     Pause, resume or stop a whole study.
 
     Trials are claimed only while the study is RUNNING. RUNNING trials obey at their next flush or
-    renewal. When a study is resumed, further transactions make the trials PENDING that were paused
-    with the study. If this process dies before all are PENDING, sweeps do the rest.
+    renewal. When a study is resumed, further transactions move the trials that were paused with the
+    study to PENDING. If this process dies before all are PENDING, sweeps move the remaining trials.
 
     Args:
         now: Whether workers kill RUNNING trials of a stopped study without their grace. The next

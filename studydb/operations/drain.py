@@ -56,6 +56,6 @@ def drain(database: Database, worker: Worker, request: Request) -> None:
             raise NotAllowed(f"The worker {worker.uuid} has ended already.")
         if not is_alive(worker.process):
             raise NotAllowed(
-                f"The process of worker {worker.uuid} is dead. The next worker that starts on this "
-                "host recovers its trials; other workers do so when the trials' leases expire."
+                f"The process of worker {worker.uuid} is dead. Its trials are recovered by the "
+                "next worker that starts on this host, or by any worker when their leases expire."
             )

@@ -15,10 +15,11 @@ from studydb.store.resource_classes import ClassQueue, Load
 @dataclass(frozen=True, slots=True)
 class Misfit:
     """
-    A request that fits no live worker, not even a worker without trials.
+    A request that would fit no live worker, even if nothing ran on the workers.
 
     Attributes:
-        number: The first PENDING trial with this request; None for the study's next new trial.
+        number: The number of a PENDING trial with this request, in a `FitReport` the first such
+            trial; None for the study's next new trial.
         nearest: The offer that is too small in the fewest resources; None if no worker is alive.
     """
 
@@ -50,7 +51,8 @@ class FitReport:
 
     Attributes:
         loads: What each live worker offers and uses, by UUID, newest first.
-        misfits: The requests of PENDING trials in the order of the queue, then that of new trials.
+        misfits: The requests that fit no worker: first those of PENDING trials, in the order of the
+            queue, then the request of new trials.
         full: Set if no new trial is made because enough trials with its request wait; else None.
     """
 

@@ -107,8 +107,9 @@ def due_results(study: Study, lease: Lease, batch: Batch) -> Iterator[Result]:
     """
     Yield those results of a batch that the scheduler must judge.
 
-    The first result may be at or before the step of the restored checkpoint, if the code begins
-    again. This result is not judged; the results after it are judged as usual.
+    The first result of an attempt may be at or before the step of the restored checkpoint, if the
+    user's code ignores the checkpoint and starts again at step 1. This result is not judged; the
+    results after it are judged as usual.
     """
     before = batch.after_step
     for result in batch.results:
@@ -155,7 +156,7 @@ _IS_LAST = attrgetter("is_last")
 
 
 def _needs_rules(study: Study, batch: Batch) -> bool:
-    """Whether a result meets a rule, or the rules must read more than one result at a time."""
+    """Whether a rule is met or undecided, or a rule compares a result with earlier results."""
     if not study.rules:
         return False
     if batch.ruled is not None:
@@ -269,7 +270,7 @@ def _is_ruled(batch: Batch, result: Result) -> bool:
 
 
 def _recent_results(txn: Txn, study: Study, lease: Lease) -> deque[Result]:
-    """Read the last live results before the batch: as many as stop rules need besides a new one."""
+    """Read the last live results before the batch, as many as stop rules compare a new one with."""
     recent: deque[Result] = deque(maxlen=longest_history(study.rules))
     if n := (recent.maxlen or 0) - 1:
         spans = results.spans(txn, study_id=study.id, trial_id=lease.trial_id)

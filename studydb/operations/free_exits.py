@@ -12,13 +12,14 @@ def judge_exit(
     txn: Txn, *, lease: Lease, outcome: Reason, failure: Failure | None
 ) -> tuple[Reason, float]:
     """
-    Return how an attempt counts if its command may have given the trial back.
+    Decide whether an attempt whose command has given the trial back counts as a lost attempt.
 
     After `FREE_EXITS` such exits in a row without a new checkpoint, each further exit counts as a
     lost attempt. Otherwise a command that never trains would run for ever.
 
     Returns:
-        The outcome, and the seconds that the trial waits before its next attempt.
+        The outcome, and the seconds that the trial waits before its next attempt if the outcome is
+        PREEMPTED. The outcome of any other attempt stays as it is.
     """
     exits = (GIVEN_BACK, TRY_LATER)
     if outcome is not Reason.PREEMPTED or failure is None or failure.type not in exits:

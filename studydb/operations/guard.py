@@ -1,4 +1,4 @@
-"""Pause a study that fails fast, whose first trials fail alike, or whose code does not decide."""
+"""Pause a study because trials have failed, or because the user's code did not decide."""
 
 from studydb.db import Txn
 from studydb.domain.deciding import Undecided
@@ -16,7 +16,7 @@ def pause_after_failure(
     txn: Txn, study: Study, *, lease: Lease, outcome: Reason, failure: Failure | None
 ) -> None:
     """
-    Pause the study if it is to fail fast, or if its first trials have all failed alike.
+    Pause the study if `fail_fast` is set, or if trials have failed alike (`pause_if_alike`).
 
     Args:
         outcome: How the attempt has ended: FAILED, or LOST if the loss has ended the trial.

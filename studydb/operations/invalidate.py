@@ -1,10 +1,10 @@
 """
 Invalidate trials whose values are wrong, or undo their invalidation.
 
-An invalidated trial keeps its rows. It leaves the best trials, the frames, the ranking of its rungs
-and the history that searchers learn from. Decisions that were based on its values stand, and
-closed rungs do not open again. The best values of the stop rules for the study are forgotten,
-because nobody can tell which of them came from the trial.
+An invalidated trial keeps its rows. It is left out of the best trials, the frames, the ranking of
+its rungs and the history that searchers learn from. Decisions that were based on its values stand,
+and closed rungs do not open again. The best values that the stop rules for the study compare are
+forgotten, because nobody can tell which of them came from the trial.
 """
 
 from collections.abc import Sequence
@@ -52,15 +52,15 @@ def invalidate(
     Invalidate trials, or undo their invalidation, up to 100 in a transaction.
 
     A PENDING or PAUSED trial ends now, and a RUNNING trial at its next flush or renewal. Undoing
-    does not start an ended trial again; a RUNNING trial that was to end goes on.
+    does not start an ended trial again; a RUNNING trial that was to end goes on. A transaction that
+    raises an error changes nothing; the changes of earlier transactions remain.
 
     Args:
         reason: The text of a note that each trial gets.
 
     Raises:
         UnknownTrial: No such trial.
-        NotAllowed: A trial whose invalidation is to be undone is not invalidated. The transaction
-            of this trial has changed nothing; earlier transactions have.
+        NotAllowed: A trial whose invalidation is to be undone is not invalidated.
     """
     ordered = sorted(set(numbers))
     for first in range(0, len(ordered), MOST):

@@ -19,9 +19,9 @@ def leave_draw(
     """
     Make the trial of the next draw PENDING, if it does not fit this worker.
 
-    This is done only while the worker could start a trial of another class, and while fewer than
-    `most_waiting` PENDING trials of the draw's class wait. No draw is taken twice: a call that is
-    repeated after a lost reply begins with the draw that is the next one by then.
+    This is done only if `may_set_aside` is True, and only while fewer than `most_waiting` PENDING
+    trials of the draw's class wait. No draw is taken twice: a call that is repeated after a lost
+    reply begins with the draw that is the next one by then.
 
     Args:
         fits: The resource classes whose trials the worker can start now.
@@ -29,7 +29,7 @@ def leave_draw(
 
     Returns:
         Whether to ask again: the next draw's trial fits the worker, or this call has made the trial
-        PENDING, or has skipped the draw because a trial has its params.
+        PENDING, or has skipped the draw because another trial has the same params.
     """
     with database.begin(write=False) as txn:
         following = proposals.next_of(
@@ -49,12 +49,12 @@ def leave_draw(
 
 
 def may_set_aside(fits: Sequence[str]) -> bool:
-    """Tell whether a worker could now start a trial with its own request."""
+    """Tell whether a worker can now start trials of a class other than the study's (`OF_STUDY`)."""
     return any(name != OF_STUDY for name in fits)
 
 
 def most_waiting(study: Study) -> int:
-    """Return how many trials of a class may wait before no further trial is left to others."""
+    """Return the most PENDING trials of one class that workers may leave to other workers."""
     learns = isinstance(study.searcher, HistorySearcher)
     return set_aside.MOST_OF_MODEL if learns else set_aside.MOST
 

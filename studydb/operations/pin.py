@@ -63,7 +63,7 @@ def unpin(
         step: The step of the checkpoints; None for all of the trial's checkpoints.
 
     Returns:
-        The steps of the checkpoints that were pinned, in the order of the saves.
+        The steps of the checkpoints whose pins were removed, in the order of the saves.
 
     Raises:
         UnknownTrial: No such trial.

@@ -31,7 +31,10 @@ from studydb.operations.user_work import (
 from studydb.store import claims, counters, events, promotions, studies
 
 TRIES = 8
-"""The most refused choices in one search for work; often another worker has promoted first."""
+"""
+A search for work ends after this many refused choices. The usual reason for a refusal is that
+another worker has promoted the trial first.
+"""
 
 MOST_CLOSED = 100
 """The most rungs that one search for work closes."""
@@ -168,7 +171,7 @@ def ask_scheduler(txn: Txn, study: Study, *, fits: Sequence[str] | None = None) 
     later. A process that cannot ask the user's code gets the scheduler's last recorded answer, if
     that answer was to the same question.
 
-    A scheduler that reads which trials are underway gets no answer while a trial can be claimed.
+    A scheduler that reads which trials are underway gives no answer while a trial can be claimed.
 
     Args:
         fits: The resource classes whose trials the free worker can start; None if every request
@@ -187,7 +190,7 @@ def ask_scheduler(txn: Txn, study: Study, *, fits: Sequence[str] | None = None) 
             return Asked(None, queues.is_left, needed.question)
         return Asked(recorded_idle(txn, study, needed.question), queues.is_left)
     if isinstance(work, Close) and not _can_close(queues, work):
-        work = Idle.WAIT  # closing this rung fails, and would be named as work for ever
+        work = Idle.WAIT  # the rung cannot be closed; the scheduler would name this work for ever
     return Asked(work, queues.is_left)
 
 
@@ -205,7 +208,7 @@ def _promote(
 ) -> NextStep | None:
     """Promote a trial; None if another worker was faster, so that the scheduler is asked again."""
     try:
-        with database.begin(durable=False) as txn:  # what a crash undoes is done again
+        with database.begin(durable=False) as txn:  # if a crash undoes this, a worker repeats it
             if promotions.promote(txn, study_id=study.id, chosen=chosen, fits=fits):
                 _record(txn, study, chosen, claimant)
                 return NextStep.CLAIM

@@ -117,7 +117,7 @@ def propose_by_index(
     computed = ((draw, proposal_of(study, draw)) for draw in draws if end is None or draw < end)
     for proposed in in_parts(with_requests(study, computed), most_bytes=most_bytes):
         try:
-            with database.begin(durable=False) as txn:  # what a crash undoes is done again
+            with database.begin(durable=False) as txn:  # if a crash undoes this, it is repeated
                 store_proposals(txn, study, proposed)
         except DecisionFailed:
             if not is_stored:

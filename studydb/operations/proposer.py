@@ -178,7 +178,7 @@ def store_block(
 
     Returns:
         Whether the points were stored, by this request or by an earlier send of it. False if
-        another process has taken the lease since then; that process stores its own points.
+        another process has meanwhile taken the lease; that process stores its own points.
 
     Raises:
         RequestNeeded, DecisionFailed: See `store_by_index`.

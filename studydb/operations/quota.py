@@ -23,7 +23,7 @@ def count_saved(
     The study's row is locked, so the saves of a study with a quota take turns.
 
     Args:
-        expired: What retention has removed in this transaction.
+        expired: The checkpoints that retention has removed in this transaction.
 
     Returns:
         The removed checkpoints, whose bytes may be deleted after the commit.
@@ -44,7 +44,7 @@ def count_saved(
 
 
 def removed_before(txn: Txn, lease: Lease, saved: Checkpoint) -> list[Checkpoint]:
-    """Read the checkpoints that a save of `saved` has removed, if their rows are still there."""
+    """Read the checkpoints that were removed to make room for `saved` and still have their rows."""
     recorded = events.data_of(txn, token=saved.uuid)
     if not recorded:
         return []
@@ -55,7 +55,7 @@ def removed_before(txn: Txn, lease: Lease, saved: Checkpoint) -> list[Checkpoint
 
 
 def recount(database: Database, study: Study) -> None:
-    """Sum up again the bytes that a study with a quota keeps; saves wait, and add theirs later."""
+    """Sum up the bytes of the kept checkpoints again, if the study has a quota. Saves wait."""
     with database.begin() as txn:
         quota = quotas.lock(txn, study_id=study.id)
         if quota.limit_bytes is None:

@@ -29,7 +29,10 @@ from studydb.store import events, sweeps
 
 def recover(database: Database, study: Study) -> int:
     """
-    Wake trials whose back-off is over, mark expired leases, and end lost attempts.
+    Mark expired leases, and end lost attempts.
+
+    The sweep also makes two kinds of trials runnable: trials whose back-off is over, and trials
+    that were paused together with their study, after the study was resumed.
 
     Returns:
         How many trials were recovered.

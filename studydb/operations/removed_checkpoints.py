@@ -15,7 +15,7 @@ class RemovedPage(NamedTuple):
     The removed checkpoints of some consecutive trials, by trial.
 
     Attributes:
-        next_number: The number after which the next page begins; None after the last page.
+        next_number: The number after which the next page begins; None in the last page.
     """
 
     checkpoints: list[Checkpoint]
@@ -27,7 +27,7 @@ def read_removed(database: Database, study: Study, *, after_number: int) -> Remo
     Read a page of the checkpoints that are marked as removed, except corrupt and pinned ones.
 
     The process that marks a checkpoint as removed deletes the bytes after its COMMIT, and then the
-    row. The row is left, and perhaps the bytes, if that process died, or if the store failed.
+    row. If that process died or the store failed, the row is left, and perhaps the bytes.
     """
     with database.begin(write=False, snapshot=True) as txn:
         trials = checkpoint_listing.trials_after(

@@ -129,7 +129,7 @@ def with_answers(
     answers: Answers | None = None,
 ) -> Answered:
     """
-    Send a request until its transaction has all answers of the resource function that it needs.
+    Send a request; if an answer of the resource function is missing, ask for it and send again.
 
     The transaction knows the trial's config only under a lock, and the function must not be asked
     while the lock is held.

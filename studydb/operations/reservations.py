@@ -14,7 +14,7 @@ def read_classes(database: Database, study: Study) -> dict[str, Resources]:
 
 def reserve(database: Database, study: Study, *, worker_id: int, number: int | None) -> bool:
     """
-    Store for which trial a worker keeps its resources free.
+    Store the number of the trial that a worker keeps its resources free for.
 
     The row informs people and other workers; the worker itself relies on its memory. So the
     reservation of a dead worker binds no process, and the row need not survive a crash of the

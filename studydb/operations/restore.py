@@ -12,7 +12,7 @@ def restore(database: Database, *, checkpoint: Checkpoint) -> bytes:
     Read the bytes of an inline checkpoint.
 
     Raises:
-        CheckpointError: The row has no bytes.
+        CheckpointError: The row was deleted or has no bytes.
     """
     assert checkpoint.id is not None
     with database.begin(write=False) as txn:

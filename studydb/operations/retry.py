@@ -1,9 +1,9 @@
 """
 Run ended trials again: each gets a clone, a new trial with its params and its config.
 
-A clone begins from its parent's newest checkpoint, which is pinned until the clone has ended, or
-from scratch. A clone does not count for `num_trials`. The parent keeps its state and its results,
-but its entries no longer rank in rungs.
+A clone begins from its parent's newest checkpoint or from scratch. The checkpoint is pinned until
+the clone has ended. A clone does not count for `num_trials`. The parent keeps its state and its
+results, but its entries no longer rank in rungs.
 """
 
 import shlex
@@ -54,6 +54,8 @@ def retry(
     """
     Clone ended trials, up to 100 in a transaction.
 
+    A transaction that raises an error changes nothing; the clones of earlier transactions remain.
+
     Args:
         from_scratch: Whether the clones begin without a checkpoint.
         skips_cloned: Whether to leave out trials that have clones. If not, a trial is refused while
@@ -65,8 +67,7 @@ def retry(
     Raises:
         UnknownTrial: No such trial.
         NotAllowed: A trial has not ended, or a clone of it has not ended, or the study of a
-            checkpoint is being deleted. The transaction of this trial has changed nothing; earlier
-            transactions have.
+            checkpoint is being deleted.
     """
     ordered = sorted(set(numbers))
     made: list[int] = []
@@ -152,7 +153,7 @@ class _Cloning:
 
     def _pin_sources(self, txn: Txn, parents: Sequence[TrialRow]) -> dict[int, int] | None:
         """
-        Count a pin of the checkpoint from which each clone begins; see `newest_of`.
+        For each clone, count a pin of the checkpoint from which the clone begins; see `newest_of`.
 
         All checkpoints are chosen before the first is locked, so that they are locked by ascending
         id.

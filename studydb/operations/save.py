@@ -29,7 +29,7 @@ def save(
 
     Args:
         data: The bytes of an inline checkpoint; None if the bytes are in a store.
-        keep: Which checkpoints the study keeps, as the attempt has read it.
+        keep: The study's setting for which checkpoints it keeps, as the attempt last read it.
         objective: The study's objective, by which `keep` finds the best checkpoints. If it is None,
             only the newest checkpoints are kept, whatever `keep` says.
 
