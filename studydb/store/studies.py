@@ -63,8 +63,8 @@ _TRAINABLE = Prepared(
 """
 Reads a trainable with its signatures, a row for each signature.
 
-A person may replace the trainable at any time. Two statements could read the old trainable and the
-new signatures.
+This is one statement, because a person may replace the trainable at any time: two statements could
+read the old trainable and the new signatures.
 """
 
 _CODE = Prepared(
@@ -134,8 +134,9 @@ _SET_STATUS = Prepared(
         paused_by=sa.bindparam("by_whom"),
         pause_reason=None,
         stopped_at_once=sa.bindparam("now", type_=sa.Boolean),
-        deleting_at=None,  # a failed deletion is given up; a deletion that begins sets it later
-        # Otherwise a study that a rule has stopped would stop again at the next result.
+        # A deletion that failed is given up; a new deletion calls `mark_deleting` afterwards.
+        deleting_at=None,
+        # A study that a rule has stopped would, with its old values, stop at its next result again.
         best_values=sa.case(
             (study.c.paused_by == DecidedBy.LIMIT, sa.null()), else_=study.c.best_values
         ),
@@ -203,7 +204,10 @@ _LOCKED_STATUS = Prepared(
 _NAMES = Prepared(sa.select(study.c.name).order_by(study.c.id))
 
 UNDECIDED = (DecidedBy.RULE, DecidedBy.SCHEDULER, DecidedBy.REQUESTS)
-"""The values of `paused_by` of a study that was paused because the user's code did not decide."""
+"""
+The values of `paused_by` of a study that was paused because a custom rule, a custom scheduler or a
+resource function gave no answer.
+"""
 
 BY_ITSELF = (DecidedBy.GUARD, DecidedBy.FAIL_FAST, *UNDECIDED)
 """The values of `paused_by` of a study that has paused itself."""
@@ -225,9 +229,9 @@ class Budget:
         next_draw: The draw of the next trial that an ask makes.
         pause_reason: Why the study has paused itself; None if it has not.
         paused_by: Which of `BY_ITSELF` has paused the study; None if it has not paused itself.
-        keeps_workers: Whether workers wait: the study has paused itself, because the user's code
-            did not decide.
-        limit_reached: The limit or stop rule that has stopped the study, if one has.
+        keeps_workers: Whether the study has paused itself for a reason in `UNDECIDED`, so that its
+            workers wait instead of ending.
+        limit_reached: The limit or stop rule that has stopped the study; None if none has.
     """
 
     status: Status
@@ -249,7 +253,7 @@ class Changeable:
 
     Attributes:
         checkpoints: The store of new checkpoints; None for the default store.
-        former_checkpoints: The stores that may hold older checkpoints.
+        former_checkpoints: See `Study.former_checkpoints`.
         keep: Which checkpoints are kept.
         has_trainable: Whether the study still has the trainable that the reader knows.
     """
@@ -533,9 +537,9 @@ def relocate(txn: Txn, *, study_id: int, url: str) -> None:
 
 def read_stores_of(txn: Txn, *, study_id: int, other_id: int) -> None:
     """
-    Let a locked study read the stores of another study.
+    Let a study read the stores of another study, from whose checkpoint one of its trials begins.
 
-    A trial of the locked study begins from a checkpoint of the other study.
+    The caller has locked both studies.
     """
     row = existing(txn.first(_LOCKED_PLACES, study=study_id))
     other = existing(txn.first(_LOCKED_PLACES, study=other_id))

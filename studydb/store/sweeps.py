@@ -74,7 +74,7 @@ def _any_trial(*conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
     """
     Make an expression that tells whether any trial meets the conditions.
 
-    For LIMIT instead of EXISTS see `_any_waiting` in `store/promotions.py`.
+    `_any_waiting` in `store/promotions.py` says why this is LIMIT instead of EXISTS.
     """
     return sa.select(trial.c.id).where(_STUDY, *conditions).limit(1).scalar_subquery().is_not(None)
 

@@ -91,7 +91,7 @@ def remove(txn: Txn, *, study_id: int, trial_ids: Sequence[int], tags: Sequence[
 
 
 def most(txn: Txn, *, study_id: int, trial_ids: Sequence[int]) -> int:
-    """Return the number of tags of the trial with most tags."""
+    """Return how many tags the trial with the most tags has; 0 if none has a tag."""
     return int(txn.all(_MOST, study=study_id, ids=list(trial_ids))[0].n)
 
 

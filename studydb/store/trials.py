@@ -476,8 +476,8 @@ STATUS_FOR_RUNNING_TRIALS = sa.case(
 )
 """
 The status that RUNNING trials obey: the study's status, with two exceptions. It is RUNNING if the
-study has paused itself, by its guard or because a stop rule, the scheduler or the resource function
-did not decide. It is SPENT if a limit or a stop rule has stopped the study.
+study has paused itself, by its guard or because a custom rule, a custom scheduler or a resource
+function gave no answer. It is SPENT if a limit or a stop rule has stopped the study.
 """
 
 

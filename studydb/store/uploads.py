@@ -124,7 +124,7 @@ def insert_of_person(txn: Txn, *, study_id: int, uuid: str, url: str) -> None:
 
 
 def end(txn: Txn, *, uuid: str) -> None:
-    """Delete an upload's row: its checkpoint's row is inserted now, or its bytes were deleted."""
+    """Delete an upload's row: the caller inserts its checkpoint's row, or has deleted its bytes."""
     txn.run(_END, uuid=uuid)
 
 

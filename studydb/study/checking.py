@@ -21,7 +21,7 @@ Made = TypeVar("Made")
 
 
 def scheduler(given: Scheduler | CustomScheduler | str | None) -> Scheduler:
-    """Check the argument `scheduler`; None stands for `FIFO`. Import no user code."""
+    """Check the argument `scheduler` without importing the user's code; None stands for `FIFO`."""
     if isinstance(given, str) and IS_PATH.fullmatch(given):
         return UserScheduler.from_text(given)
     if isinstance(given, CustomScheduler) or _is_custom_class(given):
@@ -131,6 +131,7 @@ def store_url(checkpoints: Any) -> str | None:
     path = os.fspath(checkpoints) if isinstance(checkpoints, os.PathLike) else checkpoints
     if not isinstance(path, str):
         raise InvalidSpec(
-            f"checkpoints is {checkpoints!r}; give a directory that all workers see, as a path."
+            f"checkpoints is {checkpoints!r}; give a directory that all workers see, as a path, or "
+            "the URL of a store."
         )
     return open_store(path).url

@@ -51,8 +51,8 @@ class CheckpointRequests:
         """
         Delete checkpoints that are no longer kept, and what crashes or a failing store have left.
 
-        These are checkpoints that the study's `keep` does not keep and that have no pin, the bytes
-        of checkpoints that were removed before, and uploads that were cut off.
+        This method deletes checkpoints that the study's `keep` does not keep and that have no pin,
+        the bytes that are left of checkpoints removed earlier, and uploads that were cut off.
 
         Args:
             dry_run: Delete nothing; return what would be deleted.

@@ -35,7 +35,7 @@ def described(code: Code, spec: StudySpec, *, workdir: Path) -> Trainable:
 
     Args:
         spec: The study's space and objective, with which a command must agree.
-        workdir: The directory that workers search after their own directory.
+        workdir: The directory that workers search for the code after their own directory.
 
     Raises:
         InvalidSpec: A command does not agree with the space.

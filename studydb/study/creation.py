@@ -54,7 +54,7 @@ from studydb.study.storage import (
 from studydb.trainables import WithParameters, signed_payload
 
 _STORED_NOTHING = (StudyExists, StorageDenied, StorageReadOnly, UsageError)
-"""Errors after which no study was stored; after other errors of the commit, it may be stored."""
+"""Errors of `create` after which no study was stored; after any other, the study may be stored."""
 
 
 @suggesting_keywords
@@ -218,7 +218,7 @@ def _create(
 
 
 def _created(database: Database, new: NewStudy, code: Code | None) -> Record:
-    """Store objects bound to the code, then the study; remove the objects if it is not stored."""
+    """Store the objects bound to the code, then the study; if no study is stored, remove them."""
     if isinstance(code, WithParameters):
         _refuse_taken(database, new.name)
     store = database.locations.store_url(new.checkpoints)
@@ -321,15 +321,15 @@ def _how_to_replace(found: Record, asked: Trainable | None) -> str:
         ways += f" or `{command} trainable={shlex.quote(asked.name)}`"
     elif asked.kind == TrainableKind.COMMAND:
         ways += f" or `{command} -- {asked.name}`"
-    return f" To run the new one in that study: {ways}."
+    return f" To run the new trainable in that study: {ways}."
 
 
 def _revised(database: Database, found: Record, new: NewStudy, code: Code) -> Record:
     """
     Replace code that was edited under the same name, if a key of this user signed the old code.
 
-    Such code is a pickled function or the options of a command. Another user's code stays, because
-    that user's workers would refuse this user's signature.
+    Such code is a pickled function or class, the objects bound to one, or the options of a command.
+    Another user's code stays, because that user's workers would refuse this user's signature.
     """
     old, keyring = found.trainable, load_keyring()
     if old is None or not keyring.verify(signed_payload(old, found.uuid), old.signatures):

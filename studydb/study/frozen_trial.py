@@ -208,8 +208,9 @@ class FrozenTrial(records.TrialRow):
         """
         The checkpoints that this trial has saved and that are kept, in the order of the saves.
 
-        Each has `.step`, `.value`, `.size_bytes`, `.to_dict()`, `.path` and `.export(DIR)`. A clone
-        that has not saved yet has none here; its `checkpoint` is that of its parent.
+        Each has `.step`, `.value`, `.size_bytes`, `.to_dict()`, `.path` and `.export(DIR)`. If the
+        trial begins from another trial's checkpoint, as a clone may, this list is empty until the
+        trial has saved, but `checkpoint` is the checkpoint that it begins from.
         """
         return self._checkpoints(self)
 

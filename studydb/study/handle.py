@@ -219,12 +219,13 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
                 of the number. It has up to 200 printable characters, and cannot be a number such
                 as "7" or "1e3".
             tags: Up to 50 texts by which listings and SQL find the trial.
-            checkpoint: What the trial begins from. Its first step is the checkpoint's step plus 1,
-                and it enters only rungs at later steps. Give a checkpoint in this database: a trial
-                of any study, or the number of a trial of this study, for its newest checkpoint; or
-                one of `trial.checkpoints`. That checkpoint is pinned until the new trial ends. Or
-                give a dict, the path of a directory, or the path of the file checkpoint.pkl that
-                `export` writes. These are uploaded to the study's store, and signed with your key.
+            checkpoint: What the trial begins from. The trial's first step is the checkpoint's step
+                plus 1, and the trial enters only rungs at later steps. Give a checkpoint in this
+                database: one of `trial.checkpoints`; or, for the newest checkpoint of a trial, a
+                trial of any study or the number of a trial of this study. That checkpoint is pinned
+                until the new trial ends. Or give a dict, the path of a directory, or the path of
+                the file checkpoint.pkl that `export` writes. These are uploaded to the study's
+                store, and signed with your key.
             checkpoint_step: The last step that the dict, the directory or the file contains.
             resources: What this trial needs instead of the study's `resources`, such as
                 {"gpus": 2}; {} for nothing.
@@ -426,7 +427,8 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
 
         Raises:
             NotAllowed: The study has no trainable.
-            StudyFailed: The study has paused itself, or it is done and its trials have failed.
+            StudyFailed: The study has paused itself because of failed trials (`guard`,
+                `fail_fast`); or it is done, trials are in ERROR, and no trial has succeeded.
             StudydbError: All workers ended with an error; the message shows one worker's output.
         """
         n_workers = count("workers", workers, least=1)
@@ -442,8 +444,9 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         Wait until other processes have run the study to its end; this call starts no worker.
 
         The study is done if no trial runs or will run, or if it was stopped and no trial runs any
-        more. While it is paused by a person, the call waits. The call reads the study's progress
-        every 2 s or more often.
+        more. It is not done while it is paused by a person, or because a custom rule, a custom
+        scheduler or a resource function gave no answer. The call reads the study's progress every
+        2 s or more often.
 
         Args:
             timeout_s: Seconds to wait; None to wait without limit.
@@ -453,7 +456,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
 
         Raises:
             TimeoutError: The study is not done in time; you may call again.
-            StudyFailed: The study has paused itself, or it is done and its trials have failed.
+            StudyFailed: See `run`.
             UnknownStudy: The study was deleted meanwhile.
         """
         limit_s = checking.seconds_or_none("timeout_s", timeout_s)

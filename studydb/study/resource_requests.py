@@ -97,7 +97,8 @@ class ResourceRequests:
         if lacking := capacity.lacks(self.record.require):
             raise NotAllowed(
                 f"Study {self.record.name!r} requires the tag {', '.join(map(repr, lacking))}. "
-                f"This process does not offer it; if this host is meant, give tags={lacking!r}."
+                "This process does not offer it; if this host has what the tag names, give "
+                f"tags={lacking!r}."
             )
         with self._opening:
             if self._loop is not None and not self._loop.is_foreign:

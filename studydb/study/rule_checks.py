@@ -106,7 +106,7 @@ def _declared_reads(rule: CustomRule, code: Trainable) -> int:
 
 @contextmanager
 def running(what: str, code: Trainable) -> Iterator[Decider]:
-    """Run code that decides, in a child like a worker's decider; TrainableError if it fails."""
+    """Run code in a child like a worker's decider; raise TrainableError if it gives no answer."""
     to_import = TrainableImport(str(uuid4()), code, True, (code.workdir,))
     with (
         tempfile.TemporaryDirectory(prefix="studydb-", ignore_cleanup_errors=True) as folder,

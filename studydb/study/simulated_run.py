@@ -24,7 +24,7 @@ from studydb.study import checking
 from studydb.study.simulated_worker import Clock, SimulatedWorker, Task
 
 STEP_S = 1.0
-"""How long a step takes if neither the caller nor the curve says so."""
+"""How long a step takes if neither the caller nor the curve gives a time."""
 
 StepS = float | Callable[[Mapping[str, Any], int], float]
 """The seconds of a step, or a function that computes them from the params and the step."""
@@ -85,7 +85,7 @@ class SimulatedRun:
         self._end_s = 0.0
 
     def outcome(self) -> Simulation:
-        """Run until no worker has work or the time is over; give back trials that are held."""
+        """Run until no worker has work or `time_limit_s` is over; then give back all trials."""
         limit_s = self._study.time_limit_s or math.inf
         self._wake()
         while self._events and self._events[0][0] <= limit_s:

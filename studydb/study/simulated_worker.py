@@ -49,7 +49,7 @@ class Training:
 
     Attributes:
         curve: The index of the trial's curve.
-        n_steps: How many steps the trial has trained.
+        n_steps: How many steps the trial has trained; a step counts each time that it is trained.
         furthest: How many steps of the curve the trial has trained at least once.
     """
 
@@ -68,10 +68,12 @@ class Task:
     Attributes:
         choose: Returns the index of the curve of a new trial.
         saves: Whether trials save checkpoints when they pause.
-        flushes: Whether each report is flushed, as by workers whose steps take a second or more.
-            Otherwise a report that is not judged is flushed with the next judged report.
+        flushes: Whether each report is flushed, as real workers do if a step takes a second or
+            more. Otherwise a report that is not judged is flushed with the next judged report.
         saves_often: With `saves`, whether trials save a checkpoint after each step.
         completed: Called with the number and the last value of a trial that is fully trained.
+        n_steps: How many steps all trials have trained.
+        n_again: How many of these steps their trial had trained before.
     """
 
     database: Database
@@ -150,7 +152,7 @@ class SimulatedWorker:
 
     def train(self) -> bool:
         """
-        End a step: report its value, and carry out the answer, as an own loop does.
+        End a step: report its value, and carry out the verdict, as an own loop does.
 
         Returns:
             Whether anything was written to the database.

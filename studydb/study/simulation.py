@@ -53,13 +53,13 @@ class SimulationOptions(TypedDict, total=False):
             curve, or 1.
         start_s: The seconds from a claim until the first step begins, for each attempt; 0 unless
             given.
-        saves: Whether trials save a checkpoint when they pause, which is the default. Without a
+        saves: Whether trials save a checkpoint when they pause; True unless given. Without a
             checkpoint, a resumed trial begins at its first step again.
         kills: The probability that a worker is killed during a step; 0 unless given. A new worker
             replaces the killed worker at once. The trial is recovered after its lease of 90 s and
             a renewal period of 20 s. With kills and `saves`, trials save after each step.
         space: The space in which the searcher searches; by default that of the curves.
-        metric, mode: The objective, if the curves do not say it; "min" by default.
+        metric, mode: The objective of curves that name none; the mode is "min" unless given.
     """
 
     num_trials: int | None
@@ -90,9 +90,9 @@ def simulate(
     curve in all simulations with the same seed, so that schedulers can be compared in pairs.
 
     Args:
-        scheduler: None for `FIFO`. A scheduler in the user's code is an object of a subclass of
-            `CustomScheduler`, or its path "my_rules:Heats(max_t=9)". It runs in a child process, as
-            it does in a worker.
+        scheduler: A scheduler, or a custom scheduler: an object of a subclass of `CustomScheduler`,
+            or its path such as "my_rules:Heats(max_t=9)". None for `FIFO`. As in a worker, a child
+            process runs the code of a custom scheduler.
         searcher: With None, trials take the curves in a random order. With a searcher, a trial gets
             the curve whose params are nearest to the proposed params, among the curves that no
             other trial has.
@@ -106,8 +106,8 @@ def simulate(
     Raises:
         InvalidSpec: An argument is wrong.
         NotAllowed: The study has no trial that was trained to its end.
-        StudyFailed: The user's scheduler has not decided, so the study has paused itself.
-        TrainableError: The user's scheduler cannot be imported or made.
+        StudyFailed: The custom scheduler gave no answer, so the study has paused itself.
+        TrainableError: The custom scheduler cannot be imported or made.
     """
     made = checking.scheduler(scheduler)
     checked_seed = arguments.count("seed", seed, least=0)
@@ -199,7 +199,7 @@ def _created(database: Database, new: NewStudy) -> Record:
 
 
 def order(recorded: RecordedCurves, seed: int) -> list[int]:
-    """Return the index of each trial's curve, by the trial's number, if there is no searcher."""
+    """Return, for each number of a trial, the index of its curve if there is no searcher."""
     n_curves = len(recorded.curves)
     return random.Random(seed).sample(range(n_curves), n_curves)  # noqa: S311  no secret
 
