@@ -20,7 +20,7 @@ CHECKS = {
     "worker": f"length({{uuid}}) IN (32, 36) AND {HEX}",
 }
 WITH_DOMAIN = ("study", "trial")
-"""Those of the tables in `CHECKS` that have had a domain since revision 0003."""
+"""The tables in `CHECKS` that already have a domain, from revision 0003."""
 
 
 def upgrade() -> None:

@@ -1,4 +1,8 @@
-"""Store the last entry a closed rung keeps; index open rungs, and trials paused with a study."""
+"""
+Store the last entry that a closed rung keeps; index rungs, and trials paused with a study.
+
+The index of rungs has those that are open, and the closed ones at which trials still wait.
+"""
 
 import sqlalchemy as sa
 

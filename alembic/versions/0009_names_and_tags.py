@@ -1,4 +1,4 @@
-"""Show names and tags of trials; find trials by their names and tags."""
+"""Show the names and tags of trials in `v_trial`; index the names and tags."""
 
 import sqlalchemy as sa
 
@@ -17,7 +17,7 @@ SPELLING = {
     "sqlite": {
         "seconds": "86400.0 * (julianday(coalesce(a.ended_at, 'now')) - julianday(a.started_at))",
         "double": "real",
-        "tags": "nullif(json_group_array(g.key), '[]')",  # in the order of the index
+        "tags": "nullif(json_group_array(g.key), '[]')",  # the index `tag_study` sorts them
     },
 }
 
@@ -96,8 +96,9 @@ def _refuse_other_views() -> None:
     if found:
         names = ", ".join(found)
         raise util.CommandError(
-            f"The view v_trial is to be made again, and other views use it: {names}. Nothing was "
-            "changed. Drop these views, and make them again afterwards."
+            "The view v_trial must be dropped and created again, but other views use it: "
+            f"{names}. Nothing was changed. Drop these views, repeat the command, and then create "
+            "the views again."
         )
 
 

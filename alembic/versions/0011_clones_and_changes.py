@@ -1,4 +1,8 @@
-"""Find clones, invalidated trials and notes; show changed parameters; stop trials at once."""
+"""
+Index clones, invalidated trials and notes; show the changed parameters of trials.
+
+Add columns for requests to stop trials without the worker's grace.
+"""
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
@@ -19,7 +23,7 @@ SPELLING = {
     "sqlite": {
         "seconds": "86400.0 * (julianday(coalesce(a.ended_at, 'now')) - julianday(a.started_at))",
         "double": "real",
-        "tags": "nullif(json_group_array(g.key), '[]')",  # in the order of the index
+        "tags": "nullif(json_group_array(g.key), '[]')",  # the index `tag_study` sorts them
     },
 }
 
@@ -119,8 +123,9 @@ def _refuse_other_views() -> None:
     if found:
         names = ", ".join(found)
         raise util.CommandError(
-            f"The view v_trial is to be made again, and other views use it: {names}. Nothing was "
-            "changed. Drop these views, and make them again afterwards."
+            "The view v_trial must be dropped and created again, but other views use it: "
+            f"{names}. Nothing was changed. Drop these views, repeat the command, and then create "
+            "the views again."
         )
 
 

@@ -17,7 +17,7 @@ def downgrade() -> None:
 
 
 def _workers() -> list[str]:
-    """Name the roles that may update the column `start_s` of attempts, on PostgreSQL."""
+    """Return, in quotes, the names of the roles that may update `attempt.start_s`."""
     connection = op.get_bind()
     if connection.dialect.name != "postgresql":
         return []

@@ -29,7 +29,10 @@ _START_TIMEOUT_S = 60.0
 _SEND_TIMEOUT_S = 30.0
 
 _numbers = itertools.count(1)
-"""Request numbers, unique in a worker. A child has its number in `CHILD_ID_VARIABLE`."""
+"""
+Numbers of requests, unique in a worker. The environment variable `CHILD_ID_VARIABLE` of a child
+holds the number of the request that started the child.
+"""
 
 
 class ForkerDied(OSError):
@@ -103,7 +106,7 @@ class ChildProcess:
         return self.exit
 
     def terminate(self) -> None:
-        """Send SIGTERM to the child, not to its group; its next report raises TrialStopped."""
+        """Send SIGTERM to the child alone; its next report raises TrialStopped."""
         if self.exit is None and is_alive(self.process):
             with suppress(ProcessLookupError):
                 os.kill(self.process.pid, signal.SIGTERM)
@@ -133,21 +136,22 @@ class ChildProcess:
         Wait until the process exists.
 
         Raises:
-            TimeoutError: The fork server did not answer within 60 s.
+            TimeoutError: The fork server or template did not answer within 60 s.
             OSError: No process can be started.
             TemplateOutdated: The template must be replaced.
         """
         if not self._started.wait(_START_TIMEOUT_S):
-            raise TimeoutError(f"The fork server did not answer within {_START_TIMEOUT_S:g} s.")
+            raise TimeoutError(f"The forking process did not answer within {_START_TIMEOUT_S:g} s.")
         if self._refused is not None:
             raise self._refused
 
     def abandon(self) -> None:
         """
-        End the process group after the fork server or template that forked the child has died.
+        End the child and its process group, because the fork server or template has died.
 
         Linux kills the child with its parent, but not the processes that the child has started. If
-        the child's pid now belongs to another process, nothing is killed.
+        the child's pid now belongs to another process, nothing is killed. If no child was forked
+        yet, `wait_started` raises ForkerDied.
         """
         if self._process is None:
             self.refused(ForkerDied("The forking process died before it started the child."))
@@ -236,7 +240,7 @@ class Forker:
         return child
 
     def _end_unreached(self, child: ChildProcess) -> None:
-        """Kill a child that has not read its first message."""
+        """Kill a child to which its first message could not be sent."""
         if self._is_gone():
             raise ForkerDied("The forking process died before the child began.")
         child.kill()

@@ -21,10 +21,11 @@ THREAD_VARIABLES = (
 
 def thread_limits(environ: Mapping[str, str], *, parts: int) -> dict[str, str]:
     """
-    Share this process's cores among `parts` processes.
+    Divide this process's cores among `parts` processes.
 
     Returns:
-        Environment variables that all hold the share; {} if the user has set any of them.
+        Variables for the environment of each process, which limit each library to the process's
+        share of the cores (at least 1); {} if the user has set any of the variables.
     """
     if any(environ.get(name) for name in THREAD_VARIABLES):
         return {}

@@ -63,8 +63,8 @@ class CurrentCode:
         """
         Read what an attempt runs and where its checkpoints are; call this after the claim.
 
-        After the trainable was replaced, no process that has imported the former trainable starts
-        an attempt.
+        If the trainable was replaced since the last call, no process that has imported the former
+        trainable starts a further attempt.
 
         Raises:
             StorageTransient: The database did not answer in time.

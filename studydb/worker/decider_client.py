@@ -39,8 +39,8 @@ IMPORT_TIMEOUT_S = 120.0
 
 _TRIES = 3
 """
-The most times that a question is asked. It is asked again, each time in a new process, when source
-files have changed; and it is asked again once, in a new process, when no answer came.
+How often one question is asked at most. The question is asked again, in a new process, whenever
+source files have changed, and once if no answer came.
 """
 
 _TICK_S = 0.25

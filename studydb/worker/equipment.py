@@ -52,7 +52,7 @@ class Equipment:
 
     @property
     def grace_left_s(self) -> float:
-        """The seconds until the grace of a worker that is stopping is over; 0 afterwards."""
+        """How much of the grace is left; the grace begins when the worker begins to stop."""
         since_s = self.interruption.since_s or time.monotonic()
         return max(0.0, since_s + self.options.grace_s - time.monotonic())
 

@@ -49,7 +49,7 @@ _CLOSE_TIMEOUT_S = 2.0
 _TICK_S = 0.01
 
 _BATCH_JOB = "SLURM_JOB_ID"
-"""The variable that Slurm sets anew in each job. A job has all other variables of its submitter."""
+"""The variable that Slurm sets anew in each job. A job inherits all others from its submitter."""
 
 
 class _Server:
@@ -119,8 +119,8 @@ def _kill_descendants_of_dead_workers() -> None:
 
     A batch job that a trial has submitted has the trial's variables, but may outlive the trial's
     worker. It is left alone: its job ID differs from the worker's. This process may itself be in
-    such a job, and the batch system may set no job ID. So processes that have the same fork
-    server's id in their environment as this process are left alone, too.
+    such a job, and the batch system may set no job ID. So a process is left alone, too, if its
+    environment holds the same fork server's id as the environment of this process.
     """
     found = environments_with(SERVER_ID_VARIABLE)
     own_id = dict(found).get(os.getpid(), {}).get(SERVER_ID_VARIABLE)
@@ -131,7 +131,7 @@ def _kill_descendants_of_dead_workers() -> None:
 
 
 def _is_left(server_id: str, batch_job: str | None) -> bool:
-    """Tell whether a fork server's id names a dead worker, of this batch job if one is given."""
+    """Tell whether the worker that `server_id` names is dead; False in another batch job."""
     match server_id.split(" "):
         case [_, boot, namespace, pid, started, job] if pid.isdecimal() and started.isdecimal():
             worker = Process("", boot, namespace, int(pid), int(started))
@@ -165,7 +165,8 @@ class ForkServer:
         """
         Start the server, before the worker opens its database connections.
 
-        Call this from the main thread: the server ends with the thread that started the server.
+        Call this from the main thread: if the thread that started the server ends while the server
+        still imports its modules, Linux kills the server.
         """
         _kill_descendants_of_dead_workers()
         self._living()

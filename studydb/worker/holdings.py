@@ -18,9 +18,10 @@ class Holdings:
     @property
     def may_be_kept(self) -> bool:
         """
-        Whether a process may run another trial after this one.
+        Whether the trial's process may run another trial afterwards.
 
-        A process that waited would keep its devices, and a cgroup counts what earlier trials used.
+        A process that waits for another trial would keep its devices, and its cgroup would count
+        the memory that the earlier trial has used.
         """
         return not self.grant.names and self.memory is None
 
@@ -65,8 +66,7 @@ class Holdings:
         Give everything back, after the trial's processes have ended and its end is stored.
 
         Returns:
-            A line for the person who looks at the worker, if a process still uses a device; else
-            None.
+            A line for the worker to print, if a process still uses a device; else None.
         """
         try:
             return self.grant.release()

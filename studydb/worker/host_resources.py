@@ -60,7 +60,7 @@ class HostResources:
         return cls(capacity, devices)
 
     def free_cards(self) -> tuple[float, ...]:
-        """Return which part of each device no trial of any worker holds."""
+        """Return which part of each device this worker may take; see `Devices.free_parts`."""
         return self._devices.free_parts()
 
     def wait_for_cards(self, is_waiting: bool) -> None:  # noqa: FBT001  `Fitting` calls it
@@ -72,7 +72,7 @@ class HostResources:
         Take the devices and make the memory limit of a trial.
 
         Returns:
-            None if other workers of this host hold the devices now.
+            None if other workers of this host hold the devices, or were taking some at each try.
 
         Raises:
             HostError: The devices cannot be locked any more.
@@ -88,8 +88,8 @@ class HostResources:
         return None
 
     def _limits(self) -> MemoryLimits:
-        with self._lock:  # made when a trial first needs it: the worker may then change its cgroup
-            if self._memory_limits is None:
+        with self._lock:
+            if self._memory_limits is None:  # not made earlier: this may change the worker's cgroup
                 self._memory_limits = MemoryLimits.of_this_process()
             return self._memory_limits
 

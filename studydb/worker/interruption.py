@@ -12,7 +12,7 @@ class Interruption:
     Whether and why a worker is stopping; the worker's threads share this object.
 
     Attributes:
-        signal: The first stop signal, or None. A later SIGTERM or SIGINT replaces a SIGHUP or the
+        signal: The first stop signal, or None. Any later stop signal replaces a SIGHUP or the
             preempt signal.
         gave_up: The message of the error that ends the worker; None without an error.
         urgent_since_s: When the first signal or error came, by the monotonic clock; None without

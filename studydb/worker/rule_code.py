@@ -1,4 +1,8 @@
-"""Ask a study's custom rules, scheduler and resource function, if their code may run here."""
+"""
+Call a study's custom rules, custom scheduler and resource function.
+
+`trusted_code` first checks that this process trusts their code.
+"""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping

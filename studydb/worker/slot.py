@@ -101,7 +101,8 @@ class Slot(threading.Thread):
         except Exception:  # noqa: BLE001  a bug must not end a slot without a message
             interruption.give_up(traceback.format_exc())
         finally:
-            # This ends the notice of all slots. A slot that still waits gives it again.
+            # This shows other workers that no slot waits for devices. A slot that still waits shows
+            # its wait again.
             self._equipment.host.wait_for_cards(False)
             self._processes.close()
 
@@ -148,7 +149,7 @@ class Slot(threading.Thread):
         the next slot looks immediately, so that several new trials start without delay.
         """
         if self._saw_work:
-            self._wait()  # the claim got no trial; without a wait this slot would try on and on
+            self._wait()  # the claim got no trial; without a wait the slot would claim nonstop
         if (sight := self._look()) is not Sight.NOTHING:
             return sight is Sight.WORK
         turn = self._equipment.interruption.turn
@@ -274,7 +275,7 @@ class Slot(threading.Thread):
             return None
         if holdings is not None and holdings.grant.names:
             equipment.fitting.place(claim, holdings.grant.places)
-            with suppress(StorageTransient):  # the names are for people
+            with suppress(StorageTransient):  # the names are stored only for people
                 record_devices(equipment.database, claim.lease, holdings.grant.names)
         return holdings
 
@@ -285,7 +286,7 @@ class Slot(threading.Thread):
         self._equipment.fitting.release(claim)
 
     def _too_late(self) -> Outcome | None:
-        """Give back a trial whose claim was answered after the worker was to claim no more."""
+        """Give back the trial if the worker stopped claiming before the claim was answered."""
         return None if self._equipment.interruption.may_claim else Outcome(Reason.PREEMPTED)
 
     def _end(self, held: HeldAttempt, attempt: Attempt, outcome: Outcome) -> None:

@@ -75,7 +75,7 @@ def run_worker(options: WorkerOptions) -> int:
     Work on a study until it is done; call this from the main thread.
 
     Returns:
-        The exit code; workers/README.md lists them.
+        The exit code; workers/README.md lists the codes.
 
     Raises:
         StudydbError: The worker cannot start, for example without a database or a study, or because
@@ -92,7 +92,7 @@ def run_worker(options: WorkerOptions) -> int:
             closing(ForkServer(slots=options.slots, ignored_signal=options.preempt_signal))
         )
         try:
-            forkserver.start()  # in the main thread: the server ends with this thread
+            forkserver.start()  # in the main thread; see `ForkServer.start`
             return _work(options, interruption, forkserver, stack)
         except (OSError, RuntimeError) as error:
             if not is_host_fault(error):
@@ -143,7 +143,7 @@ def _host_for(study: Study, options: WorkerOptions) -> HostResources:
         tags = " ".join(f"--tag {shlex.quote(tag)}" for tag in lacking)
         raise UsageError(
             f"Study {study.name!r} requires workers with the tag {', '.join(map(repr, lacking))}, "
-            "and this worker has no such tag. If this host is meant, start the worker with "
+            "and this worker has no such tag. If it may run the study, start it with "
             f"{tags}."
         )
     return host

@@ -120,7 +120,7 @@ _Key = tuple[bool, tuple[tuple[str, str], ...]]
 
 
 def _key_of(to_import: TrainableImport) -> _Key:
-    """What the templates of one trainable differ by: devices, and the variables of the import."""
+    """The key of an import's template: whether attempts hold devices, and the environment."""
     return to_import.holds_devices, tuple(sorted(to_import.environment.items()))
 
 
@@ -128,12 +128,13 @@ class Templates:
     """
     Starts attempts: from a template if that is safe, else fresh; slots may share this object.
 
-    A template is made for each set of variables of an import (see `TrainableImport`), at the first
-    attempt that needs it. It is replaced when a source file has changed or the template has grown.
+    There is one template for each set of environment variables of the import, and a separate one
+    for attempts that hold devices. A template is made when the first attempt needs it. It is
+    replaced when a source file has changed or the template has grown.
     If a template is unsafe, or hangs or dies in its import, a line is printed and all attempts
     start fresh; if the template was made for devices, only attempts that hold devices start fresh.
     Attempts that run a command, or a trainable that `adopt` has replaced, start fresh. So do
-    attempts that hold devices, until `allow_devices`.
+    attempts that hold devices, until `allow_devices` is called.
 
     Args:
         directory: The folder for the output of imports.
@@ -224,7 +225,7 @@ class Templates:
 
     def give_up(self, started: Started, reason: str) -> bool:
         """
-        Give up warm starts, if no attempt forked from the template has reported or ended.
+        Give up warm starts, unless an attempt forked from the same template has reported or ended.
 
         If the study was given another trainable, only the template is given up.
 

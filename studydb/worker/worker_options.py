@@ -19,7 +19,7 @@ class WorkerOptions:
 
     Attributes:
         storage: The database's URL, with its password.
-        max_trials: After so many attempts the worker claims no more; None for no limit.
+        max_trials: After this many attempts the worker claims no more; None for no limit.
         wait: Whether to keep running when the study is done, for trials that may be enqueued.
         lease_s: How long a lease lasts without a renewal.
         patience_s: How long to continue while the database does not answer.

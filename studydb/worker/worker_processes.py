@@ -64,7 +64,7 @@ class WorkerProcesses:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Have the workers release their trials and end; kill them after a second Ctrl-C."""
+        """Have the workers give back their trials and end; a second Ctrl-C, or 60 s, kills them."""
         is_second = isinstance(error, KeyboardInterrupt) and isinstance(
             error.__context__, KeyboardInterrupt
         )
