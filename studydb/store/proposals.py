@@ -1,9 +1,9 @@
 """
 Draws and proposals: the numbers and params of new trials, within the budget.
 
-Only the transaction that locks the study's row knows the draw of a new trial. So the params of the
-next draws are computed ahead, outside of any transaction, and stored as rows of `proposal`. An ask
-makes its trial from the row of its draw; it computes nothing.
+Only the transaction that locks the study's row knows the draw of a new trial, and this transaction
+must be short. So the params of the next draws are computed ahead, outside of any transaction, and
+stored as rows of `proposal`. An ask makes its trial from the row of its draw; it computes nothing.
 """
 
 from collections.abc import Mapping, Sequence

@@ -301,7 +301,11 @@ def studies(txn: Txn) -> list[int]:
 
 
 def loads(txn: Txn, *, study_id: int) -> dict[str, Load]:
-    """Read what the live workers of a study offer and use, by the worker's UUID, newest first."""
+    """
+    Read what the live workers of a study offer and use, by the worker's UUID, newest first.
+
+    At most 10,000 rows are read: one for each live worker and group of alike trials that it runs.
+    """
     classes = read(txn, study_id=study_id)
     found: dict[str, Load] = {}
     for row in txn.all(_LOADS, study=study_id):
