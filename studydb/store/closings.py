@@ -1,9 +1,9 @@
 """
 Rungs that close: the best of the trials that wait there are kept, and the others are given up.
 
-The transaction that closes a rung finds the last kept trial by the index of waiting trials, and
-stores only this trial's position (score and ordinal). Later transactions end the trials after this
-position, 100 at a time. The stored position never changes.
+The transaction that closes a rung uses the index of waiting trials to find the worst trial that is
+kept, and stores only this trial's position (score and ordinal). Later transactions end the trials
+after this position, 100 at a time. The stored position never changes.
 """
 
 import math
@@ -21,7 +21,7 @@ from studydb.store.promotions import ANY_GIVEN_UP, IN_ORDER, IS_GIVEN_UP, NONE_W
 from studydb.store.rungs import NONE_KEPT, Rung
 
 MOST = 100
-"""The most trials that one transaction gives up."""
+"""The most trials that one transaction gives up, and the most closed rungs that it locks."""
 
 MOST_KEPT = 2**62
 """The most trials that a rung keeps. The user's code can ask for more than a bigint holds."""
@@ -118,8 +118,8 @@ def close(txn: Txn, *, rung: Rung, keep: int) -> int:
     Close a locked rung, and keep the best waiting trials; of equal trials, the first to report.
 
     A trial that a person has paused takes one of the `keep` places only if fewer than `keep` other
-    trials wait. If it takes no place, but is not worse than the last trial that is kept, it is
-    kept, too.
+    trials wait. If such a trial has no place, it is kept, too, unless it is worse than the worst
+    trial that has a place.
 
     Returns:
         How many places are taken: `keep`, or fewer if fewer trials wait; 0 if `keep` is negative.
@@ -128,7 +128,7 @@ def close(txn: Txn, *, rung: Rung, keep: int) -> int:
     kept: Sequence[Any] = ()
     if keep and (last := txn.first(_LAST_KEPT, rung=rung.id, n_before=keep - 1)) is not None:
         kept, n_kept = [last], keep
-    elif keep:  # fewer than `keep` trials wait that no person has paused
+    elif keep:  # without the trials that a person has paused, fewer than `keep` trials wait
         kept = txn.all(_ALL_KEPT, rung=rung.id, keep=keep)
         n_kept = len(kept)
     else:
@@ -140,9 +140,9 @@ def close(txn: Txn, *, rung: Rung, keep: int) -> int:
 
 def lock_closed(txn: Txn, *, study_id: int) -> list[int]:
     """
-    Lock closed rungs that have trials to give up, and closed rungs at which no trial waits.
+    Lock at most 100 closed rungs that have trials to give up, or have no waiting trial left.
 
-    While these rungs are locked, no trial begins to wait at them. At most 100 rungs are locked.
+    Rungs that are over are left out. While a rung is locked, no trial begins to wait at it.
 
     Returns:
         The ids of the rungs.
@@ -152,10 +152,10 @@ def lock_closed(txn: Txn, *, study_id: int) -> list[int]:
 
 def lock_given_up(txn: Txn, *, study_id: int, rungs: Sequence[int]) -> list[GivenUp]:
     """
-    Lock at most 100 PAUSED trials that wait at closed rungs and were not kept.
+    Lock at most 100 trials that wait at closed rungs and were not kept.
 
-    Trials that another transaction has locked are skipped, so the order of the locks cannot cause a
-    deadlock.
+    Trials that a person has paused are left out. Trials that another transaction has locked are
+    skipped, so the order of the locks cannot cause a deadlock.
     """
     found: list[GivenUp] = []
     for one in rungs:

@@ -58,7 +58,7 @@ _NEEDING = Prepared(
     .join(tables.study, tables.study.c.id == tables.pin.c.study_id)
     .where(
         tables.checkpoint.c.study_id == sa.bindparam("study"),
-        # This is a condition of the index `checkpoint_kept`.
+        # True for all rows; PostgreSQL uses the index `checkpoint_kept` only with this condition.
         tables.checkpoint.c.study_id > sa.literal_column("0"),
         tables.checkpoint.c.removed_at.is_(None),
         tables.checkpoint.c.pins > 0,
@@ -113,7 +113,7 @@ _REST = (
         )
     ),
     Prepared(sa.delete(tables.study).where(tables.study.c.id == sa.bindparam("study"))),
-    # Proposals come last: before the study's row is deleted, `proposals.store` may add some.
+    # Proposals come last, because `proposals.store` may add some until the study's row is deleted.
     Prepared(
         sa.delete(decisions.proposal).where(decisions.proposal.c.study_id == sa.bindparam("study"))
     ),
@@ -128,12 +128,12 @@ class Needing(NamedTuple):
 
 
 def needing(txn: Txn, *, study_id: int) -> list[Needing]:
-    """Find up to 5 trials of other studies that begin from checkpoints of this study."""
+    """Find up to 5 trials of other studies for which checkpoints of this study are pinned."""
     return [Needing(row.name, row.number) for row in txn.all(_NEEDING, study=study_id)]
 
 
 def lock_study(txn: Txn, *, study_id: int) -> None:
-    """Keep other transactions from adding rows that refer to the study, until this one ends."""
+    """Until `txn` ends, keep other transactions from adding rows that refer to the study."""
     txn.all(_LOCK_STUDY, study=study_id)
 
 

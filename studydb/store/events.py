@@ -35,8 +35,8 @@ PROBLEMS_SCANNED = 2_000
 How many of a study's newest events are searched for problems, for the last error, for what has
 stopped the study or a trial, and for what a scheduler in the user's code has said.
 
-Claims and completed trials add no event. A failed or lost attempt, a promotion and a person's
-request add one each.
+Claims and completed trials add no event. A failed or lost attempt, a promotion, a person's request
+and a judgement for which a custom scheduler gives a reason add one each.
 """
 
 
@@ -223,7 +223,7 @@ def _texts(data: Any) -> dict[str, str]:
 
 
 def failures_since_resumption(txn: Txn, *, study_id: int) -> list[RecordedFailure]:
-    """Read failures since a study's last resumption, newest first, from its newest events."""
+    """Read a study's failures since it was last resumed, newest first, from its newest events."""
     found = txn.all(_FAILURES, study=study_id)
     newer = itertools.takewhile(lambda row: row.kind != EventKind.STUDY_RUNNING, found)
     return [RecordedFailure(row.trial_id, _texts(row.data).get("fingerprint")) for row in newer]

@@ -87,7 +87,7 @@ class SeenTrial(NamedTuple):
         return self.observation.state in FINAL
 
     def hidden(self) -> "SeenTrial":
-        """Return the trial without its value, for a trial that is invalidated or has a clone."""
+        """Return an invalidated or cloned trial without its value, with the reason INVALIDATED."""
         observation = replace(self.observation, reason=Reason.INVALIDATED, values=None, scores=None)
         return self._replace(observation=observation)
 
@@ -114,7 +114,11 @@ def invalid(txn: Txn, *, study_id: int) -> list[int]:
 
 
 def mean_time_s(txn: Txn, *, study_id: int, n_trials: int) -> float | None:
-    """Return the mean training time of the last `n_trials` ended trials; None if none reported."""
+    """
+    Return the mean training time of the `n_trials` ended trials with the highest numbers.
+
+    Trials without a training time do not count. If no trial has one, the answer is None.
+    """
     mean_s = txn.all(_MEAN_TIME, study=study_id, limit=n_trials)[0].mean_s
     return None if mean_s is None else float(mean_s)
 

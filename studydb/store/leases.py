@@ -265,7 +265,7 @@ def record(
     time_total_s: float | None,
     verdict: Verdict | None,
 ) -> None:
-    """Store results of a held trial and their effect on its row, and renew its lease."""
+    """Store results of a held trial with its summary and verdict, and renew its lease."""
     txn.run_chain(
         _RECORD,
         results.as_rows(stored),
@@ -322,7 +322,7 @@ def renew(txn: Txn, *, leases: Sequence[Lease]) -> list[RequestedTrial]:
     Renew leases. The rows of their trials are locked by ascending id.
 
     Returns:
-        The trials that their attempts still hold, without the trials of lost leases.
+        The trials whose leases were renewed; the trials of lost leases are missing.
     """
     return _requested(txn.all(RENEW, **_lease_binds(leases)))
 
@@ -334,8 +334,8 @@ def requests(
     Read what people request of trials and of the worker that holds them, without a lock.
 
     Returns:
-        The trials, without those of lost leases; and the request to the worker, which is None if
-        all leases are lost.
+        The trials, without those of lost leases; and the request to the worker, or None if there is
+        no request or all leases are lost.
     """
     rows = txn.all(_REQUESTS, worker=worker_id, **_lease_binds(leases))
     return _requested(rows), rows[0].worker_request if rows else None
@@ -362,6 +362,6 @@ def set_verdict(txn: Txn, *, lease: Lease, verdict: Verdict | None) -> bool:
     Store or clear the verdict that a renewal has found.
 
     Returns:
-        False if the lease is lost, or the row keeps another verdict, which refuses results.
+        False if the lease is lost, or the row keeps a stored verdict that refuses results.
     """
     return txn.count(_SET_VERDICT, **fence_binds(lease), **verdict_binds(verdict)) == 1

@@ -76,8 +76,8 @@ def unfinished(txn: Txn, *, study_id: int, limit: int) -> dict[State, list[int]]
     """
     Read the numbers of some unfinished trials, by state.
 
-    PENDING trials that can be claimed come first, ordered by resource class and then as they are
-    claimed. PENDING trials in back-off follow.
+    PENDING trials that can be claimed come first, ordered by resource class, then by queue
+    position. PENDING trials in back-off follow.
 
     Args:
         limit: The most numbers per state.

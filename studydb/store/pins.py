@@ -1,8 +1,8 @@
 """
 Pins: each keeps a checkpoint from being removed, for a person or for a trial that begins from it.
 
-A pin is a row; `checkpoint.pins` counts the rows. Transactions lock checkpoints after trials, by
-ascending id, and before the study's row.
+A pin is a row; `checkpoint.pins` counts a checkpoint's pins. Transactions lock checkpoints after
+trials, by ascending id, and before the study's row.
 """
 
 from collections import Counter
@@ -124,7 +124,7 @@ def lock(txn: Txn, *, trial_id: int) -> None:
 
 
 def release(txn: Txn, *, trial_ids: Sequence[int]) -> None:
-    """Delete the pins of locked trials; these trials will restore no pinned checkpoint any more."""
+    """Delete the pins for locked trials, which will not restore the pinned checkpoints any more."""
     released = txn.all(_RELEASE, trials=list(trial_ids))
     _uncount(txn, [row.checkpoint_id for row in released])
 

@@ -1,4 +1,4 @@
-"""What a process that polls a study reads: its budget, its counts, and whether a trial waits."""
+"""What a process reads when it polls a study: the budget, the counts, whether a trial waits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ _PROGRESS_OF_FITTING = {
     False: _progress(_FITTING_WAITS),
     True: _progress(_FITTING_WAITS, _next_class, _n_waiting.label("n_waiting")),
 }
-"""The statements for one worker. The key of both mappings is whether `next_class` is read."""
+"""The statements for a reader that gives `fits`. A key says whether `next_class` is read, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def read(
     Read a study's progress in one statement, so that no trial moves between two reads.
 
     Args:
-        fits: The classes of requests that the reader can start now; None for all classes.
+        fits: The resource classes whose trials the reader can start now; None for all classes.
         count_to: If given, also read `next_class`, and count the trials of this class that wait, up
             to this number, as `n_waiting`; only with `fits`.
 

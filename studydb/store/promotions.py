@@ -81,7 +81,7 @@ IS_GIVEN_UP = (
     _IS_NOT_KEPT,
     *_PAUSED,
 )
-"""All true if a PAUSED trial waits at a closed rung and was not kept."""
+"""All true if a trial that the scheduler paused waits at a closed rung and was not kept."""
 
 IN_ORDER = (rung_entry.c.score, rung_entry.c.ordinal)
 """
@@ -164,7 +164,7 @@ _IS_UNDERWAY = (
     PAUSED_BY_STUDY,
 )
 """
-If no trial can be claimed, one of these conditions is true for each trial that is underway. The
+If no trial is PENDING and ready, each trial that is underway meets one of these conditions. The
 number of such trials grows with the number of workers, and not with the number of enqueued trials.
 """
 _UNDERWAY = Prepared(
@@ -200,17 +200,20 @@ _UNDERWAY_ELSEWHERE = Prepared(
 """
 The trials that this worker cannot start now, but that would fit a live worker if nothing ran on it:
 at most `most` PENDING trials, and one trial of each closed rung that has kept such trials. A later
-rung must not close before these trials have reached it. The order is that of the index
-`trial_claim`; without an order, PostgreSQL would read the study's trials until it has found `most`.
+rung must not close before these trials have reached it. The PENDING trials are read in the order of
+the index `trial_claim`; without an order, PostgreSQL would read the study's trials until it has
+found `most`.
 """
 
 MOST_ELSEWHERE = 1000
 """
 How many PENDING trials that fit other workers are read, over all classes: as many as
-`set_aside.MOST` allows in one class. With 64 classes of 1,000 trials, this takes 1.7 ms on
-PostgreSQL and 1.9 ms on SQLite; to read all 64,000 trials took 120 and 180 ms. If there are more
-than 1,000, each bracket counts as having such a trial below its first rung, so that no rung closes
-too early. Other workers claim these trials, so a rung waits only while those workers are busy.
+`set_aside.MOST` allows in one class. With 64 classes of 1,000 trials, to read 1,000 trials takes
+1.7 ms on PostgreSQL and 1.9 ms on SQLite; to read all 64,000 takes 120 and 180 ms.
+
+If there are more than 1,000, some are not read, and they may belong to any bracket. So every
+bracket is treated as if one of them had not reached its first rung yet; no rung then closes too
+early. Other workers claim these trials, so a rung waits only while those workers are busy.
 """
 
 _rung = (
@@ -268,7 +271,7 @@ class Queues:
     Implements `QueueView`: the rungs of a study, and the best trial that waits at each rung.
 
     The budget, the spending and the trials that are underway are read when the scheduler asks for
-    them, in the same snapshot.
+    them, in the same snapshot as the rungs.
 
     Attributes:
         is_left: Whether closed rungs still have work for `give_up`.
@@ -371,10 +374,10 @@ def read_queues(
     txn: Txn, *, study_id: int, is_limited: bool = False, fits: Sequence[str] | None = None
 ) -> Queues:
     """
-    Read a study's rungs with the trials that wait, in one statement and without locks.
+    Read a study's rungs, each with its best waiting trial, in one statement and without locks.
 
     Args:
-        fits: The classes of requests that the worker can start; None if every request fits.
+        fits: The resource classes whose trials the worker can start; None if every request fits.
         is_limited: Whether the study has limits, so that `spent` must be read.
     """
     return Queues(txn, study_id, is_limited=is_limited, fits=fits)
@@ -387,15 +390,15 @@ class Underway:
 
     Attributes:
         steps: Their last steps, by bracket.
-        is_crowded: Whether more than `MOST_ELSEWHERE` trials wait for other workers, so that some
-            of them were not read; they may belong to any bracket.
+        is_crowded: Whether more than `MOST_ELSEWHERE` trials wait for other workers. Then some may
+            not have been read, and these may belong to any bracket.
     """
 
     steps: Mapping[int, list[int]]
     is_crowded: bool = False
 
     def of(self, bracket: int) -> Sequence[int]:
-        """Return the last steps of a bracket's trials; 0 is among them if trials were not read."""
+        """Return the last steps of a bracket's trials; if `is_crowded`, also a step 0."""
         found = self.steps.get(bracket, [])
         return [0, *found] if self.is_crowded else found
 
@@ -404,10 +407,10 @@ def underway(txn: Txn, *, study_id: int, fits: Sequence[str] | None = None) -> U
     """
     Read the last steps of trials that run, are in back-off, or are PAUSED with the study.
 
-    With `fits`, this adds trials that do not fit the worker now, but would fit a live worker if
-    nothing ran on it. PENDING trials that are ready and fit the worker are left out; the caller has
-    seen that there are none. A ready trial that would fit no live worker is not underway: no
-    process can tell when it will run.
+    With `fits`, there are also the trials that do not fit the worker now, but would fit a live
+    worker if nothing ran on it. PENDING trials that are ready and fit the worker are left out; the
+    caller has seen that there are none. A ready trial that would fit no live worker is not
+    underway: no process can tell when it will run.
     """
     found: dict[int, list[int]] = defaultdict(list)
     for row in txn.all(_UNDERWAY, study=study_id):
@@ -435,7 +438,7 @@ def promote(
     Move a waiting trial to PENDING.
 
     Args:
-        fits: The classes of requests that the worker can start; None if every request fits.
+        fits: The resource classes whose trials the worker can start; None if every request fits.
 
     Returns:
         False if the trial does not wait at the rung any more or does not fit, another trial that

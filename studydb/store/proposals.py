@@ -1,9 +1,9 @@
 """
 Draws and proposals: the numbers and params of new trials, within the budget.
 
-Only the transaction that locks the study's row knows the draw of a new trial. So the params of the
-next draws are computed ahead, outside of any transaction, and stored as rows of `proposal`. An ask
-makes its trial from the row of its draw; it computes nothing.
+Only the transaction that locks the study's row knows the draw of a new trial, and this transaction
+must be short. So the params of the next draws are computed ahead, outside of any transaction, and
+stored as rows of `proposal`. An ask makes its trial from the row of its draw; it computes nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -112,10 +112,10 @@ def _turn(timeout_s: float) -> sa.ColumnElement[bool]:
 
 _TURN = _turn(ADVISORY_LOCK_TIMEOUT_S)
 """
-Asks queue for an advisory lock before they lock the study's row. Without the queue, all asks that
-wait for the row would wake at each change of the row, read it and wait again: 300 workers made 260
-trials/s without the queue, and 430 with it. The queue only saves time: the study's row guards the
-budget, and the token keeps a duplicate request from taking a second trial.
+Asks wait for an advisory lock (the queue) before they lock the study's row. Without the queue, all
+asks that wait for the row would wake at each change of the row, read it and wait again: 300 workers
+made 260 trials/s without the queue, and 430 with it. The queue only saves time: the study's row
+guards the budget, and the token keeps a duplicate request from taking a second trial.
 """
 
 _QUEUE_UP = Prepared(sa.select(_turn(RESEND_TIMEOUT_S).label("turn")))
@@ -242,7 +242,7 @@ def ask(
     Args:
         if_nothing_waits: Whether to make no trial if a trial can be claimed.
         queue: Whether to wait in the queue; False after a wait that timed out. SQLite has no queue.
-        fits: The classes of requests that the worker can start; None if every request fits.
+        fits: The resource classes whose trials the worker can start; None if every request fits.
         must_fit: Whether the proposal must be of one of the classes `fits`.
 
     Returns:
@@ -254,7 +254,8 @@ def ask(
     Raises:
         Duplicate: The same ask was already stored (its reply was lost).
         DuplicateParams: The proposal has `is_unique`, and so has a trial with the same params.
-        LockTimeout: The ask has waited in the queue for `ADVISORY_LOCK_TIMEOUT_S`.
+        LockTimeout: The ask has waited for `ADVISORY_LOCK_TIMEOUT_S` in the queue, or after the
+            queue for another lock.
     """
     unless = claims.unless(fits, if_nothing_waits=if_nothing_waits)
     row = txn.chain(

@@ -1,4 +1,4 @@
-"""The quota of a study's checkpoints: the sum of the kept sizes, and what may be removed."""
+"""The quota of a study's checkpoints: their total size, and which of them may be removed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,8 @@ _KEPT = checkpoint.c.removed_at.is_(None)
 _KEPT_OF_STUDY = sa.and_(
     checkpoint.c.study_id == sa.bindparam("study"),
     _KEPT,
-    checkpoint.c.study_id > sa.literal_column("0"),  # a condition of the index `checkpoint_kept`
+    # True for all rows; PostgreSQL uses the index `checkpoint_kept` only with this condition.
+    checkpoint.c.study_id > sa.literal_column("0"),
 )
 
 _LOCK = Prepared(
@@ -92,7 +93,7 @@ class Quota:
 
     Attributes:
         limit_bytes: None if the study has no quota.
-        used_bytes: The sizes of the kept checkpoints; None if they are not counted.
+        used_bytes: The total size of the kept checkpoints; None if the study does not count it.
     """
 
     study: str

@@ -1,4 +1,4 @@
-"""Count a study's results, and those that were reported after a decision."""
+"""Count a study's results, and the results that came after a decision to stop or pause."""
 
 from typing import NamedTuple
 
@@ -45,9 +45,9 @@ class Reported(NamedTuple):
 
     Attributes:
         n_stored: All results.
-        n_judged: The entries of rungs.
-        n_after_decision: Results that attempts have stored for later steps than the step at which
-            the scheduler decided to stop or pause them.
+        n_judged: The entries of all rungs.
+        n_after_decision: The results of steps after the step at which the scheduler decided to stop
+            or pause the attempt.
     """
 
     n_stored: int

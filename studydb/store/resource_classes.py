@@ -1,9 +1,10 @@
 """
-The distinct requests of a study for resources, and the queue of PENDING trials of each request.
+The resource classes of a study, and the queue of PENDING trials of each class.
 
-A class is a request; `trial.resource_class` names the class by the request's text. The class "" is
-what the study asks for each trial that has no request of its own. A study has no rows here until a
-trial, or the study, asks for something. Until then its workers claim without reading classes.
+A class is a request for resources; `trial.resource_class` names the class by the request's text.
+The class "" holds the trials without a request; its request is the study's. A study has no rows in
+`resource_class` until a trial, or the study, asks for something. Until then its workers claim
+without reading classes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ from studydb.domain.resources import OF_STUDY, Capacity, Resources, read_resourc
 from studydb.store.studies import HAS_ROOM
 
 MOST = 64
-"""The most distinct requests of one study: a claim looks at the first trials of each request."""
+"""The most classes of one study; bounded, because a claim reads the first trials of each class."""
 
 _OF_STUDY = resource_class.c.study_id == sa.bindparam("study", type_=sa.BigInteger)
 _CLASSES = Prepared(sa.select(resource_class.c.name, resource_class.c.request).where(_OF_STUDY))
@@ -195,7 +196,7 @@ def read(txn: Txn, *, study_id: int) -> dict[str, Resources]:
 def queues(
     txn: Txn, *, study_id: int, after_position: QueuePosition, depth: int
 ) -> dict[str, ClassQueue]:
-    """Read, without locks, the first `depth` positions of each class after a queue position."""
+    """Read for each class, without locks, the first `depth` positions after `after_position`."""
     rows = txn.all(
         _QUEUES,
         study=study_id,
@@ -241,7 +242,7 @@ def add(txn: Txn, *, study_id: int, asked: Resources) -> str:
 
 
 def set_of_study(txn: Txn, *, study_id: int, asked: Resources) -> None:
-    """Store what the study asks for its trials; the caller has locked the study's row."""
+    """Store the request that a study makes for its trials; the caller has locked its row."""
     _insert(txn, study_id, OF_STUDY, asked)
     txn.run(_CHANGE, study=study_id, of_name=OF_STUDY, to_request=asked.to_json())
 
@@ -257,10 +258,11 @@ def move(txn: Txn, *, study_id: int, trial_ids: list[int], name: str) -> int:
 
 def move_of_attempt(txn: Txn, *, lease: Lease, name: str) -> None:
     """
-    Put a trial into a class; its current attempt keeps the class that it holds until it ends.
+    Put a trial into a class from its next attempt on.
 
-    That class is stored with the attempt's number. The caller has checked the attempt's lease, or
-    has ended the attempt.
+    Until the current attempt ends, it keeps the class that it holds now. The trial's row stores
+    that class, with the attempt's number. The caller has checked the attempt's lease, or has ended
+    the attempt.
     """
     row = txn.all(_ASKED_BY, trial=lease.trial_id)[0]
     held = {
@@ -299,7 +301,11 @@ def studies(txn: Txn) -> list[int]:
 
 
 def loads(txn: Txn, *, study_id: int) -> dict[str, Load]:
-    """Read what the live workers of a study offer and use, by the worker's UUID, newest first."""
+    """
+    Read what the live workers of a study offer and use, by the worker's UUID, newest first.
+
+    At most 10,000 rows are read: one for each live worker and group of alike trials that it runs.
+    """
     classes = read(txn, study_id=study_id)
     found: dict[str, Load] = {}
     for row in txn.all(_LOADS, study=study_id):
@@ -318,7 +324,7 @@ def fitting_elsewhere(txn: Txn, *, study_id: int, fits: Sequence[str]) -> list[s
     """
     Return the classes that are not in `fits`, but would fit a live worker if nothing ran on it.
 
-    That live worker may be the caller's own, if its trials use what the class needs.
+    This worker may be the caller's: the trials that it runs now use what the class needs.
     """
     offered = capacities(txn, study_id=study_id)
     return [
@@ -330,7 +336,7 @@ def fitting_elsewhere(txn: Txn, *, study_id: int, fits: Sequence[str]) -> list[s
 
 def reserve(txn: Txn, *, study_id: int, worker_id: int, number: int) -> bool:
     """
-    Record that a worker keeps its resources free for a large trial.
+    Record that a worker keeps its resources free for the trial `number`.
 
     Returns:
         False if another live worker does so for this trial already; nothing is recorded then.
@@ -339,5 +345,5 @@ def reserve(txn: Txn, *, study_id: int, worker_id: int, number: int) -> bool:
 
 
 def unreserve(txn: Txn, *, worker_id: int) -> None:
-    """Record that a worker is reserved for no trial."""
+    """Record that a worker keeps its resources free for no trial."""
     txn.run(_UNRESERVE, worker=worker_id)

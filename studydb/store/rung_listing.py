@@ -31,7 +31,7 @@ _STUDY = sa.bindparam("study", type_=sa.BigInteger)
 
 
 def _counted(*conditions: sa.ColumnElement[bool], entries: sa.FromClause) -> sa.ScalarSelect[Any]:
-    """Count the entries of rungs that meet the conditions, up to `MOST_COUNTED`."""
+    """Count the entries that meet the conditions, up to `MOST_COUNTED`."""
     first = (
         sa.select(sa.literal_column("1").label("one"))
         .select_from(entries)
@@ -212,7 +212,7 @@ def list_rungs(
     txn: Txn, *, study_id: int, mode: Mode, limit: int, has_cutoffs: bool
 ) -> list[ListedRung]:
     """
-    Read the last `limit` rungs that have entries, ordered by bracket and step.
+    Read the rungs that have entries, ordered by bracket and step; of these, the last `limit`.
 
     Args:
         has_cutoffs: Whether the study's scheduler decides by the cutoffs.

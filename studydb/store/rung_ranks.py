@@ -68,7 +68,7 @@ def lock(txn: Txn, *, study_id: int, trial_ids: Sequence[int]) -> list[Rung]:
 def are_locked(
     txn: Txn, *, study_id: int, trial_ids: Sequence[int], locked: Sequence[Rung]
 ) -> bool:
-    """Tell whether all rungs that locked trials have entered are among these locked rungs."""
+    """Tell whether `locked` holds every rung that these locked trials have entered."""
     rows = txn.all(_RUNGS, study=study_id, trials=list(trial_ids))
     return {row.id for row in rows} <= {one.id for one in locked}
 

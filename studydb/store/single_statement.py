@@ -124,7 +124,8 @@ def claim(
 
     Returns:
         The trial's row, RUNNING under a new attempt. None if no trial is runnable, the study is not
-        RUNNING, `max_concurrent` trials run, or the trial has no config (see `claims.add_config`).
+        RUNNING, `max_concurrent` trials run, or the first runnable trial has no config (see
+        `claims.add_config`).
 
     Raises:
         Duplicate: The same claim was already stored (its reply was lost).
@@ -150,8 +151,8 @@ def report(txn: Txn, *, lease: Lease, batch: Batch, summary: Summary) -> bool:
         summary: The trial's summary after the batch.
 
     Returns:
-        False if nothing was stored, because the trial's row is not as expected, or a decision or
-        request is pending.
+        False if nothing was stored, because the trial's row is not as expected: for example, the
+        lease is lost, a verdict or a request is pending, or the study is not RUNNING.
     """
     row = txn.chain(
         _REPORT,
@@ -176,12 +177,12 @@ def finish(
 
     Args:
         summary: The trial's summary after the batch.
-        verdict: The verdict for the attempt's row: `TRIAL_IS_DONE` if the last result says so,
-            else None.
+        verdict: The verdict for the attempt's row: `TRIAL_IS_DONE` if the last result was reported
+            with `done=True`, else None.
 
     Returns:
-        None if nothing was stored, for a reason that `report` names, or because the trial began
-        from another trial's checkpoint.
+        None if nothing was stored, for a reason that makes `report` return False, or because the
+        trial began from another trial's checkpoint.
     """
     row = txn.chain(
         _FINISH,

@@ -80,9 +80,9 @@ class RunningTime(NamedTuple):
 
     Attributes:
         counted_s: The part that is stored already.
-        since_s: The seconds that the present attempt has run since that part was stored, at most
-            the length of a lease. A holder that was silent for longer was on a host that slept, or
-            could not reach the database.
+        since_s: The seconds since that part was stored, or since the present attempt started if
+            that was later; at most the length of a lease. A holder that was silent for longer was
+            on a host that slept, or could not reach the database.
     """
 
     trial_id: int
@@ -119,7 +119,7 @@ def stop(txn: Txn, *, study_id: int, why: str) -> bool:
 
 
 def store_best(txn: Txn, *, study_id: int, best: Sequence[BestValues]) -> None:
-    """Store the best values for each stop rule for the study, whose row the caller has locked."""
+    """Store the best values of each stop rule for the study; the caller has locked its row."""
     txn.run(_STORE_BEST, study=study_id, to_best=[list(each) for each in best])
 
 
