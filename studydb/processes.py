@@ -29,7 +29,7 @@ IMPORT_STUDYDB = (
     "sys.path.insert(0, sys.argv[1]); import studydb; sys.path.append(sys.path.pop(0)); "
 )
 """
-The first code of a process that studydb starts, with the folder of this studydb as first argument.
+The first code that a new process of studydb runs; it gets the folder of this studydb as argument.
 
 The folder is first on `sys.path` during the import, so that no other installed studydb is imported.
 Then it is moved to the end of `sys.path`, so that no file in it hides a module of Python.
@@ -188,7 +188,7 @@ def has_host_pids() -> bool:
 
 
 def kill_group(pid: int) -> None:
-    """Kill a process and its group; just after its fork, a process may not lead a group yet."""
+    """Kill a process's group and the process itself, which may not lead a group yet."""
     for kill in (os.killpg, os.kill):
         with suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
@@ -227,9 +227,10 @@ def reap(*, leaders: Container[int]) -> tuple[int, int] | None:
 
 def die_with_parent(number: int, parent_pid: int) -> None:
     """
-    Have Linux send signal `number` to this process as soon as its parent is dead.
+    Have Linux send signal `number` to this process when its parent dies.
 
-    On other systems the caller must notice that the parent's socket is closed.
+    If the parent is not `parent_pid`, that process has died already, and the signal is sent now. On
+    systems other than Linux the caller must notice that the parent's socket is closed.
     """
     if sys.platform == "linux":
         _prctl(_SET_PARENT_DEATH_SIGNAL, number)

@@ -31,7 +31,7 @@ def exchange(message: str) -> "dict[str, Any]":
     """
     Send a report in JSON, and wait for the answer.
 
-    The answer to a report that is judged or saves a checkpoint comes when the report is stored.
+    If a report is judged or saves a checkpoint, the report is stored before it is answered.
 
     Returns:
         {"go": True}; {"go": False, "why": …}; or {"error": …, "type": …} for a refused report.

@@ -65,9 +65,9 @@ def scrubbed_environment(environ: Mapping[str, str] = os.environ) -> dict[str, s
     """
     Return the environment for processes that run the user's code.
 
-    The database's credentials and the signing key are left out; those of checkpoint stores stay,
-    because trials save checkpoints. This does not isolate the user's code, which runs as the same
-    user and can read the key file.
+    The database's credentials and the signing key are left out. The credentials of checkpoint
+    stores stay, because trials save checkpoints. This does not isolate the user's code, which runs
+    as the same user and can read the key file.
     """
     return {
         name: value
@@ -189,7 +189,12 @@ class Keyring:
         return key.id, key.mac(payload)
 
     def verify(self, payload: bytes, signatures: Mapping[str, str]) -> bool:
-        """Whether any key signed a payload; `signatures` (MACs by key id) need not be trusted."""
+        """
+        Whether a key of this keyring signed a payload.
+
+        Args:
+            signatures: The MACs by key id; they need not be trusted.
+        """
         return any(
             hmac.compare_digest(
                 key.mac(payload).encode(), signatures[key.id].encode(errors="replace")

@@ -19,8 +19,9 @@ def set_limits(txn: Txn, study: Study, limits: Mapping[str, Any], request: Reque
         limits: Values by name, which `read_settings` has checked.
 
     Raises:
-        NotAllowed: The study was created without this limit, or with another cost metric, or the
-            limit is to be removed. The transaction must be rolled back.
+        NotAllowed: A limit is given that the study was created without; or a limit is given as
+            None, which would remove it; or the cost limit is given in another metric. The
+            transaction must be rolled back.
     """
     kind = EventKind.LIMITS_SET
     events.append_request(txn, study_id=study.id, kind=kind, request=request, data=dict(limits))
@@ -34,8 +35,8 @@ def set_limits(txn: Txn, study: Study, limits: Mapping[str, Any], request: Reque
 def _check(study: Study, name: str, old: Any, new: Any) -> None:
     if old is None:
         raise NotAllowed(
-            f"Study {study.name!r} was created without {name}, so what its trials have spent was "
-            f"not counted. Create a study with {name}."
+            f"Study {study.name!r} was created without {name}, and its workers might not obey a "
+            f"limit that is added later. Create a study with {name}."
         )
     if new is None:
         raise NotAllowed(f"The limit {name} of study {study.name!r} can be changed, not removed.")

@@ -3,7 +3,7 @@ Count what trials spend, and stop the study, or a trial, that has reached a limi
 
 Transactions that count spending lock the study's row, so each of them reads the exact sums. The
 counter shard is written last, by `Charge.store`. The limits are read from the study's row, because
-a person may have raised them.
+a person may have changed them since the caller read its `study`.
 """
 
 import shlex
@@ -54,10 +54,10 @@ class Charge:
         Return the verdict on a trial that may have run for too long.
 
         Args:
-            known: The verdict of a scheduler, a rule or the trial, or a request of people. The end
-                of the time replaces a pause, because after the pause the trial would run out of
-                time again. The end of the time does not replace an earlier stop that refuses
-                results.
+            known: The verdict of a scheduler, a rule or the trial, or a person's request. For a
+                trial that has run for too long, only a stop that refuses results is kept. A pause
+                is replaced by a stop, because after the pause the trial would run out of time
+                again.
         """
         if trial_id not in self.timed_out:
             return known
@@ -82,7 +82,8 @@ def charge(
     """
     Compute what RUNNING trials have spent since their last flush or renewal.
 
-    If a limit or a stop rule of the study is reached, this stops the study, with the reason.
+    If the study has reached a limit, or a stop rule for the study is met, the study is stopped and
+    the reason is stored.
 
     Args:
         trial_ids: The trials; the caller has locked their rows.
@@ -147,7 +148,7 @@ def check_limits(txn: Txn, study: Study) -> None:
 
 
 def _stop_if_spent(txn: Txn, study: Study, limited: LimitedStudy, spending: Spending) -> bool:
-    """Stop the study if the spending of this transaction reaches a limit."""
+    """Stop the study if it has reached a limit; `spending` is added to the stored sums."""
     if limited.status is Status.STOPPED:
         return False
     why = _reached(txn, study, limited, spending)
@@ -157,7 +158,7 @@ def _stop_if_spent(txn: Txn, study: Study, limited: LimitedStudy, spending: Spen
 def _stop_by_rule(
     txn: Txn, study: Study, best: Sequence[BestValues], results: Sequence[Result]
 ) -> bool:
-    """Add results to what the stop rules for the study compare; stop the study if one is met."""
+    """Add results to what the stop rules for the study compare; stop the study if a rule is met."""
     after, met = [], None
     rules = rules_of_study(study.rules)
     for rule, known in zip_longest(rules, best[: len(rules)], fillvalue=BestValues()):

@@ -17,9 +17,9 @@ NO_OTHERS: Mapping[int, str] = MappingProxyType({})
 
 TRIES = 10
 """
-How often a checkpoint of a trial is chosen before the search ends. The trial is locked, so only a
-clone that finds the chosen checkpoint corrupt can remove this checkpoint: the clone locks only the
-clone's row. Then another checkpoint is chosen.
+How often a checkpoint of a trial is chosen at most. The trial is locked, so only another trial that
+began from the chosen checkpoint and finds it corrupt can remove it: that trial locks only its own
+row. Another checkpoint is then chosen.
 """
 
 
@@ -136,7 +136,7 @@ def begin_from(
         source: What `lock_source` returned.
 
     Raises:
-        NotFound: The upload took longer than a day, so its bytes are deleted soon.
+        NotFound: The upload took longer than a day, so its bytes are or soon will be deleted.
     """
     if isinstance(start, Uploaded):
         _insert_uploaded(txn, study, start, trial_id=trial_id)

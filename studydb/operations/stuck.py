@@ -1,4 +1,4 @@
-"""Note that the processes of a trial die at the same step each time."""
+"""Say that a trial is not retried because its processes died at the same step each time."""
 
 from studydb.db import Txn
 from studydb.domain.failures import Failure

@@ -27,8 +27,8 @@ class StudyProgress:
             is left to do: no trial is PENDING or RUNNING, `has_promotable` and `is_resuming` are
             False, and the scheduler has no work for workers with other resources, either. If the
             scheduler starts no more trials, the budget counts as spent.
-        has_runnable: Whether there is a PENDING trial that fits the reader and is not in back-off,
-            whatever the study's status.
+        has_runnable: Whether there is a PENDING trial that the reader has the resources for and
+            that is not in back-off, whatever the study's status.
         has_budget: Whether the budget, the searcher and the scheduler allow new trials.
         has_room: Whether `max_concurrent` lets one more trial run.
         promotes: Whether the scheduler promotes PAUSED trials at all.
@@ -92,7 +92,8 @@ class StudyProgress:
 
         Args:
             n_held: The number of trials that the loop runs itself. If the scheduler promotes
-                trials, the reports of another process can cause a promotion.
+                trials and other processes run some, the loop is not exhausted, because the reports
+                of those trials can cause a promotion.
         """
         if self.status is Status.PAUSED:
             return False

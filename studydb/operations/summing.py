@@ -80,7 +80,7 @@ def in_transaction(txn: Txn, study: Study, *, trial_id: int, n_results: int) -> 
 
 
 def after_end(database: Database, study: Study, *, trial_id: int) -> None:
-    """Sum up the metrics of an ended trial, unless the trial has a summary already."""
+    """Sum up the metrics of an ended trial, unless its `metric_summary` is stored already."""
     with database.begin(write=False) as txn:
         if not trials.lacks_summary(txn, trial_id=trial_id):
             return

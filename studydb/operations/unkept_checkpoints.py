@@ -17,11 +17,12 @@ from studydb.store.checkpoint_listing import CountedPins
 
 class UnkeptPage(NamedTuple):
     """
-    The unpinned checkpoints of some consecutive trials, as far as `keep` does not keep them.
+    Checkpoints of a page of trials: those that have no pin and that `keep` does not keep.
 
     Attributes:
         numbers: The numbers of the trials that have these checkpoints, ascending.
-        next_number: The number after which the next page begins; None after the last page.
+        next_number: The trial number after which the next page begins; None if this page is the
+            last.
     """
 
     checkpoints: list[Checkpoint]

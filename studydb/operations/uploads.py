@@ -34,7 +34,7 @@ def begin_upload_of_person(database: Database, study: Study, *, uuid: str, url: 
     Record that a person's checkpoint will be written; `enqueue` deletes this record.
 
     The deletion of a study deletes the bytes first, and then the rows that name them. So once the
-    deletion has begun, no upload begins: no process would delete its bytes.
+    deletion has begun, no upload may begin, because no process would delete the upload's bytes.
 
     Raises:
         NotAllowed: The study is being deleted; nothing may be written.

@@ -1,5 +1,5 @@
 """
-Schedulers judge trials: frozen specs without SQL.
+Schedulers, which judge trials: frozen dataclasses without SQL.
 
 To add a scheduler, write a file here and list its class in `BY_NAME`.
 """

@@ -59,9 +59,9 @@ class ASHA(BaseScheduler):
 
     "stopping": by the rule "ray", a trial is stopped if it is strictly worse than the cutoff of the
     scores that the rung had before. By the rule "syne_tune", a trial is stopped if more than n /
-    reduction_factor scores are strictly better, with n the number of scores, its own included. The
-    first trial at a rung continues. NaN stops a trial and is not counted among the rung's scores;
-    in Ray Tune the trial continues, and in Syne Tune NaN has no defined rank.
+    reduction_factor scores are strictly better; n is the number of the rung's scores, the trial's
+    own included. The first trial at a rung continues. NaN stops a trial and is not counted among
+    the rung's scores; in Ray Tune the trial continues, and in Syne Tune NaN has no defined rank.
 
     "promotion": a trial pauses at each rung. A free worker looks at the best waiting trial of each
     rung, of all brackets, from the highest step down. It resumes the first trial that is not worse
@@ -74,12 +74,13 @@ class ASHA(BaseScheduler):
 
     The end game of "promotion": once only the share `end_game` of one of the study's limits (steps,
     cost or time) is left, no new trials are made. Free workers resume the best of all waiting
-    trials, even if it is worse than the cutoff of its rung. In a study with only `num_trials`, the
-    end game begins when each trial has reached a rung, and no trial is to be promoted. Then waiting
-    trials are resumed as long as the end game takes at most the share `end_game` of all training.
-    A trial is resumed in spite of this share if no trial has reached `max_t` or is on its way
-    there. The rest of all training is estimated as if trials were only promoted: of n trials at the
-    first rung (k = 0), n / reduction_factor**k train up to rung k.
+    trials, even if it is worse than the cutoff of its rung. If `num_trials` or the searcher allows
+    no new trial before that, the end game begins when each trial has reached a rung, and no trial
+    is to be promoted. Then waiting trials are resumed as long as the end game takes at most the
+    share `end_game` of all training. A trial is resumed in spite of this share if no trial has
+    reached `max_t` or is on its way there. The training outside the end game is estimated as if
+    trials were only promoted: of n trials at the first rung (k = 0), n / reduction_factor**k train
+    up to rung k.
 
     Attributes:
         max_t: The step that completes a trial ("R" in the paper).
@@ -113,7 +114,8 @@ class ASHA(BaseScheduler):
             )
         if not 1 < self.reduction_factor < math.inf:
             raise InvalidSpec(
-                f"ASHA's reduction_factor is {self.reduction_factor}; it must be greater than 1."
+                f"ASHA's reduction_factor is {self.reduction_factor}; it must be a finite number "
+                "greater than 1."
             )
         if self.type not in (STOPPING, PROMOTION):
             raise InvalidSpec(
@@ -121,8 +123,8 @@ class ASHA(BaseScheduler):
             )
         if self.brackets < 1 or (self.brackets > 1 and self.brackets > self._most_brackets):
             raise InvalidSpec(
-                f"ASHA's brackets are {self.brackets}; with its max_t, grace_period and "
-                f"reduction_factor there are 1 to {self._most_brackets}."
+                f"ASHA's brackets is {self.brackets}; with this max_t, grace_period and "
+                f"reduction_factor it must be from 1 to {self._most_brackets}."
             )
         self._check_rule()
         self._check_end_game()
@@ -165,7 +167,7 @@ class ASHA(BaseScheduler):
 
     def milestones(self, bracket: int = 0) -> tuple[int, ...]:
         """Return the steps of a bracket's rungs, ascending, all below `max_t`."""
-        if not 0 <= bracket < self.brackets:  # another program has written the row
+        if not 0 <= bracket < self.brackets:  # only another program stores such a bracket
             return ()
         return self._milestones_of_first[bracket:]
 
@@ -175,7 +177,7 @@ class ASHA(BaseScheduler):
         return (1 - 1 / self.reduction_factor) * 100 / 100
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stored form, without options that have the values older versions assume."""
+        """Return the stored form; it lacks options with the values that older versions assume."""
         later = {"brackets": 1, "type": STOPPING, "rule": RAY, **self.absent}
         return {k: v for k, v in super().to_json().items() if later.get(k) != v}
 
@@ -254,9 +256,9 @@ class ASHA(BaseScheduler):
         """
         Return the worst score that continues by Syne Tune's rule; None if any score continues.
 
-        Syne Tune stops a trial if m / n > 1 / reduction_factor: m of the n scores, with the trial's
-        own, are strictly better. So a trial stops if the score at the rank `most` (counted from 0)
-        is better than the trial's.
+        Syne Tune stops a trial if m / n > 1 / reduction_factor: the rung has n scores, the trial's
+        own included, and m of them are strictly better. So a trial stops if the score at the rank
+        `most` (counted from 0) is better than the trial's.
         """
         n, share = rung.n + 1, 1 / self.reduction_factor
         most = math.floor(n * share) + 1
@@ -303,7 +305,13 @@ class ASHA(BaseScheduler):
         yield from sorted(self._waiting(view), key=lambda best: best.score)
 
     def _affordable(self, view: QueueView) -> Iterator[WaitingTrial]:
-        """Yield the waiting trials that the end game of `num_trials` may train to `max_t`."""
+        """
+        Yield the waiting trials that may be resumed once no new trial may be made.
+
+        A trial may be resumed if it can be trained up to `max_t` within the share `end_game` of all
+        training, or if no trial has reached `max_t` or is on its way there. No trial is resumed
+        while another is underway to its first rung.
+        """
         training = [self._training(bracket, view) for bracket in range(self.brackets)]
         if any(one.is_beginning for one in training):
             return
@@ -330,14 +338,15 @@ class ASHA(BaseScheduler):
 
 class _Training(NamedTuple):
     """
-    The steps that the trials of a bracket have trained, as its rungs tell.
+    The training of a bracket's trials, computed from its rungs and its trials underway.
 
     Attributes:
-        by_promotion: The estimated steps of a training by promotions alone.
-        steps: The steps up to each rung that was reached, and those that the running trials above
-            the first rung still need to reach `max_t`.
-        n_last: How many trials have reached `max_t`, or run above the first rung.
-        is_beginning: Whether a trial is still below the first rung; False without rungs.
+        by_promotion: How many steps the trials would train in total if they went on only by
+            promotion, 1/reduction_factor of them from each rung (an estimate).
+        steps: The steps that the trials have trained up to rungs, and the steps that the trials
+            underway above the first rung still need to reach `max_t`.
+        n_last: How many trials have reached `max_t`, or are underway above the first rung.
+        is_beginning: Whether a trial underway is still below the first rung; False without rungs.
     """
 
     by_promotion: float

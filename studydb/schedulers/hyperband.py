@@ -37,10 +37,10 @@ class HyperBand(ClosingScheduler):
     Compare all trials of a bracket at each rung, and train one in `reduction_factor` further.
 
     A band has the brackets s = S, S - 1, … 0, with S = log(max_t) to the base `reduction_factor`,
-    rounded. In bracket s, ceil((S + 1) / (s + 1) * reduction_factor**s) trials begin. It has a
-    rung at each step max_t / reduction_factor**k, rounded down, for k from s down to 1; a bracket
-    whose first rung would be at step 0 is left out. When all brackets of a band are filled, the
-    next band begins, and bracket numbers go on.
+    rounded. In bracket s, ceil((S + 1) / (s + 1) * reduction_factor**s) trials begin. The bracket
+    has a rung at each step max_t / reduction_factor**k, rounded down, for k from s down to 1; a
+    bracket whose first rung would be at step 0 is left out. When all brackets of a band are filled,
+    the next band begins, and bracket numbers go on.
 
     A trial's bracket follows from its draw, when the trial is made. Enqueued trial N is an
     additional trial in the bracket of draw N. A trial pauses at each rung. The rung closes when no
@@ -49,9 +49,9 @@ class HyperBand(ClosingScheduler):
     reduction_factor) of the trials that wait there go on; `planned` is the number of trials that
     reach the rung if none ends earlier. Of equal trials, the first that arrived goes on. If the
     budget does not fill the bracket and fewer trials arrived than planned, the number of arrived
-    trials replaces `planned`. If no trial waits at the rung in this case, the rung stays open for
-    the trials of an extended study. Free workers begin the next bracket while trials of this
-    bracket still run.
+    trials replaces `planned`. If the budget does not fill the bracket and no trial waits at the
+    rung, the rung stays open for the trials of an extended study. Free workers begin the next
+    bracket while trials of this bracket still run.
 
     NaN stops a trial. A trial that arrives at a closed rung goes on if it is not worse than the
     worst trial that went on.
@@ -69,8 +69,8 @@ class HyperBand(ClosingScheduler):
             raise InvalidSpec(f"HyperBand's max_t is {self.max_t}; it must be at least 1.")
         if not SMALLEST_FACTOR <= self.reduction_factor < math.inf:
             raise InvalidSpec(
-                f"HyperBand's reduction_factor is {self.reduction_factor}; it must be at least "
-                f"{SMALLEST_FACTOR}."
+                f"HyperBand's reduction_factor is {self.reduction_factor}; it must be a finite "
+                f"number, at least {SMALLEST_FACTOR}."
             )
         if not any(self._halvings):
             raise InvalidSpec(

@@ -72,7 +72,8 @@ class MedianStopping(BaseScheduler):
 
         Args:
             report: The report to judge.
-            view: Shows the rung before the report; its mean and best score include the report.
+            view: The rung is as it was before the report; `mean` and `best_score` include the
+                report.
         """
         for key in self.locks(report.bracket, report.step):
             rung = view.rung(key)

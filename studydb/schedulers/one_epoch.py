@@ -15,8 +15,8 @@ from studydb.schedulers.closing import ClosingScheduler
 
 HALF = 0.5
 """
-Once this share of one of the study's limits is spent, the trials are chosen as soon as all trials
-have reached step `i` or ended.
+Once this share of one of the study's limits is spent, no new trial is made, and the best trials are
+chosen as soon as all trials have reached step `i` or ended.
 """
 
 

@@ -1,5 +1,5 @@
 """
-Searchers propose configurations: frozen specs without SQL.
+Searchers, which propose params: frozen dataclasses without SQL.
 
 To add a searcher, write a file here and list its class in `BY_NAME`.
 """

@@ -33,8 +33,8 @@ SAMPLERS: dict[str, dict[str, type]] = {
     }
 }
 """
-The allowed samplers, each with its options. Options that Optuna will remove, and options that are
-functions, are left out.
+The allowed samplers, each with its options. Options that are functions are left out, and so are
+options that Optuna 6.0 will remove, except `warn_independent_sampling`.
 """
 
 _REFUSED = {
@@ -75,7 +75,12 @@ class OptunaSearch(Seeded):
     def __init__(
         self, sampler: str = "TPESampler", seed: int | None = None, **options: Any
     ) -> None:
-        """Take the sampler's name, the seed for studies, and the sampler's arguments by name."""
+        """
+        Take the sampler's name, the seed, and the sampler's arguments by name.
+
+        Args:
+            seed: The seed of each study that is created with this searcher; see `Seeded`.
+        """
         object.__setattr__(self, "sampler", sampler)
         object.__setattr__(self, "seed", seed)
         object.__setattr__(self, "options_of_sampler", options)

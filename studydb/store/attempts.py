@@ -40,8 +40,8 @@ _NEW = {
 _config = of_main(trial.c.config)
 CONFIG = sa.case((is_object(_config), _config), else_=sa.literal({}, Json))
 """
-The config of an attempt, from its trial's row. A config that is no JSON object is stored as {},
-because an attempt's config is an object. An attempt whose config is not valid does not run.
+The config of an attempt, from its trial's row. If the trial's config is not a JSON object, the
+attempt's config is {}, and the attempt does not run (see `Claim.misfit`).
 """
 
 

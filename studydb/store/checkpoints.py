@@ -302,7 +302,7 @@ def expired(txn: Txn, *, trial_id: int) -> list[Checkpoint]:
 
 
 def removed(txn: Txn, *, trial_ids: Sequence[int]) -> list[Checkpoint]:
-    """Read the removed checkpoints of trials, except corrupt and pinned checkpoints, by trial."""
+    """Read the removed checkpoints of trials by trial id, except corrupt and pinned checkpoints."""
     return [read(row) for row in txn.all(_REMOVED, trials=list(trial_ids))]
 
 

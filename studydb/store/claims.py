@@ -104,7 +104,7 @@ NOTHING_WAITS = ~sa.exists().where(
     trial.c.ready,
     trial.c.resource_class == "",
 )
-"""For a study without classes of requests: true if none of its trials is PENDING and ready."""
+"""For a study without resource classes: true if none of its trials is PENDING and ready."""
 
 _of_fitting = (*_READY, is_listed(trial.c.resource_class, "fitting"))
 NOTHING_FITTING_WAITS = (

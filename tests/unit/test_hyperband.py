@@ -75,9 +75,9 @@ def test_number_of_planned_trials_is_divided_by_the_reduction_factor_at_each_run
     ("make", "why"),
     [
         (lambda: HyperBand(0), "max_t is 0; it must be at least 1"),
-        (lambda: HyperBand(9, 1.5), "reduction_factor is 1.5; it must be at least 2"),
-        (lambda: HyperBand(9, math.inf), "reduction_factor is inf; it must be at least 2"),
-        (lambda: HyperBand(9, math.nan), "reduction_factor is nan; it must be at least 2"),
+        (lambda: HyperBand(9, 1.5), "reduction_factor is 1.5; it must be a finite number"),
+        (lambda: HyperBand(9, math.inf), "reduction_factor is inf; it must be a finite number"),
+        (lambda: HyperBand(9, math.nan), "reduction_factor is nan; it must be a finite number"),
         (lambda: HyperBand(1), "max_t is 1 and its reduction_factor 3, so no bracket has a rung"),
         (lambda: HyperBand(2), "no bracket has a rung; give a max_t that is at least the reduc"),
         (lambda: HyperBand(9, 100.0), "max_t is 9 and its reduction_factor 100.0, so no bracket"),
