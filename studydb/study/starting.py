@@ -1,4 +1,4 @@
-"""Read `checkpoint=` of `enqueue`: a checkpoint in this database, or bytes to upload."""
+"""Read the argument `checkpoint` of `enqueue`: a checkpoint in this database, or a dict or path."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -29,7 +29,7 @@ from studydb.study.frozen_trial import Checkpoint, FrozenTrial
 from studydb.study.storage import read_patiently, write_patiently
 
 PICKLE_SUFFIX = ".pkl"
-"""The end of the name of a file that holds the pickle of a dict, as `export` writes it."""
+"""The suffix of a file that holds a pickled dict, such as the file that `export` writes."""
 
 
 class SavedByTrial(NamedTuple):
@@ -55,10 +55,11 @@ StartLike = (
 @dataclass(frozen=True, slots=True)
 class Starting:
     """
-    Makes the checkpoint from which a new trial begins.
+    Finds or uploads the checkpoint from which a new trial begins.
 
     Attributes:
-        trial_uuid: The UUID that the new trial will have; the signature covers it.
+        trial_uuid: The UUID that the new trial will have; the signature of an uploaded checkpoint
+            covers this UUID.
     """
 
     database: Database
@@ -68,16 +69,18 @@ class Starting:
     @contextmanager
     def begin(self, given: StartLike, *, step: int) -> Iterator[Start]:
         """
-        Find the checkpoint, or upload the bytes; if the block adds no trial, delete the upload.
+        Find the checkpoint, or upload a dict or the files of a path.
+
+        If the block fails and certainly has added no trial, the upload is deleted.
 
         Args:
-            step: The last step that the bytes contain, if they are to be uploaded.
+            step: The last step whose training an uploaded checkpoint contains.
 
         Raises:
-            CheckpointError: The bytes cannot be read or stored.
+            CheckpointError: The dict or the files cannot be read or stored.
             InvalidSpec: `given` cannot be a checkpoint, or is in another database; or `step` is
                 given for a checkpoint of a trial.
-            NotFound: The trial has no checkpoint.
+            NotFound: `given` is a `FrozenTrial` without a checkpoint.
             UnknownStudy: `given` names a study that does not exist.
         """
         start = self._named(given, step)
@@ -109,7 +112,8 @@ class Starting:
             return None
         if step:
             raise InvalidSpec(
-                "checkpoint_step is only for a path or a dict; a trial's checkpoint has its step."
+                "checkpoint_step is only for a path or a dict. The checkpoint of a trial already "
+                "has a step; leave checkpoint_step out."
             )
         return named
 
@@ -174,7 +178,7 @@ class Starting:
 
 
 def _root_of(url: str) -> str:
-    """Return the URL of the store that holds an object; this process has named the object."""
+    """Return the URL of the store that holds an object, given an object's URL that studydb made."""
     return "/".join(url.split("/")[: -len(parts_of(url) or ())])
 
 

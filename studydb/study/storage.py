@@ -25,7 +25,7 @@ def open_database(storage: str | os.PathLike[str] | None, *, make: bool) -> Data
     Connect to the database of this URL, else of $STUDYDB_STORAGE, else to the default database.
 
     Args:
-        make: Whether to make an SQLite file that is missing.
+        make: Whether to make an SQLite database and its tables if they are missing.
     """
     if storage is not None and not isinstance(storage, str):
         raise InvalidSpec(

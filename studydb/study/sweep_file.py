@@ -90,7 +90,7 @@ def _command(sweep: Mapping[str, Any]) -> list[str]:
     if not isinstance(items, list | tuple):
         raise InvalidSpec(f"command is {items!r}; it must be a list.")
     if program is None and "${program}" in items:
-        raise InvalidSpec("The command names ${program}, and the file has no key 'program'.")
+        raise InvalidSpec("The command needs ${program}; add the key 'program' to the file.")
     return [str(program) if item == "${program}" else str(item) for item in items]
 
 
@@ -103,7 +103,8 @@ def _leaf(spec: Mapping[str, Any], name: str) -> Any:
         return _space(_mapping(spec["parameters"], name))
     if "probabilities" in spec:
         raise InvalidSpec(
-            f"Parameter {name!r} has probabilities; studydb draws all choices equally often."
+            f"Parameter {name!r} has probabilities, but studydb draws all choices equally often; "
+            "remove them."
         )
     kind = spec["distribution"] if "distribution" in spec else _implied(spec, name)
     read = _DISTRIBUTIONS[_one_of(kind, _DISTRIBUTIONS, f"{name}.distribution")]

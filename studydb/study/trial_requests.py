@@ -31,7 +31,7 @@ class TrialRequests:
         """
         Pause these trials (numbers or names); without numbers, pause the study.
 
-        No more trials of a paused study are claimed.
+        No trial of a paused study is claimed.
 
         RUNNING trials learn of the request within about 4 s, and pause at their next report.
 
@@ -55,8 +55,8 @@ class TrialRequests:
 
         Raises:
             UnknownTrial: A trial does not exist; nothing was changed.
-            NotAllowed: A trial has ended, is invalidated, or runs and is to be changed; or the
-                study has reached one of its limits. Nothing was changed.
+            NotAllowed: A trial has ended or is invalidated; or changes are given for a RUNNING
+                trial; or the study has reached one of its limits. Nothing was changed.
             InvalidSpec: A change names no parameter of the space, or its value is outside the
                 domain, or changes are given without trials; nothing was changed.
         """
@@ -89,7 +89,7 @@ class TrialRequests:
             UnknownTrial: A trial does not exist; nothing was changed.
             NotAllowed: Without `discard_checkpoints`, a trial has ended; nothing was changed. With
                 it, a trial still runs after a minute; its checkpoints are kept.
-            UsageError: `discard_checkpoints` without trials.
+            UsageError: `discard_checkpoints` is given, but no trials are.
             CheckpointError: The bytes of discarded checkpoints cannot be deleted on this host.
         """
         if discard_checkpoints:
@@ -112,7 +112,7 @@ class TrialRequests:
         Run ended trials (numbers or names) again; each gets a clone, a new trial.
 
         A clone has the params, the config and the tags of its parent, and begins from the parent's
-        newest checkpoint. It does not count toward `num_trials`, but toward `max_concurrent`. The
+        newest checkpoint. It counts toward `max_concurrent`, but not toward `num_trials`. The
         parent keeps its state and its results; searchers see the clone instead of the parent, and
         the parent no longer ranks in rungs.
 
@@ -125,10 +125,12 @@ class TrialRequests:
             The numbers of the clones.
 
         Raises:
-            UsageError: Neither numbers nor a selection are given, or both.
+            UsageError: Neither numbers nor a selection are given, or both are.
+            InvalidSpec: There is no such selection.
             UnknownTrial: A trial does not exist.
-            NotAllowed: A trial has not ended, or a clone of it has not ended. Each transaction
-                clones up to 100 trials; earlier transactions are not undone.
+            NotAllowed: A trial has not ended, or one of its clones has not, or the study of a
+                checkpoint is being deleted. Each transaction clones up to 100 trials; earlier
+                transactions are not undone.
         """
         if bool(numbers) == (select is not None):
             raise UsageError(
@@ -184,7 +186,7 @@ class TrialRequests:
         self._ask_once(note, text=check_note(text), number=number)
 
     def notes(self, trial: int | str | None = None) -> list[ListedNote]:
-        """Read the newest 100 notes on the study, or on a trial: `at`, `author` and `text`."""
+        """Read the newest 100 notes on the study, or on a trial (number or name), oldest first."""
         number = None if trial is None else self.number_of(trial)
         found: list[ListedNote] = self._read(
             lambda database, study: read_notes(database, study, number=number)

@@ -47,6 +47,7 @@ def try_trainable(
         NotAllowed: The study has no trainable.
         Untrusted: See `check_trusted`.
         InvalidSpec: See `Space.check_params`.
+        TrainableError: The trainable cannot be loaded, or a custom rule gives no answer.
         BaseException: What the user's code raises.
     """
     if study.trainable is None:
@@ -94,7 +95,7 @@ def try_trainable(
             trial = RunningTrial(job, channel, None)
             with current(trial):
                 function = child.import_trainable(to_import)
-                with suppress(TrialStopped):  # a rule has stopped the trial, or it is done
+                with suppress(TrialStopped):  # by a stop rule, or a report with `done=True`
                     trial.finish(call(function, trial.given_config, trial))
         finally:
             channel.close()

@@ -24,7 +24,7 @@ class WithParameters:
 
 class StoredParameter(Struct, frozen=True):
     """
-    Where the pickle of one object is.
+    Where the pickle of one bound object is stored.
 
     Attributes:
         url: The URL of the bytes in the study's store; "inline:" if they are in `data`.
@@ -76,8 +76,8 @@ def with_parameters(code: Callable[..., Any], /, **values: Any) -> WithParameter
     class with `reset_config`) keeps what earlier trials have written to the objects.
 
     Raises:
-        TrainableError: The function has no parameter of a given name, or studydb itself gives this
-            parameter; or see `check_signature`.
+        TrainableError: The function has no parameter of a given name, or studydb itself passes an
+            argument of this name; or see `check_signature`.
     """
     if not callable(code):
         raise TrainableError(

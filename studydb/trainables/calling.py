@@ -9,7 +9,7 @@ from studydb.domain.text.display import with_article
 from studydb.trainables.classes import ClassRun, ClassTrial, Trainable, check_class
 
 EXTRAS = ("trial", "reporter", "checkpoint_dir")
-"""The names of the parameters that a trainable may have after the config."""
+"""The names of the arguments that studydb can pass to a function besides the config."""
 
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 

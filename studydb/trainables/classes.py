@@ -15,7 +15,7 @@ from studydb.domain.given_directory import GivenDirectory
 from studydb.domain.text.display import with_article
 
 EXPORT_ATTRIBUTE = "export_model"
-"""A method of a class, or an attribute of a function, that writes the model of a checkpoint."""
+"""The name of a class's method, or of a function's attribute, that writes a checkpoint's model."""
 
 
 class ClassTrial(Protocol):
@@ -41,15 +41,15 @@ class Trainable:
     So that trials can resume, also write `save_checkpoint` and `load_checkpoint`.
 
     The process of a trial makes one object, calls `setup`, then `load_checkpoint` if there is a
-    checkpoint, then `step` until the trial ends: by a rule, a scheduler, a person, or because
-    `step` returned a dict with `done=True`, or None. `cleanup` is called last, also after an error.
-    If the class has a method `reset_config`, the object may run further trials before `cleanup`. If
-    it has a method `export_model(directory)`, `studydb export-model` calls it after `setup` and
+    checkpoint, then `step` until a rule, a scheduler or a person ends the trial, or `step` returns
+    None or a dict with `done=True`. `cleanup` is called last, also after an error. If the class has
+    a method `reset_config`, the object may run further trials before `cleanup`. If the class has a
+    method `export_model(directory)`, `studydb export-model` calls this method after `setup` and
     `load_checkpoint`.
 
     Attributes:
-        checkpoint_every: A checkpoint is saved at every step that is a multiple of this number;
-            with 0, only as `checkpoint_at_end` says.
+        checkpoint_every: A checkpoint is saved at every step that is a multiple of this number. If
+            it is 0, checkpoints are saved only as `checkpoint_at_end` says.
         checkpoint_at_end: Whether a checkpoint is also saved when the trial is stopped, paused or
             preempted, and at its last step.
         config: The trial's parameters and the study's constants.
@@ -169,7 +169,8 @@ def check_methods(cls: type) -> None:
     ]
     if required:
         raise TrainableError(
-            f"The class {name} takes {', '.join(required)} in __init__; read them in setup(config)."
+            f"The class {name} takes {', '.join(required)} in __init__, but studydb passes nothing "
+            "to __init__; read such values in setup(config)."
         )
 
 
@@ -178,7 +179,7 @@ class NotReset(Exception):
 
 
 def can_reset(cls: object) -> TypeGuard[type[Trainable]]:
-    """Whether a trainable is a class with a method `reset_config`."""
+    """Whether a trainable is a class that overrides `reset_config`."""
     if not isinstance(cls, type) or not issubclass(cls, Trainable):
         return False
     return cls.reset_config is not Trainable.reset_config
@@ -270,7 +271,7 @@ def _checked_answer(answer: object) -> bool:
 
 
 def export_of_class(cls: type[Trainable]) -> Callable[[dict[str, Any], Any, str], None] | None:
-    """Return a function of config, checkpoint and directory; None if the class exports no model."""
+    """Return a function that exports the model; None if the class has no `export_model`."""
     if getattr(cls, EXPORT_ATTRIBUTE, None) is None:
         return None
 

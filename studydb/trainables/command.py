@@ -57,7 +57,7 @@ class Command:
         _find_program(self.items[0], workdir)
 
     def describe(self, space: "Space", *, workdir: Path) -> Trainable:
-        """Return what the database keeps of the command, without a signature (see `sign`)."""
+        """Return the trainable that the database will store, without a signature (see `sign`)."""
         source = {
             "items": list(self.items),
             "report_regex": self.report_regex,
@@ -103,7 +103,8 @@ class StoredCommand:
             workdirs: The directories in which the command may run, in order of preference.
 
         Raises:
-            TrainableError: No directory here has the files of the command, or the row is wrong.
+            TrainableError: No directory of `workdirs` has the command's files; or the program is
+                not found or may not be executed; or the row is wrong.
         """
         try:
             source = json.loads(trainable.source or b"")
@@ -186,6 +187,7 @@ def _directory_with(files: Sequence[Any], workdirs: Sequence[str]) -> str:
         if all((Path(directory) / file).is_file() for file in files):
             return directory
     raise TrainableError(
-        f"The command needs {', '.join(map(str, files))}, not found in {' or in '.join(workdirs)}. "
-        "Start the worker with --workdir naming their directory."
+        f"The command needs the files {', '.join(map(str, files))}, but no working directory has "
+        f"all of them: {', '.join(workdirs)}. Start the worker with --workdir naming a directory "
+        "that has them."
     )

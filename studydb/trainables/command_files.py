@@ -53,8 +53,8 @@ class CommandFiles:
     The files of one attempt; creating this object creates them, except the stop file.
 
     Args:
-        keeps: Whether the command names `{checkpoint_dir}`. Then the files there, if they have
-            changed, are saved as a checkpoint at each report.
+        keeps: Whether the command names `{checkpoint_dir}`. If so, each report saves the files of
+            this directory as a checkpoint, if they have changed.
     """
 
     def __init__(self, trial: CommandTrial, config: Mapping[str, Any], *, keeps: bool) -> None:
@@ -129,7 +129,7 @@ class CommandFiles:
             is_answered: Whether the command waits for an answer to the report.
 
         Raises:
-            InvalidReport: The checkpoint that the report announces is missing or cannot be taken.
+            InvalidReport: The checkpoint that the report announces is missing or cannot be moved.
         """
         if isinstance(report.checkpoint, str):
             yield _directory(report.checkpoint, is_answered=is_answered)
@@ -159,7 +159,7 @@ class CommandFiles:
                 self.save.rename(taken)
                 self.save.mkdir()
         except OSError as cause:
-            raise InvalidReport(f"$STUDYDB_SAVE cannot be taken: {cause}.") from None
+            raise InvalidReport(f"The files in $STUDYDB_SAVE cannot be moved: {cause}.") from None
         if is_empty:
             raise InvalidReport(
                 "The report says that it saves a checkpoint, but $STUDYDB_SAVE is empty."
@@ -185,7 +185,7 @@ class CommandFiles:
         return self._stamps_now() != self._stamps
 
     def _copied(self, target: Path) -> bool:
-        """Copy `{checkpoint_dir}`; False if it is empty, or was changed during the copy."""
+        """Copy `{checkpoint_dir}`; False if it is empty or changes meanwhile, or the copy fails."""
         before = self._stamps_now()
         try:
             shutil.copytree(self.checkpoint_dir, target)
@@ -243,6 +243,7 @@ def _directory(path: str, *, is_answered: bool) -> Path:
     # Unlike `pathlib`, these functions raise no error, whatever the text is.
     if not os.path.isabs(path) or not os.path.isdir(path):  # noqa: PTH112, PTH117
         raise InvalidReport(
-            f"The report's checkpoint {path!r} is no directory; give its full path."
+            f"The report's checkpoint {path!r} is not the full path of a directory. Write the "
+            "checkpoint to a directory, and report its full path."
         )
     return Path(path)

@@ -149,7 +149,8 @@ class ReportLines:
         Yield the reports of the lines that `data` completes.
 
         Raises:
-            InvalidReport: A line that has a mark or matches the pattern holds no valid report.
+            InvalidReport: A line contains `[studydb]` or `[tune-metric]:` or matches the pattern,
+                but its report is not valid.
         """
         *lines, rest = (self._rest + data).split(b"\n")
         if self._skips and lines:

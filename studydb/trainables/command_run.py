@@ -1,7 +1,7 @@
 """
 Run the command of a trial: its process, its reports, its checkpoints and its end.
 
-The runner is the trial's process, and the command is its child with a process group of its own. The
+The runner is the trial's process. The command is its child, in a separate process group. The
 command reports by lines on stdout, over a unix socket, or in a file. The runner gives each report
 to `trial.report`, so that a command has the same promises as a function.
 """
@@ -56,7 +56,7 @@ _GIVEN_BACK = (130, 143, -signal.SIGINT, -signal.SIGTERM)
 _KILLED = (137, -signal.SIGKILL)
 
 _WRONG_PROGRAM = (errno.ENOEXEC, errno.E2BIG, errno.EINVAL)
-"""Errors of starting the command that every host would have."""
+"""Errors that the start of the command would raise on every host."""
 
 _BUFFERED_S, _BUFFERED_BYTES = 60.0, 4096
 
@@ -91,7 +91,7 @@ class ProcessLost(Exception):
     """
     SIGKILL has killed the command.
 
-    The host may have sent it, so the attempt counts as lost, and not as failed.
+    The host may have sent the signal, so the attempt counts as lost, and not as failed.
     """
 
 
@@ -108,7 +108,8 @@ class CommandTrainable:
         Raises:
             TrialStopped, LeaseLost: The trial was to end, and the command has ended.
             CommandFailed: The command has failed.
-            GivenBack: The command has given its trial back, or this host cannot start it now.
+            GivenBack: The command has given its trial back, or this host cannot start the command
+                now.
             ProcessLost: The command was killed by SIGKILL.
         """
         with CommandFiles(trial, config, keeps=self._stored.line.names_checkpoint_dir) as files:
@@ -163,8 +164,9 @@ class _Run:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                # The command inherits the locks of its devices, the only inheritable descriptors:
-                # it uses the devices, and its children may outlive this process.
+                # The only inheritable descriptors are the locks of the trial's devices. The command
+                # holds them, too, because its children may use the devices longer than this process
+                # lives.
                 close_fds=False,
                 process_group=0,
                 preexec_fn=lambda: die_with_parent(signal.SIGKILL, runner),  # noqa: PLW1509  the runner has one thread
@@ -289,7 +291,7 @@ class _Run:
             is_answered: Whether the command waits for an answer; the answer can tell it to end.
 
         Raises:
-            InvalidReport: The metrics or the checkpoint are wrong.
+            InvalidReport, CheckpointError: The metrics or the checkpoint are refused.
         """
         if self._failed is not None:
             return

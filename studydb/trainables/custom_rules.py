@@ -1,4 +1,4 @@
-"""The code of custom stop rules: describe it in a row; make the rule in a child, and ask it."""
+"""Custom stop rules: describe a rule's code in a row; in a child, make the rule and ask it."""
 
 import json
 import uuid
@@ -75,7 +75,7 @@ def make_rule(code: Trainable, loaded: Any) -> Any:
     reads = getattr(rule, "reads", DEFAULT_READS)
     if isinstance(reads, bool) or not isinstance(reads, int) or not 1 <= reads <= MOST_READS:
         raise TrainableError(
-            f"The reads of {code.name} is {reads!r}; it must be an integer from 1 to {MOST_READS}."
+            f"{code.name}.reads is {reads!r}; it must be an integer from 1 to {MOST_READS}."
         )
     return rule
 

@@ -1,4 +1,4 @@
-"""The code of custom schedulers: describe it in a row; make the object in a child, and ask it."""
+"""Custom schedulers: describe their code in a row; in a child, make the scheduler and ask it."""
 
 import json
 import math
@@ -38,7 +38,7 @@ _REASONS = {
     Action.STOP: (Reason.EARLY_STOPPED, Reason.COMPLETED),
     Action.PAUSE: (Reason.PAUSED,),
 }
-"""The reasons that fit an action; the first is taken if the user's code gives none."""
+"""The reasons that fit an action; the first is taken if the user's code gives no reason."""
 
 
 def describe_scheduler(path: str, options: Mapping[str, Any], *, workdir: Path) -> Trainable:
@@ -66,8 +66,8 @@ def make_scheduler(code: Trainable, loaded: Any) -> Any:
     Make the object of a scheduler from its class; the class may raise anything.
 
     Raises:
-        TrainableError: What was loaded is no class with `judge`, its plan is refused, or it sets
-            `resumes` and has no `next_work`.
+        TrainableError: What was loaded is no class with `judge`; or the scheduler's plan is not
+            valid; or the class sets `resumes` and has no `next_work`.
     """
     if not isinstance(loaded, type) or not callable(getattr(loaded, JUDGE, None)):
         raise TrainableError(
@@ -78,10 +78,10 @@ def make_scheduler(code: Trainable, loaded: Any) -> Any:
     try:
         plan = SchedulerPlan.of(scheduler)
     except InvalidSpec as error:
-        raise TrainableError(f"{code.name} declares what no scheduler can do. {error}") from None
+        raise TrainableError(f"{code.name} declares a plan that is not valid. {error}") from None
     if plan.resumes and not callable(getattr(loaded, NEXT_WORK, None)):
         raise TrainableError(
-            f"{code.name} sets resumes = True and has no method {NEXT_WORK}(view)."
+            f"{code.name} sets resumes = True, but has no method {NEXT_WORK}(view); write it."
         )
     return scheduler
 
@@ -189,10 +189,13 @@ def read_decision(question: Question, answer: JudgeAnswer, plan: SchedulerPlan) 
     """
     reasons = _REASONS.get(answer.action)
     if reasons is None or answer.exploits:
-        raise DecisionFailed(f"{JUDGE} answered {answer.action}, which no operation carries out.")
+        raise DecisionFailed(
+            f"{JUDGE} asked for an exploit (action {answer.action}), which studydb cannot do."
+        )
     if answer.reason not in (None, *reasons):
         raise DecisionFailed(
-            f"{JUDGE} answered {answer.action} with the reason {answer.reason}, which does not fit."
+            f"{JUDGE} answered {answer.action} with the reason {answer.reason}, which does not fit "
+            "this action."
         )
     key = JudgeView(json.loads(question.text)).key
     entry = None if answer.entry is None else _read_entry(key, answer.entry)
@@ -241,7 +244,7 @@ def read_work(question: Question, answer: WorkAnswer) -> Work:
     Turn an answer into work that can be done.
 
     Returns:
-        The work; `Idle.WAIT` instead of closing a rung that is closed or has no entries.
+        The work; `Idle.WAIT` instead of closing a rung that is already closed or has no entries.
 
     Raises:
         DecisionFailed: The answer is no work, keeps fewer than 0 trials, closes a rung that the

@@ -30,7 +30,7 @@ from studydb.trainables.entry_points import path_of
 PYTHON_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 MAX_SOURCE_BYTES = 16 << 20
-"""The largest pickle of a function; a worker reads the whole pickle when it starts."""
+"""The largest `source` of a trainable; a worker reads the whole source when it starts."""
 
 IMPORT_PATH = re.compile(
     r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<attribute>[^\W\d]\w*(\.[^\W\d]\w*)*)"
@@ -77,7 +77,8 @@ def describe_with_parameters(
     Describe a function or class to which objects are bound; pickle and store one object at a time.
 
     Args:
-        store: Stores the pickle of one object under its name; None to describe the code alone.
+        store: Stores the pickle of one object under the name of its parameter; None to describe
+            the code alone.
 
     Raises:
         TrainableError: See `describe`; or an object cannot be pickled, or the description is larger

@@ -50,7 +50,7 @@ def _find_spec(name: str, within: list[str] | None) -> ModuleSpec | None:
 
 
 def _register_stub(package: str, within: list[str] | None, stubs: list[str]) -> None:
-    """Put a stub of a package into `sys.modules`: a namespace package in it needs this parent."""
+    """Put a stub of a package into `sys.modules`, where namespace packages look up their parent."""
     if package not in sys.modules and within is not None:
         stub = ModuleType(package)
         stub.__path__ = within

@@ -45,7 +45,7 @@ def from_ray(cls: type) -> type[Trainable]:
 
 
 class _TrainingIteration:
-    """Returns `iteration`; unlike a property, it lets an object set an attribute of this name."""
+    """Returns `iteration`; unlike a property, it lets an object assign `training_iteration`."""
 
     def __get__(self, trained: Any, cls: type) -> int:
         return 0 if trained is None else int(trained.iteration)

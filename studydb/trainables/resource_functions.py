@@ -1,4 +1,4 @@
-"""The code of resource functions: describe it in a row; find it in a child, and ask it."""
+"""Resource functions: describe a function in a row; in a child, find the function and ask it."""
 
 import json
 import uuid
@@ -48,7 +48,7 @@ def keep_loaded(_code: Trainable, loaded: Any) -> Any:
 
 def ask_function(loaded: Any, arguments: Mapping[str, Any]) -> dict[str, float]:
     """
-    Ask what the trial with a config needs; the user's code may raise anything.
+    Ask what a trial with this config needs; the user's code may raise anything.
 
     Args:
         arguments: The config as JSON text, so that the function gets a copy.

@@ -66,9 +66,9 @@ class Outcome:
     reason: Reason
     failure: Failure | None = None
     unrestorable: bool = False
-    """The checkpoint cannot be restored. Try an older checkpoint."""
+    """Whether the checkpoint cannot be restored; `Attempt.run` then tries an older checkpoint."""
     restart: bool = False
-    """The child did not run the trial. Start again, in another child."""
+    """Whether the child did not run the trial; `Attempt.run` then starts another child."""
 
 
 _Notice = LostNotice | StopNotice | signal.Signals | None
@@ -287,7 +287,7 @@ class Attempt:
         return False
 
     def _was_not_reused(self) -> bool:
-        """Return whether a reused process has declined the trial, or ended before it began."""
+        """Return whether a reused process declined the trial, or ended before the trial began."""
         progress = self._progress
         if self._held.is_lost or progress.deadline_s is not None or progress.refused is not None:
             return False
@@ -296,7 +296,12 @@ class Attempt:
         return self._start_s is None and not progress.began
 
     def _must_start_afresh(self, started: Started) -> bool:
-        """Retire a template whose first child was killed before a report; return True if so."""
+        """
+        Give up warm starts if a signal killed the child and no child of its template has reported.
+
+        Returns:
+            Whether the attempt must be started again, fresh.
+        """
         progress, child = self._progress, started.child
         if started.template is None or progress.notice is not None or self._held.is_lost:
             return False
@@ -485,7 +490,7 @@ class Attempt:
         if progress.refused is not None:
             return Outcome(Reason.FAILED, progress.refused)
         if progress.deadline_s is not None:
-            return Outcome(Reason.PREEMPTED)  # the child was killed after its grace
+            return Outcome(Reason.PREEMPTED)  # the child was told to end, and died or was killed
         exit_ = child.wait(self._equipment.options.grace_s)
         if exit_ is not None and exit_.signal in STOP_SIGNALS and self._was_asked_to_stop():
             # The child had not yet set its signal handlers, or the user's code has replaced them.
@@ -531,7 +536,10 @@ class Attempt:
             )
         is_command = self._code.trainable.kind == TrainableKind.COMMAND
         if end is End.GIVEN_BACK and not is_command:
-            raise FrameError("The trial's process claims to be a command, but it is none.")
+            raise FrameError(
+                "The trial's process claims that its command gives the trial back, but the "
+                "trainable is no command."
+            )
         if end in (End.UNPREPARED, End.NOT_REUSED) and progress.began:
             raise FrameError("The trial's process claims that it never began, but it has begun.")
         if end is End.NOT_REUSED and self._start is not Start.REUSED:

@@ -112,8 +112,8 @@ def test_decision_arrives_with_its_usual_reason(answer, decision):
         (Decision(entry=Entry(KEY, 0.5, waits=True)), "answered CONTINUE with waits=True"),
         (Decision(Action.STOP, Reason.FAILED), "answered STOP with the reason FAILED"),
         (Decision(Action.CONTINUE, Reason.COMPLETED), "answered CONTINUE with the reason"),
-        (Decision(Action.EXPLOIT), "answered EXPLOIT, which no operation carries out"),
-        (Decision(exploit=Exploit(1, 2, {})), "which no operation carries out"),
+        (Decision(Action.EXPLOIT), r"asked for an exploit \(action EXPLOIT\)"),
+        (Decision(exploit=Exploit(1, 2, {})), r"asked for an exploit \(action CONTINUE\)"),
     ],
 )
 def test_decision_that_cannot_be_carried_out_is_refused(answer, why):

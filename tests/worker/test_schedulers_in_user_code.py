@@ -111,7 +111,7 @@ BROKEN_JUDGE = {
     "returns_none": "judge returned None; return a studydb.Decision",
     "other_rung": "judge records in the rung (0, 7); the report is at (0, 2)",
     "pauses_without_entry": "judge answered PAUSE with waits=False",
-    "exploits": "judge answered EXPLOIT, which no operation carries out",
+    "exploits": "judge asked for an exploit (action EXPLOIT), which studydb cannot do",
     "records_nan": "judge records the score NaN",
 }
 

@@ -94,7 +94,7 @@ def test_checkpoint_that_does_not_exist_is_refused_and_the_trial_goes_on(stage):
     assert stage.run() == 0, stage.attempts()
 
     said = (stage.folder / "error").read_text()
-    assert "'/no/such/place' is no directory; give its full path" in said
+    assert "'/no/such/place' is not the full path of a directory" in said
     assert stage.steps() == [1, 2]
 
 
