@@ -75,7 +75,7 @@ class Comparison:
         return statistics.median(self.new) / statistics.median(self.old)
 
     def interval(self) -> tuple[float, float]:
-        """The ratio's bootstrap confidence interval; it resamples rounds, not single slices."""
+        """The ratio's confidence interval, by a bootstrap of rounds and not of single slices."""
         drawn = np.random.default_rng(0).integers(len(self.new), size=(RESAMPLES, len(self.new)))
         ratios = np.median(np.array(self.new)[drawn], 1) / np.median(np.array(self.old)[drawn], 1)
         low, high = np.quantile(ratios, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
@@ -129,7 +129,7 @@ def checkout_of(commit: str) -> Iterator[Path]:
     except (OSError, subprocess.CalledProcessError) as error:
         reason = getattr(error, "stderr", None) or str(error).encode()
         raise click.UsageError(
-            f"git has no commit {commit!r} of this checkout: {reason.decode(errors='replace')}"
+            f"git cannot read commit {commit!r} of this checkout: {reason.decode(errors='replace')}"
         ) from error
     with tempfile.TemporaryDirectory(prefix="studydb-against-") as folder:
         with tarfile.open(fileobj=io.BytesIO(archived.stdout)) as archive:

@@ -35,7 +35,8 @@ def burden(*, claims: int, backed_off: int, rounds: int, fsync: bool, as_json: b
 
     While a transaction with an old snapshot is open, PostgreSQL keeps the dead row versions and
     index entries of earlier claims. Trials that back off stand at the head of the queue. The first
-    and the last quarter of the claims are shown separately, because later claims are slower.
+    and the last quarter of the claims are shown separately, because claims become slower
+    while the snapshot stays open.
     """
     with ExitStack() as stack:
         server = stack.enter_context(places.postgresql_server(fsync=fsync))

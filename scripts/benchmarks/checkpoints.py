@@ -1,4 +1,4 @@
-"""Checkpoints in an S3 server: throughput, memory, and what they cost a training loop."""
+"""Checkpoints in an S3 server: throughput, memory, and what saves cost a training loop."""
 
 import multiprocessing
 import os
@@ -62,11 +62,11 @@ def checkpoints(
     "throughput" sends a directory and fetches it. In "memory", a trial of a real worker saves and
     restores the directory; shown is how much the memory of worker and trial grows. "loop" compares
     three training loops: without saves, with saves by studydb, and with uploads by fsspec in a
-    thread. Each round runs the three in another order. The loss is relative to the loop without
-    saves of the same round. The server stands for another host, so it runs with the lowest priority
-    (nice 19) in "loop". The exit code is 1 if the throughput is below 0.7 of the library's, the
-    memory grows by 200 MB, or the loop with studydb loses 5 %. The folder of the run is in $TMPDIR,
-    and needs three times the directory's size.
+    thread. Each round runs the three in another order. A loop's loss is how much longer it takes
+    than the loop without saves of the same round. The server stands for another host, so it runs
+    with the lowest priority (nice 19) in "loop". The exit code is 1 if the throughput is below 0.7
+    of the library's, the memory grows by 200 MB or more, or the loop with studydb takes at least
+    5 % longer. The folder of the run is in $TMPDIR, and needs three times the directory's size.
     """
     measured: dict[str, Any] = {}
     with places.folder() as folder, faulty_store(fails=False) as store:
@@ -250,7 +250,7 @@ def _products(seconds: float) -> int:
 
 
 def _product_s() -> float:
-    import numpy as np  # noqa: PLC0415  with the number of threads that trials have
+    import numpy as np  # noqa: PLC0415  an import of numpy reads OMP_NUM_THREADS
 
     matrix, calls = np.random.default_rng(0).random((256, 256)), 2000
     for _ in range(200):

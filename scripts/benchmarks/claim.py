@@ -51,7 +51,8 @@ def claim(
 
     The other contender is one raw statement. It finds a trial with SKIP LOCKED, and writes the
     trial, its attempt and the counter. With --shapes, studies whose trials ask for resources are
-    compared with the study whose trials ask for none; the limit is 0.83 of its claims per second.
+    compared with the study whose trials ask for none. They should reach at least 0.83 of the claims
+    per second of that study.
     """
     n = n_waiting or int(WAITING_PER_S * max(turns.seconds, 0.5))
     if commit is not None:

@@ -28,8 +28,8 @@ def cpu_of_reports_s(rounds: int) -> dict[str, list[float]]:
     """
     User plus system time of `studydb report` and of an interpreter that does nothing, in turns.
 
-    The bytecode is written before the measurement, to a temporary folder: an installation has
-    bytecode, too.
+    The bytecode is written to a temporary folder before the measurement, because an installed
+    studydb has bytecode, too.
     """
     with tempfile.TemporaryDirectory(prefix="studydb-report-") as folder:
         path = str(Path(folder, "socket"))

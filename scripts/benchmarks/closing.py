@@ -45,10 +45,10 @@ class Closing:
     What was measured.
 
     Attributes:
-        waits_ms: By kind of call, how long each call took before the rung could close.
+        waits_ms: By kind of call, how long the calls took that began before the rung could close.
         waits_closing_ms: The same for the calls that began during `took_s`.
-        took_s: From the end of the trial for which the rung waited until no trial was left to be
-            given up.
+        took_s: The seconds from the end of the last trial that could reach the rung to the moment
+            when no trial was left to give up.
     """
 
     waits_ms: Mapping[str, Sequence[float]]
@@ -66,7 +66,7 @@ def scheduler_of(members: int) -> studydb.HyperBand:
 
 def measure(server: str, turns: Turns, *, members: int) -> Closing:
     """
-    Let a rung close that waits for the last of its `members` trials, while workers work.
+    Let a rung that waits for the last of its `members` trials close while workers work.
 
     The workers do what workers of a study do: they report at the rungs of other brackets, end
     attempts, get trials, and close the rung and give up its trials when they look for work.
@@ -105,7 +105,8 @@ def _await_end(url: str, began_s: float) -> None:
         while (connection.execute(IS_DONE).fetchone() or (False,)) != (True,):
             if time.monotonic() - began_s > CLOSING_LIMIT_S:
                 raise RuntimeError(
-                    f"After {CLOSING_LIMIT_S:.0f} s, the rung is open or trials are not given up."
+                    f"After {CLOSING_LIMIT_S:.0f} s, the rung is still open, or its closing "
+                    "has not given up all trials yet."
                 )
             time.sleep(0.1)
 

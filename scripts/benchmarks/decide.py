@@ -46,7 +46,7 @@ SCHEDULERS = ("stopping", "promotion", "median", "hyperband")
 @dataclass(frozen=True)
 class Filled:
     """
-    Contenders that are measured in one study of each size.
+    Contenders that share a study; there is one study for each size.
 
     Attributes:
         load: Loads a study into a database, given the database's URL and the number of entries.
@@ -75,8 +75,8 @@ class Filled:
     type=click.IntRange(10),
     multiple=True,
     default=(1_000_000,),
-    help="Entries of the rung at the start; COPY loads the entries and their trials. May be given "
-    "several times, to compare the speed at each size with the speed at the first size.",
+    help="Entries of the rung at the start; these entries and their trials are made by SQL. May be "
+    "given several times, to compare the speed at each size with the speed at the first size.",
 )
 def decide(*, scheduler: str, entries: Sequence[int], turns: options.Turns) -> None:
     """
@@ -92,9 +92,9 @@ def decide(*, scheduler: str, entries: Sequence[int], turns: options.Turns) -> N
     "median": reports that are all judged (interval=1), and reports of which one in ten is judged
     (interval=10), in reports per second.
 
-    "hyperband": the largest rung closes while workers report and get trials in other brackets. The
-    table shows how long the workers' calls took: in the --seconds before the rung could close, and
-    from then until its last trial was given up.
+    "hyperband": a rung with as many members as the largest --entries closes, while workers report
+    and get trials in other brackets. The table shows how long the workers' calls took: in the
+    --seconds before the rung could close, and from then until its last trial was given up.
     """
     sizes = list(dict.fromkeys(entries))
     with places.postgresql_server(fsync=turns.fsync) as server:
@@ -119,7 +119,7 @@ def _named(name: str, size: int, sizes: Sequence[int]) -> str:
 
 
 def _flat(names: Sequence[str], sizes: Sequence[int]) -> dict[str, list[str]]:
-    """Return the baselines: of each contender at a further size, the same at the first size."""
+    """Return the baselines: each contender is compared with itself at the first size."""
     return {
         _named(name, size, sizes): [_named(name, sizes[0], sizes)]
         for name in names

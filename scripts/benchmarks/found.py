@@ -9,7 +9,7 @@ class Found:
     The outcome of one search.
 
     Attributes:
-        best: The least last error of the trials that were trained to their end.
+        best: The lowest final error of the trials that were trained to their end.
         n_epochs: The epochs that were trained, including those whose results a kill has lost.
         n_beyond: The epochs that a trial trained after the decision to end or pause the trial.
         n_kills: How many workers were killed.

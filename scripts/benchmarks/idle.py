@@ -54,14 +54,14 @@ class Plan:
     rounds: int
 
     def rest(self) -> None:
-        """Wait for idle workers, then for a random time: no request is in step with their looks."""
+        """Sleep for `rest_s`, and for a random time, because workers look at regular intervals."""
         time.sleep(self.rest_s + random.uniform(0, SPREAD_S))
 
 
 @dataclass(frozen=True)
 class Found:
     """
-    The measurement of one number of idle workers; times are in seconds.
+    What was measured with one number of idle workers.
 
     Attributes:
         claimed_s: From each enqueue to the claim of its trial.
@@ -103,9 +103,9 @@ class Found:
     "rest_s",
     type=click.FloatRange(0, 600),
     default=4.0,
-    help="Least seconds before a request; workers that have just run a trial look more often.",
+    help="Least seconds before an enqueue or pause: workers that have just run a trial look often.",
 )
-@options.number_of_rounds(40, "Enqueued trials, and an eighth as many pauses.")
+@options.number_of_rounds(40, "Enqueued trials; the study is paused an eighth as often.")
 @options.fsync
 @options.as_json
 def idle(

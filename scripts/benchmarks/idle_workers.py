@@ -1,4 +1,4 @@
-"""Idle workers as light threads: the loop of a worker's slot and its heartbeat, without trials."""
+"""Idle workers as threads: each has a slot's loop and a heartbeat, but starts no processes."""
 
 import multiprocessing
 import signal
@@ -41,7 +41,7 @@ class Counters:
     Attributes:
         statements: The statements that each worker has sent, BEGIN and COMMIT left out.
         claiming: The statements of `statements` by which a worker claims or makes a trial.
-        paused: Whether the study was PAUSED at each worker's last look: 1 or 0; -1 before that.
+        paused: Whether the study was PAUSED at each worker's last look: 1 or 0; -1 without a look.
         noticed_s: When `paused` changed last, by the monotonic clock.
     """
 
@@ -125,7 +125,9 @@ def await_all(counters: Counters, *, is_paused: bool, timeout_s: float) -> None:
     deadline_s = time.monotonic() + timeout_s
     while any(seen != is_paused for seen in counters.paused):
         if time.monotonic() > deadline_s:
-            raise RuntimeError(f"Not all idle workers looked at the study within {timeout_s:g} s.")
+            raise RuntimeError(
+                f"Not all idle workers saw the study's status within {timeout_s:g} s."
+            )
         time.sleep(TICK_S)
 
 

@@ -26,7 +26,7 @@ EPOCH_S = 0.02
 TIMEOUT_S = 300.0
 
 DECIDED = (Reason.EARLY_STOPPED, Reason.GIVEN_UP, Reason.COMPLETED)
-"""The reasons of trials that ended by a decision of their scheduler."""
+"""The reasons of trials that their scheduler has ended, or that have trained all their epochs."""
 
 
 def search(
@@ -42,8 +42,8 @@ def search(
     Run a study to its end with worker processes on SQLite, and kill some of them by SIGKILL.
 
     A worker is killed when a random number of epochs has been trained; then another worker is
-    started. Trained epochs are counted in a log to which all trials write, and epochs after a
-    decision in this log and in the rows of the study.
+    started. All trials write each trained epoch to a log. The epochs that were trained after a
+    decision are counted in this log and in the rows of the study.
 
     Args:
         curves: The errors of each trial after each epoch; the index is the number of the trial.
@@ -62,7 +62,11 @@ def search(
             for _ in range(workers):
                 fleet.start()
             n_kills = sum(_kill(fleet, log, epochs=at, rng=rng) for at in kills_at)
-            eventually(lambda: not fleet.running, TIMEOUT_S, what=f"the end of {fleet.output()}")
+            eventually(
+                lambda: not fleet.running,
+                TIMEOUT_S,
+                what=f"{fleet.output()}\nThe end of all workers",
+            )
             return _searched(study, log, n_kills)
 
 
@@ -98,11 +102,11 @@ def _n_trained(log: Path) -> int:
 
 
 def _kill(fleet: Fleet, log: Path, *, epochs: int, rng: random.Random) -> bool:
-    """Kill a worker after so many epochs, and start another; return False if no worker runs."""
+    """Kill a worker when `epochs` are trained, and start another; return False if none runs."""
     eventually(
         lambda: _n_trained(log) >= epochs or not fleet.running,
         TIMEOUT_S,
-        what=f"epoch {epochs} of {fleet.output()}",
+        what=f"{fleet.output()}\nEpoch {epochs}",
     )
     running = fleet.running
     if not running:

@@ -34,7 +34,7 @@ SAMPLE_S = 0.5
 GRACE_S = 60.0
 START_TIMEOUT_S = 300.0
 START_SPREAD = 0.1
-"""Each loop starts at a random time in this first part of the run, so that calls are spread."""
+"""Each loop starts at a random time in this first share of the run, so that calls are spread."""
 
 PERCENT = 100
 MS = 1e3
@@ -64,7 +64,7 @@ Took = dict[str, list[float]]
 
 @dataclass(frozen=True)
 class Found:
-    """The measurement: seconds per call by operation, errors, and the most open connections."""
+    """The measurement: seconds per call by operation, errors, and the peak of open connections."""
 
     took_s: Mapping[str, Sequence[float]]
     errors: Counter[str]
@@ -128,7 +128,7 @@ def _run(url: str, n: int, seconds: float, rest_s: float, conditions: Mapping[st
     with _processes(n, url, seconds, rest_s) as pipes, postgres.connect(url) as looking:
         for pipe in pipes:
             if not pipe.poll(START_TIMEOUT_S) or pipe.recv() != "ready":
-                raise RuntimeError("The loops did not start.")
+                raise RuntimeError(f"Not all loops started within {START_TIMEOUT_S:g} s.")
         for pipe in pipes:
             pipe.send("go")
         most, deadline_s = 0, time.monotonic() + seconds + GRACE_S

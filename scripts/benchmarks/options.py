@@ -23,8 +23,8 @@ against = click.option(
     "--against",
     "commit",
     metavar="COMMIT",
-    help="Compare the working tree with COMMIT and not with other contenders, by default in 9 "
-    "rounds. The exit code is 1 if the tree is slower by 5 % and by more than noise.",
+    help="Compare the working tree with COMMIT instead of with other contenders, by default in 9 "
+    "rounds. The exit code is 1 if the tree is slower by more than 5 % and by more than noise.",
 )
 
 

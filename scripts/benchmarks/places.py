@@ -13,7 +13,7 @@ from harness import postgres
 from studydb.db import migrate
 
 LONG_CHECKPOINTS = {"max_wal_size": "4GB", "checkpoint_timeout": "30min"}
-"""Under the defaults, PostgreSQL would write the pages of one slice during a later slice."""
+"""By default PostgreSQL would write the pages of one slice while a later slice is measured."""
 
 
 @contextmanager

@@ -20,7 +20,7 @@ TIMEOUT_S = 1800.0
 @dataclass(frozen=True)
 class Program:
     """
-    A benchmark whose scripts/bench starts workers of the same checkout, and prints JSON.
+    A subcommand of scripts/bench that prints JSON, and whose workers run the same checkout's code.
 
     Attributes:
         unit: What is counted per second.

@@ -22,7 +22,7 @@ TWO_STATEMENTS_PER_TRIAL = "raw, 2 calls a trial"
 SHARDS = 8
 
 INDEXES_ONLY = "-c enable_seqscan=off"
-"""Without this option, a plan that was made for an empty table would scan a large table."""
+"""Without this option, a plan made while a table was empty would later scan the large table."""
 
 
 def connect(url: str, *, autocommit: bool = True) -> psycopg.Connection[Any]:
