@@ -122,8 +122,8 @@ class Score:
         mean: The mean of the searches' best errors.
         less: How much lower the mean is than that of random search with the same orders; None if
             random search was not measured.
-        interval, interval_of_less: The ranges that hold 95 % of the means of bootstrap samples of
-            the orders.
+        interval, interval_of_less: The 95 % intervals of `mean` and `less` by bootstrap over the
+            orders.
         n_trials, n_complete: Means per search: the trials, and those trained for 27 epochs.
         n_beyond, n_kills: Sums over all searches; see `Found`.
         simulated: The mean that simulated workers find with the same orders; None if the searches
