@@ -58,7 +58,7 @@ def _is_installed(name: str) -> bool:
 def _start_again(started: str, lacking: list[str]) -> NoReturn:
     python = ROOT / ".venv" / "bin" / "python"
     if started == "made":
-        sys.exit(f".venv still lacks {', '.join(lacking)}. Remove .venv, and run this again.")
+        sys.exit(f".venv still lacks {', '.join(lacking)}. Remove .venv, and run the script again.")
     runs_in_venv = started == "found" or Path(sys.prefix) == ROOT / ".venv"
     if runs_in_venv or not python.exists():
         _make()

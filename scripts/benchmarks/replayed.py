@@ -1,4 +1,4 @@
-"""A trainable that replays recorded errors, for `scripts/bench schedulers --kills`."""
+"""A trainable that replays recorded learning curves, for `scripts/bench schedulers --kills`."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""Classes for `scripts/bench reuse`, whose setup does nothing and whose trials report once."""
+"""Classes for `scripts/bench reuse`; their setup does nothing, and their trials report once."""
 
 from collections.abc import Mapping
 from typing import Any

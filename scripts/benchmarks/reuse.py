@@ -28,7 +28,14 @@ RATE = """
 
 @dataclass(frozen=True)
 class Contender:
-    """A class of `benchmarks.resettable`, a value of `--start`, and how its attempts then start."""
+    """
+    A way to start attempts.
+
+    Attributes:
+        trainable: A class of `benchmarks.resettable`.
+        start: The worker's `--start`.
+        started: The value of `attempt.start` in the attempts that are counted.
+    """
 
     trainable: str
     start: str
@@ -50,11 +57,11 @@ CONTENDERS = {
 @options.as_json
 def reuse(*, trials: int, slots: int, rounds: int, fsync: bool, as_json: bool) -> None:
     """
-    Trials per second of a worker on PostgreSQL, with a class whose trials only make one report.
+    Trials per second of a worker on PostgreSQL; each trial only makes one report.
 
-    The class is run in reused processes (its `reset_config` returns True), by warm starts and by
-    fresh starts. The exit code is 1 if reused processes make fewer than twice as many trials per
-    second as warm starts.
+    The contenders are reused processes (of a class whose `reset_config` returns True), and warm
+    and fresh starts (of a class without `reset_config`). The exit code is 1 if reused processes
+    make fewer than twice as many trials per second as warm starts.
     """
     with ExitStack() as stack:
         server = stack.enter_context(places.postgresql_server(fsync=fsync))
@@ -92,7 +99,7 @@ def _in_turn(number: int) -> list[str]:
 
 
 def _rate(fleet: Fleet, contender: Contender, *, trials: int, slots: int) -> float:
-    """Run a worker; return the trials per second of its attempts with the contender's start."""
+    """Run a worker; return how many of its attempts with the contender's start end per second."""
     worker = fleet.start(start=contender.start, slots=slots, max_trials=trials)
     worker.exit_code(RUN_TIMEOUT_S)
     with postgres.connect(fleet.storage) as connection:

@@ -1,9 +1,9 @@
 """
-Studies whose rungs have a million entries, made by SQL.
+Studies whose rungs have up to a million entries, made by SQL.
 
 Each trial is better at a rung than all earlier trials, so that the rung's cut (see
-domain/quantile.py) is known without a million decisions. The studies of loading.py have the same
-order, but their trials have ten results, and the trials made here have one.
+domain/quantile.py) is known without a decision for each entry. The studies of loading.py have the
+same order, but their trials have ten results, and the trials made here have one.
 """
 
 import math

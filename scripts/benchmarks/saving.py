@@ -1,4 +1,4 @@
-"""The trainables of the benchmark of checkpoints."""
+"""The trainables of `scripts/bench checkpoints`."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ NOTHING, OURS, LIBRARY = "nothing", "studydb", "library"
 
 
 def train(config: dict[str, Any], trial: Any) -> None:
-    """Train steps of equal work, each with a save; report the seconds of all steps together."""
+    """Train steps of equal work, and let `saver` save each; report the seconds of all steps."""
     source, saver = Path(config["source"]), str(config["saver"])
     matrix = np.random.default_rng(0).random((256, 256))
     uploads = _Uploads(f"{config['target']}/{trial.number}")
@@ -32,7 +32,7 @@ def train(config: dict[str, Any], trial: Any) -> None:
 
 
 class _Uploads:
-    """Sends directories with fsspec in a thread, one directory at a time, as studydb does."""
+    """Sends directories with fsspec in a thread; like studydb, it sends one at a time."""
 
     def __init__(self, target: str) -> None:
         self._target = target

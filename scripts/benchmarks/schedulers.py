@@ -1,4 +1,4 @@
-"""The best error that each scheduler finds in recorded curves with the same number of epochs."""
+"""The best error that each scheduler finds in recorded curves by training equally many epochs."""
 
 import random
 import statistics
@@ -54,7 +54,7 @@ WITH_KILLS = (
     *("random search", "ASHA, stopping", "ASHA, promotion, end game 0.4"),
     *("HyperBand", "median stopping", "one-epoch"),
 )
-"""The schedulers that real workers run; such a search takes ten seconds."""
+"""The schedulers that `--kills` runs by default; a search by real workers takes ten seconds."""
 
 RANDOM = "random search"
 RESAMPLES = 2000
@@ -70,7 +70,7 @@ RESAMPLES = 2000
     type=click.IntRange(0, 50),
     help="Train with real worker processes, and kill so many of them in each search (SIGKILL).",
 )
-@click.option("--only", multiple=True, help="A scheduler's name; may be repeated.")
+@click.option("--only", multiple=True, help="Run only this scheduler; may be given several times.")
 @click.option("--write", is_flag=True, help="Write the tables into docs/schedulers.md.")
 @options.as_json
 def schedulers(
@@ -122,8 +122,8 @@ class Score:
         mean: The mean of the searches' best errors.
         less: How much lower the mean is than that of random search with the same orders; None if
             random search was not measured.
-        interval, interval_of_less: The ranges that hold 95 % of the means of bootstrap samples of
-            the orders.
+        interval, interval_of_less: The 95 % intervals of `mean` and `less` by bootstrap over the
+            orders.
         n_trials, n_complete: Means per search: the trials, and those trained for 27 epochs.
         n_beyond, n_kills: Sums over all searches; see `Found`.
         simulated: The mean that simulated workers find with the same orders; None if the searches

@@ -35,7 +35,7 @@ def simulate(*, rounds: int, trials: int, as_json: bool) -> None:
     the machine would lengthen its wall-clock time. The schedulers take turns.
     """
     path = TASKS["noisy digits"]
-    # The first call imports modules and makes the empty database.
+    # The first call of a process takes longer: it imports modules and makes the empty database.
     studydb.simulate(None, None, [[1.0]])
     rates: dict[str, list[float]] = {name: [] for name in SCHEDULERS}
     judged: dict[str, float] = {}
@@ -53,7 +53,7 @@ def simulate(*, rounds: int, trials: int, as_json: bool) -> None:
     table = output.table("", "reports/s", "judged")
     for name, median in medians.items():
         table.add_row(name, f"{median:,.0f}", f"{judged[name]:.0%}")
-    output.show_tables(table, note="Per second of one CPU.", conditions=conditions)
+    output.show_tables(table, note="Reports per second of CPU time.", conditions=conditions)
 
 
 def _measure(scheduler: Scheduler, path: Path, trials: int, seed: int) -> tuple[float, float]:

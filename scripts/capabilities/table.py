@@ -1,4 +1,4 @@
-"""The rows of tests/rows.md, and the markers of the tests that hold their behaviour."""
+"""The rows of tests/rows.md, and the markers in which tests name their rows."""
 
 import ast
 import re
@@ -32,8 +32,8 @@ class Row:
     Attributes:
         behaviour: What a user of studydb sees.
         subject: The part of the product that owns the row; one of `SUBJECTS`.
-        tests: The tests that hold the whole behaviour, as `folder/file.py::test_name`; empty if
-            only a part of the behaviour is built, or if no test holds all of it.
+        tests: The tests that together check the whole behaviour, as `folder/file.py::test_name`;
+            empty if a part of the behaviour is not built or not tested.
     """
 
     id: str
@@ -117,7 +117,8 @@ def differences(rows: Iterable[Row], marks: Mapping[str, Sequence[str]]) -> list
     named = {(row.id, test) for row in rows for test in row.tests}
     marked = {(id_, test) for test, ids in marks.items() for id_ in ids}
     missing = [
-        f"{id_} names {test}, which {'lacks the marker' if test in marks else 'does not exist'}"
+        f"{id_} names {test}, which "
+        + (f"lacks the marker {id_}" if test in marks else "does not exist")
         for id_, test in sorted(named - marked)
     ]
     return missing + [

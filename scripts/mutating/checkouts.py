@@ -15,7 +15,7 @@ from mutating.guards import ROOT, Guard
 COPIED = ("studydb", "alembic", "tests", "scripts", "workers", "pyproject.toml", "README.md")
 TIMEOUT_S = 600.0
 WITHOUT_BYTECODE = "PYTHONDONTWRITEBYTECODE"
-"""The variable with which each of the tests' processes would compile all code again."""
+"""If this variable were set, each test process would compile changed files and tests again."""
 
 FAILED = 1
 """The exit code of pytest when tests have failed."""
@@ -90,8 +90,8 @@ def copy(target: Path, **environment: str) -> Checkout:
     """
     Copy the checkout into a new folder, and compile it.
 
-    Python compares each compiled file with its source by a hash. By default it compares the time of
-    the change in seconds, and the size: a guard that is removed within a second could go unnoticed.
+    Python then notices by a hash that a source has changed. By default it compares the size and the
+    time of the change in seconds, so that two changes within a second could go unnoticed.
 
     Args:
         environment: Variables for the tests, besides those of this process.

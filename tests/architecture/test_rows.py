@@ -51,7 +51,7 @@ def test_differences_name_missing_tests_missing_markers_and_markers_without_a_ro
     marks = table.read_marks({"a/test_b.py": SOURCE})
 
     assert table.differences(table.read(TABLE), marks) == [
-        "A1 names a/test_b.py::test_plain, which lacks the marker",
+        "A1 names a/test_b.py::test_plain, which lacks the marker A1",
         "A3 names a/test_b.py::test_gone, which does not exist",
         "a/test_b.py::TestGroup has the marker A2, but that row does not name the test",
         "a/test_b.py::test_marked has the marker C7, but that row does not name the test",

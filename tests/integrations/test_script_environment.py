@@ -76,4 +76,4 @@ def test_script_names_the_packages_that_a_prepared_venv_still_lacks(script, tmp_
 
     assert ran.returncode == 1
     assert ran.stderr.startswith(".venv still lacks SQLAlchemy, alembic, ")
-    assert ran.stderr.endswith("Remove .venv, and run this again.\n")
+    assert ran.stderr.endswith("Remove .venv, and run the script again.\n")

@@ -283,7 +283,7 @@ def test_link_to_a_directory_can_be_given_instead_of_the_directory(store, source
         ("link", "has no existing target"),
     ],
 )
-def test_link_to_nothing_to_its_own_parent_or_out_of_the_directory_is_refused(
+def test_link_to_nothing_or_to_its_own_parent_or_out_of_the_directory_is_refused(
     store, source, tmp_path, target, complaint
 ):
     (tmp_path / "outside").write_text("secret")
@@ -416,7 +416,7 @@ def test_checkpoint_too_large_for_the_database_is_refused_with_the_cure(source):
         ("sparse", tarfile.GNUTYPE_SPARSE),
     ],
 )
-def test_archive_with_links_devices_or_outside_paths_is_refused(tmp_path, name, kind):
+def test_archive_with_an_entry_that_pack_directory_never_writes_is_refused(tmp_path, name, kind):
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as writer:
         writer.addfile(tarfile.TarInfo("innocent"))

@@ -64,7 +64,9 @@ def judge(step, value, *, cutoff=None, entered=False, **options):
         ({"max_t": 243, "reduction_factor": 3}, (1, 3, 9, 27, 81)),
     ],
 )
-def test_rungs_are_at_powers_of_the_reduction_factor_below_max_t(options, milestones):
+def test_rungs_are_at_the_grace_period_times_powers_of_the_reduction_factor_below_max_t(
+    options, milestones
+):
     scheduler = ASHA(**options)
 
     assert scheduler.milestones() == milestones
@@ -136,7 +138,7 @@ PAUSED = Reason.PAUSED
 
 
 def promoted(waiting, *, n=3, cutoff=0.5, **options):
-    """Return the promoted trial's id; `waiting` maps rungs to the best (trial id, score)."""
+    """Return the promoted trial's id; `waiting` has each rung's best waiting (trial id, score)."""
     scheduler = ASHA(max_t=27, reduction_factor=3, type="promotion", end_game=0, **options)
     view = View(
         {key: RungView(n, cutoff) for key in map(attrgetter("key"), scheduler.rungs())},
@@ -189,7 +191,7 @@ def test_asha_of_the_type_stopping_promotes_no_trial():
     assert ASHA(max_t=9).next_work(View()) is Idle.START_NEW
 
 
-# --- decisions
+# --- decisions by stopping
 
 
 def test_first_trial_at_a_rung_continues_and_is_recorded():
@@ -296,7 +298,7 @@ def test_scheduler_round_trips_as_json(scheduler):
     assert read(scheduler.to_json()) == scheduler
 
 
-def test_row_of_an_older_study_has_rays_rule_and_no_end_game():
+def test_asha_stored_by_an_older_version_has_the_rule_ray_and_no_end_game():
     row = {"name": "ASHA", "max_t": 9, "grace_period": 1, "reduction_factor": 3}
 
     stopping, promotion = read(row), read(row | {"type": "promotion"})
@@ -314,7 +316,7 @@ def test_end_game_is_two_fifths_by_default_for_promotion_with_a_max_t_that_trial
     assert ASHA(max_t=2**62, type="promotion").end_game == 0
 
 
-def test_unknown_scheduler_or_option_is_refused_with_a_suggestion():
+def test_scheduler_with_an_unknown_or_missing_name_or_option_is_refused():
     with pytest.raises(InvalidSpec, match=r"no scheduler 'AHSA'.*ASHA"):
         from_call(parse_call("AHSA"))
     with pytest.raises(InvalidSpec, match=r"ASHA has no argument 'max'.*Did you mean 'max_t'"):

@@ -42,10 +42,10 @@ def test_narrow_terminal_omits_as_few_optional_columns_as_possible_in_the_given_
     assert _left_out(widths, ["value", "number"], line_width=42) == []
     assert _left_out(widths, ["value", "number"], line_width=40) == ["value"]
     assert _left_out(widths, ["value", "number"], line_width=5) == ["value", "number"]
-    assert _left_out(widths, ["tags", "value"], line_width=40) == ["value"]  # no trial has tags
+    assert _left_out(widths, ["tags", "value"], line_width=40) == ["value"]  # tags is empty
 
 
-def test_table_is_as_wide_as_its_terminal_and_cuts_no_cell(monkeypatch, capsys):
+def test_table_is_no_wider_than_its_terminal_and_cuts_no_cell(monkeypatch, capsys):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "80")
     uses = "cpus=1, gpus=1 of cpus=8, gpus=2; reserved for trial 12"
