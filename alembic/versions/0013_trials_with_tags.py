@@ -1,4 +1,4 @@
-"""Mark the trials that have tags, so that a claim of another trial does not search for tags."""
+"""Mark the trials with tags, so that a claim of a trial without tags does not search for any."""
 
 import sqlalchemy as sa
 

@@ -1,4 +1,4 @@
-"""Store for which trial a worker keeps its resources free."""
+"""Add a column for the trial that a worker keeps its resources free for."""
 
 import sqlalchemy as sa
 

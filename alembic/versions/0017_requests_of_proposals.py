@@ -1,4 +1,4 @@
-"""Store what each proposal asks for; show what trials ask for, and what workers offer and use."""
+"""Store the class of each proposal; show what trials ask for, and what workers offer and use."""
 
 import sqlalchemy as sa
 
@@ -147,8 +147,9 @@ def _refuse_other_views(view: str) -> None:
     if found:
         names = ", ".join(found)
         raise util.CommandError(
-            f"The view {view} is to be made again, and other views use it: {names}. Nothing was "
-            "changed. Drop these views, and make them again afterwards."
+            f"The view {view} must be dropped and created again, but other views use it: {names}. "
+            "Nothing was changed. Drop these views, run the command again, and then create them "
+            "again."
         )
 
 
