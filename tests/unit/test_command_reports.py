@@ -114,6 +114,8 @@ def test_report_from_a_python_command_sends_numpy_values_as_json_numbers(
 @pytest.mark.parametrize(
     ("metrics", "words"), [({"error": {1}}, "is a set"), ([1], "report\\(\\) was given list")]
 )
-def test_wrong_report_by_a_python_program_of_a_command_is_refused_as_in_a_function(metrics, words):
+def test_wrong_report_from_a_python_command_is_refused_with_the_errors_of_a_function(
+    metrics, words
+):
     with pytest.raises(InvalidReport, match=words):
         command_connection.report(metrics, None)
