@@ -72,7 +72,7 @@ def test_value_is_quoted_for_hydra(value, text):
     assert expanded("./train", "{args_hydra}", values={"x": value})[1:] == [f"x={text}"]
 
 
-def test_values_that_are_no_numbers_and_no_texts_are_json():
+def test_value_that_is_neither_a_number_nor_a_text_is_written_as_json():
     assert [as_text(value) for value in ([1, "é"], {"a": None}, None, False)] == [
         '[1, "é"]',
         '{"a": null}',
@@ -113,7 +113,7 @@ def test_malformed_command_is_refused(items, words):
         ["${env}", "A={lr}", "./train"],
     ],
 )
-def test_program_cannot_be_chosen_by_a_parameter(items):
+def test_program_cannot_be_chosen_by_a_placeholder(items):
     with pytest.raises(InvalidSpec, match="choose the program"):
         CommandLine.read(items)
 
@@ -170,7 +170,7 @@ def test_parameter_cannot_be_part_of_a_script(items):
         ["${interpreter}", "${envvar:HOME}/train.py"],
     ],
 )
-def test_parameter_can_be_an_argument_of_a_shell_script(items):
+def test_parameter_can_be_an_argument_of_a_script_or_program(items):
     assert expanded(*items, "{lr}")[-1] == "0.1"
 
 
@@ -228,6 +228,6 @@ def test_parameter_with_the_name_of_a_placeholder_is_passed_by_placeholders_of_a
     assert line.expand(values, PATHS) == ["./train", *becomes]
 
 
-def test_parameter_that_a_trial_lacks_is_an_error_of_the_trial():
+def test_command_cannot_be_expanded_for_a_trial_without_a_parameter_that_the_command_names():
     with pytest.raises(InvalidSpec, match="this trial's config lacks"):
         expanded("./train", "{lr}", values={})

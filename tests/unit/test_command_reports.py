@@ -35,7 +35,7 @@ def test_marked_line_is_a_report(line):
     assert reports(b"noise\n", line) == [CommandReport({"training_iteration": 3, "error": 0.5})]
 
 
-def test_report_is_found_whatever_the_pieces_in_which_it_arrives():
+def test_report_is_found_however_the_output_is_split_into_pieces():
     text = b'a\n[studydb] {"error": 1}\nb\n[studydb] {"error": 2, "checkpoint": true}\n'
 
     found = reports(*(text[at : at + 1] for at in range(len(text))))
@@ -86,7 +86,7 @@ def test_pattern_that_is_invalid_or_names_no_metric_is_refused(pattern):
 
 
 @pytest.mark.parametrize("pattern", [r"(?P<acc>\S+)", r"(?P<loss>\S+) (?P<checkpoint>\S+)"])
-def test_pattern_for_a_study_must_find_its_metric_and_no_checkpoint(pattern):
+def test_pattern_must_have_a_group_for_the_metric_of_the_study_and_none_for_a_checkpoint(pattern):
     with pytest.raises(InvalidSpec, match="loss"):
         ReportPattern(pattern).check("loss")
 
@@ -96,7 +96,7 @@ def test_text_that_the_pattern_finds_must_be_a_number():
         reports(b"loss=high\n", pattern=r"loss=(?P<loss>\S+)")
 
 
-def test_report_by_a_python_program_of_a_command_sends_numbers_of_numpy_as_json_numbers(
+def test_report_from_a_python_command_sends_numpy_values_as_json_numbers(
     monkeypatch,
 ):
     sent = []
@@ -114,6 +114,8 @@ def test_report_by_a_python_program_of_a_command_sends_numbers_of_numpy_as_json_
 @pytest.mark.parametrize(
     ("metrics", "words"), [({"error": {1}}, "is a set"), ([1], "report\\(\\) was given list")]
 )
-def test_wrong_report_by_a_python_program_of_a_command_is_refused_as_in_a_function(metrics, words):
+def test_wrong_report_from_a_python_command_is_refused_with_the_errors_of_a_function(
+    metrics, words
+):
     with pytest.raises(InvalidReport, match=words):
         command_connection.report(metrics, None)

@@ -86,7 +86,7 @@ def test_rule_that_workers_cannot_import_is_refused(monkeypatch):
         read_rules(Slow())
 
 
-def test_trial_waits_after_each_result_that_only_user_code_can_judge():
+def test_each_result_may_end_the_trial_if_the_study_has_a_custom_rule():
     watch = RuleWatch(read_rules("my_rules:TooSlow()"), LOSS)
 
     assert all(watch.may_hit(Result(step, 0.5, {})) for step in (1, 2))

@@ -92,13 +92,11 @@ def worked(answer):
             Decision(Action.PAUSE, Reason.PAUSED, Entry(KEY, 0.5, waits=True), 1.0),
         ),
         (Decision(entry=Entry(KEY, math.inf)), Decision(entry=Entry(KEY, math.inf))),
-        (
-            Decision(cutoff=math.nan),
-            Decision(),
-        ),  # view.rung().cutoff is NaN between infinite scores
+        # The cutoff in `view.rung()`, which `judge` may return, is NaN between infinite scores.
+        (Decision(cutoff=math.nan), Decision()),
     ],
 )
-def test_decision_arrives_with_its_usual_reason(answer, decision):
+def test_valid_decision_gets_the_default_reason_of_its_action(answer, decision):
     assert decided(answer) == decision
 
 
@@ -129,7 +127,7 @@ def test_pause_by_a_scheduler_that_does_not_declare_resumes_is_refused():
 
 
 @pytest.mark.parametrize("answer", [None, True, "STOP", Action.STOP, {"action": "STOP"}])
-def test_answer_of_another_type_is_refused(answer):
+def test_answer_that_is_neither_a_decision_nor_work_is_refused(answer):
     with pytest.raises(TrainableError, match=r"return a studydb\.Decision"):
         decided(answer)
     with pytest.raises(TrainableError, match="return a trial of view"):
@@ -196,11 +194,11 @@ def test_work_of_a_process_that_does_not_speak_the_protocol_is_refused(plain):
 
 
 @pytest.mark.parametrize("key", [RungKey(1, 2), RungKey(0, 4)])
-def test_close_of_a_closed_or_empty_rung_counts_as_waiting(key):
+def test_answer_to_close_a_closed_or_empty_rung_is_read_as_wait(key):
     assert worked(Close(key, 1)) is Idle.WAIT
 
 
-def test_views_show_what_was_read_and_refuse_what_was_not():
+def test_views_show_the_data_of_their_question_and_refuse_to_show_other_data():
     judged, work = JudgeView(JUDGED), WorkView(json.loads(WORK_QUESTION.text))
 
     assert judged.report == Report(2, 0.4, False, 0, 7, 1)

@@ -64,7 +64,7 @@ def test_worker_without_a_variable_offers_all_cards_by_uuid(environ, smi):
     assert offered(environ) == UUIDS
 
 
-def test_batch_job_offers_only_gpus_that_are_typed_or_in_its_variable(environ, smi):
+def test_worker_in_a_batch_job_offers_only_gpus_that_are_typed_or_inherited(environ, smi):
     assert offered(environ, SLURM_JOB_ID="7") == ()
     assert offered(environ, "0,1", SLURM_JOB_ID="7") == ("0", "1")
     assert offered(environ, SLURM_JOB_ID="7", CUDA_VISIBLE_DEVICES="1") == ("1",)
@@ -112,7 +112,7 @@ def test_typed_indices_also_set_cuda_device_order(environ, smi):
 @pytest.mark.parametrize(
     ("asked", "variables"), [(f"{A}", {}), ("auto", {}), ("auto", {"CUDA_VISIBLE_DEVICES": "0"})]
 )
-def test_order_of_cuda_is_left_alone_unless_indices_were_typed(environ, smi, asked, variables):
+def test_cuda_device_order_is_not_set_unless_indices_were_typed(environ, smi, asked, variables):
     grant = Devices.of(asked, environ | variables).take(1)
 
     assert list(grant.environment()) == ["CUDA_VISIBLE_DEVICES"]
@@ -166,7 +166,7 @@ def test_each_family_of_devices_is_handed_out_by_its_own_variable(environ, no_sm
         (["nvidiactl"], ["HIP"], "HIP_VISIBLE_DEVICES"),
     ],
 )
-def test_one_family_is_chosen_if_a_batch_system_sets_the_variables_of_all(
+def test_one_family_is_chosen_by_the_variables_that_are_set_and_the_device_files_of_the_host(
     environ, tmp_path, files, variables, chosen
 ):
     for name in files:

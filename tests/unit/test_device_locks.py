@@ -1,4 +1,4 @@
-"""Locks of devices: what excludes what, and lock files that other users have made."""
+"""Locks of devices: which trials exclude each other, and lock files that other users have made."""
 
 import errno
 import fcntl
@@ -91,7 +91,7 @@ def test_parts_and_whole_devices_exclude_each_other(worker, held, refused, grant
         grant.release()
 
 
-def test_part_is_made_of_what_earlier_parts_have_left(worker):
+def test_part_can_consist_of_the_ranges_of_several_released_parts(worker):
     parts = [worker(A).take(0.25) for _ in range(4)]
     parts[0].release()
     parts[2].release()
@@ -150,7 +150,7 @@ def test_number_that_is_neither_whole_nor_a_part_is_refused(worker, gpus):
         worker(A, B).take(gpus)
 
 
-def test_trial_without_devices_sees_none_of_those_of_its_worker(worker):
+def test_trial_without_devices_sees_none_of_its_workers_devices(worker):
     grant = worker(A).take(0)
 
     assert grant.environment() == {"CUDA_VISIBLE_DEVICES": ""}

@@ -1,4 +1,4 @@
-"""ASHA's end game: the last share of a budget trains the best paused trials to `max_t`."""
+"""ASHA's end game: the best paused trials are trained to `max_t` with a budget's last share."""
 
 import math
 from itertools import pairwise
@@ -46,7 +46,7 @@ def test_no_trial_is_made_in_the_last_share_of_a_limit(seed, brackets):
     assert len(plain.trials) > len(executor.trials)
 
 
-def test_best_paused_trials_are_trained_to_max_t_in_the_end_game():
+def test_more_trials_reach_max_t_with_an_end_game_for_most_seeds():
     more = 0
     for seed in SEEDS:
         found = []
@@ -75,7 +75,7 @@ def test_paused_trial_with_the_best_score_is_resumed_and_the_highest_rung_wins_a
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("brackets", [1, 2])
-def test_end_game_of_a_study_with_num_trials_makes_all_trials_and_takes_its_share_of_the_steps(
+def test_study_with_num_trials_makes_all_trials_and_its_end_game_takes_at_most_its_share_of_steps(
     seed, brackets
 ):
     plain = executor_of(seed, end_game=0, num_trials=120, brackets=brackets)
@@ -109,7 +109,7 @@ def test_one_trial_of_a_small_study_is_trained_to_max_t(seed, n):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_another_trial_is_trained_to_max_t_if_the_first_three_fail(seed):
+def test_another_trial_is_trained_to_max_t_if_the_first_three_fail_after_the_first_rung(seed):
     executor = executor_of(seed, end_game=0.1, num_trials=9)
     report = executor.report
 

@@ -102,7 +102,7 @@ def test_verdict_to_pause_is_carried_out_unless_the_trial_completes(outcome):
     assert (ending.state, ending.reason, ending.paused_by) == (State.PAUSED, None, "scheduler")
 
 
-def test_trial_is_completed_if_it_completes_despite_a_verdict_to_pause():
+def test_completed_attempt_ends_its_trial_despite_a_verdict_to_pause():
     assert end(Reason.COMPLETED, verdict=PAUSE) == end(Reason.COMPLETED)
 
 

@@ -43,7 +43,7 @@ def digits():
 
 
 def check_resumed(train, config, whole):
-    """Check that a trial resumed from the middle checkpoint reports what the whole trial did."""
+    """Check that a trial resumed from the middle checkpoint of `whole` reports the same metrics."""
     middle = whole.checkpoints[len(whole.checkpoints) // 2]
 
     resumed = Trial(checkpoint=middle)
@@ -62,7 +62,7 @@ def test_digits_reaches_an_error_below_8_percent_in_27_epochs_and_resumes_from_a
     check_resumed(digits.train, GOOD_NETWORK, trial)
 
 
-def test_quadratic_resumed_from_a_checkpoint_reports_the_same_metrics():
+def test_quadratic_resumed_from_a_checkpoint_reports_the_metrics_of_the_uninterrupted_trial():
     trial, config = Trial(), {"x": 7.0, "rate": 0.1}
 
     quadratic.train(config, trial)

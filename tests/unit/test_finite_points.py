@@ -49,7 +49,7 @@ def test_value_that_is_given_twice_counts_once():
 
 
 @pytest.mark.parametrize("domain", [uniform(0, 1), loguniform(1, 2)])
-def test_space_with_floats_is_not_finite(domain):
+def test_space_with_a_continuous_parameter_is_not_finite(domain):
     assert finite_points(Space.read({"n": randint(1, 2), "x": domain})) is None
 
 

@@ -29,7 +29,7 @@ def test_line_is_read_once_and_only_when_it_is_complete(path):
     assert file.read() == []
 
 
-def test_last_line_counts_without_a_newline(path):
+def test_last_read_includes_a_line_without_a_newline(path):
     file = GrowingFile(path)
     append(path, "one\ntw")
 

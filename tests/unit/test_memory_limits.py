@@ -68,7 +68,14 @@ def test_worker_moves_out_of_the_cgroup_that_gets_limited_children(tree):
 
 
 class Kernel:
-    """Knows each process's cgroup; refuses limits for children of a cgroup that has a process."""
+    """
+    Knows each process's cgroup; refuses limits for children of a cgroup that has a process.
+
+    Args:
+        families: The worker's processes, as each call of `family` returns them; the last tuple is
+            returned again and again.
+        others: Processes of other programs in the same cgroup.
+    """
 
     def __init__(self, folder, *families, others=()):
         self.folder, self.families = folder, list(families)
@@ -129,7 +136,7 @@ def test_worker_that_may_make_no_cgroups_limits_each_process(tree, lacks, monkey
             (tree.parent / "self").write_text("9:memory:/service\n")
         case "a cgroup":
             (tree.parent / "self").write_text("0::/elsewhere\n")
-        case "room":  # others are in the cgroup, so that the kernel refuses limited children
+        case "room":  # the write fails, as if the cgroup also held processes of other programs
             (tree / "cgroup.subtree_control").unlink()
             (tree / "cgroup.subtree_control").mkdir()
 
@@ -153,7 +160,7 @@ def test_cgroup_that_cannot_be_limited_is_not_used(tree, monkeypatch):
     ("events", "exceeded"),
     [("max 9\noom_kill 0\n", False), ("oom_kill 1\n", True), ("", False), (None, False)],
 )
-def test_kill_for_memory_is_told_from_other_kills(tree, events, exceeded):
+def test_kill_because_of_the_memory_limit_is_distinguished_from_other_kills(tree, events, exceeded):
     limit = limits_of(tree).limit(1)
     if events is not None:
         (limit.cgroup / "memory.events").write_text(events)
@@ -161,7 +168,7 @@ def test_kill_for_memory_is_told_from_other_kills(tree, events, exceeded):
     assert limit.was_exceeded() == exceeded
 
 
-def test_cgroup_is_removed_with_what_is_left_in_it(tree, monkeypatch):
+def test_close_kills_what_still_runs_in_the_cgroup_and_tries_again_to_remove_it(tree, monkeypatch):
     limit, tries, removed = limits_of(tree).limit(1), [], []
 
     def rmdir(path):
@@ -178,7 +185,7 @@ def test_cgroup_is_removed_with_what_is_left_in_it(tree, monkeypatch):
     assert removed == [limit.cgroup]
 
 
-def test_limit_of_a_process_is_no_higher_than_the_one_it_already_has():
+def test_limiting_a_process_does_not_raise_its_existing_limit():
     code = (
         "import resource; from studydb.processes import limit_memory\n"
         "resource.setrlimit(resource.RLIMIT_DATA, (10**9, 10**9)); limit_memory(2 * 10**9, None)\n"

@@ -219,7 +219,7 @@ def test_each_metric_is_summarized_over_the_steps_that_have_it():
     assert (found["acc"]["avg"], math.isnan(found["acc"]["last"])) == (1.0, True)
 
 
-def test_average_is_exact_but_nan_if_both_infinities_were_reported():
+def test_average_is_exact_but_nan_if_values_are_infinite():
     exact = Tally("loss").analysis([Result(step, 0.1, {}) for step in range(1, 11)])
     odd = Tally("loss").analysis([Result(1, math.inf, {}), Result(2, -math.inf, {})])
 

@@ -162,7 +162,7 @@ def test_points_are_a_function_of_history_seed_and_draw():
     assert other.propose(2, draw=7) != first.propose(2, draw=7)
 
 
-def test_points_do_not_depend_on_when_the_model_was_told():
+def test_points_do_not_depend_on_when_or_in_which_order_the_model_learns_of_trials():
     told = [*history(), observed(12)]
     at_once, one_by_one = model(), model()
     at_once.tell(told)
@@ -213,7 +213,7 @@ def test_startup_points_do_not_depend_on_values():
         ({"reason": None, "state": State.PAUSED, "values": None}, "RUNNING"),
     ],
 )
-def test_told_trial_gets_the_matching_state_in_optuna(overrides, state):
+def test_trial_gets_the_matching_state_in_optuna(overrides, state):
     made = model()
 
     made.tell([observed(0, 0.5, **overrides)])
@@ -231,7 +231,7 @@ def test_trial_that_was_stopped_early_has_its_last_value_in_optuna():
     assert trial.intermediate_values == {3: 0.5}
 
 
-def test_model_is_told_again_about_a_paused_trial_that_was_resumed():
+def test_model_proposes_as_if_a_resumed_trial_had_never_been_paused():
     made, fresh = model(), model()
     told = history()
     told[5] = observed(5, 0.5, reason=None, state=State.PAUSED)
@@ -247,7 +247,7 @@ def test_model_is_told_again_about_a_paused_trial_that_was_resumed():
     assert "RUNNING" in states(made)
 
 
-def test_params_outside_the_space_are_left_out():
+def test_trial_whose_params_are_outside_the_space_is_not_added_to_the_model():
     made = model()
 
     made.tell([observed(0, 0.5, params={"x": "text"}), observed(1, 0.5)])

@@ -70,7 +70,7 @@ def test_no_name_of_studydb_is_listed_as_a_name_of_another_tool():
         ("colour", "it takes name, trainable, metric, mode, space"),
     ],
 )
-def test_error_about_a_keyword_of_another_tool_says_what_to_write(tmp_path, keyword, ours):
+def test_error_about_an_unknown_keyword_says_what_to_write(tmp_path, keyword, ours):
     place = {"storage": f"sqlite:///{tmp_path}/s.db"}
 
     with pytest.raises(TypeError) as refused:
@@ -118,7 +118,7 @@ def test_error_about_an_attribute_of_another_tool_says_what_to_write(kind, name,
         (lambda: parse_parameter("lr=logunifrm(1, 2)"), "Did you mean 'loguniform'"),
     ],
 )
-def test_error_about_a_spec_of_another_tool_says_what_to_write(make, words):
+def test_error_about_an_unknown_spec_says_what_to_write(make, words):
     check_refused([words], make)
 
 

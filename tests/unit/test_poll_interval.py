@@ -10,7 +10,7 @@ def waits(poll_interval, number):
     return [poll_interval.next_s() for _ in range(number)]
 
 
-def test_wait_is_at_most_100_ms_longer_than_twice_the_time_since_the_last_trial():
+def test_wait_is_at_most_100_ms_longer_than_twice_the_time_since_the_last_claim():
     drawn = waits(PollInterval(), 20)
 
     idle_s = 0.0

@@ -17,8 +17,8 @@ def own_name() -> Iterator[str]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names of processes are set on Linux only")
-def test_name_that_is_cut_in_a_character_can_be_given_again():
-    name_process("fourteen-bytesä")  # Linux keeps 15 bytes, so one of the two bytes of "ä"
+def test_name_that_linux_has_cut_inside_a_character_can_be_set_again():
+    name_process("fourteen-bytesä")  # Linux keeps 15 bytes, and cuts the second byte of "ä" off
     name = process_name()
     name_process("other")
     name_process(name)

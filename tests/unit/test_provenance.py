@@ -18,7 +18,7 @@ def sha256(data):
     return hashlib.sha256(data).hexdigest()
 
 
-def test_imported_function_has_the_digest_of_its_module_as_the_file_is_now(tmp_path):
+def test_imported_function_has_the_digest_of_the_current_file_of_its_module(tmp_path):
     file = tmp_path / "digits.py"
     file.write_bytes(b"first")
     first = described("digits:train", tmp_path)

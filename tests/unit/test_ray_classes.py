@@ -122,7 +122,7 @@ def test_methods_that_only_rays_base_has_are_not_called(ray_trainable, tmp_path)
     assert from_ray(Plain).save_checkpoint is studydb.Trainable.save_checkpoint
 
 
-def test_reset_config_is_that_of_the_class(ray_trainable):
+def test_reset_config_of_the_users_class_is_kept(ray_trainable):
     cls = from_ray(written_for(ray_trainable))
     one = cls()
     one.config = {"x": 1}

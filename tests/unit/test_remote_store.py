@@ -124,7 +124,7 @@ def test_url_that_names_no_checkpoint_is_refused(store):
             store.delete(url)
 
 
-def test_row_that_names_another_bucket_is_read_below_this_store(s3, server):
+def test_checkpoint_whose_url_names_another_bucket_is_read_from_this_store(s3, server):
     stored = s3.put_bytes(place(), b"ours")
     foreign = stored.url.replace(server.bucket, "foreign")
 
@@ -263,7 +263,7 @@ def test_save_waits_for_a_server_that_goes_away_for_a_while(s3, server):
     assert s3.get_bytes(stored.url, digest=stored.digest) == b"state"
 
 
-def test_server_that_stays_away_fails_the_save_and_the_restore(s3, server, monkeypatch):
+def test_save_restore_and_delete_fail_if_the_server_stays_away(s3, server, monkeypatch):
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     stored = s3.put_bytes(place(), b"connected")
     monkeypatch.setattr(remote, "WRITE_PATIENCE_S", 0.5)
@@ -383,7 +383,7 @@ def test_wrong_url_of_a_remote_store_is_refused_without_showing_a_password(url, 
         assert "hunter2" not in str(refused.value)
 
 
-def test_urls_of_all_schemes_open_without_their_library():
+def test_store_of_gs_abfs_or_sftp_opens_without_its_library():
     for url in (
         "gs://bucket/prefix",
         "abfs://container@account.dfs.core.windows.net/prefix",

@@ -1,4 +1,4 @@
-"""The request of a trial; the capacity, the ledger and the next claim of a worker."""
+"""A trial's request for resources; a worker's capacity, ledger and next claim."""
 
 import math
 
@@ -148,7 +148,7 @@ def test_second_hold_by_the_same_holder_is_refused():
     assert ledger.held_by("a") is None
 
 
-def test_nearest_offer_is_the_one_that_lacks_least():
+def test_nearest_offer_lacks_the_fewest_resources_and_then_has_the_most_gpus():
     small, large = read_capacity(cpus=1, gpus=1), read_capacity(cpus=9)
 
     assert nearest_offer(Resources(gpus=2, cpus=1), [small, large]) == small
@@ -182,7 +182,7 @@ def test_the_first_trial_that_fits_is_chosen():
     assert queues.next_claim(()) is None
 
 
-def test_a_class_whose_queue_was_read_in_part_goes_on_after_the_claimed_position():
+def test_after_a_claim_a_queue_that_was_read_in_part_begins_at_the_next_position():
     queues = queues_of(Ledger(UNLIMITED), {"cpus=1": [1, 2, 3]})
 
     queues.claimed("cpus=1", QueuePosition(0, 9))
@@ -201,7 +201,7 @@ def test_a_known_class_is_kept_although_an_older_read_lacks_it():
 
 def waiting_for_gpus(reserve=lambda _: True):
     """
-    Make the queues of a worker that asks to be reserved for trial 0; return them and their read.
+    Return the queues of a worker that asks to be reserved for trial 0, and what the worker read.
 
     The worker offers two GPUs, and another worker holds one of these.
     """
@@ -259,7 +259,7 @@ def test_a_reservation_without_an_answer_is_withdrawn():
     assert asked == [(0, 0), None]
 
 
-def test_queues_are_read_again_soon():
+def test_queues_are_read_again_after_a_tenth_of_a_second():
     now_s = 10.0
     queues = queues_of(Ledger(UNLIMITED), {"cpus=1": [1]}, clock_s=lambda: now_s)
 
@@ -268,7 +268,7 @@ def test_queues_are_read_again_soon():
     assert queues.must_read
 
 
-def test_gpus_that_other_workers_hold_do_not_fit():
+def test_request_for_gpus_that_other_workers_hold_does_not_fit():
     free = (0.5, 1.0)
     ledger = Ledger(read_capacity(gpus=2), free_cards=lambda: free)
     queues = queues_of(ledger, {"gpus=2": [0], "gpus=1": [1]})
@@ -297,7 +297,7 @@ class Host:
         return parts
 
     def start(self, holder, gpus):
-        """Hold a request, and lock the cards; return them, or None if the request does not fit."""
+        """Hold a request, lock cards, and return these; None if the request does not fit."""
         if not self.ledger.hold(holder, Resources(gpus=gpus)):
             return None
         chosen = choose_cards(self.free_cards(), gpus)
