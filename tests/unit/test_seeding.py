@@ -1,4 +1,4 @@
-"""A process sets a seed before it imports numpy; the import then seeds numpy's generator with it."""
+"""If a process sets a seed before it imports numpy, the import seeds numpy's generator."""
 
 import subprocess
 import sys
