@@ -73,7 +73,7 @@ def test_failures_of_another_type_or_line_are_not_alike(database, study, worker,
     assert read_progress(database, study).status is Status.RUNNING
 
 
-def test_fingerprint_of_a_failure_without_traceback_ignores_numbers_in_its_message():
+def test_fingerprint_without_a_traceback_has_0_for_each_integer_of_the_message():
     texts = ["lr of 0.25 is too large", "lr of 17 is too large", "no lr"]
     first, second, third = (fingerprint(Failure("Error", text)) for text in texts)
 

@@ -1,4 +1,4 @@
-"""ASHA's decisions on reports of several processes equal those of a reference in plain Python."""
+"""ASHA's decisions on reports of several processes equal those of an independent reference."""
 
 import multiprocessing
 
@@ -21,7 +21,7 @@ SCHEDULER = ASHA(max_t=27, grace_period=1, reduction_factor=3)
 
 @pytest.fixture
 def trained(storage_url):
-    """A database and its study, after several processes have reported all recorded curves."""
+    """A database and its study, after 4 processes reported curves until ASHA ended each trial."""
     database = connect(storage_url)
     study = new_study(database, scheduler=SCHEDULER, num_trials=len(read_curves()))
     context = multiprocessing.get_context("spawn")

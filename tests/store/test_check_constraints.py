@@ -1,4 +1,4 @@
-"""The database refuses rows whose columns contradict each other."""
+"""The database refuses rows with contradictory columns, unknown words or duplicate values."""
 
 import sqlite3
 
@@ -29,7 +29,7 @@ CASES = [
 
 
 @pytest.mark.row("B1")
-def test_contradictory_trial_is_refused(database, subtests):
+def test_trial_with_contradictory_or_unknown_values_is_refused(database, subtests):
     for state, check, values in CASES:
         trial = trial_in(database, new_study(database), state)
         before = dump(database)

@@ -1,7 +1,7 @@
 """
 All times come from the database's clock, which a test can replace.
 
-The last test is about another expression, `is_listed`.
+The last test is about `is_listed`, an expression without a time.
 """
 
 from datetime import UTC, datetime, timedelta

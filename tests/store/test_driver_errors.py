@@ -173,7 +173,7 @@ def delete_events(database, *, then=None, write=True):
     ],
     ids=str,
 )
-def test_failed_or_abandoned_block_changes_nothing_and_leaves_no_transaction_open(
+def test_failed_abandoned_or_read_only_block_changes_nothing_and_leaves_no_transaction_open(
     database, failing
 ):
     new_study(database)
@@ -286,7 +286,7 @@ RENAME = sqlalchemy.update(STUDY).values(name="mine")
 
 
 @pytest.mark.parametrize("pooler", ["", "pooler=transaction"])
-def test_timeouts_are_set_in_every_transaction(postgres_url, opened, pooler):
+def test_timeouts_and_isolation_are_set_with_and_without_a_pooler(postgres_url, opened, pooler):
     database = opened(f"{postgres_url}&{pooler}")
 
     found = rows(

@@ -43,7 +43,7 @@ def updates(database, at_least=0):
         assert time.monotonic() < deadline, n_updates
 
 
-def test_updates_by_reports_and_renewals_are_hot(database):
+def test_updates_by_reports_renewals_and_saves_are_hot(database):
     run = SimulatedWorker(database, new_study(database)).ask()
     before, hot_before = updates(database)
 

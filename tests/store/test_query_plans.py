@@ -460,7 +460,7 @@ def test_last_trial_that_a_closing_rung_keeps_is_found_without_a_sort(database, 
 def test_best_trials_are_read_in_the_order_of_their_index_without_a_sort(database, study, state):
     call = partial(ranking.numbers, study_id=study.id, state=state, limit=3)
 
-    of_ended, *_ = plans(database, call)
+    plan, *_ = plans(database, call)
 
-    assert "trial_rank" in of_ended
-    assert not re.search(SORT, of_ended), of_ended
+    assert "trial_rank" in plan
+    assert not re.search(SORT, plan), plan

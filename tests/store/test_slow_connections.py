@@ -9,8 +9,8 @@ from studydb.operations.save import save
 SIZE = 15 << 20
 RATE = 12e6
 """
-Bytes per second. The checkpoint takes 1.3 s to send: longer than the first 0.5 s of a wait, which
-are spent in the driver's own loop.
+Bytes per second. Sending the checkpoint takes 1.3 s. A wait uses the driver's loop for its first
+0.5 s, and then the loop of `db/silence.py`.
 """
 
 

@@ -112,7 +112,7 @@ def test_refresh_reads_the_trainable_and_the_stores_of_a_study_from_one_snapshot
         relocate(writer, study, "file:///third", new_request())
         revise(writer, study, described("third:train"), new_request())
 
-    before_read(reader, 3, change)  # the first read finds that the trainable has changed
+    before_read(reader, 3, change)  # read 1 finds a changed trainable, read 2 begins the snapshot
 
     found = refreshed(reader, study)
 

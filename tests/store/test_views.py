@@ -50,7 +50,7 @@ def as_json(value):
 
 @pytest.fixture
 def study(database, clock):
-    """A study with five trials in different states; the first trial has two attempts."""
+    """Five trials (2 PENDING, 1 RUNNING, 2 TERMINATED); the first trial has two attempts."""
     study = new_study(database, name="views", max_failures=2)
     worker = SimulatedWorker(database, study)
 

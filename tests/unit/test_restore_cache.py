@@ -21,7 +21,7 @@ STUDY, TRIAL = str(uuid.uuid4()), str(uuid.uuid4())
 
 
 @pytest.fixture(autouse=True)
-def small_disk(monkeypatch):
+def no_spared_bytes(monkeypatch):
     monkeypatch.setattr(restore_cache, "SPARED_BYTES", 0)
 
 
@@ -112,7 +112,9 @@ def test_save_fills_the_cache(what, cache, remote, tmp_path):
     assert restored(restore, tmp_path, cache) == content(what)
 
 
-def test_checkpoints_of_directories_are_not_copied_to_the_cache(what, cache, tmp_path):
+def test_checkpoint_in_a_store_that_is_a_directory_is_not_copied_to_the_cache(
+    what, cache, tmp_path
+):
     restore = saved((tmp_path / "store").as_uri(), what, cache=cache)
 
     assert restored(restore, tmp_path, cache) == content(what)
@@ -155,7 +157,7 @@ def test_entry_that_is_no_file_is_passed_over(kind, cache, remote, tmp_path):
     assert restored(restore, tmp_path, cache) == b"x" * 3_000
 
 
-def test_entry_used_least_recently_goes_first(cache, remote, tmp_path):
+def test_entry_used_least_recently_is_removed_first(cache, remote, tmp_path):
     first, second, third = (saved(remote, bytes([n]) * 3_000, cache=cache) for n in range(3))
     for seconds, restore in enumerate((second, third)):
         os.utime(cache.folder / f"{restore.digest}-3000", (seconds, seconds))
@@ -174,7 +176,7 @@ def test_checkpoint_larger_than_the_limit_is_not_kept(cache, remote, tmp_path):
     assert entries(cache) == [f"{small.digest}-3000"]
 
 
-def test_entry_that_is_evicted_while_it_is_copied_is_read_from_the_store(
+def test_checkpoint_whose_entry_is_evicted_while_it_is_copied_is_read_from_the_store(
     cache, remote, tmp_path, monkeypatch
 ):
     source = tmp_path / "model"
@@ -218,7 +220,9 @@ def test_cache_leaves_the_last_gibibyte_of_the_disk_free(cache, remote, monkeypa
     assert entries(cache) == []
 
 
-def test_folder_that_cannot_be_written_is_no_error(what, remote, tmp_path):
+def test_cache_folder_that_cannot_be_written_fails_neither_a_save_nor_a_restore(
+    what, remote, tmp_path
+):
     (tmp_path / "file").write_text("")
     cache = RestoreCache(tmp_path / "file" / "cache", 10_000)
 
@@ -275,13 +279,14 @@ def test_directory_is_restored_with_its_own_empty_directories(cache, remote, tmp
     (tmp_path / "plain" / "weights").write_bytes(b"w")
     (tmp_path / "with" / "logs").mkdir(parents=True)
     (tmp_path / "with" / "weights").write_bytes(b"w")
-    both = [saved(remote, tmp_path / name, cache=cache) for name in ("with", "plain", "with")]
+    restores = [saved(remote, tmp_path / name, cache=cache) for name in ("with", "plain", "with")]
 
     found = [
-        fetch(one, target=tmp_path / f"target{n}", cache=cache).path for n, one in enumerate(both)
+        fetch(one, target=tmp_path / f"target{n}", cache=cache).path
+        for n, one in enumerate(restores)
     ]
 
-    assert both[0].digest == both[1].digest
+    assert restores[0].digest == restores[1].digest
     assert [(path / "logs").is_dir() for path in found[:2]] == [True, False]
 
 

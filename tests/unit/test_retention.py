@@ -42,14 +42,14 @@ def test_best_n_are_kept_in_the_direction_of_the_mode():
     assert kept(Keep(best=2), *values, objective=Objective("loss", Mode.MAX)) == [3, 5, 6]
 
 
-def test_nan_and_steps_without_a_value_are_never_best_and_the_first_of_equals_is_better():
+def test_nan_and_missing_values_are_never_best_and_the_earliest_of_equal_values_is_best():
     values = (math.nan, None, math.inf, 0.5, 0.5, 0.5, 0.6, 0.7)
 
     assert kept(Keep(best=1), *values) == [4, 7, 8]
     assert kept(Keep(best=9), *values) == [3, 4, 5, 6, 7, 8]
 
 
-def test_checkpoints_at_multiples_of_every_are_kept():
+def test_checkpoints_whose_step_is_a_multiple_of_the_option_every_are_kept():
     assert kept(Keep(every=3), *range(10)) == [3, 6, 9, 10]
     assert kept(Keep(every=10), *[0.5] * 5, steps=[7, 10, 20, 25, 28]) == [10, 20, 25, 28]
 

@@ -1,4 +1,4 @@
-"""`Retry` tells by an exception's class and its bases whether the trial is run again."""
+"""By an exception's class and bases, `Retry` decides whether a failure counts and is retried."""
 
 import json
 
@@ -52,7 +52,7 @@ def test_failure_carries_the_names_of_the_bases_of_its_class():
         (Retry(on=[ValueError], uncounted=[OSError]), OSError(), UNCOUNTED),
     ],
 )
-def test_never_comes_before_uncounted_and_uncounted_before_on(retry, error, expected):
+def test_option_never_takes_precedence_over_uncounted_and_uncounted_over_on(retry, error, expected):
     assert counting(retry, error) is expected
 
 
@@ -64,7 +64,7 @@ def test_never_comes_before_uncounted_and_uncounted_before_on(retry, error, expe
         (FINAL, (State.ERROR, 2, 0.0)),
     ],
 )
-def test_counting_of_a_failure_decides_how_its_trial_goes_on(counting, ending):
+def test_counting_of_a_failure_decides_the_ending_of_its_trial(counting, ending):
     facts = TrialFacts(1, 0, None, delay_s=8.0, counting=counting)
 
     ended = decide_ending(Reason.FAILED, facts, Limits(max_failures=5, max_losses=0))

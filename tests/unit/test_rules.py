@@ -1,4 +1,4 @@
-"""Rules: thresholds that are compared with each result of a trial."""
+"""Stop rules of the kind `Threshold`: each compares one metric of a result with a bound."""
 
 import math
 
@@ -81,7 +81,7 @@ def test_rule_compares_the_metric_that_it_names(stop, expected):
     assert hit(stop, Result(3, 0.5, metrics)) == expected
 
 
-def test_rule_on_the_studys_metric_reads_the_value_and_not_the_metrics():
+def test_rule_on_the_studys_metric_reads_the_value_of_the_result_and_not_its_metrics():
     assert not hit("loss>=1", Result(1, 0.5, {"loss": 2.0}))
 
 

@@ -81,7 +81,7 @@ def test_hyperband_keeps_a_third_of_the_trials_planned_for_a_rung(seed):
         assert may_lack_trials or keep == math.ceil(scheduler.planned(key) / 3)
 
 
-def test_hyperband_without_mishaps_trains_as_many_trials_as_the_paper_says():
+def test_hyperband_without_mishaps_trains_the_planned_number_of_trials_at_each_rung():
     executor = ContractExecutor(HyperBand(max_t=9), num_trials=22, curve=finite)
 
     executor.run(workers=3)
@@ -237,7 +237,7 @@ def test_generations_never_go_back_and_donors_are_of_the_same_generation(seed):
     assert all(found == sorted(set(found)) for found in generations.values())
 
 
-def test_exploit_is_the_same_in_every_process():
+def test_exploits_follow_from_the_seed_alone():
     runs = []
     for _ in range(2):
         executor = ContractExecutor(PBT(3, 6), num_trials=12, curve=curve, seed=1)

@@ -1,4 +1,4 @@
-"""A searcher's params are a function of space, seed and draw: the same in every process."""
+"""The params of random and grid search: a function of space, seed and draw, in every process."""
 
 import hashlib
 import subprocess

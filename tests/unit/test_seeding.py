@@ -1,4 +1,4 @@
-"""A process sets its seed before it imports numpy: the import seeds numpy's generator."""
+"""If a process sets a seed before it imports numpy, the import seeds numpy's generator."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ BEFORE = {
     "the spec": "import importlib.util; importlib.util.find_spec('numpy.random')",
     "another seed": "seeding.seed(1)",
 }
-"""Code that runs before the seed is set; "the spec" runs once more after that."""
+"""Code that runs before the seed is set; the code of "the spec" also runs after the seed is set."""
 
 
 @pytest.mark.parametrize("before", BEFORE)

@@ -392,7 +392,7 @@ def test_choice_of_1_contains_1_point_0_but_not_true():
     assert domain != choice([True, "x"])
 
 
-def test_distributions_with_equal_options_are_equal_and_frozen():
+def test_distributions_are_frozen_and_equal_if_their_options_are_equal():
     assert (
         len({uniform(0, 1), uniform(0.0, 1.0), loguniform(1, 2), choice([{}]), choice([{}])}) == 3
     )
@@ -452,7 +452,7 @@ def test_params_that_are_too_large_are_refused_with_the_limit():
         space.check_params({"data": TOO_LARGE})
 
 
-def test_largest_config_is_accepted():
+def test_space_as_large_as_the_limit_is_accepted():
     space = Space.read({"data": TOO_LARGE[:-3]})
 
     assert space.constants == {"data": TOO_LARGE[:-3]}

@@ -11,7 +11,7 @@ from studydb.schedulers import ASHA
 
 
 def stops(scores, reduction_factor):
-    """Compute Syne Tune's decision on the last score with numpy, as its `Bracket` does."""
+    """Compute with numpy whether Syne Tune's `Bracket` stops the trial with the last score."""
     rank = np.searchsorted(np.sort(scores), scores[-1]) / len(scores)
     return len(scores) > 1 and rank > 1 / reduction_factor
 

@@ -390,7 +390,7 @@ class FakeCheckpoint:
 
 
 @pytest.mark.row("D2")
-def test_call_passes_trial_reporter_and_checkpoint_dir_by_name():
+def test_call_gives_trial_reporter_and_checkpoint_dir_to_parameters_of_these_names():
     trial = FakeTrial(FakeCheckpoint())
 
     def with_all(config, reporter, *, checkpoint_dir=None, trial, verbose=False, **others):

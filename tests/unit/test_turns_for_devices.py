@@ -1,4 +1,4 @@
-"""A worker that has had a device for long lets a worker that awaits this device go first, once."""
+"""A worker that had a device for 60 s lets a worker that waits for the device go first, once."""
 
 import subprocess
 import sys
@@ -89,7 +89,7 @@ def test_worker_keeps_a_device_for_which_nobody_waits(worker, clock):
 
 
 def test_worker_does_not_wait_for_itself(worker, clock):
-    """The worker waits for a second device, because one of its own slots has the first."""
+    """One slot of the worker has the first device, and another slot waits for both devices."""
     mine = worker(A, B)
     grant = mine.take(1)
     mine.wait(is_waiting=True)
@@ -100,7 +100,7 @@ def test_worker_does_not_wait_for_itself(worker, clock):
     assert mine.free_parts() == (1, 1)
 
 
-def test_waiting_worker_that_takes_nothing_delays_others_by_some_seconds_only(worker, clock):
+def test_waiting_worker_that_takes_nothing_delays_others_by_5_seconds_only(worker, clock):
     """A waiting worker takes nothing while it is suspended, or while it waits for two devices."""
     mine, other = worker(), worker()
     other.wait(is_waiting=True)
