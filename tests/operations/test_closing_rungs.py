@@ -179,7 +179,7 @@ def test_rung_closes_only_once(database, study, worker):
     assert rung_of(database, "closed_cutoff", "closed_ordinal") == cut == (0.1, 1)
 
 
-def test_duplicate_request_that_has_promoted_a_trial_closes_no_other_rung(database):
+def test_duplicate_of_a_request_that_promoted_a_trial_closes_no_other_rung(database):
     study = study_of(database, HyperBand(max_t=9))
     worker = SimulatedWorker(database, study)
     wait_at_the_rung(worker, 0.5, 0.1, 0.9)
