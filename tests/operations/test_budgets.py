@@ -1,4 +1,4 @@
-"""Budgets are exact for all callers: `num_trials`, `max_concurrent`, the points of a grid."""
+"""`num_trials`, `max_concurrent` and the points of a grid are exact, even for concurrent callers."""
 
 import random
 from contextlib import suppress
@@ -175,7 +175,7 @@ def test_proposal_after_the_last_point_of_the_grid_is_not_used(database):
     assert worker.ask() is None
 
 
-def test_refusal_of_a_trial_beyond_num_trials_suggests_extend_and_changes_nothing(database):
+def test_enqueue_refused_because_of_num_trials_suggests_extend_and_changes_nothing(database):
     study = new_study(database, name="full", num_trials=1)
     enqueued(database, study)
     message = r"all of its 1 trials.*studydb extend full --trials"

@@ -31,12 +31,18 @@ VALID = {
     "trainable": SECOND,
 }
 REFUSED = {
-    "a limit that was not counted": (NotAllowed, {"limits": {"time_limit_s": 60.0}}),
-    "a cost of another metric": (NotAllowed, {"limits": {"cost_limit": CostLimit("eur", 1.0)}}),
-    "no limit any more": (NotAllowed, {"limits": {"max_steps": None}}),
-    "resources of no trial": (UnknownTrial, {"resources": Resources(), "of_trials": [1, 7]}),
+    "a limit that the study was created without": (NotAllowed, {"limits": {"time_limit_s": 60.0}}),
+    "a cost limit on another metric": (
+        NotAllowed,
+        {"limits": {"cost_limit": CostLimit("eur", 1.0)}},
+    ),
+    "the removal of a limit": (NotAllowed, {"limits": {"max_steps": None}}),
+    "resources of a missing trial": (UnknownTrial, {"resources": Resources(), "of_trials": [1, 7]}),
     "resources of a running trial": (NotAllowed, {"resources": Resources(), "of_trials": [0]}),
-    "too many requests": (InvalidSpec, {"resources": Resources(memory_gb=7), "of_trials": [1]}),
+    "one resource class too many": (
+        InvalidSpec,
+        {"resources": Resources(memory_gb=7), "of_trials": [1]},
+    ),
 }
 
 
@@ -50,7 +56,7 @@ def study(database):
     return study
 
 
-def use_all_requests(database, study):
+def use_all_resource_classes(database, study):
     with database.begin() as txn:
         for n in range(1, resource_classes.MOST):
             resource_classes.add(txn, study_id=study.id, asked=Resources(gpus=n))
@@ -67,7 +73,7 @@ PAIRS = [
 @pytest.mark.parametrize(("valid", "refused"), PAIRS)
 def test_nothing_is_changed_if_one_setting_is_refused(database, study, valid, refused):
     error, changes = REFUSED[refused]
-    use_all_requests(database, study)
+    use_all_resource_classes(database, study)
     together = {valid: VALID[valid]} | changes
     if valid == "limits" and "limits" in changes:
         together["limits"] = VALID["limits"] | changes["limits"]

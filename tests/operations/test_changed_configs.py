@@ -111,7 +111,9 @@ def test_change_of_several_trials_is_refused_if_one_of_them_runs(database, study
         control.resume(database, study, [paused, 1], new_request(), changes={"lr": 0.01})
 
 
-def test_trial_of_a_version_without_configs_can_be_changed(database, study, paused):
+def test_trial_that_an_earlier_studydb_stored_without_a_config_can_be_changed(
+    database, study, paused
+):
     with database.begin() as txn:
         txn.raw("UPDATE trial SET config = NULL")
 

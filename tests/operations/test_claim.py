@@ -1,4 +1,4 @@
-"""Races between claims, duplicate claims, and the order in which trials are claimed."""
+"""Claims: races, duplicate requests, configs, and the order in which trials are claimed."""
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -158,7 +158,7 @@ def test_duplicate_claim_finds_nothing_if_the_guard_that_makes_it_wait_is_remove
 
 
 def asking_then_claiming(database):
-    """Return a function that sends one token: by an ask at its first call, then by a claim."""
+    """Return a function that sends an ask when first called, then a claim with the same token."""
     study = new_study(database, num_trials=2)
     SimulatedWorker(database, study).ask()  # stores the proposals of the next draws
     claimant, sends = SimulatedWorker(database, study).claimant(), iter([ask, claim])
@@ -210,7 +210,7 @@ def nested_study(database):
     return new_study(database, space=space, max_concurrent=9)
 
 
-def test_claim_gives_a_config_to_a_trial_of_an_earlier_version(database):
+def test_claim_computes_the_config_of_a_trial_that_an_earlier_studydb_stored_without_one(database):
     study = nested_study(database)
     worker = SimulatedWorker(database, study)
     numbers = [enqueued(database, study, **{"model/lr": lr}) for lr in (0.25, 0.5)]

@@ -1,4 +1,4 @@
-"""Claims, asks and promotions in a study whose trials ask for resources."""
+"""Claims, asks and reservations in a study whose trials ask for resources."""
 
 import threading
 from contextlib import closing
@@ -80,13 +80,13 @@ def test_trials_with_different_requests_are_claimed_by_priority_and_then_by_numb
     assert [node.number() for _ in range(4)] == [2, 1, 3, 0]
 
 
-def test_a_study_that_asks_for_nothing_has_no_classes(database):
+def test_a_study_whose_trials_ask_for_nothing_has_no_resource_classes(database):
     plain = new_study(database)
 
     assert read_classes(database, plain) == {}
 
 
-def test_a_new_trial_is_not_made_by_a_worker_that_it_does_not_fit(database):
+def test_a_worker_makes_no_new_trial_that_asks_for_more_than_is_free(database):
     greedy = new_study(database, resources=BIG)
     small, big = (
         Node(database, greedy, read_capacity(gpus=1)),
@@ -134,7 +134,7 @@ def test_an_own_loop_without_a_capacity_takes_every_trial(database, study):
     assert [node.number() for _ in range(4)] == [0, 1, 2, None]
 
 
-def test_the_65th_request_of_a_study_is_refused(database, study):
+def test_the_65th_resource_class_of_a_study_is_refused(database, study):
     put(database, study, *(f"cpus={n}" for n in range(1, 64)))
 
     with pytest.raises(InvalidSpec, match="64 different sets"):
@@ -143,7 +143,7 @@ def test_the_65th_request_of_a_study_is_refused(database, study):
     assert put(database, study, "cpus=63") == [63]
 
 
-def test_new_resources_of_the_study_hold_for_trials_that_wait(database):
+def test_new_resources_of_the_study_apply_to_waiting_trials_without_a_request(database):
     greedy = new_study(database, resources=BIG)
     put(database, greedy, None, "gpus=3")
     node = Node(database, greedy, read_capacity(gpus=1))
@@ -226,7 +226,7 @@ def test_at_most_one_worker_is_reserved_for_a_trial(database, study):
     assert rows == [(4,), (None,)]
 
 
-def test_a_full_study_does_not_end_the_wait_of_an_overtaken_trial(database):
+def test_an_overtaken_trial_keeps_its_waiting_time_while_max_concurrent_trials_run(database):
     study = new_study(database, num_trials=11, max_concurrent=2)
     put(database, study, "gpus=1", "gpus=2", *["gpus=1"] * 9)
     node = Node(database, study, read_capacity(gpus=2), reserve_after_s=60.0)
@@ -236,7 +236,7 @@ def test_a_full_study_does_not_end_the_wait_of_an_overtaken_trial(database):
 
     for _ in range(7):
         node.clock.now_s += 10
-        assert node.number() is None  # the study is full
+        assert node.number() is None  # max_concurrent trials run
         node.acquirer.look()
     node.end(third)
 
@@ -369,7 +369,7 @@ def test_a_claim_without_an_answer_keeps_the_turn(database, study, monkeypatch):
     assert other.acquire().lease.number == 1
 
 
-def test_slots_wait_until_the_first_of_them_has_read_the_requests(database, study, monkeypatch):
+def test_slots_wait_until_one_of_them_has_read_the_resource_classes(database, study, monkeypatch):
     put(database, study, "gpus=1")
     node = Node(database, study, read_capacity(gpus=1))
     is_reading, may_end = threading.Event(), threading.Event()
@@ -403,7 +403,7 @@ def test_slots_wait_until_the_first_of_them_has_read_the_requests(database, stud
         ((0.0,), {"resources": Resources(cpus=1)}, False),
         ((0.0,), {"resources": Resources(gpus=2)}, False),
     ],
-    ids=["held by others", "free", "paused", "no gpus", "fits never"],
+    ids=["held by others", "free", "paused", "asks for no gpu", "never fits"],
 )
 @pytest.mark.parametrize("is_new", [True, False], ids=["a new trial", "a pending trial"])
 def test_an_idle_worker_shows_whether_a_trial_waits_for_gpus_of_other_workers(

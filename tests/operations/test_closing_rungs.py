@@ -179,7 +179,7 @@ def test_rung_closes_only_once(database, study, worker):
     assert rung_of(database, "closed_cutoff", "closed_ordinal") == cut == (0.1, 1)
 
 
-def test_duplicate_request_that_has_promoted_a_trial_closes_no_other_rung(database):
+def test_duplicate_of_a_request_that_promoted_a_trial_closes_no_other_rung(database):
     study = study_of(database, HyperBand(max_t=9))
     worker = SimulatedWorker(database, study)
     wait_at_the_rung(worker, 0.5, 0.1, 0.9)
@@ -291,7 +291,7 @@ def test_late_trial_goes_on_if_it_is_not_worse_than_the_cutoff(database):
 
 
 class AlwaysWaits(HyperBand):
-    """Lets each trial wait at the rung, also if the rung is closed."""
+    """Lets each trial wait at the rung, even if the rung is closed."""
 
     kind = "AlwaysWaits"
 
@@ -343,7 +343,7 @@ def paused_at_the_rung(database, study, worker, *values, pause):
 
 
 def waiting_after(database, study, *, keep, resume):
-    """Close the rung, resume the paused trials, give up; return the numbers that still wait."""
+    """Close the rung, resume trials, give up those not kept; return the PAUSED trials' numbers."""
     assert close_rung(database, study, Close(FIRST, keep=keep))
     control.resume(database, study, resume, new_request())
     give_up(database, study, is_idle=True)
@@ -367,7 +367,12 @@ def test_trial_that_a_person_has_paused_is_not_kept_instead_of_another_trial(
         ((0.3, 0.2, 0.1), [0], 1, [2]),  # trial 0 is worse than trial 2, which is kept
         ((0.2, 0.2, 0.3), [1], 1, [0]),  # of equal trials, the first is the better
         ((0.2, 0.2, 0.3), [0], 1, [0, 1]),
-        ((0.1, 0.2, 0.3), [0, 2], 2, [0, 1]),  # trial 1 is kept, and the best of the paused trials
+        (
+            (0.1, 0.2, 0.3),
+            [0, 2],
+            2,
+            [0, 1],
+        ),  # trial 1 is kept, and so is the better paused trial, 0
         ((0.1, 0.2, 0.3), [0, 1], 2, [0, 1, 2]),  # trial 2 is kept; the paused trials are better
         ((0.3, 0.2, 0.1), [0, 1, 2], 1, [2]),
         ((0.3, 0.2, 0.1), [0, 1, 2], 9, [0, 1, 2]),
@@ -411,7 +416,9 @@ def test_trial_resumed_by_a_person_at_an_open_rung_is_not_given_up(database, stu
 def test_trials_that_are_given_up_get_the_summary_of_their_metrics(
     database, study, worker, monkeypatch
 ):
-    monkeypatch.setattr(summing, "MOST_IN_TRANSACTION", 1)  # the others are summed up later
+    monkeypatch.setattr(
+        summing, "MOST_IN_TRANSACTION", 1
+    )  # the others are summed up after the commit
     wait_at_the_rung(worker, 0.1, 0.2, 0.3)
     close_rung(database, study, Close(FIRST, keep=0))
 
@@ -445,7 +452,7 @@ def test_rung_is_over_only_when_no_trial_waits(database, study, worker):
     assert rung_of(database, "is_over") in ((True,), (1,))
 
 
-def test_rung_is_not_over_if_a_trial_pauses_there_during_the_giving_up(
+def test_rung_is_not_over_if_a_trial_pauses_there_while_trials_are_given_up(
     database, storage_url, study, worker
 ):
     if not database.postgresql:

@@ -261,7 +261,7 @@ def test_stop_or_pause_of_a_trial_takes_precedence_over_the_status_of_its_study(
     assert run.report(0.5).verdict == STOPPED_BY_PERSON
 
 
-def test_sweep_after_a_resumption_wakes_trials_that_were_paused_with_their_study(
+def test_first_sweep_of_a_resumed_study_resumes_the_trials_that_were_paused_with_it(
     database, study, worker
 ):
     by_study, by_person = worker.take(), worker.take()
@@ -299,7 +299,9 @@ def test_trial_paused_by_a_person_in_a_paused_study_stays_paused_when_the_study_
     assert run.trial().state is State.PAUSED
 
 
-def test_sweep_wakes_a_trial_whose_pause_takes_effect_after_the_resumption(database, study, run):
+def test_sweep_resumes_a_trial_whose_pause_takes_effect_after_its_study_was_resumed(
+    database, study, run
+):
     set_status(database, study, Status.PAUSED)
     run.report(0.5)
     set_status(database, study, Status.RUNNING)
@@ -346,7 +348,7 @@ def test_later_stop_without_now_gives_the_trial_its_grace(database, study, run):
     assert renewed(run) == STOPPED_BY_PERSON
 
 
-def test_resumed_study_withdraws_a_stop_without_the_grace(database, study, run):
+def test_resuming_the_study_withdraws_its_stop_without_the_grace(database, study, run):
     stop_now(database, study)
     assert renewed(run).at_once
 
@@ -370,7 +372,7 @@ def test_later_request_to_the_study_withdraws_a_stop_without_the_grace(
     assert not is_requested(database, held=[run.lease], worker_id=run.worker.id)
 
 
-def test_resuming_the_study_keeps_stop_now_of_a_single_trial(database, study, run):
+def test_resuming_the_study_does_not_withdraw_the_stop_of_a_single_trial(database, study, run):
     stop_now(database, study, 0)
 
     set_status(database, study, Status.RUNNING)

@@ -56,7 +56,7 @@ class StopWorse(studydb.CustomScheduler):
 
 
 class Hook:
-    """Calls `act`, which a test sets, once while the user's code decides."""
+    """Calls `act` once, while the user's code decides; a test sets `act`."""
 
     act = None
 
@@ -87,7 +87,9 @@ def test_decision_on_a_rung_that_another_trial_has_entered_meanwhile_is_not_stor
     second.report(0.9)
     Hook.act = lambda: second.report(0.1)
 
-    answer = first.report(0.5)  # by the rung as it was at first, the trial would go on
+    answer = first.report(
+        0.5
+    )  # the scheduler first sees an empty rung, where the trial would go on
 
     assert answer.verdict.reason is Reason.EARLY_STOPPED
     assert entries(database, worker.study) == [(0.1, "CONTINUE"), (0.5, "STOP")]
@@ -106,7 +108,7 @@ def test_transaction_without_the_answer_of_the_scheduler_stores_nothing(database
     assert needed.value.step == 2
 
 
-def test_batch_with_several_due_results_asks_about_each_in_turn(database):
+def test_scheduler_is_asked_about_each_decision_step_of_a_batch_in_turn(database):
     worker = worker_under(database)
     run = worker.take()
 
@@ -145,7 +147,7 @@ def test_why_of_a_decision_is_recorded_once_for_a_stop_and_never_for_going_on(da
 
 @dataclass(frozen=True)
 class Growing(Cup):
-    """A trial that pauses at rung N (from 1) asks for N GPUs, or for `gpus` if that is given."""
+    """A trial that pauses at rung N (from 1) asks for N GPUs; `gpus` replaces the whole request."""
 
     gpus: object = None
 
@@ -193,7 +195,7 @@ def test_decision_with_resources_that_no_trial_can_ask_for_is_refused(database, 
 
 @dataclass(frozen=True)
 class Greedy(StopWorse):
-    """A decision to go on asks for a GPU."""
+    """Each decision asks for a GPU, even if the trial does not pause."""
 
     def judge(self, report, view):
         return replace(super().judge(report, view), resources={"gpus": 1})
@@ -208,10 +210,12 @@ def test_decision_to_go_on_cannot_change_resources(database):
     assert classes(database, worker.study) == [""]
 
 
-def test_sixty_fifth_request_of_a_scheduler_pauses_the_study_and_keeps_the_result(database):
+def test_decision_that_needs_a_65th_resource_class_pauses_the_study_and_keeps_the_result(database):
     worker = worker_under(database, Growing(), num_trials=100)
     run = worker.take()
-    for gpus in range(2, 2 + resource_classes.MOST - 1):  # with "", the most that a study may have
+    for gpus in range(
+        2, 2 + resource_classes.MOST - 1
+    ):  # with class "", the most that a study may have
         enqueue(database, worker.study, {}, new_request(), resources=Resources(gpus=gpus))
 
     assert run.report(0.5, 0.4).verdict.action is Action.PAUSE
@@ -330,7 +334,9 @@ def test_report_raises_storage_busy_and_stores_nothing_if_the_rung_changes_at_ea
     assert run.report(0.5).verdict is None
 
 
-def test_process_that_stops_keeps_what_was_judged_and_drops_the_rest(database):
+def test_stopping_process_stores_the_results_before_the_first_unjudged_step_and_drops_the_rest(
+    database,
+):
     worker = worker_under(database)
     run = worker.take()
     study = failing(worker.study, NotAsked())
@@ -446,7 +452,7 @@ def waiting(database, *values, **overrides):
     return worker
 
 
-def test_choice_that_another_worker_has_promoted_first_is_not_promoted_again(database, answers):
+def test_trial_that_another_worker_has_promoted_meanwhile_is_not_promoted_again(database, answers):
     worker = waiting(database, 0.5, 0.3, num_trials=3)
     best = lambda view: view.best_waiting(RUNG) or Idle.WAIT  # noqa: E731
 
@@ -476,7 +482,7 @@ def test_scheduler_that_names_no_work_pauses_the_study_once(database, answers):
     assert len(rows(database, "SELECT id FROM event WHERE kind = 'study paused'")) == 1
 
 
-def test_process_that_cannot_ask_learns_the_end_from_the_record_until_the_study_is_extended(
+def test_process_that_cannot_ask_the_scheduler_trusts_the_recorded_end_of_work_until_an_extension(
     database, answers
 ):
     worker = waiting(database, 0.5, 0.3)
@@ -494,8 +500,8 @@ def test_process_that_cannot_ask_learns_the_end_from_the_record_until_the_study_
     assert read_progress(database, reader).status is Status.RUNNING
 
 
-def test_end_is_known_although_the_last_search_for_work_has_given_trials_up(database):
-    """The scheduler is asked once more: the trials that were given up have left their rung."""
+def test_end_of_work_is_recorded_even_if_the_last_search_for_work_has_given_up_trials(database):
+    """After trials were given up, the scheduler is asked again, because its rungs have changed."""
     worker = worker_under(database, Cup(milestones=(2,)), num_trials=2)
     for value in (0.5, 0.3):
         run = worker.take()
@@ -509,7 +515,7 @@ def test_end_is_known_although_the_last_search_for_work_has_given_trials_up(data
     assert read_progress(database, reader).status is Status.FINISHED
 
 
-def test_worker_that_only_looks_records_the_end(database, answers):
+def test_worker_that_only_looks_records_the_end_of_work(database, answers):
     worker = waiting(database, 0.5)
     reader = replace(worker.study, scheduler=replace(worker.study.scheduler, ask=None))
     answers(lambda _view: Idle.WAIT)
@@ -519,7 +525,7 @@ def test_worker_that_only_looks_records_the_end(database, answers):
     assert read_progress(database, reader).status is Status.FINISHED
 
 
-def test_end_is_not_recorded_while_a_trial_is_underway_or_may_be_made(database, answers):
+def test_end_of_work_is_not_recorded_while_a_trial_is_underway_or_may_be_made(database, answers):
     worker = waiting(database, 0.5, num_trials=2)
     answers(lambda _view: Idle.START_NEW)
     assert promote(database, worker.study, worker.claimant()) is NextStep.START_NEW

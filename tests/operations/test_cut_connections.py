@@ -133,7 +133,7 @@ def test_call_can_be_repeated_after_its_connection_is_severed(sides, subtests, o
             if point == "after" and ends[nth] == ends[-1] and undisturbed.has_changed:
                 assert not is_unchanged
             expected = undisturbed.first if is_unchanged else undisturbed.second
-            # `register` returns only an id.
+            # `register` returns only an id, which is not compared.
             assert operation == "register" or without_ids(answer) == without_ids(expected)
             assert left == undisturbed.left
 

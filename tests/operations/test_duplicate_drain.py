@@ -1,4 +1,4 @@
-"""A drain that is sent again after a lost reply gives the stored answer."""
+"""A duplicate drain succeeds even if its worker has ended; a new drain is refused."""
 
 import pytest
 from harness.arrange import new_request, rows, unchanged_rows

@@ -1,4 +1,4 @@
-"""A scheduler reads how much of a study's limits is spent; ASHA's end game depends on it."""
+"""ASHA's end game and OneEpoch's choice of trials depend on the spent share of a study's limits."""
 
 import math
 from datetime import UTC, datetime, timedelta
@@ -30,7 +30,7 @@ class Trainer:
         self.acquirer = Acquirer(database, self.study, worker_id=self.worker.id, lease_s=LEASE_S)
 
     def train(self, steps=None):
-        """Train the next trial to its rung, or for some steps; return its number, or None."""
+        """Train the next trial to its decision step, or for `steps`; return its number, or None."""
         claimed = self.acquirer.acquire()
         if claimed is None:
             return None
@@ -137,7 +137,7 @@ def test_scheduler_sees_the_spent_share_of_the_limit_that_is_spent_most(database
     assert trainer.spent == pytest.approx(share)
 
 
-def test_spending_is_read_only_in_studies_with_limits_and_only_if_the_scheduler_asks(database):
+def test_spending_is_read_only_in_studies_with_limits_and_only_for_an_end_game(database):
     read = {}
     for name, scheduler, limits in [
         ("no end game", ASHA(9, type="promotion", end_game=0), {"max_steps": 9}),
@@ -152,8 +152,8 @@ def test_spending_is_read_only_in_studies_with_limits_and_only_if_the_scheduler_
         database.observer = None
         read[name] = len([what for what in seen if what not in ("BEGIN", "COMMIT", "ROLLBACK")])
 
-    # One read of the rungs, one of the budget if the scheduler may have an end game, and two of the
-    # limits and the sums.
+    # One statement reads the rungs. If the scheduler has an end game, one reads the budget, and if
+    # the study has limits, too, two read the limits and what is spent of them.
     assert read == {"no end game": 1, "no limits": 2, "limits": 4}
 
 

@@ -80,7 +80,7 @@ def test_only_the_first_of_concurrent_failures_pauses_the_study(database):
     assert rows(database, "SELECT count(*) FROM event WHERE actor = 'fail_fast'") == [(1,)]
 
 
-def test_trial_lost_in_a_paused_study_waits_for_the_resumption(database):
+def test_trial_lost_in_a_paused_study_becomes_paused(database):
     worker = failing_fast(database)
     first, other = worker.take(), worker.take()
     first.finish(outcome=Reason.FAILED, failure=CAUSE)

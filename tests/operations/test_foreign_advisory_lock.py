@@ -137,7 +137,7 @@ def test_concurrent_duplicate_asks_make_one_trial(database, postgres_url, strang
     assert rows(database, "SELECT count(*) FROM trial") == [(1,)]
 
 
-def test_resent_claim_without_a_trial_waits_in_the_queue_of_asks_but_not_forever(
+def test_resent_claim_that_finds_no_trial_waits_in_the_queue_of_asks_but_not_forever(
     database, study, worker, stranger
 ):
     with held(stranger, queue_of(study)):

@@ -1,4 +1,4 @@
-"""Each read of a history gives what has changed; replicates of a trial are one observation."""
+"""Each read of a history gives what changed since the last read; replicates are one observation."""
 
 import pytest
 from harness.arrange import SimulatedWorker, change, enqueued, new_request, new_study
@@ -130,7 +130,7 @@ def test_replicates_are_one_observation_with_their_mean(database, cache, worker)
     assert (seen.values, seen.scores, seen.reason) == ((0.5,), (0.5,), Reason.COMPLETED)
 
 
-def test_reader_knows_the_params_of_all_trials(database, study, cache):
+def test_history_keeps_the_hash_of_the_params_of_each_trial(database, study, cache):
     enqueued(database, study, lr=0.5)
     cache.changes()
     enqueued(database, study, lr=0.25)
@@ -140,16 +140,16 @@ def test_reader_knows_the_params_of_all_trials(database, study, cache):
 
 
 @pytest.mark.parametrize(
-    "loss",
+    "restore",
     [
         "UPDATE trial SET uuid = '00000000-0000-4000-8000-000000000000' WHERE number = 2",
         "UPDATE trial SET number = 7 WHERE number = 2",
     ],
 )
-def test_restored_database_is_noticed(database, cache, worker, loss):
+def test_restored_database_is_noticed(database, cache, worker, restore):
     for _ in range(3):
         worker.ask()
     cache.changes()
-    change(database, loss)
+    change(database, restore)
 
     assert cache.changes() is None

@@ -115,7 +115,7 @@ def test_parent_of_a_clone_stays_hidden_from_the_searcher_even_after_an_undo(dat
 # --- rungs
 
 
-def rungs_of(database, study, step=1):
+def rung_of(database, study, step=1):
     with database.begin() as txn:
         return rungs.lock(txn, study_id=study.id, key=RungKey(0, step))
 
@@ -131,27 +131,27 @@ def asha(database):
 
 
 def test_entries_leave_the_ranking_of_an_open_rung_and_the_cutoff_moves(database, asha):
-    before = rungs_of(database, asha)
+    before = rung_of(database, asha)
     assert (before.cut.n, before.cut.entry[0]) == (4, 0.3)
 
     spoil(database, asha, 0, 3)
-    after = rungs_of(database, asha)
+    after = rung_of(database, asha)
     assert (after.cut.n, after.cut.rank, after.cut.entry[0]) == (2, 0, 0.9)
     assert after.n_entries == 4
 
     undo(database, asha, 3, 0)
-    assert rungs_of(database, asha) == before
+    assert rung_of(database, asha) == before
 
 
 def test_all_entries_can_leave_a_rung_and_come_back(database, asha):
-    before = rungs_of(database, asha)
+    before = rung_of(database, asha)
     spoil(database, asha, 0, 1, 2, 3)
-    assert rungs_of(database, asha).cut.entry is None
+    assert rung_of(database, asha).cut.entry is None
     SimulatedWorker(database, asha).take().report(0.7)
 
     undo(database, asha, 0, 1, 2, 3)
 
-    assert rungs_of(database, asha).cut.n == before.cut.n + 1
+    assert rung_of(database, asha).cut.n == before.cut.n + 1
 
 
 def test_nan_does_not_rank_after_undo(database):
@@ -162,7 +162,7 @@ def test_nan_does_not_rank_after_undo(database):
 
     undo(database, study, 0, 1)
 
-    assert rungs_of(database, study).cut.n == 1
+    assert rung_of(database, study).cut.n == 1
     assert best(database, study) == [0]
 
 
@@ -172,7 +172,7 @@ def test_undo_does_not_rank_a_trial_that_was_run_again(database, asha):
 
     undo(database, asha, 0)
 
-    assert rungs_of(database, asha).cut.n == 3
+    assert rung_of(database, asha).cut.n == 3
 
 
 def test_closed_rung_keeps_its_cutoff(database, asha):
@@ -183,7 +183,7 @@ def test_closed_rung_keeps_its_cutoff(database, asha):
 
     spoil(database, asha, 0)
 
-    rung = rungs_of(database, asha)
+    rung = rung_of(database, asha)
     assert (rung.is_closed, rung.closed_cutoff) == (True, 0.3)
 
 
@@ -235,7 +235,7 @@ def test_results_of_an_invalidated_trial_are_stored_but_enter_no_rung(database, 
     assert run.report(0.01).verdict == STOP
 
     assert run.trial().summary.n_results == 1
-    assert rungs_of(database, asha).n_entries == 4
+    assert rung_of(database, asha).n_entries == 4
 
 
 def test_completion_of_an_invalidated_trial_does_not_rank_it(database, study):
@@ -323,11 +323,11 @@ def test_many_trials_are_invalidated_in_several_transactions(database, study, mo
 
     spoil(database, study, *range(4))
 
-    assert best_or_none(database, study) == []
+    assert ranked(database, study) == []
     kinds = rows(database, "SELECT count(*) FROM event WHERE kind = 'invalidated'")
     assert kinds == [(2,)]
 
 
-def best_or_none(database, study):
+def ranked(database, study):
     with database.begin(write=False) as txn:
         return ranking.best(txn, study_id=study.id)
