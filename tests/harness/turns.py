@@ -3,7 +3,8 @@ Chooses the cases of tests that the default suite runs on one of the two databas
 
 In `FOLDERS` the subject of a test with several cases is not its SQL, which `store/` and
 `operations/` test on both databases. So its cases take turns: one runs on SQLite, the next on
-PostgreSQL. If a test has two parameters, each value of each parameter meets both databases.
+PostgreSQL. If a test has two parameters, each value of each parameter meets both databases. The
+cases of `LONG_TESTS` take turns, too.
 """
 
 import os
@@ -16,6 +17,12 @@ from typing import NamedTuple
 import pytest
 
 FOLDERS = ("conformance", "integrations", "worker")
+LONG_TESTS = ("test_study_machine.py",)
+"""
+Files whose cases take turns although guards and rows name them: they take a tenth of the suite's
+time. `scripts/mutations` names single tests, and so runs these in full.
+"""
+
 GUARDS = Path(__file__).parents[2] / "scripts" / "guards"
 DATABASES = ("sqlite", "postgresql")
 DATABASE = "storage_url"
@@ -64,15 +71,21 @@ def _named_by_guards() -> set[str]:
     return {name for text in texts for name in re.findall(r'"(test_\w+\.py(?:::\w+)?)"', text)}
 
 
+def _may_take_turns(item: pytest.Item, test: str, guarding: set[str]) -> bool:
+    return (
+        item.path.parent.name in FOLDERS
+        and not item.get_closest_marker("row")
+        and not {test, item.path.name} & guarding
+    )
+
+
 def _case(item: pytest.Item, guarding: set[str], seen: Seen) -> Case | None:
     call = getattr(item, "callspec", None)
     test = f"{item.path.name}::{getattr(item, 'originalname', '')}"
     if (
-        item.path.parent.name not in FOLDERS
-        or call is None
+        call is None
         or call.params.get(DATABASE) not in DATABASES
-        or item.get_closest_marker("row")
-        or {test, item.path.name} & guarding
+        or not (item.path.name in LONG_TESTS or _may_take_turns(item, test, guarding))
     ):
         return None
     marked = [mark.args[0] for mark in item.iter_markers("parametrize")]
