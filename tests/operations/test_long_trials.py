@@ -231,7 +231,7 @@ def test_pages_of_results_are_bounded_in_bytes(database, study, run, monkeypatch
     assert rows(database, "SELECT count(*) FROM result") == [(60,)]
 
 
-def test_trial_that_has_not_ended_gets_no_summary(database, run):
+def test_metric_summary_is_stored_only_when_the_trial_has_ended(database, run):
     run.report(0.5)
 
     for _ in range(2):

@@ -49,7 +49,7 @@ def count_commits(database, arranged):
     call = arranged(database)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TransactionBlock, "_end", count)
-        patch.setattr(database, "pooler", database.postgresql)
+        patch.setattr(database, "pooler", database.postgresql)  # `cut` sets the same
         call(database)
     return sum(commits)
 
