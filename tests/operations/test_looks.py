@@ -219,9 +219,7 @@ def test_request_about_a_held_trial_is_seen_until_a_renewal_has_received_it(data
     assert found == [False] + 4 * [True, False]
 
 
-def test_drain_is_seen_by_an_idle_worker_and_by_a_worker_that_runs_trials(
-    database, study
-):
+def test_drain_is_seen_by_an_idle_worker_and_by_a_worker_that_runs_trials(database, study):
     idle = IdleProcess(database, study)
     busy = SimulatedWorker(database, new_study(database), of=this_process())
     run = busy.take()

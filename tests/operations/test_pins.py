@@ -78,7 +78,9 @@ def test_pins_of_people_and_of_clones_are_removed_independently(database):
     assert trial_of(database, study, 0).checkpoint_id is not None
 
 
-def test_step_whose_checkpoint_is_removed_corrupt_or_missing_cannot_be_pinned(database, study, saved):
+def test_step_whose_checkpoint_is_removed_corrupt_or_missing_cannot_be_pinned(
+    database, study, saved
+):
     save_more(saved, 1)
     with database.begin(write=False) as txn:
         newest = checkpoints.find(txn, checkpoint_id=saved.trial().checkpoint_id)
