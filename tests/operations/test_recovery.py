@@ -407,7 +407,7 @@ def test_trial_is_not_recovered_if_it_is_claimed_again_during_the_recovery(
     assert recover_from(database, study) == 0
 
 
-def test_deletion_does_not_wait_for_lost_trials_even_if_one_sweep_cannot_recover_them_all(
+def test_lost_trials_do_not_block_a_deletion_even_if_they_are_too_many_for_one_sweep(
     database, clock
 ):
     study = new_study(database, num_trials=sweeps.MOST + 1)
