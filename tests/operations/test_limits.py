@@ -85,7 +85,7 @@ def test_trial_whose_flush_reached_the_limit_stores_no_more_results(database):
 
 
 @pytest.mark.parametrize("learns", ["flush", "renewal", "end"])
-def test_other_running_trials_store_at_most_one_more_flush(database, learns):
+def test_other_trials_store_at_most_one_more_flush_after_a_limit_is_reached(database, learns):
     worker = limited(database, max_steps=3)
     crossing, other = worker.take(), worker.take()
     crossing.report(0.5, 0.5, 0.5)
@@ -119,7 +119,7 @@ def test_attempt_whose_last_flush_reaches_the_limit_ends_its_trial(database, out
     assert (ending.state, ending.reason) == (State.TERMINATED, Reason.BUDGET_SPENT)
 
 
-def test_superseded_steps_count(database):
+def test_steps_that_a_later_attempt_trains_again_are_counted_again(database):
     worker = limited(database, max_steps=5)
     run = worker.take()
     run.report(0.5, 0.4, 0.3)
@@ -213,7 +213,7 @@ def test_trial_that_has_run_for_its_time_limit_is_stopped(database, clock, learn
     early = [run.report(0.5).verdict, *worker.renew(run).held.values()]
     other.finish(outcome=Reason.PREEMPTED)
     clock.advance(1)
-    later = worker.take()  # its earlier attempt has run for 59 s
+    later = worker.take()  # the trial of `other` again, which has run for 59 s
 
     if learns == "flush":
         verdict = run.report(0.4).verdict
@@ -230,7 +230,7 @@ def test_trial_that_has_run_for_its_time_limit_is_stopped(database, clock, learn
     assert read_progress(database, worker.study).status is Status.RUNNING
 
 
-def test_silence_of_a_holder_counts_as_one_lease_at_most(database, clock):
+def test_time_between_two_writes_of_an_attempt_counts_as_one_lease_at_most(database, clock):
     worker = limited(database, trial_time_limit_s=600.0, total_time_limit_s=1000.0)
     run = worker.take()
     clock.advance(8 * 3600)  # the host of the only worker sleeps
@@ -274,7 +274,7 @@ def test_explanation_of_a_trial_names_the_limit_that_stopped_its_study(database,
     ]
 
 
-def test_pause_does_not_count_as_running_time(database, clock):
+def test_time_between_two_attempts_does_not_count_as_running_time(database, clock):
     worker = limited(database, trial_time_limit_s=60.0)
     run = worker.take()
     clock.advance(50)
@@ -315,7 +315,7 @@ def test_trial_without_time_left_ends_although_its_scheduler_pauses_it(database,
     assert worker.take().lease.number == 1  # the trial does not wait at the rung any more
 
 
-def test_scheduler_that_stops_a_trial_without_time_left_is_the_reason_of_its_end(database, clock):
+def test_trial_that_its_scheduler_stops_after_its_time_limit_is_early_stopped(database, clock):
     stopping = ASHA(max_t=9, reduction_factor=3)
     worker = limited(database, trial_time_limit_s=60.0, scheduler=stopping)
     for _ in range(3):
@@ -333,7 +333,8 @@ def test_lost_trial_without_time_left_is_not_run_again(database, clock):
     worker = limited(database, trial_time_limit_s=60.0)
     run = worker.take()
     clock.advance(60)
-    worker.renew(run)  # the worker dies before it stops the trial
+    worker.renew(run)
+    # Without the verdict that the renewal has stored, recovery must decide by the counted time.
     change(database, "UPDATE trial SET verdict = NULL, verdict_reason = NULL, verdict_by = NULL")
 
     recover_after_expiry(clock, database, worker.study)
@@ -477,7 +478,7 @@ def test_overview_shows_each_limit_with_what_is_used(database, clock):
 
 
 def test_concurrent_flushes_overshoot_by_at_most_one_flush_per_trial(storage_url):
-    """Eight trials flush at the same time; each sees the exact sum in its own transaction."""
+    """Eight trials flush at the same time; the transaction of each flush reads the exact sum."""
     n_trials, limit = 8, 40
     database = connect(storage_url, connections=n_trials + 1)
     worker = limited(database, max_steps=limit)
@@ -542,7 +543,7 @@ def test_cost_limits_are_read_as_pair_or_text():
             read_cost_limit("cost_limit", wrong)
 
 
-def test_leases_expire_in_a_study_with_limits_as_in_others(database, clock):
+def test_lost_trial_of_a_study_with_limits_is_recovered(database, clock):
     worker = limited(database, max_steps=100, total_time_limit_s=1e6)
     run = worker.take()
     run.report(0.5)

@@ -101,7 +101,7 @@ def renewing_two(database):
     study = new_study(database)
     worker = SimulatedWorker(database, study)
     first, second = worker.take(), worker.take()
-    first.report(0.5)  # moves the row of trial 0 behind that of trial 1, which a scan reads first
+    first.report(0.5)  # moves the row of trial 0 to the end; a scan of the table reads it last
     scanning = with_settings(
         database.secret_url.render_as_string(hide_password=False),
         enable_seqscan="on",
@@ -277,7 +277,7 @@ def test_save_waits_for_a_pin_by_a_person_and_keeps_the_pinned_checkpoint(databa
         assert saved.result(PATIENCE_S) == []
 
 
-def test_checkpoint_that_a_clone_finds_corrupt_meanwhile_is_not_pinned(database, postgres_url):
+def test_checkpoint_that_a_clone_finds_corrupt_during_a_pin_is_not_pinned(database, postgres_url):
     run = new_run(database)
     for _ in range(2):
         run.report(0.5)
@@ -333,7 +333,7 @@ def test_result_that_is_stored_during_a_deletion_is_deleted_too(database, postgr
     assert not any(dump(database).values())
 
 
-def test_resumption_waits_for_the_end_of_a_paused_attempt_and_wakes_its_trial(
+def test_resumption_of_a_study_waits_for_an_ending_attempt_and_makes_its_trial_pending(
     database, postgres_url
 ):
     study = new_study(database)
@@ -377,7 +377,7 @@ def rival_meets_report(database, url):
         return refused, report.exception(PATIENCE_S)
 
 
-def test_report_does_not_deadlock_with_a_rival_in_the_lock_order(database, postgres_url):
+def test_report_does_not_deadlock_with_a_rival_that_keeps_to_the_lock_order(database, postgres_url):
     assert rival_meets_report(database, postgres_url) == (None, None)
 
 

@@ -32,7 +32,7 @@ METRICS = [*VALUES, True, None, "NaN", "Infinity", "\\NaN", "text", [1.0, math.n
 
 @pytest.fixture(params=[summing.MOST_IN_TRANSACTION, 0], ids=["short", "long"])
 def limit(request, monkeypatch):
-    """How many results at most are read under the trial's lock. A page has 3 to 7 results."""
+    """The most results that are read under the trial's lock. A page has 3 to 7 results."""
     monkeypatch.setattr(summing, "MOST_IN_TRANSACTION", request.param)
     monkeypatch.setattr(summing, "FIRST_PAGE", 3)
     monkeypatch.setattr(summing, "LARGEST_PAGE", 7)
@@ -231,7 +231,7 @@ def test_pages_of_results_are_bounded_in_bytes(database, study, run, monkeypatch
     assert rows(database, "SELECT count(*) FROM result") == [(60,)]
 
 
-def test_trial_that_has_not_ended_gets_no_summary(database, run):
+def test_metric_summary_is_stored_only_when_the_trial_has_ended(database, run):
     run.report(0.5)
 
     for _ in range(2):

@@ -1,4 +1,8 @@
-"""What the next look of an idle process notices, and when it reads the progress again."""
+"""
+What the next look of an idle process notices, and when such a look reads the progress again.
+
+The last tests are about the requests that a process which runs trials notices.
+"""
 
 import math
 
@@ -168,7 +172,7 @@ def test_look_notices_within_5_s_that_a_report_elsewhere_lets_a_trial_be_promote
     assert idle.look().can_claim
 
 
-def test_search_that_finds_no_trial_lets_the_next_look_read_the_progress_again(database, study):
+def test_search_that_finds_no_trial_makes_the_next_look_read_the_progress_again(database, study):
     idle = IdleProcess(database, study)
     seen = idle.look()
 
@@ -215,9 +219,7 @@ def test_request_about_a_held_trial_is_seen_until_a_renewal_has_received_it(data
     assert found == [False] + 4 * [True, False]
 
 
-def test_drain_is_seen_by_the_next_look_of_an_idle_worker_and_of_a_worker_that_runs_trials(
-    database, study
-):
+def test_drain_is_seen_by_an_idle_worker_and_by_a_worker_that_runs_trials(database, study):
     idle = IdleProcess(database, study)
     busy = SimulatedWorker(database, new_study(database), of=this_process())
     run = busy.take()

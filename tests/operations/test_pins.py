@@ -58,7 +58,7 @@ def test_newest_checkpoint_is_pinned_by_default_and_only_once(database, study, s
     assert rows(database, "SELECT pins FROM checkpoint ORDER BY id") == [(0,), (0,)]
 
 
-def test_pins_of_people_and_of_clones_are_counted_apart(database):
+def test_pins_of_people_and_of_clones_are_removed_independently(database):
     study = new_study(database, num_trials=4, max_losses=0)
     run = SimulatedWorker(database, study).take()
     run.report(0.5)
@@ -78,7 +78,9 @@ def test_pins_of_people_and_of_clones_are_counted_apart(database):
     assert trial_of(database, study, 0).checkpoint_id is not None
 
 
-def test_checkpoint_that_was_dropped_or_is_corrupt_cannot_be_pinned(database, study, saved):
+def test_step_whose_checkpoint_is_removed_corrupt_or_missing_cannot_be_pinned(
+    database, study, saved
+):
     save_more(saved, 1)
     with database.begin(write=False) as txn:
         newest = checkpoints.find(txn, checkpoint_id=saved.trial().checkpoint_id)

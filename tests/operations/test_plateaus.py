@@ -1,4 +1,4 @@
-"""Stop rules for plateaus, of a trial and of the study, are decided from stored rows."""
+"""Whether a trial or a study has reached a plateau is decided from stored rows."""
 
 import math
 
@@ -45,7 +45,7 @@ def test_trial_stops_at_the_same_step_however_its_results_are_flushed(database, 
     assert run.finish(outcome=Reason.PREEMPTED).reason is Reason.RULE_STOPPED
 
 
-def test_plateau_across_a_restart_gives_the_same_decision(database, clock):
+def test_plateau_of_a_trial_is_found_in_the_live_results_of_all_its_attempts(database, clock):
     worker = under(database, FLAT)
     run = worker.take()
     run.report(0.9, 0.3, 0.3)
@@ -89,7 +89,7 @@ def test_results_without_the_metric_are_no_plateau_and_the_trial_goes_on(databas
     assert given == [None] * 3 + [BY_RULE]
 
 
-def test_thresholds_and_plateaus_work_together(database):
+def test_threshold_and_plateau_of_one_study_each_stop_a_trial(database):
     rules = read_rules(["loss>=3", "Plateau(metric=loss, num_results=2, grace_period=2)"])
     first, second = under(database, *rules).take(), under(database, *rules).take()
 
@@ -120,7 +120,7 @@ def test_patience_counts_results_in_a_row_over_all_trials(database):
     verdicts = [
         first.report(0.5).verdict,
         second.report(0.5).verdict,
-    ]  # 1 result in a row without progress
+    ]  # the best values are alike after 1 result in a row
     verdicts.append(first.report(0.4).verdict)  # 2
     verdicts.append(second.report(0.9).verdict)  # no plateau: 0
     verdicts.append(first.report(0.9).verdict)  # 1

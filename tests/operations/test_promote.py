@@ -301,7 +301,7 @@ def test_trial_paused_by_a_person_is_promoted_only_after_the_person_resumes_it(d
     assert worker.claim().lease.number == 0
 
 
-def test_resumed_trial_runs_without_a_promotion_if_it_only_waited_at_a_rung(database):
+def test_resuming_a_trial_that_no_person_has_paused_runs_it_without_a_promotion(database):
     study = study_of(database)
     reach(SimulatedWorker(database, study), 1, 0.1, 0.9)
 
@@ -405,7 +405,7 @@ def test_study_is_not_finished_if_a_trial_is_promoted_while_the_progress_is_read
     assert progress.read is read
 
 
-def test_study_has_not_failed_while_trials_wait_at_rungs(database):
+def test_study_that_ends_with_trials_waiting_at_rungs_has_not_failed(database):
     study = study_of(database, num_trials=3, max_failures=0)
     worker = SimulatedWorker(database, study)
     reach(worker, 1, 0.1, 0.2)
@@ -464,7 +464,7 @@ def test_acquirer_claims_an_enqueued_trial_before_the_next_promotion(database):
     assert [claim.lease.number for claim in acquired] == [6, 7, 1, 8]
 
 
-def test_trial_that_was_given_back_is_claimed_after_the_scheduler_had_no_work(database):
+def test_trial_that_was_given_back_is_claimed_if_the_scheduler_has_no_work(database):
     study = study_of(database, num_trials=3)
     worker = SimulatedWorker(database, study)
     reach(worker, 1, 0.1, 0.2, 0.3)

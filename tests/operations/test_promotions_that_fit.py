@@ -73,7 +73,7 @@ def test_a_trial_that_does_not_fit_is_left_to_a_larger_worker(database, study):
     assert states_of(database, study)[0] is State.PENDING
 
 
-def test_a_pending_trial_that_does_not_fit_keeps_no_promotion_back(database, study):
+def test_a_pending_trial_that_does_not_fit_does_not_prevent_a_promotion(database, study):
     promote(database, study, SimulatedWorker(database, study).claimant(), fits=["", "gpus=2"])
     assert states_of(database, study)[0] is State.PENDING
 
@@ -123,7 +123,7 @@ def test_a_rung_waits_for_a_trial_that_fits_another_live_worker(database, synchr
     assert promote(database, synchronous, claimant, fits=SMALL) is NextStep.WAIT
 
 
-def test_each_bracket_has_a_trial_underway_if_too_many_trials_wait_for_other_workers(
+def test_every_bracket_counts_a_trial_underway_if_too_many_trials_wait_for_other_workers(
     database, synchronous, monkeypatch
 ):
     live_worker(database, synchronous, read_capacity(gpus=2))
@@ -150,7 +150,7 @@ def test_a_rung_closes_without_a_trial_that_fits_no_live_worker(database, synchr
 
 def _small_claimant(database, study):
     """
-    Return the claimant of a simulated worker; the only live worker has one GPU.
+    Return the claimant of a simulated worker; the only live worker is another one, with one GPU.
 
     The simulated worker is marked as ended, because any trial would fit it.
     """

@@ -276,6 +276,7 @@ def test_deletion_of_many_taken_proposals_is_bounded_and_goes_on_later(database,
     change(database, f"UPDATE study SET next_draw = {last - 10}")
 
     left = []
+    # Only the store of a draw that is a multiple of CLEAN_UP_DRAWS deletes the oldest proposals.
     for draw in (last + 1, last, 2 * last, 3 * last):
         propose_by_index(database, study, draws=[draw])
         left.append([one for one in draws(database) if one < last])
@@ -342,7 +343,7 @@ def test_proposals_that_are_being_stored_are_deleted_with_their_study(postgres_u
 
 @pytest.fixture
 def clients(postgres_url):
-    """A database, and a function that sends SQL over another connection."""
+    """A database, and a second connection to it, outside its pool."""
     database = connect(postgres_url)
     with postgres.connect(postgres_url) as rival:
         yield database, rival
@@ -497,7 +498,7 @@ def test_duplicate_is_skipped_only_while_its_draw_is_the_next(database, unique_s
     assert [skip() for _ in range(2)] == [True, False]
 
 
-def test_concurrent_asks_and_enqueues_make_each_point_once(storage_url, monkeypatch):
+def test_concurrent_asks_and_enqueues_make_one_unique_trial_of_each_point(storage_url, monkeypatch):
     monkeypatch.setitem(BY_NAME, "UniqueGrid", UniqueGrid)
     database = connect(storage_url, connections=5)
     space = Space.read({"width": randint(0, 39)})

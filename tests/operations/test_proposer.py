@@ -194,7 +194,7 @@ def test_block_stays_within_the_budget(database):
     assert len(stored(database, study)) == 2
 
 
-def test_block_has_a_point_for_each_four_running_trials(database):
+def test_block_has_a_point_for_every_four_running_trials(database):
     study = new_study(database, searcher=ModelSearch(), num_trials=100)
     worker = SimulatedWorker(database, study)
     sizes = {}

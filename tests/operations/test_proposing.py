@@ -216,7 +216,9 @@ def test_asker_takes_its_lease_again_if_its_block_could_not_be_stored(
     assert origins(database, study) == [Origin.SEARCHER]
 
 
-def test_lost_reply_to_a_stored_block_gives_no_second_block(database, study, asker, monkeypatch):
+def test_block_is_stored_once_if_the_reply_to_its_store_is_lost(
+    database, study, asker, monkeypatch
+):
     store = proposer.store_block
 
     def store_without_reply(*args, **given):

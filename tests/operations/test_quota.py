@@ -77,7 +77,7 @@ def test_newest_checkpoint_of_a_trial_that_has_not_ended_is_kept(database, worke
     assert kept(database) == [(a, 6), (b, 3)]
 
 
-def test_last_checkpoint_of_an_ended_trial_goes(database, worker, study):
+def test_even_the_last_checkpoint_of_an_ended_trial_is_removed(database, worker, study):
     first, second = worker.take(), worker.take()
     save(first, 6)
     first.finish(0.5)

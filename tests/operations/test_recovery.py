@@ -236,7 +236,7 @@ def lose(clock, worker):
     recover(worker.database, worker.study)
 
 
-def test_trial_ends_as_an_error_after_max_losses(database, clock, study, worker):
+def test_trial_ends_as_an_error_when_its_losses_exceed_max_losses(database, clock, study, worker):
     enqueued(database, study)
 
     for _ in range(3):
@@ -272,7 +272,9 @@ def fail(run):
 
 
 @pytest.mark.row("B12")
-def test_trial_ends_as_an_error_after_max_failures_and_its_exception_is_stored(database, clock):
+def test_trial_ends_as_an_error_when_its_failures_exceed_max_failures_and_its_exception_is_stored(
+    database, clock
+):
     study = new_study(database, max_failures=0)
     run = SimulatedWorker(database, study).ask()
 
@@ -330,7 +332,7 @@ def test_trial_with_unlimited_failures_is_always_retried(database, clock):
 
 
 @pytest.mark.row("A11")
-def test_releases_losses_and_failures_are_counted_separately(database, clock):
+def test_losses_and_failures_are_counted_apart_and_a_release_counts_as_neither(database, clock):
     study = new_study(database, max_failures=3)
     worker = SimulatedWorker(database, study)
     worker.ask().finish(outcome=Reason.PREEMPTED)
@@ -405,7 +407,9 @@ def test_trial_is_not_recovered_if_it_is_claimed_again_during_the_recovery(
     assert recover_from(database, study) == 0
 
 
-def test_deletion_waits_for_none_of_many_lost_trials(database, clock):
+def test_lost_trials_do_not_block_a_deletion_even_if_they_are_too_many_for_one_sweep(
+    database, clock
+):
     study = new_study(database, num_trials=sweeps.MOST + 1)
     worker = SimulatedWorker(database, study)
     for _ in range(sweeps.MOST + 1):
