@@ -1,4 +1,4 @@
-"""A batch of results is stored once, with its decision; results after a rule's stop are dropped."""
+"""A batch is stored once, with its decision; results after one that meets a rule are dropped."""
 
 import math
 
@@ -213,7 +213,7 @@ def test_running_trial_is_ranked_by_its_live_results_only(database, study, worke
 # --- summaries
 
 
-def test_summary_equals_a_summary_of_the_stored_results(database, study, run):
+def test_stored_summary_equals_a_summary_computed_from_the_live_results(database, study, run):
     run.report(0.9, math.nan)
     run.report(0.3, 0.3, math.inf)
 

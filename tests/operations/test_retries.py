@@ -44,7 +44,9 @@ def test_only_the_named_exceptions_are_retried(database, clock, error, state):
     assert fail(clock, worker, failure_of(error)).state is state
 
 
-def test_uncounted_failures_wait_longer_each_time_and_do_not_count(database, clock):
+def test_each_uncounted_failure_doubles_the_back_off_and_does_not_count_for_max_failures(
+    database, clock
+):
     worker = under(database, max_failures=0)
 
     endings = [fail(clock, worker) for _ in range(4)]
