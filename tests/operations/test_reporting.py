@@ -155,7 +155,7 @@ def test_odd_value_is_read_as_it_was_stored(database, run, value):
 @pytest.mark.parametrize(
     "text", ["NaN", "Infinity", "-Infinity", "\\NaN", "\\\\NaN", "nan", "a\nb"]
 )
-def test_texts_that_look_like_numbers_stay_texts(database, run, text):
+def test_texts_that_look_like_numbers_or_contain_escapes_stay_texts(database, run, text):
     run.send(Batch(1, (Result(1, 0.5, {"tag": text, "tags": [text]}, 1.0),)))
 
     (found,) = live_results(database, run.worker.study, 0)

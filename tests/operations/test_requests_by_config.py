@@ -331,7 +331,7 @@ def test_a_stopping_process_makes_no_trial_and_does_not_pause_the_study(database
     assert read_progress(database, study).status is Status.RUNNING
 
 
-def test_a_slow_function_is_asked_about_few_draws_that_are_not_due(database, monkeypatch):
+def test_a_slow_function_is_asked_about_only_a_few_draws_ahead(database, monkeypatch):
     clock = iter(range(1000))
     monkeypatch.setattr(requesting, "monotonic", lambda: next(clock) * 0.2)
     needs = Needs()

@@ -93,7 +93,7 @@ def test_mean_begins_at_the_end_of_the_grace_period_if_a_trial_trains_all_steps_
     assert means(database) == {5: 1.0, 10: 4.0}
 
 
-def test_cost_of_a_mean_does_not_grow_with_the_trial(database, monkeypatch):
+def test_cost_of_a_mean_does_not_grow_with_the_length_of_the_trial(database, monkeypatch):
     read, make = [], means_in_store.Result
 
     def counted(*values):

@@ -319,7 +319,7 @@ def test_study_that_is_being_deleted_is_no_source(database, source, study):
 
     with pytest.raises(NotAllowed, match="is being deleted"):
         begin(database, new_study(database), start_of(source))
-    control.set_status(database, study, Status.RUNNING, new_request())  # the deletion has failed
+    control.set_status(database, study, Status.RUNNING, new_request())  # this cancels the deletion
 
     assert begin(database, new_study(database), start_of(source)) == 0
 
