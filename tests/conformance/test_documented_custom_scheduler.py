@@ -76,9 +76,9 @@ def endless(database):
     worker = SimulatedWorker(database, study)
 
     def train(*values):
-        for number in values:
+        for loss in values:
             run = worker.ask()
-            run.report(1.0, number)
+            run.report(1.0, loss)
             run.finish(outcome=Reason.PREEMPTED)
         return [one.state for one in list_trials(database, study)]
 

@@ -1,8 +1,9 @@
 """
 The matrix of schedulers and mishaps, on both databases: every mishap happens at a rung.
 
-Four trials have come to the first rung, and none has obeyed its verdict yet. Then the mishap
-happens, to the best or the worst of them, and workers run the study to its end.
+In each test four trials report at the first rung or after it. A mishap happens before or after
+they obey their verdicts, in most tests to the best or the worst trial. Then workers run the study
+to its end.
 """
 
 import math
@@ -185,7 +186,7 @@ def test_reinstated_trial_ranks_again(at_rung):
     assert all(ranked for *_, ranked, _ in at_rung.entries(at_rung.BEST))
 
 
-def test_nan_at_a_rung_ranks_nowhere_and_is_never_promoted(at_rung):
+def test_trial_that_reports_nan_at_a_rung_is_not_ranked_there_and_is_never_promoted(at_rung):
     at_rung.report(1, 3)
     at_rung.report(at_rung.BEST, value=math.nan)
     at_rung.report(at_rung.WORST)
@@ -245,7 +246,7 @@ def test_enqueued_trials_and_trials_of_an_extended_study_are_judged(at_rung):
     assert all(at_rung.entries(number) for number in range(9))
 
 
-def test_clone_of_a_trial_takes_its_place_at_the_rung(at_rung):
+def test_clone_takes_the_place_of_its_parent_at_the_rung(at_rung):
     at_rung.report()
     at_rung.ask(control.stop, [at_rung.BEST])
     at_rung.run_to_the_end()

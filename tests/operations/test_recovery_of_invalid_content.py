@@ -108,7 +108,9 @@ def test_database_error_during_recovery_is_raised_and_no_trial_is_ended(
     assert recovery_failures(database) == []
 
 
-def test_lost_trial_is_ended_even_if_summing_up_fails(database, clock, study, lost, monkeypatch):
+def test_lost_trial_is_ended_even_if_its_metrics_cannot_be_summed_up(
+    database, clock, study, lost, monkeypatch
+):
     def in_transaction(*_arguments, **_more):
         raise OverflowError("intermediate overflow")
 
@@ -123,7 +125,7 @@ def test_lost_trial_is_ended_even_if_summing_up_fails(database, clock, study, lo
     assert [kind.rpartition(".")[2] for kind in kinds] == ["InvalidData"] * 3
 
 
-def test_verdict_by_an_unknown_author_does_not_prevent_renewals_of_other_leases(database, worker):
+def test_verdict_by_an_unknown_author_does_not_prevent_the_renewal_of_leases(database, worker):
     runs = [worker.take(), worker.take()]
     change(
         database,

@@ -1,4 +1,4 @@
-"""A batch of results is stored once, with its decision; results after a rule's stop are dropped."""
+"""A batch is stored once, with its decision; results after one that meets a rule are dropped."""
 
 import math
 
@@ -155,7 +155,7 @@ def test_odd_value_is_read_as_it_was_stored(database, run, value):
 @pytest.mark.parametrize(
     "text", ["NaN", "Infinity", "-Infinity", "\\NaN", "\\\\NaN", "nan", "a\nb"]
 )
-def test_texts_that_look_like_numbers_stay_texts(database, run, text):
+def test_texts_that_look_like_numbers_or_contain_escapes_stay_texts(database, run, text):
     run.send(Batch(1, (Result(1, 0.5, {"tag": text, "tags": [text]}, 1.0),)))
 
     (found,) = live_results(database, run.worker.study, 0)
@@ -213,7 +213,7 @@ def test_running_trial_is_ranked_by_its_live_results_only(database, study, worke
 # --- summaries
 
 
-def test_summary_equals_a_summary_of_the_stored_results(database, study, run):
+def test_stored_summary_equals_a_summary_computed_from_the_live_results(database, study, run):
     run.report(0.9, math.nan)
     run.report(0.3, 0.3, math.inf)
 

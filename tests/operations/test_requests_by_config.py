@@ -1,4 +1,4 @@
-"""Proposals say what their trials ask for; no lock is held while the user's function is asked."""
+"""A proposal says what its trial asks for; no lock is held while the user's function is asked."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -35,7 +35,7 @@ SPACE = Space.read({"size": randint(1, 1000), "kind": "k"})
 
 
 class Needs:
-    """A resource function that says `licence=1 + size % 3`, or what `says` returns for a config."""
+    """A resource function that returns, or raises, what `says` returns for the trial's config."""
 
     def __init__(self, says=lambda config: {"licence": 1 + config["size"] % 3}):
         self.says, self.configs = says, []
@@ -80,7 +80,7 @@ def test_the_function_is_asked_once_for_each_draw(database):
     assert len(needs.configs) == 30
 
 
-def test_a_study_with_a_function_has_requests_from_its_beginning(database):
+def test_a_study_with_a_resource_function_has_resource_classes_from_its_first_trial(database):
     study = study_with(database)
     node = Node(database, study, read_capacity(custom={"licence": 3}))
 
@@ -198,8 +198,8 @@ def shown_resources(database, study):
     return " ".join(fit_texts(read_overview(database, study).fit))
 
 
-def test_no_trial_is_set_aside_while_the_worker_could_start_no_other(database):
-    """All trials ask for the same; while the worker runs one, the next trial is not made."""
+def test_no_trial_is_set_aside_while_the_worker_could_start_no_trial_of_any_class(database):
+    """Each trial needs two of the worker's three licences; while one runs, no other is made."""
     node = Node(
         database,
         study_with(database, Needs(lambda _: {"licence": 2})),
@@ -290,7 +290,7 @@ def test_a_draw_whose_params_exist_is_skipped_and_not_left_to_other_workers(data
 
 
 def test_a_failure_at_a_later_draw_pauses_the_study_when_that_draw_is_due(database):
-    """The function fails for one config; the trials before it are made first."""
+    """The function fails for the config of draw 3; the trials of draws 0 to 2 are still made."""
     bad = {}
 
     def says(config):
@@ -323,7 +323,7 @@ def test_a_failure_at_a_later_draw_pauses_the_study_when_that_draw_is_due(databa
     assert worker.ask() is not None
 
 
-def test_a_process_that_is_stopping_asks_nothing_and_pauses_nothing(database):
+def test_a_stopping_process_makes_no_trial_and_does_not_pause_the_study(database):
     study = study_with(database, Needs(lambda _: NotAsked()))
 
     assert SimulatedWorker(database, study).ask() is None
@@ -331,7 +331,7 @@ def test_a_process_that_is_stopping_asks_nothing_and_pauses_nothing(database):
     assert read_progress(database, study).status is Status.RUNNING
 
 
-def test_a_slow_function_is_asked_about_few_draws_that_are_not_due(database, monkeypatch):
+def test_a_slow_function_is_asked_about_only_a_few_draws_ahead(database, monkeypatch):
     clock = iter(range(1000))
     monkeypatch.setattr(requesting, "monotonic", lambda: next(clock) * 0.2)
     needs = Needs()
@@ -342,7 +342,7 @@ def test_a_slow_function_is_asked_about_few_draws_that_are_not_due(database, mon
     assert len(needs.configs) < 10  # of the 64 draws of a block, and of the blocks after it
 
 
-def test_the_65th_request_pauses_the_study_when_it_is_due(database):
+def test_the_65th_resource_class_pauses_the_study_when_its_draw_is_due(database):
     needs = Needs(lambda config: {"licence": config["size"]})
     study = study_with(database, needs)
     worker = SimulatedWorker(database, study)
@@ -358,7 +358,7 @@ def test_the_65th_request_pauses_the_study_when_it_is_due(database):
     assert rows(database, "SELECT count(*) FROM resource_class") == [(64,)]
 
 
-def test_the_65th_request_at_a_later_draw_does_not_pause_the_study(database, monkeypatch):
+def test_the_65th_resource_class_at_a_later_draw_does_not_pause_the_study(database, monkeypatch):
     """Each proposal is stored in a separate transaction, as if its config were large."""
     monkeypatch.setattr(propose, "MOST_BYTES", 1)
     monkeypatch.setattr(requesting, "ASKING_S", 600.0)
@@ -373,8 +373,8 @@ def test_the_65th_request_at_a_later_draw_does_not_pause_the_study(database, mon
         propose_by_index(database, study, draws=range(n_stored, 70))
 
 
-def test_two_processes_do_not_make_the_64th_request_together(connections):
-    """On PostgreSQL a person adds a request while a worker stores a proposal with another."""
+def test_of_two_processes_only_one_adds_the_64th_resource_class(connections):
+    """A person enqueues a trial of a new class while a worker stores a proposal of another one."""
     worker, person = connections
     study = study_with(worker, Needs(lambda _: {"licence": 1}))
     with worker.begin() as txn:
@@ -456,7 +456,7 @@ def test_a_resent_enqueue_does_not_ask_the_function_again(database):
     assert len(needs.configs) == 1
 
 
-def test_an_enqueue_without_an_answer_stores_nothing(database):
+def test_an_enqueue_without_the_functions_answer_stores_nothing(database):
     study = study_with(database)
 
     with unchanged_rows(database), pytest.raises(RequestNeeded):
@@ -491,7 +491,9 @@ def test_a_point_of_a_model_asks_for_what_the_function_says_of_its_config(databa
     ]
 
 
-def test_a_function_that_fails_for_a_models_point_pauses_the_study_and_frees_the_lease(database):
+def test_a_function_that_fails_for_a_models_point_pauses_the_study_and_frees_the_proposers_lease(
+    database,
+):
     needs = Needs(lambda _: DecisionFailed("it hangs."))
     study = study_with(database, needs, searcher=ModelSearch())
     asker = proposer_of(database, study)

@@ -44,7 +44,9 @@ def test_only_the_named_exceptions_are_retried(database, clock, error, state):
     assert fail(clock, worker, failure_of(error)).state is state
 
 
-def test_uncounted_failures_wait_longer_each_time_and_do_not_count(database, clock):
+def test_each_uncounted_failure_doubles_the_back_off_and_does_not_count_for_max_failures(
+    database, clock
+):
     worker = under(database, max_failures=0)
 
     endings = [fail(clock, worker) for _ in range(4)]
@@ -75,7 +77,7 @@ def test_new_checkpoint_restarts_the_count_of_uncounted_failures_in_a_row(databa
     assert fail(clock, worker).state is State.PENDING
 
 
-def test_failures_of_another_kind_count_beside_uncounted_ones(database, clock):
+def test_failures_of_another_kind_between_uncounted_ones_count(database, clock):
     worker = under(database, max_failures=1)
     other = failure_of(KeyError("x"))
 

@@ -57,7 +57,7 @@ def pins(database):
 
 
 @pytest.mark.row("A17", "B15")
-def test_clone_has_the_params_and_tags_of_its_parent_and_begins_from_its_newest_checkpoint(
+def test_clone_has_the_params_and_tags_of_its_parent_and_begins_from_the_parents_newest_checkpoint(
     database, study, failed
 ):
     before = trial_of(database, study, failed)
@@ -80,7 +80,7 @@ def test_clone_has_the_params_and_tags_of_its_parent_and_begins_from_its_newest_
 def test_clone_is_refused_if_its_checkpoint_is_of_a_study_that_is_being_deleted(
     database, study, failed
 ):
-    """The trial has begun from a checkpoint of the other study, and saved nothing itself."""
+    """The trial, of the study `other`, began from a checkpoint of `study` and saved none itself."""
     other = new_study(database)
     start = FromTrial(study.id, study.name, failed)
     enqueue(database, other, {}, new_request(), start=start)
@@ -207,13 +207,15 @@ def test_clone_falls_back_to_the_source_and_then_to_the_checkpoint_before_it(
     assert worker.claim().claimed.checkpoint is None
 
 
-def test_second_clone_whose_source_is_corrupt_already_falls_back_too(database, study, failed):
+def test_clone_of_a_clone_whose_source_is_corrupt_begins_from_the_checkpoint_before_the_source(
+    database, study, failed
+):
     worker = SimulatedWorker(database, study)
     again(database, study, failed)
     first = worker.claim()
     mark_corrupt(database, lease=first.lease, checkpoint=first.claimed.checkpoint)
     first.finish(0.4, outcome=Reason.FAILED)
-    with database.begin() as txn:  # as if both clones had begun before the damage
+    with database.begin() as txn:  # as if trial 1 had not found the damage
         txn.raw("UPDATE trial SET checkpoint_id = 2, source_checkpoint_id = 2 WHERE number = 1")
 
     again(database, study, 1)

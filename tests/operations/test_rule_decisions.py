@@ -213,7 +213,9 @@ def test_failure_in_the_last_batch_pauses_the_study_and_not_the_trial(database):
     assert read_progress(database, worker.study).pause_reason.endswith(FAILURE.why)
 
 
-def test_study_without_work_that_a_rule_has_paused_has_failed(database):
+def test_study_that_a_rule_failure_has_paused_counts_as_failed_once_all_its_trials_have_ended(
+    database,
+):
     worker = under(database, num_trials=1)
     run = worker.take()
     run_finish(run, 0.5, 0.4, ruled=RuleDecision(failure=FAILURE), outcome=Reason.COMPLETED)
@@ -298,7 +300,7 @@ def test_each_rule_reads_as_many_results_as_it_declares(database):
     assert ask.read[-2:] == [(0, 0, [3]), (1, 0, [2, 3])]
 
 
-def test_rule_that_failed_does_not_keep_another_from_stopping_the_trial(database):
+def test_failure_of_one_rule_does_not_keep_another_rule_from_stopping_the_trial(database):
     run = under(database, RULE, CustomRule("my_rules:Other")).take()
 
     def ask(position, _view, _is_moot):
@@ -369,7 +371,7 @@ def test_last_results_are_judged_at_the_end_of_the_attempt(database):
 
 
 @pytest.mark.parametrize("why", ["a\0b", "\ud800", "é" * 10_000])
-def test_reason_that_no_database_can_hold_is_made_storable(database, why):
+def test_rule_stops_the_trial_whatever_characters_and_length_its_reason_has(database, why):
     run = under(database).take()
     held = holding(run, Asked(at_1=why))
 
@@ -388,7 +390,7 @@ def test_process_that_cannot_ask_custom_rules_runs_no_trial_of_a_study_that_has_
         holding(run, None)
 
 
-def test_study_without_custom_rules_reads_and_asks_nothing(database):
+def test_attempt_begins_without_a_statement_if_the_study_has_no_custom_rules(database):
     run = under(database, *read_rules(["loss>=3"])).take()
     ask = Asked()
     seen = []

@@ -1,4 +1,4 @@
-"""A scheduler that compares means gets the exact mean of the live results up to the report."""
+"""Schedulers compare exact means of the live results from the end of the grace period on."""
 
 import math
 from contextlib import closing
@@ -35,7 +35,7 @@ def test_mean_does_not_depend_on_how_the_steps_are_divided_into_batches(database
     assert means(database) == {n: sum(values[:n]) / n for n in range(1, 7)}
 
 
-def test_mean_is_added_up_from_the_results_between_two_rungs(database):
+def test_mean_at_a_rung_includes_the_results_at_steps_without_a_rung(database):
     run = SimulatedWorker(database, study_of(database, interval=3)).take()
 
     for value in (0.5, 0.25, 1.0, 0.5, 0.5, 2.0):
@@ -93,7 +93,7 @@ def test_mean_begins_at_the_end_of_the_grace_period_if_a_trial_trains_all_steps_
     assert means(database) == {5: 1.0, 10: 4.0}
 
 
-def test_cost_of_a_mean_does_not_grow_with_the_trial(database, monkeypatch):
+def test_cost_of_a_mean_does_not_grow_with_the_length_of_the_trial(database, monkeypatch):
     read, make = [], means_in_store.Result
 
     def counted(*values):

@@ -1,4 +1,4 @@
-"""Rules that compare ranks and medians decide in the database as a direct computation does."""
+"""Schedulers that compare ranks or medians decide as a direct computation of these does."""
 
 import math
 from random import Random
@@ -36,13 +36,13 @@ def test_trial_is_stopped_by_its_rank_as_in_syne_tune(database, mode, reduction_
 @pytest.mark.row("E7")
 @pytest.mark.parametrize("hard_stop", [True, False])
 @pytest.mark.parametrize("mode", Mode)
-def test_trial_is_stopped_or_paused_at_the_median_of_the_other_trials_means(
+def test_trial_is_stopped_or_paused_if_its_best_value_is_worse_than_the_median_of_the_other_trials_means(
     database, mode, hard_stop
 ):
     scheduler = MedianStopping(grace_period=2, interval=2, min_samples=4, hard_stop=hard_stop)
     study = new_study(database, scheduler=scheduler, mode=mode, num_trials=None)
     worker, rng, means = SimulatedWorker(database, study), Random(2), {2: [], 4: [], 6: []}
-    left = 0
+    n_worse = 0
 
     for _ in range(30):
         run, values, verdict = worker.ask(), [], None
@@ -61,14 +61,14 @@ def test_trial_is_stopped_or_paused_at_the_median_of_the_other_trials_means(
             )
             assert (verdict is not None) == expected
             others.append(np.mean(values[1:]))
-        left += verdict is not None
+        n_worse += verdict is not None
         run.finish(outcome=Reason.PREEMPTED if verdict else Reason.COMPLETED)
 
-    assert left > 3
+    assert n_worse > 3
     state = State.TERMINATED if hard_stop else State.PAUSED
     states = [one.state for one in list_trials(database, study)]
-    assert states.count(State.TERMINATED) == (30 if hard_stop else 30 - left)
-    assert states.count(state) == (30 if hard_stop else left)
+    assert states.count(State.TERMINATED) == (30 if hard_stop else 30 - n_worse)
+    assert states.count(state) == (30 if hard_stop else n_worse)
 
 
 def mode_sign(mode):
@@ -91,7 +91,9 @@ def explanation(run):
     return explain_state(study, details)
 
 
-def test_trial_that_is_paused_at_the_median_waits_for_a_person_and_says_why(database):
+def test_trial_that_median_stopping_has_paused_waits_for_a_person_and_its_explanation_says_so(
+    database,
+):
     scheduler = MedianStopping(hard_stop=False)
     run = last_of_reporting_trials(database, 0.5, 0.25, 1.0, 0.75, scheduler=scheduler)
 

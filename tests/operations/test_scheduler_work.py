@@ -235,7 +235,9 @@ def test_later_report_of_a_batch_sees_the_entry_of_an_earlier_one(database):
 # --- closing and giving up
 
 
-def test_more_than_a_hundred_closed_rungs_with_paused_trials_hold_up_no_other_rung(database):
+def test_a_hundred_closed_rungs_with_trials_that_a_person_has_paused_hold_up_no_other_rung(
+    database,
+):
     n = closings.MOST + 2
     study = study_of(database, OneRung(by_draw=True), num_trials=n)
     worker = SimulatedWorker(database, study)
@@ -250,7 +252,9 @@ def test_more_than_a_hundred_closed_rungs_with_paused_trials_hold_up_no_other_ru
 
 
 @pytest.mark.parametrize(("keep", "kept"), [(-1, 0), (0, 0), (2, 2), (3, 3), (2**70, 3)])
-def test_closed_rung_keeps_at_most_the_trials_that_wait_and_at_least_none(database, keep, kept):
+def test_closed_rung_keeps_as_many_trials_as_the_scheduler_says_between_none_and_all_that_wait(
+    database, keep, kept
+):
     study = study_of(database)
     worker = SimulatedWorker(database, study)
     wait_at_the_rung(worker, 0.3, 0.1, 0.2)

@@ -89,7 +89,7 @@ def uses(database, study):
 
 @pytest.mark.parametrize("n_changes", [1, 2])
 def test_a_worker_uses_what_its_attempt_holds_until_the_attempt_ends(database, n_changes):
-    """A scheduler changes what a trial asks for in the flush at which the trial is to pause."""
+    """In one flush, a scheduler decides to pause a trial and changes what the trial asks for."""
     study = new_study(database, num_trials=20, searcher=None)
     put(database, study, "gpus=1")
     node = Node(database, study, read_capacity(gpus=4))
@@ -106,7 +106,7 @@ def test_a_worker_uses_what_its_attempt_holds_until_the_attempt_ends(database, n
     assert of_workers(database)[0][1] is None
 
 
-def test_the_next_attempt_uses_what_the_trial_asks_for_then(database):
+def test_the_next_attempt_uses_what_the_trial_asks_for_when_the_attempt_starts(database):
     study = new_study(database, num_trials=20, searcher=None)
     put(database, study, "gpus=1")
     node = Node(database, study, read_capacity(gpus=4))

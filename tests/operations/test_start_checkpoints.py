@@ -89,7 +89,9 @@ def test_pin_goes_when_the_trial_ends(database, study, worker, source, how):
 
 
 @pytest.mark.row("C1", "C2")
-def test_trial_of_another_study_is_a_source_and_its_stores_are_read(database, worker):
+def test_trial_begins_from_a_checkpoint_of_another_study_and_reads_that_studys_stores(
+    database, worker
+):
     other = new_study(database, checkpoints="file:///a")
     source = SimulatedWorker(database, other).take()
     source.save(replace(source.checkpoint(step=4), url="file:///a/x"))
@@ -130,7 +132,7 @@ def test_trial_whose_source_is_corrupt_begins_from_the_checkpoint_before_it_or_e
     assert rows(database, f"SELECT count(*) FROM event WHERE kind = '{kind}'") == [(2,)]
 
 
-def test_attempt_whose_checkpoint_is_corrupt_begins_after_the_one_that_it_restores_instead(
+def test_start_step_of_an_attempt_follows_the_checkpoint_that_it_restores_instead_of_a_corrupt_one(
     database, study, worker, source
 ):
     begin(database, study, start_of(source))
@@ -221,7 +223,9 @@ def test_trial_enters_only_the_rungs_above_its_checkpoint(database):
     assert entered == [(3,)]
 
 
-def test_trial_whose_code_begins_before_its_checkpoint_enters_the_next_rung(database):
+def test_trial_that_reports_steps_before_its_checkpoint_enters_the_rung_after_its_first_report(
+    database,
+):
     study = new_study(
         database, scheduler=ASHA(max_t=9, grace_period=1, reduction_factor=3, type="promotion")
     )
@@ -315,12 +319,12 @@ def test_study_that_is_being_deleted_is_no_source(database, source, study):
 
     with pytest.raises(NotAllowed, match="is being deleted"):
         begin(database, new_study(database), start_of(source))
-    control.set_status(database, study, Status.RUNNING, new_request())  # the deletion has failed
+    control.set_status(database, study, Status.RUNNING, new_request())  # this cancels the deletion
 
     assert begin(database, new_study(database), start_of(source)) == 0
 
 
-def test_deletion_of_the_enqueuing_study_unpins_the_source(database, source):
+def test_deletion_of_a_study_unpins_the_checkpoints_that_its_trials_begin_from(database, source):
     other = new_study(database)
     begin(database, other, start_of(source))
 
@@ -332,7 +336,7 @@ def test_deletion_of_the_enqueuing_study_unpins_the_source(database, source):
 # uploads
 
 
-def test_uploaded_checkpoint_is_the_trials_own_and_is_counted(database):
+def test_uploaded_checkpoint_becomes_the_trials_own_and_counts_for_the_quota(database):
     study = new_study(database, keep=Keep(quota=100))
     worker = SimulatedWorker(database, study)
     what = replace(worker.take().checkpoint(step=6), size_bytes=8)

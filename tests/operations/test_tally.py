@@ -1,4 +1,4 @@
-"""The tally of a trial takes bounded memory, and is enough to compute its metric_summary."""
+"""A tally takes bounded memory, and is enough to compute the metric_summary of its trial."""
 
 import json
 

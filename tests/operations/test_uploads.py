@@ -181,7 +181,7 @@ def test_all_uploads_are_collected_although_one_query_finds_at_most_100(
     assert len(uploads) == 230
 
 
-def test_process_looks_once_a_minute_and_does_not_wait_for_the_store(  # noqa: PLR0917
+def test_process_searches_for_abandoned_uploads_once_a_minute_and_does_not_wait_for_the_store(  # noqa: PLR0917
     database, clock, study, worker, store, monkeypatch
 ):
     run = worker.ask()
