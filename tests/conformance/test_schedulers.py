@@ -1,5 +1,5 @@
 """
-Every scheduler, through the real operations on both databases, in random orders with mishaps.
+Run studies with every scheduler on both databases, in random orders, with and without mishaps.
 
 To have a scheduler tested, add a line to SCHEDULERS; docs/schedulers.md says how to write one.
 """
@@ -35,7 +35,7 @@ SCHEDULERS = {
     "ASHA by promotion with brackets": ASHA(8, 1, 2, brackets=3, type="promotion"),
     "HyperBand": HyperBand(max_t=9),
     "HyperBand by halves": HyperBand(max_t=8, reduction_factor=2),
-    "HyperBand of a max_t that is no power": HyperBand(max_t=11, reduction_factor=2.5),
+    "HyperBand whose max_t is no power of 2.5": HyperBand(max_t=11, reduction_factor=2.5),
     "one-epoch": OneEpoch(i=2, top_k=3, max_t=9),
     "custom, by rungs that close": asked(Cup()),
     "custom, by rungs that close, with brackets": asked(Cup(brackets=3)),
@@ -59,7 +59,7 @@ LEAVES_PAUSED = {name for name, one in SCHEDULERS.items() if one.resumes} - GIVE
 """Schedulers that may leave trials PAUSED."""
 
 ANY_ORDER = GIVES_UP
-"""Schedulers that end each trial for the same reason in any order of reports."""
+"""Schedulers with which the order of the reports does not change why a trial ends."""
 
 every_scheduler = pytest.mark.parametrize("name", SCHEDULERS)
 
@@ -88,7 +88,7 @@ def test_study_is_finished_after_any_mishaps(database, name, scheduler, seed):
 @every_scheduler
 def test_workers_that_run_at_the_same_time_finish_a_study(database, storage_url, name, scheduler):
     running = ScheduledStudy(database, scheduler)
-    database.clock = None  # as on the workers' connections, the database gives the time
+    database.clock = None  # the database gives the time, as it does on the workers' connections
 
     running.run_in_threads(storage_url)
 
@@ -122,7 +122,7 @@ def test_calls_that_are_cut_and_sent_again_change_no_decision(database, name, sc
 
 
 def distinct(number, step):
-    """Different values for different trials, in an order that changes with the step."""
+    """Return a value that differs between trials; which trial is better changes with the step."""
     return (number * 37 + step * 11) % 101
 
 

@@ -59,7 +59,7 @@ class RegisteredWorker:
     A registered process: the id of its row, its uuid, its pid, and its lease in seconds.
 
     Attributes:
-        offer: What it offers to trials; None if every request fits.
+        offer: The resources that the process offers; None if it takes trials whatever they ask for.
     """
 
     id: int
@@ -301,7 +301,7 @@ class ActionFactory(StartActions):
     def give_back(
         self, attempt: ClaimedAttempt, values: Sequence[float], *, later: bool
     ) -> StudyAction:
-        """End an attempt as a command does that exits with 130 or 143; if `later`, with 75."""
+        """End an attempt like a command that exits with 130 or 143, or with 75 if `later`."""
         kind = TRY_LATER if later else GIVEN_BACK
         return self.finish(attempt, values, Reason.PREEMPTED, Failure(kind, "exited"))
 
@@ -406,7 +406,7 @@ class ActionFactory(StartActions):
         )
 
     def collect(self) -> StudyAction:
-        """Delete the rows of uploads whose attempts have ended."""
+        """Delete the rows of uploads that no process will finish."""
 
         def act(database: Database) -> list[tuple[str, bool]]:
             found = abandoned_uploads(database, self.study)

@@ -138,7 +138,11 @@ def register_worker(
     lease_s: float = LEASE_S,
     capacity: Capacity | None = None,
 ) -> int:
-    """Register a worker of one slot; return its id. Without a capacity every request fits."""
+    """
+    Register a worker of one slot; return its id.
+
+    Without a capacity, the worker takes trials whatever resources they ask for.
+    """
     given: Any = {"uuid": uuid or token(), "process": of or process(), "lease_s": lease_s}
     given |= {"capacity": capacity}
     return register(database, study, **given, slots=1, version="0")
@@ -185,7 +189,7 @@ class SimulatedWorker:
 
 class Run:
     """
-    An attempt of a simulated worker; it numbers its flushes and counts its steps.
+    An attempt of a simulated worker, with the number of its last flush and its last reported step.
 
     Attributes:
         last: The batch that was sent last.
@@ -352,7 +356,7 @@ def delete_all_rows(database: Database) -> None:
 
 
 def leave_one_study(database: Database) -> None:
-    """Delete all rows, then store a running study, which operations on others must leave alone."""
+    """Delete all rows, then store a study that operations on other studies must not change."""
     delete_all_rows(database)
     study = new_study(database, name="bystander")
     enqueued(database, study)
@@ -372,7 +376,7 @@ def retry_while_busy(call: Callable[[], Answered], *, patience_s: float = 30.0) 
 
 
 def run_together(calls: Iterable[Callable[[], Answered]]) -> list[Answered]:
-    """Run calls in threads that start together; return the answers in order, or raise an error."""
+    """Run calls in threads that start together; return the answers in the order of the calls."""
     calls = list(calls)
     gate = threading.Barrier(len(calls))
 

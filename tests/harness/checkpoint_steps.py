@@ -23,7 +23,7 @@ KEEPS = [
     Keep(every=2, quota=30),
     Keep(last=3, best=2),
 ]
-"""What is kept in studies that have a quota, or that keep more than the newest two checkpoints."""
+"""Values of `keep` that set a quota, or keep more than a trial's newest two checkpoints."""
 
 WITH_KEEP = {
     "take_a_trial": 12,
@@ -44,7 +44,7 @@ DAY_AND_HOUR_S = 90_001.0
 
 
 class CheckpointSteps:
-    """The part of `RandomWalk` that has these steps."""
+    """The part of `RandomWalk` whose steps touch checkpoints."""
 
     _other_study: Study | None = None
 
@@ -101,7 +101,7 @@ class CheckpointSteps:
         return self.factory.collect()
 
     def _delete_removed(self: "RandomWalk", rng: Random) -> StudyAction:
-        """Delete rows of removed checkpoints, discard those of an ended trial, or pin one."""
+        """Delete removed checkpoints' rows, discard a trial's checkpoints, or pin or unpin one."""
         ended = [trial.number for trial in self.model.trials if trial.state in FINAL]
         chance = rng.random()
         if chance < 0.4:
@@ -141,7 +141,7 @@ class CheckpointSteps:
         return change(other)
 
     def enqueue_an_upload(self: "RandomWalk", rng: Random) -> None:
-        """Upload a directory, and mostly enqueue a trial with it, sometimes too late."""
+        """Begin a person's upload, and mostly enqueue a trial with it, sometimes too late."""
         self.do(self._begin_upload_of_person(rng))
         if rng.random() < 0.15:
             self.advance(DAY_AND_HOUR_S)

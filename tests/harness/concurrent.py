@@ -44,7 +44,10 @@ def held_at(owner, name):
 
 def send_twice(call, first, second, url, *, at=None):
     """
-    Run `call(first)`; hold it at its COMMIT, or at `held_at(*at)`, and run `call(second)`.
+    Run `call(first)`, hold it before its COMMIT or before the function `at`; run `call(second)`.
+
+    Args:
+        at: The class or module, and the name, of the function; see `held_at`.
 
     Returns:
         Both answers, and whether the second call waited for a lock of the first.
@@ -69,7 +72,11 @@ def send_twice(call, first, second, url, *, at=None):
 
 
 def is_waiting_for_a_lock(url, *, unless=None, waiters=1):
-    """Wait until `waiters` connections wait for a lock; False if `unless` is set, or after 20 s."""
+    """
+    Return True once at least `waiters` connections wait for a lock.
+
+    Return False after 20 s, or if the event `unless` is set first.
+    """
     unless = unless or threading.Event()
     deadline = time.monotonic() + PATIENCE_S
     with postgres.connect(url) as watcher:
@@ -86,7 +93,7 @@ def kept_waiting(url, call, lock):
     Start a call that waits until the block ends, because another connection has locked a row.
 
     Args:
-        lock: The row, as in "trial WHERE number = 1".
+        lock: The row, for example "trial WHERE number = 1".
     """
     answered, other = threading.Event(), postgres.connect(url)
 
@@ -106,7 +113,7 @@ def kept_waiting(url, call, lock):
 
 
 def is_free(url, lock):
-    """Whether a row is not locked; `lock` names the row as in `kept_waiting`."""
+    """Whether a row is not locked; `kept_waiting` says how `lock` names the row."""
     with postgres.connect(url) as connection:
         try:
             found = connection.execute(f"SELECT 1 FROM {lock} FOR NO KEY UPDATE NOWAIT").fetchall()

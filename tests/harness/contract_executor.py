@@ -1,5 +1,5 @@
 """
-Runs a scheduler without a database: trials, rungs and workers in plain Python, in a random order.
+Runs a scheduler without a database, on trials and rungs in memory, with reports in a random order.
 
 The executor calls the scheduler as the operations do. With mishaps, trials fail and are lost, and
 people stop, pause, resume and enqueue trials.
@@ -33,7 +33,7 @@ MOST_TURNS = 100_000
 
 @dataclass
 class MemoryTrial:
-    """A trial; `checkpoint` is the step at which its next attempt begins."""
+    """A trial; `checkpoint` is the step after which its next attempt begins."""
 
     number: int
     bracket: int
@@ -78,7 +78,7 @@ class MemoryRung:
         return not self.closed or (self.cut is not None and self.place(entry) <= self.cut)
 
     def view(self, trial: int | None = None) -> RungView:
-        """Return the rung as a reporting trial sees it; if `trial` is None, as free workers do."""
+        """Return the rung as `judge` reads it for a trial; for None, as `next_work` reads it."""
         ranked = sorted([(one.score, one.trial) for one in self.entries if one.ranked])[::-1]
         n, cut = len(ranked), Cut()
         if ranked:
@@ -106,7 +106,7 @@ class ContractExecutor:
     A study in memory.
 
     Attributes:
-        decisions: The scheduler's decisions by trial and step, in their order.
+        decisions: A trial, its step and the scheduler's decision, in the order of the decisions.
         closings: For each closed rung: how many trials to keep, and the trials that waited.
         steps: How many results all trials have reported.
     """
@@ -121,7 +121,12 @@ class ContractExecutor:
         longest: int | None = None,
         max_steps: float = math.inf,
     ) -> None:
-        """Prepare to run; a trial that no scheduler ends completes at the step `longest`."""
+        """
+        Prepare to run.
+
+        Args:
+            longest: A trial completes once it reports this step or a later step; None for no limit.
+        """
         self.scheduler, self.num_trials, self.curve = scheduler, num_trials, curve
         self.longest, self.max_steps, self.steps = longest, max_steps, 0
         self.rng, self.next_draw = Random(seed), 0
@@ -255,17 +260,17 @@ class ContractExecutor:
             for one in rung.entries
             if one.waiting
         )
-        places = [place for _, place in waiting]  # those paused by a person come last
+        places = [place for _, place in waiting]  # trials that a person has paused come last
         self.closings[closing.rung] = (closing.keep, [rung.entries[i].trial for _, i in places])
         rung.closed, rung.cut = True, max(places[: closing.keep], default=None)
 
     def report(self, trial: MemoryTrial) -> None:
-        """Report a trial's next step, or skip a step (one time in four); judge a due report."""
+        """Report a trial's next step or, one time in four, the step after it."""
         step = trial.step + self.rng.choice([1, 1, 1, 2])
         self.tell(trial, step, self.curve(trial.number, step))
 
     def tell(self, trial: MemoryTrial, step: int, score: float) -> None:
-        """Store a report of a trial, and judge it if it is due."""
+        """Store a trial's report; judge the report if it reaches a decision step."""
         due = self.scheduler.next_decision_step(trial.bracket, trial.step)
         trial.step, trial.values[step] = step, score
         self.steps += 1

@@ -128,7 +128,7 @@ def _setting_retention(database: Database) -> Call:
 
 
 def _saving_by_a_policy(database: Database) -> Call:
-    """The save expires one checkpoint, and reads the values of the others."""
+    """The save compares the values at the checkpoints' steps, and removes one checkpoint."""
     study, keep = new_study(database), Keep(best=1, every=2)
     run = SimulatedWorker(database, study).take()
     for value in (0.25, 0.5, 0.75, 0.5):

@@ -65,7 +65,7 @@ def _recovering(database: Database) -> Call:
     """
     The call finds two lost trials in one transaction, and recovers them in two more.
 
-    The second trial is done, so its recovery completes it.
+    The second trial has reported `done=True`, so recovery completes this trial.
     """
     study = new_study(database)
     for done in (False, True):
@@ -122,7 +122,7 @@ def _deleting_rows(database: Database) -> Call:
 
 
 def _removing_unkept(database: Database) -> Call:
-    """A checkpoint whose pin was removed, in a study with a quota."""
+    """The call removes a checkpoint whose pin was removed, in a study with a quota."""
     study = new_study(database, keep=Keep(quota=99))
     run = SimulatedWorker(database, study).take()
     run.save()
@@ -256,7 +256,11 @@ def file_of(folder: Path, operation: str, point: str, nth: int) -> Path:
 
 
 def count_commits(call: Call, path: Path) -> int:
-    """Count a call's COMMITs; processes that are forked later inherit its compiled statements."""
+    """
+    Make a call, and count its COMMITs.
+
+    The call compiles its statements, which the processes that are forked later then inherit.
+    """
     end, commits = TransactionBlock._end, []
 
     def note(block: TransactionBlock, *, commit: bool) -> None:
@@ -281,7 +285,8 @@ def die_at(point: str, nth: int) -> None:
         if is_nth:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    setattr(TransactionBlock, "_end", end_or_die)  # noqa: B010  an observer would run before COMMIT
+    # `_end` is replaced, because `Database.observer` is called only before a COMMIT, never after.
+    setattr(TransactionBlock, "_end", end_or_die)  # noqa: B010
 
 
 def kill(call: Call, path: Path, point: str, nth: int) -> None:
@@ -297,7 +302,11 @@ def kill(call: Call, path: Path, point: str, nth: int) -> None:
 
 
 def kill_at_each_commit(template: Path, folder: Path, operation: str) -> int:
-    """Leave a file for each killed process; return the number of COMMITs."""
+    """
+    Kill a process before and another after each COMMIT; return the number of COMMITs.
+
+    Each process leaves its SQLite file, which `file_of` names.
+    """
     arranged = shutil.copyfile(template, folder / f"{operation}.db")
     with stopped(arranged) as database:
         call = arranged_in(database, operation)

@@ -20,7 +20,7 @@ def recorded_curves() -> list[list[float]]:
 
 
 def read_curves() -> list[list[float]]:
-    """For each of 60 trials, the validation error of each step; every tenth list ends in NaN."""
+    """For each of 60 trials, the validation error at each step; for six, NaN from step 3 on."""
     curves = recorded_curves()[:60]
     for curve in curves[7::10]:
         curve[DIVERGES_AT - 1 :] = [math.nan] * (len(curve) - DIVERGES_AT + 1)

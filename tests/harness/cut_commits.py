@@ -34,16 +34,16 @@ def cut(database: Database, when: str, *, nth: int = 1) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TransactionBlock, "_end", cut_end)
-        # With a pooler, single statements, too, send a COMMIT.
+        # With a pooler, an operation in a single statement sends a COMMIT, too, so it can be cut.
         patch.setattr(database, "pooler", database.postgresql)
         yield
 
 
 def _close(connection: psycopg.Connection) -> None:
     """
-    Close a connection, and wait until the server has released its locks.
+    Close a connection, and wait until the server has released the connection's locks.
 
-    Until then claims and promotions would skip the rows that it has locked.
+    Until then claims and promotions would skip the locked rows.
     """
     info = connection.info
     options = info.get_parameters() | {"password": info.password}

@@ -253,7 +253,11 @@ def _finishing(
 
 
 def _giving_back_once_too_often(database: Database) -> Call:
-    """The call ends the tenth attempt in a row whose command gives the trial back: a loss."""
+    """
+    The call ends the tenth attempt in a row whose command gives the trial back.
+
+    This end counts as a loss.
+    """
     study = new_study(database, num_trials=1)
     worker, failure = SimulatedWorker(database, study), Failure(GIVEN_BACK, "130")
     for _ in range(FREE_EXITS):
@@ -264,7 +268,7 @@ def _giving_back_once_too_often(database: Database) -> Call:
 
 
 def _failing_like_four_others(database: Database) -> Call:
-    """The transaction that stores the fifth equal failure also pauses the study."""
+    """The transaction that stores the fifth of five alike failures also pauses the study."""
     study = new_study(database, num_trials=20)
     worker, cause = SimulatedWorker(database, study), Failure("KeyError", "'lr'")
     for _ in range(4):
@@ -283,7 +287,7 @@ def _reaching_a_limit(database: Database) -> Call:
 
 
 def _renewing_past_a_limit(database: Database) -> Call:
-    """The renewal finds that the trial has run for too long, and that the study is too old."""
+    """The renewal finds that the trial has run for too long; the study's limits are not reached."""
     call = _renewing(database, trial_time_limit_s=60.0, total_time_limit_s=60.0, time_limit_s=60.0)
     change(database, "UPDATE trial SET running_s = 100")
     return call

@@ -151,7 +151,11 @@ def _attempt(model: Model, attempt: ModelAttempt) -> dict[str, Any]:
 
 
 def _results(trial: ModelTrial, attempt: ModelAttempt) -> dict[int, Any]:
-    """Each value, and whether it is live: all later attempts with results began after its step."""
+    """
+    For each step: the value, and whether it is live.
+
+    A value is live if all later attempts that have results began after its step.
+    """
     starts = [one.start_step for one in trial.attempts[attempt.no :] if one.stored]
     return {
         step: (plain(value), all(step < start for start in starts))

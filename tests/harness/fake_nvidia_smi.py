@@ -1,4 +1,4 @@
-"""A stand-in for `nvidia-smi`, which prints the cards and the users that a test has written."""
+"""A stand-in for `nvidia-smi`: it prints the cards and the processes that a test has listed."""
 
 import os
 from pathlib import Path
@@ -22,7 +22,7 @@ class FakeNvidiaSmi:
     The stand-in in a folder; the folder must come first in PATH.
 
     Attributes:
-        environment: The variables by which a process finds the stand-in, and only its cards.
+        environment: The PATH by which a process finds the stand-in before the real program.
     """
 
     def __init__(self, folder: Path, *, n_cards: int = 4) -> None:
@@ -33,7 +33,7 @@ class FakeNvidiaSmi:
         self.environment = {"PATH": f"{folder}:{os.environ['PATH']}"}
 
     def install(self, script: str) -> None:
-        """Replace the program."""
+        """Write a shell script as the program, in place of an earlier one."""
         program = self._folder / "nvidia-smi"
         program.write_text(script)
         program.chmod(0o755)

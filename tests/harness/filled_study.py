@@ -10,7 +10,7 @@ from studydb.domain.records import Study
 from studydb.schedulers import ASHA
 
 MANY = 5000
-"""The number of ended trials, of PENDING trials and of results; each trial has an attempt."""
+"""The number of ended trials, of PENDING trials and of results; each such trial has an attempt."""
 
 ENTRIES = 3000
 """Entries of the first rung."""
@@ -61,7 +61,7 @@ _SQLITE = {
 
 
 def filled_study(database: Database) -> Study:
-    """A study with thousands of ended and PENDING trials, and three RUNNING and three enqueued."""
+    """A study with thousands of ended and PENDING trials, three RUNNING ones and three enqueued."""
     study = new_study(database, scheduler=ASHA(max_t=9, reduction_factor=3), num_trials=None)
     _fill(database, study, _TRIAL, MANY, **_ENDED)
     _fill(database, study, _TRIAL, MANY, **_PENDING)

@@ -87,7 +87,7 @@ BY_CONFIG = ResourceFunction("needs:f", ask=lambda _: Resources(custom={"licence
 
 
 def _asking_by_config(database: Database) -> Call:
-    """The call also stores proposals, and the class of what they ask for."""
+    """The call also stores proposals, and the resource class of these proposals."""
     study = new_study(database, resources=BY_CONFIG)
     claimant = SimulatedWorker(database, study).claimant()
     return lambda over: ask(over, study, claimant)

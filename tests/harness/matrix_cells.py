@@ -164,7 +164,7 @@ def prepared(database: Database, rng: Random, request: str, state: State) -> Sub
     """
     A study with a trial in the state, and at least one other trial.
 
-    Trials ask for resources, and workers offer unequal ones, if the request is about resources.
+    If the request is about resources, trials ask for resources, and workers offer unequal amounts.
     """
     limits: dict[str, Any] = {"max_steps": 1_000_000} if request == "set limits" else {}
     if "resources" in request:

@@ -1,8 +1,8 @@
 """
 A study in plain Python: which rows operations must leave in a database, and what they answer.
 
-Each method is one operation, without transactions, on lists and dicts. The model uses the package's
-types, and computes everything without the package's functions.
+Each public method is one operation, without transactions, on lists and dicts. The model uses the
+package's types, and computes everything without the package's functions.
 """
 
 import json
@@ -49,8 +49,8 @@ class Model:
         self.checkpoints: list[ModelCheckpoint] = []
         self.uploads: list[ModelUpload] = []
         self.keep = spec.keep
-        self.other: ModelTrial | None = None  # the trial of another study, and its checkpoints
-        self.foreign: list[ModelCheckpoint] = []
+        self.other: ModelTrial | None = None  # the trial of another study
+        self.foreign: list[ModelCheckpoint] = []  # the checkpoints of `other`
         self.other_is_closing = False
         self.sent_to_other: set[str] = set()
         self.judge = new_judge(spec)
@@ -73,7 +73,7 @@ class Model:
                 self.resources.offers[uuid] = ModelOffer(offers)
 
     def promote(self, worker: str, *, token: str) -> bool:
-        """Do what the scheduler wants of a free worker; tell whether it promotes a trial."""
+        """Do what the scheduler wants of a free worker; tell whether a trial is promoted."""
         return bool(self._recorded(token)) or promote(self, token, worker)
 
     def claim(self, worker: str, *, token: str) -> ModelAttempt | None:
@@ -350,7 +350,7 @@ class Model:
 
     @property
     def best(self) -> list[int]:
-        """The trials with a value other than NaN, without invalidated ones: numbers, best first."""
+        """The numbers of all valid trials that have a value other than NaN, best first."""
         ranked = {
             trial.number: self.judge.score(value)
             for trial in self.trials
@@ -407,7 +407,12 @@ class Model:
     def _store(
         self, trial: ModelTrial, attempt: ModelAttempt, after: int, results: tuple[Result, ...]
     ) -> tuple[Verdict | None, tuple[Result, ...]]:
-        """Judge and store results up to the first that gets a verdict; return what is stored."""
+        """
+        Judge and store results up to the first that gets a verdict.
+
+        Returns:
+            The verdict, or None, and the results that are stored.
+        """
         if results and trial.flush_no == 0:
             attempt.start_step = results[0].step
             trial.live = {s: v for s, v in trial.live.items() if s < results[0].step}

@@ -1,4 +1,4 @@
-"""Checkpoints in a model: saves, what `keep` and the quota remove, and corrupt ones."""
+"""Checkpoints in a model: saves, removals by `keep` and by the quota, and corrupt checkpoints."""
 
 import math
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def save(model: "Model", token: str, *, new: ModelCheckpoint, keep: Keep) -> list[str]:
-    """Store a checkpoint; return the uuids of those that `keep` or the quota removes for it."""
+    """Store a checkpoint; return the uuids of the checkpoints that `keep` or the quota removes."""
     attempt, trial = model._of(token)
     if any(one.uuid == new.uuid for one in model.checkpoints):
         return _removed_by(model, trial, new.uuid)
     model._fence(token)
     expired = _unkept(model, trial, [*_kept_of(model, trial), new], keep)
     chosen = _make_room(model, trial, new, expired)
-    # An earlier send has stored the event, and its checkpoint's row was deleted since.
+    # If the event exists, an earlier send stored the checkpoint, whose row was deleted since.
     if chosen and model._recorded(new.uuid):
         raise LeaseLost(number=trial.number, attempt=attempt.no)
     _remove(model, [*expired, *chosen])
@@ -43,7 +43,7 @@ def save(model: "Model", token: str, *, new: ModelCheckpoint, keep: Keep) -> lis
 
 
 def delete_removed(model: "Model") -> None:
-    """Delete the rows of checkpoints whose bytes have been deleted."""
+    """Delete the rows of removed checkpoints, except corrupt ones."""
     model.checkpoints = [one for one in model.checkpoints if one.corrupt or not one.removed]
 
 
@@ -126,7 +126,7 @@ def _value(trial: ModelTrial, saved: ModelCheckpoint) -> float | None:
 def _make_room(
     model: "Model", trial: ModelTrial, new: ModelCheckpoint, expired: Sequence[ModelCheckpoint]
 ) -> list[ModelCheckpoint]:
-    """The oldest checkpoints that must go for a new one."""
+    """The oldest checkpoints that must be removed so that a new one fits into the quota."""
     quota = model.keep.quota_bytes
     if quota is None:
         return []
@@ -155,7 +155,12 @@ def _remove(model: "Model", removed: Sequence[ModelCheckpoint]) -> None:
 
 
 def _removed_by(model: "Model", trial: ModelTrial, uuid: str) -> list[str]:
-    """What an earlier send of a save has removed, for as long as the rows are there."""
+    """
+    What a duplicate request of a save returns; checkpoints whose rows are deleted are left out.
+
+    The answer names all removed checkpoints of the trial, and those of other trials that the first
+    send has removed.
+    """
     event = model._recorded(uuid)
     named = event["data"]["removed"] if event else []
     return [

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def retry(model: "Model", numbers: list[int], request: Request, *, from_scratch: bool) -> list[int]:
-    """Clone ended trials; each clone begins from its parent's newest checkpoint."""
+    """Clone ended trials, from scratch or from the newest checkpoint of each clone's parent."""
     if recorded := model._recorded(request.token):
         return list(recorded["data"]["clones"])
     numbers = sorted(set(numbers))
@@ -45,7 +45,7 @@ def clone(model: "Model", parent: ModelTrial, *, from_scratch: bool) -> int:
 
 
 def release(trial: ModelTrial) -> None:
-    """Unpin the checkpoint from which a clone began."""
+    """Unpin the checkpoint that was pinned because a trial begins from it."""
     if trial.pinned is not None:
         trial.pinned.pins -= 1
         trial.pinned = None
@@ -73,14 +73,14 @@ def discard(model: "Model", number: int, request: Request) -> list[str]:
 
 
 def newest_of(model: "Model", known: ModelCheckpoint | None) -> ModelCheckpoint | None:
-    """The checkpoint if kept, else the newest kept one before it; None if its row is deleted."""
+    """`known` if it is kept, else the newest kept one before it; None if its row is deleted."""
     if known is None or known not in [*model.checkpoints, *model.foreign]:
         return None
     return before(model, known) if known.removed else known
 
 
 def before(model: "Model", known: ModelCheckpoint) -> ModelCheckpoint | None:
-    """The trial's newest kept checkpoint before this one; else the one it began from, if kept."""
+    """The trial's newest kept checkpoint before `known`; else its source, if that is kept."""
     is_own = known in model.checkpoints
     rows = model.checkpoints if is_own else model.foreign
     earlier = rows[: rows.index(known)]
