@@ -1,5 +1,5 @@
 """
-The synchronous schedulers of a model: a rung closes when all trials that can reach it have come.
+The synchronous schedulers of a model: a rung closes when no further trial can reach it.
 """
 
 import math
@@ -33,7 +33,7 @@ class ModelClosing(NamedTuple):
 
 
 class ModelSynchronous(ModelJudge):
-    """Pauses each trial at its rungs; when a rung has closed, those that were kept go on."""
+    """Pauses each trial at its rungs; when a rung has closed, the kept trials go on."""
 
     def __init__(self, spec: NewStudy) -> None:
         super().__init__(spec)
@@ -55,7 +55,7 @@ class ModelSynchronous(ModelJudge):
         return Judged(Action.CONTINUE if goes_on else Action.STOP, score, worst)
 
     def next_kept(self, paused: Container[int]) -> Waiting | None:
-        """The trial that goes on from a closed rung: at the highest step, the best that was kept."""
+        """The rung and the entry of the trial to resume: the best one kept at the highest step."""
         closed = [
             (rung_id, entry)
             for rung_id, rung in self.rungs.items()
@@ -82,8 +82,8 @@ class ModelOneEpoch(ModelSynchronous):
         rung = self.rungs[0, step]
         if rung.last_kept is not None or (model.is_open and spent(model) < 1 / 2):
             return None
-        is_waited_for = any(entry["number"] in paused for entry in rung.waiting)
-        if not is_waited_for or any(one < step for one in underway(model)):
+        waits = any(entry["number"] in paused for entry in rung.waiting)
+        if not waits or any(one < step for one in underway(model)):
             return None
         return ModelClosing((0, step), self.options["top_k"])
 
@@ -148,7 +148,7 @@ def spent(model: "Model") -> float:
 
 
 def underway(model: "Model", bracket: int | None = None) -> list[int]:
-    """The last step of each trial that is underway, in one bracket or in all."""
+    """The last live step of each trial underway in a bracket; in all brackets if it is None."""
     return [
         max(trial.live, default=0)
         for trial in model.trials
@@ -161,7 +161,7 @@ def _is_underway(trial: "ModelTrial") -> bool:
 
 
 def can_be_claimed(model: "Model") -> bool:
-    """Whether a trial is PENDING without a back-off; while one is, no rung closes."""
+    """Whether a trial is PENDING without a back-off; no rung closes while there is such a trial."""
     return any(one.state is State.PENDING and one.ready_at is None for one in model.trials)
 
 

@@ -1,4 +1,4 @@
-"""Judges, for a model, the attempts whose command has given the trial back."""
+"""Attempts of a model whose command has given the trial back: how they count."""
 
 import itertools
 from collections.abc import Sequence

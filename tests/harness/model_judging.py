@@ -1,9 +1,9 @@
 """
-Judges a model's trials: by rules, then by asynchronous successive halving on plain lists.
+A model of stop rules and of ASHA, on plain lists: the rules judge first.
 
-As in Ray Tune, the cutoff is numpy's percentile of a rung's values. Unlike in Ray Tune, NaN stops a
-trial. For promotion the rank of the quantile is computed with `Fraction`. `model_schedulers` has
-the other schedulers.
+As in Ray Tune, the cutoff is numpy's percentile of a rung's values, unless ASHA's rule is
+"syne_tune". Unlike in Ray Tune, NaN stops a trial. For promotion the rank of the quantile is
+computed with `Fraction`. `model_schedulers` and `model_closings` have the other schedulers.
 """
 
 import math
@@ -59,12 +59,12 @@ class ModelRung:
 
     @property
     def scores(self) -> list[float]:
-        """The scores that rank, best first."""
+        """The scores of the ranked entries, best first."""
         return sorted(entry["score"] for entry in self.entries if entry["ranked"])
 
     @property
     def waiting(self) -> list[dict[str, Any]]:
-        """The entries whose trials wait, best first; of equal entries, the first to arrive."""
+        """The entries whose trials wait, best first; equal entries in order of arrival."""
         return sorted((entry for entry in self.entries if entry["waiting"]), key=place)
 
 
@@ -149,7 +149,7 @@ class ModelJudge:
     # --- the scheduler
 
     def bracket_of(self, draw: int) -> int:  # noqa: ARG002
-        """The bracket of the trial made from a draw; enqueued trial N has the bracket of draw N."""
+        """The bracket of the trial made from a draw; an enqueued trial's number is its draw."""
         return 0
 
     def rung_at(self, bracket: int, step: int) -> RungId | None:
@@ -205,7 +205,7 @@ class ModelJudge:
         return None
 
     def candidates(self, paused: Container[int]) -> list[tuple[RungId, dict[str, Any]]]:
-        """The best waiting trial of each rung, from the highest step down."""
+        """The best of each rung's waiting trials that are in `paused`, the highest rung first."""
         found = []
         for rung_id, rung in sorted(self.rungs.items(), reverse=True):
             best = next((one for one in rung.waiting if one["number"] in paused), None)
@@ -221,7 +221,7 @@ class ModelJudge:
         return lower + (upper - lower) * float(rank % 1)
 
     def asks_after(self, verdict: Verdict, result: Result) -> str | None:
-        """What a trial that the scheduler pauses asks for from then on; None for no change."""
+        """The resources that a trial asks for once the scheduler has paused it; None: as before."""
         is_paused = verdict.by is DecidedBy.SCHEDULER and verdict.action is Action.PAUSE
         if not (is_paused and self.options.get("grows")):
             return None
@@ -293,7 +293,7 @@ class ModelJudge:
 
 
 def _entry(rung: ModelRung, judged: Judged, result: Result) -> dict[str, Any]:
-    """The row of an entry; a trial that is done does not wait, whatever the scheduler says."""
+    """The row of an entry; after its last result a trial does not wait, even if told to pause."""
     is_nan, cutoff = math.isnan(result.value), judged.cutoff
     waits = judged.action is Action.PAUSE and judged.waits and not result.is_last
     return {

@@ -1,4 +1,4 @@
-"""Pins of people in a model: the checkpoints that they keep."""
+"""The checkpoints of a model that people keep by a pin."""
 
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def pin(model: "Model", number: int, request: Request) -> int:
-    """Pin the newest checkpoint that a trial keeps; return its step."""
+    """Pin a trial's newest checkpoint that is not removed; return the checkpoint's step."""
     mine = _checkpoints(model, number)
     if recorded := model._recorded(request.token):
         return int(recorded["data"]["step"])

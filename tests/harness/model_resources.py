@@ -38,7 +38,7 @@ RETRY_S = 5.0
 
 
 class Passed(NamedTuple):
-    """The first trial that would fit the empty worker but does not fit now, and since when."""
+    """The first trial that would fit if the worker ran none, but has not fitted since `since_s`."""
 
     number: int
     asks: str
@@ -51,10 +51,12 @@ class ModelOffer:
     What a worker offers, and what is in its memory.
 
     Attributes:
-        held: By the tokens of attempts: what the attempt asks for, and its cards.
-        passed: The trial that smaller trials pass, for `RESERVE_AFTER_S` at most.
-        is_reserved: Whether the worker starts no other trial before the passed one.
-        claims_s: How far the worker's clock is ahead of the study's because of claims.
+        held: For the token of each attempt: the amounts that the attempt holds, and its cards.
+        passed: The trial that smaller trials pass because it does not fit yet.
+        is_reserved: Whether the worker keeps room for the passed trial: of other classes, it starts
+            only trials without GPUs that leave this room.
+        tried_s: When the worker last tried to reserve itself for the passed trial.
+        claims_s: How far claims have advanced the worker's clock ahead of `uptime_s`.
     """
 
     amounts: Mapping[str, float]
@@ -95,7 +97,7 @@ class ModelResources:
     Attributes:
         classes: Requests by text; "" is what the study asks for trials without their own request.
         most: How many requests the study may have.
-        uptime_s: The clock of all workers, which nobody turns back.
+        uptime_s: The monotonic clock of all workers.
     """
 
     def __init__(self, model: "Model", *, most: int = 64) -> None:
@@ -118,7 +120,7 @@ class ModelResources:
         return text
 
     def set(self, text: str, numbers: list[int], request: Request) -> None:
-        """Change the resources that trials ask for; without numbers, those of the study."""
+        """Change what trials ask for; without numbers, what the study asks for."""
         if self._model._recorded(request.token):
             return
         numbers = sorted(set(numbers))
@@ -141,7 +143,7 @@ class ModelResources:
         return trial
 
     def carry_out(self, trial: ModelTrial, attempt: ModelAttempt) -> None:
-        """Let a trial that pauses ask for what the scheduler has decided, if anything."""
+        """Let a paused trial ask for the resources that the scheduler chose for it, if any."""
         if trial.asks_next is None:
             return
         trial.asks, trial.asks_next = self.add(trial.asks_next), None
@@ -151,7 +153,11 @@ class ModelResources:
     # --- what workers may start
 
     def names(self, worker: str) -> list[str] | None:
-        """The classes that a worker may start now; None if every request fits."""
+        """
+        The classes that a worker may start now.
+
+        None if the worker has no offer or the study has no classes; then any trial may start.
+        """
         offer = self.offers.get(worker)
         if offer is None or not self.classes:
             return None
@@ -162,7 +168,7 @@ class ModelResources:
         return [name for name in fitting if name == awaited or self._leaves(offer, name, awaited)]
 
     def _leaves(self, offer: ModelOffer, name: str, awaited: str) -> bool:
-        """Whether a class without GPUs fits beside the trial that the worker is reserved for."""
+        """Whether a class asks for no GPUs and fits beside the awaited class."""
         asked, more = self.classes[name], self.classes[awaited]
         both = {one: asked.get(one, 0) + more.get(one, 0) for one in (*asked, *more)}
         return not asked.get("gpus") and offer.fits(both)

@@ -38,7 +38,7 @@ class TestModel:
 
 @dataclass(frozen=True)
 class ModelSearch(Seeded):
-    """A searcher with a `TestModel`. It is in `BY_NAME`, so a study's row can name it."""
+    """A searcher with a `TestModel`, which a study's row can name because of `BY_NAME`."""
 
     origin: ClassVar[Origin] = Origin.SEARCHER
     wants_unique: ClassVar[bool] = True

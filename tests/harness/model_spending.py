@@ -1,4 +1,4 @@
-"""Counts, for a model, what trials spend, and says which limit is reached."""
+"""What the trials of a model spend, and which limit is reached."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -31,16 +31,16 @@ class ModelSpending:
         self.steps = 0
 
     @property
-    def _sums(self) -> bool:
+    def _has_sums(self) -> bool:
         return bool(self.limits.keys() - {"trial_time_limit_s"})
 
     @property
-    def _times(self) -> bool:
+    def _has_time_limit(self) -> bool:
         return bool(self.limits.keys() & {"total_time_limit_s", "trial_time_limit_s"})
 
     def add(self, trials: Iterable[ModelTrial], results: Sequence[Result], now: float) -> None:
         """Count the running time of trials until now, and the results that are stored."""
-        for trial in trials if self._times else ():
+        for trial in trials if self._has_time_limit else ():
             began = trial.attempts[-1].started_at
             until = trial.running_until
             since = began if until is None else max(until, began)
@@ -48,8 +48,8 @@ class ModelSpending:
             elapsed_s = min(max(0.0, now - since), trial.lease_s)
             trial.running_s = (trial.running_s or 0.0) + elapsed_s
             trial.running_until = now
-            self.time_s += elapsed_s if self._sums else 0.0
-        if self._sums:
+            self.time_s += elapsed_s if self._has_sums else 0.0
+        if self._has_sums:
             self.steps += len(results)
         if "cost_limit" in self.limits:
             self.cost += sum(one.value for one in results if 0 < one.value < math.inf)

@@ -21,7 +21,7 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True)
 class StartOf:
-    """A trial's checkpoint; `step` None means its newest one."""
+    """A trial's checkpoint at `step`; the newest one if `step` is None."""
 
     number: int
     step: int | None = None
@@ -87,7 +87,7 @@ def discard_other(model: "Model", token: str) -> None:
 
 
 def close_other(model: "Model") -> None:
-    """Begin to delete the other study, unless a trial of this study is to begin from it."""
+    """Begin to delete the other study, unless a trial of this study pins a checkpoint of it."""
     if any(one.pins for one in model.foreign if not one.removed):
         raise NotAllowed
     model.other_is_closing = True

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_steering(model: "Model", kind: str, numbers: list[int], *, changes: bool) -> None:
-    """Refuse a request that a trial does not allow; `changes` is whether it changes parameters."""
+    """Raise unless all trials allow the request; `changes`: whether it changes parameters."""
     for number in numbers:
         if number >= len(model.trials):
             raise UnknownTrial

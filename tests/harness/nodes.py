@@ -62,11 +62,12 @@ class Node:
         )
 
     def start(self):
-        self.clock.now_s += 0.1  # the queues are read again
+        self.clock.now_s += 0.1  # so that the claim reads the queues again
         self.acquirer = self._new_acquirer()
         return self.acquirer.acquire()
 
     def number(self):
+        """Start a trial; return its number, or None if no trial fits."""
         claim = self.start()
         return None if claim is None else claim.lease.number
 

@@ -1,4 +1,4 @@
-"""A worker of a walk that offers resources: it claims what fits, and holds it until its trials end."""
+"""A worker of a walk that offers resources, claims trials that fit, and holds what they ask for."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,7 +17,7 @@ class Offer:
     What the process of a worker has in its memory.
 
     Args:
-        uptime_s: The clock of the walk, which nobody turns back; claims let it advance, too.
+        uptime_s: The monotonic clock of the walk. For this worker, each claim adds `CLAIM_S` to it.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Offer:
         )
 
     def names(self, database: Database) -> list[str] | None:
-        """Return the classes that the worker can start now; None if every request fits."""
+        """Return the classes that the worker can start now; None in a study without classes."""
         self._learn(database)
         return self.fitting.names()
 

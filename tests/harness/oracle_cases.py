@@ -6,11 +6,13 @@ options of the scheduler, the mode, and what happened in order. `harness.oracle_
 studydb's scheduler decide on the same reports. This module needs ray[tune] and syne-tune; the rest
 of the suite does not.
 
-In three points the rules differ on purpose, and the cases avoid the difference. In studydb, NaN
-ends a trial of ASHA and of HyperBand: the other system does not get the report, or is told that the
-trial has failed. In a case no trial skips a step. Of equal trials studydb's HyperBand keeps the
-first that reported, and Ray Tune the last that was added: in cases with equal values, the trial
-of a bracket that was added last reports first.
+On purpose, studydb's rules differ from the other systems' in three points, which the cases avoid:
+
+- In studydb, NaN ends a trial of ASHA and of HyperBand. In the cases of ASHA the other system does
+  not get a NaN at a rung; in those of HyperBand it is told that the trial has failed.
+- Skipped steps are judged differently. In the cases no trial skips a step.
+- Of equal trials studydb's HyperBand keeps the first that reported, and Ray Tune the last that was
+  added. In cases with equal values, the trial of a bracket that was added last reports first.
 """
 
 import math
@@ -157,7 +159,7 @@ def ray_median(rng: Random) -> Case:
     return {"options": options | {"hard_stop": hard_stop}, "mode": mode, "events": events}
 
 
-class _Bands:
+class _Band:
     """A band of Ray Tune's `HyperBandScheduler`; all trials are added before the first report."""
 
     def __init__(self, options: Case, mode: str) -> None:
@@ -221,25 +223,25 @@ def ray_hyperband(rng: Random) -> Case:
     factor = rng.choice([2, 3, 4])
     max_t = factor ** rng.choice([1, 2] if factor > 2 else [1, 2, 3])
     options, mode = {"max_t": max_t, "reduction_factor": factor}, rng.choice(["min", "max"])
-    ties, bands, events = rng.random() < 0.5, _Bands(options, mode), []
-    brackets = [bands.rungs[bands.bracket(one)] for one in bands.trials]
-    while running := [one for one in bands.trials if one.status == Trial.RUNNING]:
+    ties, band, events = rng.random() < 0.5, _Band(options, mode), []
+    brackets = [band.rungs[band.bracket(one)] for one in band.trials]
+    while running := [one for one in band.trials if one.status == Trial.RUNNING]:
         trial = rng.choice(running)
-        beside = [one for one in running if bands.bracket(one) is bands.bracket(trial)]
+        beside = [one for one in running if band.bracket(one) is band.bracket(trial)]
         if ties:
             trial = beside[-1]
-        if bands.bracket(trial)._cumul_r >= max_t:
+        if band.bracket(trial)._cumul_r >= max_t:
             trial.status = Trial.TERMINATED  # trained to its end
             continue
         value = rng.choice(TIES) if ties else round(rng.uniform(-1, 1), 9)
         if len(beside) > 1 and rng.random() < 0.1:
             value = rng.choice([math.nan, None])  # None: the trial fails
-        events.append([int(trial.trial_id), bands.bracket(trial)._cumul_r, value])
+        events.append([int(trial.trial_id), band.bracket(trial)._cumul_r, value])
         if value is None or math.isnan(value):
-            bands.fail(trial)
+            band.fail(trial)
         else:
-            bands.report(trial, value)
-    kept = [[*key, trials] for key, trials in sorted(bands.kept.items())]
+            band.report(trial, value)
+    kept = [[*key, trials] for key, trials in sorted(band.kept.items())]
     return {"options": options, "mode": mode, "brackets": brackets, "events": events, "kept": kept}
 
 

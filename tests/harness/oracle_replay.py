@@ -16,7 +16,7 @@ def _executor(scheduler: Scheduler, n_trials: int) -> ContractExecutor:
     return ContractExecutor(scheduler, num_trials=n_trials, curve=lambda *_: math.nan)
 
 
-def _stops(scheduler: Scheduler, case: Case) -> list[tuple[Any, ...]]:
+def _stopped_otherwise(scheduler: Scheduler, case: Case) -> list[tuple[Any, ...]]:
     """Return the events that studydb and the case decide differently, with both decisions."""
     n_trials = 1 + max(number for number, *_ in case["events"])
     executor = _executor(scheduler, n_trials)
@@ -38,13 +38,18 @@ def differences(name: str, case: Case) -> list[tuple[Any, ...]]:
     if name == "ray_hyperband":
         return _kept_otherwise(case)
     if name == "ray_median":
-        return _stops(MedianStopping(**case["options"]), case)
+        return _stopped_otherwise(MedianStopping(**case["options"]), case)
     rule = "ray" if name == "ray_asha" else "syne_tune"
-    return _stops(ASHA(**case["options"], rule=rule), case)
+    return _stopped_otherwise(ASHA(**case["options"], rule=rule), case)
 
 
 def _kept_otherwise(case: Case) -> list[tuple[Any, ...]]:
-    """Return the rungs at which other trials go on; a bracket is named by its number of rungs."""
+    """
+    Return the rungs at which studydb and the case let different trials go on.
+
+    Each entry is one that only studydb or only the case has: the number of rungs of the bracket,
+    the step, and the trials.
+    """
     scheduler = HyperBand(**case["options"])
     n_trials, sign = len(case["brackets"]), 1 if case["mode"] == "min" else -1
     executor = _executor(scheduler, n_trials)

@@ -48,7 +48,7 @@ def program() -> str | None:
 
 @contextmanager
 def running(server_url: str) -> Iterator[Path]:
-    """Run PgBouncer in front of a server; yields the directory of its socket."""
+    """Run PgBouncer in front of a server; yield the directory of PgBouncer's socket."""
     path = program()
     assert path is not None
     with tempfile.TemporaryDirectory(prefix="studydb-pgbouncer-") as name:

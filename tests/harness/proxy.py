@@ -1,10 +1,10 @@
 """
 A proxy to PostgreSQL that severs a connection at a chosen message, or holds back all bytes.
 
-An exchange is a client's messages up to a Sync, and the server's replies. The last reply,
-ReadyForQuery, says whether a transaction is open, so a test can find the exchange of a COMMIT. The
-proxy severs the connection before the server gets this exchange, or after the server has executed
-it and before the client gets the replies.
+An exchange is a client's messages up to a Sync or a Query, and the server's replies. The last
+reply, ReadyForQuery, says whether a transaction is open, so a test can find the exchange of a
+COMMIT. The proxy severs the connection before the server gets the chosen exchange, or after the
+server has executed it and before the client gets the replies.
 """
 
 import socket

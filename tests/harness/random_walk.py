@@ -149,7 +149,7 @@ WEIGHTS = {
     "enqueue_an_upload": 0.7,
     "enqueue_a_dict": 0.5,
 }
-"""The weight of each step. A step is a method of this name, or the action that `_name` returns."""
+"""The weight of each step. A step "x" is the method `x`, or the action that `_x` returns."""
 
 SIZED_WEIGHTS = {"crowd": 6, "set_resources": 1, "set_resources_of_the_study": 0.5}
 """The weights of the additional steps if trials ask for resources."""
@@ -246,7 +246,7 @@ class RandomWalk(CheckpointSteps):
             self.do(self.factory.report(self.factory.attempts[-1], some_values(rng)))
 
     def crowd(self, rng: Random) -> None:
-        """Enqueue three trials; let workers claim small trials while larger trials wait."""
+        """Enqueue three trials; let workers claim trials that fit while larger trials wait."""
         for _ in range(3):
             self.do(self._enqueue(rng))
         for _ in range(rng.randint(3, 8)):
@@ -315,7 +315,7 @@ class RandomWalk(CheckpointSteps):
                 self.do(self.factory.finish(attempt, [], outcome))
 
     def give_back_in_a_row(self, rng: Random) -> None:
-        """Give a trial back FREE_EXITS + 1 times (FREE_EXITS are free), with waits and claims."""
+        """Give a trial back, and claim a trial, FREE_EXITS + 1 times; the last exit is not free."""
         for _ in range(FREE_EXITS + 1):
             action = self._give_back(rng, self.attempts(held=True)[:1])
             if action is None:
@@ -444,7 +444,7 @@ class RandomWalk(CheckpointSteps):
         return self.factory.enqueue(priority=rng.choice([0, 0, -1, 1]), asks=asks)
 
     def _set_resources(self, rng: Random) -> StudyAction:
-        """Change what trials ask for: mostly trials that wait, sometimes the first of the queue."""
+        """Change what some trials ask for; mostly these trials are PENDING or PAUSED."""
         still = (State.PENDING, State.PAUSED)
         waiting = [trial.number for trial in self.model.trials if trial.state in still]
         numbers = rng.choices(waiting, k=2) if waiting and rng.random() < 0.7 else []

@@ -103,7 +103,7 @@ class Stress:
 
 
 def _repeat(act: Callable[[studydb.Study, Random], None], seed: int, shared: _Shared) -> None:
-    """Act on some of the studies, one after another."""
+    """Open some of the studies, and act on one of them at random until `over` is set."""
     rng = Random(seed)
     with ExitStack() as stack:
         studies = [

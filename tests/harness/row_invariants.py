@@ -113,13 +113,13 @@ PROMISES = {
         SELECT g.step FROM rung g JOIN rung_entry e ON e.rung_id = g.id
         WHERE g.study_id = {study} AND g.is_over AND e.waiting
     """,
-    "a trial would restore its source checkpoint, or one of its own that is kept or corrupt": """
+    "a trial's checkpoint is its source, or is its own and either kept or corrupt": """
         SELECT t.number FROM trial t WHERE t.study_id = {study} AND t.checkpoint_id IS NOT NULL AND
             coalesce(t.source_checkpoint_id, 0) <> t.checkpoint_id AND
             NOT EXISTS (SELECT 1 FROM checkpoint c WHERE c.id = t.checkpoint_id
                 AND c.trial_id = t.id AND (c.removed_at IS NULL OR c.corrupt_at IS NOT NULL))
     """,
-    "the checkpoint from which an unended clone began is pinned": """
+    "a trial that has not ended has a pin on its source checkpoint": """
         SELECT t.number FROM trial t WHERE t.study_id = {study} AND t.ended_at IS NULL AND
             t.source_checkpoint_id IS NOT NULL AND
             NOT EXISTS (SELECT 1 FROM pin p WHERE p.checkpoint_id = t.source_checkpoint_id
@@ -156,11 +156,11 @@ IF_TRIALS_RESUME = {
                 (SELECT 1 FROM rung_entry e WHERE e.trial_id = t.id AND e.waiting)
     """,
 }
-"""Promises of schedulers that resume trials: otherwise a trial would stay PAUSED for ever."""
+"""Promises if the scheduler resumes trials; a trial that breaks one would stay PAUSED for ever."""
 
 
 def _any_broken(promises: Mapping[str, str]) -> Prepared:
-    """Make one statement that finds the broken promises: a tenth of the cost of all queries."""
+    """Make one statement that finds the broken promises, at a tenth of the cost of the queries."""
     queries = (
         f"SELECT {place} AS place WHERE EXISTS ({sql.format(study=':study')})"
         for place, sql in enumerate(promises.values())

@@ -1,4 +1,4 @@
-"""Reports at rungs, promotions and closings of rungs, arranged as `duplicate_requests` does."""
+"""Reports at rungs, promotions and closings of rungs, as calls for `duplicate_requests`."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -73,7 +73,7 @@ def with_full_rung(database: Database, *values: float) -> Study:
 def _closing_a_rung(database: Database) -> Call:
     study = with_full_rung(database, 0.5, 0.1, 0.9)
 
-    def call(over: Database) -> None:  # drops the answer: a duplicate request gets another one
+    def call(over: Database) -> None:  # hides the answer, which a duplicate request does not get
         close_rung(over, study, Close(RungKey(0, 1), keep=1))
 
     return call

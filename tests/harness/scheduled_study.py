@@ -1,5 +1,5 @@
 """
-Runs a study in a database through the real operations, in a random order, until it is FINISHED.
+A study that runs in a database, by the real operations in a random order, until it is FINISHED.
 
 Workers acquire trials, report in batches, save, pause and finish, as real workers do. Tests may add
 mishaps (attempts fail or are lost, people steer trials) and cuts (a call is cut at a COMMIT and
@@ -50,7 +50,7 @@ LONGEST_TRIAL = 14
 
 
 def curve(number: int, step: int) -> float:
-    """The value of a trial at a step: a multiple of 1/16, often equal to others; or NaN."""
+    """The value of a trial at a step: NaN, or a multiple of 1/16, often that of other trials."""
     rng = Random(number * 7919)
     if rng.random() < 0.04 and step > 2:
         return math.nan
@@ -112,12 +112,12 @@ class ScheduledStudy:
         return read_progress(self.database, self.study)
 
     def _is_over(self) -> bool:
-        """Tell if the study is FINISHED. If it has no work now, let back-offs and leases end."""
+        """Tell if the study is FINISHED; while it has no work, let back-offs and leases end."""
         progress = self.progress
         if progress.status is Status.FINISHED:
             return True
         waits = progress.counts.pending or progress.counts.running
-        assert waits or progress.can_claim, f"Nothing can be done, but {progress}"
+        assert waits or progress.can_claim, f"No trial can run, but the study goes on: {progress}"
         if not progress.can_claim:
             self._recover()
         return False
@@ -146,7 +146,7 @@ class ScheduledStudy:
         return True
 
     def _train(self, run: Run) -> None:
-        """Report one to three steps in a batch; carry out the verdict, or end the attempt."""
+        """Report one to three steps in a batch; then end the attempt if it must, or maybe save."""
         first = run.after_step + self.rng.choice([1, 1, 1, 1 + self.skips])
         values = [self.curve(run.lease.number, first + n) for n in range(self.rng.randint(1, 3))]
         batch = run.batch(*values, first=first)
@@ -257,7 +257,7 @@ class ScheduledStudy:
         return [(one.number, one.paused_by) for one in found if one.state is State.PAUSED]
 
     def results_after_a_decision(self) -> list[tuple[Any, ...]]:
-        """The results that an attempt has stored for steps after a decision to stop or pause it."""
+        """The results that attempts stored for steps after the decision to stop or pause them."""
         return rows(
             self.database,
             "SELECT r.trial_id, r.step FROM rung_entry e "

@@ -39,7 +39,7 @@ SCHEDULERS: dict[str, Any] = {
     "custom, by rungs that close": asked(Cup(milestones=(1, 3))),
     "custom, by medians": asked(BetterHalf(interval=1)),
 }
-"""Schedulers whose first rung is at step 1, and the second at most at step 3."""
+"""Schedulers whose first rung is at step 1, and whose second rung, if any, is at step 2 or 3."""
 
 JUDGED = ("report", "finish", "report two rungs")
 """Calls with results that the scheduler judges."""
@@ -103,7 +103,7 @@ class AtRung:
         return run
 
     def call(self, name: str) -> Call:
-        """Prepare a call; "again" sends the results of "report" again."""
+        """Prepare a call; "report again" sends the batch of "report"."""
         if name in ("recover", "reinstate the best"):
             self._prepare(name)
         calls: dict[str, Call] = {
@@ -149,7 +149,7 @@ class AtRung:
         return lambda over: promote(over, self.study, claimant)
 
     def _asking_for(self, name: str) -> Call:
-        """A request of a person for the trial that reports, for the best trial, or the study."""
+        """A person's request about the trial that reports, the best trial or the study."""
         request = new_request()
         if name in STATUSES:
             return lambda over: control.set_status(over, self.study, STATUSES[name], request)

@@ -1,5 +1,5 @@
 """
-Finds a serial order of transactions that gives the answers and rows of concurrent actions.
+A search for a serial order of transactions that gives the answers and rows of concurrent actions.
 
 `explaining_order` tries every order on a copy of the model, until one gives the same answers and
 the same rows. `SerialOutcomes` runs the orders on a database, for calls that no model covers.
