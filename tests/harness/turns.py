@@ -1,9 +1,9 @@
 """
 Chooses the cases that the default suite runs on only one of the two databases.
 
-In `FOLDERS` the subject of a test with several cases is not its SQL, which `store/` and
-`operations/` test on both databases. So its cases take turns: one runs on SQLite, the next on
-PostgreSQL. If a test has two parameters, each value of each parameter meets both databases.
+The tests in `FOLDERS` that have several cases do not test SQL; the folders `store` and `operations`
+test the SQL on both databases. So the cases of such a test take turns: one runs on SQLite, the next
+on PostgreSQL. If a test has two parameters, each value of each parameter meets both databases.
 """
 
 import os
@@ -49,7 +49,7 @@ def left_out(cases: Iterable[Case]) -> set[Case]:
 
 
 def left_to_the_nightly_run(items: Sequence[pytest.Item]) -> set[pytest.Item]:
-    """Find the tests to leave out; tests that a guard or a row of rows.md names run in full."""
+    """Find the cases to leave out; a test that a guard or a row of rows.md names runs all cases."""
     if os.environ.get("STUDYDB_NIGHTLY") == "1":
         return set()
     guarding = _named_by_guards()

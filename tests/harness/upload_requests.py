@@ -1,4 +1,4 @@
-"""Uploads, saves at a quota and starts from a checkpoint, arranged as `duplicate_requests` does."""
+"""The part of `duplicate_requests` for uploads, quotas and starts from a checkpoint."""
 
 from dataclasses import replace
 from uuid import uuid4

@@ -1,4 +1,4 @@
-"""A stand-in for a fork server that starts attempts from templates."""
+"""Takes the place of a fork server, and starts attempts from templates."""
 
 from pathlib import Path
 from typing import Any
