@@ -126,7 +126,7 @@ class StartActions:
         )
 
     def set_keep(self, keep: Keep) -> StudyAction:
-        """Change `keep`: the quota holds at once, the rest for later saves."""
+        """Change `keep`. Save actions made before obey only its quota; later ones obey all of it."""
         request, self.keep = new_request(), keep
         return StudyAction(
             "set_keep",
