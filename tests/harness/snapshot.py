@@ -32,7 +32,7 @@ from studydb.store import ranking
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 
 Snapshot = dict[str, Any]
-"""A dict per kind of row; each row is a dict of its columns."""
+"""By name: the study's rows of each kind, and what is computed from rows (counts, the ranking)."""
 
 GONE = "gone"
 """Stands for a checkpoint whose row has been deleted."""
@@ -132,13 +132,13 @@ def take_snapshot(database: Database, of: Study) -> Snapshot:
             "events": [
                 {"number": numbers.get(row.trial_id)} | _columns_of(row, _EVENT)
                 for row in txn.all(_EVENTS, study=of.id)
-                if row.kind != EventKind.SCHEDULER_IDLE  # each free worker may write one
+                if row.kind != EventKind.SCHEDULER_IDLE  # free workers may write several
             ],
         }
 
 
 def other_name(of: Study) -> str:
-    """Return the name of the other study, from whose checkpoints trials of a study may begin."""
+    """Return the name of the second study, whose checkpoints trials of study `of` may start from."""
     return f"{of.name}-other"
 
 
@@ -230,5 +230,5 @@ def _rungs(txn: Txn, of: Study, numbers: dict[int, int]) -> dict[tuple[int, int]
             "entries": entries[row.bracket, row.step],
         }
         for row in txn.all(_RUNGS, study=of.id)
-        if row.n_entries  # a rung is also made by a report that enters nothing
+        if row.n_entries  # a report may create a rung without adding an entry
     }

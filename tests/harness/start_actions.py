@@ -1,4 +1,4 @@
-"""Actions that enqueue trials, perhaps from a checkpoint, and actions on what a study keeps."""
+"""Actions that enqueue trials, some from a checkpoint, and actions on checkpoints and `keep`."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ from studydb.operations.uploads import begin_upload_of_person
 
 class StartActions:
     """
-    Makes these actions for one study.
+    Makes the actions for one study.
 
     Attributes:
         begun_by_people: The checkpoints of the uploads that people have begun.
@@ -50,7 +50,7 @@ class StartActions:
     def enqueue_from(
         self, number: int, *, step: int | None = None, of: Study | None = None
     ) -> StudyAction:
-        """Enqueue a trial that begins from a checkpoint of a trial, perhaps of another study."""
+        """Enqueue a trial that begins from a checkpoint of trial `number`, or of the study `of`."""
         request, source = new_request(), of or self.study
         start = FromTrial(source.id, source.name, 0 if of else number, step)
         of_model = model_starts.StartOf(model_starts.OTHER if of else number, step)
@@ -126,7 +126,7 @@ class StartActions:
         )
 
     def set_keep(self, keep: Keep) -> StudyAction:
-        """Change `keep`: the quota holds at once, the rest for later saves."""
+        """Change `keep`. Save actions made before obey only its quota; later ones obey all of it."""
         request, self.keep = new_request(), keep
         return StudyAction(
             "set_keep",
@@ -135,7 +135,7 @@ class StartActions:
         )
 
     def remove_unkept(self, number: int) -> StudyAction:
-        """Remove the checkpoints of a trial that `keep` does not keep, as `studydb gc` does."""
+        """Remove those checkpoints of a trial that `keep` does not keep, as `studydb gc` does."""
         return StudyAction(
             "remove_unkept",
             lambda database: remove_unkept(database, self.study, number),

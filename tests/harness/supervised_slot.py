@@ -1,4 +1,4 @@
-"""A real slot of a worker, in which threads take the place of children and send messages."""
+"""A real slot of a worker. Threads take the place of the children and send their messages."""
 
 import signal
 import socket
@@ -38,7 +38,7 @@ from studydb.worker.worker_options import WorkerOptions
 GRACE_S = 2.0
 
 ChildScript = bytes
-"""The messages of a child, as they go over the pipe."""
+"""The messages of a child, as the bytes that go over its channel."""
 
 
 def wire(message: Any) -> bytes:
@@ -139,7 +139,7 @@ class ScriptedChildren:
 
 
 class Supervised:
-    """One slot of a worker on a study whose trials have one attempt each."""
+    """One slot of a worker, on a study whose lost and failed trials get no further attempt."""
 
     def __init__(self, database: Database, folder: Path, **study: Any) -> None:
         self._trainable = Trainable(

@@ -1,9 +1,9 @@
 """
-Chooses the cases of tests that the default suite runs on one of the two databases.
+Chooses the cases that the default suite runs on only one of the two databases.
 
-In `FOLDERS` the subject of a test with several cases is not its SQL, which `store/` and
-`operations/` test on both databases. So its cases take turns: one runs on SQLite, the next on
-PostgreSQL. If a test has two parameters, each value of each parameter meets both databases. The
+The tests in `FOLDERS` that have several cases do not test SQL; the folders `store` and `operations`
+test the SQL on both databases. So the cases of such a test take turns: one runs on SQLite, the next
+on PostgreSQL. If a test has two parameters, each value of each parameter meets both databases. The
 cases of `LONG_TESTS` take turns, too.
 """
 
@@ -29,11 +29,11 @@ DATABASE = "storage_url"
 
 
 Seen = dict[tuple[str, tuple[str, ...]], dict[tuple[int, ...], int]]
-"""For each test and its parameters: the positions of the values, by their identity."""
+"""For each test and group of parameters: the position of each tuple of values, by their `id()`."""
 
 
 class Case(NamedTuple):
-    """A case of a test: the test's name, its database, and the position of each other parameter."""
+    """A case of a test: its database, and the position of the value of each other parameter."""
 
     test: str
     database: str
@@ -41,7 +41,7 @@ class Case(NamedTuple):
 
 
 def left_out(cases: Iterable[Case]) -> set[Case]:
-    """Choose the cases to leave out: if a test has several, each runs on one database, in turn."""
+    """Choose the cases to leave out, so that the cases of a test run on the databases by turns."""
     of_tests: dict[str, list[Case]] = defaultdict(list)
     for case in cases:
         of_tests[case.test].append(case)
@@ -56,7 +56,7 @@ def left_out(cases: Iterable[Case]) -> set[Case]:
 
 
 def left_to_the_nightly_run(items: Sequence[pytest.Item]) -> set[pytest.Item]:
-    """Find the tests to leave out; tests that a guard or a row of rows.md names run in full."""
+    """Find the cases to leave out; a test that a guard or a row of rows.md names runs all cases."""
     if os.environ.get("STUDYDB_NIGHTLY") == "1":
         return set()
     guarding = _named_by_guards()

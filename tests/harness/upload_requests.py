@@ -1,4 +1,4 @@
-"""Uploads, saves at a quota and starts from a checkpoint, arranged as `duplicate_requests` does."""
+"""The part of `duplicate_requests` for uploads, quotas and starts from a checkpoint."""
 
 from dataclasses import replace
 from uuid import uuid4
@@ -28,7 +28,7 @@ def _saving_an_upload(database: Database) -> Call:
 
 
 def _saving_at_the_quota(database: Database) -> Call:
-    """A save for which the checkpoint of another trial, which has ended, is removed."""
+    """A save that makes room by removing the checkpoint of an ended trial."""
     study = new_study(database, keep=Keep(quota=5))
     ended, run = (SimulatedWorker(database, study).take() for _ in range(2))
     ended.save()

@@ -1,4 +1,4 @@
-"""A stand-in for a fork server that starts attempts from templates."""
+"""Takes the place of a fork server, and starts attempts from templates."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ class WarmServer:
     Attributes:
         printed: What a worker would print.
         started: What `Templates.spawn` has returned for each attempt.
-        is_stopping: Whether the worker is stopping, as the templates see it.
+        is_stopping: Whether the templates are told that the worker is stopping.
     """
 
     def __init__(self, fork_server: ForkServer, pump: OutputPump, folder: Path) -> None:

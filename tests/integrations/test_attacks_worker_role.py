@@ -51,7 +51,7 @@ def attack(attacker_url):
 
 @pytest.fixture
 def stage(storage_url, attacker_url, tmp_path):
-    """A study that the owner creates; its workers log in as the attacker."""
+    """A stage on which the owner creates the study, and the workers log in as the attacker."""
     with Stage(storage_url, tmp_path) as stage:
         stage.worker_url = attacker_url
         yield stage
@@ -215,7 +215,7 @@ COUNTED = "UPDATE counter SET pending = pending + 1 WHERE shard = (SELECT min(sh
 
 
 def insert_trial(attack, params, config=None, *, number=500):
-    """Insert a PENDING trial, the first in the queue; without `config`, its claim computes one."""
+    """Insert a PENDING trial that is claimed first; without `config`, the claim computes it."""
     config = "NULL" if config is None else f"'{config}'"
     attack(TRIAL.format(uuid=uuid.uuid4(), number=number, params=f"'{params}'", config=config))
     attack(COUNTED)
@@ -360,7 +360,7 @@ def test_reading_commands_print_rows_of_any_content(stage, attack, bare_console,
             f"SELECT study_id, id, 1, {number}, 0.5, '{params}', created_at FROM trial "
             "WHERE number = 0"
         )
-        for form in ("table", "json"):  # trial 0 has a different summary in each turn
+        for form in ("table", "json"):  # each pass has given trial 0 another summary
             assert bare_console("show", "staged", "0", "--format", form).out
 
     shown = [("show", "staged", str(number)) for number in numbers]

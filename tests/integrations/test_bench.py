@@ -1,4 +1,4 @@
-"""Each command of scripts/bench prints measured values, also if it runs only for a short time."""
+"""Commands of scripts/bench print measured values, also if they run only for a short time."""
 
 import json
 import os
@@ -129,7 +129,7 @@ def test_burden_benchmark_measures_claims_slowed_by_an_old_snapshot_or_by_trials
     assert set(measured["all claims"]["ratios"]) == {"an old snapshot", "trials that back off"}
 
 
-def test_frames_benchmark_prints_the_peak_memory_of_each_reader(postgres_server):
+def test_frames_benchmark_prints_the_peak_memory_of_studydb_and_of_the_raw_fetch(postgres_server):
     measured = measure(postgres_server, "frames", "--trials", "30", "--rounds", "1")
 
     assert set(measured["operations"]) == {"trials_dataframe", "results_dataframe"}
@@ -138,7 +138,9 @@ def test_frames_benchmark_prints_the_peak_memory_of_each_reader(postgres_server)
         assert peaks["studydb"] > 30
 
 
-def test_worker_benchmark_measures_a_busy_and_an_idle_worker(postgres_server):
+def test_worker_benchmark_measures_a_busy_and_an_idle_worker_and_the_cpu_of_commands(
+    postgres_server,
+):
     options = ("--trials", "4", "--rounds", "1", "--slots", "2")
 
     measured = measure(postgres_server, "worker", *options)
@@ -168,7 +170,7 @@ def test_reuse_benchmark_measures_reused_processes_beside_warm_and_fresh_starts(
     assert all(runs[0] > 0 for runs in measured["trials_per_s"].values())
 
 
-def test_checkpoints_benchmark_measures_the_library_beside_studydb():
+def test_checkpoints_benchmark_measures_the_library_fsspec_beside_studydb():
     sizes = ("--megabytes", "16", "--loop-megabytes", "16", "--every", "0.2", "--steps", "2")
 
     ended = run("checkpoints", *sizes, "--rounds", "1", "--json")

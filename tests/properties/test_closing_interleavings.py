@@ -58,9 +58,10 @@ PAIRS = [
 
 class Situation:
     """
-    A bracket of HyperBand: two trials (0.5 and 0.1) wait at the rung, and the third runs.
+    A bracket of HyperBand: trials 0 and 1 have reported 0.5 and 0.1, and wait at the rung.
 
-    If all trials wait, so does the third (0.3). If the rung has closed, it has kept trial 1 (0.1).
+    Trial 2 runs. If `name` is "all trials wait", it has reported 0.3 and waits, too. If `name`
+    begins with "the rung", the rung has closed and kept trial 1.
     """
 
     def __init__(self, database, name):

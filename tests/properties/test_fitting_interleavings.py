@@ -63,7 +63,7 @@ class Plan:
         scheduler = asked(Growing(type="promotion"))
         self.study = new_study(database, searcher=None, num_trials=20, scheduler=scheduler)
         self.worker, self.other = (SimulatedWorker(database, self.study) for _ in range(2))
-        self.token = self.worker.claimant()
+        self.claimant = self.worker.claimant()
         self._enqueue(database, None)
         self.running = self.worker.take()
         for wanted in ("gpus=1", "cpus=1", None):
@@ -87,7 +87,8 @@ class Plan:
         return self._claim(database, self.worker.claimant())
 
     def send(self, database):
-        return self._claim(database, self.token)
+        """Claim with the token that each call of `send` uses."""
+        return self._claim(database, self.claimant)
 
     def claim_cpus(self, database):
         return self._claim(database, self.other.claimant(), gpus=0)

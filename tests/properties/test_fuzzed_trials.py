@@ -1,5 +1,7 @@
 """
-A worker survives any bytes on a trial's pipe, and runs the next trial.
+A worker survives any bytes that a trial's process sends, and runs the next trial.
+
+A report stores or refuses any Python value.
 
 `STUDYDB_FUZZ_MINUTES=10 scripts/test tests/properties/test_fuzzed_trials.py` runs each test for ten
 minutes on each database.

@@ -33,7 +33,7 @@ from studydb.domain.life.states import Reason, Status
 from studydb.schedulers import FIFO
 
 SCHEDULES = int(os.environ.get("STUDYDB_SCHEDULES", "3"))
-"""The number of schedules (orders of statements) in which each of PLANS runs."""
+"""The number of schedules (orders of statements) in which each plan runs."""
 
 LOCKS = Prepared(
     sa.text("""
@@ -286,7 +286,7 @@ def n_writers(plan):
 
 
 def prepare(walk, plan, rng):
-    """Make it likely that the study has what the plan needs: attempts, trials in each state."""
+    """Make it likely that the study has the attempts and trials that the plan's actions need."""
     if any(name.startswith("zombie") for name in plan):
         walk.take_a_trial(rng)
         walk.expire_leases(rng)
@@ -327,7 +327,7 @@ def prepare_sweeps(walk, plan, rng):
 
 
 def finish_some(walk, rng):
-    """End up to two trials; some have checkpoints."""
+    """End at most two trials, after some of them have saved a checkpoint."""
     for attempt in walk.attempts(held=True)[:2]:
         if rng.random() < 0.7:
             walk.do(walk.factory.save(attempt))

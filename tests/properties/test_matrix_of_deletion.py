@@ -1,11 +1,11 @@
 """
 The deletion of a study, together with every other request and every operation of a worker.
 
-One trial of the study is in each state of `harness.matrix_cells`. On PostgreSQL the deletion and
-the other call run at the same moment, statement by statement; on SQLite, one after the other in
-both orders. If trials run, the deletion is refused, and succeeds once they have ended. In the end
-no row of the study is left in any table, and attempts that still live can store nothing. A quarter
-of the cells run; `STUDYDB_NIGHTLY=1` runs all.
+In each cell a trial of the study is in one of the states of `harness.matrix_cells`. On PostgreSQL
+the deletion and the other call run at the same moment, statement by statement; on SQLite, one after
+the other in both orders. If trials run, the deletion is refused, and succeeds once they have ended.
+In the end no row of the study is left in any table, and its attempts can store nothing more. A
+quarter of the cells run; `STUDYDB_NIGHTLY=1` runs all.
 """
 
 import os
@@ -133,13 +133,13 @@ def asked_by_a_person(call):
 
 def cell(database, name, make, state):
     rng = Random(f"delete {state.__name__} {name}")
-    delete_all_rows(database)  # an earlier cell that failed has left its rows
+    delete_all_rows(database)  # of an earlier cell, if it failed
     subject = prepared(database, rng, name, state)
     deletion = partial(delete, study=subject.walk.study)
     return subject, [asked_by_a_person(deletion), asked_by_a_person(make(subject))], rng
 
 
-def ends(database, subject):
+def end_attempts(database, subject):
     """End the attempts of a study that was not deleted, as their workers would."""
     for attempt in subject.factory.attempts:
         finish = subject.factory.finish(attempt, [], Reason.PREEMPTED)
@@ -152,7 +152,7 @@ def check_deleted(database, subject, answer, message):
     assert answer in (None, NotAllowed, UnknownStudy), message
     if answer is NotAllowed:
         assert broken_promises(database, study) == {}, message
-        ends(database, subject)
+        end_attempts(database, subject)
         delete(database, study)
 
     left = {table: found for table, found in dump(database).items() if found}

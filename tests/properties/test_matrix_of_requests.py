@@ -103,7 +103,7 @@ def do_in_turn(database, subject, order):
 
 
 def check_the_last_word(database, subject, request, message):
-    """A trial obeys the request, or its attempt learns of it at the next renewal."""
+    """Check that the trial obeys the request, or that its attempt is told of it when it renews."""
     with database.begin(write=False) as txn:
         trial = existing_trial(txn, subject.walk.study, subject.number)
     if request in ("stop", "invalidate"):

@@ -79,14 +79,14 @@ def test_cut_is_the_entry_at_its_rank_counted_from_the_worst_entry(values, quant
 
 
 def cut_of(entries, quantile):
-    """Sort the entries, and return the cut that they have after they were inserted one by one."""
+    """Compute, by sorting the entries, the cut that inserting them one by one would give."""
     ranked = sorted(entries, reverse=True)
     rank = math.floor((len(ranked) - 1) * quantile) if ranked else 0
     return Cut(len(ranked), rank, ranked[rank] if ranked else None)
 
 
 def carried_out(shift, entries):
-    """Find the cut's entry as `store/rung_ranks.py` does, by steps from the origin."""
+    """Find the cut's entry as `store/rung_ranks.py` does: so many steps from the shift's origin."""
     entry = shift.origin
     if shift.steps > 0:
         entry = sorted((one for one in entries if one < shift.origin), reverse=True)[

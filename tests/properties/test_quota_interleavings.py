@@ -1,9 +1,11 @@
 """
-Saves at the quota, interleaved statement by statement with all operations on checkpoints.
+Saves at the quota, interleaved statement by statement with other operations on checkpoints.
 
-In any schedule there is no deadlock, the study's sum of the sizes is exact and within the quota,
-and each trial that has not ended keeps the checkpoint that its next attempt restores.
-`STUDYDB_SCHEDULES=200` runs more schedules.
+In any schedule there is no deadlock, the sum of the sizes in the study's row is exact and within
+the quota, and each trial that has not ended keeps the checkpoint that its next attempt restores.
+Two tests interleave starts from another study's checkpoint with the deletion of that study, and one
+interleaves requests with an attempt that finds a checkpoint corrupt. `STUDYDB_SCHEDULES=200` runs
+more schedules.
 """
 
 import itertools
@@ -39,7 +41,7 @@ SCHEDULES = int(os.environ.get("STUDYDB_SCHEDULES", "3"))
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 QUOTAS = (14, 17)
-"""14 bytes are kept, so a save of 3 bytes needs room with the first quota, not with the second."""
+"""14 bytes are stored already, so a save of 3 bytes fits into the second quota, not the first."""
 
 CALLS = (
     *("save first", "save second", "corrupt first", "finish first", "discard ended"),
@@ -96,7 +98,9 @@ class Situation:
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=" + ".join)
-def test_saves_at_the_quota_keep_the_sum_exact_and_what_unended_trials_restore(stage, pair):
+def test_save_at_the_quota_keeps_the_sum_exact_and_removes_no_pinned_or_needed_checkpoint(
+    stage, pair
+):
     database, interleaver = stage
     are_saves = all(name.startswith("save") for name in pair)
     for seed in range(SCHEDULES * (4 if are_saves else 1)):
@@ -120,14 +124,14 @@ def test_saves_at_the_quota_keep_the_sum_exact_and_what_unended_trials_restore(s
             f"SELECT number FROM trial WHERE study_id = {study_id} AND ended_at IS NULL "
             f"AND checkpoint_id IS NOT NULL AND checkpoint_id NOT IN (SELECT id {kept})",
         )
-        pinned = rows(
+        removed_pinned = rows(
             database,
             f"SELECT id FROM checkpoint WHERE study_id = {study_id} AND pins > 0 "
             "AND removed_at IS NOT NULL AND corrupt_at IS NULL",
         )
         assert result.faults == [], result
         assert total == counted <= quota, result
-        assert (lost, pinned) == ([], []), result
+        assert (lost, removed_pinned) == ([], []), result
 
 
 ACROSS = [
@@ -139,7 +143,7 @@ ACROSS = [
 
 
 @pytest.mark.parametrize("plan", ACROSS, ids=" + ".join)
-def test_studies_whose_trials_begin_from_each_other_lose_no_checkpoint(stage, plan):
+def test_checkpoint_from_which_another_study_began_a_trial_is_not_removed(stage, plan):
     database, interleaver = stage
     for seed in range(4 * SCHEDULES):  # only a few schedules could lead to a deadlock
         rng = Random(f"{plan} {seed}")
@@ -196,9 +200,9 @@ def test_source_is_not_deleted_while_a_trial_that_began_from_it_is_run_again(sta
         with rng.choice([nullcontext, step_by_step])():
             result = interleaver.run([calls[name], deletion], rng, clock=lambda: NOW)
 
-        answers = [answer for answer in result.answers if answer is NotAllowed]
+        refusals = [answer for answer in result.answers if answer is NotAllowed]
         assert result.faults == [], result
-        assert len(answers) == 1, result
+        assert len(refusals) == 1, result
 
 
 @pytest.mark.parametrize("name", ["begin from ended", "retry ended", "pin ended", "save"])
@@ -210,10 +214,10 @@ def test_request_still_finds_a_checkpoint_while_the_newest_is_found_corrupt(stag
         study, ended = situation.study, situation.ended.lease.number
         start = FromTrial(study.id, study.name, ended)
         enqueue(database, study, {}, new_request(), start=start)
-        clone = SimulatedWorker(database, study).take()
+        run = SimulatedWorker(database, study).take()
         calls = [
-            partial(mark_corrupt, lease=clone.lease, checkpoint=clone.claimed.checkpoint),
-            situation._saving(clone) if name == "save" else situation.call(name),
+            partial(mark_corrupt, lease=run.lease, checkpoint=run.claimed.checkpoint),
+            situation._saving(run) if name == "save" else situation.call(name),
         ]
 
         with rng.choice([nullcontext, step_by_step])():
@@ -226,7 +230,7 @@ def test_request_still_finds_a_checkpoint_while_the_newest_is_found_corrupt(stag
         )
         assert result.faults == [], result
         assert total == counted, result
-        assert NotFound not in result.answers, result  # the checkpoint before it is kept
+        assert NotFound not in result.answers, result  # the one before the corrupt one is kept
 
 
 def begin(study, *, of):

@@ -1,8 +1,8 @@
 """
 Processes run trials while other processes send every request of a person, as fast as they can.
 
-The processes that run trials are killed now and then. No call raises an error other than a refusal
-(a deadlock would be such an error), and the promises of `harness.row_invariants` hold afterwards.
+The processes that run trials are killed now and then. No call raises an error, such as that of a
+deadlock, except refusals, and the promises of `harness.row_invariants` hold afterwards.
 `STUDYDB_NIGHTLY=1` runs 16 processes for 60 s.
 """
 

@@ -1,5 +1,6 @@
 """
-A function says what trials need; asks run interleaved with workers that leave draws to others.
+A function says what trials need. Asks, proposals, enqueues and calls that leave a draw to other
+workers run interleaved.
 
 In any schedule there is no deadlock, no draw has two trials, no draw is lost, no worker gets a
 trial that does not fit it, and the trials of a study ask for at most 64 different sets of
@@ -60,7 +61,7 @@ class Plan:
                 asked = read_resources("r", {"tape": number + 1})
                 resource_classes.add(txn, study_id=self.study.id, asked=asked)
         self.worker = SimulatedWorker(database, self.study)
-        self.token = self.worker.claimant()
+        self.claimant = self.worker.claimant()
         self.n_new = 0
 
     @staticmethod
@@ -78,7 +79,8 @@ class Plan:
         return self._ask(database, self.worker.claimant(), fits=FITS, must_fit=True)
 
     def send(self, database):
-        return self._ask(database, self.token)
+        """Ask with the token that each call of `send` uses."""
+        return self._ask(database, self.claimant)
 
     def leave(self, database):
         return leave_draw(database, self.study, fits=FITS, if_nothing_waits=False)
@@ -118,7 +120,7 @@ PLANS = [
 
 
 @pytest.mark.parametrize("names", PLANS, ids=" ".join)
-def test_each_draw_has_one_trial_whatever_it_asks_for(stage, names):
+def test_each_draw_has_one_trial_whatever_the_trial_asks_for(stage, names):
     database, interleaver = stage
     for seed in range(SCHEDULES):
         plan = Plan(database)

@@ -60,7 +60,7 @@ PAIRS = [
 
 
 class Situation:
-    """Three trials run; a rule is about to fail or to stop some of them."""
+    """Three running trials, for which a rule is about to fail or to decide that they stop."""
 
     def __init__(self, database, kind):
         rules = (CustomRule("my_rules:TooSlow"),)

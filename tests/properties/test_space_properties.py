@@ -1,4 +1,4 @@
-"""Properties of spaces, of the values that distributions give, and of the grammar."""
+"""Properties of spaces, of the values that distributions give, and of the grammar of specs."""
 
 import json
 import math

@@ -101,7 +101,7 @@ STARTS = {
     *("enqueue_a_dict: something", "enqueue_an_upload: something", "discard_other: nothing"),
     *("close_other: nothing", "reopen_other: nothing", "remove_unkept: nothing"),
 }
-"""What must occur, too, with FIFO: trials that begin from a checkpoint."""
+"""What must occur, too, with FIFO: operations on the checkpoints that trials begin from."""
 
 ROOM = {
     *("save: something", "save: CheckpointError", "save: LeaseLost", "quota reached"),
@@ -193,7 +193,7 @@ def any_means(seed):
 
 
 def any_choice_at_the_end(seed):
-    """Studies that choose which trials to promote once the number of trials or steps is spent."""
+    """Studies whose scheduler chooses trials to promote when `num_trials` or `max_steps` is near."""
     limits = {"max_steps": 40, "num_trials": None} if seed[1] % 2 else {"num_trials": 6}
     return {"scheduler": (END_GAME, ONE_EPOCH)[seed[0] % 2], "rules": (), **limits}
 
