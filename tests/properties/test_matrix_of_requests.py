@@ -4,7 +4,7 @@ Every request of a person, for a trial in every state, together with every opera
 On PostgreSQL the request and the operation run at the same moment, statement by statement; on
 SQLite, which has one writer, one after the other in both orders. Answers and rows are those of the
 model, no call ends in a deadlock, and the trial obeys the person's last request from the next
-renewal on. A quarter of the cells run; in these, each request meets each state and each operation.
+renewal on. An eighth of the cells run; in these, each request meets each state and each operation.
 `STUDYDB_NIGHTLY=1` runs all cells.
 """
 
@@ -33,7 +33,7 @@ from studydb.operations.renew import renew
 ASKED = {"set resources": "gpus=1", "set resources beyond all": "gpus=3"}
 
 ALL = os.environ.get("STUDYDB_NIGHTLY") == "1"
-SHARE = 4
+SHARE = 8
 
 
 def actors_beside(request, state):
