@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from fleet.workers import eventually
+from harness.turns import sqlite_alone
 from harness.warm_server import WarmServer
 
 from studydb.child.messages import End, Ended, Reported
@@ -18,6 +19,8 @@ from studydb.domain.records import Trainable, TrainableKind
 from studydb.processes import start_of
 from studydb.worker import templates
 from studydb.worker.fork_server_client import ForkServer
+
+storage_url = sqlite_alone
 
 PLAIN = """
     import os, random
@@ -42,12 +45,6 @@ LATE_NUMPY = """
         drawn = {"drawn": DRAWN, "random": random.random(), "numpy": numpy.random.rand()}
         return {"loss": 1.0, "had_numpy": had_numpy, **drawn}
 """
-
-
-@pytest.fixture
-def storage_url(sqlite_url):
-    """The tests run on SQLite alone, because what they check does not depend on the database."""
-    return sqlite_url
 
 
 @pytest.fixture
