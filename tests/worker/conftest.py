@@ -6,6 +6,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,14 @@ def start(fork_server: ForkServer, pump: OutputPump, tmp_path: Path) -> Iterator
     for attempt in attempts:
         attempt.child.kill()
         attempt.close()
+
+
+@pytest.fixture
+def remote(s3_server: Any, start: Start) -> Iterator[Start]:
+    """Start an attempt whose checkpoints go to an S3 server; the first starts a fork server."""
+    server = ForkServer()
+    yield partial(start, server=server, store=f"s3://{s3_server.bucket}")
+    server.close()
 
 
 @pytest.fixture

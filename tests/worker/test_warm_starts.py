@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 from fleet.workers import eventually
+from harness.child_messages import metrics_of
 from harness.turns import sqlite_alone
 from harness.warm_server import WarmServer
 
-from studydb.child.messages import End, Ended, Reported
+from studydb.child.messages import End, Ended
 from studydb.domain.records import Trainable, TrainableKind
 from studydb.processes import start_of
 from studydb.worker import templates
@@ -56,13 +57,6 @@ def module(tmp_path):
         return Trainable("u", TrainableKind.IMPORT, f"{name}:train", str(tmp_path), "3.11")
 
     return write
-
-
-def metrics_of(attempt):
-    (report, ended) = attempt.finish()
-    assert isinstance(report, Reported)
-    assert ended == Ended(End.COMPLETED), ended
-    return report.result.metrics
 
 
 def is_running(pid):
