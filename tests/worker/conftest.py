@@ -5,6 +5,7 @@ import stat
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from fleet.stage import Stage
 from harness.pickled import by_value
 from harness.postgres import PostgresServer, create_database
+from harness.supervised_slot import Supervised
 from harness.warm_server import WarmServer
 
 import studydb
@@ -27,7 +29,7 @@ from studydb.child.messages import (
     read_from_child,
     write,
 )
-from studydb.db import migrate
+from studydb.db import Database, migrate
 from studydb.domain.life.states import Mode
 from studydb.domain.objective import Objective
 from studydb.domain.records import Trainable
@@ -186,6 +188,13 @@ def remote(s3_server: Any, start: Start) -> Iterator[Start]:
 def run(start: Start) -> Callable[..., list[FromChild]]:
     """Run an attempt of a function to its end; return all of its messages."""
     return lambda function, **job: start(function, **job).finish()
+
+
+@pytest.fixture
+def supervised(database: Database, tmp_path: Path) -> Iterator[Supervised]:
+    """A worker's slot with scripted children."""
+    with closing(Supervised(database, tmp_path)) as supervised:
+        yield supervised
 
 
 @pytest.fixture

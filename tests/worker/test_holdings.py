@@ -10,7 +10,6 @@ from harness.supervised_slot import (
     GOOD,
     ReusedChild,
     ScriptedChildren,
-    Supervised,
     failed,
     reported,
     wire,
@@ -30,13 +29,6 @@ storage_url = sqlite_alone
 
 A, B, C, D = UUIDS
 KEPT = wire(Ended(End.COMPLETED, kept=True))
-
-
-@pytest.fixture
-def supervised(database, tmp_path):
-    supervised = Supervised(database, tmp_path)
-    yield supervised
-    supervised.close()
 
 
 @pytest.fixture

@@ -205,13 +205,6 @@ NOT_REUSED = wire(Ended(End.NOT_REUSED))
 FAILED_AND_KEPT = wire(Ended(End.FAILED, Failure("ValueError", "", ""), kept=True))
 
 
-@pytest.fixture
-def supervised(database, tmp_path):
-    supervised = Supervised(database, tmp_path)
-    yield supervised
-    supervised.close()
-
-
 def attempts(database):
     """Read how each attempt was started and how it ended, in the order of the trials."""
     return rows(database, "SELECT start, reason FROM attempt ORDER BY trial_id, attempt")
