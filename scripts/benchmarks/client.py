@@ -20,6 +20,12 @@ from studydb.operations.register import register
 from studydb.operations.report import report
 from studydb.processes import this_process
 
+PER_PROCESS = 75
+"""
+Clients per process. With one client per process, the run would mostly measure how the kernel
+switches processes.
+"""
+
 
 class Client:
     """A worker of one study, with its own connection."""

@@ -12,18 +12,12 @@ from typing import Any
 
 import numpy.random  # noqa: F401  searchers need this module: it is imported once, before the forks
 
-from benchmarks.client import Client
+from benchmarks.client import PER_PROCESS, Client
 from studydb.domain.life.states import Status
 from studydb.domain.records import LEASE_S
 from studydb.lease.acquire import PollInterval
 from studydb.lease.heartbeat import Heartbeat
 from studydb.operations.recover import recover
-
-PER_PROCESS = 75
-"""
-Workers per process. With one worker per process, the run would mostly measure how the kernel
-switches processes.
-"""
 
 START_TIMEOUT_S = 120.0
 TICK_S = 0.02

@@ -20,7 +20,7 @@ import numpy.random  # noqa: F401  searchers need this module: it is imported on
 from harness import postgres
 
 from benchmarks import options, ours, output, places, waiting
-from benchmarks.client import Client
+from benchmarks.client import PER_PROCESS, Client
 from benchmarks.space import REPORTS, loss
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Result, Summary
@@ -52,12 +52,6 @@ WRONG_ROWS = """
 
 _FORK = multiprocessing.get_context("fork")
 """With "spawn", every process would import all modules, and the imports would be measured."""
-
-PER_PROCESS = 75
-"""
-Loops per process. With one loop per process, the run would mostly measure how the kernel switches
-processes.
-"""
 
 Took = dict[str, list[float]]
 

@@ -18,6 +18,7 @@ import numpy as np
 from benchmarks import options, output
 from benchmarks.contenders.task import SPACE
 from benchmarks.programs import Program, compare_programs
+from benchmarks.rounds import in_turn
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 1800.0
@@ -91,8 +92,7 @@ def real(
     names = [name for name in contenders or CONTENDERS if python or _is_installed(name)]
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for number in range(rounds):
-        first = number % len(names)  # each round begins with another contender
-        for name in names[first:] + names[:first]:
+        for name in in_turn(names, number):
             interpreter = sys.executable if name == "studydb" else python or sys.executable
             runs[name].append(_run(name, task, interpreter))
     _show(runs, as_json=as_json)

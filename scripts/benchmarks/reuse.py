@@ -12,6 +12,7 @@ from fleet.workers import Fleet
 from harness import postgres
 
 from benchmarks import options, ours, output, places
+from benchmarks.rounds import in_turn
 from benchmarks.space import STUDY
 
 SCRIPTS = Path(__file__).parents[1]
@@ -76,7 +77,7 @@ def reuse(*, trials: int, slots: int, rounds: int, fsync: bool, as_json: bool) -
             fleets[name] = stack.enter_context(Fleet(urls[name], STUDY, _made(folder / name)))
         rates: dict[str, list[float]] = {name: [] for name in CONTENDERS}
         for number in range(rounds):
-            for name in _in_turn(number):
+            for name in in_turn(list(CONTENDERS), number):
                 fleet = fleets[CONTENDERS[name].trainable]
                 rates[name].append(_rate(fleet, CONTENDERS[name], trials=trials, slots=slots))
         conditions = {"slots": slots, "trials": trials, "rounds": rounds}
@@ -90,12 +91,6 @@ def reuse(*, trials: int, slots: int, rounds: int, fsync: bool, as_json: bool) -
 def _made(folder: Path) -> Path:
     folder.mkdir()
     return folder
-
-
-def _in_turn(number: int) -> list[str]:
-    names = list(CONTENDERS)
-    first = number % len(names)  # each round begins with another contender
-    return names[first:] + names[:first]
 
 
 def _rate(fleet: Fleet, contender: Contender, *, trials: int, slots: int) -> float:

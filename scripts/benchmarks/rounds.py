@@ -91,11 +91,16 @@ def _take_turns(
         teams[name].run(name, min(turns.seconds, WARM_UP_S))
     rates: dict[str, list[float]] = {name: [] for name in names}
     for number in range(turns.rounds):
-        first = number % len(names)  # each round begins with another contender
-        for name in names[first:] + names[:first]:
+        for name in in_turn(names, number):
             contest.before(name)
             rates[name].append(teams[name].run(name, turns.seconds))
     return rates
+
+
+def in_turn(names: Sequence[str], number: int) -> list[str]:
+    """Order the contenders of a round; each round begins with another contender."""
+    first = number % len(names)
+    return [*names[first:], *names[:first]]
 
 
 def show(outcome: Outcome, *, as_json: bool) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from benchmarks import output
+from benchmarks.rounds import in_turn
 
 WARM_UP_CALLS = 10
 """Calls that are not timed: PostgreSQL plans a prepared statement anew in its first five calls."""
@@ -95,9 +96,8 @@ def take_turns(
         operation: {place: [] for place in names} for operation in operations
     }
     for number in range(rounds):
-        first = number % len(names)
         for operation in operations:
-            turns = {place: places[place][operation] for place in names[first:] + names[:first]}
+            turns = {place: places[place][operation] for place in in_turn(names, number)}
             for place, took_ms in _slices_ms(turns, calls).items():
                 slices[operation][place].append(took_ms)
     return slices

@@ -8,7 +8,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from studydb.artifacts import tree
-from studydb.artifacts.store import Place, Stored, check_uuid, digest_of, parts_of
+from studydb.artifacts.store import (
+    Place,
+    Stored,
+    check_digest,
+    check_uuid,
+    digest_of,
+    known_parts_of,
+)
 from studydb.domain.errors import CheckpointError
 
 
@@ -51,7 +58,7 @@ class DirectoryStore:
             data = path.read_bytes()
         except OSError as cause:
             raise CheckpointError(f"The checkpoint {path} cannot be read: {cause}.") from cause
-        _check(path, digest_of(data), digest)
+        check_digest(path, digest_of(data), digest)
         return data
 
     def get_directory(self, url: str, *, digest: str, target: Path) -> Path:
@@ -60,7 +67,7 @@ class DirectoryStore:
             raise CheckpointError(f"The checkpoint {path} is missing.")
         try:
             found, _ = tree.copy(tree.scan(path), target, durable=False)
-            _check(path, found, digest)
+            check_digest(path, found, digest)
         except (OSError, CheckpointError):
             shutil.rmtree(target, ignore_errors=True)
             raise
@@ -100,13 +107,7 @@ class DirectoryStore:
         )
 
     def _locate(self, url: str) -> Path:
-        parts = parts_of(url)
-        if parts is None:
-            raise CheckpointError(
-                f"{url!r} names no checkpoint of {self.root}; the row with this URL was damaged "
-                "or changed."
-            )
-        return self._inside(self.root.joinpath(*parts))
+        return self._inside(self.root.joinpath(*known_parts_of(url, store=self.root)))
 
     def _inside(self, path: Path) -> Path:
         """Refuse a path that leads out of the root through a link."""
@@ -165,11 +166,3 @@ def discard(path: Path) -> None:
     else:
         with suppress(OSError):
             path.unlink()
-
-
-def _check(path: Path, found: str, digest: str) -> None:
-    if found != digest:
-        raise CheckpointError(
-            f"The checkpoint {path} is damaged: its SHA-256 is {found[:12]}…, and {digest[:12]}… "
-            "was recorded."
-        )

@@ -20,7 +20,14 @@ from studydb.artifacts.remote_faults import (
     is_of_credentials,
     retry_transient,
 )
-from studydb.artifacts.store import Place, Stored, check_uuid, digest_of, parts_of
+from studydb.artifacts.store import (
+    Place,
+    Stored,
+    check_digest,
+    check_uuid,
+    digest_of,
+    known_parts_of,
+)
 from studydb.domain.errors import CheckpointError, UsageError
 
 _Moved = TypeVar("_Moved")
@@ -173,7 +180,7 @@ class RemoteStore:
             data: bytes = retry_transient(
                 lambda: self._files.cat_file(path), patience_s=READ_PATIENCE_S
             )
-        _check(url, digest_of(data), digest)
+        check_digest(url, digest_of(data), digest)
         return data
 
     def get_directory(self, url: str, *, digest: str, target: Path) -> Path:
@@ -184,7 +191,7 @@ class RemoteStore:
                 patience_s=READ_PATIENCE_S,
             )
         directories, entries = _decode(url, data)
-        _check(url, tree.digest_of_files((one.name, one.digest) for one in entries), digest)
+        check_digest(url, tree.digest_of_files((one.name, one.digest) for one in entries), digest)
         _check_names(url, directories, entries)
         target.mkdir()
         try:
@@ -253,13 +260,7 @@ class RemoteStore:
         return "/".join((self._url, *place.parts))
 
     def _locate(self, url: str) -> str:
-        parts = parts_of(url)
-        if parts is None:
-            raise CheckpointError(
-                f"{url!r} names no checkpoint of {self._url}; the row with this URL was damaged "
-                "or changed."
-            )
-        return "/".join((self._root, *parts))
+        return "/".join((self._root, *known_parts_of(url, store=self._url)))
 
     def _upload_files(self, files: Sequence[tree.File], path: str) -> "list[_Entry]":
         targets = [_file(path, index) for index in range(len(files))]
@@ -330,7 +331,7 @@ class RemoteStore:
         content = hashlib.sha256()
         for chunk in tree.chunks_of(target):
             content.update(chunk)
-        _check(f"{url}, file {entry.name!r}", content.hexdigest(), entry.digest.hex())
+        check_digest(f"{url}, file {entry.name!r}", content.hexdigest(), entry.digest.hex())
 
     def _is_object(self, path: str) -> bool:
         try:
@@ -526,12 +527,4 @@ def _check_names(url: str, directories: Iterable[str], entries: Iterable[_Entry]
     if is_wrong or len(set(names)) < len(names) or above.intersection(files):
         raise CheckpointError(
             f"The checkpoint {url} is damaged: its manifest names files that no directory can hold."
-        )
-
-
-def _check(what: str, found: str, digest: str) -> None:
-    if found != digest:
-        raise CheckpointError(
-            f"The checkpoint {what} is damaged: its SHA-256 is {found[:12]}…, and {digest[:12]}… "
-            "was recorded."
         )

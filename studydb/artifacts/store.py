@@ -38,6 +38,21 @@ def parts_of(url: str) -> tuple[str, ...] | None:
     return parts if _OBJECT.fullmatch("/".join(parts)) else None
 
 
+def known_parts_of(url: str, *, store: object) -> tuple[str, ...]:
+    """
+    Return what `parts_of` returns.
+
+    Raises:
+        CheckpointError: The URL in a checkpoint's row is not that of an object.
+    """
+    parts = parts_of(url)
+    if parts is None:
+        raise CheckpointError(
+            f"{url!r} names no checkpoint of {store}; the row with this URL was damaged or changed."
+        )
+    return parts
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """
@@ -127,3 +142,17 @@ class Store(Protocol):
 
 def digest_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def check_digest(checkpoint: object, found: str, recorded: str) -> None:
+    """
+    Compare the digest of bytes that were read with the digest in the checkpoint's row.
+
+    Raises:
+        CheckpointError: The bytes have changed since they were stored.
+    """
+    if found != recorded:
+        raise CheckpointError(
+            f"The checkpoint {checkpoint} is damaged: its SHA-256 is {found[:12]}…, and "
+            f"{recorded[:12]}… was recorded."
+        )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from studydb.domain.errors import InvalidSpec, TrainableError
-from studydb.domain.records import Trainable, TrainableKind
+from studydb.domain.records import Trainable, TrainableKind, TrainableRole
 from studydb.domain.resource_function import NOUN, Requested, ResourceFunction
 from studydb.domain.resources import read_resources
 from studydb.domain.space.search_space import Space
@@ -15,9 +15,8 @@ from studydb.study.code import Code
 from studydb.study.rule_checks import running
 from studydb.trainables import WithParameters
 from studydb.trainables.bound_parameters import BoundSource
-from studydb.trainables.describing import module_text
+from studydb.trainables.describing import describe_import, module_text
 from studydb.trainables.resource_functions import ATTRIBUTE, DEFAULT, DefaultAnswer
-from studydb.trainables.resource_functions import describe_function as describe
 from studydb.worker.rule_code import asking_requests
 
 _CURE = "Correct the code, or say what trials need: resources= (--resources), {} for nothing."
@@ -41,7 +40,7 @@ def described_function(
     """
     if not isinstance(requested, ResourceFunction):
         return None
-    code = describe(requested.path, workdir=workdir)
+    code = describe_import(requested.path, workdir=workdir, role=TrainableRole.RESOURCES)
     config: Mapping[str, Any] = space.config(RandomSearch().propose(space, seed=0, draw=0))
     with running(f"{NOUN} {requested}", code) as decider:
         asking_requests(decider)(config)
@@ -90,7 +89,7 @@ def _default_of_path(trainable: Trainable, workdir: Path) -> Requested | None:
     is_mentioned = text is not None and ATTRIBUTE in text
     if not is_mentioned and text is not None and _is_plain(path.partition(":")[2], text):
         return None
-    code = describe(path, workdir=workdir)
+    code = describe_import(path, workdir=workdir, role=TrainableRole.RESOURCES)
     try:
         with running(f"{ATTRIBUTE} of {path}", code) as decider:
             answer: DefaultAnswer = decider.decide(0, DEFAULT, {}, DefaultAnswer)

@@ -14,13 +14,13 @@ from studydb.domain.deciding import DecisionFailed
 from studydb.domain.errors import TrainableError
 from studydb.domain.life.custom_rule import CustomRule
 from studydb.domain.life.rules import Rule
-from studydb.domain.records import Trainable
+from studydb.domain.records import Trainable, TrainableRole
 from studydb.domain.scheduling import Scheduler
 from studydb.schedulers import UserScheduler
 from studydb.settings import load_keyring
 from studydb.trainables import sign
-from studydb.trainables.custom_rules import describe_rule
-from studydb.trainables.custom_schedulers import DECLARED, describe_scheduler
+from studydb.trainables.custom_schedulers import DECLARED
+from studydb.trainables.describing import describe_import
 from studydb.worker.decider_client import Decider
 from studydb.worker.rule_code import RuleProcess, asked_by
 
@@ -46,7 +46,7 @@ def described_rules(
         if not isinstance(rule, CustomRule):
             checked.append(rule)
             continue
-        code = describe_rule(rule, workdir=workdir)
+        code = describe_import(rule.path, rule.options, workdir=workdir, role=TrainableRole.RULE)
         checked.append(dataclasses.replace(rule, reads=_declared_reads(rule, code)))
         found.append(code)
     return tuple(checked), tuple(found)
@@ -70,7 +70,7 @@ def described_scheduler(
     """
     if not isinstance(scheduler, UserScheduler):
         return scheduler, None
-    code = describe_scheduler(scheduler.path, scheduler.options, workdir=workdir)
+    code = _code_of(scheduler, workdir)
     with running(f"scheduler {scheduler}", code) as decider:
         return _planned(scheduler, decider), code
 
@@ -88,9 +88,14 @@ def asked_scheduler(scheduler: Scheduler, *, workdir: Path) -> Iterator[Schedule
     if not isinstance(scheduler, UserScheduler):
         yield scheduler
         return
-    code = describe_scheduler(scheduler.path, scheduler.options, workdir=workdir)
+    code = _code_of(scheduler, workdir)
     with running(f"scheduler {scheduler}", code) as decider:
         yield asked_by(decider, _planned(scheduler, decider))
+
+
+def _code_of(scheduler: UserScheduler, workdir: Path) -> Trainable:
+    role = TrainableRole.SCHEDULER
+    return describe_import(scheduler.path, scheduler.options, workdir=workdir, role=role)
 
 
 def _planned(scheduler: UserScheduler, decider: Decider) -> UserScheduler:

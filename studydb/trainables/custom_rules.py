@@ -1,11 +1,9 @@
-"""Custom stop rules: describe a rule's code in a row; in a child, make the rule and ask it."""
+"""The code of custom stop rules: make the rule in a child, and ask it."""
 
 import json
-import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 from studydb.domain.canonical import canonical_json
@@ -15,34 +13,12 @@ from studydb.domain.life.custom_rule import (
     DEFAULT_READS,
     LONGEST_WHY,
     MOST_READS,
-    CustomRule,
     StopRule,
     TrialView,
 )
-from studydb.domain.records import Trainable, TrainableForm, TrainableKind, TrainableRole
-from studydb.trainables.describing import PYTHON_VERSION, check_path
+from studydb.domain.records import Trainable
 
 METHOD = "should_stop"
-
-
-def describe_rule(rule: CustomRule, *, workdir: Path) -> Trainable:
-    """
-    Describe the code of a rule, without a signature; a fresh interpreter must find its module.
-
-    Raises:
-        TrainableError: The module is not found from `workdir`, or its text does not hold the class.
-    """
-    check_path(rule.path, workdir)
-    return Trainable(
-        uuid=str(uuid.uuid4()),
-        kind=TrainableKind.IMPORT,
-        name=rule.path,
-        workdir=str(workdir),
-        python_version=PYTHON_VERSION,
-        source=json.dumps(rule.options).encode(),
-        form=TrainableForm.CLASS,
-        role=TrainableRole.RULE,
-    )
 
 
 def options_of(code: Trainable) -> dict[str, Any] | None:

@@ -1,11 +1,9 @@
-"""Custom schedulers: describe their code in a row; in a child, make the scheduler and ask it."""
+"""The code of custom schedulers: make the object in a child, and ask it."""
 
 import json
 import math
-import uuid
 from collections.abc import Mapping
 from operator import index
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -24,11 +22,10 @@ from studydb.domain.failures import bounded
 from studydb.domain.life.custom_rule import LONGEST_WHY
 from studydb.domain.life.decisions import Action, Decision, Entry, RungKey
 from studydb.domain.life.states import Reason
-from studydb.domain.records import Trainable, TrainableForm, TrainableKind, TrainableRole
+from studydb.domain.records import Trainable
 from studydb.domain.resources import read_resources_or_none
 from studydb.domain.scheduling import Close, Idle, WaitingTrial, Work
 from studydb.trainables.custom_rules import options_of
-from studydb.trainables.describing import PYTHON_VERSION, check_path
 
 DECLARED = "declared plan"
 """The name of the question that asks a scheduler for its plan; see `declared_plan`."""
@@ -39,26 +36,6 @@ _REASONS = {
     Action.PAUSE: (Reason.PAUSED,),
 }
 """The reasons that fit an action; the first is taken if the user's code gives no reason."""
-
-
-def describe_scheduler(path: str, options: Mapping[str, Any], *, workdir: Path) -> Trainable:
-    """
-    Describe the code of a scheduler, without a signature; a fresh interpreter must find its module.
-
-    Raises:
-        TrainableError: The module is not found from `workdir`, or its text does not hold the class.
-    """
-    check_path(path, workdir)
-    return Trainable(
-        uuid=str(uuid.uuid4()),
-        kind=TrainableKind.IMPORT,
-        name=path,
-        workdir=str(workdir),
-        python_version=PYTHON_VERSION,
-        source=json.dumps(dict(options)).encode(),
-        form=TrainableForm.CLASS,
-        role=TrainableRole.SCHEDULER,
-    )
 
 
 def make_scheduler(code: Trainable, loaded: Any) -> Any:

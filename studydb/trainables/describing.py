@@ -19,7 +19,7 @@ from typing import Any
 import cloudpickle
 
 from studydb.domain.errors import TrainableError
-from studydb.domain.records import Trainable, TrainableForm, TrainableKind
+from studydb.domain.records import Trainable, TrainableForm, TrainableKind, TrainableRole
 from studydb.domain.text.suggestions import did_you_mean
 from studydb.settings import scrubbed_environment
 from studydb.trainables import modules
@@ -61,10 +61,33 @@ def describe(function: Callable[..., Any] | str, *, workdir: str | Path) -> Trai
     workdir = Path(workdir).absolute()
     if isinstance(function, str):
         path = function if ":" in function else path_of(function)
-        check_path(path, workdir)
-        return _trainable(TrainableKind.IMPORT, path, workdir)
+        return describe_import(path, workdir=workdir)
     check_signature(function)
     return _describe(function, workdir)[0]
+
+
+def describe_import(
+    path: str,
+    options: Mapping[str, Any] | None = None,
+    *,
+    workdir: Path,
+    role: TrainableRole = TrainableRole.TRAINABLE,
+) -> Trainable:
+    """
+    Describe code by its import path, without a signature; a fresh interpreter must find its module.
+
+    Args:
+        options: The options of a stop rule's or scheduler's class; None for a function.
+
+    Raises:
+        TrainableError: See `check_path`.
+    """
+    check_path(path, workdir)
+    if options is None:
+        return _trainable(TrainableKind.IMPORT, path, workdir, role=role)
+    source = json.dumps(dict(options)).encode()
+    form = TrainableForm.CLASS
+    return _trainable(TrainableKind.IMPORT, path, workdir, source, form=form, role=role)
 
 
 def describe_with_parameters(
@@ -144,6 +167,7 @@ def _trainable(
     source: bytes | None = None,
     *,
     form: TrainableForm = TrainableForm.FUNCTION,
+    role: TrainableRole = TrainableRole.TRAINABLE,
 ) -> Trainable:
     return Trainable(
         uuid=str(uuid.uuid4()),
@@ -153,6 +177,7 @@ def _trainable(
         python_version=PYTHON_VERSION,
         source=source,
         form=form,
+        role=role,
     )
 
 

@@ -1,44 +1,22 @@
-"""Resource functions: describe a function in a row; in a child, find the function and ask it."""
+"""The code of resource functions: find it in a child, and ask it."""
 
 import json
-import uuid
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
 from studydb.domain.deciding import DecisionFailed
 from studydb.domain.errors import InvalidSpec, TrainableError
-from studydb.domain.records import Trainable, TrainableForm, TrainableKind, TrainableRole
+from studydb.domain.records import Trainable
 from studydb.domain.resources import Resources, read_resources
 from studydb.domain.text.display import with_article
-from studydb.trainables.describing import PYTHON_VERSION, check_path
 
 ATTRIBUTE = "default_resources"
 """The attribute of a trainable that says what its trials need."""
 
 REQUEST, DEFAULT = "request of a config", "default request"
 """The names of the two questions; see `ask_function` and `ask_default`."""
-
-
-def describe_function(path: str, *, workdir: Path) -> Trainable:
-    """
-    Describe a resource function, without a signature; a fresh interpreter must find its module.
-
-    Raises:
-        TrainableError: The module is not found from `workdir`, or its text does not hold the name.
-    """
-    check_path(path, workdir)
-    return Trainable(
-        uuid=str(uuid.uuid4()),
-        kind=TrainableKind.IMPORT,
-        name=path,
-        workdir=str(workdir),
-        python_version=PYTHON_VERSION,
-        form=TrainableForm.FUNCTION,
-        role=TrainableRole.RESOURCES,
-    )
 
 
 def keep_loaded(_code: Trainable, loaded: Any) -> Any:

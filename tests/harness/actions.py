@@ -13,7 +13,7 @@ from typing import Any
 from harness import model_checkpoints, model_uploads
 from harness.arrange import new_checkpoint, new_request, process, register_worker, results, token
 from harness.asked_scheduler import sent
-from harness.model import Model
+from harness.model import Model, run_to_end
 from harness.model_clones import discard as model_discard
 from harness.model_clones import retry as model_retry
 from harness.model_pins import pin as model_pin
@@ -417,7 +417,7 @@ class ActionFactory(StartActions):
         return StudyAction(
             "collect",
             act,
-            model_uploads.collect,
+            lambda model: run_to_end(model_uploads.collect_in_turns(model)),
             lambda model, *_: model_uploads.collect_in_turns(model),
         )
 

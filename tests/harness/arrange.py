@@ -15,7 +15,7 @@ from harness.asked_scheduler import sent
 from studydb.db import Database
 from studydb.db.metadata import METADATA
 from studydb.domain.errors import StorageTransient
-from studydb.domain.life.decisions import Answer
+from studydb.domain.life.decisions import Action, Answer
 from studydb.domain.life.ending import Ending
 from studydb.domain.life.retention import Keep
 from studydb.domain.life.states import FINAL, Mode, Reason, State
@@ -179,6 +179,13 @@ class SimulatedWorker:
         assert run is not None
         return run
 
+    def wait_at_the_rung(self, *values: float) -> None:
+        """Let new trials report one value each and pause at the first rung."""
+        for value in values:
+            run = self.ask()
+            assert run is not None
+            run.pause(value)
+
     def renew(self, *runs: "Run") -> Renewal:
         return renew(self.database, self.study, worker_id=self.id, held=[run.lease for run in runs])
 
@@ -240,6 +247,13 @@ class Run:
             lambda whole: call(batch=whole, tally=self.tally, **more),
             self.batch(*values, done=done),
         )
+
+    def pause(self, *values: float, first: int | None = None) -> None:
+        """Report values, and pause as the scheduler decides."""
+        answer = self.report(*values, first=first)
+        assert answer.verdict is not None
+        assert answer.verdict.action is Action.PAUSE
+        self.finish(outcome=Reason.PREEMPTED)
 
     def checkpoint(self, step: int | None = None) -> Checkpoint:
         return new_checkpoint(self.lease, step=self.after_step if step is None else step)
@@ -340,6 +354,11 @@ def change(database: Database, sql: str) -> None:
     """Change rows by SQL instead of by an operation."""
     with database.begin() as txn:
         txn.raw(sql)
+
+
+def end_back_offs(database: Database) -> None:
+    """Let PENDING trials be claimed although they wait for their retry."""
+    change(database, "UPDATE trial SET ready = true, ready_at = NULL WHERE state = 'PENDING'")
 
 
 def delete_all_rows(database: Database) -> None:

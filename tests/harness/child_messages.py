@@ -15,6 +15,19 @@ def values_of(messages):
     return [m.result.value for m in messages if isinstance(m, Reported)]
 
 
+def saved_by(messages):
+    """The checkpoints that were saved."""
+    return [m.saved for m in messages if isinstance(m, Reported) and m.saved]
+
+
+def metrics_of(attempt):
+    """Finish an attempt that makes one report and completes its trial; return the metrics."""
+    report, ended = attempt.finish()
+    assert isinstance(report, Reported)
+    assert ended == Ended(End.COMPLETED), ended
+    return report.result.metrics
+
+
 def expect_failure(messages, kind, *texts, end=End.FAILED):
     assert isinstance(messages[-1], Ended)
     assert messages[-1].end is end

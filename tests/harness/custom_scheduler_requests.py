@@ -46,9 +46,7 @@ def promoting_by_a_custom_scheduler(database: Database) -> Call:
     study = new_study(database, scheduler=asked(Cup()), num_trials=3)
     worker = SimulatedWorker(database, study)
     for value in (0.5, 0.1, 0.9):
-        run = worker.take()
-        run.report(value, value)
-        run.finish(outcome=Reason.PREEMPTED)
+        worker.take().pause(value, value)
     return promoting_to_the_end_of_a_rung(study, worker.claimant())
 
 

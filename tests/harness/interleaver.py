@@ -66,10 +66,10 @@ _pipeline = threading.local()
 
 
 class Interleaver:
-    """A few connections to one PostgreSQL database, and a connection that watches the others."""
+    """Four connections to one PostgreSQL database, and a connection that watches the others."""
 
-    def __init__(self, url: str, *, connections: int = 3) -> None:
-        self.databases = [connect(url, connections=1) for _ in range(connections)]
+    def __init__(self, url: str) -> None:
+        self.databases = [connect(url, connections=1) for _ in range(4)]
         self._watcher = postgres.connect(url)
         self._changed = threading.Condition()
 

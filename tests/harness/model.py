@@ -181,7 +181,7 @@ class Model:
     # --- sweeps
 
     def recover(self) -> int:
-        return _run_to_end(self.recover_in_turns())
+        return run_to_end(self.recover_in_turns())
 
     def recover_in_turns(
         self, skipped: frozenset[int] = frozenset(), skipped_later: frozenset[int] = frozenset()
@@ -205,7 +205,7 @@ class Model:
         return n
 
     def recover_host(self, dead: frozenset[int]) -> int:
-        return _run_to_end(self.recover_host_in_turns(dead))
+        return run_to_end(self.recover_host_in_turns(dead))
 
     def recover_host_in_turns(
         self, dead: frozenset[int], skipped_later: frozenset[int] = frozenset()
@@ -280,7 +280,7 @@ class Model:
         self._record_event(kind, request.actor, token=request.token, data=data)
 
     def set_status(self, status: Status, request: Request) -> None:
-        _run_to_end(self.set_status_in_turns(status, request))
+        run_to_end(self.set_status_in_turns(status, request))
 
     def set_status_in_turns(
         self, status: Status, request: Request, skipped: frozenset[int] = frozenset()
@@ -554,7 +554,8 @@ class Model:
         self.events.append({"number": where[0], "attempt": where[1]} | recorded)
 
 
-def _run_to_end(turns: Generator[None, None, Any]) -> Any:
+def run_to_end(turns: Generator[None, None, Any]) -> Any:
+    """Run an action in turns while nothing else runs; return its answer."""
     while True:
         try:
             next(turns)

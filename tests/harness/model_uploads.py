@@ -53,14 +53,3 @@ def _is_abandoned(model: "Model", one: ModelUpload, stored: set[str]) -> bool:
         return model.now - one.started_at >= ABANDONED_S and one.uuid not in stored
     ended_at = model.trials[one.number].attempts[one.attempt - 1].ended_at
     return ended_at is not None and ended_at <= model.now
-
-
-def collect(model: "Model") -> list[tuple[str, bool]]:
-    """Collect while nothing else runs."""
-    turns = collect_in_turns(model)
-    while True:
-        try:
-            next(turns)
-        except StopIteration as end:
-            found: list[tuple[str, bool]] = end.value
-            return found

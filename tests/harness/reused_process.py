@@ -1,14 +1,20 @@
 """A stand-in for a worker's slot: it lets one process run several attempts, one after another."""
 
 import json
+import os
 import uuid
+from pathlib import Path
 
+import studydb
 from harness.pickled import by_value
+from studydb.child import checkpoint_saves
 from studydb.child.job import Job, TrainableImport, write_job
 from studydb.child.messages import Answered, Began, End, Ended, read_from_child, write
 from studydb.domain.life.states import Mode
 from studydb.domain.objective import Objective
 from studydb.domain.records import Trainable
+from studydb.processes import children_of
+from studydb.worker.fork_server_client import ForkServer
 
 PATIENCE_S = 20.0
 
@@ -87,3 +93,39 @@ class Reusing:
             self.child.channel.close()
         for output in self.outputs:
             output.finish()
+
+
+class TwoSteps(studydb.Trainable):
+    """Trains two steps per trial, each with a checkpoint; its process runs the next trial, too."""
+
+    def setup(self, config):
+        checkpoint_saves.LARGE_BYTES = config.get("large_bytes", checkpoint_saves.LARGE_BYTES)
+        self.trained = 0
+
+    def reset_config(self, config):  # noqa: ARG002
+        self.trained = 0
+        return True
+
+    def step(self):
+        if self.trained == 2:
+            return None
+        self.trained += 1
+        return {"loss": os.getpid(), "senders": len(children_of(os.getpid()))}
+
+    def save_checkpoint(self, directory):
+        Path(directory, "trained").write_text(str(self.trained))
+
+    def load_checkpoint(self, checkpoint):
+        self.trained = int(Path(checkpoint, "trained").read_text())
+
+
+def two_trials(pump, folder, store, **config):
+    """Run two trials of `TwoSteps` in one process; return the messages of each trial."""
+    server = ForkServer()
+    server.start()
+    process = Reusing(server, pump, folder)
+    try:
+        return [process.run(TwoSteps, store=store, config=config) for _ in range(2)]
+    finally:
+        process.close()
+        server.close()

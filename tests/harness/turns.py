@@ -98,3 +98,13 @@ def _case(item: pytest.Item, guarding: set[str], seen: Seen) -> Case | None:
             values = tuple(id(call.params[each]) for each in names)
             positions.append(known.setdefault(values, len(known)))
     return Case(test, call.params[DATABASE], tuple(positions))
+
+
+@pytest.fixture
+def sqlite_alone(sqlite_url: str) -> str:
+    """
+    Run a test on SQLite alone, because what it checks does not depend on the database.
+
+    A file of such tests has the line `storage_url = sqlite_alone`, which replaces the fixture.
+    """
+    return sqlite_url

@@ -96,6 +96,19 @@ def create_study(handles):
     return create
 
 
+@pytest.fixture(params=["folder", "inline"])
+def place(request, tmp_path):
+    """The store of checkpoints: a folder, or the database."""
+    return "inline:" if request.param == "inline" else str(tmp_path / "store")
+
+
+@pytest.fixture
+def study(create_study, storage_url, place):
+    """A study for an own loop with checkpoints."""
+    space = {"lr": studydb.uniform(0, 1)}
+    return create_study("own", space=space, num_trials=9, storage=storage_url, checkpoints=place)
+
+
 @pytest.fixture
 def load_study(handles):
     return lambda name, storage: handles(studydb.load_study(name, storage=storage))

@@ -3,21 +3,6 @@
 import math
 import pickle
 
-import pytest
-
-import studydb
-
-
-@pytest.fixture(params=["folder", "inline"])
-def place(request, tmp_path):
-    return "inline:" if request.param == "inline" else str(tmp_path / "store")
-
-
-@pytest.fixture
-def study(create_study, storage_url, place):
-    space = {"lr": studydb.uniform(0, 1)}
-    return create_study("own", space=space, num_trials=3, storage=storage_url, checkpoints=place)
-
 
 def saved(study, *values, end=True):
     trial = study.ask()

@@ -204,9 +204,7 @@ def test_show_says_why_a_scheduler_stopped_a_trial(console, database):
 def test_show_says_at_which_rung_a_trial_waits_for_its_promotion(console, database):
     scheduler = ASHA(max_t=9, reduction_factor=3, type="promotion")
     study = arrange.new_study(database, name="digits", scheduler=scheduler)
-    run = arrange.SimulatedWorker(database, study).take()
-    run.report(0.5)
-    run.finish(outcome=Reason.PREEMPTED)
+    arrange.SimulatedWorker(database, study).take().pause(0.5)
 
     page = console("show", "digits", "0")
 

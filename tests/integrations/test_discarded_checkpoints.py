@@ -4,26 +4,12 @@
 After an error, a second call finishes the work.
 """
 
-from pathlib import Path
-
 import pytest
-from harness.arrange import rows
+from harness.kept_checkpoints import files_below, n_checkpoints
 
-import studydb
 from studydb.artifacts import DirectoryStore
 from studydb.domain.errors import CheckpointError, NotAllowed, UnknownTrial, UsageError
 from studydb.study import discarding
-
-
-@pytest.fixture(params=["folder", "inline"])
-def place(request, tmp_path):
-    return "inline:" if request.param == "inline" else str(tmp_path / "store")
-
-
-@pytest.fixture
-def study(create_study, storage_url, place):
-    space = {"lr": studydb.uniform(0, 1)}
-    return create_study("own", space=space, num_trials=3, storage=storage_url, checkpoints=place)
 
 
 @pytest.fixture
@@ -35,14 +21,6 @@ def saved(study):
     return trial
 
 
-def n_rows(study):
-    return rows(study.database, "SELECT count(*) FROM checkpoint")[0][0]
-
-
-def files(folder):
-    return [path for path in Path(folder).rglob("*") if path.is_file()]
-
-
 def test_command_stops_the_trial_and_deletes_its_checkpoints(console, study, saved, tmp_path):
     study.pause(saved.number)
     saved.flush()
@@ -50,14 +28,14 @@ def test_command_stops_the_trial_and_deletes_its_checkpoints(console, study, sav
     kept = study.ask()
     kept.report({"loss": 0.5}, checkpoint={"step": 1})
     kept.finish()
-    before = len(files(tmp_path / "store"))
+    before = len(files_below(tmp_path / "store"))
 
     said = console("stop", "own", str(saved.number), "--discard-checkpoints").lines
 
     assert said == ["Trial 0 of 'own': ended; all checkpoints but pinned ones are deleted."]
     assert study.trial(0).checkpoint is None
-    assert (n_rows(study), study.trial(1).checkpoint is None) == (1, False)
-    assert len(files(tmp_path / "store")) in (0, before - 2)
+    assert (n_checkpoints(study), study.trial(1).checkpoint is None) == (1, False)
+    assert len(files_below(tmp_path / "store")) in (0, before - 2)
     console("stop", "own", "0", "--discard-checkpoints")  # a second call is no error
 
 
@@ -71,7 +49,7 @@ def test_checkpoint_from_which_a_clone_goes_on_is_kept(study, saved):
     assert clone.checkpoint.to_dict() == {"step": 2}
     clone.finish()
     study.stop(0, discard_checkpoints=True)
-    assert n_rows(study) == 0
+    assert n_checkpoints(study) == 0
 
 
 def test_running_trial_keeps_its_checkpoints_until_it_has_ended(study, saved, monkeypatch):
@@ -79,13 +57,13 @@ def test_running_trial_keeps_its_checkpoints_until_it_has_ended(study, saved, mo
 
     with pytest.raises(NotAllowed, match="is RUNNING, so its checkpoints are kept"):
         study.stop(0, discard_checkpoints=True)
-    assert n_rows(study) == 2
+    assert n_checkpoints(study) == 2
     assert saved.report({"loss": 0.1}, checkpoint={"step": 3}) is False
     saved.finish()
 
     study.stop(0, discard_checkpoints=True)
 
-    assert (study.trial(0).reason, n_rows(study)) == ("CANCELLED", 0)
+    assert (study.trial(0).reason, n_checkpoints(study)) == ("CANCELLED", 0)
 
 
 def test_running_trial_does_not_keep_checkpoints_of_another_trial(study, saved, monkeypatch):
@@ -119,7 +97,7 @@ def test_bytes_that_could_not_be_deleted_are_deleted_by_the_next_call(
 
     study.stop(0, discard_checkpoints=True)
 
-    assert (n_rows(study), files(tmp_path / "store")) == (0, [])
+    assert (n_checkpoints(study), files_below(tmp_path / "store")) == (0, [])
 
 
 def test_whole_study_and_unknown_trials_are_refused_before_a_trial_is_stopped(study, saved):

@@ -1,9 +1,10 @@
 """`enqueue(checkpoint=…)`: a trial begins from a trial's checkpoint, a dict, or a path."""
 
-from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from harness.arrange import change, rows
+from harness.kept_checkpoints import files_below
 
 import studydb
 from studydb.domain.errors import (
@@ -20,17 +21,6 @@ from studydb.domain.errors import (
 from studydb.study import resource_requests, starting
 
 
-@pytest.fixture(params=["folder", "inline"])
-def place(request, tmp_path):
-    return "inline:" if request.param == "inline" else str(tmp_path / "store")
-
-
-@pytest.fixture
-def study(create_study, storage_url, place):
-    space = {"lr": studydb.uniform(0, 1)}
-    return create_study("own", space=space, num_trials=9, storage=storage_url, checkpoints=place)
-
-
 @pytest.fixture
 def trained(study):
     """A completed trial with checkpoints of the steps 1 and 2."""
@@ -38,10 +28,6 @@ def trained(study):
         for step in (1, 2):
             trial.report({"loss": 1 / step}, checkpoint={"step": step})
     return study.trial(trial.number)
-
-
-def files(folder):
-    return [path for path in Path(folder).rglob("*") if path.is_file()]
 
 
 def begun(study, number):
@@ -129,17 +115,17 @@ def test_bytes_that_trials_share_are_deleted_when_no_trial_needs_them(
         trial.report({"loss": 1.0}, checkpoint={"step": 1})
     numbers = [study.enqueue({}, checkpoint=0) for _ in range(2)]
 
-    before = len(files(store))
+    before = len(files_below(store))
     study.stop(numbers[0], discard_checkpoints=True)
     study.stop(0, discard_checkpoints=True)
-    shared = len(files(store))
+    shared = len(files_below(store))
     second = begun(study, numbers[1])
     study.stop(0, discard_checkpoints=True)
     study.stop(0, discard_checkpoints=True)
 
     assert (before, shared) == (1, 1)
     assert second == (1, {"step": 1})
-    assert files(store) == []
+    assert files_below(store) == []
 
 
 def test_trial_begins_from_an_older_checkpoint_if_its_source_is_damaged_and_an_event_says_so(
@@ -210,7 +196,7 @@ def test_refused_enqueue_leaves_no_bytes(create_study, storage_url, tmp_path):
     with pytest.raises(BudgetSpent):
         study.enqueue({}, checkpoint={"a": 1})
 
-    assert files(store) == []
+    assert files_below(store) == []
     assert rows(study.database, "SELECT count(*) FROM upload") == [(0,)]
 
 
@@ -233,7 +219,7 @@ def test_bytes_stay_if_the_reply_of_the_enqueue_is_lost_and_the_database_then_re
     with pytest.raises(StorageDenied):
         study.enqueue({}, checkpoint={"a": 1})
 
-    assert len(files(store)) == 1
+    assert len(files_below(store)) == 1
     assert study.trials[0].checkpoint.to_dict() == {"a": 1}
 
 
@@ -247,7 +233,7 @@ def test_upload_during_the_deletion_of_its_study_leaves_no_bytes(
     def save_too_late(saver, *args, **options):
         studydb.delete_study("going", storage=storage_url)
         saved = save(saver, *args, **options)
-        written.append(len(files(store)))
+        written.append(len(files_below(store)))
         return saved
 
     monkeypatch.setattr(starting.Saver, "save", save_too_late)
@@ -255,7 +241,7 @@ def test_upload_during_the_deletion_of_its_study_leaves_no_bytes(
     with pytest.raises(UnknownStudy):
         study.enqueue({}, checkpoint={"a": 1})
 
-    assert (written, files(store)) == ([1], [])
+    assert (written, files_below(store)) == ([1], [])
 
 
 @pytest.mark.parametrize("point", ["before the bytes", "after the bytes"])
@@ -267,10 +253,10 @@ def test_gc_deletes_a_day_later_what_a_killed_enqueue_has_left(
     study = create_study("cut", num_trials=9, storage=storage_url, checkpoints=str(store))
     with monkeypatch.context() as killed:
         where = (starting.Saver, "save") if point.startswith("before") else (starting, "Uploaded")
-        killed.setattr(*where, killed_here)
+        killed.setattr(*where, Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             study.enqueue({}, checkpoint={"a": 1})
-    left = len(files(store))
+    left = len(files_below(store))
 
     early = study.gc().n_uploads
     change(study.database, "UPDATE upload SET started_at = '2001-01-01 00:00:00.000000+00:00'")
@@ -278,12 +264,8 @@ def test_gc_deletes_a_day_later_what_a_killed_enqueue_has_left(
 
     assert left == (0 if point.startswith("before") else 1)
     assert (early, late) == (0, 1)
-    assert files(store) == []
+    assert files_below(store) == []
     assert rows(study.database, "SELECT count(*) FROM upload") == [(0,)]
-
-
-def killed_here(*_args, **_options):
-    raise KeyboardInterrupt
 
 
 # `studydb enqueue --checkpoint`

@@ -14,6 +14,7 @@ import pytest
 from fleet.preloaded import run_studydb
 from harness import arrange
 from harness.commands import run_command
+from harness.turns import sqlite_alone
 
 import studydb
 from studydb.db.schema import trainable
@@ -22,6 +23,8 @@ from studydb.operations.create import load
 from studydb.settings import load_keyring
 from studydb.trainables import check_trusted
 from studydb.trainables.describing import PYTHON_VERSION
+
+storage_url = sqlite_alone
 
 FACTOR = 3
 
@@ -95,11 +98,6 @@ class Machine:
         assert ended == code, printed
         assert "Traceback" not in printed or code
         return printed
-
-
-@pytest.fixture
-def storage_url(sqlite_url):
-    return sqlite_url
 
 
 @pytest.fixture

@@ -10,18 +10,13 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from fleet.workers import eventually
 from harness.arrange import SimulatedWorker, change, rows, run_together
+from harness.kept_checkpoints import files_below, live_steps, saved_steps
 
 import studydb
 from studydb.artifacts.checkpoint_files import Saver
 from studydb.lease import upload_collector
 from studydb.lease.held import HeldAttempt
 from studydb.operations.uploads import begin_upload
-
-
-@pytest.fixture(params=["folder", "inline"])
-def place(request, tmp_path):
-    """The store of checkpoints: a folder, or the database."""
-    return "inline:" if request.param == "inline" else str(tmp_path / "store")
 
 
 @pytest.fixture
@@ -36,22 +31,8 @@ def study_in_a_folder(create_study, storage_url, tmp_path):
     )
 
 
-def saved(study):
-    """The steps of the checkpoints that are kept."""
-    sql = "SELECT step FROM checkpoint WHERE removed_at IS NULL ORDER BY id"
-    return [step for (step,) in rows(study.database, sql)]
-
-
 def events(study, kind):
     return rows(study.database, f"SELECT data FROM event WHERE kind = '{kind}' ORDER BY id")
-
-
-def live_steps(study):
-    return [row.step for row in study.results_dataframe().itertuples()]
-
-
-def files(folder):
-    return [path for path in Path(folder).rglob("*") if path.is_file()]
 
 
 def train(trial, *, until):
@@ -231,7 +212,7 @@ def test_report_with_a_checkpoint_needs_a_key_file_that_can_be_used(study, monke
     assert trial.report({"loss": 1.0})
     trial.finish()
     assert live_steps(study) == [1]
-    assert saved(study) == []
+    assert saved_steps(study) == []
 
 
 def test_trial_whose_checkpoint_cannot_be_verified_is_given_back(study, monkeypatch, tmp_path):
@@ -297,7 +278,7 @@ def test_warning_of_an_unusable_cache_names_the_line_of_the_user(
         assert trial.report({"loss": 1.0}, checkpoint={"a": 1})
 
     assert [Path(one.filename) for one in warned] == [Path(__file__)]
-    assert len(saved(study)) == 1
+    assert len(saved_steps(study)) == 1
 
 
 def test_checkpoint_too_large_for_the_database_is_not_stored(create_study, storage_url):
@@ -306,7 +287,7 @@ def test_checkpoint_too_large_for_the_database_is_not_stored(create_study, stora
     with study.ask() as trial, pytest.warns(RuntimeWarning, match="checkpoints=URL"):
         assert trial.report({"loss": 1.0}, checkpoint={"w": bytes(17 << 20)})
 
-    assert (live_steps(study), saved(study)) == ([1], [])
+    assert (live_steps(study), saved_steps(study)) == ([1], [])
 
 
 @pytest.mark.parametrize(
@@ -332,12 +313,12 @@ def test_newest_two_checkpoints_are_kept(study, place):
     trial = study.ask()
     train(trial, until=5)
 
-    assert saved(study) == [4, 5]
+    assert saved_steps(study) == [4, 5]
     if place == "inline:":
         sql = "SELECT count(*) FROM checkpoint WHERE data IS NOT NULL"
         assert rows(study.database, sql) == [(2,)]
     else:
-        assert len(files(place)) == 2
+        assert len(files_below(place)) == 2
     assert rows(study.database, "SELECT count(*) FROM checkpoint") == [(2,)]
 
 
@@ -349,7 +330,7 @@ def test_checkpoint_is_stored_with_the_report_at_which_a_rule_stops_the_trial(
     train(trial, until=2)
 
     assert trial.report({"loss": 1.0}, checkpoint={"a": 1}) is False
-    assert saved(study) == [1, 2]
+    assert saved_steps(study) == [1, 2]
     assert study.trial(0).reason == "RULE_STOPPED"
     assert study.trial(0).checkpoint.step == 2
 
@@ -364,7 +345,7 @@ def test_report_that_says_done_completes_the_trial(study, checkpoint):
 
     ended = study.trial(0)
     assert (ended.state, ended.reason, ended.summary.last_step) == ("TERMINATED", "COMPLETED", 2)
-    assert saved(study) == ([1] if checkpoint is None else [1, 2])
+    assert saved_steps(study) == ([1] if checkpoint is None else [1, 2])
     assert trial.report({"loss": 1.0}) is False
     assert "done" not in study.results_dataframe()
 
@@ -375,7 +356,7 @@ def test_checkpoint_is_stored_with_the_report_at_which_a_person_pauses_the_trial
     study.pause(0)
 
     assert trial.report({"loss": 1.0}, checkpoint={"count": 2}) is False
-    assert (study.trial(0).state, saved(study)) == ("PAUSED", [1, 2])
+    assert (study.trial(0).state, saved_steps(study)) == ("PAUSED", [1, 2])
     study.resume(0)
     assert study.ask().start_step == 2
 
@@ -389,8 +370,8 @@ def test_attempt_that_lost_its_trial_leaves_no_checkpoint(study, place):
         trial.report({"loss": 1.0}, checkpoint={"a": 1})
 
     assert trial.report({"loss": 1.0}, checkpoint={"a": 1}) is False
-    assert (live_steps(study), saved(study)) == ([1], [1])
-    assert place == "inline:" or len(files(place)) == 1
+    assert (live_steps(study), saved_steps(study)) == ([1], [1])
+    assert place == "inline:" or len(files_below(place)) == 1
 
 
 def test_trial_is_not_handed_out_if_it_is_lost_while_its_checkpoint_is_restored(study):
@@ -425,8 +406,8 @@ def test_trial_that_is_given_back_during_a_save_leaves_no_bytes(study, place, mo
     with pytest.raises(studydb.NotAllowed, match="given back, for example because the study was"):
         trial.report({"loss": 1.0}, checkpoint={"a": 1})
 
-    assert saved(study) == [1]
-    assert place == "inline:" or len(files(place)) == 1
+    assert saved_steps(study) == [1]
+    assert place == "inline:" or len(files_below(place)) == 1
     assert study.counts.pending == 1
 
 
@@ -447,7 +428,7 @@ def test_no_thread_ends_the_attempt_between_the_flush_and_the_row_of_a_checkpoin
     trial.report({"loss": 1.0}, checkpoint={"a": 1})
     ending[0].join()
 
-    assert saved(study) == [1]
+    assert saved_steps(study) == [1]
     assert study.trial(0).reason == "COMPLETED"
 
 
@@ -465,7 +446,7 @@ def test_finish_waits_until_the_report_of_another_thread_has_saved(study, monkey
     assert trial.report({"loss": 1.0}, checkpoint={"a": 1})
     ending[0].join()
 
-    assert saved(study) == [1]
+    assert saved_steps(study) == [1]
     assert study.trial(0).reason == "COMPLETED"
 
 
@@ -483,7 +464,7 @@ def test_threads_report_and_save_one_trial_until_it_is_stopped(create_study, sto
 
     assert sum(counts) == 11
     assert live_steps(study) == list(range(1, 13))
-    assert saved(study) == [11, 12]
+    assert saved_steps(study) == [11, 12]
     assert study.trial(0).reason == "RULE_STOPPED"
 
 
@@ -531,7 +512,7 @@ def test_training_goes_on_when_the_quota_is_full_and_status_says_what_to_type(
     with pytest.warns(RuntimeWarning, match="does not fit into the quota of 400"):
         second.report({"loss": 2.0}, checkpoint={"data": bytes(250)})
     second.report({"loss": 0.5})
-    kept_before = len(files(tmp_path / "s"))
+    kept_before = len(files_below(tmp_path / "s"))
     first.finish()
     second.report({"loss": 0.4}, checkpoint={"data": bytes(250)})
     second.finish()
@@ -539,7 +520,7 @@ def test_training_goes_on_when_the_quota_is_full_and_status_says_what_to_type(
     shown = console("status", "full").out
     assert [trial.best_value for trial in study.trials] == [1.0, 0.4]
     assert kept_before == 1
-    assert len(files(tmp_path / "s")) == 1
+    assert len(files_below(tmp_path / "s")) == 1
     assert study.trial(0).checkpoint is None
     assert study.trial(1).checkpoint.to_dict() == {"data": bytes(250)}
     assert "`studydb set full keep=…`" in " ".join(shown.split())
@@ -561,7 +542,7 @@ def test_training_goes_on_if_the_disk_of_the_store_is_full_or_fails(
     trial.report({"loss": 0.4}, checkpoint={"step": 3})
     trial.finish()
 
-    assert saved(study) == [1, 3]
+    assert saved_steps(study) == [1, 3]
     assert live_steps(study) == [1, 2, 3]
     assert os.strerror(number) in console("status", "own").out
 
@@ -586,10 +567,10 @@ def test_own_loop_deletes_uploads_that_ended_attempts_have_left(
     begin_upload(study.database, lease=dead.lease, uuid=begun.uuid, url=begun.url)
     saver.save(b"bytes", step=1, upload=begun)
     dead.finish(0.5)
-    written = len(files(store))
+    written = len(files_below(store))
 
     with study.ask():
         study._loop._after_beat()
         eventually(lambda: rows(study.database, "SELECT count(*) FROM upload") == [(0,)])
 
-    assert (written, files(store)) == (1, [])
+    assert (written, files_below(store)) == (1, [])

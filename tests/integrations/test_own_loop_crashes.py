@@ -8,7 +8,7 @@ import sys
 from contextlib import closing
 
 import pytest
-from harness.arrange import rows
+from harness.kept_checkpoints import files_below, live_steps, saved_steps
 from harness.proxy import Proxy
 
 import studydb
@@ -95,20 +95,6 @@ def start(storage_url):
         process.communicate()
 
 
-def live_steps(study, number):
-    frame = study.results_dataframe()
-    return [row.step for row in frame.itertuples() if row.number == number]
-
-
-def saved(study, number):
-    """The steps of a trial's checkpoints that are kept."""
-    sql = (
-        "SELECT step FROM checkpoint JOIN trial ON trial.id = trial_id "
-        f"WHERE removed_at IS NULL AND number = {number} ORDER BY checkpoint.id"
-    )
-    return [step for (step,) in rows(study.database, sql)]
-
-
 @pytest.mark.parametrize(
     ("storage_url", "form"),
     [("sqlite", "directory"), ("postgresql", "dict")],
@@ -150,12 +136,12 @@ def test_kill_at_any_commit_of_a_save_leaves_a_checkpoint_to_go_on_from(
         trial = load_study("own", storage_url).ask()  # a new loop recovers trials of dead processes
         begun.append(trial.start_step)
         assert trial.checkpoint.to_dict() == {"step": trial.start_step}
-        assert saved(study, trial.number)[-1] == trial.start_step
+        assert saved_steps(study, trial.number)[-1] == trial.start_step
         for step in range(trial.start_step + 1, 6):
             assert trial.report({"loss": 1 / step}, checkpoint={"step": step})
         trial.finish()
         assert live_steps(study, trial.number) == [1, 2, 3, 4, 5]
-        assert saved(study, trial.number) == [4, 5]
+        assert saved_steps(study, trial.number) == [4, 5]
 
     assert set(begun) == {3, 4}
     assert begun == sorted(begun)
@@ -180,9 +166,8 @@ def test_checkpoint_is_stored_once_although_the_connection_is_cut(
             trial.finish()
 
             assert live_steps(study, trial.number) == [1, 2, 3, 4, 5]
-            assert saved(study, trial.number) == [4, 5]
-            kept = [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
-            assert len(kept) == 2 * (trial.number + 1)
+            assert saved_steps(study, trial.number) == [4, 5]
+            assert len(files_below(tmp_path / "store")) == 2 * (trial.number + 1)
             if not was_cut:
                 break
         cut.close()

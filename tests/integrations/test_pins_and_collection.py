@@ -1,9 +1,10 @@
 """`studydb pin` keeps a checkpoint; `studydb gc` deletes unkept checkpoints and cut-off uploads."""
 
-from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from harness.arrange import change, rows
+from harness.kept_checkpoints import files_below, n_checkpoints
 
 import studydb
 from studydb.artifacts import DirectoryStore
@@ -27,12 +28,7 @@ def save(trial, *steps):
 
 
 def files(study):
-    root = Path(study.record.checkpoints.removeprefix("file://"))
-    return [path for path in root.rglob("*") if path.is_file()]
-
-
-def n_rows(study):
-    return rows(study.database, "SELECT count(*) FROM checkpoint")[0][0]
+    return files_below(study.record.checkpoints.removeprefix("file://"))
 
 
 def test_pin_command_keeps_a_checkpoint_until_the_pin_is_removed(console, study):
@@ -82,16 +78,16 @@ def test_gc_deletes_removed_checkpoints_that_a_dead_worker_has_left(console, stu
     with monkeypatch.context() as died:
         died.setattr(checkpoint_rows.Checkpoints, "_discard", lambda *_: None)
         save(trial, 1, 2, 3, 4)
-    assert (n_rows(study), len(files(study))) == (4, 4)
+    assert (n_checkpoints(study), len(files(study))) == (4, 4)
     size = sum(each.size_bytes for each in study.trial(0).checkpoints)
 
     would = console("gc", "own", "--dry-run").lines
-    assert (n_rows(study), len(files(study))) == (4, 4)
+    assert (n_checkpoints(study), len(files(study))) == (4, 4)
     did = console("gc", "own").lines
 
     assert would == [f"Study 'own': 2 checkpoints ({size} B) would be deleted."]
     assert did == [f"Study 'own': 2 checkpoints ({size} B) deleted."]
-    assert (n_rows(study), len(files(study))) == (2, 2)
+    assert (n_checkpoints(study), len(files(study))) == (2, 2)
     assert [each.step for each in study.trial(0).checkpoints] == [3, 4]
     assert study.gc() == Collected(0, 0)
 
@@ -102,18 +98,14 @@ def test_later_gc_finishes_what_a_killed_gc_has_begun(study, monkeypatch):
         died.setattr(checkpoint_rows.Checkpoints, "_discard", lambda *_: None)
         save(trial, 1, 2, 3, 4)
     with monkeypatch.context() as killed:
-        killed.setattr(checkpoint_rows, "delete_rows", killed_here)
+        killed.setattr(checkpoint_rows, "delete_rows", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             study.gc()
-    assert (n_rows(study), len(files(study))) == (4, 2)
+    assert (n_checkpoints(study), len(files(study))) == (4, 2)
 
     assert study.gc().n == 2
 
-    assert (n_rows(study), len(files(study))) == (2, 2)
-
-
-def killed_here(*_args, **_options):
-    raise KeyboardInterrupt
+    assert (n_checkpoints(study), len(files(study))) == (2, 2)
 
 
 def test_gc_keeps_the_row_of_a_checkpoint_whose_bytes_the_store_does_not_delete(
@@ -128,7 +120,7 @@ def test_gc_keeps_the_row_of_a_checkpoint_whose_bytes_the_store_does_not_delete(
         ran = console("gc", "own", code=1)
 
     assert "The bytes of 1 checkpoint of 'own' are still there in" in ran.err
-    assert n_rows(study) == 3
+    assert n_checkpoints(study) == 3
     assert study.gc().n == 1
 
 

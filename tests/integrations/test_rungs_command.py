@@ -94,9 +94,7 @@ def test_rungs_shows_what_was_kept_when_a_rung_closed_and_the_bracket_of_each_ru
     console, database, wait
 ):
     study, worker = wait(0.0, 0.1, 0.2, 0.3, scheduler=HyperBand(4, 2), num_trials=7)
-    run = worker.take()  # the first trial of the next bracket, which begins at step 2
-    run.report(0.9, 0.4)
-    run.finish(outcome=Reason.PREEMPTED)
+    worker.take().pause(0.9, 0.4)  # the first trial of the next bracket, which begins at step 2
     Acquirer(database, study, worker_id=worker.id, lease_s=arrange.LEASE_S).acquire()
 
     closed, opened = console("rungs", "digits", "--format", "json").json
@@ -112,10 +110,7 @@ def test_rungs_shows_what_was_kept_when_a_rung_closed_and_the_bracket_of_each_ru
 def test_show_says_what_a_trial_waits_for_at_a_rung_that_closes(console, database, wait):
     study, worker = wait(0.0, 0.1, scheduler=HyperBand(4, 2), num_trials=7)
     assert "until the rung closes and keeps the best trials" in console("show", "digits", "1").out
-    for value in (0.2, 0.3):
-        run = worker.take()
-        run.report(value)
-        run.finish(outcome=Reason.PREEMPTED)
+    worker.wait_at_the_rung(0.2, 0.3)
 
     close_rung(database, study, Close(RungKey(0, 1), keep=2))
 

@@ -4,6 +4,7 @@ from uuid import uuid4
 
 import pytest
 from harness import arrange
+from harness.kept_checkpoints import files_below
 
 import studydb
 from studydb.artifacts import DirectoryStore, Place, open_store
@@ -216,7 +217,7 @@ def test_retention_is_set_at_the_creation_and_later(console, create_study, stora
         trial.report({"loss": value}, checkpoint={"step": step})
 
     assert [each.step for each in own.trial(0).checkpoints] == [1, 3, 4]
-    assert len([path for path in (tmp_path / "saved").rglob("*") if path.is_file()]) == 3
+    assert len(files_below(tmp_path / "saved")) == 3
     assert "last=3, best=1" in console("show", "mine").out
     ran = console("set", "mine", "keep=every=10")
     assert ran.lines == [

@@ -10,6 +10,7 @@ from contextlib import suppress
 import pytest
 from fleet.stage import Stage
 from harness import arrange
+from harness.turns import sqlite_alone
 
 from studydb.analysis.progress_line import ProgressLine
 from studydb.cli.logs import Tail
@@ -19,14 +20,10 @@ from studydb.domain.objective import Objective
 from studydb.domain.records import Counts
 from studydb.domain.text.display import printed, visible, without_controls
 
+storage_url = sqlite_alone
+
 CONTROLS = "\x1b]0;owned\x07\x1b[2J\x9b31m\x08\x7f\u202e"
 RAW = [character for character in CONTROLS if not character.isprintable()]
-
-
-@pytest.fixture
-def storage_url(sqlite_url):
-    """The tests run on SQLite alone, because what they check does not depend on the database."""
-    return sqlite_url
 
 
 def is_clean(text):

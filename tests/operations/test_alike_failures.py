@@ -3,7 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from harness.arrange import SimulatedWorker, change, new_request, new_study, rows
+from harness.arrange import SimulatedWorker, change, end_back_offs, new_request, new_study, rows
 
 from studydb.domain.failures import Failure
 from studydb.domain.life.alike_failures import MAX_ALIKE, fingerprint
@@ -111,7 +111,7 @@ def test_failures_of_one_trial_count_once(database):
     for _ in range(2 * MAX_ALIKE):
         run = worker.take()
         run.finish(outcome=Reason.FAILED, failure=TYPO)
-        change(database, "UPDATE trial SET ready_at = NULL, ready = true")
+        end_back_offs(database)
 
     assert read_progress(database, study).status is Status.RUNNING
 

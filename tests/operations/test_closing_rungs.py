@@ -45,13 +45,6 @@ def study_of(database, scheduler=None, **options):
     return replace(new_study(database, **options), scheduler=scheduler or HyperBand(max_t=3))
 
 
-def wait_at_the_rung(worker, *values):
-    for value in values:
-        run = worker.ask()
-        assert run.report(value).verdict.action is Action.PAUSE
-        run.finish(outcome=Reason.PREEMPTED)
-
-
 @pytest.fixture
 def study(database):
     return study_of(database)
@@ -81,7 +74,7 @@ def reasons(database, study):
 def test_once_all_trials_of_a_bracket_wait_the_rung_closes_and_the_best_trial_is_resumed(
     database, study, worker
 ):
-    wait_at_the_rung(worker, 0.5, 0.1, 0.9)
+    worker.wait_at_the_rung(0.5, 0.1, 0.9)
 
     assert next_step(database, study, worker) is NextStep.CLAIM
 
@@ -96,7 +89,7 @@ def test_once_all_trials_of_a_bracket_wait_the_rung_closes_and_the_best_trial_is
 def test_rung_waits_for_a_running_trial_and_not_for_a_failed_trial(database):
     study = study_of(database, max_failures=0)
     worker = SimulatedWorker(database, study)
-    wait_at_the_rung(worker, 0.5, 0.1)
+    worker.wait_at_the_rung(0.5, 0.1)
     run = worker.ask()
 
     assert next_step(database, study, worker) is NextStep.WAIT
@@ -107,7 +100,7 @@ def test_rung_waits_for_a_running_trial_and_not_for_a_failed_trial(database):
 
 
 def test_trial_that_can_be_claimed_is_claimed_before_a_rung_closes(database, study, worker):
-    wait_at_the_rung(worker, 0.5, 0.1)
+    worker.wait_at_the_rung(0.5, 0.1)
     enqueue(database, study, {}, new_request())
 
     assert next_step(database, study, worker) is NextStep.CLAIM
@@ -123,7 +116,7 @@ def test_trial_that_can_be_claimed_is_claimed_before_a_rung_closes(database, stu
 def test_rung_does_not_wait_for_a_trial_that_a_person_has_stopped_or_paused(
     database, study, worker, end
 ):
-    wait_at_the_rung(worker, 0.5, 0.1)
+    worker.wait_at_the_rung(0.5, 0.1)
     enqueue(database, study, {}, new_request())
 
     getattr(control, end)(database, study, [2], new_request())
@@ -134,7 +127,7 @@ def test_rung_does_not_wait_for_a_trial_that_a_person_has_stopped_or_paused(
 def test_rung_waits_for_a_trial_in_its_back_off_and_for_one_paused_with_its_study(database, clock):
     study = study_of(database, max_failures=1)
     worker = SimulatedWorker(database, study)
-    wait_at_the_rung(worker, 0.5, 0.1)
+    worker.wait_at_the_rung(0.5, 0.1)
     run = worker.ask()
     control.set_status(database, study, Status.PAUSED, new_request())
     run.finish(outcome=Reason.PREEMPTED)
@@ -149,7 +142,7 @@ def test_rung_waits_for_a_trial_in_its_back_off_and_for_one_paused_with_its_stud
 
 
 def test_rung_keeps_the_first_of_equal_trials(database, study, worker):
-    wait_at_the_rung(worker, 0.5, 0.5, 0.5)
+    worker.wait_at_the_rung(0.5, 0.5, 0.5)
 
     next_step(database, study, worker)
 
@@ -157,7 +150,7 @@ def test_rung_keeps_the_first_of_equal_trials(database, study, worker):
 
 
 def test_infinite_scores_are_ranked_and_a_rung_may_keep_no_trial(database, study, worker):
-    wait_at_the_rung(worker, math.inf, -math.inf, 0.5)
+    worker.wait_at_the_rung(math.inf, -math.inf, 0.5)
     close_rung(database, study, Close(FIRST, keep=0))
     with database.begin(write=False) as txn:
         view = promotions.read_queues(txn, study_id=study.id)
@@ -170,7 +163,7 @@ def test_infinite_scores_are_ranked_and_a_rung_may_keep_no_trial(database, study
 
 
 def test_rung_closes_only_once(database, study, worker):
-    wait_at_the_rung(worker, 0.5, 0.1, 0.9)
+    worker.wait_at_the_rung(0.5, 0.1, 0.9)
     close_rung(database, study, Close(FIRST, keep=1))
     cut = rung_of(database, "closed_cutoff", "closed_ordinal")
 
@@ -182,7 +175,7 @@ def test_rung_closes_only_once(database, study, worker):
 def test_duplicate_of_a_request_that_promoted_a_trial_closes_no_other_rung(database):
     study = study_of(database, HyperBand(max_t=9))
     worker = SimulatedWorker(database, study)
-    wait_at_the_rung(worker, 0.5, 0.1, 0.9)
+    worker.wait_at_the_rung(0.5, 0.1, 0.9)
     claimant = worker.claimant()
     assert promote(database, study, claimant) is NextStep.CLAIM
     run = worker.claim()
@@ -199,7 +192,7 @@ def test_duplicate_of_a_request_that_promoted_a_trial_closes_no_other_rung(datab
 
 
 def test_rung_of_a_paused_study_does_not_close(database, study, worker):
-    wait_at_the_rung(worker, 0.5, 0.1, 0.9)
+    worker.wait_at_the_rung(0.5, 0.1, 0.9)
     control.set_status(database, study, Status.PAUSED, new_request())
 
     next_step(database, study, worker)
@@ -211,7 +204,7 @@ def test_rung_of_a_paused_study_does_not_close(database, study, worker):
 def test_closing_waits_for_a_report_at_the_rung(database, storage_url, study, worker):
     if not database.postgresql:
         pytest.skip("SQLite has one writer at a time")
-    wait_at_the_rung(worker, 0.5, 0.4)
+    worker.wait_at_the_rung(0.5, 0.4)
     run = worker.ask()
     with closing(connect(storage_url)) as other:
         thread = threading.Thread(
@@ -305,13 +298,13 @@ class AlwaysWaits(HyperBand):
 def test_trial_is_given_up_if_it_pauses_at_a_rung_that_is_over(database):
     study = study_of(database, AlwaysWaits(max_t=3))
     worker = SimulatedWorker(database, study)
-    wait_at_the_rung(worker, 0.5)
+    worker.wait_at_the_rung(0.5)
     control.stop(database, study, [0], new_request())
     close_rung(database, study, Close(FIRST, keep=0))
     give_up(database, study)
     assert rung_of(database, "is_over") in ((True,), (1,))
 
-    wait_at_the_rung(worker, 0.1)
+    worker.wait_at_the_rung(0.1)
 
     assert next_step(database, study, worker) is not NextStep.CLAIM
     assert trial_of(database, study, 1).reason is Reason.GIVEN_UP
@@ -323,7 +316,7 @@ def test_trial_is_given_up_if_it_pauses_at_a_rung_that_is_over(database):
 def test_trial_paused_by_a_person_at_a_closed_rung_is_given_up_once_resumed(
     database, study, worker
 ):
-    wait_at_the_rung(worker, 0.1, 0.2, 0.3)
+    worker.wait_at_the_rung(0.1, 0.2, 0.3)
     control.pause(database, study, [2], new_request())
     close_rung(database, study, Close(FIRST, keep=1))
 
@@ -338,7 +331,7 @@ def test_trial_paused_by_a_person_at_a_closed_rung_is_given_up_once_resumed(
 
 def paused_at_the_rung(database, study, worker, *values, pause):
     """Let trials wait at the rung, and pause some of them as a person does."""
-    wait_at_the_rung(worker, *values)
+    worker.wait_at_the_rung(*values)
     control.pause(database, study, pause, new_request())
 
 
@@ -391,7 +384,7 @@ def test_trial_that_is_resumed_after_its_rung_has_closed_goes_on_if_it_is_good_e
 def test_trial_that_a_person_asks_to_pause_before_its_report_is_not_kept_instead_of_another_trial(
     database, study, worker
 ):
-    wait_at_the_rung(worker, 0.2)
+    worker.wait_at_the_rung(0.2)
     run = worker.ask()
     control.pause(database, study, [1], new_request())
     assert run.report(0.1).verdict.action is Action.PAUSE
@@ -404,7 +397,7 @@ def test_trial_that_a_person_asks_to_pause_before_its_report_is_not_kept_instead
 
 
 def test_trial_resumed_by_a_person_at_an_open_rung_is_not_given_up(database, study, worker):
-    wait_at_the_rung(worker, 0.1, 0.2, 0.3)
+    worker.wait_at_the_rung(0.1, 0.2, 0.3)
     control.resume(database, study, [2], new_request())
     close_rung(database, study, Close(FIRST, keep=1))
 
@@ -416,10 +409,8 @@ def test_trial_resumed_by_a_person_at_an_open_rung_is_not_given_up(database, stu
 def test_trials_that_are_given_up_get_the_summary_of_their_metrics(
     database, study, worker, monkeypatch
 ):
-    monkeypatch.setattr(
-        summing, "MOST_IN_TRANSACTION", 1
-    )  # the others are summed up after the commit
-    wait_at_the_rung(worker, 0.1, 0.2, 0.3)
+    monkeypatch.setattr(summing, "MOST_IN_TRANSACTION", 1)  # the others are summed up later
+    worker.wait_at_the_rung(0.1, 0.2, 0.3)
     close_rung(database, study, Close(FIRST, keep=0))
 
     give_up(database, study)
@@ -429,7 +420,7 @@ def test_trials_that_are_given_up_get_the_summary_of_their_metrics(
 
 
 def test_explanation_names_the_value_at_the_rung_if_the_trial_was_given_up(database, study, worker):
-    wait_at_the_rung(worker, 0.1, 0.2, 0.3)
+    worker.wait_at_the_rung(0.1, 0.2, 0.3)
     next_step(database, study, worker)
 
     why = explain_state(study, trial_details(database, study, 2))
@@ -441,7 +432,7 @@ def test_explanation_names_the_value_at_the_rung_if_the_trial_was_given_up(datab
 
 
 def test_rung_is_over_only_when_no_trial_waits(database, study, worker):
-    wait_at_the_rung(worker, 0.1, 0.2, 0.3)
+    worker.wait_at_the_rung(0.1, 0.2, 0.3)
     close_rung(database, study, Close(FIRST, keep=1))
     give_up(database, study)
     assert rung_of(database, "is_over") in ((False,), (0,))
@@ -509,7 +500,7 @@ def test_study_is_finished_if_its_scheduler_waits_while_nothing_runs(database):
 def test_study_is_not_finished_while_a_rung_can_close_or_trials_are_to_be_given_up(
     database, study, worker
 ):
-    wait_at_the_rung(worker, 0.1, 0.2, 0.3)
+    worker.wait_at_the_rung(0.1, 0.2, 0.3)
     assert read_progress(database, study).can_claim
     close_rung(database, study, Close(FIRST, keep=0))
 
@@ -521,7 +512,7 @@ def test_study_is_not_finished_while_a_rung_can_close_or_trials_are_to_be_given_
 
 
 def test_status_counts_the_trials_that_were_given_up(database, study, worker):
-    wait_at_the_rung(worker, 0.1, 0.5, 0.9)
+    worker.wait_at_the_rung(0.1, 0.5, 0.9)
     assert next_step(database, study, worker) is NextStep.CLAIM
     worker.claim().finish(0.1, 0.1, 0.1)
     give_up(database, study)

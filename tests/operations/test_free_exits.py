@@ -5,7 +5,7 @@ Each further exit of this kind counts as a loss.
 """
 
 import pytest
-from harness.arrange import SimulatedWorker, change, new_study
+from harness.arrange import SimulatedWorker, end_back_offs, new_study
 
 from studydb.domain.failures import Failure
 from studydb.domain.life.ending import FREE_EXITS, GIVEN_BACK, TRY_LATER
@@ -19,8 +19,7 @@ def worker(database):
 
 def give_back(worker, kind=GIVEN_BACK, *, save=False):
     """Claim the trial without waiting for its back-off, and give it back; return the ending."""
-    sql = "UPDATE trial SET ready = true, ready_at = NULL WHERE state = 'PENDING'"
-    change(worker.database, sql)
+    end_back_offs(worker.database)
     run = worker.take()
     if save:
         run.report(0.5)
@@ -53,7 +52,7 @@ def test_loss_restarts_the_count_of_free_exits(worker):
     for turn in range(2 * FREE_EXITS):
         ending = give_back(worker, kind=TRY_LATER if turn % 2 else GIVEN_BACK)
         if turn == FREE_EXITS - 1:
-            change(worker.database, "UPDATE trial SET ready = true, ready_at = NULL")
+            end_back_offs(worker.database)
             worker.take().finish(outcome=Reason.LOST, failure=Failure("Lost", "died"))
 
     assert ending.losses == 1
@@ -67,7 +66,7 @@ def test_trial_waits_longer_after_each_exit_that_asks_for_a_later_attempt(worker
 
 def test_release_by_a_worker_is_always_free(worker):
     for _ in range(FREE_EXITS + 3):
-        change(worker.database, "UPDATE trial SET ready = true, ready_at = NULL")
+        end_back_offs(worker.database)
         ending = worker.take().finish(outcome=Reason.PREEMPTED)
 
     assert (ending.state, ending.losses) == ("PENDING", 0)

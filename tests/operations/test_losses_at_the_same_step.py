@@ -1,7 +1,7 @@
 """A trial ends if its attempts are lost several times in a row after the same step."""
 
 import pytest
-from harness.arrange import LEASE_S, SimulatedWorker, change, new_study
+from harness.arrange import LEASE_S, SimulatedWorker, end_back_offs, new_study
 
 from studydb.domain.failures import Failure
 from studydb.domain.life.ending import DIED
@@ -18,8 +18,7 @@ def worker(database):
 
 def begin(worker):
     """Claim the trial without waiting for its back-off."""
-    sql = "UPDATE trial SET ready = true, ready_at = NULL WHERE state = 'PENDING'"
-    change(worker.database, sql)
+    end_back_offs(worker.database)
     return worker.take()
 
 

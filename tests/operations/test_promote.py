@@ -46,20 +46,9 @@ def study_of(database, num_trials=20, scheduler=PROMOTION, **options):
     return new_study(database, scheduler=scheduler, num_trials=num_trials, **options)
 
 
-def reach(worker, step, *values):
-    """Let new trials report these values at a step, and pause there; return their numbers."""
-    numbers = []
-    for value in values:
-        run = worker.ask()
-        pause(run, value, first=step)
-        numbers.append(run.lease.number)
-    return numbers
-
-
-def pause(run, *values, first=None):
-    """Report values, and pause as the scheduler decides."""
-    assert run.report(*values, first=first).verdict.action is Action.PAUSE
-    run.finish(outcome=Reason.PREEMPTED)
+@pytest.fixture
+def study(database):
+    return study_of(database)
 
 
 def waiting(database):
@@ -99,10 +88,8 @@ def test_database_promotes_the_trials_that_syne_tune_promoted(database, case):
             running.pop(number).finish(outcome=Reason.PREEMPTED)
 
 
-def test_best_trial_that_waits_is_promoted_first_and_the_second_best_next(database):
-    study = study_of(database)
-    worker = SimulatedWorker(database, study)
-    reach(worker, 1, 0.5, 0.2, 0.4, 0.3, 0.6, 0.7)
+def test_best_trial_that_waits_is_promoted_first_and_the_second_best_next(database, study, worker):
+    worker.wait_at_the_rung(0.5, 0.2, 0.4, 0.3, 0.6, 0.7)
 
     promoted = []
     while promotes(database, study, worker.claimant()):
@@ -115,17 +102,17 @@ def test_best_trial_that_waits_is_promoted_first_and_the_second_best_next(databa
     assert states_of(database, study).count(State.PAUSED) == 4
 
 
-def test_promoted_trial_without_a_checkpoint_passes_its_rung_and_pauses_at_the_next(database):
-    study = study_of(database)
-    worker = SimulatedWorker(database, study)
-    reach(worker, 1, 0.2, 0.9)
+def test_promoted_trial_without_a_checkpoint_passes_its_rung_and_pauses_at_the_next(
+    database, study, worker
+):
+    worker.wait_at_the_rung(0.2, 0.9)
     promotes(database, study, worker.claimant())
     run = worker.claim()
 
     again = run.report(0.9)  # step 1 once more, with a worse value
     assert again.verdict is None
     assert again.next_decision_step == 3
-    pause(run, 0.1, 0.1)
+    run.pause(0.1, 0.1)
 
     assert waiting(database) == [0, 1]
     entries = "SELECT rung.step, value FROM rung_entry JOIN rung ON rung.id = rung_id WHERE "
@@ -144,7 +131,7 @@ def test_each_bracket_has_its_own_rungs(database):
         brackets[run.lease.number] = run.lease.bracket
         due = run.claimed.next_decision_step
         assert due == 3**run.lease.bracket
-        pause(run, 0.5, first=due)
+        run.pause(0.5, first=due)
 
     expected = [study.scheduler.bracket_of(seed=study.seed, draw=draw) for draw in range(20)]
     assert list(brackets.values()) == expected
@@ -160,10 +147,10 @@ def test_each_bracket_has_its_own_rungs(database):
 # --- who may promote, and when
 
 
-def test_trial_with_a_verdict_to_pause_is_not_promoted_before_it_has_paused(database):
-    study = study_of(database)
-    worker = SimulatedWorker(database, study)
-    reach(worker, 1, 0.9)
+def test_trial_with_a_verdict_to_pause_is_not_promoted_before_it_has_paused(
+    database, study, worker
+):
+    worker.wait_at_the_rung(0.9)
     run = worker.ask()
     run.report(0.1)
 
@@ -172,10 +159,8 @@ def test_trial_with_a_verdict_to_pause_is_not_promoted_before_it_has_paused(data
     assert promotes(database, study, worker.claimant())
 
 
-def test_duplicate_request_promotes_no_second_trial(database):
-    study = study_of(database)
-    worker = SimulatedWorker(database, study)
-    reach(worker, 1, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
+def test_duplicate_request_promotes_no_second_trial(database, study, worker):
+    worker.wait_at_the_rung(0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
     claimant = worker.claimant()
 
     assert promotes(database, study, claimant)
@@ -189,7 +174,7 @@ def test_duplicate_request_promotes_no_second_trial(database):
 
 def test_workers_that_promote_at_the_same_moment_promote_different_trials(storage_url, database):
     study = study_of(database, num_trials=60)
-    reach(SimulatedWorker(database, study), 1, *(k / 60 for k in range(60)))
+    SimulatedWorker(database, study).wait_at_the_rung(*(k / 60 for k in range(60)))
     start, promoted = threading.Barrier(8), []
 
     def work():
@@ -211,10 +196,8 @@ def test_workers_that_promote_at_the_same_moment_promote_different_trials(storag
     assert read_progress(database, study).counts.running == 20
 
 
-def test_paused_study_promotes_nothing_until_it_is_resumed(database):
-    study = study_of(database)
-    worker = SimulatedWorker(database, study)
-    reach(worker, 1, 0.1, 0.9)
+def test_paused_study_promotes_nothing_until_it_is_resumed(database, study, worker):
+    worker.wait_at_the_rung(0.1, 0.9)
     control.set_status(database, study, Status.PAUSED, new_request())
 
     assert not promotes(database, study, worker.claimant())
@@ -235,7 +218,7 @@ def test_scheduler_that_does_not_promote_reads_no_rungs(database):
 def test_nothing_is_promoted_while_max_concurrent_trials_run_or_a_trial_is_pending(database):
     study = study_of(database, max_concurrent=1)
     worker = SimulatedWorker(database, study)
-    reach(worker, 1, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
+    worker.wait_at_the_rung(0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
     run = worker.ask()
 
     assert not promotes(database, study, worker.claimant())
@@ -246,14 +229,12 @@ def test_nothing_is_promoted_while_max_concurrent_trials_run_or_a_trial_is_pendi
     assert states_of(database, study).count(State.PENDING) == 1
 
 
-def test_late_promotion_does_nothing_if_the_trial_has_left_the_rung(database):
-    study = study_of(database)
-    worker = SimulatedWorker(database, study)
-    reach(worker, 1, 0.1, 0.9)
+def test_late_promotion_does_nothing_if_the_trial_has_left_the_rung(database, study, worker):
+    worker.wait_at_the_rung(0.1, 0.9)
     with database.begin(write=False) as txn:
         late = ask_scheduler(txn, study).work
     promotes(database, study, worker.claimant())
-    pause(worker.claim(), 0.1, first=3)
+    worker.claim().pause(0.1, first=3)
 
     with database.begin() as txn:
         assert not promotions.promote(txn, study_id=study.id, chosen=late)
@@ -264,9 +245,9 @@ def test_late_promotion_does_nothing_if_the_trial_has_left_the_rung(database):
 
 def test_entry_of_another_studys_trial_is_not_promoted(database):
     study, other = study_of(database), study_of(database)
-    reach(SimulatedWorker(database, other), 1, 0.9)
+    SimulatedWorker(database, other).wait_at_the_rung(0.9)
     worker = SimulatedWorker(database, study)
-    reach(worker, 1, 0.5, 0.6)
+    worker.wait_at_the_rung(0.5, 0.6)
     rung = f"(SELECT id FROM rung WHERE study_id = {study.id} AND step = 1)"
     change(database, f"UPDATE rung_entry SET rung_id = {rung}, score = 0.1 WHERE trial_id = 1")
 
@@ -276,10 +257,8 @@ def test_entry_of_another_studys_trial_is_not_promoted(database):
     assert worker.claim().lease.number == 0
 
 
-def test_trial_with_an_infinite_value_is_not_promoted(database):
-    study = study_of(database)
-    worker = SimulatedWorker(database, study)
-    reach(worker, 1, math.inf, math.inf, math.inf)
+def test_trial_with_an_infinite_value_is_not_promoted(database, study, worker):
+    worker.wait_at_the_rung(math.inf, math.inf, math.inf)
 
     assert not promotes(database, study, worker.claimant())
 
@@ -287,10 +266,10 @@ def test_trial_with_an_infinite_value_is_not_promoted(database):
 # --- what people, failures and losses do to a trial that waits
 
 
-def test_trial_paused_by_a_person_is_promoted_only_after_the_person_resumes_it(database):
-    study = study_of(database)
-    worker = SimulatedWorker(database, study)
-    reach(worker, 1, 0.1, 0.9)
+def test_trial_paused_by_a_person_is_promoted_only_after_the_person_resumes_it(
+    database, study, worker
+):
+    worker.wait_at_the_rung(0.1, 0.9)
     control.pause(database, study, [0], new_request())
 
     assert not promotes(database, study, worker.claimant())
@@ -301,9 +280,8 @@ def test_trial_paused_by_a_person_is_promoted_only_after_the_person_resumes_it(d
     assert worker.claim().lease.number == 0
 
 
-def test_resuming_a_trial_that_no_person_has_paused_runs_it_without_a_promotion(database):
-    study = study_of(database)
-    reach(SimulatedWorker(database, study), 1, 0.1, 0.9)
+def test_resuming_a_trial_that_no_person_has_paused_runs_it_without_a_promotion(database, study):
+    SimulatedWorker(database, study).wait_at_the_rung(0.1, 0.9)
 
     control.resume(database, study, [1], new_request())
 
@@ -312,10 +290,8 @@ def test_resuming_a_trial_that_no_person_has_paused_runs_it_without_a_promotion(
 
 
 @pytest.mark.row("A13")
-def test_stopped_trial_no_longer_waits_and_the_next_best_trial_is_promoted(database):
-    study = study_of(database)
-    worker = SimulatedWorker(database, study)
-    reach(worker, 1, 0.1, 0.2, 0.8, 0.9, 0.95, 0.99)
+def test_stopped_trial_no_longer_waits_and_the_next_best_trial_is_promoted(database, study, worker):
+    worker.wait_at_the_rung(0.1, 0.2, 0.8, 0.9, 0.95, 0.99)
     control.stop(database, study, [0], new_request())
 
     assert promotes(database, study, worker.claimant())
@@ -324,10 +300,10 @@ def test_stopped_trial_no_longer_waits_and_the_next_best_trial_is_promoted(datab
     assert waiting(database) == [2, 3, 4, 5]
 
 
-def test_trial_waits_at_the_rung_if_its_attempt_is_lost_after_a_verdict_to_pause(database, clock):
-    study = study_of(database)
-    worker = SimulatedWorker(database, study)
-    reach(worker, 1, 0.9)
+def test_trial_waits_at_the_rung_if_its_attempt_is_lost_after_a_verdict_to_pause(
+    database, clock, study, worker
+):
+    worker.wait_at_the_rung(0.9)
     run = worker.ask()
     run.report(0.1)
 
@@ -342,8 +318,7 @@ def test_trial_waits_at_the_rung_if_its_attempt_is_lost_after_a_verdict_to_pause
     ("outcome", "reason"),
     [(Reason.PREEMPTED, Reason.CANCELLED), (Reason.COMPLETED, Reason.COMPLETED)],
 )
-def test_trial_that_ends_instead_of_pausing_waits_at_no_rung(database, outcome, reason):
-    study = study_of(database)
+def test_trial_that_ends_instead_of_pausing_waits_at_no_rung(database, study, outcome, reason):
     run = SimulatedWorker(database, study).ask()
     run.report(0.1)
     control.stop(database, study, [0], new_request())
@@ -357,7 +332,7 @@ def test_trial_that_ends_instead_of_pausing_waits_at_no_rung(database, outcome, 
 def test_promoted_trial_that_fails_is_retried_without_another_promotion(database):
     study = study_of(database, max_failures=1)
     worker = SimulatedWorker(database, study)
-    reach(worker, 1, 0.1, 0.9)
+    worker.wait_at_the_rung(0.1, 0.9)
     promotes(database, study, worker.claimant())
 
     worker.claim().finish(outcome=Reason.FAILED)
@@ -373,12 +348,12 @@ def test_promoted_trial_that_fails_is_retried_without_another_promotion(database
 def test_study_is_finished_only_when_no_trial_is_to_be_promoted(database):
     study = study_of(database, num_trials=3)
     worker = SimulatedWorker(database, study)
-    reach(worker, 1, 0.1, 0.5, 0.9)
+    worker.wait_at_the_rung(0.1, 0.5, 0.9)
 
     assert read_progress(database, study).status is Status.RUNNING
     assert read_progress(database, study).can_claim
     assert promotes(database, study, worker.claimant())
-    pause(worker.claim(), 0.1, first=3)
+    worker.claim().pause(0.1, first=3)
 
     assert read_progress(database, study).status is Status.FINISHED
     assert not read_progress(database, study).can_claim
@@ -389,7 +364,7 @@ def test_study_is_not_finished_if_a_trial_is_promoted_while_the_progress_is_read
 ):
     study = study_of(database, num_trials=2)
     worker = SimulatedWorker(database, study)
-    reach(worker, 1, 0.1, 0.9)
+    worker.wait_at_the_rung(0.1, 0.9)
     read = progress.read
 
     def read_then_promote(txn, **given):
@@ -408,9 +383,9 @@ def test_study_is_not_finished_if_a_trial_is_promoted_while_the_progress_is_read
 def test_study_that_ends_with_trials_waiting_at_rungs_has_not_failed(database):
     study = study_of(database, num_trials=3, max_failures=0)
     worker = SimulatedWorker(database, study)
-    reach(worker, 1, 0.1, 0.2)
+    worker.wait_at_the_rung(0.1, 0.2)
     promotes(database, study, worker.claimant())
-    pause(worker.claim(), 0.1, first=3)
+    worker.claim().pause(0.1, first=3)
     worker.ask().finish(outcome=Reason.FAILED)
 
     progress = read_progress(database, study)
@@ -422,7 +397,7 @@ def test_study_that_ends_with_trials_waiting_at_rungs_has_not_failed(database):
 def test_own_loop_goes_on_while_another_process_runs_a_trial(database):
     study = study_of(database, num_trials=2)
     worker = SimulatedWorker(database, study)
-    reach(worker, 1, 0.5)
+    worker.wait_at_the_rung(0.5)
     worker.ask()
 
     progress = read_progress(database, study)
@@ -434,7 +409,7 @@ def test_own_loop_goes_on_while_another_process_runs_a_trial(database):
 def test_worker_promotes_again_if_another_worker_claims_the_promoted_trial(database, monkeypatch):
     study = study_of(database, num_trials=6)
     worker, rival = SimulatedWorker(database, study), SimulatedWorker(database, study)
-    reach(worker, 1, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
+    worker.wait_at_the_rung(0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
     acquirer = Acquirer(database, study, worker_id=worker.id, lease_s=60.0)
     promoting = acquirer._promote
 
@@ -453,7 +428,7 @@ def test_worker_promotes_again_if_another_worker_claims_the_promoted_trial(datab
 def test_acquirer_claims_an_enqueued_trial_before_the_next_promotion(database):
     study = study_of(database, num_trials=9)
     worker = SimulatedWorker(database, study)
-    reach(worker, 1, 0.1, 0.2, 0.5, 0.7, 0.8, 0.9)
+    worker.wait_at_the_rung(0.1, 0.2, 0.5, 0.7, 0.8, 0.9)
     acquirer = Acquirer(database, study, worker_id=worker.id, lease_s=60.0)
     assert acquirer.acquire().lease.number == 0
     enqueue(database, study, {}, new_request())
@@ -467,7 +442,7 @@ def test_acquirer_claims_an_enqueued_trial_before_the_next_promotion(database):
 def test_trial_that_was_given_back_is_claimed_if_the_scheduler_has_no_work(database):
     study = study_of(database, num_trials=3)
     worker = SimulatedWorker(database, study)
-    reach(worker, 1, 0.1, 0.2, 0.3)
+    worker.wait_at_the_rung(0.1, 0.2, 0.3)
     acquirer = Acquirer(database, study, worker_id=worker.id, lease_s=60.0)
     promoted = acquirer.acquire()
 
@@ -479,7 +454,7 @@ def test_trial_that_was_given_back_is_claimed_if_the_scheduler_has_no_work(datab
 def test_claim_that_is_sent_again_comes_before_a_promotion(database):
     study = study_of(database, num_trials=9)
     worker = SimulatedWorker(database, study)
-    reach(worker, 1, 0.1, 0.2, 0.5, 0.7, 0.8, 0.9)
+    worker.wait_at_the_rung(0.1, 0.2, 0.5, 0.7, 0.8, 0.9)
     acquirer = Acquirer(database, study, worker_id=worker.id, lease_s=60.0)
     assert acquirer.acquire().lease.number == 0
     enqueue(database, study, {}, new_request())
@@ -496,7 +471,7 @@ def test_claim_that_is_sent_again_comes_before_a_promotion(database):
 def test_acquirer_claims_pending_trials_then_promotes_then_makes_new_trials(database):
     study = study_of(database, num_trials=5)
     worker = SimulatedWorker(database, study)
-    reach(worker, 1, 0.1, 0.5, 0.9)
+    worker.wait_at_the_rung(0.1, 0.5, 0.9)
     enqueue(database, study, {}, new_request())
     acquirer = Acquirer(database, study, worker_id=worker.id, lease_s=60.0)
 

@@ -8,7 +8,6 @@ from harness.arrange import LEASE_S, SimulatedWorker, new_request, new_study, st
 from harness.fitting_requests import ONE, TWO
 from harness.settings_requests import set_resources
 
-from studydb.domain.life.decisions import Action
 from studydb.domain.life.states import Reason, State
 from studydb.domain.resources import read_capacity
 from studydb.operations import control
@@ -21,13 +20,6 @@ from studydb.store import promotions
 
 PROMOTION = ASHA(max_t=9, reduction_factor=3, type="promotion", end_game=0)
 SMALL = ["", "gpus=1"]
-
-
-def wait_at_the_rung(worker, *values):
-    for value in values:
-        run = worker.ask()
-        assert run.report(value).verdict.action is Action.PAUSE
-        run.finish(outcome=Reason.PREEMPTED)
 
 
 def live_worker(database, study, capacity):
@@ -47,7 +39,7 @@ def live_worker(database, study, capacity):
 def study(database):
     """A study in which the two best of six trials are to be promoted; the best asks for 2 GPUs."""
     study = new_study(database, scheduler=PROMOTION, num_trials=6)
-    wait_at_the_rung(SimulatedWorker(database, study), 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
+    SimulatedWorker(database, study).wait_at_the_rung(0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
     set_resources(database, study, TWO, [0], new_request())
     return study
 
@@ -109,7 +101,7 @@ def test_progress_says_that_a_worker_can_claim_only_if_the_trial_to_promote_fits
 def synchronous(database):
     """Two of three trials wait at a rung of HyperBand; the third is PENDING and asks for 2 GPUs."""
     study = replace(new_study(database, num_trials=3), scheduler=HyperBand(max_t=3))
-    wait_at_the_rung(SimulatedWorker(database, study), 0.1, 0.2)
+    SimulatedWorker(database, study).wait_at_the_rung(0.1, 0.2)
     enqueue(database, study, {}, new_request(), resources=TWO)
     set_resources(database, study, ONE, [0], new_request())
     return study

@@ -39,13 +39,6 @@ def study_of(database, scheduler=None, **options):
     return replace(new_study(database, **options), scheduler=scheduler or HyperBand(max_t=3))
 
 
-def wait_at_the_rung(worker, *values):
-    for value in values:
-        run = worker.ask()
-        assert run.report(value).verdict.action is Action.PAUSE
-        run.finish(outcome=Reason.PREEMPTED)
-
-
 def acquirer_of(database, study, worker):
     return Acquirer(database, study, worker_id=worker.id, lease_s=90.0)
 
@@ -102,7 +95,7 @@ def test_worker_makes_no_trial_if_the_choices_of_the_scheduler_are_refused(datab
         pytest.skip("SQLite has one writer at a time")
     study = study_of(database, NeverStarts(max_t=3), num_trials=10)
     worker = SimulatedWorker(database, study)
-    wait_at_the_rung(worker, 0.1, 0.2, 0.3)
+    worker.wait_at_the_rung(0.1, 0.2, 0.3)
     close_rung(database, study, Close(FIRST, keep=2))
     assert promote(database, study, worker.claimant()) is NextStep.CLAIM
 
@@ -116,7 +109,7 @@ def test_worker_makes_no_trial_if_the_choices_of_the_scheduler_are_refused(datab
 def test_worker_waits_if_max_concurrent_trials_run(database):
     study = study_of(database, NeverStarts(max_t=3), num_trials=10, max_concurrent=1)
     worker = SimulatedWorker(database, study)
-    wait_at_the_rung(worker, 0.1, 0.2, 0.3)
+    worker.wait_at_the_rung(0.1, 0.2, 0.3)
     close_rung(database, study, Close(FIRST, keep=2))
     change(database, "UPDATE study SET n_running = 1")
 
@@ -126,7 +119,7 @@ def test_worker_waits_if_max_concurrent_trials_run(database):
 def test_worker_closes_many_rungs_and_makes_no_trial_afterwards(database):
     study = study_of(database, ClosesAll(by_draw=True), num_trials=20)
     worker = SimulatedWorker(database, study)
-    wait_at_the_rung(worker, *[0.1] * 12)
+    worker.wait_at_the_rung(*[0.1] * 12)
 
     assert acquirer_of(database, study, worker).acquire() is None
 
@@ -178,7 +171,7 @@ def test_study_finishes_if_the_scheduler_closes_a_rung_that_no_trial_has_reached
 def test_scheduler_sees_a_closed_rung_at_which_no_trial_waits(database):
     study = study_of(database)
     worker = SimulatedWorker(database, study)
-    wait_at_the_rung(worker, 0.1, 0.2, 0.3)
+    worker.wait_at_the_rung(0.1, 0.2, 0.3)
     promote(database, study, worker.claimant())
     give_up(database, study)
 
@@ -241,7 +234,7 @@ def test_a_hundred_closed_rungs_with_trials_that_a_person_has_paused_hold_up_no_
     n = closings.MOST + 2
     study = study_of(database, OneRung(by_draw=True), num_trials=n)
     worker = SimulatedWorker(database, study)
-    wait_at_the_rung(worker, *[0.1] * n)
+    worker.wait_at_the_rung(*[0.1] * n)
     control.pause(database, study, list(range(closings.MOST)), new_request())
     for bracket in range(n):
         close_rung(database, study, Close(RungKey(bracket, 1), 0))
@@ -257,7 +250,7 @@ def test_closed_rung_keeps_as_many_trials_as_the_scheduler_says_between_none_and
 ):
     study = study_of(database)
     worker = SimulatedWorker(database, study)
-    wait_at_the_rung(worker, 0.3, 0.1, 0.2)
+    worker.wait_at_the_rung(0.3, 0.1, 0.2)
 
     assert close_rung(database, study, Close(FIRST, keep))
     give_up(database, study)
@@ -271,7 +264,7 @@ def test_closed_rung_keeps_as_many_trials_as_the_scheduler_says_between_none_and
 def test_trial_ends_without_a_summary_if_its_results_cannot_be_summed_up(database):
     study = study_of(database)
     worker = SimulatedWorker(database, study)
-    wait_at_the_rung(worker, 0.1, 0.2, 0.3)
+    worker.wait_at_the_rung(0.1, 0.2, 0.3)
     last = "trial_id = (SELECT max(id) FROM trial)"
     change(database, f"UPDATE result SET metrics = '[1]' WHERE {last}")
 
@@ -286,7 +279,7 @@ def test_trial_ends_without_a_summary_if_its_results_cannot_be_summed_up(databas
 def test_idle_worker_gives_up_more_than_a_hundred_trials_in_one_call(database):
     study = study_of(database, OneRung(), num_trials=150)
     worker = SimulatedWorker(database, study)
-    wait_at_the_rung(worker, *[0.1] * 150)
+    worker.wait_at_the_rung(*[0.1] * 150)
     close_rung(database, study, Close(FIRST, keep=0))
 
     assert acquirer_of(database, study, worker).acquire() is None

@@ -8,19 +8,15 @@ more schedules.
 """
 
 import os
-from contextlib import closing
 from datetime import UTC, datetime
 from random import Random
 
 import pytest
 from fleet.trainables.scheduling import Growing
-from harness import postgres
 from harness.arrange import SimulatedWorker, new_request, new_study, rows
 from harness.asked_scheduler import asked, sent
-from harness.interleaver import Interleaver
 from harness.settings_requests import set_resources
 
-from studydb.db import connect
 from studydb.domain.class_queues import ClassQueues
 from studydb.domain.resources import Ledger, read_capacity, read_resources
 from studydb.operations.claim_fitting import claim_fitting
@@ -39,16 +35,6 @@ FITS = {
     "claim_cpus": {"", "cpus=1"},
 }
 """The calls that claim, and the resource classes of the trials that fit the worker of each call."""
-
-
-@pytest.fixture(scope="module")
-def stage(postgres_server, postgres_template):
-    with (
-        postgres.temporary_database(postgres_server, template=postgres_template) as url,
-        closing(connect(url)) as database,
-        closing(Interleaver(url, connections=4)) as interleaver,
-    ):
-        yield database, interleaver
 
 
 class Plan:

@@ -9,7 +9,6 @@ quarter of the cells run; `STUDYDB_NIGHTLY=1` runs all.
 """
 
 import os
-from contextlib import closing
 from functools import partial
 from itertools import permutations
 from random import Random
@@ -22,7 +21,6 @@ from harness.matrix_cells import ACTORS, REQUESTS, STATES, prepared
 from harness.row_invariants import broken_promises
 from harness.settings_requests import relocate, revise
 
-from studydb.db import connect
 from studydb.domain.errors import (
     BudgetSpent,
     LeaseLost,
@@ -118,12 +116,6 @@ def others_beside(state):
     for place, (name, make) in enumerate(OTHERS.items(), STATES.index(state)):
         if ALL or place % SHARE == 0:
             yield name, make
-
-
-@pytest.fixture
-def sqlite_database(sqlite_url):
-    with closing(connect(sqlite_url)) as database:
-        yield database
 
 
 def asked_by_a_person(call):

@@ -9,7 +9,6 @@ renewal on. An eighth of the cells run; in these, each request meets each state 
 """
 
 import os
-from contextlib import closing
 from functools import partial
 from itertools import permutations
 from random import Random
@@ -23,7 +22,6 @@ from harness.row_invariants import broken_promises, ended_rows
 from harness.serial_orders import explaining_order, unordered
 from harness.snapshot import take_snapshot
 
-from studydb.db import connect
 from studydb.domain.life.decisions import Action, DecidedBy
 from studydb.domain.life.states import FINAL, State
 from studydb.domain.records import DRAIN
@@ -42,12 +40,6 @@ def actors_beside(request, state):
     for place, (name, make) in enumerate(ACTORS.items(), first):
         if ALL or place % SHARE == 0:
             yield name, make
-
-
-@pytest.fixture
-def sqlite_database(sqlite_url):
-    with closing(connect(sqlite_url)) as database:
-        yield database
 
 
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)

@@ -6,17 +6,13 @@ have no gap, and the proposals stay within the budget. `STUDYDB_SCHEDULES=200` r
 """
 
 import os
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from random import Random
 
 import pytest
-from harness import postgres
 from harness.arrange import SimulatedWorker, enqueued, new_study, rows
-from harness.interleaver import Interleaver
 from harness.model_searcher import ModelSearch
 
-from studydb.db import connect
 from studydb.domain.life.states import Origin
 from studydb.operations import proposer
 from studydb.operations.ask import ask
@@ -27,16 +23,6 @@ SCHEDULES = int(os.environ.get("STUDYDB_SCHEDULES", "3"))
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LEASE_S = 8.0
 NUM_TRIALS = 4
-
-
-@pytest.fixture(scope="module")
-def stage(postgres_server, postgres_template):
-    with (
-        postgres.temporary_database(postgres_server, template=postgres_template) as url,
-        closing(connect(url)) as database,
-        closing(Interleaver(url, connections=4)) as interleaver,
-    ):
-        yield database, interleaver
 
 
 def points(*rates):

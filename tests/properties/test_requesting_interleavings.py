@@ -8,16 +8,12 @@ resources. `STUDYDB_SCHEDULES=200` runs more schedules.
 """
 
 import os
-from contextlib import closing
 from datetime import UTC, datetime
 from random import Random
 
 import pytest
-from harness import postgres
 from harness.arrange import SimulatedWorker, new_request, new_study, rows
-from harness.interleaver import Interleaver
 
-from studydb.db import connect
 from studydb.domain.deciding import DecisionFailed
 from studydb.domain.resource_function import ResourceFunction
 from studydb.domain.resources import Resources, read_resources
@@ -32,16 +28,6 @@ from studydb.store import resource_classes
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SCHEDULES = int(os.environ.get("STUDYDB_SCHEDULES", "3"))
 FITS = ["licence=1"]
-
-
-@pytest.fixture(scope="module")
-def stage(postgres_server, postgres_template):
-    with (
-        postgres.temporary_database(postgres_server, template=postgres_template) as url,
-        closing(connect(url)) as database,
-        closing(Interleaver(url, connections=4)) as interleaver,
-    ):
-        yield database, interleaver
 
 
 class Plan:

@@ -5,7 +5,9 @@ import stat
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from fleet.stage import Stage
 from harness.pickled import by_value
 from harness.postgres import PostgresServer, create_database
+from harness.supervised_slot import Supervised
 from harness.warm_server import WarmServer
 
 import studydb
@@ -26,7 +29,7 @@ from studydb.child.messages import (
     read_from_child,
     write,
 )
-from studydb.db import migrate
+from studydb.db import Database, migrate
 from studydb.domain.life.states import Mode
 from studydb.domain.objective import Objective
 from studydb.domain.records import Trainable
@@ -174,9 +177,24 @@ def start(fork_server: ForkServer, pump: OutputPump, tmp_path: Path) -> Iterator
 
 
 @pytest.fixture
+def remote(s3_server: Any, start: Start) -> Iterator[Start]:
+    """Start an attempt whose checkpoints go to an S3 server; the first starts a fork server."""
+    server = ForkServer()
+    yield partial(start, server=server, store=f"s3://{s3_server.bucket}")
+    server.close()
+
+
+@pytest.fixture
 def run(start: Start) -> Callable[..., list[FromChild]]:
     """Run an attempt of a function to its end; return all of its messages."""
     return lambda function, **job: start(function, **job).finish()
+
+
+@pytest.fixture
+def supervised(database: Database, tmp_path: Path) -> Iterator[Supervised]:
+    """A worker's slot with scripted children."""
+    with closing(Supervised(database, tmp_path)) as supervised:
+        yield supervised
 
 
 @pytest.fixture

@@ -9,16 +9,13 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from fleet.stage import Stage
+from harness.turns import sqlite_alone
 
 from studydb.__main__ import main
 from studydb.db.schema import checkpoint as checkpoint_table
 from studydb.domain.errors import CheckpointError, UnknownTrial
 
-
-@pytest.fixture
-def storage_url(sqlite_url):
-    """The tests run on SQLite alone, because what they check does not depend on the database."""
-    return sqlite_url
+storage_url = sqlite_alone
 
 
 KINDS = ["saving:as_dict", "saving:as_directory"]

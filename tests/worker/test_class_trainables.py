@@ -3,12 +3,9 @@
 import signal
 
 import pytest
+from harness.turns import sqlite_alone
 
-
-@pytest.fixture
-def storage_url(sqlite_url):
-    """The tests run on SQLite alone, because what they check does not depend on the database."""
-    return sqlite_url
+storage_url = sqlite_alone
 
 
 def calls(stage):

@@ -12,17 +12,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+from harness.turns import sqlite_alone
 
 import studydb
 
+storage_url = sqlite_alone
+
 DOC = Path(__file__).parents[2] / "docs" / "commands.md"
 CONSOLE = Path(sys.executable).parent / "studydb"
-
-
-@pytest.fixture
-def storage_url(sqlite_url):
-    """The tests run on SQLite alone, because what they check does not depend on the database."""
-    return sqlite_url
 
 
 @pytest.fixture

@@ -3,14 +3,11 @@
 import json
 
 import pytest
+from harness.turns import sqlite_alone
+
+storage_url = sqlite_alone
 
 UNREAD = "parsing:main never reads its config"
-
-
-@pytest.fixture
-def storage_url(sqlite_url):
-    """The tests run on SQLite alone, because what they check does not depend on the database."""
-    return sqlite_url
 
 
 @pytest.mark.parametrize("slots", [1, 2])

@@ -15,9 +15,11 @@ from studydb.child.channel import Frame, FrameError
 from studydb.child.decider import read_from_decider
 from studydb.child.job import TrainableImport
 from studydb.domain.deciding import DECISION_S, DecisionFailed, NotAsked
-from studydb.domain.life.custom_rule import CustomRule, TrialView
+from studydb.domain.life.custom_rule import TrialView
+from studydb.domain.records import TrainableRole
 from studydb.processes import start_of
-from studydb.trainables.custom_rules import METHOD, describe_rule, view_arguments
+from studydb.trainables.custom_rules import METHOD, view_arguments
+from studydb.trainables.describing import describe_import
 from studydb.worker import decider_client
 from studydb.worker.decider_client import Decider
 from studydb.worker.fork_server_client import ForkServer
@@ -41,7 +43,7 @@ def decider(fork_server, pump, tmp_path):
 
 
 def imported(name, options, folder):
-    code = describe_rule(CustomRule(f"stopping:{name}", options), workdir=folder)
+    code = describe_import(f"stopping:{name}", options, workdir=folder, role=TrainableRole.RULE)
     return TrainableImport("uuid", code, signed=True, workdirs=(str(folder),))
 
 

@@ -14,8 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fleet.workers import TRAINABLES
+from harness.turns import sqlite_alone
 
 import studydb
+
+storage_url = sqlite_alone
 
 CONSOLE = Path(sys.executable).parent
 IMAGES, STEPS, KILLED_BEFORE = 400, 9, (4, 8)
@@ -32,12 +35,6 @@ COMMANDS = {
     "Node": ["node", "digits.js", "{lr}", "{folder}"],
     "C": ["digits", "{lr}", "{folder}"],
 }
-
-
-@pytest.fixture
-def storage_url(sqlite_url):
-    """The tests run on SQLite alone, because what they check does not depend on the database."""
-    return sqlite_url
 
 
 def write_digits(folder):

@@ -1,18 +1,6 @@
 """The examples of docs/limits.md run as they are written."""
 
-import re
-import shlex
-
-from harness.documented_code import DOCS, names_defined_in
-
-
-def commands():
-    """The commands on the page, each as a list of words without `studydb`."""
-    blocks = re.findall(
-        r"^```sh\n(.*?)^```", (DOCS / "limits.md").read_text(), re.MULTILINE | re.DOTALL
-    )
-    lines = "".join(blocks).replace("\\\n", " ").splitlines()
-    return [shlex.split(line)[1:] for line in lines]
+from harness.documented_code import commands, names_defined_in
 
 
 def test_examples_of_the_page_about_limits_run(sqlite_stage, monkeypatch, tmp_path):
@@ -24,7 +12,7 @@ def test_examples_of_the_page_about_limits_run(sqlite_stage, monkeypatch, tmp_pa
 
     assert study.status == "STOPPED"
     assert study.progress.limit_reached.startswith("cost_limit is reached")
-    for words in commands():
+    for words in commands("limits.md"):
         sqlite_stage.command(*words)
     assert study.status == "RUNNING"
     study.close()

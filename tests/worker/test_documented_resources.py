@@ -1,28 +1,13 @@
 """The examples of docs/resources.md run as they are written."""
 
-import re
-import shlex
-
-from harness.documented_code import DOCS, names_defined_in
+from harness.documented_code import blocks, commands, names_defined_in
 
 from studydb.domain.resources import Resources
 
 
-def commands():
-    """The commands on the page, except workers, each as a list of words without `studydb`."""
-    text = (DOCS / "resources.md").read_text()
-    blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    lines = "".join(blocks).replace("\\\n", " ").splitlines()
-    words = [shlex.split(line)[1:] for line in lines]
-    return [line for line in words if line[0] != "worker"]
-
-
 def module(name):
     """The block of code on the page whose first line is a comment with this name."""
-    text = (DOCS / "resources.md").read_text()
-    (found,) = re.findall(
-        rf"^```py\n(# {re.escape(name)}\n.*?)^```", text, re.MULTILINE | re.DOTALL
-    )
+    (found,) = [code for code in blocks("resources.md", "py") if code.startswith(f"# {name}\n")]
     return found
 
 
@@ -36,7 +21,7 @@ def test_examples_of_the_page_about_resources_run(sqlite_stage, monkeypatch, tmp
 
     assert study.status == "FINISHED"
     assert study.record.resources == Resources(cpus=1, memory_gb=2)
-    create, *others = commands()
+    create, *others = [words for words in commands("resources.md") if words[0] != "worker"]
     sqlite_stage.command(*create)
     for lr in range(9):
         sqlite_stage.command("enqueue", "big", f"lr=0.{lr + 1}")

@@ -1,12 +1,11 @@
 """The example of docs/stop-rules.md runs as it is written."""
 
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
 
-from harness.documented_code import DOCS
+from harness.documented_code import commands, only_block
 
 TRAIN = """
 def main(config):
@@ -15,19 +14,12 @@ def main(config):
 """
 
 
-def block(language):
-    """The only block of code in a language on the page."""
-    page = (DOCS / "stop-rules.md").read_text()
-    (code,) = re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    return code
-
-
 def test_example_of_the_page_about_stop_rules_runs(sqlite_stage, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STUDYDB_STORAGE", sqlite_stage.storage)
-    (tmp_path / "my_rules.py").write_text(block("python"))
+    (tmp_path / "my_rules.py").write_text(only_block("stop-rules.md", "python"))
     (tmp_path / "train.py").write_text(TRAIN)
-    words = shlex.split(block("sh").replace("\\\n", " "))[1:]
+    (words,) = commands("stop-rules.md")
     run_command = sqlite_stage.command
 
     run_command(*words)

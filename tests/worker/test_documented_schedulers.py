@@ -1,7 +1,5 @@
 """The example of docs/custom-schedulers.md runs as it is written, although processes are killed."""
 
-import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 from fleet.workers import eventually
-from harness.documented_code import DOCS
+from harness.documented_code import commands, only_block
 
 import studydb
 from studydb.operations.reads import list_trials
@@ -24,15 +22,8 @@ def main(config, trial):
 """
 
 
-def block(language):
-    """The only block of code in a language on the page."""
-    page = (DOCS / "custom-schedulers.md").read_text()
-    (code,) = re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    return code
-
-
 def test_example_has_fewer_than_40_lines():
-    assert block("python").count("\n") < 40
+    assert only_block("custom-schedulers.md", "python").count("\n") < 40
 
 
 @pytest.mark.row("E12")
@@ -41,9 +32,10 @@ def test_example_of_the_page_runs_although_the_worker_and_the_decider_are_killed
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STUDYDB_STORAGE", stage.storage)
-    (tmp_path / "my_rules.py").write_text(block("python"))
+    (tmp_path / "my_rules.py").write_text(only_block("custom-schedulers.md", "python"))
     (tmp_path / "train.py").write_text(TRAIN)
-    stage.command(*shlex.split(block("sh").replace("\\\n", " "))[1:])
+    (words,) = commands("custom-schedulers.md")
+    stage.command(*words)
     console = Path(sys.executable).parent / "studydb"
     work = [console, "worker", "--study", "heats", "--lease", "2"]
     study = studydb.load_study("heats", storage=stage.storage)

@@ -4,19 +4,16 @@ import time
 
 import pytest
 from fleet.workers import eventually
+from harness.turns import sqlite_alone
 
 import studydb
 from studydb.domain.life.alike_failures import MAX_ALIKE
 from studydb.worker.first_trials import FAILED_LIMIT
 
+storage_url = sqlite_alone
+
 SLOTS = 4
 SOON_S = 1.0
-
-
-@pytest.fixture
-def storage_url(sqlite_url):
-    """The tests run on SQLite alone, because what they check does not depend on the database."""
-    return sqlite_url
 
 
 def test_study_pauses_itself_if_all_its_trials_fail_and_the_worker_prints_the_cause(stage):

@@ -6,17 +6,14 @@ import time
 import pytest
 from fleet.workers import eventually
 from harness.arrange import new_request
+from harness.turns import sqlite_alone
 
 from studydb.db.schema import worker as worker_table
 from studydb.operations.drain import drain, find_worker
 
+storage_url = sqlite_alone
+
 GRACE_S = 1.0
-
-
-@pytest.fixture
-def storage_url(sqlite_url):
-    """The tests run on SQLite alone, because what they check does not depend on the database."""
-    return sqlite_url
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from harness.supervised_slot import (
     GOOD,
     ReusedChild,
     ScriptedChildren,
-    Supervised,
     failed,
     reported,
     wire,
 )
+from harness.turns import sqlite_alone
 
 from studydb.child.messages import Began, End, Ended
 from studydb.devices import Devices, MemoryLimit
@@ -25,21 +25,10 @@ from studydb.worker import attempt
 from studydb.worker.holdings import NOTHING_HELD, Holdings
 from studydb.worker.templates import Templates
 
+storage_url = sqlite_alone
+
 A, B, C, D = UUIDS
 KEPT = wire(Ended(End.COMPLETED, kept=True))
-
-
-@pytest.fixture
-def storage_url(sqlite_url):
-    """The tests run on SQLite alone, because what they check does not depend on the database."""
-    return sqlite_url
-
-
-@pytest.fixture
-def supervised(database, tmp_path):
-    supervised = Supervised(database, tmp_path)
-    yield supervised
-    supervised.close()
 
 
 @pytest.fixture

@@ -91,10 +91,9 @@ def test_trial_that_reports_nothing_learns_of_a_stop_within_5_s(sqlite_stage, as
     assert stage.await_state("TERMINATED").reason == "CANCELLED"
 
 
-def test_claim_whose_reply_was_lost_is_sent_again_and_its_trial_runs(
-    database, tmp_path, monkeypatch
-):
-    supervised = Supervised(database, tmp_path, num_trials=1)
+@pytest.fixture
+def lost_reply(monkeypatch):
+    """The reply to the first claim is lost."""
     acquire, lost = Acquirer._acquire, []
 
     def losing_the_first_reply(acquirer, **given):
@@ -106,6 +105,13 @@ def test_claim_whose_reply_was_lost_is_sent_again_and_its_trial_runs(
 
     monkeypatch.setattr(Acquirer, "_acquire", losing_the_first_reply)
 
+
+@pytest.mark.usefixtures("lost_reply")
+def test_claim_whose_reply_was_lost_is_sent_again_and_its_trial_runs(
+    database, tmp_path, monkeypatch
+):
+    supervised = Supervised(database, tmp_path, num_trials=1)
+
     supervised.run(GOOD)
     supervised.close()
 
@@ -113,22 +119,15 @@ def test_claim_whose_reply_was_lost_is_sent_again_and_its_trial_runs(
     assert (trial.state, trial.attempt, trial.losses) == ("TERMINATED", 1, 0)
 
 
+@pytest.mark.usefixtures("lost_reply")
 def test_claim_without_an_answer_keeps_its_place_in_max_trials(database, tmp_path, monkeypatch):
     supervised = Supervised(database, tmp_path, num_trials=1)
-    acquire, give_back, lost = Acquirer._acquire, TrialLimit.give_back, []
-
-    def losing_the_first_reply(acquirer, **given):
-        claimed = acquire(acquirer, **given)
-        if not lost:
-            lost.append(claimed)
-            raise StorageTransient("The connection was lost.")
-        return claimed
+    give_back = TrialLimit.give_back
 
     def give_back_to_another_slot(limit):
         give_back(limit)
         limit.take()
 
-    monkeypatch.setattr(Acquirer, "_acquire", losing_the_first_reply)
     monkeypatch.setattr(TrialLimit, "give_back", give_back_to_another_slot)
 
     supervised.run(GOOD)

@@ -10,7 +10,6 @@ from harness.arrange import rows, states_of
 from harness.supervised_slot import (
     COMPLETED,
     GOOD,
-    Supervised,
     failed,
     framed,
     reported,
@@ -24,13 +23,6 @@ from studydb.domain.failures import MESSAGE_BYTES, TRACEBACK_BYTES, TYPE_BYTES
 from studydb.domain.life.states import State
 from studydb.operations import attempt_end
 from studydb.worker import attempt
-
-
-@pytest.fixture
-def supervised(database, tmp_path):
-    supervised = Supervised(database, tmp_path)
-    yield supervised
-    supervised.close()
 
 
 def failures(database):

@@ -11,15 +11,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from harness.turns import sqlite_alone
 
 import studydb
 from studydb.domain.life.states import Mode
 
-
-@pytest.fixture
-def storage_url(sqlite_url):
-    """The tests run on SQLite alone, because what they check does not depend on the database."""
-    return sqlite_url
+storage_url = sqlite_alone
 
 
 LOGGING_SCRIPT = """

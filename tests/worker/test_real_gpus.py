@@ -10,8 +10,8 @@ import textwrap
 
 import pytest
 from fleet.workers import eventually
+from harness.child_messages import metrics_of
 
-from studydb.child.messages import End, Ended, Reported
 from studydb.devices import Devices, nvidia_smi
 from studydb.domain.records import Trainable, TrainableKind
 
@@ -69,13 +69,6 @@ def start_with(start):
         return attempt
 
     return start_with
-
-
-def metrics_of(attempt):
-    report, ended = attempt.finish()
-    assert isinstance(report, Reported)
-    assert ended == Ended(End.COMPLETED), ended
-    return report.result.metrics
 
 
 LOOK = """

@@ -456,18 +456,22 @@ def test_signals_to_the_process_of_a_rule_are_ignored(sqlite_stage):
     assert len({pid for pid, _, _ in asked(stage)}) == 1
 
 
-def test_own_loop_asks_rules_in_a_child(storage_url, tmp_path):
-    study = studydb.create_study(
+def study_of_an_own_loop(storage, stop):
+    return studydb.create_study(
         "mine",
         None,
         space={"x": 0.5},
         metric="loss",
         mode="min",
         num_trials=2,
-        stop=f"stopping:TooSlow(limit=2, folder='{tmp_path}')",
-        storage=storage_url,
+        stop=stop,
+        storage=storage,
         workdir=TRAINABLES,
     )
+
+
+def test_own_loop_asks_rules_in_a_child(storage_url, tmp_path):
+    study = study_of_an_own_loop(storage_url, f"stopping:TooSlow(limit=2, folder='{tmp_path}')")
 
     with study.ask() as trial:
         steps = [trial.report({"loss": loss}) for loss in (0.5, 0.4, 0.5, 0.6, 0.7)]
@@ -481,17 +485,7 @@ def test_own_loop_asks_rules_in_a_child(storage_url, tmp_path):
 
 
 def test_own_loop_goes_on_when_a_rule_fails_and_waits_for_the_resumption(sqlite_url, tmp_path):
-    study = studydb.create_study(
-        "mine",
-        None,
-        space={"x": 0.5},
-        metric="loss",
-        mode="min",
-        num_trials=2,
-        stop="stopping:Broken(how=raises, step=1)",
-        storage=sqlite_url,
-        workdir=TRAINABLES,
-    )
+    study = study_of_an_own_loop(sqlite_url, "stopping:Broken(how=raises, step=1)")
     trial = study.ask()
 
     assert trial.report({"loss": 0.5})
@@ -519,17 +513,7 @@ def test_own_loop_goes_on_when_a_rule_fails_and_waits_for_the_resumption(sqlite_
 
 def test_rule_with_a_large_option_finds_its_code_on_either_database(storage_url):
     """PostgreSQL returns the double 1e30 as the integer 10**30, which is another number."""
-    study = studydb.create_study(
-        "large",
-        None,
-        space={"x": 0.5},
-        metric="loss",
-        mode="min",
-        num_trials=1,
-        stop="stopping:TooSlow(limit=1e30)",
-        storage=storage_url,
-        workdir=TRAINABLES,
-    )
+    study = study_of_an_own_loop(storage_url, "stopping:TooSlow(limit=1e30)")
 
     (found,) = trusted_rules(study.record, load_keyring())
     study.close()

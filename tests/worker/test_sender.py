@@ -12,33 +12,18 @@ import time
 import uuid
 from pathlib import Path
 
-import pytest
 from fleet.workers import eventually
-from harness.child_messages import steps_of
-from harness.reused_process import Reusing
+from harness.child_messages import saved_by, steps_of
+from harness.reused_process import two_trials
 
-from studydb import Trainable
 from studydb.artifacts import open_store
 from studydb.child import checkpoint_saves, sender
 from studydb.child.fork_safety import descriptors
-from studydb.child.messages import End, Ended, LostNotice, Reported, write
+from studydb.child.messages import End, Ended, LostNotice, write
 from studydb.child.sender_program import NAME, NICENESS
 from studydb.processes import children_of, start_of
-from studydb.worker.fork_server_client import ForkServer
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def remote(s3_server, start):
-    """Start attempts whose checkpoints go to an S3 server; the first starts the fork server."""
-    server = ForkServer()
-
-    def started(function, **job):
-        return start(function, server=server, store=f"s3://{s3_server.bucket}", **job)
-
-    yield started
-    server.close()
 
 
 def is_running(pid):
@@ -56,10 +41,6 @@ def sender_of(attempt):
         return [pid for pid in children_of(attempt.child.process.pid) if name_of(pid) == NAME]
 
     return eventually(found)[0]
-
-
-def stored(messages):
-    return [one.saved for one in messages if isinstance(one, Reported) and one.saved]
 
 
 def make_model(step=1):
@@ -96,7 +77,7 @@ def test_large_directory_is_sent_by_another_process_while_the_trial_trains(
 
     messages = attempt.finish()
 
-    (saved,) = stored(messages)
+    (saved,) = saved_by(messages)
     store, target = open_store(f"s3://{s3_server.bucket}"), tmp_path / "restored"
     copy = store.get_directory(saved.url, digest=saved.digest, target=target)
     assert (copy / "weights").read_bytes() == b"1" * 1000
@@ -114,7 +95,7 @@ def test_large_dict_is_sent_by_another_process(remote, s3_server):
         print(len(children_of(os.getpid())))
 
     attempt = remote(train)
-    (saved,) = stored(attempt.finish())
+    (saved,) = saved_by(attempt.finish())
 
     data = open_store(f"s3://{s3_server.bucket}").get_bytes(saved.url, digest=saved.digest)
     assert b"1" * 1000 in data
@@ -141,7 +122,7 @@ def test_sender_that_is_killed_is_reported_and_the_next_save_works(remote, s3_se
     (error,) = [one.artifact_error for one in messages[:-1] if one.artifact_error]
     assert "sent the checkpoint of step 1 has ended (signal 9)" in error
     assert "Training continues" in error
-    assert [saved.step for saved in stored(messages)] == [2]
+    assert [saved.step for saved in saved_by(messages)] == [2]
     assert steps_of(messages) == [2, 3]
     assert messages[-1] == Ended(End.COMPLETED)
 
@@ -217,7 +198,7 @@ def test_stop_signal_to_the_whole_group_lets_the_sender_finish(remote, s3_server
     s3_server.writes.set()
 
     messages = attempt.finish()
-    assert [saved.step for saved in stored(messages)] == [1]
+    assert [saved.step for saved in saved_by(messages)] == [1]
 
 
 def test_process_that_user_code_forks_neither_ends_the_sender_nor_keeps_its_socket(
@@ -241,7 +222,7 @@ def test_process_that_user_code_forks_neither_ends_the_sender_nor_keeps_its_sock
     s3_server.writes.set()
 
     assert [message.result.value for message in results] == [1, 0]
-    assert [saved.step for saved in stored(attempt.finish())] == [1]
+    assert [saved.step for saved in saved_by(attempt.finish())] == [1]
 
 
 def test_credentials_that_the_users_code_has_set_reach_the_sender(remote, s3_server, monkeypatch):
@@ -257,7 +238,7 @@ def test_credentials_that_the_users_code_has_set_reach_the_sender(remote, s3_ser
 
     messages = remote(train).finish()
 
-    assert [saved.step for saved in stored(messages)] == [1]
+    assert [saved.step for saved in saved_by(messages)] == [1]
 
 
 def test_thread_sends_if_no_process_can_be_started(remote, s3_server):
@@ -269,45 +250,14 @@ def test_thread_sends_if_no_process_can_be_started(remote, s3_server):
 
     messages = remote(train).finish()
 
-    assert [saved.step for saved in stored(messages)] == [1]
-
-
-class Kept(Trainable):
-    """Trains two steps per trial, each with a large checkpoint; one process runs several trials."""
-
-    def setup(self, config):  # noqa: ARG002
-        checkpoint_saves.LARGE_BYTES = 1
-        self.trained = 0
-
-    def reset_config(self, config):  # noqa: ARG002
-        self.trained = 0
-        return True
-
-    def step(self):
-        if self.trained == 2:
-            return None
-        self.trained += 1
-        return {"loss": os.getpid(), "senders": len(children_of(os.getpid()))}
-
-    def save_checkpoint(self, directory):
-        Path(directory, "trained").write_text(str(self.trained))
-
-    def load_checkpoint(self, checkpoint):
-        self.trained = int(Path(checkpoint, "trained").read_text())
+    assert [saved.step for saved in saved_by(messages)] == [1]
 
 
 def test_process_of_a_class_runs_the_next_trial_after_large_uploads(s3_server, pump, tmp_path):
-    server = ForkServer()
-    server.start()
-    process = Reusing(server, pump, tmp_path)
-    try:
-        trials = [process.run(Kept, store=f"s3://{s3_server.bucket}") for _ in range(2)]
-    finally:
-        process.close()
-        server.close()
+    trials = two_trials(pump, tmp_path, f"s3://{s3_server.bucket}", large_bytes=1)
 
     for messages in trials:
-        assert [saved.step for saved in stored(messages)] == [1, 2]
+        assert [saved.step for saved in saved_by(messages)] == [1, 2]
         assert messages[-1].kept, messages[-1].not_kept
         results = [one.result for one in messages if steps_of([one])]
         assert [int(one.metrics["senders"]) for one in results] == [0, 1]

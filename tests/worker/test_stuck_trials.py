@@ -1,14 +1,10 @@
 """A trial that always dies at the same step is run three times, though ten losses are allowed."""
 
-import pytest
+from harness.turns import sqlite_alone
 
 from studydb.domain.life.ending import LOSSES_AT_STEP
 
-
-@pytest.fixture
-def storage_url(sqlite_url):
-    """The tests run on SQLite alone; `operations/test_losses_at_the_same_step.py` tests the SQL."""
-    return sqlite_url
+storage_url = sqlite_alone  # operations/test_losses_at_the_same_step.py tests the SQL
 
 
 def test_trial_is_not_run_again_after_three_deaths_at_the_same_step(stage):

@@ -5,14 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from harness.turns import sqlite_alone
 
 import studydb
 
-
-@pytest.fixture
-def storage_url(sqlite_url):
-    """The tests run on SQLite alone, because what they check does not depend on the database."""
-    return sqlite_url
+storage_url = sqlite_alone
 
 
 def directory_of(stage, number=0):

@@ -14,10 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 from fleet.workers import eventually
+from harness.child_messages import metrics_of
 from harness.fake_nvidia_smi import UUIDS, FakeNvidiaSmi
 
 import studydb
-from studydb.child.messages import End, Ended, Reported
+from studydb.child.messages import End, Ended
 from studydb.devices import Devices, MemoryLimit, grants, nvidia_smi
 from studydb.devices.discovery import Device, Offer
 from studydb.devices.families import CUDA
@@ -277,13 +278,6 @@ def module(tmp_path):
         return Trainable("u", TrainableKind.IMPORT, "mine:train", str(tmp_path), "3.11")
 
     return write
-
-
-def metrics_of(attempt):
-    report, ended = attempt.finish()
-    assert isinstance(report, Reported)
-    assert ended == Ended(End.COMPLETED), ended
-    return report.result.metrics
 
 
 def test_trial_with_devices_starts_fresh_unless_its_trainable_allows_warm_starts(

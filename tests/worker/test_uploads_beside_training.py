@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 from fleet.workers import eventually
-from harness.child_messages import STOP, expect_failure, steps_of
-from harness.reused_process import Reusing
+from harness.child_messages import STOP, expect_failure, saved_by, steps_of
+from harness.reused_process import two_trials
 
-from studydb import Trainable
 from studydb.artifacts import open_store, tree
 from studydb.child.messages import End, Ended, LostNotice, StopNotice, write
 from studydb.domain.given_directory import GivenDirectory
@@ -23,19 +22,6 @@ from studydb.domain.life.states import Reason
 from studydb.worker.fork_server_client import ForkServer
 
 PAUSE = Verdict(Action.PAUSE, Reason.PAUSED, DecidedBy.SCHEDULER)
-
-
-@pytest.fixture
-def remote(s3_server, start):
-    """Start an attempt whose checkpoints go to an S3 server."""
-    server = ForkServer()
-    server.start()
-
-    def started(function, **job):
-        return start(function, server=server, store=f"s3://{s3_server.bucket}", **job)
-
-    yield started
-    server.close()
 
 
 def saved_bytes(saved, s3_server):
@@ -165,7 +151,7 @@ def test_pause_during_an_upload_saves_each_checkpoint_once(remote, s3_server):
 
     messages = attempt.finish()
 
-    assert [message.saved.step for message in messages if getattr(message, "saved", None)] == [1, 2]
+    assert [saved.step for saved in saved_by(messages)] == [1, 2]
     assert messages[-1] == Ended(End.STOPPED)
 
 
@@ -335,44 +321,14 @@ def test_generator_saves_before_each_yield(remote, s3_server):
 
     messages = remote(train).finish()
 
-    assert [message.saved.step for message in messages if getattr(message, "saved", None)] == [0, 1]
-
-
-class Kept(Trainable):
-    """Trains two steps per trial, each with a checkpoint; one process runs several trials."""
-
-    def setup(self, config):  # noqa: ARG002
-        self.trained = 0
-
-    def reset_config(self, config):  # noqa: ARG002
-        self.trained = 0
-        return True
-
-    def step(self):
-        if self.trained == 2:
-            return None
-        self.trained += 1
-        return {"loss": os.getpid()}
-
-    def save_checkpoint(self, directory):
-        Path(directory, "trained").write_text(str(self.trained))
-
-    def load_checkpoint(self, checkpoint):
-        self.trained = int(Path(checkpoint, "trained").read_text())
+    assert [saved.step for saved in saved_by(messages)] == [0, 1]
 
 
 def test_process_of_a_class_runs_the_next_trial_after_its_uploads(s3_server, pump, tmp_path):
-    server = ForkServer()
-    server.start()
-    process = Reusing(server, pump, tmp_path)
-    try:
-        trials = [process.run(Kept, store=f"s3://{s3_server.bucket}") for _ in range(2)]
-    finally:
-        process.close()
-        server.close()
+    trials = two_trials(pump, tmp_path, f"s3://{s3_server.bucket}")
 
     for messages in trials:
-        assert [one.saved.step for one in messages if getattr(one, "saved", None)] == [1, 2]
+        assert [saved.step for saved in saved_by(messages)] == [1, 2]
         assert messages[-1].kept, messages[-1].not_kept
     first, second = ({one.result.value for one in each if steps_of([one])} for each in trials)
     assert first == second

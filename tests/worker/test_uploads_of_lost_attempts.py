@@ -6,6 +6,7 @@ import pytest
 import sqlalchemy as sa
 from fleet.workers import eventually
 from harness.arrange import LEASE_S, RENEWAL_S
+from harness.kept_checkpoints import files_below
 from harness.supervised_slot import ScriptedChild, Supervised, wire
 
 from studydb.artifacts import DirectoryStore, Place
@@ -66,14 +67,10 @@ def rows(database, table):
         return txn.all(sa.select(table))
 
 
-def files(store):
-    return [path for path in store.root.rglob("*") if path.is_file()]
-
-
 def test_bytes_that_a_lost_attempt_has_written_are_deleted(supervised, store, clock):
     supervised.run(Zombie(supervised, store, clock), trials=1)
 
-    assert files(store) == []
+    assert files_below(store.root) == []
     assert rows(supervised.database, upload) == []
 
 

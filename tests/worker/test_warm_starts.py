@@ -11,13 +11,17 @@ from pathlib import Path
 
 import pytest
 from fleet.workers import eventually
+from harness.child_messages import metrics_of
+from harness.turns import sqlite_alone
 from harness.warm_server import WarmServer
 
-from studydb.child.messages import End, Ended, Reported
+from studydb.child.messages import End, Ended
 from studydb.domain.records import Trainable, TrainableKind
 from studydb.processes import start_of
 from studydb.worker import templates
 from studydb.worker.fork_server_client import ForkServer
+
+storage_url = sqlite_alone
 
 PLAIN = """
     import os, random
@@ -45,12 +49,6 @@ LATE_NUMPY = """
 
 
 @pytest.fixture
-def storage_url(sqlite_url):
-    """The tests run on SQLite alone, because what they check does not depend on the database."""
-    return sqlite_url
-
-
-@pytest.fixture
 def module(tmp_path):
     """Write a module with a function `train`; return the trainable."""
 
@@ -59,13 +57,6 @@ def module(tmp_path):
         return Trainable("u", TrainableKind.IMPORT, f"{name}:train", str(tmp_path), "3.11")
 
     return write
-
-
-def metrics_of(attempt):
-    (report, ended) = attempt.finish()
-    assert isinstance(report, Reported)
-    assert ended == Ended(End.COMPLETED), ended
-    return report.result.metrics
 
 
 def is_running(pid):

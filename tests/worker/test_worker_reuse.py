@@ -16,6 +16,7 @@ from harness.supervised_slot import (
     reported,
     wire,
 )
+from harness.turns import sqlite_alone
 
 import studydb
 from studydb.child.messages import Began, End, Ended
@@ -26,13 +27,9 @@ from studydb.domain.records import Trainable, TrainableKind
 from studydb.operations.drain import drain, find_worker
 from studydb.worker.interruption import Interruption
 
+storage_url = sqlite_alone
+
 X = studydb.randint(0, 1_000_000)
-
-
-@pytest.fixture
-def storage_url(sqlite_url):
-    """The tests run on SQLite alone, because what they check does not depend on the database."""
-    return sqlite_url
 
 
 def calls(stage, *, of=("setup", "reset", "refused", "cleanup")):
@@ -206,13 +203,6 @@ KEPT = wire(Ended(End.COMPLETED, kept=True))
 BEGAN = wire(Began(0.0))
 NOT_REUSED = wire(Ended(End.NOT_REUSED))
 FAILED_AND_KEPT = wire(Ended(End.FAILED, Failure("ValueError", "", ""), kept=True))
-
-
-@pytest.fixture
-def supervised(database, tmp_path):
-    supervised = Supervised(database, tmp_path)
-    yield supervised
-    supervised.close()
 
 
 def attempts(database):

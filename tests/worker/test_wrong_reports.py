@@ -2,9 +2,11 @@
 
 import sys
 
-import pytest
+from harness.turns import sqlite_alone
 
 import studydb
+
+storage_url = sqlite_alone
 
 WRONG = {
     "no JSON": (
@@ -35,12 +37,6 @@ WRONG = {
         ("--report-regex found error='high', which is no number",),
     ),
 }
-
-
-@pytest.fixture
-def storage_url(sqlite_url):
-    """The tests run on SQLite alone, because what they check does not depend on the database."""
-    return sqlite_url
 
 
 def test_wrong_report_fails_its_trial_and_loses_no_result(stage):
