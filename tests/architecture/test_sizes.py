@@ -1,6 +1,7 @@
 """Functions and files are no longer than the house style allows."""
 
 import ast
+import functools
 import statistics
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -35,9 +36,18 @@ def test_no_file_is_longer_than_600_lines():
 def functions(paths: Iterable[Path]) -> Iterator[tuple[int, str]]:
     """The number of lines, with docstring, and the location of every function and method."""
     for path in paths:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                yield node.end_lineno - node.lineno + 1, f"{path}:{node.lineno} {node.name}"
+        for lineno, end_lineno, name in spans(path):
+            yield end_lineno - lineno + 1, f"{path}:{lineno} {name}"
+
+
+@functools.cache
+def spans(path: Path) -> list[tuple[int, int, str]]:
+    """The first line, the last line and the name of every function and method of a file."""
+    return [
+        (node.lineno, node.end_lineno, node.name)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
 
 
 def package_files() -> list[Path]:
@@ -45,8 +55,8 @@ def package_files() -> list[Path]:
 
 
 def python_files() -> list[Path]:
-    scripts = [path for path in (ROOT / "scripts").iterdir() if is_python(path)]
-    folders = (ROOT / "tests", ROOT / "alembic")
+    scripts = [path for path in (ROOT / "scripts").iterdir() if is_python(path) and not path.suffix]
+    folders = (ROOT / "tests", ROOT / "alembic", ROOT / "scripts")
     return [
         *package_files(),
         *scripts,
