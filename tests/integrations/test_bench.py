@@ -141,7 +141,7 @@ def test_frames_benchmark_prints_the_peak_memory_of_each_reader(postgres_server)
 
 
 def test_worker_benchmark_measures_a_busy_and_an_idle_worker(postgres_server):
-    options = ("--trials", "4", "--rounds", "1", "--slots", "2")
+    options = ("--trials", "12", "--rounds", "1", "--slots", "2")
 
     measured = measure(postgres_server, "worker", *options)
 
