@@ -3,6 +3,8 @@
 import math
 import re
 
+from studydb.domain.number_names import number_name
+
 _COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -56,11 +58,7 @@ def value_text(value: float | None) -> str:
     """Write a value with six digits; infinities and NaN as PostgreSQL writes them."""
     if value is None:
         return "none"
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    return f"{value:.{DIGITS}g}"
+    return f"{value:.{DIGITS}g}" if math.isfinite(value) else number_name(value)
 
 
 def best_text(best_value: float | None) -> str:
