@@ -13,6 +13,9 @@ _MINUTE_S, _HOUR_S = 60, 3600
 DIGITS = 6
 """Significant digits of a number for people; JSON and CSV have all digits."""
 
+SHORT_ID = 8
+"""How many characters of a worker's id people are shown; `drain` accepts this shorter id."""
+
 
 def counted(number: int, noun: str) -> str:
     """Write a number with its noun: "1 trial", "2 trials"."""
