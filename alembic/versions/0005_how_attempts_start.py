@@ -10,6 +10,9 @@ down_revision = "0004"
 LAST = "a.error_message"
 MORE = f"{LAST}, a.start, a.start_s"
 
+OF_STUDY = ("status", "paused_by", "pause_reason")
+"""Columns of `study` that workers may update from this revision on."""
+
 
 def upgrade() -> None:
     op.add_column("attempt", sa.Column("start", sa.Text()))
@@ -18,12 +21,15 @@ def upgrade() -> None:
     if op.get_bind().dialect.name == "postgresql":  # OR REPLACE keeps the owner and the grants
         op.execute(_as_text(f"CREATE OR REPLACE VIEW v_attempt AS {query}"))
         _grant("attempt", ("start", "start_s"), like="log_tail")
-        _grant("study", ("status", "paused_by", "pause_reason"), like="points")
+        _grant("study", OF_STUDY, like="points")
     else:
         _make_again(query)
 
 
 def downgrade() -> None:
+    if op.get_bind().dialect.name == "postgresql":
+        for role in _may_update("study", "points"):
+            op.execute(f"REVOKE UPDATE ({', '.join(OF_STUDY)}) ON study FROM {role}")
     _make_again(_query().replace(MORE, LAST))
     op.drop_column("attempt", "start_s")
     op.drop_column("attempt", "start")
@@ -31,13 +37,16 @@ def downgrade() -> None:
 
 def _grant(table: str, columns: tuple[str, ...], *, like: str) -> None:
     """Grant UPDATE of the columns to the roles that may update the column `like`."""
-    found = _rows(
+    for role in _may_update(table, like):
+        op.execute(f"GRANT UPDATE ({', '.join(columns)}) ON {table} TO {role}")
+
+
+def _may_update(table: str, column: str) -> list[str]:
+    return _rows(
         "SELECT DISTINCT grantee FROM information_schema.column_privileges WHERE table_schema = "
-        f"current_schema() AND table_name = '{table}' AND column_name = '{like}' "
+        f"current_schema() AND table_name = '{table}' AND column_name = '{column}' "
         "AND privilege_type = 'UPDATE'"
     )
-    for role in found:
-        op.execute(f"GRANT UPDATE ({', '.join(columns)}) ON {table} TO {role}")
 
 
 def _make_again(query: str) -> None:

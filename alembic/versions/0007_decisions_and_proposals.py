@@ -421,6 +421,7 @@ def _revoke() -> None:
     quote = op.get_bind().dialect.identifier_preparer.quote_identifier
     for (role,) in _rows(_GRANTEES.format(right="INSERT", table="rung_entry")):
         op.execute(f"REVOKE INSERT ON rung FROM {quote(role)}")
+        op.execute(f"REVOKE UPDATE (num_draws) ON study FROM {quote(role)}")
         op.execute(f"REVOKE UPDATE (ranked) ON rung_entry FROM {quote(role)}")
         op.execute(f"REVOKE UPDATE (resource_class) ON trial FROM {quote(role)}")
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import click
 from fleet.workers import Fleet
-from harness import postgres
 
-from benchmarks import options, ours, output, places
+from benchmarks import attempt_starts, options, ours, output, places
 from benchmarks.rounds import in_turn
 from benchmarks.space import STUDY
 
@@ -20,11 +19,6 @@ RUN_TIMEOUT_S = 300.0
 
 FLOOR = 2.0
 """The least ratio that passes: trials per second of reused processes, over those of warm starts."""
-
-RATE = """
-    SELECT (count(*) - 1) / extract(epoch FROM max(ended_at) - min(started_at))
-    FROM attempt
-    WHERE worker_id = (SELECT max(id) FROM worker) AND reason = 'COMPLETED' AND start = %s"""
 
 
 @dataclass(frozen=True)
@@ -97,11 +91,7 @@ def _rate(fleet: Fleet, contender: Contender, *, trials: int, slots: int) -> flo
     """Run a worker; return how many of its attempts with the contender's start end per second."""
     worker = fleet.start(start=contender.start, slots=slots, max_trials=trials)
     worker.exit_code(RUN_TIMEOUT_S)
-    with postgres.connect(fleet.storage) as connection:
-        (rate,) = connection.execute(RATE, (contender.started,)).fetchone() or (None,)
-    if rate is None:
-        raise RuntimeError(f"No attempt has start={contender.started}.\n{fleet.output()}")
-    return float(rate)
+    return attempt_starts.trials_per_s(fleet, start=contender.started, slots=slots)
 
 
 def _ratios(rates: Mapping[str, list[float]]) -> dict[str, float]:

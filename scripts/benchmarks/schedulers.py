@@ -90,7 +90,7 @@ def schedulers(
     `studydb.simulate` runs each scheduler on the curves of two tasks. All schedulers get the curves
     in the same random orders; an epoch takes one unit of simulated time. Only trials that were
     trained for 27 epochs count. The column `beyond` counts the epochs that were trained after the
-    decision to end or pause their trial; it must be 0.
+    decision to end or pause their trial. The exit code is 1 if there is such an epoch.
 
     With --kills, real worker processes on SQLite replay the curves, and some of them are killed.
     """
@@ -108,9 +108,10 @@ def schedulers(
         _write(_markdown(measured, conditions), begin=begin, end=end)
     if as_json:
         output.show_json({"conditions": conditions, "tasks": _as_json(measured)})
-        return
-    tables = [_table(task, of_task) for task, of_task in measured.items()]
-    output.show_tables(*tables, note="Intervals of 95 % by bootstrap.", conditions=conditions)
+    else:
+        tables = [_table(task, of_task) for task, of_task in measured.items()]
+        output.show_tables(*tables, note="Intervals of 95 % by bootstrap.", conditions=conditions)
+    _refuse_epochs_after_decisions(measured)
 
 
 @dataclass(frozen=True)
@@ -205,6 +206,20 @@ def _search(path: Path, text: str, conditions: Mapping[str, int], seed: int) -> 
         simulated.n_steps,
         simulated.n_beyond,
     )
+
+
+def _refuse_epochs_after_decisions(measured: Mapping[str, Scores]) -> None:
+    late = [
+        f"{score.n_beyond} under {name} ({task})"
+        for task, scores in measured.items()
+        for name, score in scores.items()
+        if score.n_beyond
+    ]
+    if late:
+        raise click.ClickException(
+            f"Epochs were trained after the decision to end or pause their trial: "
+            f"{', '.join(late)}."
+        )
 
 
 def _score(found: Sequence[Found], by_random: Sequence[Found] | None) -> Score:

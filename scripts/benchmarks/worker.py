@@ -11,10 +11,9 @@ from typing import Any
 
 import click
 from fleet.workers import Fleet, eventually
-from harness import postgres
 
 import studydb
-from benchmarks import cli_usage, options, ours, output, places, raw
+from benchmarks import attempt_starts, cli_usage, options, ours, output, places, raw
 from benchmarks.programs import Program, compare_programs
 from benchmarks.space import STUDY
 from benchmarks.teams import Plan, Step, Team
@@ -34,10 +33,6 @@ SETTLED_S = 3.0
 """A worker has started all its threads after this time."""
 
 MB = 1e6
-
-RATE = """
-    SELECT (count(*) - 1) / extract(epoch FROM max(ended_at) - min(started_at)) FROM attempt
-    WHERE worker_id = (SELECT max(id) FROM worker) AND reason = 'COMPLETED' AND start = %s"""
 
 
 @dataclass(frozen=True)
@@ -103,18 +98,10 @@ def _rates(
         for _ in range(rounds):
             for start, name in WORKERS.items():
                 fleet.start(start=start, slots=slots, max_trials=trials).exit_code(RUN_TIMEOUT_S)
-                rates[name].append(_rate(fleet, urls["ours"], STARTED[start]))
+                rate = attempt_starts.trials_per_s(fleet, start=STARTED[start], slots=slots)
+                rates[name].append(rate)
             rates[FORKING].append(team.run(FORKING, 1.0))
     return rates
-
-
-def _rate(fleet: Fleet, url: str, start: str) -> float:
-    """Return the trials per second of the last worker's attempts with this kind of start."""
-    with postgres.connect(url) as connection:
-        (rate,) = connection.execute(RATE, (start,)).fetchone() or (None,)
-    if rate is None:
-        raise RuntimeError(f"No attempt with a {start} start has completed.\n{fleet.output()}")
-    return float(rate)
 
 
 def build(stack: ExitStack, *, index: int, url: str) -> Mapping[str, Step]:

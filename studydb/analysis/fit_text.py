@@ -4,12 +4,11 @@ import textwrap
 from collections.abc import Iterable
 
 from studydb.domain.resources import NOTHING, Capacity, typing_hint
-from studydb.domain.text.display import visible
+from studydb.domain.text.display import SHORT_ID, visible
 from studydb.operations.fit_report import FitReport, FullQueue, Misfit, TrialFit
 from studydb.store.resource_classes import Load
 
 LINE_WIDTH = 80
-SHORT_ID = 8
 
 
 def misfit_text(misfit: Misfit, offers: Iterable[Capacity]) -> str:

@@ -30,6 +30,7 @@ from studydb.domain.life.decisions import Action
 from studydb.domain.life.rules import RuleWatch, rule_from_json
 from studydb.domain.metrics import STEP, STEPS_END, Result, read_report
 from studydb.domain.text.other_tools import missing_attribute, suggesting_keywords
+from studydb.report_client import SOCKET
 from studydb.trainables import returned_metrics
 
 
@@ -352,8 +353,6 @@ class RunningTrial:
         )
 
 
-SOCKET_VARIABLE = "STUDYDB_SOCKET"
-
 _current: RunningTrial | None = None
 
 
@@ -370,7 +369,7 @@ def current(trial: RunningTrial) -> Iterator[None]:
 
 def _connection_of_command() -> ModuleType | None:
     """Return the module that reports over a command's socket; None outside of commands."""
-    if not os.environ.get(SOCKET_VARIABLE):
+    if not os.environ.get(SOCKET):
         return None
     from studydb.child import command_connection  # noqa: PLC0415  only commands need it
 

@@ -7,8 +7,7 @@ import click
 from studydb.cli.opening import opened
 from studydb.cli.options import Storage, storage_option
 from studydb.cli.printing import print_next
-from studydb.cli.workers import SHORT_ID
-from studydb.domain.text.display import visible
+from studydb.domain.text.display import SHORT_ID, visible
 
 
 @click.command()

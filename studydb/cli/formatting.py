@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.listed_rows import ListedTrial
+from studydb.domain.number_names import number_name
 from studydb.domain.specs.grammar import parse_value
 from studydb.domain.text.display import visible, without_controls
 
@@ -47,10 +48,8 @@ def _text(value: Any) -> str:
 
 
 def _number(value: float | Decimal) -> float | int | str:
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
+    if not math.isfinite(value):
+        return number_name(float(value))
     if isinstance(value, Decimal):  # PostgreSQL's sum of integers, for example
         return int(value) if value == value.to_integral_value() else float(value)
     return value

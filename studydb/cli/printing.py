@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from studydb.cli.formatting import csv_cell, plain, table_cell
+from studydb.domain.number_names import NUMBER_NAMES
 from studydb.domain.text.display import visible
 
 MOST_MEASURED_ROWS = 5_000
@@ -34,8 +35,6 @@ LEAST_WIDTH = 8
 """The least width to which a column is narrowed on a terminal that has no room for all columns."""
 
 NUMBERS = (int, float)
-NOT_FINITE = ("NaN", "Infinity", "-Infinity")
-"""Numbers that SQLite stores as text."""
 
 
 def print_rows(
@@ -107,7 +106,9 @@ def print_table(
         spare: Columns to leave out on a narrow terminal, in this order.
     """
     align_right = [
-        all(value is None or isinstance(value, NUMBERS) or value in NOT_FINITE for value in column)
+        all(
+            value is None or isinstance(value, NUMBERS) or value in NUMBER_NAMES for value in column
+        )
         for column in zip(*rows, strict=True)
     ]
     if sys.stdout.isatty() and len(rows) <= MOST_RICH_ROWS:

@@ -5,6 +5,7 @@ import click
 from studydb.cli.opening import opened, opened_study
 from studydb.cli.options import POSITIVE, Storage, format_option, storage_option
 from studydb.cli.printing import print_rows
+from studydb.domain.text.display import SHORT_ID
 
 COLUMNS = (
     "worker",
@@ -22,8 +23,6 @@ COLUMNS = (
 )
 
 SPARE_COLUMNS = ("version", "ended_at", "started_at", "pid", "slots")
-SHORT_ID = 8
-"""How many characters of a worker's id a table shows; `drain` accepts this shorter id."""
 
 
 @click.command()

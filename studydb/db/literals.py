@@ -5,8 +5,7 @@
 from collections.abc import Sequence
 from enum import StrEnum
 
-NOT_FINITE = "('NaN', 'Infinity', '-Infinity')"
-"""How JSON, and doubles on SQLite, hold numbers that are not finite; see `encode_json`."""
+from studydb.domain.number_names import NUMBER_NAMES
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
 """The bounds of a bigint; `postgresql_value` gives NULL for an integer outside these bounds."""
@@ -28,6 +27,10 @@ def quoted(name: str) -> str:
 def literal(text: str) -> str:
     """Write a text as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"
+
+
+NOT_FINITE = f"({', '.join(map(literal, NUMBER_NAMES))})"
+"""How JSON, and doubles on SQLite, hold numbers that are not finite; see `encode_json`."""
 
 
 def postgresql_value(document: str, keys: Sequence[str], *, kind: ValueKind) -> str:

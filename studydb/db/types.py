@@ -19,21 +19,17 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-_NUMBER_NAME = re.compile(r"\\*(NaN|Infinity|-Infinity)")
+from studydb.domain.number_names import NUMBER_NAMES, number_name
+
+_NUMBER_NAME = re.compile(rf"\\*({'|'.join(NUMBER_NAMES)})")
 
 _write_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
-
-
-def _name_of(number: float) -> str:
-    if math.isnan(number):
-        return "NaN"
-    return "Infinity" if number > 0 else "-Infinity"
 
 
 def encode_json(value: Any) -> object:
     """Replace NaN and ±Inf by texts such as "NaN"; put a backslash before a text like these."""
     if isinstance(value, float):
-        return value if math.isfinite(value) else _name_of(value)
+        return value if math.isfinite(value) else number_name(value)
     if isinstance(value, str):
         return "\\" + value if _NUMBER_NAME.fullmatch(value) else value
     if isinstance(value, dict):
@@ -127,7 +123,7 @@ class Number(TypeDecorator[float]):
 
 
 def _bind_sqlite_number(value: float | None) -> float | str | None:
-    return value if value is None or math.isfinite(value) else _name_of(value)
+    return value if value is None or math.isfinite(value) else number_name(value)
 
 
 def _read_sqlite_number(value: float | str | None) -> float | None:

@@ -11,7 +11,7 @@ from studydb.domain.life.states import Status
 from studydb.domain.records import DRAIN, QUEUE_START, Claim, Claimant, QueuePosition, Study
 from studydb.domain.resources import OF_STUDY
 from studydb.domain.scheduling import Idle
-from studydb.lease.fitting import Fitting
+from studydb.lease.fitting import RESUME_SCAN_S, Fitting
 from studydb.lease.proposing import Proposer, Step
 from studydb.lease.watch import PollInterval, Watch
 from studydb.operations.ask import ask
@@ -25,14 +25,6 @@ from studydb.processes import is_alive, this_process
 
 SWEEP_S = 15.0
 """While trials run, an idle process recovers lost trials at least once in this many seconds."""
-
-RESUME_SCAN_S = 2.0
-"""
-For this many seconds after a scan of the whole queue, claims scan only behind the last claimed
-trial. While an old snapshot is open, claimed trials stay in the index, and a whole scan reads their
-entries, too (3 ms for 20,000). A trial that returns to an earlier position waits for a whole scan.
-"""
-
 
 MOST_ASKS = 100
 """The most draws that one search leaves to other workers, because their trials do not fit here."""

@@ -32,7 +32,7 @@ from studydb.domain.scheduling import (
     Work,
 )
 from studydb.domain.seeds import unit_number
-from studydb.schedulers.base import BaseScheduler
+from studydb.schedulers.base import BaseScheduler, next_milestone
 
 STOPPING, PROMOTION = "stopping", "promotion"
 RAY, SYNE_TUNE = "ray", "syne_tune"
@@ -210,8 +210,7 @@ class ASHA(BaseScheduler):
 
     def next_decision_step(self, bracket: int, step: int) -> int | None:
         """Return the first milestone after `step`, else `max_t`; None from `max_t` on."""
-        due = (*self.milestones(bracket), self.max_t)
-        return next((milestone for milestone in due if milestone > step), None)
+        return next_milestone(self.milestones(bracket), self.max_t, step)
 
     def locks(self, bracket: int, step: int) -> Sequence[RungKey]:
         """

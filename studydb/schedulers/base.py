@@ -8,6 +8,11 @@ from studydb.domain.scheduling import Idle, QueueView, Report, RungSpec, StudyVi
 from studydb.domain.specs.spec import Spec
 
 
+def next_milestone(milestones: Sequence[int], max_t: int, step: int) -> int | None:
+    """Return the first milestone after `step`, else `max_t`; None from `max_t` on."""
+    return next((due for due in (*milestones, max_t) if due > step), None)
+
+
 @dataclass(frozen=True)
 class BaseScheduler(Spec):
     """Has no rungs, one bracket and no decisions; a scheduler overrides what it needs."""

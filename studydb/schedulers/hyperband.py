@@ -22,6 +22,7 @@ from studydb.domain.scheduling import (
     QueueView,
     Work,
 )
+from studydb.schedulers.base import next_milestone
 from studydb.schedulers.closing import ClosingScheduler
 
 _ROUNDING = 1e-12
@@ -122,8 +123,7 @@ class HyperBand(ClosingScheduler):
 
     def next_decision_step(self, bracket: int, step: int) -> int | None:
         """Return the first milestone after `step`, else `max_t`; None from `max_t` on."""
-        due = (*self.milestones(bracket), self.max_t)
-        return next((milestone for milestone in due if milestone > step), None)
+        return next_milestone(self.milestones(bracket), self.max_t, step)
 
     def locks(self, bracket: int, step: int) -> Sequence[RungKey]:
         """Return the rung of the last milestone up to `step`; none from `max_t` on."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.life.decisions import RungKey
 from studydb.domain.scheduling import Close, Idle, QueueView, Work
+from studydb.schedulers.base import next_milestone
 from studydb.schedulers.closing import ClosingScheduler
 
 HALF = 0.5
@@ -56,7 +57,7 @@ class OneEpoch(ClosingScheduler):
         return True
 
     def next_decision_step(self, bracket: int, step: int) -> int | None:  # noqa: ARG002
-        return next((due for due in (self.i, self.max_t) if due > step), None)
+        return next_milestone((self.i,), self.max_t, step)
 
     @property
     def _rung(self) -> RungKey:

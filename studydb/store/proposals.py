@@ -39,7 +39,7 @@ def _proposed(*conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
     return sa.func.coalesce(found.correlate(study).scalar_subquery(), sa.false())
 
 
-_IS_PROPOSED = _proposed()
+IS_PROPOSED = _proposed()
 """
 True if the proposal of the next draw is stored.
 
@@ -122,7 +122,7 @@ _QUEUE_UP = Prepared(sa.select(_turn(RESEND_TIMEOUT_S).label("turn")))
 
 
 def _ask(condition: sa.ColumnElement[bool], *, in_queue: bool, must_fit: bool) -> Chain:
-    is_proposed = _IS_PROPOSED_AND_FITS if must_fit else _IS_PROPOSED
+    is_proposed = _IS_PROPOSED_AND_FITS if must_fit else IS_PROPOSED
     # CASE evaluates in order, AND does not. So an ask without a proposal does not queue.
     is_ready = sa.case((is_proposed, _TURN), else_=sa.false()) if in_queue else is_proposed
     drawn = (

@@ -17,6 +17,7 @@ from studydb.db.dialect import after, is_listed, now
 from studydb.db.schema import study, trial, worker
 from studydb.domain.records import Process
 from studydb.store import claims, workers
+from studydb.store.proposals import IS_PROPOSED
 from studydb.store.studies import HAS_DRAWS, HAS_ROOM, OPEN, THIS
 
 _STUDY = sa.bindparam("study", type_=sa.BigInteger)
@@ -31,9 +32,6 @@ _IS_FREE = sa.or_(
     study.c.proposer_expires_at <= now(),
     _holder_has_ended,
 )
-_IS_PROPOSED = sa.exists().where(
-    proposal.c.study_id == study.c.id, proposal.c.draw == study.c.next_draw
-)
 _first_without_proposal = (
     sa.select(sa.func.coalesce(sa.func.max(proposal.c.draw) + 1, study.c.next_draw))
     .where(proposal.c.study_id == study.c.id, proposal.c.draw >= study.c.next_draw)
@@ -47,7 +45,7 @@ _LOOK = {
     flag: Prepared(
         sa.select(
             study.c.next_draw,
-            _IS_PROPOSED.label("is_proposed"),
+            IS_PROPOSED.label("is_proposed"),
             sa.or_(_IS_FREE, _MINE).label("is_free"),
         ).where(THIS, OPEN, HAS_DRAWS, HAS_ROOM, condition)
     )
@@ -56,7 +54,7 @@ _LOOK = {
 
 _TAKE = Prepared(
     sa.update(study)
-    .where(THIS, OPEN, HAS_DRAWS, sa.or_(_IS_FREE, _MINE), sa.not_(_IS_PROPOSED))
+    .where(THIS, OPEN, HAS_DRAWS, sa.or_(_IS_FREE, _MINE), sa.not_(IS_PROPOSED))
     .values(
         proposer_token=_TOKEN,
         proposer_worker_id=sa.bindparam("holder", type_=sa.BigInteger),

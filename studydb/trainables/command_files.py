@@ -13,6 +13,7 @@ from typing import Any, Protocol, Self
 from studydb.domain.command_line import Paths
 from studydb.domain.errors import CheckpointError, InvalidReport
 from studydb.domain.given_directory import GivenDirectory
+from studydb.report_client import SOCKET
 from studydb.settings import scrubbed_environment
 from studydb.trainables.calling import ReportingTrial
 from studydb.trainables.command_reports import CommandReport
@@ -105,7 +106,7 @@ class CommandFiles:
             "STUDYDB_DIRECTORY": str(trial.directory),
             "STUDYDB_STEP": str(trial.start_step),
             "STUDYDB_SAVE": str(self.save),
-            "STUDYDB_SOCKET": self.socket_path,
+            SOCKET: self.socket_path,
             "STUDYDB_STOP": str(self.stop),
             "PYTHONUNBUFFERED": "1",
         }

@@ -1,7 +1,6 @@
 """Reports at rungs, promotions and closings of rungs, as calls for `duplicate_requests`."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,7 +10,7 @@ from studydb.db import Database
 from studydb.domain.life.decisions import RungKey
 from studydb.domain.life.states import Reason
 from studydb.domain.records import Claimant, Study
-from studydb.domain.scheduling import Close, Scheduler
+from studydb.domain.scheduling import Close
 from studydb.operations import control
 from studydb.operations.close_rung import close_rung
 from studydb.operations.finish import finish
@@ -54,14 +53,9 @@ def _promoting(database: Database) -> Call:
     return lambda over: promote(over, study, claimant)
 
 
-def _with_scheduler(database: Database, scheduler: Scheduler, **overrides: Any) -> Study:
-    """A study whose row names FIFO, while all calls with the returned record use `scheduler`."""
-    return replace(new_study(database, **overrides), scheduler=scheduler)
-
-
 def with_full_rung(database: Database, *values: float) -> Study:
     """A study in which a trial with each of the values waits at the first rung of HyperBand."""
-    study = _with_scheduler(database, HyperBand(max_t=3), num_trials=3)
+    study = new_study(database, scheduler=HyperBand(max_t=3), num_trials=3)
     worker = SimulatedWorker(database, study)
     for value in values:
         run = worker.take()
@@ -99,7 +93,7 @@ def _reporting_at_a_new_rung(database: Database) -> Call:
 
 def _reporting_a_mean(database: Database) -> Call:
     """The report is judged by the trial's running mean, which a second attempt computes anew."""
-    study = _with_scheduler(database, MedianStopping(interval=2))
+    study = new_study(database, scheduler=MedianStopping(interval=2))
     worker = SimulatedWorker(database, study)
     worker.take().report(0.5, 0.25)
     run = worker.take()

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
+from click.testing import CliRunner
 from fleet import invariants
 from harness import postgres
 from harness.commands import run_command
@@ -21,7 +22,8 @@ ROOT = Path(__file__).parents[2]
 
 sys.path.append(str(ROOT / "scripts"))
 
-from benchmarks import cli_usage, loading, space  # noqa: E402  needs the path above
+from benchmarks import cli_usage, loading, schedulers, space  # noqa: E402  needs the path above
+from benchmarks.found import Found  # noqa: E402
 
 ONE_SHORT_ROUND = ("--rounds", "1", "--seconds", "0.05", "--json")
 
@@ -141,7 +143,7 @@ def test_frames_benchmark_prints_the_peak_memory_of_studydb_and_of_the_raw_fetch
 def test_worker_benchmark_measures_a_busy_and_an_idle_worker_and_the_cpu_of_commands(
     postgres_server,
 ):
-    options = ("--trials", "4", "--rounds", "1", "--slots", "2")
+    options = ("--trials", "12", "--rounds", "1", "--slots", "2")
 
     measured = measure(postgres_server, "worker", *options)
 
@@ -230,6 +232,18 @@ def test_real_workers_train_nothing_after_a_decision_although_some_are_killed():
         for score in scores.values():
             assert (score["n_kills"], score["n_beyond"]) == (4, 0)
             assert score["mean"] < 0.07
+
+
+def test_schedulers_benchmark_fails_if_an_epoch_is_trained_after_a_decision(monkeypatch):
+    late = Found(best=0.1, n_trials=3, n_complete=1, n_epochs=30, n_beyond=1)
+    monkeypatch.setattr(schedulers, "_search", lambda *_: late)
+    arguments = ["--orders", "2", "--only", "random search", "--json"]
+
+    ran = CliRunner().invoke(schedulers.schedulers, arguments)
+
+    assert ran.exit_code == 1
+    assert "2 under random search (digits), 2 under random search (noisy digits)" in ran.stderr
+    assert json.loads(ran.stdout)["tasks"]["digits"]["random search"]["n_beyond"] == 2
 
 
 def test_simulation_makes_hundreds_of_reports_a_second():

@@ -31,13 +31,18 @@ def trained(study):
 
 
 def begun(study, number):
-    """Run the enqueued trial; return the step and the checkpoint from which it has begun."""
+    """
+    Run the enqueued trial; return the step and the checkpoint from which it has begun.
+
+    Check that after a report the trial's record names this checkpoint, or none.
+    """
     with study.ask() as trial:
         assert trial.number == number
         found = trial.checkpoint
         what = found and (found.to_dict() if found._path is None else sorted_files(found.path))
         trial.report({"loss": 0.1})
-        assert study.trial(number).checkpoint is None or trial.start_step >= 0
+        recorded = study.trial(number).checkpoint
+        assert (recorded and recorded.step) == (found and trial.start_step)
         return trial.start_step, what
 
 

@@ -331,8 +331,11 @@ def test_upgrade_renames_the_column_of_a_parameter_if_v_trial_now_has_a_column_o
 def test_downgrade_drops_wide_views(database, storage_url):
     study = arrange.new_study(database, name="digits")
     make_wide_views(database, study)
+    made = view_names(database)
     database.close()
 
     migrate.downgrade(storage_url, "base")
 
+    assert made == ["v_result_digits", "v_trial_digits"]
+    assert view_names(database) == []
     assert migrate.current(storage_url) == ""

@@ -394,6 +394,45 @@ def test_roles_keep_their_rights_across_upgrade_and_downgrade(postgres_url):
     assert may_update == [(True,)] * len(columns) + [(False,)]
 
 
+def rights_of(connection, role):
+    """Read a role's rights on tables and columns."""
+    of_role = "table_schema = 'public' AND grantee = %(role)s"
+    return set(
+        connection.execute(
+            "SELECT table_name, column_name, privilege_type "
+            f"FROM information_schema.column_privileges WHERE {of_role} "
+            "UNION SELECT table_name, NULL, privilege_type "
+            f"FROM information_schema.table_privileges WHERE {of_role}",
+            {"role": role},
+        )
+    )
+
+
+def test_downgrade_takes_back_the_rights_that_the_upgrade_has_granted(postgres_url):
+    role = f"studydb_test_{uuid4().hex[:12]}"
+    migrate.downgrade(postgres_url, "0004")
+    with postgres.connect(postgres_url) as connection:
+        connection.execute(f"CREATE ROLE {role}")
+        connection.execute(f"GRANT INSERT ON rung_entry TO {role}")
+        for table, column in (
+            *(("study", "points"), ("trial", "time_total_s"), ("attempt", "log_tail")),
+            ("worker", "seen_at"),
+        ):
+            connection.execute(f"GRANT UPDATE ({column}) ON {table} TO {role}")
+
+        before = rights_of(connection, role)
+        migrate.upgrade(postgres_url)
+        upgraded = rights_of(connection, role)
+        migrate.downgrade(postgres_url, "0004")
+        after = rights_of(connection, role)
+        connection.execute(f"DROP OWNED BY {role}")
+        connection.execute(f"DROP ROLE {role}")
+
+    granted = {(table, column) for table, column, _ in upgraded - before}
+    assert {("study", "status"), ("study", "num_draws"), ("rung_entry", "ranked")} <= granted
+    assert after == before
+
+
 def test_rights_on_the_view_of_trials_outlast_a_downgrade(postgres_url):
     role = f"studydb test {uuid4().hex[:12]}"  # a name that needs quotes
     with postgres.connect(postgres_url) as connection:

@@ -452,9 +452,12 @@ def waiting(database, *values, **overrides):
     return worker
 
 
+def best(view):
+    return view.best_waiting(RUNG) or Idle.WAIT
+
+
 def test_trial_that_another_worker_has_promoted_meanwhile_is_not_promoted_again(database, answers):
     worker = waiting(database, 0.5, 0.3, num_trials=3)
-    best = lambda view: view.best_waiting(RUNG) or Idle.WAIT  # noqa: E731
 
     def slow(view):
         answers(best)
@@ -465,6 +468,23 @@ def test_trial_that_another_worker_has_promoted_meanwhile_is_not_promoted_again(
 
     assert promote(database, worker.study, worker.claimant()) is NextStep.CLAIM
     assert len(rows(database, "SELECT id FROM event WHERE kind = 'promoted'")) == 1
+
+
+def test_scheduler_is_asked_again_if_another_worker_already_runs_the_chosen_trial(
+    database, answers
+):
+    worker = waiting(database, 0.5, 0.3, num_trials=3)
+
+    def slow(view):
+        answers(best)
+        assert promote(database, worker.study, worker.claimant()) is NextStep.CLAIM
+        assert worker.claim().lease.number == 1
+        return best(view)
+
+    answers(slow)
+
+    assert promote(database, worker.study, worker.claimant()) is NextStep.CLAIM
+    assert worker.claim().lease.number == 0
 
 
 def test_scheduler_that_names_no_work_pauses_the_study_once(database, answers):

@@ -1,7 +1,5 @@
 """A worker promotes only trials that fit it; rungs wait only for trials that fit a live worker."""
 
-from dataclasses import replace
-
 import pytest
 from harness import arrange
 from harness.arrange import LEASE_S, SimulatedWorker, new_request, new_study, states_of
@@ -100,7 +98,7 @@ def test_progress_says_that_a_worker_can_claim_only_if_the_trial_to_promote_fits
 @pytest.fixture
 def synchronous(database):
     """Two of three trials wait at a rung of HyperBand; the third is PENDING and asks for 2 GPUs."""
-    study = replace(new_study(database, num_trials=3), scheduler=HyperBand(max_t=3))
+    study = new_study(database, scheduler=HyperBand(max_t=3), num_trials=3)
     SimulatedWorker(database, study).wait_at_the_rung(0.1, 0.2)
     enqueue(database, study, {}, new_request(), resources=TWO)
     set_resources(database, study, ONE, [0], new_request())

@@ -2,7 +2,6 @@
 
 import math
 from contextlib import closing
-from dataclasses import replace
 
 import pytest
 from harness.arrange import SimulatedWorker, new_study, rows, run_together
@@ -15,7 +14,7 @@ from studydb.store import means as means_in_store
 
 def study_of(database, interval=1, grace_period=1, **options):
     scheduler = MedianStopping(interval=interval, grace_period=grace_period)
-    return replace(new_study(database, **options), scheduler=scheduler)
+    return new_study(database, scheduler=scheduler, **options)
 
 
 def means(database):

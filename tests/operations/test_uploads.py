@@ -12,7 +12,6 @@ import sqlalchemy as sa
 from harness.arrange import new_checkpoint
 
 from studydb.artifacts import DirectoryStore, Place
-from studydb.artifacts.directory import DirectoryStore as Directory
 from studydb.db.schema import checkpoint, upload
 from studydb.domain.errors import CheckpointError, LeaseLost
 from studydb.domain.life.states import Reason
@@ -60,8 +59,7 @@ def test_upload_is_recorded_once_and_its_row_is_deleted_when_its_checkpoint_is_s
         (begun.uuid, begun.url, 1)
     ]
 
-    new = new_checkpoint(run.lease, step=1)
-    new = type(new)(**{name: getattr(new, name) for name in new.__slots__} | {"uuid": begun.uuid})
+    new = replace(new_checkpoint(run.lease, step=1), uuid=begun.uuid)
     save(database, lease=run.lease, checkpoint=new)
 
     assert rows(database) == []
@@ -126,7 +124,7 @@ def test_row_stays_until_the_store_has_deleted_the_bytes(
         raise CheckpointError("The store is away.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Directory, "delete_unfinished", failing)
+        patch.setattr(DirectoryStore, "delete_unfinished", failing)
         assert collect_uploads(database, study) == 1
     assert [row.uuid for row in rows(database)] == [left.uuid]
 
@@ -169,7 +167,7 @@ def test_upload_row_that_names_a_foreign_object_is_deleted_without_the_object(
 
 
 def test_all_uploads_are_collected_although_one_query_finds_at_most_100(
-    database, study, worker, store, monkeypatch
+    database, study, worker, store
 ):
     run = worker.ask()
     uploads = [Upload(run, study, store, step=step).begin() for step in range(1, 231)]

@@ -8,7 +8,6 @@ In any schedule the rows are those of one of the two serial orders, and there is
 import itertools
 import os
 from contextlib import nullcontext
-from dataclasses import replace
 from datetime import UTC, datetime
 from random import Random
 
@@ -65,7 +64,7 @@ class Situation:
     """
 
     def __init__(self, database, name):
-        self.study = replace(new_study(database, num_trials=3), scheduler=HyperBand(max_t=3))
+        self.study = new_study(database, scheduler=HyperBand(max_t=3), num_trials=3)
         self.worker = SimulatedWorker(database, self.study)
         for value in (0.5, 0.1):
             self._wait(self.worker.take(), value)

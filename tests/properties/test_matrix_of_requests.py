@@ -120,8 +120,7 @@ def check_the_verdict(database, subject, request, trial, message):
         (each for each in subject.factory.attempts if each.lease.number == trial.number),
         key=lambda each: each.lease.attempt,
     )
-    if holder.lease.attempt != trial.attempt:
-        return  # the newest attempt was claimed, but no worker knows of it
+    assert holder.lease.attempt == trial.attempt, message
     held = renew(database, subject.walk.study, worker_id=holder.worker.id, held=[holder.lease]).held
     verdict = held.get(holder.lease.token)
     if verdict is not None and verdict.refuses_results:

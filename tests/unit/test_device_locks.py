@@ -6,16 +6,19 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from harness.arrange import run_together
 from harness.fake_nvidia_smi import INSTANCES, UUIDS
 from harness.refusal import check_refused
 
 from studydb.devices import Devices, lock_files
 from studydb.devices.discovery import Device, Offer
 from studydb.devices.families import CUDA
-from studydb.devices.lock_files import WHOLE, LockFile, lock_directory, turn
+from studydb.devices.lock_files import LockFile, lock_directory, turn
 from studydb.domain.errors import HostError, UsageError
 
 ROOT = Path(__file__).parents[2]
@@ -168,14 +171,34 @@ def test_take_fails_while_another_worker_has_the_turn_and_succeeds_afterwards(
     assert worker(A).take(1) is not None
 
 
-def test_of_two_trials_that_want_the_same_two_devices_one_gets_both(worker, tmp_path):
-    """Without turns each of the two could lock one device, and neither would get two."""
-    mine = LockFile(tmp_path, A)
-    with turn(tmp_path):
-        assert mine.lock(WHOLE)
-        mine.close()
+def test_of_two_workers_that_take_the_same_two_devices_at_the_same_time_one_gets_both(
+    worker, monkeypatch
+):
+    """Without turns each worker would lock one device, and neither would get two."""
+    both = threading.Barrier(2, timeout=20.0)
+    lock, try_turn = LockFile.lock, LockFile.try_turn
 
-    grants = [worker(A, B).take(2), worker(B, A).take(2)]
+    def wait_for_the_other():
+        with suppress(threading.BrokenBarrierError):
+            both.wait()
+
+    def lock_together(file, size):
+        wait_for_the_other()
+        is_locked = lock(file, size)
+        wait_for_the_other()  # so that neither gives its device back before the other has tried
+        return is_locked
+
+    def try_turn_and_let_the_other_go_on(file):
+        has_turn = try_turn(file)
+        if not has_turn:
+            both.abort()
+        return has_turn
+
+    monkeypatch.setattr(LockFile, "lock", lock_together)
+    monkeypatch.setattr(LockFile, "try_turn", try_turn_and_let_the_other_go_on)
+    one, other = worker(A, B), worker(B, A)
+
+    grants = run_together([lambda: one.take(2), lambda: other.take(2)])
 
     assert sorted(grant is None for grant in grants) == [False, True]
 

@@ -99,10 +99,13 @@ def test_hyperband_resumes_exactly_the_best_of_a_rung():
 
     executor.run(workers=3)
 
-    for keep, waited in executor.closings.values():
-        given_up = [executor.trials[number].reason is Reason.GIVEN_UP for number in waited[:keep]]
-        assert all(executor.trials[one].reason is Reason.GIVEN_UP for one in waited[keep:])
-        assert not all(given_up)
+    assert executor.closings
+    for key, (keep, _) in executor.closings.items():
+        ranked = sorted(executor.rungs_by_key[key].entries, key=lambda one: one.score)
+        went_on = [executor.trials[one.trial].step > one.step for one in ranked]
+        assert went_on == [True] * keep + [False] * (len(ranked) - keep), key
+        for one in ranked[keep:]:
+            assert executor.trials[one.trial].reason is Reason.GIVEN_UP
 
 
 def test_hyperband_waits_for_no_trial_that_a_person_has_paused():

@@ -1,6 +1,7 @@
 """Short runs of `scripts/chaos` on both databases: injected faults must break no promise."""
 
 import random
+from contextlib import closing
 
 import pytest
 from fleet import drain
@@ -72,6 +73,19 @@ def test_injected_faults_and_a_server_crash_lose_nothing_on_postgresql(
     )
 
     assert wrong == {}
+
+
+def test_run_whose_faults_cannot_be_injected_fails_after_its_limit(sqlite_url, tmp_path):
+    chaos_run = ChaosRun(
+        scheduler="FIFO", trials=1, steps=9, step_s=0.0, seed=0, journal=tmp_path / "journal"
+    )
+    plan = FaultPlan(seed=0, workers=0, kills=2, freezes=1, pause_s=(0.0, 0.02), limit_s=0.2)
+    with (
+        closing(chaos_run.create(sqlite_url)) as study,
+        Fleet(sqlite_url, study.name, tmp_path) as fleet,
+        pytest.raises(AssertionError, match=r"within 0.2 s .*0 of 2 kills.*0 of 1 frozen workers"),
+    ):
+        FaultInjector(plan, fleet, study).run()
 
 
 @pytest.mark.row("A1")

@@ -22,7 +22,7 @@ def create(create_command):
     return create_command
 
 
-def test_stopped_command_gets_sigterm_and_the_stop_file_and_its_last_result_is_not_stored(
+def test_stopped_command_gets_sigterm_and_the_stop_file_and_may_save_but_not_report(
     stage, script, create
 ):
     create(
@@ -44,6 +44,7 @@ def test_stopped_command_gets_sigterm_and_the_stop_file_and_its_last_result_is_n
     assert (stage.trial().state, stage.trial().reason) == ("TERMINATED", "CANCELLED")
     assert (stage.folder / "why").read_text() == "stop\n"
     assert stage.steps() == [1]
+    assert stage.trial().checkpoint_step == 7
 
 
 def test_signalled_worker_gives_the_trial_back_after_a_last_checkpoint(stage, script, create):
@@ -62,7 +63,7 @@ def test_signalled_worker_gives_the_trial_back_after_a_last_checkpoint(stage, sc
     worker.send(signal.SIGTERM)
 
     assert worker.exit_code(30.0) == 143
-    stage.expect_released()
+    assert stage.expect_released().checkpoint_step == 5
     assert stage.run() == 0
     assert stage.steps()[-1] == 9
 

@@ -3,6 +3,8 @@
 import math
 import re
 
+from studydb.domain.number_names import number_name
+
 _COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -10,6 +12,9 @@ _MINUTE_S, _HOUR_S = 60, 3600
 
 DIGITS = 6
 """Significant digits of a number for people; JSON and CSV have all digits."""
+
+SHORT_ID = 8
+"""How many characters of a worker's id people are shown; `drain` accepts this shorter id."""
 
 
 def counted(number: int, noun: str) -> str:
@@ -56,11 +61,7 @@ def value_text(value: float | None) -> str:
     """Write a value with six digits; infinities and NaN as PostgreSQL writes them."""
     if value is None:
         return "none"
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    return f"{value:.{DIGITS}g}"
+    return f"{value:.{DIGITS}g}" if math.isfinite(value) else number_name(value)
 
 
 def best_text(best_value: float | None) -> str:
