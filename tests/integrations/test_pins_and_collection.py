@@ -1,4 +1,4 @@
-"""`studydb pin` keeps a checkpoint; `studydb gc` deletes unkept checkpoints and cut-off uploads."""
+"""`studydb pin` keeps a checkpoint; `gc` deletes checkpoints that nothing keeps, and cut uploads."""
 
 from unittest.mock import Mock
 
@@ -73,7 +73,7 @@ def test_pinned_checkpoint_outlives_a_discard_and_is_deleted_with_its_study(stud
     assert not files(study)
 
 
-def test_gc_deletes_removed_checkpoints_that_a_dead_worker_has_left(console, study, monkeypatch):
+def test_gc_deletes_checkpoints_that_a_dead_worker_should_have_deleted(console, study, monkeypatch):
     trial = study.ask()
     with monkeypatch.context() as died:
         died.setattr(checkpoint_rows.Checkpoints, "_discard", lambda *_: None)
@@ -195,11 +195,13 @@ def test_gc_says_how_many_cut_uploads_a_store_does_not_delete(console, study, mo
     assert "The bytes of 1 cut-off upload of 'own' are still there, because" in ran.err
 
 
-def test_gc_counts_no_upload_that_is_cut_off_after_its_last_look(study, monkeypatch):
+def test_gc_does_not_count_an_upload_that_is_abandoned_after_gc_has_listed_uploads(
+    study, monkeypatch
+):
     """
-    The attempt ends, so that its upload is abandoned, after `gc` has looked for abandoned uploads.
+    The attempt's upload becomes abandoned only after `gc` has listed the abandoned uploads.
 
-    The store cannot delete the upload. If `gc` counted the uploads first, and then looked for them
+    The store cannot delete the upload. If `gc` counted the uploads first, and then listed them
     again to delete them, it would report -1 deleted uploads.
     """
     trial = study.ask()

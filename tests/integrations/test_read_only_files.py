@@ -1,4 +1,8 @@
-"""Reading commands need no right to write the SQLite file, unless a `-wal` file has changes."""
+"""
+Commands that read need no right to write the SQLite file.
+
+They are refused if a `-wal` file holds changes and the file's `-shm` file is missing.
+"""
 
 import json
 import os
@@ -39,7 +43,7 @@ for arguments in json.loads(sys.argv[2]):
             sys.exit(f"{arguments} exits with {ended.code}, not with {code}")
 sys.exit(code)
 """
-"""Runs several commands in one process; each must end with the same exit code."""
+"""Runs several commands in one process; each must end with the exit code that is given first."""
 
 READS = [
     *reading_commands("digits"),
@@ -96,7 +100,7 @@ def studydb(folder, *commands, code=0):
 
 
 def leave_wal(folder):
-    """Change the study in a process that is killed while only the `-wal` file has the change."""
+    """Leave a change of the study only in the `-wal` file, and delete the `-shm` file."""
     script = (
         "import os, signal, sqlite3, sys\n"
         "connection = sqlite3.connect(sys.argv[1], isolation_level=None)\n"

@@ -41,14 +41,14 @@ def class_of(study, number):
     return rows[0][0]
 
 
-def test_a_study_keeps_what_its_trials_need(study, load_study, storage_url):
+def test_what_trials_need_is_stored_with_their_study(study, load_study, storage_url):
     again = load_study(study.name, storage_url)
 
     assert again.record.resources == Resources(gpus=1)
     assert again.record.require == ()
 
 
-def test_an_enqueued_trial_can_need_other_resources_than_its_study_gives(study):
+def test_an_enqueued_trial_can_ask_for_other_resources_than_its_study(study):
     number = study.enqueue({"lr": 0.5}, resources="gpus=2, licence=1")
 
     assert class_of(study, number) == "gpus=2, licence=1"
@@ -73,7 +73,9 @@ def test_resources_of_the_study_and_of_single_trials_can_be_changed(study):
     assert (class_of(study, first), class_of(study, second)) == ("", "cpus=1")
 
 
-def test_default_resources_of_a_function_hold_unless_the_study_gives_others(make, monkeypatch):
+def test_default_resources_of_a_function_hold_unless_the_study_is_created_with_others(
+    make, monkeypatch
+):
     monkeypatch.setattr(train, "default_resources", {"gpus": 2}, raising=False)
 
     assert make(train).record.resources == Resources(gpus=2)
@@ -105,7 +107,7 @@ def test_wrong_requests_of_the_command_line_are_usage_errors(console, study):
         assert "Traceback" not in console(*words, code=2).error
 
 
-def test_show_prints_what_a_trial_asks_for_and_that_no_worker_fits_it(make, console):
+def test_show_prints_what_a_trial_asks_for_and_that_it_fits_no_worker(make, console):
     study = make()
     study.enqueue({"lr": 0.1}, resources={"gpus": 4, "memory_gb": 8})
     study.enqueue({"lr": 0.2})
@@ -123,7 +125,7 @@ def test_show_prints_what_a_trial_asks_for_and_that_no_worker_fits_it(make, cons
     assert re.search(r"^asks +nothing$", other.out, re.MULTILINE)
     status = " ".join(console("status", study.name).out.split())
     assert says in status
-    assert "asks for nothing" not in status  # of trial 1, which fits every worker
+    assert "asks for nothing" not in status  # trial 1 fits every worker
 
 
 def test_show_says_nothing_of_workers_for_a_trial_that_has_ended(make, console):

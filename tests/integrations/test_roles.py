@@ -69,12 +69,12 @@ NOT_OF_WORKERS = {
     ("resource_classes", "_MOVE"),
     ("resource_classes", "_CHANGE"),
 }
-"""Statements that workers never send, besides the statements of `store/deletion.py`."""
+"""Statements that workers never send. Those of `store/deletion.py` are not listed here."""
 
 
 @dataclass(frozen=True)
 class Roles:
-    """The URLs of the superuser and of a member of each role, for one database."""
+    """The URLs of one database with the logins of the superuser and of a member of each role."""
 
     admin: str
     owner: str
@@ -291,8 +291,8 @@ UPDATES_TO_COME = {
     "rung_entry": {"ranked"},
 }
 """
-Columns that a worker may update, although no UPDATE of the store sets them. Most of them are for
-coming features. Workers of the previous version of studydb update `points`.
+Columns that a worker may update, although no UPDATE that a worker sends sets them. Most of them are
+for coming features. Workers of the previous version of studydb update `points`.
 """
 
 INSERTS_TO_COME = {

@@ -1,4 +1,4 @@
-"""`studydb rungs`, and what `show` says of rungs, on SQLite and on PostgreSQL."""
+"""`studydb rungs`, and what `show` and `status` say about rungs and the scheduler's decisions."""
 
 import math
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ PROMOTION = ASHA(max_t=9, reduction_factor=3, type="promotion", end_game=0)
 
 @pytest.fixture
 def wait(database):
-    """A function that creates a study in which a trial for each value waits at the first rung."""
+    """A function that creates a study in which one trial per value reported it at the first rung."""
 
     def make(*values, scheduler=PROMOTION, **options):
         study = arrange.new_study(database, name="digits", scheduler=scheduler, **options)
@@ -131,7 +131,7 @@ def why(console, number):
 def test_status_says_in_words_what_the_scheduler_has_decided_last(console, database, wait):
     study, worker = wait(0.5, 0.25, 0.75, 0.8)
     later = datetime.now(UTC) + timedelta(seconds=1)
-    database.clock = lambda: later  # SQLite's times are in milliseconds
+    database.clock = lambda: later  # after the reports, whose times SQLite rounds to milliseconds
     Acquirer(database, study, worker_id=worker.id, lease_s=arrange.LEASE_S).acquire()
 
     page = console("status", "digits")
@@ -199,7 +199,7 @@ def test_status_shows_five_decisions_and_finds_the_promotion_of_an_old_trial(
     assert (shown[0]["number"], shown[0]["state"]) == (0, "PENDING")
 
 
-def test_words_of_the_users_scheduler_are_shown_with_its_name(console, database):
+def test_reason_that_a_custom_scheduler_gives_is_shown_after_the_schedulers_name(console, database):
     study = arrange.new_study(database, name="digits", scheduler=asked(Talking()))
     run = arrange.SimulatedWorker(database, study).take()
     run.report(0.5)
@@ -228,7 +228,7 @@ class Talking(CustomScheduler):
         )
 
 
-def test_rungs_of_a_study_without_rungs_prints_no_rungs(console, wait):
+def test_rungs_says_that_a_study_has_no_rungs_yet(console, wait):
     wait(scheduler=ASHA(max_t=9))
 
     assert console("rungs", "digits").lines == ["no rungs"]

@@ -99,7 +99,7 @@ def test_curves_of_a_finished_study_are_simulated(storage_url):
     study.close()
 
 
-def test_code_that_raises_ends_the_simulation_with_its_cause():
+def test_exception_in_the_users_code_ends_the_simulation_and_is_named_in_the_error():
     with pytest.raises(StudyFailed, match=r"Raising.*KeyError: 'accuracy'.* simulate again\."):
         studydb.simulate("simulated_rules:Raising()", None, CURVES, num_trials=4)
 

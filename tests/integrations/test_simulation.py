@@ -151,7 +151,7 @@ def test_params_of_a_searcher_get_the_nearest_curve_that_no_trial_has():
     assert by_curve[first.curve] == nearest
 
 
-def test_trial_that_saves_nothing_trains_its_steps_again():
+def test_promoted_trial_without_a_checkpoint_trains_its_steps_again():
     scheduler = SCHEDULERS["promotion"]
     saving = studydb.simulate(scheduler, None, CURVES, num_trials=12)
     losing = studydb.simulate(scheduler, None, CURVES, num_trials=12, saves=False)

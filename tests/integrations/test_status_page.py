@@ -85,7 +85,7 @@ def test_status_of_a_study_without_results_does_not_suggest_the_best_command(con
 def test_status_lists_checkpoints_that_could_not_be_stored_or_read(console, database):
     study = arrange.new_study(database, name="digits")
     run = arrange.SimulatedWorker(database, study).take()
-    assert "Trouble" not in console("status", "digits").out
+    assert "Problems" not in console("status", "digits").out
     run.report(0.5)
     saved = run.checkpoint()
     run.save(saved)
@@ -149,7 +149,7 @@ def line_of(name, console):
     return line
 
 
-def test_status_of_a_large_study_reads_its_newest_trials_and_says_so(
+def test_status_of_a_large_study_reads_only_its_newest_trials_and_says_so(
     console, database, monkeypatch
 ):
     for name, value in (("MOST_READ", 4), ("LEAST_READ", 2), ("LEAST_ENDED", 2)):

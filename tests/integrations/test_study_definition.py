@@ -63,14 +63,14 @@ def test_create_refuses_a_range_that_would_be_read_as_a_constant(console):
 @pytest.mark.parametrize(
     ("command", "where"),
     [
-        (["true", "{lr}"], ""),  # is on PATH, so workers search no directory for it
+        (["true", "{lr}"], ""),  # `true` is on PATH, so workers look in no other directory
         (
             ["sh", "train.sh", "{lr}"],
             "; workers look for train.sh in their own directory, then in {here}",
         ),
     ],
 )
-def test_show_says_where_workers_search_the_files_of_a_command(console, here, command, where):
+def test_show_says_where_workers_look_for_the_files_of_a_command(console, here, command, where):
     (here / "train.sh").write_text("echo loss: 1\n")
     console(*CREATE, "--param", "lr=uniform(0, 1)", "--", *command)
 
@@ -123,7 +123,7 @@ def test_show_prints_the_definition_of_a_study(console, database):
     assert json.loads(as_csv["scheduler"])["max_t"] == 27
 
 
-def test_show_of_a_study_without_a_trainable_names_own_loops(console):
+def test_show_says_that_own_loops_run_the_trials_of_a_study_without_a_trainable(console):
     console("create", "mine", "--metric", "m", "--mode", "max", "--param", "x=uniform(0, 1)")
 
     shown = console("show", "mine")

@@ -71,7 +71,7 @@ def test_refused_delete_of_a_study_with_a_running_trial_stops_the_study(console,
     assert console("studies").lines == ["no studies"]
 
 
-def test_delete_does_not_wait_for_trials_of_dead_processes_of_this_host(console, database):
+def test_running_trial_of_a_dead_process_of_this_host_does_not_prevent_a_delete(console, database):
     study = arrange.new_study(database, name="digits")
     here = this_process()
     dead = arrange.process(pid=2**22 + 1, boot_id=here.boot_id, pid_namespace=here.pid_namespace)

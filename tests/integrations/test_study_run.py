@@ -277,7 +277,9 @@ def test_run_raises_the_error_of_a_worker_that_cannot_start(create, monkeypatch)
 
 
 @on_sqlite
-def test_run_is_refused_for_a_study_without_a_trainable(create_study, storage_url):
+def test_run_is_refused_for_a_study_without_a_trainable_or_with_zero_workers(
+    create_study, storage_url
+):
     study = create_study("mine", storage=storage_url)
 
     with pytest.raises(NotAllowed, match=r"use study\.ask\(\)"):

@@ -207,7 +207,7 @@ def test_set_of_a_trainable_is_refused_for_a_study_that_own_loops_run(console, d
 def test_retention_is_set_at_the_creation_and_later(console, create_study, storage_url, tmp_path):
     created = ("create", "mine", "--metric", "loss", "--mode", "min", "--keep", "last=3, best=1")
     console(*created, "--param", "x=uniform(0, 1)")
-    # Without --keep, the study may have any retention.
+    # Without --keep, --if-not-exists accepts a study with any retention.
     console(*created[:-2], "--param", "x=uniform(0, 1)", "--if-not-exists")
     own = create_study(
         "own", storage=storage_url, keep=studydb.Keep(best=1), checkpoints=tmp_path / "saved"

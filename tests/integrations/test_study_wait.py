@@ -25,7 +25,7 @@ def study(storage_url):
         yield study
 
 
-def test_wait_returns_the_counts_when_another_process_has_run_the_last_trial(storage_url, study):
+def test_wait_returns_the_counts_when_another_handle_has_run_the_last_trial(storage_url, study):
     with (
         closing(studydb.load_study("waited", storage=storage_url)) as other,
         ThreadPoolExecutor(1) as thread,
@@ -38,7 +38,7 @@ def test_wait_returns_the_counts_when_another_process_has_run_the_last_trial(sto
         assert waiting.result(30) == Counts(terminated=2)
 
 
-def test_wait_raises_timeout_error_and_says_what_the_study_does(study):
+def test_wait_raises_timeout_error_with_the_studys_status_and_counts(study):
     trial = study.ask()
 
     with pytest.raises(TimeoutError, match=r"'waited' is not done after .* It is RUNNING, with 1"):

@@ -94,7 +94,7 @@ def test_hyperband_of_a_sweep_file_becomes_asha_with_the_same_decision_steps(swe
         ("program: x\nearly_terminate: {type: hyperband}", "neither min_iter nor max_iter"),
     ],
 )
-def test_sweep_file_that_studydb_cannot_follow_is_refused(sweep, text, words):
+def test_sweep_file_that_cannot_become_a_study_is_refused(sweep, text, words):
     with pytest.raises(InvalidSpec, match=words):
         read_sweep(sweep(text))
 

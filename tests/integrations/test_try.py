@@ -100,7 +100,7 @@ def test_command_that_is_tried_leaves_no_process_of_its_group(bare_console, here
 
 
 @pytest.mark.parametrize(("end", "words"), [("exit 75", "run later"), ("kill -9 $$", "SIGKILL")])
-def test_exit_after_which_a_worker_would_repeat_the_trial_is_printed_as_one_line(
+def test_try_says_in_one_line_that_a_command_asked_to_run_later_or_was_killed(
     bare_console, study, end, words
 ):
     study(["sh", "-c", end])

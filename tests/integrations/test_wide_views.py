@@ -146,7 +146,7 @@ def test_values_of_wide_views_are_integers_doubles_or_texts(database):
     assert [text.replace(" ", "") for text in mixed[6:]] == ["[1]", '{"a":1}']
 
 
-def test_sql_comment_written_by_a_version_without_integer_columns_can_be_read():
+def test_mark_of_a_view_that_an_earlier_studydb_made_without_integer_columns_can_be_read():
     mark = '{"study": 7, "kind": "trial", "columns": [[["n"], "n", true], [["a"], "a", false]]}'
 
     view = wide_view_sql.read_mark("v_trial_old", wide_view_sql.MARK + mark)
@@ -311,7 +311,7 @@ def test_upgrade_drops_the_views_and_makes_them_again(database, storage_url, mon
 def test_upgrade_renames_the_column_of_a_parameter_if_v_trial_now_has_a_column_of_that_name(
     database, storage_url, monkeypatch
 ):
-    """A parameter "name" had the column "name" before `v_trial` had a column of this name."""
+    """Before `v_trial` got its column "name", the column of a parameter "name" was "name"."""
     before, after = FIXED[Kind.TRIAL]
     study = arrange.new_study(database, name="digits", space=Space.read({"name": choice(["a"])}))
     arrange.enqueued(database, study)

@@ -18,7 +18,7 @@ WRONG = {
         ("--", "train.sh"),
         ("no program 'train.sh' on PATH", "Did you mean ./train.sh?"),
     ),
-    "path of no program": (
+    "path of a missing program": (
         ("--", "./missing.sh"),
         ("no program './missing.sh' in ", "Correct the path, or work in the directory"),
     ),
