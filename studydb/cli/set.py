@@ -1,7 +1,7 @@
 """`set`: change settings of a study."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,9 @@ from studydb.domain.limits import LIMITS
 from studydb.domain.resources import read_resources
 from studydb.domain.text.display import visible
 from studydb.domain.text.suggestions import did_you_mean
+
+if TYPE_CHECKING:
+    from studydb.domain.records import Study
 
 KEYS = ("checkpoints", "trainable", "keep", "resources", *LIMITS)
 
@@ -101,18 +104,20 @@ def set(  # noqa: A001  the command
         record = study.record
     for limit in limits:
         click.echo(f"Study {name!r}: {limit} is {visible(str(getattr(record, limit)))}.")
+    _print_later(record, name, checkpoints=checkpoints, keep=keep, code=code)
+    if resources is not None:
+        shown = ", ".join(visible(str(one)) for one in trials)
+        which = f"trial {shown}" if trials else "each trial without its own request"
+        click.echo(f"Study {name!r}: {which} needs {read_resources('resources', resources)}.")
+
+
+def _print_later(record: "Study", name: str, *, checkpoints: Any, keep: Any, code: Any) -> None:
+    """Print what attempts that start later do; the arguments tell which settings were given."""
     later = f"Study {name!r}: attempts that start later"
     if checkpoints is not None:
         click.echo(f"{later} save checkpoints to {visible(record.checkpoints or '')}.")
     if keep is not None:
         click.echo(f"{later} keep checkpoints by {visible(str(record.keep))}.")
-    if resources is not None:
-        which = (
-            f"trial {', '.join(visible(str(one)) for one in trials)}"
-            if trials
-            else "each trial without its own request"
-        )
-        click.echo(f"Study {name!r}: {which} needs {read_resources('resources', resources)}.")
     if record.trainable is not None and code is not None:
         click.echo(f"{later} run {visible(record.trainable.name)}.")
 

@@ -5,7 +5,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
@@ -47,6 +46,7 @@ from studydb.lease.held import HeldAttempt
 from studydb.processes import SIGNAL_SPREAD_S, STOP_SIGNALS
 from studydb.trainables import provenance
 from studydb.worker.attempt_output import AttemptOutput
+from studydb.worker.attempt_progress import Notice, Outcome, Progress
 from studydb.worker.children import ChildProcess
 from studydb.worker.equipment import Equipment
 from studydb.worker.holdings import NOTHING_HELD, Holdings
@@ -57,50 +57,6 @@ from studydb.worker.templates import Started, Template
 TICK_S = 0.25
 OUTAGE_PAUSE_S = 2.0
 """The time between two background flushes while the database does not answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How an attempt ended, for the transaction that ends it."""
-
-    reason: Reason
-    failure: Failure | None = None
-    unrestorable: bool = False
-    """Whether the checkpoint cannot be restored; `Attempt.run` then tries an older checkpoint."""
-    restart: bool = False
-    """Whether the child did not run the trial; `Attempt.run` then starts another child."""
-
-
-_Notice = LostNotice | StopNotice | signal.Signals | None
-"""What a child is told: a message, SIGTERM if the worker is stopping, or None to continue."""
-
-
-@dataclass
-class _Progress:
-    """
-    The state of one child process of an attempt.
-
-    Attributes:
-        notice: The last notice that was sent to the child; None while the attempt may continue.
-        began: Whether the child has sent a report, or asked for a flush or an upload. The user's
-            function begins earlier.
-        judged: Whether the child was ever told to stop or pause, or that the lease is lost.
-        deadline_s: The monotonic time at which the child is killed; None while there is no limit.
-        next_flush_s: No background flush is tried before this time.
-        away_since_s: When the database stopped answering; None while it answers.
-        refused: Why a message of the child was refused.
-        oom_kills: The value of `oom_kills()` before the child started.
-    """
-
-    notice: _Notice = None
-    began: bool = False
-    judged: bool = False
-    deadline_s: float | None = None
-    ended: Ended | None = None
-    next_flush_s: float = 0.0
-    away_since_s: float | None = None
-    refused: Failure | None = None
-    oom_kills: int = 0
 
 
 class Attempt:
@@ -124,7 +80,7 @@ class Attempt:
     ) -> None:
         self._equipment, self._held, self._processes = equipment, held, processes
         self._holdings = holdings
-        self._progress = _Progress()
+        self._progress = Progress()
         self._stores = Stores(INLINE)
         self._to_import: TrainableImport | None = None
         self._claimed_s = time.monotonic()
@@ -176,7 +132,7 @@ class Attempt:
 
     def _run_child(self, restore: Restore | None) -> Outcome:
         directory = self._equipment.log_dir(self._held.lease)
-        self._progress = _Progress(oom_kills=oom_kills())
+        self._progress = Progress(oom_kills=oom_kills())
         with ExitStack() as stack:
             try:
                 started, output = self._start_child_with_retries(restore, directory, stack)
@@ -353,7 +309,7 @@ class Attempt:
             progress.notice = notice
             self._notify(child, notice)
 
-    def _notice(self) -> _Notice:
+    def _notice(self) -> Notice:
         held = self._held
         if held.is_lost:
             return LostNotice()
@@ -363,7 +319,7 @@ class Attempt:
             return signal.SIGTERM
         return StopNotice(held.verdict) if held.verdict is not None else None
 
-    def _notify(self, child: ChildProcess, notice: _Notice) -> None:
+    def _notify(self, child: ChildProcess, notice: Notice) -> None:
         self._progress.judged = self._progress.judged or notice is not None
         verdict = notice.verdict if isinstance(notice, StopNotice) else None
         if notice is None or (verdict is not None and verdict.action is Action.PAUSE):

@@ -23,7 +23,8 @@ from studydb.lease.watch import LONGEST_WAIT_S, PollInterval
 from studydb.operations.reads import best_trials
 from studydb.operations.record_devices import record_devices
 from studydb.operations.study_progress import read_progress
-from studydb.worker.attempt import Attempt, Outcome
+from studydb.worker.attempt import Attempt
+from studydb.worker.attempt_progress import Outcome
 from studydb.worker.equipment import Equipment
 from studydb.worker.first_trials import FAILED_LIMIT
 from studydb.worker.holdings import NOTHING_HELD, Holdings

@@ -51,6 +51,16 @@ def asked(scheduler: CustomScheduler) -> UserScheduler:
     return made.asked_by(ask)
 
 
+def failing(study: Study, error: Exception) -> Study:
+    """The study with a scheduler that raises this error whenever it is asked."""
+
+    def ask(_question: Question) -> Decision | Work:
+        raise error
+
+    scheduler: Any = study.scheduler
+    return replace(study, scheduler=scheduler.asked_by(ask))
+
+
 class Meanwhile:
     """
     Asks the user's code, and lets something else happen before the answer is used.

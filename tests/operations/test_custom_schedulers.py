@@ -13,7 +13,7 @@ from harness.arrange import (
     rows,
     unchanged_rows,
 )
-from harness.asked_scheduler import asked, described
+from harness.asked_scheduler import asked, described, failing
 
 import studydb
 from studydb.domain.deciding import DecisionFailed, DecisionNeeded, NotAsked
@@ -21,16 +21,12 @@ from studydb.domain.errors import InvalidSpec, LeaseLost, NotAllowed, StorageBus
 from studydb.domain.life.decisions import Action, Decision, Entry, RungKey
 from studydb.domain.life.states import Reason, State, Status
 from studydb.domain.resources import Resources
-from studydb.domain.scheduling import Close, Idle
 from studydb.lease import scheduler_judge
-from studydb.lease.acquire import Acquirer
 from studydb.lease.held import HeldAttempt
 from studydb.lease.scheduler_judge import SchedulerJudge
 from studydb.operations import control
-from studydb.operations.close_rung import close_rung
 from studydb.operations.enqueue import enqueue
 from studydb.operations.finish import finish
-from studydb.operations.promote import NextStep, promote
 from studydb.operations.report import report
 from studydb.operations.study_progress import read_progress
 from studydb.store import resource_classes
@@ -277,13 +273,6 @@ def test_attempt_that_has_lost_its_trial_asks_nothing(database, clock):
     Hook.act = None
 
 
-def failing(study, error):
-    def ask(_question):
-        raise error
-
-    return replace(study, scheduler=study.scheduler.asked_by(ask))
-
-
 @pytest.mark.parametrize("ends", [False, True])
 def test_scheduler_that_does_not_decide_pauses_the_study_and_the_trial_goes_on(database, ends):
     worker = worker_under(database)
@@ -414,164 +403,6 @@ def test_trials_that_report_at_the_same_time_are_judged_one_after_another(databa
     for score, action in found:  # in the order in which they were stored
         assert action == ("STOP" if score > best else "CONTINUE")
         best = min(best, score)
-
-
-# --- what free workers do
-
-
-@dataclass(frozen=True)
-class Waiting(studydb.CustomScheduler):
-    """Pause each trial at step 2; a test sets `Answers.work`, which names the work."""
-
-    max_t: int = 9
-    milestones: tuple = (2,)
-    resumes = True
-
-    def judge(self, report, view):
-        return Decision(Action.PAUSE, entry=Entry(view.key, report.score, waits=True))
-
-    def next_work(self, view):
-        return Answers.work(view)
-
-
-class Answers:
-    work = staticmethod(lambda _view: Idle.START_NEW)
-
-
-@pytest.fixture
-def answers(monkeypatch):
-    return lambda work: monkeypatch.setattr(Answers, "work", staticmethod(work))
-
-
-def waiting(database, *values, **overrides):
-    worker = worker_under(database, Waiting(), **{"num_trials": len(values)} | overrides)
-    for value in values:
-        run = worker.take()
-        run.report(value, value)
-        run.finish(outcome=Reason.PREEMPTED)
-    return worker
-
-
-def best(view):
-    return view.best_waiting(RUNG) or Idle.WAIT
-
-
-def test_trial_that_another_worker_has_promoted_meanwhile_is_not_promoted_again(database, answers):
-    worker = waiting(database, 0.5, 0.3, num_trials=3)
-
-    def slow(view):
-        answers(best)
-        assert promote(database, worker.study, worker.claimant()) is NextStep.CLAIM
-        return best(view)
-
-    answers(slow)
-
-    assert promote(database, worker.study, worker.claimant()) is NextStep.CLAIM
-    assert len(rows(database, "SELECT id FROM event WHERE kind = 'promoted'")) == 1
-
-
-def test_scheduler_is_asked_again_if_another_worker_already_runs_the_chosen_trial(
-    database, answers
-):
-    worker = waiting(database, 0.5, 0.3, num_trials=3)
-
-    def slow(view):
-        answers(best)
-        assert promote(database, worker.study, worker.claimant()) is NextStep.CLAIM
-        assert worker.claim().lease.number == 1
-        return best(view)
-
-    answers(slow)
-
-    assert promote(database, worker.study, worker.claimant()) is NextStep.CLAIM
-    assert worker.claim().lease.number == 0
-
-
-def test_scheduler_that_names_no_work_pauses_the_study_once(database, answers):
-    worker = waiting(database, 0.5)
-    answers(lambda _view: None)
-    broken = failing(worker.study, DecisionFailed("it hangs"))
-
-    assert read_progress(database, broken).can_claim  # so that a worker asks, and pauses the study
-    assert promote(database, broken, worker.claimant()) is NextStep.WAIT
-    assert promote(database, broken, worker.claimant()) is NextStep.WAIT
-
-    progress = read_progress(database, broken)
-    assert progress.status is Status.PAUSED
-    assert "has not named work: it hangs" in progress.pause_reason
-    assert len(rows(database, "SELECT id FROM event WHERE kind = 'study paused'")) == 1
-
-
-def test_process_that_cannot_ask_the_scheduler_trusts_the_recorded_end_of_work_until_an_extension(
-    database, answers
-):
-    worker = waiting(database, 0.5, 0.3)
-    reader = replace(worker.study, scheduler=replace(worker.study.scheduler, ask=None))
-    answers(lambda _view: Idle.WAIT)
-    assert read_progress(database, reader).status is Status.RUNNING
-
-    acquirer = Acquirer(database, worker.study, worker_id=worker.id, lease_s=90.0)
-    assert acquirer.acquire() is None
-
-    assert read_progress(database, reader).status is Status.FINISHED
-    with unchanged_rows(database):
-        assert acquirer.look().status is Status.FINISHED
-    control.extend(database, worker.study, new_request(), n_more=1)
-    assert read_progress(database, reader).status is Status.RUNNING
-
-
-def test_end_of_work_is_recorded_even_if_the_last_search_for_work_has_given_up_trials(database):
-    """After trials were given up, the scheduler is asked again, because its rungs have changed."""
-    worker = worker_under(database, Cup(milestones=(2,)), num_trials=2)
-    for value in (0.5, 0.3):
-        run = worker.take()
-        run.report(value, value)
-        run.finish(outcome=Reason.PREEMPTED)
-    reader = replace(worker.study, scheduler=replace(worker.study.scheduler, ask=None))
-    close_rung(database, worker.study, Close(RUNG, 0))
-
-    assert promote(database, worker.study, worker.claimant()) is NextStep.WAIT
-
-    assert read_progress(database, reader).status is Status.FINISHED
-
-
-def test_worker_that_only_looks_records_the_end_of_work(database, answers):
-    worker = waiting(database, 0.5)
-    reader = replace(worker.study, scheduler=replace(worker.study.scheduler, ask=None))
-    answers(lambda _view: Idle.WAIT)
-
-    Acquirer(database, worker.study, worker_id=worker.id, lease_s=90.0).look()
-
-    assert read_progress(database, reader).status is Status.FINISHED
-
-
-def test_end_of_work_is_not_recorded_while_a_trial_is_underway_or_may_be_made(database, answers):
-    worker = waiting(database, 0.5, num_trials=2)
-    answers(lambda _view: Idle.START_NEW)
-    assert promote(database, worker.study, worker.claimant()) is NextStep.START_NEW
-    worker.take()
-    answers(lambda _view: Idle.WAIT)
-    assert promote(database, worker.study, worker.claimant()) is NextStep.WAIT
-
-    assert rows(database, "SELECT id FROM event WHERE kind = 'scheduler idle'") == []
-
-
-def test_custom_scheduler_closes_a_rung(database, answers):
-    worker = waiting(database, 0.5, 0.3, 0.4)
-
-    def work(view):
-        if not view.rung(RUNG).is_closed:
-            return Close(RUNG, 1)
-        return view.best_waiting(RUNG) or Idle.WAIT
-
-    answers(work)
-
-    assert promote(database, worker.study, worker.claimant()) is NextStep.CLAIM
-    run = worker.take()
-    assert run.lease.number == 1
-    run.finish()
-    assert promote(database, worker.study, worker.claimant()) is NextStep.WAIT
-    assert read_progress(database, worker.study).status is Status.FINISHED
 
 
 def test_answers_are_kept_until_the_batch_is_stored(database):

@@ -1,0 +1,52 @@
+"""The state of an attempt's process while it runs, and how the attempt ended."""
+
+import signal
+from dataclasses import dataclass
+
+from studydb.child.messages import Ended, LostNotice, StopNotice
+from studydb.domain.failures import Failure
+from studydb.domain.life.states import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt ended, for the transaction that ends it."""
+
+    reason: Reason
+    failure: Failure | None = None
+    unrestorable: bool = False
+    """Whether the checkpoint cannot be restored; `Attempt.run` then tries an older checkpoint."""
+    restart: bool = False
+    """Whether the child did not run the trial; `Attempt.run` then starts another child."""
+
+
+Notice = LostNotice | StopNotice | signal.Signals | None
+"""What a child is told: a message, SIGTERM if the worker is stopping, or None to continue."""
+
+
+@dataclass
+class Progress:
+    """
+    The state of one child process of an attempt.
+
+    Attributes:
+        notice: The last notice that was sent to the child; None while the attempt may continue.
+        began: Whether the child has sent a report, or asked for a flush or an upload. The user's
+            function begins earlier.
+        judged: Whether the child was ever told to stop or pause, or that the lease is lost.
+        deadline_s: The monotonic time at which the child is killed; None while there is no limit.
+        next_flush_s: No background flush is tried before this time.
+        away_since_s: When the database stopped answering; None while it answers.
+        refused: Why a message of the child was refused.
+        oom_kills: The value of `oom_kills()` before the child started.
+    """
+
+    notice: Notice = None
+    began: bool = False
+    judged: bool = False
+    deadline_s: float | None = None
+    ended: Ended | None = None
+    next_flush_s: float = 0.0
+    away_since_s: float | None = None
+    refused: Failure | None = None
+    oom_kills: int = 0
