@@ -115,7 +115,7 @@ def test_value_of_a_scope_is_right_for_nan_infinity_huge_and_few_values(
     assert found.value == expected
 
 
-def test_trial_whose_value_is_nan_is_not_the_best(create_study, storage_url):
+def test_trial_whose_value_in_the_scope_is_nan_is_not_the_best(create_study, storage_url):
     made = create_study("nan", num_trials=1, storage=storage_url)
     with made.ask() as trial:
         trial.report({"loss": 0.5})

@@ -142,7 +142,7 @@ def test_bytes_that_trials_share_are_deleted_when_no_trial_needs_them(
     assert files(store) == []
 
 
-def test_trial_begins_from_an_older_checkpoint_if_its_source_is_damaged_and_an_event_says_so(
+def test_trial_with_a_damaged_source_begins_from_an_older_checkpoint_and_an_event_is_stored(
     study, trained, place
 ):
     number = study.enqueue({}, checkpoint=trained)
@@ -214,7 +214,7 @@ def test_refused_enqueue_leaves_no_bytes(create_study, storage_url, tmp_path):
     assert rows(study.database, "SELECT count(*) FROM upload") == [(0,)]
 
 
-def test_bytes_stay_if_the_reply_of_the_enqueue_is_lost_and_the_retry_is_refused(
+def test_bytes_stay_if_the_reply_of_the_enqueue_is_lost_and_the_second_send_is_refused(
     create_study, storage_url, tmp_path, monkeypatch
 ):
     store = tmp_path / "store"
