@@ -16,7 +16,7 @@ CURVES = {
     3: [0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.3, 0.6, 0.6, 0.5, 0.5],
     4: [math.nan] * 12,
 }
-"""The losses of each trial; "size" rises with the trial's number, and falls with the step."""
+"""The losses that each trial reports, by the number of the trial."""
 
 
 @pytest.fixture
@@ -57,13 +57,13 @@ def test_best_command_prints_the_value_of_each_scope(study, console):
         for scope in ("last", "avg", "last-5-avg", "last-10-avg")
     }
 
-    means = {
+    expected = {
         "last": CURVES[1][-1],
         "avg": sum(CURVES[2]) / 12,
         "last-5-avg": sum(CURVES[3][-5:]) / 5,
         "last-10-avg": sum(CURVES[2][-10:]) / 10,
     }
-    assert {scope: one["value"] for scope, one in found.items()} == pytest.approx(means)
+    assert {scope: one["value"] for scope, one in found.items()} == pytest.approx(expected)
     assert found["avg"]["scope"] == "avg"
     table = console("best", "own", "--metric", "sub/size", "--mode", "max").lines
     assert table[0].split() == ["best", "sub/size", "(max)", "40"]
@@ -115,7 +115,7 @@ def test_value_of_a_scope_is_right_for_nan_infinity_huge_and_few_values(
     assert found.value == expected
 
 
-def test_trial_whose_value_is_nan_is_not_the_best(create_study, storage_url):
+def test_trial_whose_value_in_the_scope_is_nan_is_not_the_best(create_study, storage_url):
     made = create_study("nan", num_trials=1, storage=storage_url)
     with made.ask() as trial:
         trial.report({"loss": 0.5})
@@ -127,7 +127,9 @@ def test_trial_whose_value_is_nan_is_not_the_best(create_study, storage_url):
 
 
 @pytest.mark.row("D9")
-def test_best_and_last_checkpoints_and_errors_are_read(create_study, storage_url):
+def test_trial_has_its_last_and_best_checkpoint_and_the_study_has_the_errors(
+    create_study, storage_url
+):
     keep = studydb.Keep(last=1, best=1)
     made = create_study(
         "saved", num_trials=3, storage=storage_url, keep=keep, checkpoints="inline:"

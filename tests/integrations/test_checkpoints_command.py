@@ -28,7 +28,7 @@ def test_checkpoints_of_a_trial_have_step_value_size_and_contents(study):
     assert study.trials[0].checkpoints[0].step == 2
 
 
-def test_clone_has_the_checkpoint_of_its_parent_until_it_saves(study):
+def test_clone_that_has_saved_nothing_has_the_checkpoint_of_its_parent(study):
     saved(study, 0.5, 0.25, end=False).fail("lost its way")
     study.retry(0)
 

@@ -281,7 +281,7 @@ REFUSED = [
 
 
 ON_POSTGRESQL = [case for case in REFUSED if case[0][0] in ("query", "create")]
-"""The refusals that depend on the database."""
+"""The refusals by commands whose errors come from the database; PostgreSQL is tested, too."""
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ ON_POSTGRESQL = [case for case in REFUSED if case[0][0] in ("query", "create")]
     indirect=["storage_url"],
     ids=lambda value: str(value)[:60],
 )
-def test_refused_request_prints_one_line_and_changes_nothing(
+def test_refused_command_prints_one_line_and_changes_nothing(
     console, database, arguments, code, message
 ):
     study = arrange.new_study(database, name="digits", num_trials=2)

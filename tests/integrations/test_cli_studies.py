@@ -1,4 +1,4 @@
-"""What each command does and prints, on SQLite and on PostgreSQL."""
+"""What commands do and print, on SQLite and on PostgreSQL."""
 
 import json
 import math
@@ -66,7 +66,7 @@ def test_suggested_commands_repeat_the_storage_option_that_the_user_typed(bare_c
     assert f"  studydb status 'my study' --storage sqlite:///{here}/s.db" in listed.lines
 
 
-def test_parameter_in_both_the_space_file_and_the_command_line_is_refused(bare_console, here):
+def test_param_option_that_overlaps_the_space_file_is_refused(bare_console, here):
     (here / "space.json").write_text('{"net": {"act": 1}}')
     line = ("create", "x", "--metric", "m", "--mode", "min", "--space", "space.json")
 
@@ -259,7 +259,7 @@ def test_show_prints_the_code_that_each_attempt_ran(console, database):
 
 
 @pytest.mark.parametrize("provenance", ['[1, {"a": 2}]', '"text"', '{"name": 7, "sha256": [1]}'])
-def test_show_prints_an_attempt_whose_code_is_any_json(console, database, provenance):
+def test_show_prints_an_attempt_whatever_json_its_provenance_holds(console, database, provenance):
     study = arrange.new_study(database, name="digits")
     arrange.SimulatedWorker(database, study).take().finish(0.5)
     arrange.change(database, f"UPDATE attempt SET provenance = '{provenance}'")

@@ -88,7 +88,7 @@ def test_retry_makes_clones_of_the_chosen_trials(console, study):
     assert page["clones"] == [3]
 
 
-def test_own_loop_goes_on_from_the_checkpoint_of_the_parent(study):
+def test_clone_in_an_own_loop_goes_on_from_the_checkpoint_of_its_parent(study):
     trial = study.ask()
     trial.report({"loss": 0.5}, checkpoint={"epoch": 1})
     trial.fail(ValueError("no"))
@@ -112,7 +112,7 @@ def fail_once(config, trial):
             raise ValueError("no")
 
 
-def test_worker_goes_on_from_the_checkpoint_of_the_parent(create_study, storage_url):
+def test_clone_in_a_worker_goes_on_from_the_checkpoint_of_its_parent(create_study, storage_url):
     study = create_study("digits", fail_once, space={"lr": 0.5}, num_trials=1, storage=storage_url)
     with pytest.raises(studydb.StudyFailed):
         study.run()
@@ -141,7 +141,7 @@ def test_retry_wants_trials_or_one_selection(console, words):
     assert "Name the trials to run again, or" in console("retry", "digits", *words, code=2).error
 
 
-def test_retry_method_needs_trials_or_one_selection(study):
+def test_retry_method_wants_ended_trials_or_a_valid_selection(study):
     with pytest.raises(UsageError, match="Give the numbers"):
         study.retry()
     with pytest.raises(InvalidSpec, match="select is 'failed'; it must be one of 'errored'"):
@@ -182,7 +182,9 @@ def test_invalidate_wants_a_reason(console, study):
 # --- stop --now
 
 
-def test_stop_now_is_printed_and_reaches_the_worker_at_its_next_renewal(console, study, worker):
+def test_stop_now_says_that_trials_are_killed_and_reaches_the_worker_at_its_next_renewal(
+    console, study, worker
+):
     run = worker.take()
 
     said = console("stop", "digits", "0", "--now").lines
@@ -225,7 +227,7 @@ def test_note_of_several_words_must_be_quoted(console, study):
     assert "Quote the text" in console("note", "digits", "0", "odd", "curve", code=2).error
 
 
-def test_note_on_a_trial_without_a_text_is_refused(console, study):
+def test_note_command_with_a_trial_but_no_text_is_refused(console, study):
     error = console("note", "digits", "3", code=2).error
     assert "Write the note after the trial: studydb note digits 3 'a text'." in error
 

@@ -66,7 +66,9 @@ def test_running_trial_keeps_its_checkpoints_until_it_has_ended(study, saved, mo
     assert (study.trial(0).reason, n_checkpoints(study)) == ("CANCELLED", 0)
 
 
-def test_running_trial_does_not_keep_checkpoints_of_another_trial(study, saved, monkeypatch):
+def test_checkpoints_of_an_ended_trial_are_deleted_although_another_chosen_trial_runs(
+    study, saved, monkeypatch
+):
     monkeypatch.setattr(discarding, "LONGEST_WAIT_S", 0.0)
     other = study.ask()
     other.report({"loss": 0.5}, checkpoint={"step": 1})
@@ -100,7 +102,9 @@ def test_bytes_that_could_not_be_deleted_are_deleted_by_the_next_call(
     assert (n_checkpoints(study), files_below(tmp_path / "store")) == (0, [])
 
 
-def test_whole_study_and_unknown_trials_are_refused_before_a_trial_is_stopped(study, saved):
+def test_discarding_for_a_whole_study_or_an_unknown_trial_is_refused_and_stops_no_trial(
+    study, saved
+):
     with pytest.raises(UsageError, match="Name the trials"):
         study.stop(discard_checkpoints=True)
     with pytest.raises(UnknownTrial):

@@ -1,4 +1,4 @@
-"""The commands of docs/control.md do what the page says, in the order of the page."""
+"""The commands of docs/control.md, run in the order of the page; `extend` and `status`."""
 
 import re
 from pathlib import Path

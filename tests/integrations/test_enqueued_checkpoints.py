@@ -78,7 +78,7 @@ def test_enqueued_trial_begins_from_an_uploaded_directory(study, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["dict", "exported"])
-def test_enqueued_trial_begins_from_a_dict(study, trained, tmp_path, kind):
+def test_enqueued_trial_begins_from_a_dict_or_an_exported_file(study, trained, tmp_path, kind):
     exported = trained.checkpoint.export(tmp_path / "model") / "checkpoint.pkl"
     given = {"step": 2} if kind == "dict" else exported
 
@@ -133,7 +133,7 @@ def test_bytes_that_trials_share_are_deleted_when_no_trial_needs_them(
     assert files_below(store) == []
 
 
-def test_trial_begins_from_an_older_checkpoint_if_its_source_is_damaged_and_an_event_says_so(
+def test_trial_with_a_damaged_source_begins_from_an_older_checkpoint_and_an_event_is_stored(
     study, trained, place
 ):
     number = study.enqueue({}, checkpoint=trained)
@@ -205,21 +205,21 @@ def test_refused_enqueue_leaves_no_bytes(create_study, storage_url, tmp_path):
     assert rows(study.database, "SELECT count(*) FROM upload") == [(0,)]
 
 
-def test_bytes_stay_if_the_reply_of_the_enqueue_is_lost_and_the_database_then_refuses(
+def test_bytes_stay_if_the_reply_of_the_enqueue_is_lost_and_the_second_send_is_refused(
     create_study, storage_url, tmp_path, monkeypatch
 ):
     store = tmp_path / "store"
     study = create_study("lost", num_trials=9, storage=storage_url, checkpoints=str(store))
     enqueue, sent = resource_requests.enqueue, []
 
-    def replying_late(*args, **options):
+    def reply_is_lost(*args, **options):
         sent.append(args)
         if len(sent) == 1:
             enqueue(*args, **options)
             raise StorageUnreachable("The reply is lost.")
         raise StorageDenied("The server now wants another password.")
 
-    monkeypatch.setattr(resource_requests, "enqueue", replying_late)
+    monkeypatch.setattr(resource_requests, "enqueue", reply_is_lost)
 
     with pytest.raises(StorageDenied):
         study.enqueue({}, checkpoint={"a": 1})
@@ -301,7 +301,7 @@ def test_enqueue_command_takes_a_directory_that_looks_like_a_trial(
 def test_enqueue_command_takes_a_directory_below_the_home_directory(
     console, study, tmp_path, monkeypatch
 ):
-    """A shell leaves the tilde of --checkpoint=~/model as it is."""
+    """A shell does not expand the tilde of `--checkpoint=~/model`, so the command does."""
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "w").write_bytes(b"w")

@@ -23,7 +23,7 @@ CREATE = ("create", "mine", "--metric", "loss", "--mode", "min", "--num-trials",
 
 
 def install(folder, package, offered):
-    """Put a package with entry points where Python finds it."""
+    """Write the metadata of an installed package with entry points into a folder."""
     place = folder / f"{package}-1.0.dist-info"
     place.mkdir(parents=True)
     (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
@@ -89,7 +89,9 @@ def test_worker_runs_a_trainable_that_was_set_by_its_name(console, offering):
         ("twice", "Several packages offer a trainable 'twice': offering:train, other:train."),
     ],
 )
-def test_name_that_stands_for_no_function_is_refused(console, offering, name, words):
+def test_name_that_does_not_stand_for_exactly_one_function_is_refused(
+    console, offering, name, words
+):
     ran = console(*CREATE, "--param", "x=0.5", "--trainable", name, code=1)
 
     assert words in ran.error

@@ -151,7 +151,7 @@ def test_existing_folder_is_not_replaced(bare_console, here, create):
     )
 
 
-def test_damaged_checkpoint_is_not_given_to_the_code(bare_console, here, create):
+def test_damaged_checkpoint_is_not_given_to_the_users_code(bare_console, here, create):
     create("exported:train", FUNCTION)
     (newest,) = here.parent.rglob("checkpoints/*/*/*/3-*")
     newest.write_bytes(b"other")

@@ -1,4 +1,4 @@
-"""Data frames have the rows of the SQL views, and each value is the same, bit for bit."""
+"""Data frames have the rows of the SQL views, and the same values, bit for bit."""
 
 import math
 import tracemalloc
@@ -44,7 +44,7 @@ def pd():
 
 @pytest.fixture
 def study(database):
-    """A study with ended and PENDING trials, NaN, ±Inf, superseded results and rare metrics."""
+    """A study with ended and PENDING trials, NaN, ±Inf, superseded results and optional metrics."""
     study = arrange.new_study(database, space=SPACE, mode=Mode.MAX, num_trials=None, max_failures=3)
     worker = arrange.SimulatedWorker(database, study)
     for value in (0.1, 1 / 3, math.nan, math.inf, -math.inf, -0.0, 5e-324, 1e100):

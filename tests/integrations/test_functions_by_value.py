@@ -1,5 +1,5 @@
 """
-Workers run a function that a key of their user signed.
+Workers run a function only if a key of their user signed it.
 
 A function that is named by its import path also runs if `--allow-import` names its module.
 """

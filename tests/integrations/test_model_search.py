@@ -77,7 +77,7 @@ def test_workers_try_each_configuration_once(create):
     assert set(origins(study)) <= {"searcher", "by index"}
 
 
-def test_study_is_created_on_the_command_line(console, storage_url, handles):
+def test_create_command_takes_a_searcher_that_has_a_model(console, storage_url, handles):
     made = console(
         *("create", "digits", "--metric", "loss", "--mode", "min", "--num-trials", "3"),
         *(

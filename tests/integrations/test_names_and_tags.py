@@ -1,4 +1,4 @@
-"""A trial's name stands for its number in every command and method; tags find trials."""
+"""A trial's name stands for its number in every command and method; `trials --tag` lists by tag."""
 
 import numpy as np
 import pytest

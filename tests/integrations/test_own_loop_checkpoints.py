@@ -361,7 +361,7 @@ def test_checkpoint_is_stored_with_the_report_at_which_a_person_pauses_the_trial
     assert study.ask().start_step == 2
 
 
-def test_attempt_that_lost_its_trial_leaves_no_checkpoint(study, place):
+def test_report_of_an_attempt_that_lost_its_trial_leaves_no_checkpoint(study, place):
     trial = study.ask()
     train(trial, until=1)
     lose(trial, study)
@@ -393,7 +393,7 @@ def test_trial_is_not_handed_out_if_it_is_lost_while_its_checkpoint_is_restored(
     assert events(study, "checkpoint corrupt") == []
 
 
-def test_trial_that_is_given_back_during_a_save_leaves_no_bytes(study, place, monkeypatch):
+def test_save_during_which_the_trial_is_given_back_leaves_no_bytes(study, place, monkeypatch):
     trial = study.ask()
     train(trial, until=1)
     save = Saver.save
@@ -478,7 +478,7 @@ def test_loop_without_checkpoints_needs_no_key_file(study, monkeypatch, tmp_path
     assert study.trial(0).reason == "COMPLETED"
 
 
-def test_ask_finds_a_trial_at_its_rung_again_after_a_person_has_paused_and_resumed_it(
+def test_ask_returns_a_trial_that_a_person_has_paused_at_a_rung_and_then_resumed(
     create_study, storage_url
 ):
     study = create_study(

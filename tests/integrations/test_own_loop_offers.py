@@ -55,7 +55,7 @@ def test_trial_holds_what_it_asks_for_until_it_ends(study):
 
 
 @pytest.mark.parametrize("end", ["fail", "drop"])
-def test_what_a_trial_used_is_free_however_it_ends(study, end):
+def test_resources_of_a_trial_are_free_after_it_failed_or_was_given_back(study, end):
     put(study, "gpus=1", "gpus=1")
     study.offer("gpus=1")
     held = study.ask(timeout=30)
