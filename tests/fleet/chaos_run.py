@@ -20,7 +20,7 @@ KINDS: dict[str, str | studydb.Command] = {
     "class": "chaotic:Chaotic",
     "command": studydb.Command(["sh", "chaotic.sh", sys.executable]),
 }
-"""The trainable of each kind; a command is a shell, and the program that trains is its child."""
+"""The trainable of each kind. The command is a shell, whose child is the program that trains."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class ChaosRun:
         scheduler: "FIFO" or "ASHA".
         kind: A key of `KINDS`.
         checkpoints: The URL of the store of checkpoints; None for the default store.
-        keep: Which checkpoints are kept, as a person types it; None for the default.
-        journal: The directory in which children record the acknowledged steps.
+        keep: Which checkpoints are kept, as a person types it; None for "last=1".
+        journal: The directory in which each attempt records its acknowledged steps.
     """
 
     scheduler: str
@@ -99,8 +99,10 @@ class ChaosRun:
             "exactly the trials that were asked for": invariants.numbered(
                 tables, self.trials + report.extended
             ),
-            "every live (trial, step) has one value, as expected": invariants.live_rows_complete(
-                tables, lambda params, step: chaotic_curve.loss(params["x"], step)
+            "each step up to a trial's last has one live value, as expected": (
+                invariants.live_rows_complete(
+                    tables, lambda params, step: chaotic_curve.loss(params["x"], step)
+                )
             ),
             "every trial that was not stopped trained to its end": invariants.reached_the_end(
                 tables, self.steps
@@ -115,7 +117,7 @@ class ChaosRun:
             "counters equal count(*)": invariants.counters_true(tables),
             "some trials resumed": invariants.some_resumed(tables),
             "every worker that was not killed exited with 0": report.unexpected_exits,
-            f"no process of a trial outlived the process above it by {report.settle_s:g} s": (
+            f"no process outlived the process above it by {report.settle_s:g} s": (
                 report.departures.survivors
             ),
             "disconnected workers changed no lost attempt and claimed again": report.zombie_writes,

@@ -42,8 +42,8 @@ class Departures:
         Args:
             what: The kind of the dead process.
             living: Returns the processes below the dead process that are still alive.
-            waits: Whether the process that must end the living processes may still wait for the
-                database. The limit counts from the end of this wait.
+            waits: Returns whether the process that must end the living processes is perhaps still
+                waiting for the database. The limit counts from the end of this wait.
         """
         act = partial(self._watch, what, living, waits, time.monotonic())
         self._threads.append(threading.Thread(target=act, daemon=True))

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from fleet.faulty_store import FaultyStore
 
 SETTLE_S = 2.0
-"""How long processes of a trial may live after the process above them has ended."""
+"""How long processes may live after the process above them has ended."""
 
 _TICK_S = 0.02
 TARGETS = ("worker", "worker", "child", "child", "fork server", "template")
 TARGETS_OF_COMMANDS = ("worker", "worker", "fork server", "child", "command", "program")
 """
 The kinds of processes to kill. Each kill draws one entry, so a kind that is named twice is killed
-twice as often. The child runs the command, and the program is the command's child.
+twice as often. If trials are commands, the child starts the command, which starts the program.
 """
 
 _LEVELS_TO_RUNNER = {"command": 0, "program": 1}
@@ -60,7 +60,7 @@ class FaultPlan:
         lasts_s: The least time for which faults are injected; until then the study gets new trials.
         outages: How often the database server is stopped in immediate mode.
         outage_s: The shortest and longest time of an outage.
-        freezes: How often a worker's processes get SIGSTOP, for longer than its lease.
+        freezes: How often a worker's processes are stopped by SIGSTOP for longer than the lease.
         partitions: How often a worker's proxy is frozen or cut for longer than the lease.
         store_outages: How often the store of checkpoints goes away.
         limit_s: The time after which the run fails.
@@ -352,7 +352,7 @@ class FaultInjector:
     # Frozen hosts and network partitions
 
     def _disconnect_a_worker(self, how: str) -> None:
-        """Disconnect a worker that holds a trial; reconnect it after others recover the trial."""
+        """Disconnect a worker that holds a trial; reconnect it once its trials are recovered."""
         found = self._holder(how) if self._reserved is None else None
         if found is None:
             return self._later(0.25, partial(self._disconnect_a_worker, how))

@@ -1,5 +1,5 @@
 """
-An S3 server and a proxy before it, which fails requests and can go away; one process runs both.
+An S3 server behind a proxy that lets some requests fail and can go away; one process runs both.
 
 The process runs this module as a program, which prints the ports of the server and of the proxy.
 Then the program reads commands: "away" closes the proxy's port and cuts the proxy's connections,
@@ -254,7 +254,7 @@ def _client(port: int) -> Any:
     )
 
 
-def _backend_port() -> int:
+def _start_backend() -> int:
     from moto.moto_server.werkzeug_app import (  # noqa: PLC0415  only this process needs moto
         DomainDispatcherApplication,
         create_backend_app,
@@ -281,8 +281,8 @@ def _first_proxy(backend: int, numbers: Iterator[int]) -> _Proxy:
     """
     Listen on a port that Linux, by default, gives to no outgoing connection.
 
-    Otherwise, while the proxy is away, the connection of a client could get the proxy's port, and
-    the client would be connected to itself.
+    Otherwise, while the proxy is away, Linux could give this port to a client that connects to it,
+    and the client would be connected to itself.
     """
     for port in random.sample(_PORTS, len(_PORTS)):
         with suppress(OSError):
@@ -292,7 +292,7 @@ def _first_proxy(backend: int, numbers: Iterator[int]) -> _Proxy:
 
 def main() -> None:
     """Serve until the input ends."""
-    backend, numbers = _backend_port(), itertools.count(1)
+    backend, numbers = _start_backend(), itertools.count(1)
     proxy = _first_proxy(backend, numbers)
     port = proxy.server_address[1]
     print(backend, port, flush=True)  # noqa: T201  read by FaultyStore

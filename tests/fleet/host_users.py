@@ -1,4 +1,4 @@
-"""Users of one host who run studydb's commands; each has a separate home and may have another uid."""
+"""Users of one host who run studydb. Each has a separate home, and may have a separate uid."""
 
 import os
 import shutil

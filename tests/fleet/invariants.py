@@ -168,7 +168,7 @@ def reached_the_end(tables: StudyRows, last_step: int) -> list[str]:
 
 
 def acknowledged_kept(tables: StudyRows, journal: Path) -> list[str]:
-    """Every acknowledged step is stored, and no trial ended before an acknowledged step."""
+    """All steps of an attempt up to an acknowledged step are stored; its trial ended no earlier."""
     by_number = {row.number: row for row in tables.trials.values()}
     lost = []
     for file in sorted(journal.iterdir()):

@@ -1,4 +1,4 @@
-"""Studies in which some trials report or raise harmful content; other trials must complete."""
+"""Studies in which some trials do something harmful (a poison); the other trials must complete."""
 
 import time
 from collections.abc import Mapping

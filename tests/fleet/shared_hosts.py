@@ -136,8 +136,8 @@ class Run:
         """
         Return the busy time of all slots, divided by the sum of this time and the idle time.
 
-        A worker is idle while it has a free slot and a waiting trial fits; this counts as one slot.
-        A worker that may be reserved for the first trial of the queue is not idle.
+        A worker is idle while it has a free slot and a waiting trial fits; several free slots count
+        as one. A worker that may be reserved for the first trial of the queue is not idle.
         """
         busy_s = idle_s = 0.0
         asked = {text: read_resources("asked", text) for text in SHAPES}
@@ -289,7 +289,7 @@ def _turns(connection: Connection, zero_s: float) -> Iterator[Turn]:
 
 
 def _spans(path: Path) -> Iterator[Span]:
-    """Read the lines of one process, which runs one trial or, if it is reused, several."""
+    """Read a file of `sharing.train`; trials whose processes had the same pid wrote to one file."""
     lines: list[dict[str, Any]] = [json.loads(line) for line in path.read_text().splitlines()]
     for asked, group in itertools.groupby(lines, key=lambda line: (line["trial"], line["asked"])):
         times = [line["at"] for line in group]

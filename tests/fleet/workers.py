@@ -151,7 +151,7 @@ class Fleet:
     The workers of one study; leaving the `with` block kills all of their processes.
 
     Args:
-        directory: The folder for the workers' output.
+        directory: The workers' working directory, in which files also collect their output.
         lines: Whether each worker connects to PostgreSQL through a separate proxy.
         preloaded: Fork workers from a process that has imported studydb, instead of starting Python.
         options: Command-line options of every worker: `lease=5` for `--lease 5`.
@@ -199,7 +199,7 @@ class Fleet:
             )
             self.workers.append(WorkerProcess(forked, mark=mark, log=log))
             return self.workers[-1]
-        assert not constants, "only a preloaded worker can have other constants"
+        assert not constants, "only a preloaded worker without `environment` takes constants"
         command = [sys.executable, "-m", "studydb", *arguments]
         return self.launch(command, environment=environment)
 

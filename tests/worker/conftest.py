@@ -51,7 +51,7 @@ class Attempt:
         """
         Return the next message, but skip `Began` and `UploadAsked`; allow each upload.
 
-        Raises EOFError after the last message.
+        Of `Ended`, only `end` and `failure` are kept. Raises EOFError after the last message.
         """
         while True:
             frame = self.child.channel.receive(PATIENCE_S)

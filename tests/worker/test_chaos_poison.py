@@ -1,4 +1,4 @@
-"""Short runs of `scripts/chaos poison`: no trial's content harms its worker or other trials."""
+"""Short runs of `scripts/chaos poison`: nothing a trial does harms its worker or other trials."""
 
 from fleet import poison
 

@@ -24,7 +24,7 @@ def run_chaos(storage, tmp_path, **options):
     """
     Return the broken promises of a run.
 
-    A run in which no trial resumed, or not all faults came, tests too little, and is repeated.
+    A run in which no trial resumed, or fewer faults than planned were injected, is repeated.
     """
     wrong = {}
     for turn in range(MOST_TURNS):

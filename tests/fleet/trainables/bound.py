@@ -6,7 +6,11 @@ import studydb
 
 
 def summing(config, data, trial, *, scale=1):
-    """Report the sum of the data, and the parent process: for a warm start, the template."""
+    """
+    Report a loss that is computed from the sum of the data, and the pid of the parent process.
+
+    After a warm start the parent is the template.
+    """
     trial.report({"loss": float(data.sum()) * scale + config["x"], "parent": os.getppid()})
 
 

@@ -1,7 +1,8 @@
 """
 A function and a class for crash tests; both report the curve of `chaotic_curve`.
 
-After each report that waits until its step is stored, the step is appended to the journal.
+A step is appended to the journal once a flush, or a report that waits until its checkpoint is
+stored, has returned.
 """
 
 import time
@@ -46,10 +47,10 @@ class Chaotic(studydb.Trainable):
         start_bystander(trial.number)
 
     def step(self):
-        if self.saved and self.config["save_waits"]:  # the report that saved this step has returned
+        if self.saved and self.config["save_waits"]:  # the report of that step has returned
             self.journal.acknowledge(self.saved)
             self.saved = 0
-        if self.reached == self.config["steps"]:  # an earlier attempt died after its last step
+        if self.reached == self.config["steps"]:  # an earlier attempt died after the last step
             return None
         time.sleep(self.config["step_s"])
         self.reached += 1

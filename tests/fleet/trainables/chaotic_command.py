@@ -1,8 +1,9 @@
 """
 The program that `chaotic.sh` starts in crash tests: it reports the curve of `chaotic_curve`.
 
-If the config has `save_waits`, a step with a checkpoint is acknowledged once the answer to its
-report has arrived, unless the answer says that there was an error or that the lease is lost.
+If the config's `save_waits` is true, a step with a checkpoint is recorded as acknowledged once the
+answer to its report has arrived, unless the answer says that there was an error or that the lease
+is lost.
 """
 
 import json

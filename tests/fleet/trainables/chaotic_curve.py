@@ -1,7 +1,7 @@
 """
 The curve that the trainables of crash tests report, and their record of acknowledged steps.
 
-This module imports the standard library only: `chaotic_command.py` starts often.
+This module imports only the standard library, because `chaotic_command.py` starts often.
 """
 
 import math
@@ -11,10 +11,10 @@ from pathlib import Path
 
 CHECKPOINT_EVERY = 4
 FLUSH_EVERY = 3
-"""In steps. Neither number is a multiple of the other, so most flushes are not at a checkpoint."""
+"""Numbers of steps; neither is a multiple of the other, so most flushes are not at a checkpoint."""
 
 UNDEFINED_FROM = 0.95
-"""For larger x, every second value is NaN, which is legal and is judged."""
+"""If x is larger, the loss of every second step is NaN, a legal value, which schedulers judge."""
 
 
 def loss(x: float, step: int) -> float:
@@ -44,6 +44,6 @@ class Journal:
 
 
 def start_bystander(number: int) -> None:
-    """Start a process in the trial's group if `number` % 3 is 1, in a new session if it is 2."""
+    """Start a process in the trial's process group if number % 3 is 1; in a new session if 2."""
     if number % 3:
         subprocess.Popen(["sleep", "600"], start_new_session=number % 3 == 2)

@@ -9,7 +9,7 @@ import studydb
 
 
 class Counting(studydb.Trainable):
-    """Counts steps, saves the count as a dict, and writes each call to the file `calls`."""
+    """Counts steps, saves the count as a dict, and lists its calls except `step` in `calls`."""
 
     def setup(self, config):
         self.folder, self.count = Path(config["folder"]), 0
@@ -53,7 +53,7 @@ class InFiles(Counting):
 
 
 class EndsByNone(InFiles):
-    """Says by None, and not by `done`, that it has trained its last step."""
+    """Ends its trial by returning None after the last step, and not by `done`."""
 
     def step(self):
         if self.count == 4:

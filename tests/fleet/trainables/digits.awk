@@ -1,4 +1,5 @@
-# One step of gradient descent; prints the share of misread digits.
+# Descends one step from WEIGHTS, writes the new weights to FILE, and prints the share of unseen
+# digits that are misread.
 # Usage: awk -v lr=LR -v saved=FILE -f digits.awk WEIGHTS DIGITS
 FILENAME != ARGV[2] { w[FNR - 1] = $1; next }
 {

@@ -1,4 +1,4 @@
-"""Trainables, each of which fails, dies or misuses its process in one way."""
+"""Trainables, most of which fail, die, report wrongly or misuse their process in one way."""
 
 import ctypes
 import os
@@ -111,7 +111,7 @@ def prints_rubbish(config):
 
 
 def leaves_processes(config):
-    """Start one process in the trial's group, and one in another session."""
+    """Start one process in the trial's process group, and one in another session."""
     for detached in (False, True):
         subprocess.Popen(["sleep", "600"], start_new_session=detached)
     return config["x"]

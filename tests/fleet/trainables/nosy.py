@@ -1,4 +1,4 @@
-"""A trainable that prints its environment and the commands of all processes, and then fails."""
+"""A trainable that prints its environment, trial, config and all processes' commands, and fails."""
 
 import os
 import sys

@@ -24,7 +24,7 @@ def hundred_steps(config, trial):
 
 
 def gated(config, trial):
-    """Report 4 or `n_steps` steps, each with a checkpoint; after each, wait for the step's gate."""
+    """Report `n_steps` (default 4) steps with checkpoints; after each, wait for the step's gate."""
     step = trial.checkpoint.to_dict()["step"] if trial.checkpoint else 0
     weights = bytes(config.get("size_bytes", 0))
     while step < config.get("n_steps", 4):
@@ -34,7 +34,7 @@ def gated(config, trial):
 
 
 def unhurried(config, trial):
-    """Report repeatedly without checkpoints; save a checkpoint when stopped."""
+    """Report without checkpoints until the gate "all" opens; save a checkpoint when stopped."""
     step = trial.checkpoint.to_dict()["step"] if trial.checkpoint else 0
     try:
         while not (Path(config["folder"]) / "gate-all").exists():

@@ -1,4 +1,4 @@
-"""Functions, each of which reports or raises one kind of content that must not harm the worker."""
+"""Functions (poisons), each of which does one thing that must not harm the worker."""
 
 import ctypes
 import os

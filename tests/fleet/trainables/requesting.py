@@ -1,4 +1,4 @@
-"""Functions and classes that say which resources a trial with a given config needs."""
+"""Functions and classes for tests of resources that depend on the config of a trial."""
 
 import os
 import sys
@@ -18,7 +18,7 @@ def licences(config):
 
 
 def wrong(config):
-    """If `size` is 3 or more, fail or answer wrongly as `how` says, until "corrected" exists."""
+    """From `size` 3 on, fail or answer wrongly as `how` says, until the file "corrected" exists."""
     if config["size"] < 3 or (Path(config["folder"]) / "corrected").exists():
         return {"licence": 1}
     if config["how"] in ANSWERS:

@@ -128,7 +128,7 @@ class Growing(Halving):
 
 @dataclass(frozen=True)
 class Broken(Cup):
-    """Fail in one way in one method, until the gate "corrected" is open."""
+    """Fail in the method `where` as the method `how` does, until the gate "corrected" is open."""
 
     how: str = ""
     where: str = "judge"
@@ -197,7 +197,7 @@ class Raising(studydb.CustomScheduler):
 
 
 def curve(config, trial):
-    """Report `x + 1 / step` with a checkpoint at 12 steps; write them to the file `trained`."""
+    """Report `x + 1 / step` and a checkpoint at each of 12 steps; list the steps in `trained`."""
     step = trial.checkpoint.to_dict()["step"] if trial.checkpoint else 0
     while step < 12:
         step += 1

@@ -1,4 +1,4 @@
-"""Trainables that record what they hold, and at which times of the host's monotonic clock."""
+"""Trainables that record when they run (by the host's monotonic clock) or what devices they see."""
 
 import json
 import os

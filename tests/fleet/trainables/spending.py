@@ -30,7 +30,11 @@ def flattens(config, trial):
 
 
 def second_fails_until_corrected(config, trial):
-    """Fail in trial 1 once trial 0 has reported; in the others, report until gate "all" is open."""
+    """
+    Report until the gate "all" is open, but fail in trial 1 while the gate "corrected" is closed.
+
+    Trial 1 fails only after another trial has reported.
+    """
     if trial.number == 1 and not _exists(config, "gate-corrected"):
         while not _exists(config, "reported"):
             time.sleep(0.02)

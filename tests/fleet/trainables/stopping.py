@@ -33,7 +33,7 @@ class TooSlow(studydb.StopRule):
 
 @dataclass(frozen=True)
 class Broken(studydb.StopRule):
-    """Fail in one way from a step on, until the gate "corrected" is open; then stop the trial."""
+    """Fail as the method `how` does from `step` on; once the gate "corrected" is open, stop."""
 
     how: str
     folder: str = ""
@@ -115,7 +115,12 @@ class Plain(studydb.StopRule):
 
 @dataclass(frozen=True)
 class Nosy(studydb.StopRule):
-    """Stop, with a reason that lists the credentials and open sockets of this process."""
+    """
+    Stop the trial at its first result.
+
+    The reason names this process's credentials, counts its open sockets, and says whether the
+    process leads its process group.
+    """
 
     def should_stop(self, _trial):
         secrets = [name for name in os.environ if name.startswith(("STUDYDB_S", "PG"))]
@@ -154,7 +159,7 @@ def waits_for_gates(config, trial):
 
 
 def saves_once(config, trial):
-    """Save a checkpoint at step 3 only; after step 4 wait for the gate "all"."""
+    """Save a checkpoint at step 3 only; from step 4 on, wait for the gate "all"."""
     for step in range(trial.start_step + 1, 13):
         checkpoint = {"step": step} if step == 3 else None
         trial.report({"loss": max(0.25, 1 / step)}, checkpoint=checkpoint)

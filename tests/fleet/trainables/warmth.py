@@ -20,7 +20,7 @@ def dies_twice(config):
 
 
 def dies_in_a_fork(config):
-    """Be killed if a template forked this process, as with a library that supports no forks."""
+    """Be killed if a template forked this process, as if a library did not survive the fork."""
     if os.getpid() != IMPORTED_BY:
         os.kill(os.getpid(), signal.SIGKILL)
     return {"loss": config["x"]}

@@ -10,7 +10,12 @@ TICK_S = 0.02
 
 
 def train(config):
-    """Run for `config["seconds"]`; write a line at the start, at each tick, and at the end."""
+    """
+    Run for `config["seconds"]`; write a line at the start, at each tick, and at the end.
+
+    Also lock a file for each device (shared, if the trial has a part of a device), and write a line
+    with `twice` if another trial's lock prevents that.
+    """
     folder, part = Path(os.environ["WITNESS_FOLDER"]), float(os.environ["WITNESS_PART"])
     visible = os.environ["CUDA_VISIBLE_DEVICES"]
     record = folder / "held" / f"{os.environ['FLEET_MARK']}-{os.getpid()}-{time.monotonic_ns()}"
