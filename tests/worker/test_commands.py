@@ -36,7 +36,7 @@ def failure(stage):
 
 
 @pytest.mark.row("C9")
-def test_lines_of_a_command_are_results(stage, script, create):
+def test_output_lines_that_contain_the_studydb_mark_are_results(stage, script, create):
     create(
         script("""echo '[studydb] {"error": 0.5}'; echo '[studydb] {"step": 4, "error": NaN}'""")
     )
@@ -49,7 +49,7 @@ def test_lines_of_a_command_are_results(stage, script, create):
 
 @pytest.mark.row("C9")
 @pytest.mark.parametrize("text", ["a b", "it's", '"q"', "$HOME `x` *", "é\n#", "", "{x}", "-x"])
-def test_value_arrives_as_it_is_in_arguments_and_config(stage, create, here, text):
+def test_text_value_arrives_unchanged_in_arguments_and_in_the_config(stage, create, here, text):
     (here / "echo.py").write_text(
         "import json, os, sys\n"
         "config = json.load(open(os.environ['STUDYDB_CONFIG'], encoding='utf-8'))\n"
@@ -155,7 +155,7 @@ def test_killed_command_goes_on_from_its_checkpoint(stage, script, create):
         ),
     ],
 )
-def test_failed_command_says_why(stage, script, create, body, words):
+def test_error_message_says_why_a_command_failed(stage, script, create, body, words):
     create(script(body))
 
     stage.run()
