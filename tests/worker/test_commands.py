@@ -93,7 +93,7 @@ def test_environment_describes_the_trial_and_holds_no_credentials(
     }.isdisjoint(found)
 
 
-def test_report_command_tells_what_to_do_by_its_exit_code(stage, script, create):
+def test_exit_code_of_studydb_report_tells_the_command_what_to_do(stage, script, create):
     create(
         script(
             'studydb report error=1 text=hello; echo "$?" >> "$1/codes"\n'

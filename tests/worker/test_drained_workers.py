@@ -63,7 +63,7 @@ def test_worker_with_a_long_lease_hears_of_a_drain_within_5_s(sqlite_stage, busy
     assert time.monotonic() - asked_s < 5.0 + END_S
 
 
-def test_ask_that_waits_for_a_trial_returns_none_after_its_own_loop_is_drained(storage_url):
+def test_waiting_ask_of_a_drained_own_loop_returns_none_within_5_s(storage_url):
     study = studydb.create_study("mine", None, metric="loss", mode="min", storage=storage_url)
     study.pause()
     with ThreadPoolExecutor(1) as pool:
