@@ -58,9 +58,7 @@ def test_dict_checkpoint_is_stored_before_its_report_is_sent_and_is_restored(run
         assert DirectoryStore(tmp_path / "store").exists(first[1].saved.url)
 
 
-def test_first_report_waits_for_an_answer_if_its_step_is_not_after_the_step_of_the_checkpoint(
-    start, run
-):
+def test_first_report_waits_for_an_answer_if_its_step_is_at_or_before_the_restored_step(start, run):
     def train(config, trial):
         for step in range(1, 3):
             trial.report({"loss": step, "training_iteration": step})
@@ -208,7 +206,7 @@ def test_damaged_inline_checkpoint_is_not_restored(run):
     assert run(counting, restore=bad)[-1].end is End.UNRESTORABLE
 
 
-def test_path_of_a_dict_checkpoint_raises_an_error_that_points_to_to_dict(run, tmp_path):
+def test_path_of_a_dict_checkpoint_raises_an_error_that_names_the_method_to_dict(run, tmp_path):
     saved = run(counting, store=str(tmp_path))[0].saved
 
     def train(config, trial):

@@ -110,7 +110,9 @@ def test_os_exit_ends_the_child_with_the_given_code_and_without_an_end_message(s
     assert str(attempt.child.exit) == "exited with code 3"
 
 
-def test_error_about_a_missing_module_names_both_working_directories(run, tmp_path):
+def test_error_about_a_missing_module_names_the_working_directories_of_worker_and_study(
+    run, tmp_path
+):
     recorded = tmp_path / "recorded"
 
     messages = run(imported("nowhere:train", recorded), workdirs=(str(tmp_path), str(recorded)))

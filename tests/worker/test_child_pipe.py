@@ -65,7 +65,7 @@ RESULT = {"step": 1, "value": 1.0, "metrics": {}, "time_total_s": 2.0}
 
 
 def framed(header, payload=b""):
-    """Return a frame with any header, as a faulty child can send it."""
+    """Return a frame with the given header, which need not be valid."""
     return Frame(msgpack.encode(header), payload)
 
 

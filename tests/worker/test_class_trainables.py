@@ -53,7 +53,9 @@ def test_killed_class_goes_on_from_its_checkpoint(stage, name):
     assert stage.steps() == [1, 2, 3, 4, 5]
 
 
-def test_class_that_was_killed_before_it_returned_none_is_restored_after_its_last_step(stage):
+def test_class_that_is_killed_after_its_step_returned_none_is_restored_at_its_last_step_and_completed(
+    stage,
+):
     stage.create("classes:EndsByNoneAndIsKilled")
 
     assert stage.run() == 0

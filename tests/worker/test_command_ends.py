@@ -118,7 +118,7 @@ def test_command_dies_with_its_trials_process_if_worker_and_fork_server_are_kill
     eventually(lambda: not lives(command), 2.0)
 
 
-def test_next_worker_kills_only_what_a_killed_worker_and_its_killed_fork_server_have_left(
+def test_worker_kills_processes_left_by_a_killed_worker_and_fork_server_but_none_of_a_living_worker(
     stage, script, create
 ):
     create(script("setsid sleep 300 & studydb report error=1; sleep 300"), num_trials=2)
@@ -176,7 +176,7 @@ def test_grace_of_the_worker_is_the_grace_of_the_command(stage, script, create):
     assert (stage.folder / "term").exists()
 
 
-def test_process_outside_of_the_group_that_writes_without_end_does_not_delay_the_end_of_the_trial(
+def test_endless_output_of_a_process_in_another_session_does_not_delay_the_end_of_the_trial(
     stage, script, create
 ):
     create(script("studydb report error=1\nsetsid sh -c 'while :; do echo xxxxxxxx; done' &\n"))
@@ -185,7 +185,7 @@ def test_process_outside_of_the_group_that_writes_without_end_does_not_delay_the
     assert stage.trial().state == "TERMINATED"
 
 
-def test_grandchild_that_keeps_the_output_open_does_not_delay_the_end_of_the_trial(
+def test_background_process_that_keeps_the_output_open_does_not_delay_the_end_of_the_trial(
     stage, script, create
 ):
     create(script("sleep 300 & studydb report error=1"))

@@ -33,7 +33,7 @@ def failure(stage):
 
 
 @pytest.mark.row("C9")
-def test_lines_of_a_command_are_results(stage, script, create):
+def test_output_lines_that_contain_the_studydb_mark_are_results(stage, script, create):
     create(
         script("""echo '[studydb] {"error": 0.5}'; echo '[studydb] {"step": 4, "error": NaN}'""")
     )
@@ -46,7 +46,7 @@ def test_lines_of_a_command_are_results(stage, script, create):
 
 @pytest.mark.row("C9")
 @pytest.mark.parametrize("text", ["a b", "it's", '"q"', "$HOME `x` *", "é\n#", "", "{x}", "-x"])
-def test_value_arrives_as_it_is_in_arguments_and_config(stage, create, here, text):
+def test_text_value_arrives_unchanged_in_arguments_and_in_the_config(stage, create, here, text):
     (here / "echo.py").write_text(
         "import json, os, sys\n"
         "config = json.load(open(os.environ['STUDYDB_CONFIG'], encoding='utf-8'))\n"
@@ -90,7 +90,7 @@ def test_environment_describes_the_trial_and_holds_no_credentials(
     }.isdisjoint(found)
 
 
-def test_report_command_tells_what_to_do_by_its_exit_code(stage, script, create):
+def test_exit_code_of_studydb_report_tells_the_command_what_to_do(stage, script, create):
     create(
         script(
             'studydb report error=1 text=hello; echo "$?" >> "$1/codes"\n'
@@ -152,7 +152,7 @@ def test_killed_command_goes_on_from_its_checkpoint(stage, script, create):
         ),
     ],
 )
-def test_failed_command_says_why(stage, script, create, body, words):
+def test_error_message_says_why_a_command_failed(stage, script, create, body, words):
     create(script(body))
 
     stage.run()

@@ -1,4 +1,4 @@
-"""The decider asks user code for decisions. A decider that hangs or dies is replaced in time."""
+"""The decider asks user code for decisions. A decider that hangs or dies is replaced."""
 
 import errno
 import os
@@ -27,7 +27,7 @@ from studydb.worker.fork_server_client import ForkServer
 
 @pytest.fixture
 def decider(fork_server, pump, tmp_path):
-    """A function that makes the decider of rules in `stopping`, given as (name, options)."""
+    """A function that makes a `Decider`; each rule is a name in `stopping` and its options."""
     made = []
 
     def make(*rules, **options):
@@ -66,14 +66,14 @@ def test_question_is_answered_by_the_object_at_the_given_position(decider, tmp_p
     assert ask(made, 0.5, 0.4, position=1) is False
 
 
-def test_answer_of_another_type_is_refused(decider):
+def test_answer_of_an_unexpected_type_is_refused(decider):
     made = decider(("WithoutBase", {"step": 1}))
 
     with pytest.raises(DecisionFailed, match="its answer cannot be read: Expected `str`"):
         ask(made, 0.5, answer=str)
 
 
-def test_question_without_an_answer_is_asked_twice_and_fails_in_time(decider):
+def test_question_that_is_not_answered_within_a_second_is_asked_once_more_and_then_fails(decider):
     made = decider(("Broken", {"how": "hangs", "step": 1}))
     made.reads()
     began_s = time.monotonic()
@@ -111,7 +111,7 @@ def test_interrupted_question_leaves_no_answer_for_the_next_question(decider, mo
     assert ask(made, 0.5) is False
 
 
-def test_nothing_is_imported_for_a_process_that_is_stopping(decider):
+def test_decider_imports_nothing_for_a_worker_that_is_stopping(decider):
     made = decider(("WithoutBase", {"step": 1}), is_stopping=lambda: True)
 
     with pytest.raises(NotAsked):
@@ -207,8 +207,7 @@ def test_death_of_the_fork_server_costs_no_decision(pump, tmp_path):
     server.close()
 
 
-def test_first_question_is_asked_even_if_a_file_seems_to_have_changed(decider, tmp_path):
-    """If a file's time comes from a fast clock, the file seems newer than every new process."""
+def test_decider_is_replaced_if_a_source_file_has_changed_before_a_question(decider, tmp_path):
     source = (TRAINABLES / "stopping.py").read_text()
     path = tmp_path / "stopping.py"
     path.write_text(source)
@@ -253,7 +252,7 @@ def test_process_left_behind_by_a_trial_is_killed_although_a_decider_lives(decid
     assert made._process.exit is None
 
 
-def test_error_names_the_host_as_the_cause_if_it_cannot_start_the_process(decider, monkeypatch):
+def test_error_says_that_this_host_cannot_start_the_process(decider, monkeypatch):
     made = decider(("WithoutBase", {"step": 2}))
 
     def refused(*_arguments, **_named):

@@ -63,7 +63,7 @@ def test_worker_with_a_long_lease_hears_of_a_drain_within_5_s(sqlite_stage, busy
     assert time.monotonic() - asked_s < 5.0 + END_S
 
 
-def test_drained_own_loop_that_waits_hears_of_the_drain_by_its_next_look(storage_url):
+def test_waiting_ask_of_a_drained_own_loop_returns_none_within_5_s(storage_url):
     study = studydb.create_study("mine", None, metric="loss", mode="min", storage=storage_url)
     study.pause()
     with ThreadPoolExecutor(1) as pool:

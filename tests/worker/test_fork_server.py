@@ -37,7 +37,7 @@ from studydb.worker.fork_server_client import ForkServer
 ROOT = Path(__file__).parents[2]
 
 MOST_MODULES = 96
-"""How many modules of studydb the fork server may import; a worker's first trial waits for this."""
+"""The most modules of studydb that the fork server may import. The first trial waits for them."""
 
 
 def succeed(config):
@@ -522,7 +522,7 @@ def test_close_of_the_output_pump_writes_what_is_in_the_pipes(tmp_path):
 
 
 def of_dead_worker(batch_job=""):
-    """Make a value of `SERVER_ID_VARIABLE` of a dead worker, whose pid another process has now."""
+    """Return the value of `SERVER_ID_VARIABLE` for a dead worker that had this process's pid."""
     me = this_process()
     return f"id {me.boot_id} {me.pid_namespace} {me.pid} {me.started - 1} {batch_job}"
 

@@ -76,7 +76,7 @@ def patient(stage):
 
 @pytest.mark.row("A12")
 @pytest.mark.parametrize("numbers", [(), (0,)], ids=["study", "trial"])
-def test_stop_now_kills_a_trial_without_the_grace(stage, patient, numbers):
+def test_stop_now_kills_a_trial_without_waiting_for_the_grace(stage, patient, numbers):
     stage.study.stop(*numbers, now=True)
 
     assert stage.await_state("TERMINATED").reason == "CANCELLED"
@@ -90,7 +90,7 @@ def test_stop_now_ends_the_grace_of_an_earlier_stop(stage, patient):
     assert stage.await_state("TERMINATED").reason == "CANCELLED"
 
 
-def test_invalidated_trial_is_stopped_within_the_grace(stage, worker):
+def test_invalidated_trial_is_killed_after_the_grace(stage, worker):
     stage.study.invalidate(0, reason="wrong labels")
 
     assert stage.await_state("TERMINATED").reason == "INVALIDATED"

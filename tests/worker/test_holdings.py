@@ -137,7 +137,7 @@ def test_memory_error_is_stored_with_the_limit_that_has_caused_it(supervised, da
     assert "each of its processes may use 2 GB" in error
 
 
-def test_error_of_a_trial_that_its_cgroup_has_killed_says_out_of_memory(
+def test_error_of_a_trial_that_was_killed_at_the_limit_of_its_cgroup_says_out_of_memory(
     supervised, database, hold, tmp_path
 ):
     (tmp_path / "memory.events").write_text("oom_kill 1\n")

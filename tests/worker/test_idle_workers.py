@@ -45,7 +45,7 @@ def idle(stage):
 
 
 @pytest.mark.row("A2")
-def test_worker_ends_with_its_study_unless_told_to_wait_and_study_wait_returns_the_counts(stage):
+def test_study_wait_returns_the_counts_and_a_worker_ends_with_its_study_unless_told_to_wait(stage):
     stage.create("obedient:one_step", num_trials=2)
     ends, waits = stage.start(), stage.start(wait=True)
 
@@ -120,7 +120,9 @@ def test_claim_whose_reply_was_lost_is_sent_again_and_its_trial_runs(
 
 
 @pytest.mark.usefixtures("lost_reply")
-def test_claim_without_an_answer_keeps_its_place_in_max_trials(database, tmp_path, monkeypatch):
+def test_claim_whose_reply_was_lost_still_counts_towards_max_trials(
+    database, tmp_path, monkeypatch
+):
     supervised = Supervised(database, tmp_path, num_trials=1)
     give_back = TrialLimit.give_back
 
@@ -157,7 +159,7 @@ def idle_slots(supervised, folder, *, n):
 
 
 @pytest.mark.parametrize("stops", [Interruption.drain, lambda one: one.give_up("no disk")])
-def test_trial_of_a_claim_that_is_answered_after_the_worker_was_stopped_is_given_back(
+def test_stopped_worker_gives_back_the_trial_of_a_claim_that_is_answered_late(
     database, tmp_path, monkeypatch, stops
 ):
     supervised = Supervised(database, tmp_path, num_trials=1)
@@ -181,7 +183,7 @@ def test_trial_of_a_claim_that_is_answered_after_the_worker_was_stopped_is_given
     assert trial.summary.n_results == 0  # no process was started
 
 
-def test_claim_without_an_answer_keeps_a_stopping_worker_for_its_grace_at_most(
+def test_stopping_worker_waits_for_the_answer_to_a_claim_no_longer_than_its_grace(
     database, tmp_path, monkeypatch
 ):
     supervised = Supervised(database, tmp_path, num_trials=1)

@@ -142,7 +142,7 @@ def test_trial_fails_if_its_ending_raises_an_internal_error_and_the_next_trial_c
     assert "operations/finish.py" in trace
 
 
-def test_trial_that_cannot_be_ended_stays_running_until_its_lease_expires(
+def test_trial_that_cannot_be_ended_stays_running_and_the_next_trial_completes(
     supervised, database, break_endings
 ):
     break_endings(2)

@@ -1,4 +1,8 @@
-"""Workers of two users are killed: no device is used by two trials at once, and none is lost."""
+"""
+Processes of two users, which take devices as workers do, are killed while trials hold devices.
+
+No device is used by two trials at once, and no device is lost.
+"""
 
 import os
 import random
@@ -21,7 +25,7 @@ PAUSES_S = (0.0, 0.25)
 
 @pytest.fixture
 def folder():
-    """A folder that every user may enter."""
+    """A folder in which every user may create files."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o1777)
         yield Path(folder)

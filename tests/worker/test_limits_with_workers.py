@@ -1,4 +1,4 @@
-"""Limits, retries and plateaus with real workers, some of which are killed in the middle."""
+"""Limits, retries and plateaus with real workers, some of which are killed while trials run."""
 
 import os
 import time
@@ -60,8 +60,8 @@ def seen_stopped(study):
     """
     Wait until the study's stop is committed; return the time after that.
 
-    The time in the stop's event is too early: its transaction began then, and a flush that began
-    between that time and the COMMIT does not see the stop.
+    The time in the stop's event is when the stop's transaction began, which is too early: a flush
+    that began between that time and the COMMIT does not see the stop.
     """
     eventually(lambda: study.status == "STOPPED", 120.0)
     return datetime.now(UTC)
