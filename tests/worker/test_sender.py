@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def remote(s3_server, start):
-    """Start attempts whose checkpoints go to an S3 server; the first starts the fork server."""
+    """Start attempts whose checkpoints go to an S3 server; the first also starts a fork server."""
     server = ForkServer()
 
     def started(function, **job):
@@ -75,7 +75,7 @@ def two_steps(config, trial):
 
 
 def waiting(config, trial):
-    """Trains on until the test lets it end."""
+    """Train two steps, then wait until the test has made the file "goes on"."""
     two_steps(config, trial)
     while not Path("goes on").exists():
         time.sleep(0.01)
@@ -173,7 +173,7 @@ def test_sender_ends_in_the_middle_of_an_upload_when_its_trial_is_killed(s3_serv
     s3_server.writes.set()
 
 
-def test_sender_ends_although_another_process_keeps_its_socket_open():
+def test_sender_whose_parent_has_died_ends_although_another_process_keeps_its_socket_open():
     command = [*sender._command()]
     command[command.index(str(os.getpid()))] = str(os.getppid())  # as if the parent had died
     ours, theirs = socket.socketpair()
