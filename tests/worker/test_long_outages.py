@@ -57,7 +57,7 @@ def peak_memory(worker):
 
 @contextmanager
 def outage(stage, server):
-    """Stop the server; without a server, lock the SQLite file."""
+    """Stop the server until the block ends; if `server` is None, lock the SQLite file instead."""
     if server is not None:
         server.stop("immediate")
         yield

@@ -1,4 +1,4 @@
-"""A process runs several trials of a class: what trials leave in it, and when and how it ends."""
+"""What a trial leaves in a process that runs further trials; when and how this process ends."""
 
 # The trainables below are written as users write them, so they break these rules of ruff.
 # ruff: noqa: ARG002, T201
@@ -65,7 +65,7 @@ class Once(studydb.Trainable):
 
 @pytest.fixture
 def new_process(fork_server, pump, tmp_path):
-    """Return a function that makes a `Reusing`, each in a separate folder."""
+    """Return a function that makes a `Reusing` in a new folder."""
     made = []
 
     def make():
@@ -178,7 +178,7 @@ def test_first_trial_cannot_report_into_the_second(process):
     assert "Trial 0 has ended" in process.printed(1)
 
 
-def test_notice_for_an_earlier_trial_does_not_reach_the_next(process):
+def test_stop_notice_for_an_ended_trial_does_not_stop_the_next_trial(process):
     process.run(Once)
     process.child.channel.send(write(StopNotice(STOP)))
 
@@ -300,7 +300,7 @@ class LeavesProcess(Once):
 
 
 class LeavesDaemon(Once):
-    """Leaves a process whose parent has ended, in another session."""
+    """Leaves a process that has its own session and whose parent has ended."""
 
     def act(self):
         subprocess.run(["sh", "-c", "setsid sleep 60 &"], check=True)
@@ -512,7 +512,7 @@ class LongOnDemand(Long):
         return {**super().step(), "done": not self.config.get("long")}
 
 
-def test_stop_signals_reach_the_trial_that_runs(process):
+def test_sigterm_preempts_the_running_trial_and_its_process_is_not_used_again(process):
     process.run(LongOnDemand)
     process.begin(LongOnDemand, config={"long": True})
     process.receive()
@@ -548,7 +548,7 @@ class Forking(Once):
             time.sleep(60)
 
 
-def test_process_left_by_the_second_trial_does_not_keep_its_channel_open(process):
+def test_process_forked_by_the_second_trial_does_not_keep_the_channel_open(process):
     process.run(Forking)
     report, ended = process.run(Forking, config={"acts": True})
 
@@ -571,7 +571,7 @@ def test_crash_in_a_reused_process_prints_its_stack_into_the_log_of_its_trial(pr
     assert "in act" not in process.printed(0)
 
 
-def test_reports_of_both_trials_are_numbered_from_one(process):
+def test_each_trial_of_a_process_counts_its_steps_from_one(process):
     first, second = process.run(Once), process.run(Once)
 
     assert (steps_of(first), steps_of(second)) == ([1], [1])

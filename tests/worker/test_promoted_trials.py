@@ -26,7 +26,12 @@ def trained(stage):
 
 
 def check_end(stage, study):
-    """Check that each trial ended at step 9 or waits at a rung, with one live result per step."""
+    """
+    Check that each trial ended at step 9 or waits at a rung, and has one live result per step.
+
+    Returns:
+        The last step of each trial, by the trial's number.
+    """
     assert study.status == "FINISHED"
     last = {}
     for trial in study.trials:

@@ -1,8 +1,8 @@
 """
-Scripts in the shape of public examples of W&B sweeps, Syne Tune and plain logs run unchanged.
+Scripts for W&B sweeps and for Syne Tune, and scripts that only print logs, run unchanged.
 
-The scripts are written for these tests. They import no tool: where an example calls its tool, the
-script does what the tool's package does.
+The scripts resemble public examples, but import no package of these tools: where an example calls
+such a package, the script does what the package does.
 """
 
 import os

@@ -50,7 +50,7 @@ def devices(tmp_path):
 
 @pytest.fixture
 def module(tmp_path):
-    """Write a module with a function `train`; return the trainable."""
+    """Return a function that writes a module, and returns its function `train` as a trainable."""
 
     def write(source, name="mine"):
         (tmp_path / f"{name}.py").write_text(CARDS + textwrap.dedent(source))
@@ -111,7 +111,9 @@ def test_two_trials_share_a_card_and_give_its_memory_back(start_with, devices, m
 
     assert halves[0].names == halves[1].names
     assert sum(devices.free_parts()) == len(devices.offered()) - 1
-    eventually(lambda: pids <= {pid for _, pid in nvidia_smi.list_users()}, what="two users")
+    eventually(
+        lambda: pids <= {pid for _, pid in nvidia_smi.list_users()}, what="use by both trials"
+    )
     for attempt, half in zip(attempts, halves, strict=True):
         attempt.child.kill()
         attempt.child.wait()
@@ -121,7 +123,9 @@ def test_two_trials_share_a_card_and_give_its_memory_back(start_with, devices, m
 
 
 @pytest.mark.parametrize("touches", [True, False])
-def test_template_that_has_touched_the_card_is_not_used(start_with, devices, module, warm, touches):
+def test_template_is_used_only_if_it_has_not_touched_the_card(
+    start_with, devices, module, warm, touches
+):
     trainable = module(
         f"FOUND = cards() if {touches} else None\n"
         + textwrap.dedent(LOOK)

@@ -9,7 +9,7 @@ from studydb.lease.upload_collector import collect_uploads
 THREE_PARTS_BYTES = 40 << 20
 
 
-def test_killed_worker_goes_on_from_its_checkpoint_in_s3(stage, s3_server):
+def test_trial_of_a_killed_worker_goes_on_from_its_checkpoint_in_s3(stage, s3_server):
     stage.create("obedient:gated", checkpoints=f"s3://{s3_server.bucket}/models")
     first = stage.start()
     stage.open_gate(1)
@@ -57,7 +57,7 @@ def test_parts_of_an_upload_whose_process_was_killed_are_deleted(stage, s3_serve
     assert stage.study.best_trial.checkpoint.to_dict()["step"] == 2
 
 
-def test_training_goes_on_without_its_bucket_and_status_says_why(stage, s3_server):
+def test_training_goes_on_if_the_bucket_is_missing_and_status_says_so(stage, s3_server):
     stage.create("obedient:gated", checkpoints="s3://no-such-bucket")
     stage.open_gate("all")
 
@@ -84,7 +84,7 @@ def test_worker_goes_on_without_a_cache_if_the_folder_of_the_cache_cannot_be_use
     assert len(s3_server.objects()) == 4
 
 
-def test_warm_starts_go_on_in_a_study_whose_checkpoints_are_in_s3(stage, s3_server):
+def test_trials_start_warm_in_a_study_whose_checkpoints_are_in_s3(stage, s3_server):
     stage.create("obedient:gated", checkpoints=f"s3://{s3_server.bucket}", num_trials=2)
     stage.open_gate("all")
 

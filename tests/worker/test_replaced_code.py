@@ -39,7 +39,7 @@ while [ ! -e "$1/gate-command" ]; do sleep 0.01; done
 
 @pytest.fixture
 def modules(tmp_path):
-    """Two modules with the same function, which reports 1 in `old` and 2 in `new`."""
+    """The folder of two modules; their function `train` reports the loss 1 in `old`, 2 in `new`."""
     for name, loss in (("old", 1), ("new", 2)):
         source = f"LOSS = {loss}\n{textwrap.dedent(TRAIN)}"
         (tmp_path / f"{name}.py").write_text(source)

@@ -1,4 +1,4 @@
-"""A function of the config says what a trial needs; no trial counts a failure of this function."""
+"""A function of the config says what a trial needs; if the function fails, no trial fails."""
 
 import dataclasses
 import sys
@@ -15,8 +15,8 @@ from studydb.worker.rule_code import trusted_code
 
 SIZES = (4, 3, 2, 1)
 """
-At its creation a study asks the function about a draw by seed 0. With the sizes in this order, the
-draw is 1, which `wrong` accepts.
+The creation of a study calls the function with a config that is sampled by seed 0. With the sizes
+in this order, this config has the size 1, which `wrong` accepts.
 """
 
 

@@ -25,7 +25,7 @@ def importable(monkeypatch):
 
 
 def asked(stage):
-    """For each question to the rule: the decider's pid, the trial's number, and the steps read."""
+    """Return the decider's pid, the trial's number and the steps read in each call of the rule."""
     path = stage.folder / "asked"
     lines = path.read_text().splitlines() if path.exists() else []
     return [(int(pid), int(number), eval(steps)) for pid, number, steps in _split(lines)]
@@ -67,8 +67,8 @@ def test_rule_stops_a_trial_at_the_same_step_although_the_worker_was_killed(stag
     assert len({pid for pid, _, _ in asked(stage)}) == 2  # one process for each worker
 
 
-def test_worker_that_dies_while_a_rule_decides_costs_no_decision(stage):
-    """The decision is made again, from the same stored results, when the step is trained again."""
+def test_rule_decides_again_if_the_worker_died_during_the_first_decision(stage):
+    """The next attempt trains the step again. The rule then reads the same results as before."""
     create(stage, f"stopping:KillsItsWorker(folder='{stage.folder}')")
     stage.open_gate("all")
     first = stage.start()
@@ -268,7 +268,7 @@ def test_rule_may_print_and_return_a_bool_of_numpy(sqlite_stage):
     assert met["reason"] == ""
 
 
-def test_report_that_is_done_and_meets_a_rule_counts_as_stopped_by_the_rule(sqlite_stage):
+def test_trial_whose_done_report_meets_a_rule_ends_as_stopped_by_the_rule(sqlite_stage):
     sqlite_stage.create("stopping:done_at_once", stop="stopping:WithoutBase(step=1)")
 
     assert sqlite_stage.run() == 0
@@ -511,7 +511,7 @@ def test_own_loop_goes_on_when_a_rule_fails_and_waits_for_the_resumption(sqlite_
     study.close()
 
 
-def test_rule_with_a_large_option_finds_its_code_on_either_database(storage_url):
+def test_rule_with_a_large_option_matches_its_signed_code_on_either_database(storage_url):
     """PostgreSQL returns the double 1e30 as the integer 10**30, which is another number."""
     study = study_of_an_own_loop(storage_url, "stopping:TooSlow(limit=1e30)")
 

@@ -37,7 +37,7 @@ def cup(stage):
 
 
 def asked(stage):
-    """For each question to the scheduler: the decider's pid, and the method that was called."""
+    """Return the decider's pid and the method's name for each call of the scheduler."""
     path = stage.folder / "asked"
     lines = path.read_text().splitlines() if path.exists() else []
     return [(int(line.split()[0]), line.split()[1]) for line in lines]
@@ -72,7 +72,7 @@ def test_better_half_trains_on_although_worker_and_decider_are_killed(stage):
     assert len([line for line, n in trained.items() if line and n > 2]) == 0
 
 
-def test_status_and_wait_know_that_a_study_is_finished_without_running_its_code(sqlite_stage):
+def test_status_and_wait_see_that_a_study_is_finished_and_run_no_scheduler_code(sqlite_stage):
     study = create(sqlite_stage, cup(sqlite_stage))
 
     assert sqlite_stage.run() == 0

@@ -56,7 +56,7 @@ def two_steps(config, trial):
 
 
 def waiting(config, trial):
-    """Trains on until the test lets it end."""
+    """Train two steps, then wait until the test has made the file "goes on"."""
     two_steps(config, trial)
     while not Path("goes on").exists():
         time.sleep(0.01)
@@ -154,7 +154,7 @@ def test_sender_ends_in_the_middle_of_an_upload_when_its_trial_is_killed(s3_serv
     s3_server.writes.set()
 
 
-def test_sender_ends_although_another_process_keeps_its_socket_open():
+def test_sender_whose_parent_has_died_ends_although_another_process_keeps_its_socket_open():
     command = [*sender._command()]
     command[command.index(str(os.getpid()))] = str(os.getppid())  # as if the parent had died
     ours, theirs = socket.socketpair()

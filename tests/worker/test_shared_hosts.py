@@ -40,7 +40,7 @@ def test_no_worker_is_ever_oversubscribed(outcome):
     assert outcome.oversubscribed() == []
 
 
-def test_first_trial_of_the_queue_waits_at_most_for_its_reservation_and_three_trials(outcome):
+def test_first_trial_of_the_queue_waits_at_most_reserve_after_and_the_time_of_three_trials(outcome):
     limit_s = outcome.reserve_after_s + 3 * outcome.longest_s
 
     assert {shape: s for shape, s in outcome.waits().items() if s > limit_s} == {}

@@ -1,4 +1,4 @@
-"""A worker prints a transaction that takes long, with its time, at most once a minute."""
+"""A worker prints the operation and the time of a slow transaction, at most one line a minute."""
 
 import pytest
 from harness.arrange import new_study
@@ -11,7 +11,7 @@ from studydb.worker.notices import Notices
 
 
 @pytest.mark.row("A20")
-def test_worker_prints_a_slow_transaction_with_its_operation_and_its_time(stage):
+def test_worker_prints_one_line_about_slow_transactions(stage):
     stage.create("obedient:one_step", num_trials=3)
 
     worker = stage.start(constants={"db.transaction_block.SLOW_S": 0.0})

@@ -34,7 +34,7 @@ def result(step, size=100):
 
 @pytest.fixture
 def opened():
-    """A function that returns the object it gets, and closes the object when the test ends."""
+    """A function that returns its argument, which is closed when the test ends."""
     with ExitStack() as stack:
         yield lambda one: stack.enter_context(closing(one))
 

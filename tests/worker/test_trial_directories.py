@@ -54,7 +54,7 @@ def test_class_knows_the_directory_of_its_trial(stage, chdir, place):
 
 
 def create_command(stage, *items, **options):
-    """Create a study of a command in a directory whose name has braces."""
+    """Create a study of a command; return its working directory, whose name has braces."""
     here = stage.folder / "here {x}"
     here.mkdir()
     train = here / "train.sh"
@@ -134,7 +134,7 @@ def test_deletion_of_a_study_removes_the_directories_of_its_trials(stage):
 
 
 @pytest.mark.parametrize("harm", ["file", "link"])
-def test_trial_whose_directory_is_spoiled_fails_alone(stage, harm):
+def test_trial_whose_directory_cannot_be_made_fails_and_the_next_trial_completes(stage, harm):
     stage.create("placed:train", num_trials=2, max_failures=0)
     spoiled = directory_of(stage)
     spoiled.parent.mkdir(parents=True)

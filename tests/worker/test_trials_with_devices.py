@@ -416,7 +416,9 @@ def test_process_that_still_uses_a_device_is_named_and_the_device_is_given_back(
 
 
 @pytest.mark.parametrize("case", ["another trial", "another card", "in a container", "hidden"])
-def test_release_does_not_wait_for_processes_of_others(devices, smi, monkeypatch, case):
+def test_release_waits_only_for_the_trials_own_processes_on_the_granted_cards(
+    devices, smi, monkeypatch, case
+):
     grant = devices.take(1)
     grant.run_by(leader := ended_process())
     if case == "in a container":

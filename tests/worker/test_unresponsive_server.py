@@ -20,7 +20,7 @@ SHORT_TIMEOUTS = {
     "worker.supervisor.STOPPING_TIMEOUT_S": STOPPING_TIMEOUT_S,
     "worker.supervisor.LATE_TIMEOUT_S": LATE_TIMEOUT_S,
 }
-"""Timeouts of the workers in these tests, shorter than the defaults."""
+"""Shorter timeouts than the defaults, for workers that are started with these constants."""
 
 
 class Standby:
@@ -74,7 +74,7 @@ def stage(server, standby, tmp_path: Path) -> Iterator[Stage]:
         standby.restore()  # otherwise the last requests of the stage would wait for the standby
 
 
-def test_worker_with_a_trial_ends_after_its_patience(server, stage):
+def test_worker_with_a_trial_ends_after_its_patience_if_the_server_is_down(server, stage):
     stage.create("obedient:unhurried")
     worker = stage.start(patience=1.0)
     stage.await_result()

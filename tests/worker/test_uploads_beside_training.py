@@ -313,7 +313,7 @@ def test_s3_library_is_imported_before_user_code_can_fork(remote, s3_server):
     assert results[1].result.value == 0
 
 
-def test_generator_saves_before_each_yield(remote, s3_server):
+def test_checkpoint_saved_before_a_yield_belongs_to_the_previous_step(remote, s3_server):
     def train(config, trial):
         for step in (1, 2):
             trial.save({"step": step})

@@ -1,4 +1,4 @@
-"""A worker deletes the objects that an attempt's process writes after the loss of its trial."""
+"""A worker deletes the objects that an attempt's process writes after losing its trial."""
 
 from uuid import uuid4
 

@@ -50,7 +50,7 @@ LATE_NUMPY = """
 
 @pytest.fixture
 def module(tmp_path):
-    """Write a module with a function `train`; return the trainable."""
+    """Return a function that writes a module, and returns its function `train` as a trainable."""
 
     def write(source, name="mine"):
         (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
@@ -464,7 +464,7 @@ def test_template_with_a_running_attempt_is_not_idle(start, warm, module, monkey
     assert attempt.child.exit is None
 
 
-def test_attempts_end_if_their_template_is_killed_and_another_template_is_made(start, warm, module):
+def test_if_a_template_is_killed_its_attempts_end_and_another_template_is_made(start, warm, module):
     trainable = module(
         """
         import os, time

@@ -1,9 +1,9 @@
--- studydb/operations/claim.py claim: Claim a study's first PENDING trial that has no request
---   for resources of its own. Imported by studydb/lease/acquire.py, studydb/operations/ask.py,
---   studydb/operations/claim_fitting.py.
+-- studydb/operations/claim.py claim: Claim a study's first PENDING trial, leaving out trials
+--   with their own requests for resources. Imported by studydb/lease/acquire.py,
+--   studydb/operations/ask.py, studydb/operations/claim_fitting.py.
 
 -- studydb/store/single_statement.py claim: Give the first runnable trial (PENDING and ready) of
---   a study to a worker; start its attempt.
+--   a study to a worker; start an attempt.
 WITH runnable AS (
     SELECT trial.id, trial.config IS NOT NULL AS has_config
     FROM trial

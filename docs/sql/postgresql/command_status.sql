@@ -386,8 +386,8 @@ LIMIT 100;
 --                           ->  Index Scan Backward using rung_study_id_bracket_step_key on rung rung_2
 --                                 Index Cond: ((study_id = trial.study_id) AND (bracket = trial.bracket) AND (step <= trial.last_step))
 
--- studydb/store/events.py promoted: Find the ids of the trials that were promoted in a study's
---   newest events.
+-- studydb/store/events.py promoted: Find the ids of the trials whose promotion is among a
+--   study's newest 100 events.
 SELECT anon_1.trial_id
 FROM (
     SELECT event.id AS id, event.trial_id AS trial_id, event.attempt AS attempt, event.kind AS
@@ -450,8 +450,8 @@ SELECT coalesce(CAST(:now AS timestamptz), clock_timestamp()) AS now;
 -- Plan:
 --   Result
 
--- studydb/store/events.py problems: Read the newest event of each kind in `PROBLEMS`, and how
---   many there are; newest first.
+-- studydb/store/events.py problems: Read the newest event of each kind in `PROBLEMS`, newest
+--   first, and count each kind.
 SELECT event.kind, event.at, anon_1.times, trial.number, event.attempt, event.data
 FROM event
 JOIN (
@@ -520,8 +520,8 @@ LIMIT 1;
 --           ->  Index Scan using trial_pkey on trial
 --                 Index Cond: (id = anon_1.trial_id)
 
--- studydb/store/checkpoint_listing.py sizes: Sum up the sizes of trials' kept checkpoints, by
---   host; uploads of people are summed apart.
+-- studydb/store/checkpoint_listing.py sizes: Sum up the sizes of kept checkpoints, by host and
+--   by whether a person uploaded them.
 SELECT worker.host, checkpoint.attempt = 0 AS is_uploaded, count(*) AS n,
     CAST(sum(checkpoint.size_bytes) AS BIGINT) AS size_bytes
 FROM checkpoint
@@ -572,8 +572,8 @@ LIMIT :limit;
 --           ->  Index Scan using note_trial on note
 --                 Index Cond: ((study_id = $1) AND (trial_id IS NULL))
 
--- studydb/store/resource_classes.py queues: Read, without locks, the first `depth` positions of
---   each class after a queue position.
+-- studydb/store/resource_classes.py queues: Read for each class, without locks, the first
+--   `depth` positions after `after_position`.
 SELECT resource_class.name, resource_class.request, (
     SELECT study.status = 'RUNNING' AND (study.max_concurrent IS NULL OR study.n_running <
         study.max_concurrent)

@@ -118,7 +118,7 @@ FROM main;
 --             ->  Subquery Scan on "*SELECT*"
 --                   ->  CTE Scan on main main_1
 
--- studydb/store/leases.py record: Store results of a held trial and their effect on its row,
+-- studydb/store/leases.py record: Store results of a held trial with its summary and verdict,
 --   and renew its lease.
 WITH main AS (
     UPDATE trial

@@ -1,6 +1,6 @@
--- studydb/operations/recover.py recover: Wake trials whose back-off is over, mark expired
---   leases, and end lost attempts. Imported by studydb/lease/acquire.py, studydb/lease/loop.py,
---   studydb/study/loading.py, studydb/study/simulated_run.py, studydb/worker/supervisor.py.
+-- studydb/operations/recover.py recover: Mark expired leases, and end lost attempts. Imported
+--   by studydb/lease/acquire.py, studydb/lease/loop.py, studydb/study/loading.py,
+--   studydb/study/simulated_run.py, studydb/worker/supervisor.py.
 
 -- studydb/store/sweeps.py any_due: Tell, without a lock, whether `wake`, `suspect`, `unpause`
 --   or `lost` may find a trial.
@@ -51,8 +51,8 @@ SELECT (
 
 BEGIN;
 
--- studydb/store/sweeps.py wake: Mark PENDING trials as ready whose back-off is over, and count
---   them.
+-- studydb/store/sweeps.py wake: Set `ready` of PENDING trials whose back-off is over, and count
+--   these trials.
 WITH waited AS MATERIALIZED (
     SELECT trial.id AS id
     FROM trial
@@ -91,7 +91,7 @@ RETURNING trial.id;
 --                 Filter: (state = ($7)::text)
 
 -- studydb/store/sweeps.py suspect: Mark trials whose leases have expired; count them. A write
---   of the holder clears its mark.
+--   of the holder clears the mark.
 WITH expired AS MATERIALIZED (
     SELECT trial.id AS id
     FROM trial
@@ -126,8 +126,8 @@ RETURNING trial.id;
 --                 Index Cond: (id = expired.id)
 --                 Filter: (state = ($5)::text)
 
--- studydb/store/sweeps.py unpause: If the study is RUNNING again, make trials PENDING that were
---   paused with it; count them.
+-- studydb/store/sweeps.py unpause: If the study is RUNNING, make the trials that were paused
+--   with it PENDING, and count them.
 WITH paused AS MATERIALIZED (
     SELECT trial.id AS id
     FROM trial
@@ -170,8 +170,8 @@ RETURNING trial.id;
 --                 Index Cond: (id = paused.id)
 --                 Filter: (state = ($9)::text)
 
--- studydb/store/sweeps.py lost: Find at most 100 expired leases whose trials are suspects for a
---   renewal period or longer.
+-- studydb/store/sweeps.py lost: Find up to 100 expired leases whose trials have been suspects
+--   for a renewal period.
 SELECT trial.id, trial.study_id, trial.number, trial.bracket, trial.attempt, trial.token,
     trial.lease_s
 FROM trial

@@ -1,10 +1,10 @@
--- studydb/operations/claim_fitting.py claim_fitting: Claim the first PENDING trial of the queue
---   that fits the worker. Imported by studydb/lease/fitting.py.
+-- studydb/operations/claim_fitting.py claim_fitting: Claim the first of the PENDING trials that
+--   fit the worker. Imported by studydb/lease/fitting.py.
 
 BEGIN;
 
--- studydb/store/resource_classes.py queues: Read, without locks, the first `depth` positions of
---   each class after a queue position.
+-- studydb/store/resource_classes.py queues: Read for each class, without locks, the first
+--   `depth` positions after `after_position`.
 SELECT resource_class.name, resource_class.request, (
     SELECT study.status = 'RUNNING' AND (study.max_concurrent IS NULL OR study.n_running <
         study.max_concurrent)
@@ -33,7 +33,7 @@ ROLLBACK;
 BEGIN;
 
 -- studydb/store/single_statement.py claim: Give the first runnable trial (PENDING and ready) of
---   a study to a worker; start its attempt.
+--   a study to a worker; start an attempt.
 SELECT trial.id, trial.config IS NOT NULL AS has_config
 FROM trial
 WHERE trial.study_id = :study

@@ -1,5 +1,5 @@
--- studydb/operations/study_progress.py read_signs: Read, in a single statement, what shows
---   whether a study's progress may have changed.
+-- studydb/operations/study_progress.py read_signs: Read, in a single statement, the signs that
+--   show whether a study's progress may have changed.
 
 BEGIN;
 

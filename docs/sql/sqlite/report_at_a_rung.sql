@@ -79,7 +79,7 @@ INSERT INTO rung_entry (trial_id, attempt, step, value, score, ranked, ordinal, 
 SELECT :trial_id, :attempt, :step, :value, :score, :ranked, :ordinal, :action, :cutoff,
     :waiting, :main_id, :now;
 
--- studydb/store/leases.py record: Store results of a held trial and their effect on its row,
+-- studydb/store/leases.py record: Store results of a held trial with its summary and verdict,
 --   and renew its lease.
 UPDATE trial
 SET verdict=:to_verdict,

@@ -1,6 +1,6 @@
--- studydb/operations/recover.py recover: Wake trials whose back-off is over, mark expired
---   leases, and end lost attempts. Imported by studydb/lease/acquire.py, studydb/lease/loop.py,
---   studydb/study/loading.py, studydb/study/simulated_run.py, studydb/worker/supervisor.py.
+-- studydb/operations/recover.py recover: Mark expired leases, and end lost attempts. Imported
+--   by studydb/lease/acquire.py, studydb/lease/loop.py, studydb/study/loading.py,
+--   studydb/study/simulated_run.py, studydb/worker/supervisor.py.
 
 BEGIN;
 
@@ -38,8 +38,8 @@ ROLLBACK;
 
 BEGIN;
 
--- studydb/store/sweeps.py wake: Mark PENDING trials as ready whose back-off is over, and count
---   them.
+-- studydb/store/sweeps.py wake: Set `ready` of PENDING trials whose back-off is over, and count
+--   these trials.
 WITH waited AS MATERIALIZED (
     SELECT trial.id AS id
     FROM trial
@@ -59,7 +59,7 @@ WHERE trial.id IN (SELECT waited.id FROM waited)
 RETURNING id;
 
 -- studydb/store/sweeps.py suspect: Mark trials whose leases have expired; count them. A write
---   of the holder clears its mark.
+--   of the holder clears the mark.
 WITH expired AS MATERIALIZED (
     SELECT trial.id AS id
     FROM trial
@@ -77,8 +77,8 @@ WHERE trial.id IN (SELECT expired.id FROM expired)
     AND trial.state = 'RUNNING'
 RETURNING id;
 
--- studydb/store/sweeps.py unpause: If the study is RUNNING again, make trials PENDING that were
---   paused with it; count them.
+-- studydb/store/sweeps.py unpause: If the study is RUNNING, make the trials that were paused
+--   with it PENDING, and count them.
 WITH paused AS MATERIALIZED (
     SELECT trial.id AS id
     FROM trial
@@ -99,8 +99,8 @@ WHERE trial.id IN (SELECT paused.id FROM paused)
     AND trial.state = 'PAUSED'
 RETURNING id;
 
--- studydb/store/sweeps.py lost: Find at most 100 expired leases whose trials are suspects for a
---   renewal period or longer.
+-- studydb/store/sweeps.py lost: Find up to 100 expired leases whose trials have been suspects
+--   for a renewal period.
 SELECT trial.id, trial.study_id, trial.number, trial.bracket, trial.attempt, trial.token,
     trial.lease_s
 FROM trial
