@@ -1,4 +1,4 @@
-"""Functions and files are no longer than the house style allows."""
+"""Functions and files keep within the limits of length in CONTRIBUTING.md."""
 
 import ast
 import statistics
@@ -33,7 +33,7 @@ def test_no_file_is_longer_than_600_lines():
 
 
 def functions(paths: Iterable[Path]) -> Iterator[tuple[int, str]]:
-    """The number of lines, with docstring, and the location of every function and method."""
+    """Yield the number of lines, with docstring, and the location of each function and method."""
     for path in paths:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
