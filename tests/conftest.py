@@ -39,14 +39,14 @@ class FakeClock:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect tests that need a missing PgBouncer, and cases of the nightly run (README.md)."""
-    left_out = set() if _are_named(config) else turns.left_to_the_nightly_run(items)
+    left_out = set() if _single_tests_are_named(config) else turns.left_to_the_nightly_run(items)
     if pooler.program() is None:
         left_out |= {item for item in items if item.get_closest_marker("pgbouncer")}
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
 
 
-def _are_named(config: pytest.Config) -> bool:
+def _single_tests_are_named(config: pytest.Config) -> bool:
     return any("::" in argument for argument in config.args)
 
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 sys.path.append(str(ROOT / "scripts"))
 
-from mutating import guards  # noqa: E402  found by the line above
+from mutating import guards  # noqa: E402  found only after `sys.path.append`
 from mutating.guards import Patch  # noqa: E402
 
 ALL = guards.read()

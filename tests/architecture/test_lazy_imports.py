@@ -43,7 +43,7 @@ def test_importing_studydb_loads_no_database_package():
     assert packages(loaded) & DATABASE == set()
 
 
-def test_study_in_a_file_loads_no_psycopg(sqlite_url):
+def test_creating_a_study_on_sqlite_loads_no_psycopg(sqlite_url):
     loaded = run(
         "import json, studydb, sys;"
         "studydb.create_study('s', None, metric='m', mode='min', num_trials=1, space={}, storage=sys.argv[1]);"

@@ -47,7 +47,7 @@ def test_unquoted_names_are_found(source, found):
 
 
 def unquoted_names(source: str) -> Iterator[tuple[int, str]]:
-    """Find what follows `studydb COMMAND` in f-strings and is not quoted for the shell."""
+    """Yield line and expression of each unquoted name after `studydb COMMAND` in an f-string."""
     yield from _unquoted_in(ast.parse(source), frozenset())
 
 

@@ -18,7 +18,12 @@ touch started
 [ "$AFTER_TERM" = none ] && exit "$WITHOUT_TERM"
 for _ in {1..1500}; do sleep 0.02; done
 """
-"""Stand-in for `studydb`. It exits at SIGTERM; if AFTER_TERM is "none", it exits immediately."""
+"""
+Stand-in for `studydb`.
+
+At SIGTERM it exits with the code AFTER_TERM. If that is "none", it exits immediately with the code
+WITHOUT_TERM.
+"""
 
 REQUEUE = """#!/bin/bash
 echo "$@" > requeued
@@ -88,7 +93,7 @@ def test_array_script_without_a_study_is_a_usage_error(tmp_path):
     assert task.wait(30) == 2
 
 
-def test_systemd_unit_gives_a_worker_more_time_to_end_than_the_default_grace():
+def test_systemd_unit_waits_for_the_grace_and_does_not_restart_after_exit_codes_0_2_and_3():
     unit = configparser.ConfigParser(interpolation=None)
     unit.optionxform = str
     unit.read(ROOT / "workers" / "studydb-worker@.service")

@@ -1,4 +1,4 @@
-"""Functions and files are no longer than the house style allows."""
+"""Functions and files keep within the limits of length in CONTRIBUTING.md."""
 
 import ast
 import functools
@@ -34,7 +34,7 @@ def test_no_file_is_longer_than_600_lines():
 
 
 def functions(paths: Iterable[Path]) -> Iterator[tuple[int, str]]:
-    """The number of lines, with docstring, and the location of every function and method."""
+    """Yield the number of lines, with docstring, and the location of each function and method."""
     for path in paths:
         for lineno, end_lineno, name in spans(path):
             yield end_lineno - lineno + 1, f"{path}:{lineno} {name}"

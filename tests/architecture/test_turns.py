@@ -10,7 +10,7 @@ def cases(test, *sizes):
     return {Case(test, database, place) for place in places for database in DATABASES}
 
 
-def test_each_case_of_a_test_runs_on_one_database_and_each_value_on_both():
+def test_each_case_of_a_test_runs_on_one_database_and_each_value_of_a_parameter_on_both():
     every = cases("several", 3, 4)
 
     kept = every - left_out(every)
@@ -21,7 +21,7 @@ def test_each_case_of_a_test_runs_on_one_database_and_each_value_on_both():
         assert met == set(itertools.product(range(size), DATABASES))
 
 
-def test_a_test_without_other_parameters_runs_on_both_databases():
+def test_a_test_with_a_single_case_per_database_runs_on_both_databases():
     assert left_out(cases("one") | cases("another", 1)) == set()
 
 

@@ -151,7 +151,7 @@ def test_names_and_tags_outlast_a_downgrade_and_an_upgrade(storage_url, database
     assert SimulatedWorker(database, study).claim().claimed.tags == ("a", "old")
 
 
-def test_upgrade_stores_when_the_first_worker_of_each_study_has_started(storage_url, database):
+def test_upgrade_sets_started_at_of_a_study_to_the_start_of_its_first_worker(storage_url, database):
     study, without_workers = new_study(database), new_study(database)
     first, _ = SimulatedWorker(database, study), SimulatedWorker(database, study)
     database.close()
@@ -449,7 +449,7 @@ def test_rights_on_the_view_of_trials_outlast_a_downgrade(postgres_url):
         connection.execute(f'DROP ROLE "{role}"')
 
 
-def test_downgrade_names_the_views_that_use_a_view_which_is_made_again(postgres_url):
+def test_downgrade_that_recreates_a_view_is_refused_and_names_the_views_that_use_it(postgres_url):
     with postgres.connect(postgres_url) as connection:
         connection.execute("CREATE VIEW mine AS SELECT number FROM v_trial")
         connection.execute('CREATE VIEW "My View" AS SELECT * FROM v_trial')

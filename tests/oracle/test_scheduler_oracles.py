@@ -1,8 +1,9 @@
 """
 Schedulers decide as those of Ray Tune and Syne Tune do, on random reports with ties, NaN and Inf.
 
-Not in the default suite; tests/README.md says how to run it in an environment with `[oracle]`.
-`tests/unit/test_recorded_decisions.py` compares recorded decisions without the other systems.
+The default suite omits this file; tests/README.md says how to run it in an environment with the
+extra `[oracle]`. `tests/unit/test_recorded_decisions.py` compares studydb's decisions with recorded
+ones, and does not need the other systems.
 """
 
 from random import Random

@@ -80,7 +80,7 @@ def test_objects_reach_generators_keyword_arguments_and_the_setup_of_classes(pos
 
 
 @pytest.mark.parametrize(("damage", "start"), [("removed", "auto"), ("changed", "fresh")])
-def test_trial_is_given_back_if_the_bytes_are_missing_or_changed(sqlite_stage, damage, start):
+def test_trial_is_given_back_if_a_bound_object_is_missing_or_changed(sqlite_stage, damage, start):
     stage, store = sqlite_stage, sqlite_stage.folder / "store"
     given = with_parameters(bound.summing, data=np.ones(9))
     stage.create(given, checkpoints=store)
@@ -103,7 +103,7 @@ def test_trial_is_given_back_if_the_bytes_are_missing_or_changed(sqlite_stage, d
     assert stage.trial().last_value == 9.25
 
 
-def test_bytes_stay_where_they_are_after_a_change_of_the_store(sqlite_stage):
+def test_bound_objects_stay_in_the_old_store_if_the_study_changes_its_store(sqlite_stage):
     stage = sqlite_stage
     given = with_parameters(bound.summing, data=np.ones(9))
     stage.create(given, num_trials=2, checkpoints=stage.folder / "first")
@@ -296,7 +296,7 @@ class TwoObjects(studydb.Trainable):
         (dict, ["data"], "does not inherit studydb.Trainable"),
     ],
 )
-def test_name_that_the_code_cannot_take_is_refused(code, names, words):
+def test_code_that_cannot_be_called_with_the_given_objects_is_refused(code, names, words):
     with pytest.raises(TrainableError) as error:
         with_parameters(code, **dict.fromkeys(names, 1))
 

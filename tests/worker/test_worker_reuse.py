@@ -77,7 +77,7 @@ def test_two_slots_use_at_most_two_processes(stage):
     assert calls(stage).count("setup") == calls(stage).count("cleanup")
 
 
-def test_fresh_starts_use_no_process_again(stage):
+def test_worker_with_start_fresh_reuses_no_process(stage):
     stage.create("classes:Reused", num_trials=2)
 
     assert stage.run(start="fresh") == 0
@@ -100,7 +100,7 @@ def test_trial_that_reset_config_refuses_runs_in_a_new_process(stage):
 # faults
 
 
-def test_process_killed_while_it_waits_costs_nothing(stage):
+def test_kill_of_a_waiting_process_does_not_harm_the_next_trial(stage):
     _, waiting = waiting_worker(stage)
 
     waiting.kill()
@@ -197,7 +197,7 @@ def test_sigterm_and_grace_end_a_trial_in_a_reused_process(stage):
     assert starts(stage, 1) == ["reused"]
 
 
-# children that are not trusted
+# children whose messages are not trusted
 
 KEPT = wire(Ended(End.COMPLETED, kept=True))
 BEGAN = wire(Began(0.0))
@@ -259,7 +259,7 @@ def test_only_the_trial_that_runs_is_lost_if_a_reused_process_dies(supervised, d
 
 
 @pytest.mark.parametrize("process", ["new", "that has reported"])
-def test_trial_fails_if_a_process_declines_it_when_new_or_after_a_report(
+def test_trial_fails_if_a_process_that_is_new_or_has_reported_declines_the_trial(
     supervised, database, process
 ):
     is_new = process == "new"
@@ -299,7 +299,7 @@ def test_process_of_a_fresh_start_or_a_command_is_not_reused_even_if_it_offers_t
 
 
 class Lingering(ReusedChild):
-    """A child that uses its grace; its end records the timeout and the last stored attempt."""
+    """A child that does not end when told to; its first wait records timeout and last attempt."""
 
     def __init__(self, interruption, database):
         self._interruption, self._database = interruption, database

@@ -113,7 +113,7 @@ def test_value_returned_without_reports_is_the_result_of_step_1(sqlite_stage):
         assert (trial.last_step, trial.last_value) == (1, 0.25)
 
 
-def test_trainable_completes_after_100_mb_of_output_and_its_files_stay_small(sqlite_stage):
+def test_trial_completes_after_100_mb_of_output_and_its_log_files_stay_within_12_mib(sqlite_stage):
     sqlite_stage.create("misbehaving:floods")
 
     code = sqlite_stage.run()

@@ -13,7 +13,7 @@ from studydb.db.schema import attempt, checkpoint
 
 
 @pytest.fixture
-def unsigned_stage(sqlite_stage, monkeypatch):
+def stage_without_the_key(sqlite_stage, monkeypatch):
     """A study and its workers, which do not have the key that signed the study's trainable."""
     sqlite_stage.create("obedient:one_step")
     monkeypatch.setenv("STUDYDB_SIGNING_KEY", "ab" * 32)
@@ -21,8 +21,10 @@ def unsigned_stage(sqlite_stage, monkeypatch):
     return sqlite_stage
 
 
-def test_unsigned_trainable_is_refused_and_the_error_names_the_cure(unsigned_stage):
-    worker = unsigned_stage.start()
+def test_trainable_signed_by_an_unknown_key_is_refused_and_the_error_names_the_cure(
+    stage_without_the_key,
+):
+    worker = stage_without_the_key.start()
 
     assert worker.exit_code() == 1
     assert worker.output() == (
@@ -30,21 +32,23 @@ def test_unsigned_trainable_is_refused_and_the_error_names_the_cure(unsigned_sta
         "Copy the keys of the account that created the study (from its key file) to that file, "
         "or start the worker with --allow-import obedient.\n"
     )
-    assert unsigned_stage.rows(attempt) == []
+    assert stage_without_the_key.rows(attempt) == []
 
 
-def test_unsigned_trainable_runs_if_its_module_is_allowed(unsigned_stage):
-    worker = unsigned_stage.start(allow_import="obedient", workdir=TRAINABLES)
+def test_trainable_signed_by_an_unknown_key_runs_if_its_module_is_allowed(stage_without_the_key):
+    worker = stage_without_the_key.start(allow_import="obedient", workdir=TRAINABLES)
 
     assert worker.exit_code() == 0, worker.output()
-    assert unsigned_stage.trial().reason == "COMPLETED"
+    assert stage_without_the_key.trial().reason == "COMPLETED"
 
 
-def test_unsigned_trainable_is_not_looked_up_in_the_directory_recorded_in_the_study(unsigned_stage):
-    worker = unsigned_stage.start(allow_import="obedient")
+def test_allowed_module_is_not_looked_up_in_the_directory_recorded_in_the_study(
+    stage_without_the_key,
+):
+    worker = stage_without_the_key.start(allow_import="obedient")
 
     assert worker.exit_code() == 1, worker.output()
-    (attempt_row,) = unsigned_stage.attempts()
+    (attempt_row,) = stage_without_the_key.attempts()
     assert attempt_row.error_message.startswith("There is no module 'obedient', neither in")
 
 
@@ -78,7 +82,7 @@ class CreatesFile:
         return Path.touch, (Path(self.path),)
 
 
-def test_checkpoint_that_no_worker_has_signed_is_never_opened(sqlite_stage):
+def test_checkpoint_that_no_worker_has_signed_is_never_unpickled(sqlite_stage):
     sqlite_stage.create("obedient:gated")
     first = sqlite_stage.start()
     sqlite_stage.await_trial(lambda row: row.checkpoint_step == 1)

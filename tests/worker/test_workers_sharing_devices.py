@@ -117,7 +117,7 @@ def spans(folder):
 
 
 def given_twice(found):
-    """The moments at which trials together had more than the whole of a card."""
+    """Return each card and start of a trial with which the trials held more than one card."""
     return [
         (card, span.start_s)
         for card in UUIDS

@@ -1,4 +1,4 @@
-"""Whole workers: what they offer, what their trials hold, and which trials they leave."""
+"""Worker processes: which resources they offer, which their trials hold, which trials they skip."""
 
 from uuid import uuid4
 
@@ -10,7 +10,7 @@ from studydb.devices import Devices
 
 @pytest.fixture
 def gpu():
-    """The beginning of names of GPUs that no other test uses: tests share the host's locks."""
+    """A prefix for names of GPUs that no other test uses: tests share the host's lock files."""
     return f"GPU-{uuid4().hex[:8]}"
 
 
@@ -98,7 +98,7 @@ def test_a_worker_without_a_required_tag_does_not_start(sqlite_stage):
     assert "start the worker with --tag a100" in " ".join(worker.output().split())
 
 
-def test_a_worker_with_the_tag_runs_the_study(sqlite_stage):
+def test_a_worker_with_a_required_tag_runs_the_study(sqlite_stage):
     sqlite_stage.create("sharing:look", require=["a100"])
     sqlite_stage.open_gate(1)
 

@@ -167,7 +167,7 @@ def test_trial_starts_from_scratch_if_both_checkpoints_are_damaged(stage):
     assert len(stage.events("checkpoint corrupt")) == 2
 
 
-def test_store_that_is_gone_marks_nothing_corrupt_and_ends_the_worker(stage):
+def test_missing_store_ends_the_worker_and_no_checkpoint_is_marked_corrupt(stage):
     saved_twice(stage, str(stage.store))
     stage.store.rename(stage.folder / "moved")
     stage.open_gate("all")
@@ -185,7 +185,9 @@ def test_store_that_is_gone_marks_nothing_corrupt_and_ends_the_worker(stage):
 
 
 @pytest.mark.parametrize("what", ["bucket", "credentials"])
-def test_store_that_this_host_cannot_use_marks_nothing_corrupt(stage, s3_server, monkeypatch, what):
+def test_no_checkpoint_is_marked_corrupt_if_this_host_cannot_use_the_store(
+    stage, s3_server, monkeypatch, what
+):
     monkeypatch.setattr(remote_faults, "READ_PATIENCE_S", 1.0)
     saved_twice(stage, f"s3://{s3_server.bucket}/models")
     stage.open_gate("all")
