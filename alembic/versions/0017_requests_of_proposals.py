@@ -1,4 +1,8 @@
-"""Store the class of each proposal; show what trials ask for, and what workers offer and use."""
+"""
+Store the resource class of each proposal; add columns about resources to `v_trial` and `v_worker`.
+
+The columns show the resources that trials ask for, and those that workers offer and use.
+"""
 
 import sqlalchemy as sa
 

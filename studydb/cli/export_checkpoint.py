@@ -117,8 +117,9 @@ def _picked(
     """Read the words [TRIAL] DIR; find the trial and its checkpoint."""
     is_of_best_trial = best and len(places) == 1
     if not is_of_best_trial and len(places) != len(("TRIAL", "DIR")):
-        usage = "NAME --best DIR" if best else "NAME TRIAL DIR, or NAME --best DIR"
-        raise click.UsageError(f"Write `studydb {ctx.info_name} {usage}`.", ctx)
+        usages = ["NAME --best DIR"] if best else ["NAME TRIAL DIR", "NAME --best DIR"]
+        commands = " or ".join(f"`studydb {ctx.info_name} {usage}`" for usage in usages)
+        raise click.UsageError(f"Write {commands}.", ctx)
     if best and step is not None:
         raise click.UsageError("Give --step or --best, not both.", ctx)
     if is_of_best_trial:

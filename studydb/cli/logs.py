@@ -125,8 +125,10 @@ def _find_attempt(study: "Study", number: int, wanted: int | None) -> Any:
     for attempt in attempts:
         if attempt.attempt == wanted:
             return attempt
+    n = len(attempts)
     raise NotFound(
-        f"Trial {number} of {study.name!r} has no attempt {wanted}; it has {len(attempts)}."
+        f"Trial {number} of {study.name!r} has no attempt {wanted}; it has {n} "
+        f"attempt{'' if n == 1 else 's'}."
     )
 
 

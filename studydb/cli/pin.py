@@ -35,8 +35,8 @@ def pin(*, name: str, trial: int | str, step: int | None, remove: bool, storage:
         click.echo(f"{which}: no checkpoint was pinned.")
         return
     did = "unpinned" if remove else "pinned"
-    shown = ", ".join(map(str, steps))
-    click.echo(f"{which}: {did} the checkpoint of step {shown}.")
+    noun = "checkpoint of step" if len(steps) == 1 else "checkpoints of the steps"
+    click.echo(f"{which}: {did} the {noun} {', '.join(map(str, steps))}.")
     if not remove:
         word = shlex.quote(str(trial))
-        print_next(f"studydb pin {shlex.quote(name)} {word} --step {shown} --remove{suffix}")
+        print_next(f"studydb pin {shlex.quote(name)} {word} --step {steps[0]} --remove{suffix}")

@@ -119,7 +119,7 @@ def trials(
     "--limit",
     type=POSITIVE,
     metavar="N",
-    help="List the last N only.  "
+    help="List the last N results only.  "
     f"[default: {RESULTS_ON_TERMINAL} in a table on a terminal, else all]",
 )
 @format_option

@@ -136,7 +136,10 @@ class Roles:
         wanted = [f"CREATE ROLE {_name(name)};" for name in self._names]
         wanted += [f"CREATE ROLE {_name(name)} LOGIN;" for name in logins]
         wanted.append(f"GRANT {groups} TO ")
-        hint = "Have an administrator create the roles that are missing: " + " ".join(wanted)
+        hint = (
+            "Have an administrator run these statements, without the CREATE ROLE of roles that "
+            f"exist already: {' '.join(wanted)}"
+        )
         return f"""
             DO $$ DECLARE caller pg_roles; role text; BEGIN
               SELECT * INTO caller FROM pg_roles WHERE rolname = current_user;

@@ -115,11 +115,15 @@ def _typed(
                 f"Choose from what `nvidia-smi -L` lists: {_names(_card_names(cards))}."
             )
         if inherited is not None and device.lock not in {one.lock for one in inherited}:
+            cure = (
+                "Name some of these, or unset the variable."
+                if inherited
+                else "Unset the variable, or give --gpus none."
+            )
             raise UsageError(
                 f"--gpus names {entry}, but {family.variable}="
                 f"{shlex.quote(environ[family.variable])} gives this worker "
-                f"{_names(one.name for one in inherited)}. Name some of these, or unset the "
-                "variable."
+                f"{_names(one.name for one in inherited)}. {cure}"
             )
         if device.lock in found:
             raise UsageError(

@@ -42,7 +42,7 @@ class LimitOptions(TypedDict, total=False):
     Attributes:
         cost_limit: A metric and the most that its values may add up to over all reports, such as
             ("usd", 50) or "usd<=50". Each report gives an increment.
-        max_steps: The most reports of all trials; steps that are trained again count again.
+        max_steps: The most reports of all trials together; a step trained again counts again.
         total_time_limit_s: The most running time of all attempts together.
         time_limit_s: The most time since the study's first worker started; pauses count.
         trial_time_limit_s: The most running time of one trial, over its attempts.

@@ -29,7 +29,7 @@ class Result:
     The metrics of one step.
 
     Attributes:
-        step: The `training_iteration`; it starts at 1 and rises within an attempt.
+        step: The `training_iteration`: an integer of 1 or more that rises within an attempt.
         value: The value of the study's metric, which may be NaN or ±Inf.
         metrics: The other metrics, flat: nested names are joined by "/".
         time_total_s: Seconds of training over all attempts of the trial, by monotonic clocks.
@@ -58,9 +58,10 @@ MAX_REPORT_BYTES = 8_000_000
 
 def weigh(result: Result) -> int:
     """
-    Estimate a result's bytes in memory, in JSON or in a statement, within a factor of two.
+    Estimate a result's bytes in memory, in JSON or in a statement, roughly.
 
-    A text that is not ASCII is estimated by the escapes that JSON writes for it.
+    If a text has a character that is not ASCII, each of its characters is counted as an escape of 6
+    bytes, so the estimate can be too large by a factor of 6.
     """
     size = _RESULT_BYTES
     if not result.metrics:

@@ -124,7 +124,11 @@ class StudySpec:
 
     @property
     def stops_by_rule(self) -> bool:
-        """Whether a stop rule for the study compares the results of all its trials."""
+        """
+        Whether the study has a rule that stops the whole study, not one trial.
+
+        Such a rule is a `Plateau` with `top`.
+        """
         return bool(self.rules) and bool(rules_of_study(self.rules))
 
     @property

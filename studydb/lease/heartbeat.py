@@ -14,7 +14,7 @@ from studydb.operations.renew import is_requested, renew
 RETRY_S = 1.0
 
 LOOK_S = 4.0
-"""The longest time between two looks for requests of people about the trials that are held."""
+"""While trials are held, the heartbeat checks for people's new requests at least this often."""
 RENEWALS_PER_LIMIT = 20
 SHORTEST_PERIOD_S = 1.0
 

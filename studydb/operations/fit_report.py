@@ -108,9 +108,9 @@ def fit_report_in(txn: Txn, study: Study, *, makes_new: bool) -> FitReport | Non
 
     Args:
         makes_new: Whether the study's budget allows new trials. If so, the request of new trials is
-            reported, too, unless a resource function says what each of them asks for. In that case
-            a new trial that does not fit its worker becomes PENDING (`leave_draw`), so it is enough
-            to report the PENDING trials and a full queue.
+            checked as well. With a resource function there is no common request to check: a worker
+            that cannot start the next draw's trial makes it PENDING (`leave_draw`), so the PENDING
+            trials and a full queue (`FullQueue`) tell enough.
     """
     queues = resource_classes.queues(txn, study_id=study.id, after_position=QUEUE_START, depth=1)
     if not queues:

@@ -3,8 +3,8 @@ Invalidate trials whose values are wrong, or undo their invalidation.
 
 An invalidated trial keeps its rows. It is left out of the best trials, the frames, the ranking of
 its rungs and the history that searchers learn from. Decisions that were based on its values stand,
-and closed rungs do not open again. The best values that the stop rules for the study compare are
-forgotten, because nobody can tell which of them came from the trial.
+and closed rungs do not open again. The best values that are stored for the rules that stop the
+whole study are deleted, because nobody can tell which of them came from the trial.
 """
 
 from collections.abc import Sequence
@@ -110,7 +110,11 @@ class _Change:
         return True
 
     def _end_waiting(self, txn: Txn, locked: Sequence[TrialRow]) -> None:
-        """End PENDING and PAUSED trials; forget what the stop rules for the study compare."""
+        """
+        End PENDING and PAUSED trials.
+
+        Delete the best values that are stored for the rules that stop the whole study.
+        """
         ended = [trial for trial in locked if trial.state in (State.PENDING, State.PAUSED)]
         for trial in ended:
             trials.move(txn, trial_id=trial.id, target=State.TERMINATED, reason=Reason.INVALIDATED)

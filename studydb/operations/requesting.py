@@ -82,7 +82,7 @@ def with_requests(
 
 def store_proposals(txn: Txn, study: Study, proposed: Mapping[int, Proposal]) -> None:
     """
-    Store proposals with the classes of what they ask for.
+    Store proposals with their resource classes.
 
     The first proposal that would give the study more than 64 different requests is not stored, nor
     are those after it.

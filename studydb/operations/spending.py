@@ -82,16 +82,16 @@ def charge(
     """
     Compute what RUNNING trials have spent since their last flush or renewal.
 
-    If the study has reached a limit, or a stop rule for the study is met, the study is stopped and
-    the reason is stored.
+    If the study has reached a limit, or has met a rule that stops the whole study, it is stopped
+    and the reason is stored.
 
     Args:
         trial_ids: The trials; the caller has locked their rows.
         results: The results that the transaction stores.
         are_alive: Whether the trials have run until now. The time of a lost attempt ends with its
             last flush or renewal, which has counted that time.
-        are_valid: False if a person has invalidated the trial of the results. The stop rules for
-            the study do not compare such results.
+        are_valid: False if a person has invalidated the trial of the results. The rules that stop
+            the whole study do not compare such results.
     """
     by_rule = study.stops_by_rule and bool(results) and are_valid
     if not (study.limits.exist or by_rule):
@@ -158,7 +158,11 @@ def _stop_if_spent(txn: Txn, study: Study, limited: LimitedStudy, spending: Spen
 def _stop_by_rule(
     txn: Txn, study: Study, best: Sequence[BestValues], results: Sequence[Result]
 ) -> bool:
-    """Add results to what the stop rules for the study compare; stop the study if a rule is met."""
+    """
+    Add results to what the rules that stop the whole study compare.
+
+    If a rule is met, stop the study.
+    """
     after, met = [], None
     rules = rules_of_study(study.rules)
     for rule, known in zip_longest(rules, best[: len(rules)], fillvalue=BestValues()):

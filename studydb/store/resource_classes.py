@@ -1,10 +1,10 @@
 """
 The resource classes of a study, and the queue of PENDING trials of each class.
 
-A class is a request for resources; `trial.resource_class` names the class by the request's text.
-The class "" holds the trials without a request; its request is the study's. A study has no rows in
-`resource_class` until a trial, or the study, asks for something. Until then its workers claim
-without reading classes.
+A class is the trials of a study that ask for the same resources; `trial.resource_class` names it by
+the text of that request. The class "" holds the trials that have no request; they ask for what the
+study asks for. A study has no rows in `resource_class` until a trial, or the study, asks for
+something. Until then its workers claim without reading classes.
 """
 
 from collections.abc import Mapping, Sequence

@@ -64,7 +64,7 @@ class LimitedStudy:
     Attributes:
         is_spent: Whether a limit or a stop rule has stopped the study.
         age_s: Seconds since the study's first worker or own loop started; 0 before that.
-        best: For each stop rule for the study, the best values of all results so far.
+        best: For each rule that stops the whole study, the best values of all results so far.
     """
 
     status: Status
@@ -119,12 +119,16 @@ def stop(txn: Txn, *, study_id: int, why: str) -> bool:
 
 
 def store_best(txn: Txn, *, study_id: int, best: Sequence[BestValues]) -> None:
-    """Store the best values of each stop rule for the study; the caller has locked its row."""
+    """
+    Store the best values of each rule that stops the whole study.
+
+    The caller has locked the study's row.
+    """
     txn.run(_STORE_BEST, study=study_id, to_best=[list(each) for each in best])
 
 
 def forget_best(txn: Txn, *, study_id: int) -> None:
-    """Let the stop rules for the study compare only results that are stored from now on."""
+    """Let the rules that stop the whole study compare only results stored from now on."""
     txn.run(_FORGET_BEST, study=study_id)
 
 

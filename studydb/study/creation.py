@@ -304,17 +304,27 @@ def _check_same_study(found: Record, new: NewStudy) -> None:
                 f"`studydb delete {shlex.quote(found.name)} --yes`."
             )
     before, given = (each.trainable and each.trainable.name for each in (found, new))
-    if before != given:
+    if before == given:
+        return
+    if before is None:
         raise StudyExists(
-            f"Study {found.name!r} exists with another trainable: {before}, not {given}. Choose "
-            "another name, or give the trainable of that study."
-            f"{_how_to_replace(found, new.trainable)}"
+            f"Study {found.name!r} exists without a trainable: your own program runs its trials, "
+            f"through study.ask(). The trainable {given} was given. Choose another name, or give "
+            "no trainable."
         )
+    if new.trainable is None:
+        raise StudyExists(
+            f"Study {found.name!r} exists with the trainable {before}, and none was given. Choose "
+            "another name, or give the trainable of that study."
+        )
+    raise StudyExists(
+        f"Study {found.name!r} exists with another trainable: {before}, not {given}. Choose "
+        "another name, or give the trainable of that study."
+        f"{_how_to_replace(found, new.trainable)}"
+    )
 
 
-def _how_to_replace(found: Record, asked: Trainable | None) -> str:
-    if found.trainable is None or asked is None:
-        return ""
+def _how_to_replace(found: Record, asked: Trainable) -> str:
     command = f"studydb set {shlex.quote(found.name)}"
     ways = "study.set(trainable=…)"
     if asked.kind == TrainableKind.IMPORT:

@@ -163,10 +163,12 @@ def _unpickled(data: bytes, what: str, directories: list[str]) -> Any:
     except ModuleNotFoundError as cause:
         raise TrainableError(
             f"{what} needs the module {cause.name!r}, which is neither in "
-            f"{' nor in '.join(directories)}, nor installed for {sys.executable}."
+            f"{' nor in '.join(directories)}, nor installed for {sys.executable}. Install it, or "
+            "start the worker with --workdir naming the module's directory."
         ) from cause
     except (pickle.UnpicklingError, EOFError, AttributeError, TypeError) as cause:
         raise TrainableError(
-            f"{what} cannot be opened: {cause}. The libraries here may differ from those where the "
-            "study was created."
+            f"{what} cannot be opened: {str(cause).rstrip('.')}. The libraries here may differ "
+            "from those where the study was created. Install the same versions, or give the "
+            "trainable to study.set."
         ) from cause

@@ -72,7 +72,8 @@ class HostResources:
         Take the devices and make the memory limit of a trial.
 
         Returns:
-            None if other workers of this host hold the devices, or were taking some at each try.
+            None if, at every try, other workers of this host held the devices, or another worker
+            was just choosing devices (it had the turn).
 
         Raises:
             HostError: The devices cannot be locked any more.

@@ -17,7 +17,11 @@ def _executor(scheduler: Scheduler, n_trials: int) -> ContractExecutor:
 
 
 def _stopped_otherwise(scheduler: Scheduler, case: Case) -> list[tuple[Any, ...]]:
-    """Return the events that studydb and the case decide differently, with both decisions."""
+    """
+    Return the reports on which studydb decides differently from the other system.
+
+    Each report comes with both decisions; the case records the decision of the other system.
+    """
     n_trials = 1 + max(number for number, *_ in case["events"])
     executor = _executor(scheduler, n_trials)
     brackets, sign = case.get("brackets", [0] * n_trials), 1 if case["mode"] == "min" else -1
@@ -34,7 +38,11 @@ def _stopped_otherwise(scheduler: Scheduler, case: Case) -> list[tuple[Any, ...]
 
 
 def differences(name: str, case: Case) -> list[tuple[Any, ...]]:
-    """Return what studydb and the case decide differently."""
+    """
+    Return where studydb decides differently from the other system.
+
+    The case records the other system's decisions.
+    """
     if name == "ray_hyperband":
         return _kept_otherwise(case)
     if name == "ray_median":

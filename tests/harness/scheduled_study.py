@@ -46,7 +46,10 @@ Curve = Callable[[int, int], float]
 
 MOST_TURNS = 20_000
 LONGEST_TRIAL = 14
-"""A trial that no scheduler ends completes once it has reported this step or a later step."""
+"""
+If no scheduler has ended a trial before, it completes at this step, or at its first report after
+this step.
+"""
 
 
 def curve(number: int, step: int) -> float:
@@ -62,7 +65,7 @@ class ScheduledStudy:
     A study, its simulated workers, and the attempts that they hold.
 
     Attributes:
-        mishaps: The probability that a turn disturbs the study.
+        mishaps: The probability that a step of the loop in `run` is a mishap instead of work.
         cuts: The probability that a call is cut at a COMMIT.
         skips: Whether attempts sometimes skip a step.
     """

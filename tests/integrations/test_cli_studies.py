@@ -290,7 +290,7 @@ def test_logs_command_prints_the_files_of_the_given_attempt(console, database, t
     assert (newest.out, newest.err) == ("before out 2\n", "err 2\n")
     assert (first.out, first.err) == ("before out 1\n", "err 1\n")
     missing = console("logs", "digits", "0", "--attempt", "3", code=1)
-    assert "has no attempt 3; it has 2" in missing.error
+    assert "has no attempt 3; it has 2 attempts." in missing.error
 
 
 def test_logs_command_says_that_an_attempt_printed_nothing(console, database):

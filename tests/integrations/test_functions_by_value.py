@@ -247,9 +247,18 @@ def test_unchanged_function_is_not_sent_again(storage_url, database):
 def test_function_of_another_name_is_refused_for_an_existing_study(storage_url):
     create_or_load(storage_url, scaled).close()
 
-    for other in (train, None):
-        with pytest.raises(StudyExists, match="'digits' exists with another trainable"):
-            create_or_load(storage_url, other)
+    with pytest.raises(StudyExists, match="'digits' exists with another trainable"):
+        create_or_load(storage_url, train)
+    with pytest.raises(StudyExists, match=r"'digits' exists with the trainable .*, and none was"):
+        create_or_load(storage_url, None)
+
+
+def test_function_is_refused_for_an_existing_study_that_own_loops_run(storage_url):
+    create_or_load(storage_url, None).close()
+
+    words = r"'digits' exists without a trainable: .* or give no trainable\."
+    with pytest.raises(StudyExists, match=words):
+        create_or_load(storage_url, scaled)
 
 
 def test_function_signed_by_another_key_is_not_replaced(storage_url, database, monkeypatch):

@@ -58,6 +58,16 @@ def test_pin_command_keeps_a_checkpoint_until_the_pin_is_removed(console, study)
     assert len(files(study)) == 2
 
 
+def test_pin_command_names_the_steps_of_all_pins_that_it_removes(console, study):
+    save(study.ask(), 1, 2)
+    for step in ("1", "2"):
+        console("pin", "own", "0", "--step", step)
+
+    removed = console("pin", "own", "0", "--remove").lines
+
+    assert removed == ["Trial 0 of 'own': unpinned the checkpoints of the steps 1, 2."]
+
+
 def test_pinned_checkpoint_outlives_a_discard_and_is_deleted_with_its_study(study):
     trial = study.ask()
     save(trial, 1, 2)

@@ -186,7 +186,7 @@ def test_script_shows_a_caller_without_createrole_what_an_administrator_must_run
     assert (
         f"There is no role studydb_owner, and {database_in(lab)} may not create roles." in printed
     )
-    asked = printed.partition("create the roles that are missing: ")[2].partition(" Then run")[0]
+    asked = printed.partition("of roles that exist already: ")[2].partition(" Then run")[0]
     psql(admin, asked)
     printed = psql(lab, script(lab, *PEOPLE))
 

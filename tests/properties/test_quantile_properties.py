@@ -98,7 +98,7 @@ def carried_out(shift, entries):
 
 
 @given(st.lists(scores, min_size=1, max_size=12), st.data(), factors)
-def test_cut_after_several_entries_were_removed_or_added_is_that_of_the_sorted_entries(
+def test_cut_updated_for_removed_or_added_entries_equals_the_cut_computed_anew(
     values, data, factor
 ):
     quantile = 1 - 1 / factor

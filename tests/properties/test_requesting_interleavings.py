@@ -1,6 +1,6 @@
 """
-A function says what trials need. Asks, proposals, enqueues and calls that leave a draw to other
-workers run interleaved.
+These tests interleave asks, proposals, enqueues, and calls of `leave_draw` (which leaves a draw to
+other workers). A function says what trials need.
 
 In any schedule there is no deadlock, no draw has two trials, no draw is lost, no worker gets a
 trial that does not fit it, and the trials of a study ask for at most 64 different sets of
@@ -65,7 +65,7 @@ class Plan:
         return self._ask(database, self.worker.claimant(), fits=FITS, must_fit=True)
 
     def send(self, database):
-        """Ask with the token that each call of `send` uses."""
+        """Ask with the same token every time, so that a second call is a duplicate request."""
         return self._ask(database, self.claimant)
 
     def leave(self, database):

@@ -138,7 +138,11 @@ PAUSED = Reason.PAUSED
 
 
 def promoted(waiting, *, n=3, cutoff=0.5, **options):
-    """Return the promoted trial's id; `waiting` has each rung's best waiting (trial id, score)."""
+    """
+    Return the promoted trial's id.
+
+    `waiting` maps a rung's key to the id and score of the best trial that waits at that rung.
+    """
     scheduler = ASHA(max_t=27, reduction_factor=3, type="promotion", end_game=0, **options)
     view = View(
         {key: RungView(n, cutoff) for key in map(attrgetter("key"), scheduler.rungs())},

@@ -125,8 +125,17 @@ def test_typed_devices_must_be_among_those_that_the_worker_was_given(environ, sm
     assert offered(environ, "0", **given) == ("0",)
     environ |= given
     check_refused(["names 2", f"{A}, 1", "unset"], Devices.of, "2", environ, error=UsageError)
-    environ |= {"CUDA_VISIBLE_DEVICES": "NoDevFiles"}
-    check_refused(["gives this worker no device"], Devices.of, "0", environ, error=UsageError)
+
+
+@pytest.mark.parametrize("value", ["", "NoDevFiles"])
+def test_refusal_of_a_typed_device_if_the_variable_gives_none_advises_to_unset_the_variable(
+    environ, smi, value
+):
+    words = ["gives this worker no device. Unset the variable, or give --gpus none."]
+
+    check_refused(
+        words, Devices.of, "0", environ | {"CUDA_VISIBLE_DEVICES": value}, error=UsageError
+    )
 
 
 @pytest.mark.parametrize(

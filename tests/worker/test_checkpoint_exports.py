@@ -140,7 +140,7 @@ def test_export_command_copies_a_directory_and_pickles_a_dict(saved, console, tm
 @pytest.mark.parametrize(
     ("typed", "message", "code"),
     [
-        (("0",), "Write `studydb export-checkpoint NAME TRIAL DIR, or NAME --best DIR`", 2),
+        (("0",), "NAME TRIAL DIR` or `studydb export-checkpoint NAME --best DIR`.", 2),
         (("0", "a", "b", "--best"), "Write `studydb export-checkpoint NAME --best DIR`", 2),
         (("0", "model", "--best", "--step", "1"), "Give --step or --best, not both", 2),
         (("0", "model", "--step", "7"), "has no checkpoint of step 7. Its newest checkpoints", 1),

@@ -324,7 +324,9 @@ def test_checkpoint_saved_before_a_yield_belongs_to_the_previous_step(remote, s3
     assert [saved.step for saved in saved_by(messages)] == [0, 1]
 
 
-def test_process_of_a_class_runs_the_next_trial_after_its_uploads(s3_server, pump, tmp_path):
+def test_reused_process_runs_the_next_trial_after_the_uploads_of_the_trial_before(
+    s3_server, pump, tmp_path
+):
     trials = two_trials(pump, tmp_path, f"s3://{s3_server.bucket}")
 
     for messages in trials:

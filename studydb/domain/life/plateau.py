@@ -24,7 +24,7 @@ _FEWEST = 2
 
 class BestValues(NamedTuple):
     """
-    What a rule for a study keeps of all results that were stored so far.
+    What a rule that stops the whole study keeps of all results that were stored so far.
 
     Attributes:
         values: The best `top` values, best first.

@@ -170,7 +170,7 @@ def longest_history(rules: Iterable[Rule]) -> int:
 
 
 def rules_of_study(rules: Iterable[Rule]) -> list[Plateau]:
-    """Return the rules that stop the study instead of a trial."""
+    """Return the rules that stop the whole study, not one trial."""
     return [rule for rule in rules if isinstance(rule, Plateau) and rule.top is not None]
 
 

@@ -50,8 +50,9 @@ def walk(
 
     Args:
         tree: Distributions, constants and nested dicts by name.
-        written: In a file and a row, {"$": kind, …} is a distribution; in Python it is an error.
-            In a row and inside `constant(…)`, all lists and texts are constants.
+        written: Where the tree was written. In a JSON file or in the study's row in the database,
+            {"$": kind, …} is a distribution; in Python it is an error. In the study's row and
+            inside `constant(…)`, all lists and texts are constants.
         prefix: The path of the tree with "/" at its end; "" at the top.
 
     Yields:
