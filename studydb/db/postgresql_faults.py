@@ -52,10 +52,7 @@ def translate(  # noqa: C901, PLR0911  one line per error
     if code == _NO_SUCH_TABLE:
         return no_tables(url)
     if code == _DENIED:
-        return StorageDenied(
-            f"{url} refuses: {first_line(error)}. The login lacks a right; `studydb db roles` "
-            "prints the SQL that grants each role its rights."
-        )
+        return StorageDenied(f"{url} refuses: {first_line(error)}. The login lacks a right.")
     if code in _NO_LOGIN:
         return StorageError(f"{url} refuses: {first_line(error)}. Check user, password and rights.")
     if code is None and "connection option" in str(error):
