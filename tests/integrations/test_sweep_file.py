@@ -76,7 +76,7 @@ def test_hyperband_of_a_sweep_file_becomes_asha_with_the_same_decision_steps(swe
         ("a: [", "is not YAML"),
         ("programm: x", "Did you mean 'program'"),
         ("method: grids\nprogram: x", "Did you mean 'grid'"),
-        ("method: random", "names .*program"),
+        ("method: random", "needs .*program"),
         ("program: x\nparameters: {a: {min: 1}}", "neither value, values"),
         (
             "program: x\nparameters: {a: {distribution: normal, mu: 0}}",
