@@ -38,6 +38,11 @@ def burden(*, claims: int, backed_off: int, rounds: int, fsync: bool, as_json: b
     and the last quarter of the claims are shown separately, because claims become slower
     while the snapshot stays open.
     """
+    if claims < rounds:
+        raise click.UsageError(
+            f"{claims} claims cannot be divided into {rounds} rounds; raise --claims or lower "
+            "--rounds."
+        )
     with ExitStack() as stack:
         server = stack.enter_context(places.postgresql_server(fsync=fsync))
         urls = stack.enter_context(places.databases(server, "free", "snapshot", "backoff"))

@@ -4,7 +4,7 @@ import multiprocessing
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing.sharedctypes import RawArray
@@ -24,8 +24,6 @@ TICK_S = 0.02
 
 _FORK = multiprocessing.get_context("fork")
 _ENDS = ("BEGIN", "COMMIT", "ROLLBACK")
-
-Waiting = Callable[[], bool]
 
 
 class Counters:

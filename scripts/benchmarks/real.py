@@ -90,6 +90,10 @@ def real(
         "module": "studydb_train",
     }
     names = [name for name in contenders or CONTENDERS if python or _is_installed(name)]
+    if not names:
+        raise click.UsageError(
+            "No contender that --contender names is installed; install one, or give --python."
+        )
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for number in range(rounds):
         for name in in_turn(names, number):

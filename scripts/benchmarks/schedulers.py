@@ -70,7 +70,12 @@ RESAMPLES = 2000
     type=click.IntRange(0, 50),
     help="Train with real worker processes, and kill so many of them in each search (SIGKILL).",
 )
-@click.option("--only", multiple=True, help="Run only this scheduler; may be given several times.")
+@click.option(
+    "--only",
+    type=click.Choice(list(SCHEDULERS)),
+    multiple=True,
+    help="Run only this scheduler; may be given several times.",
+)
 @click.option("--write", is_flag=True, help="Write the tables into docs/schedulers.md.")
 @options.as_json
 def schedulers(

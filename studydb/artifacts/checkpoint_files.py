@@ -225,7 +225,7 @@ def prepare(checkpoint: CheckpointLike) -> bytes | Path:
             change the checkpoint.
     """
     if isinstance(checkpoint, Mapping):
-        return _pickled(checkpoint)
+        return pickled(checkpoint)
     if not isinstance(checkpoint, str | PathLike):
         raise UsageError(
             f"checkpoint= was given {type(checkpoint).__name__}; give a dict or a directory."
@@ -235,7 +235,13 @@ def prepare(checkpoint: CheckpointLike) -> bytes | Path:
     return path
 
 
-def _pickled(checkpoint: Mapping[Any, Any]) -> bytes:
+def pickled(checkpoint: Mapping[Any, Any]) -> bytes:
+    """
+    Pickle a dict.
+
+    Raises:
+        CheckpointError: The dict cannot be pickled; the user must change it.
+    """
     try:
         data: bytes = cloudpickle.dumps(dict(checkpoint))
     except Exception as cause:

@@ -119,7 +119,7 @@ def check_remote_url(url: str) -> str:
             f"The checkpoint URL {shown!r} contains {''.join(wrong)!r}; use letters, digits, "
             "'-', '_', '.' and '/'."
         )
-    if any(part in ("", ".", "..") for part in parsed.path.strip("/").split("/")[:-1]):
+    if any(part in ("", ".", "..") for part in parsed.path.rstrip("/").split("/")[1:]):
         raise UsageError(
             f"The checkpoint URL {shown!r} has an empty part, '.' or '..'; leave it out."
         )

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-
 from studydb import report_client
-from studydb.artifacts.checkpoint_files import CheckpointLike, Restored
+from studydb.artifacts.checkpoint_files import CheckpointLike, Restored, pickled
 from studydb.domain import errors
 from studydb.domain.errors import InvalidReport, LeaseLost, StudydbError, TrialStopped, UsageError
 from studydb.domain.metrics import plain_metrics
@@ -24,12 +22,13 @@ def report(metrics: Mapping[str, Any], checkpoint: CheckpointLike | None) -> Non
 
     Raises:
         InvalidReport, TrialStopped, LeaseLost: See `RunningTrial.report`.
+        CheckpointError: The checkpoint is a dict that cannot be pickled.
         UsageError: The trial's process does not answer, or has ended.
     """
     message = plain_metrics(metrics)
     if isinstance(checkpoint, Mapping):
         target = Path(os.environ["STUDYDB_SAVE"], _DICT)
-        target.write_bytes(cloudpickle.dumps(dict(checkpoint)))
+        target.write_bytes(pickled(checkpoint))
         message["checkpoint"] = True
     elif checkpoint is not None:
         message["checkpoint"] = str(Path(checkpoint).absolute())

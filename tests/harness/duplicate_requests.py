@@ -286,10 +286,15 @@ def _reaching_a_limit(database: Database) -> Call:
     return _reporting(database, study=study)
 
 
+_LONG_AGO = "UPDATE study SET started_at = '2001-01-01 00:00:00+00:00'"
+"""So every study is older than its `time_limit_s`."""
+
+
 def _renewing_past_a_limit(database: Database) -> Call:
-    """The renewal finds that the trial has run for too long; the study's limits are not reached."""
+    """The renewal finds that the trial has run for too long, and stops the study, which is old."""
     call = _renewing(database, trial_time_limit_s=60.0, total_time_limit_s=60.0, time_limit_s=60.0)
     change(database, "UPDATE trial SET running_s = 100")
+    change(database, _LONG_AGO)
     return call
 
 
@@ -298,7 +303,7 @@ def _claiming_in_an_old_study(database: Database) -> Call:
     study = new_study(database, time_limit_s=60.0)
     enqueued(database, study)
     claimant = SimulatedWorker(database, study).claimant()
-    change(database, "UPDATE worker SET started_at = '2001-01-01 00:00:00+00:00'")
+    change(database, _LONG_AGO)
     return lambda over: claim(over, study, claimant)
 
 

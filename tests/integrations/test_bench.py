@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 sys.path.append(str(ROOT / "scripts"))
 
-from benchmarks import cli_usage, loading, schedulers, space  # noqa: E402  needs the path above
+from benchmarks import burden, cli_usage, loading, real, schedulers, space  # noqa: E402  needs the path above
 from benchmarks.found import Found  # noqa: E402
 
 ONE_SHORT_ROUND = ("--rounds", "1", "--seconds", "0.05", "--json")
@@ -244,6 +244,28 @@ def test_schedulers_benchmark_fails_if_an_epoch_is_trained_after_a_decision(monk
     assert ran.exit_code == 1
     assert "2 under random search (digits), 2 under random search (noisy digits)" in ran.stderr
     assert json.loads(ran.stdout)["tasks"]["digits"]["random search"]["n_beyond"] == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "words"),
+    [
+        (
+            burden.burden,
+            ["--claims", "10", "--rounds", "20"],
+            "10 claims cannot be divided into 20",
+        ),
+        (real.real, ["--contender", "Optuna"], "No contender that --contender names is installed"),
+        (schedulers.schedulers, ["--only", "ASHA"], "'ASHA' is not one of"),
+    ],
+    ids=["burden", "real", "schedulers"],
+)
+def test_benchmark_that_would_measure_nothing_is_refused(monkeypatch, command, options, words):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+
+    ran = CliRunner().invoke(command, options)
+
+    assert ran.exit_code == 2
+    assert words in ran.stderr
 
 
 def test_simulation_makes_hundreds_of_reports_a_second():

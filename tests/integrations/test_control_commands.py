@@ -185,14 +185,15 @@ def test_invalidate_wants_a_reason(console, study):
 def test_stop_now_says_that_trials_are_killed_and_reaches_the_worker_at_its_next_renewal(
     console, study, worker
 ):
-    run = worker.take()
+    run, other = worker.take(), worker.take()
 
     said = console("stop", "digits", "0", "--now").lines
 
     assert said == ["Trial 0 of 'digits': stopped; running trials are killed."]
     assert worker.renew(run).held[run.lease.token].at_once
+    assert worker.renew(other).held[other.lease.token] is None
     study.stop(now=True)
-    assert worker.renew(run).held[run.lease.token].at_once
+    assert worker.renew(other).held[other.lease.token].at_once
 
 
 # --- notes and tags

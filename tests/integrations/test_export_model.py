@@ -1,5 +1,6 @@
 """`studydb export-model`: the trainable writes its model from a checkpoint, on demand."""
 
+import pickle
 import sys
 
 import pytest
@@ -98,7 +99,8 @@ def test_checkpoint_and_model_of_the_best_trial_come_from_the_best_step(bare_con
     bare_console("export-checkpoint", "made", "--best", "saved")
 
     assert '"iteration": 2' in (here / "model" / "model.json").read_text()
-    assert (here / "saved" / "checkpoint.pkl").exists()
+    saved = (here / "saved" / "checkpoint.pkl").read_bytes()
+    assert pickle.loads(saved) == {"weight": 0.5 * 2}
     assert study.best_trial.checkpoint.step == 3
 
 

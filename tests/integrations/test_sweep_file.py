@@ -76,7 +76,7 @@ def test_hyperband_of_a_sweep_file_becomes_asha_with_the_same_decision_steps(swe
         ("a: [", "is not YAML"),
         ("programm: x", "Did you mean 'program'"),
         ("method: grids\nprogram: x", "Did you mean 'grid'"),
-        ("method: random", "names .*program"),
+        ("method: random", "needs .*program"),
         ("program: x\nparameters: {a: {min: 1}}", "neither value, values"),
         (
             "program: x\nparameters: {a: {distribution: normal, mu: 0}}",
@@ -88,8 +88,11 @@ def test_hyperband_of_a_sweep_file_becomes_asha_with_the_same_decision_steps(swe
         ("program: x\nmetric: {name: a, goal: low}", "metric.goal is 'low'"),
         ("program: x\nmethod: []", "method is"),
         ("program: x\n1: 2", "'1'"),
-        ("program: x\nparameters: {a: {distribution: log_uniform, min: 0, max: 1000}}", "sweep"),
-        ("program: x\nparameters: {a: {min: 1e-4, max: 1}}", "a"),
+        (
+            "program: x\nparameters: {a: {distribution: log_uniform, min: 0, max: 1000}}",
+            "range error",
+        ),
+        ("program: x\nparameters: {a: {min: 1e-4, max: 1}}", "is '1e-4'; it must be a number"),
         ("program: x\nearly_terminate: {type: median}", "early_terminate.type"),
         ("program: x\nearly_terminate: {type: hyperband}", "neither min_iter nor max_iter"),
     ],

@@ -88,6 +88,8 @@ def test_worker_without_a_folder_for_output_is_refused_before_it_claims_a_trial(
     assert ran.returncode == 2
     assert ran.stderr.endswith("['worker', '--study', 'plain']\n")
     assert "XDG_STATE_HOME" in ran.stderr
+    listed = run_homeless(("trials", "plain", "--format", "json"), STUDYDB_SIGNING_KEY=KEY)
+    assert json.loads(listed.stdout) == []
 
 
 @pytest.mark.parametrize("storage_url", ["sqlite"], indirect=True)

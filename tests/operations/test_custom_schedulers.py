@@ -417,9 +417,10 @@ def test_answers_are_kept_until_the_batch_is_stored(database):
         return inner(question)
 
     judge = SchedulerJudge("Cup()", ask)
-    calls = []
+    calls, known = [], []
 
     def call(batch):
+        known.append(len(batch.answers))
         answer = report(database, worker.study, lease=run.lease, batch=batch)
         calls.append(answer)
         if len(calls) == 1:
@@ -433,3 +434,5 @@ def test_answers_are_kept_until_the_batch_is_stored(database):
 
     assert len(asked_for) == 1
     judge.stored()
+    judge.send(call, run.batch(0.3))
+    assert known == [0, 1, 1, 0]  # how many answers each send brought

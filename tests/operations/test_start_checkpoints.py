@@ -23,7 +23,7 @@ from studydb.operations.enqueue import enqueue
 from studydb.operations.overview import read_overview
 from studydb.operations.restore import newest
 from studydb.operations.start_checkpoints import FromTrial, Uploaded
-from studydb.operations.uploads import abandoned_uploads, begin_upload_of_person
+from studydb.operations.uploads import abandoned_uploads, begin_upload_of_person, delete_upload
 from studydb.schedulers import ASHA
 from studydb.store import checkpoint_listing
 from studydb.store.uploads import COMMIT_S, PATIENCE_S
@@ -369,8 +369,12 @@ def test_upload_without_a_trial_is_found_after_a_day_and_an_hour_and_no_earlier(
     assert (late.uuid, late.trial_uuid, late.attempt) == (what.uuid, None, 0)
 
 
-def test_upload_that_was_collected_meanwhile_adds_no_trial(database, study, run):
+def test_upload_that_was_collected_meanwhile_adds_no_trial(database, study, clock, run):
     what = replace(run.checkpoint(step=6), url="file:///store/x")
+    begin_upload_of_person(database, study, uuid=what.uuid, url=what.url)
+    clock.advance(PATIENCE_S + COMMIT_S + 1)
+    (abandoned,) = abandoned_uploads(database, study)
+    delete_upload(database, upload_id=abandoned.id)
 
     with pytest.raises(NotFound, match="took longer than a day"):
         begin(database, study, Uploaded(what))

@@ -34,16 +34,22 @@ def counted(database, call):
 
     A statement outside BEGIN and COMMIT counts as a transaction.
     """
-    seen = []
-    database.observer = seen.append
-    call()
-    database.observer = None
+    seen = sent(database, call)
     inside, transactions, statements = False, 0, 0
     for what in seen:
         transactions += what == "BEGIN" or (not inside and what not in ENDS)
         statements += what not in ("BEGIN", *ENDS)
         inside = what == "BEGIN" or (inside and what not in ENDS)
     return transactions, seen.count("ROLLBACK"), statements
+
+
+def sent(database, call):
+    """Return the texts of a call's statements, BEGIN and COMMIT included."""
+    seen = []
+    database.observer = seen.append
+    call()
+    database.observer = None
+    return seen
 
 
 def by_dialect(database, *, postgresql, sqlite):
@@ -70,17 +76,26 @@ def test_cost_of_a_report_does_not_depend_on_its_number_of_results(database, wor
 
 
 @pytest.mark.parametrize(
-    ("keep", "statements"), [(Keep(), 4), (Keep(last=2), 4), (Keep(last=3), 5), (Keep(last=9), 4)]
+    ("keep", "reads", "statements"),
+    [
+        (Keep(), False, 4),
+        (Keep(last=2), False, 4),
+        (Keep(last=3), True, 5),
+        (Keep(last=9), True, 4),  # it reads, and removes no checkpoint
+    ],
 )
 def test_save_reads_the_kept_checkpoints_only_if_a_policy_needs_them(
-    database, worker, keep, statements
+    database, worker, keep, reads, statements
 ):
     run = worker.ask()
     for step in range(1, 5):
         run.save(run.checkpoint(step=step), keep=Keep(last=4))
     checkpoint = run.checkpoint(step=5)
 
-    assert counted(database, lambda: run.save(checkpoint, keep=keep)) == (1, 0, statements)
+    seen = sent(database, lambda: run.save(checkpoint, keep=keep))
+
+    assert [len(seen), *map(seen.count, ENDS)] == [statements + 2, 1, 0]
+    assert any("FROM checkpoint" in text and "result.value" in text for text in seen) is reads
 
 
 def test_upload_costs_one_statement_and_one_commit_before_the_save(database, worker):

@@ -96,9 +96,8 @@ def test_scheduler_is_asked_again_if_another_worker_already_runs_the_chosen_tria
     assert worker.claim().lease.number == 0
 
 
-def test_scheduler_that_names_no_work_pauses_the_study_once(database, answers):
+def test_scheduler_that_names_no_work_pauses_the_study_once(database):
     worker = waiting(database, 0.5)
-    answers(lambda _view: None)
     broken = failing(worker.study, DecisionFailed("it hangs"))
 
     assert read_progress(database, broken).can_claim  # so that a worker asks, and pauses the study

@@ -2,13 +2,14 @@
 
 import json
 import math
+import threading
 
 import numpy as np
 import pytest
 
 from studydb import report_client
 from studydb.child import command_connection
-from studydb.domain.errors import InvalidReport, InvalidSpec
+from studydb.domain.errors import CheckpointError, InvalidReport, InvalidSpec
 from studydb.trainables.command_reports import (
     LINE_BYTES,
     CommandReport,
@@ -119,3 +120,14 @@ def test_wrong_report_from_a_python_command_is_refused_with_the_errors_of_a_func
 ):
     with pytest.raises(InvalidReport, match=words):
         command_connection.report(metrics, None)
+
+
+def test_dict_of_a_python_command_that_cannot_be_pickled_is_refused_with_the_error_of_a_function(
+    monkeypatch, tmp_path
+):
+    monkeypatch.setenv("STUDYDB_SAVE", str(tmp_path))
+
+    with pytest.raises(CheckpointError, match="cannot be pickled"):
+        command_connection.report({"error": 1}, {"lock": threading.Lock()})
+
+    assert list(tmp_path.iterdir()) == []

@@ -373,6 +373,9 @@ def test_store_that_shows_unfinished_files_renames_them_when_they_are_whole(sour
         ("s3://bucket/a*", "contains"),
         ("s3://bucket/a?versionId=hunter2", "contains"),
         ("s3://bucket/a/../b", "leave it out"),
+        ("s3://bucket/a/..", "leave it out"),
+        ("s3://bucket/./", "leave it out"),
+        ("s3://bucket//a", "leave it out"),
         ("https://host/path", "cannot go to"),
     ],
 )
@@ -381,6 +384,11 @@ def test_wrong_url_of_a_remote_store_is_refused_without_showing_a_password(url, 
         open_store(url)
     if "hunter2@" in url:
         assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["s3://bucket", "s3://bucket/", "s3://bucket/a", "s3://bucket/a/"])
+def test_url_of_a_remote_store_may_end_with_a_slash_and_needs_no_prefix(url):
+    assert open_store(url).url == url.rstrip("/")
 
 
 def test_store_of_gs_abfs_or_sftp_opens_without_its_library():

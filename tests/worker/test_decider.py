@@ -223,6 +223,25 @@ def test_decider_is_replaced_if_a_source_file_has_changed_before_a_question(deci
     assert ask(made, 0.5) is True
 
 
+def test_first_question_is_answered_although_a_source_file_has_changed_since_the_import(
+    decider, tmp_path
+):
+    """If a file server's clock is wrong, each new process could seem to have old code."""
+    source = (TRAINABLES / "stopping.py").read_text()
+    path = tmp_path / "stopping.py"
+    path.write_text(source)
+    made = decider()
+    made._objects = (imported("WithoutBase", {"step": 2}, tmp_path),)
+    made.reads()
+    first = made._process
+    path.write_text(source.replace(">= self._step", "< self._step"))
+
+    assert ask(made, 0.5) is False
+
+    assert made._process is first
+    assert ask(made, 0.5) is True
+
+
 def test_what_user_code_prints_is_kept_on_disk(decider, tmp_path):
     made = decider(("Plain", {}))
 

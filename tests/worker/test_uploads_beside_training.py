@@ -260,7 +260,9 @@ def test_directory_that_changes_during_its_copy_fails_no_trial(remote, s3_server
     messages = remote(train).finish()
 
     assert steps_of(messages) == [1, 2]
-    assert ["no existing target" in (one.artifact_error or "") for one in messages[:-1]].count(True)
+    errors = [one.artifact_error for one in messages[:-1] if one.artifact_error]
+    assert len(errors) == 1
+    assert "no existing target" in errors[0]
     assert messages[-1] == Ended(End.COMPLETED)
 
 

@@ -8,7 +8,7 @@ MAX_ALIKE = 5
 """A study pauses itself once this many trials failed alike, if no trial has reported a result."""
 
 _PLACE = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+)', re.MULTILINE)
-_NUMBER = re.compile(r"\d+")
+_NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
 _LONGEST = 500
 
 
@@ -16,8 +16,9 @@ def fingerprint(failure: Failure) -> str:
     """
     Describe a failure by its type and the line that raised it; alike failures have equal texts.
 
-    Without a traceback the text holds the message instead of the line. Numbers in the message
-    become 0, because they often come from the trial's parameters.
+    Without a traceback the text holds the message instead of the line. Each number in the message
+    becomes 0, with its sign, fraction and exponent, because it often comes from the trial's
+    parameters.
     """
     place = last_place(failure)
     if place is not None:

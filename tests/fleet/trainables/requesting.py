@@ -4,9 +4,6 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import ClassVar
-
-import studydb
 
 
 def work(config):
@@ -44,31 +41,3 @@ WAYS = {
     "exits": lambda: sys.exit(3),
     "hangs": lambda: time.sleep(60),
 }
-
-
-class Work(studydb.Trainable):
-    def step(self):
-        return {"loss": self.config["size"], "done": True}
-
-    @staticmethod
-    def default_resources(config):
-        return {"licence": config["size"]}
-
-
-class Fixed(studydb.Trainable):
-    default_resources: ClassVar = {"licence": 2}
-
-    def step(self):
-        return {"loss": self.config["size"], "done": True}
-
-
-class Heir(Fixed):
-    pass
-
-
-class Plain(studydb.Trainable):
-    def step(self):
-        return {"loss": self.config["size"], "done": True}
-
-
-needs_nothing = {"licence": 1}
