@@ -292,7 +292,7 @@ def test_an_object_without_a_name_is_refused_as_a_resource_function(make):
 
     message = str(refused.value)
     assert "resources is an object of the type partial, which has no name by which" in message
-    assert "Write `def needs(config)` at the top level of a module" in message
+    assert "At the top level of a module, write a function `def needs(config)`" in message
 
 
 def test_a_default_resource_function_of_code_that_is_sent_by_value_is_refused(make):

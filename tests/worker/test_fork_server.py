@@ -36,7 +36,7 @@ from studydb.worker.fork_server_client import ForkServer
 
 ROOT = Path(__file__).parents[2]
 
-MOST_MODULES = 96
+MOST_MODULES = 98
 """The most modules of studydb that the fork server may import. The first trial waits for them."""
 
 
