@@ -36,8 +36,12 @@ while [ "$interrupted" = yes ]; do
     code=$?
 done
 
-# 143 is 128 + SIGTERM: the trials were released before the study was done.
-if [ "$code" -eq 143 ] && [ -n "${SLURM_ARRAY_JOB_ID:-}" ]; then
-    scontrol requeue "${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
-fi
+# 128 + the number of SIGUSR1, SIGUSR2 or SIGTERM: the trials were released before the study was done.
+case $code in
+138 | 140 | 143)
+    if [ -n "${SLURM_ARRAY_JOB_ID:-}" ]; then
+        scontrol requeue "${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
+    fi
+    ;;
+esac
 exit "$code"

@@ -417,7 +417,7 @@ def _grant() -> None:
 
 
 def _revoke() -> None:
-    """Revoke what `_grant` granted on tables and columns that remain, except `study.num_draws`."""
+    """Revoke what `_grant` granted on tables and columns that remain."""
     quote = op.get_bind().dialect.identifier_preparer.quote_identifier
     for (role,) in _rows(_GRANTEES.format(right="INSERT", table="rung_entry")):
         op.execute(f"REVOKE INSERT ON rung FROM {quote(role)}")

@@ -32,7 +32,7 @@ def _distinct(columns: Sequence[str]) -> list[str]:
     names: list[str] = []
     for column in columns:
         name, n = column, 1
-        while name in names:
+        while name in names or (n > 1 and name in columns):
             n += 1
             name = f"{column}_{n}"
         names.append(name)

@@ -32,9 +32,7 @@ def views(*, name: str, drop: bool, storage: Storage) -> None:
         suffix = storage.command_suffix(study.storage)
     click.echo(f"Study {name!r}: made {' and '.join(view.name for view in made)}.")
     if dropped:
-        click.echo(
-            f"{_dropped(dropped).capitalize()}, which were made before the study was renamed."
-        )
+        click.echo(f"{_dropped(dropped).capitalize()}, made before the study was renamed.")
     queries = [shlex.quote(f"SELECT * FROM {view.name}") for view in made]  # noqa: S608  only printed
     print_next(*(f"studydb query {query}{suffix}" for query in queries))
 

@@ -36,7 +36,9 @@ def _seconds_option(flag: str, default: float, meaning: str) -> Callable[..., An
     "--grace", GRACE_S, "How long a stopped or preempted trial may take to save its state."
 )
 @click.option(
-    "--workdir", metavar="DIR", help="The working directory; the trainable is searched there first."
+    "--workdir",
+    metavar="DIR",
+    help="The working directory; the trainable is looked for there first.",
 )
 @click.option(
     "--chdir",

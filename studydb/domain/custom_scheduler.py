@@ -316,7 +316,8 @@ class JudgeView:
         self._check(key)
         if n > (most := self._data["reads_best"]):
             raise InvalidSpec(
-                f"judge asks for the best {n} entries; its reads_best is {most}: raise reads_best."
+                f"judge asks for the best {n} entries; its reads_best is {most}. Set reads_best to "
+                f"the number that judge reads, {MOST_BEST} at most."
             )
         return [Ranked(*entry) for entry in self._data["best"][:n]]
 

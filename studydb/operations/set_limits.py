@@ -35,8 +35,8 @@ def set_limits(txn: Txn, study: Study, limits: Mapping[str, Any], request: Reque
 def _check(study: Study, name: str, old: Any, new: Any) -> None:
     if old is None:
         raise NotAllowed(
-            f"Study {study.name!r} was created without {name}, and its workers might not obey a "
-            f"limit that is added later. Create a study with {name}."
+            f"Study {study.name!r} was created without {name}, so its workers neither count nor "
+            f"check it. Create a study with {name}."
         )
     if new is None:
         raise NotAllowed(f"The limit {name} of study {study.name!r} can be changed, not removed.")

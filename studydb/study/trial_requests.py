@@ -63,7 +63,8 @@ class TrialRequests:
         if changes and not numbers:
             raise InvalidSpec(
                 f"{', '.join(map(repr, changes))} can be changed only in trials, not in the study; "
-                f"give their numbers, as in study.resume(3, {next(iter(changes))}=…)."
+                f"name trials by number: study.resume(3, {next(iter(changes))}=…), or "
+                f"`studydb resume NAME 3 {next(iter(changes))}=…`."
             )
         options = {"changes": changes} if changes else {}
         self._control(control.resume, Status.RUNNING, numbers, **options)

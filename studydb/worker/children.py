@@ -227,11 +227,8 @@ class Forker:
         try:
             with theirs:
                 self._ask(child, kind, [theirs.fileno(), stdout, stderr, *descriptors])
-            # The message is sent before the child exists, so that the child need not wait for it.
-            was_sent = _was_sent(child.channel, first)
             child.wait_started()
-            if not was_sent:
-                self._end_unreached(child)
+            self._send_first(child, first)
         except (FrameError, OSError, TemplateOutdated) as cause:
             child.channel.close()
             if isinstance(cause, OSError) and self._is_gone():
@@ -239,11 +236,14 @@ class Forker:
             raise
         return child
 
-    def _end_unreached(self, child: ChildProcess) -> None:
-        """Kill a child to which its first message could not be sent."""
-        if self._is_gone():
-            raise ForkerDied("The forking process died before the child began.")
-        child.kill()
+    def _send_first(self, child: ChildProcess, first: Frame) -> None:
+        """Send a child its first message; kill a child that does not read the message."""
+        try:
+            child.channel.send(first)
+        except OSError:
+            if self._is_gone():
+                raise
+            child.kill()
 
     def _ask(self, child: ChildProcess, kind: ChildKind, descriptors: list[int]) -> None:
         with self._lock:
@@ -298,10 +298,3 @@ class Forker:
     def join(self) -> None:
         """Wait until the server is reaped."""
         self._listener.join()
-
-
-def _was_sent(channel: Channel, first: Frame) -> bool:
-    with suppress(OSError):
-        channel.send(first)
-        return True
-    return False

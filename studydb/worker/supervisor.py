@@ -143,8 +143,8 @@ def _host_for(study: Study, options: WorkerOptions) -> HostResources:
         tags = " ".join(f"--tag {shlex.quote(tag)}" for tag in lacking)
         raise UsageError(
             f"Study {study.name!r} requires workers with the tag {', '.join(map(repr, lacking))}, "
-            "and this worker has no such tag. If it may run the study, start it with "
-            f"{tags}."
+            "and this worker has no such tag. If it may run the study, start the "
+            f"worker with {tags}."
         )
     return host
 

@@ -69,6 +69,8 @@ def test_array_task_ends_with_the_exit_code_of_its_worker(tmp_path, code):
         (signal.SIGTERM, 143, True),
         (signal.SIGUSR1, 143, True),
         (signal.SIGUSR2, 143, True),
+        (signal.SIGUSR1, 138, True),
+        (signal.SIGUSR2, 140, True),
         (signal.SIGTERM, 0, False),
     ],
 )

@@ -71,6 +71,11 @@ def send_twice(call, first, second, url, *, at=None):
         return run_together([lambda: call(first), send_again, let_go])
 
 
+WAITING = """
+    SELECT count(*) FROM pg_stat_activity
+    WHERE wait_event_type = 'Lock' AND datname = current_database()"""
+
+
 def is_waiting_for_a_lock(url, *, unless=None, waiters=1):
     """
     Return True once at least `waiters` connections wait for a lock.
@@ -81,8 +86,7 @@ def is_waiting_for_a_lock(url, *, unless=None, waiters=1):
     deadline = time.monotonic() + PATIENCE_S
     with postgres.connect(url) as watcher:
         while time.monotonic() < deadline and not unless.wait(0.005):
-            query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-            if watcher.execute(query).fetchone() >= (waiters,):
+            if watcher.execute(WAITING).fetchone() >= (waiters,):
                 return True
     return False
 

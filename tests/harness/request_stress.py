@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
+from itertools import count
 from multiprocessing.synchronize import Event, Semaphore
 from random import Random
 from typing import Any
@@ -72,10 +73,12 @@ class Stress:
         begun, over = self._context.Semaphore(0), self._context.Event()
         self._shared = _Shared(storage, names, begun, over)
         self.n_killed = 0
+        self._seeds = count()
 
     def run(self, *, seconds: float, kill_every_s: float) -> list[int | None]:
         """Run the processes; return the exit codes of all that were not killed and replaced."""
-        running = {place: self._start(place, place) for place in self._places}
+        self._shared.over.clear()
+        running = {place: self._start(place) for place in self._places}
         for _ in running:
             assert self._shared.begun.acquire(timeout=JOIN_S)
         runners = self._places[::2]
@@ -86,7 +89,7 @@ class Stress:
             running[place].kill()
             running[place].join()
             self.n_killed += 1
-            running[place] = self._start(place, len(self._places) + self.n_killed)
+            running[place] = self._start(place)
         self._shared.over.set()
         for process in running.values():
             process.join(JOIN_S)
@@ -95,8 +98,8 @@ class Stress:
                 process.join()
         return [process.exitcode for process in running.values()]
 
-    def _start(self, place: int, seed: int) -> Any:
-        act = _run_a_trial if place % 2 == 0 else _request
+    def _start(self, place: int) -> Any:
+        act, seed = _run_a_trial if place % 2 == 0 else _request, next(self._seeds)
         process = self._context.Process(target=_repeat, args=(act, seed, self._shared))
         process.start()
         return process

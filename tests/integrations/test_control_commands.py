@@ -56,7 +56,7 @@ def test_resume_refuses_values_without_a_trial_and_values_outside_the_space(cons
     study.enqueue({"net": {"width": 2}})
     study.pause(0)
 
-    assert "give their numbers" in console("resume", "digits", "lr=0.01", code=2).error
+    assert "name trials by number" in console("resume", "digits", "lr=0.01", code=2).error
     assert "no parameter 'rl'" in console("resume", "digits", "0", "rl=0.01", code=2).error
     with pytest.raises(InvalidSpec, match="is 7, which is not in"):
         study.resume(0, lr=7)

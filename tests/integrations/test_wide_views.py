@@ -263,8 +263,7 @@ def test_views_of_a_renamed_study_are_replaced_under_the_new_name(console, datab
     again = console("views", "new")
 
     assert [row["study"] for row in still] == ["new"]
-    dropped = "Dropped v_result_old and v_trial_old, which were made before the study was renamed."
-    assert dropped in again.lines
+    assert "Dropped v_result_old and v_trial_old, made before the study was renamed." in again.lines
     assert view_names(database) == ["v_result_new", "v_trial_new"]
 
 

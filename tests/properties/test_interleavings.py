@@ -38,6 +38,7 @@ SCHEDULES = int(os.environ.get("STUDYDB_SCHEDULES", "3"))
 LOCKS = Prepared(
     sa.text("""
         SELECT count(*) AS n FROM pg_locks WHERE relation = 'study'::regclass
+            AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
             AND mode = 'RowExclusiveLock' AND pid <> pg_backend_pid()
     """).columns(sa.column("n", sa.Integer))
 )

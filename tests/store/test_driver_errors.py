@@ -275,9 +275,13 @@ def test_server_releases_the_row_locks_of_a_frozen_client(
     assert rows(other, "SELECT name FROM study") == [("theirs",)]
 
 
+WRITERS = """
+    SELECT 1 FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND datname = current_database()"""
+
+
 def await_writer(watcher):
     deadline = time.monotonic() + 10
-    while not rows(watcher, "SELECT 1 FROM pg_stat_activity WHERE backend_xid IS NOT NULL"):
+    while not rows(watcher, WRITERS):
         assert time.monotonic() < deadline
 
 

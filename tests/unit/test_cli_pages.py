@@ -69,7 +69,7 @@ def test_table_is_no_wider_than_its_terminal_and_cuts_no_cell(monkeypatch, capsy
     ("selected", "names"),
     [
         (["a", "b", "a", "a"], ["a", "b", "a_2", "a_3"]),
-        (["a", "a", "a_2"], ["a", "a_2", "a_2_2"]),
+        (["a", "a", "a_2"], ["a", "a_3", "a_2"]),
         (["a_2", "a", "a"], ["a_2", "a", "a_3"]),
     ],
 )
