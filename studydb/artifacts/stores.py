@@ -30,8 +30,9 @@ class Stores:
         """
         Find the study's store that holds an object.
 
-        If the object's URL begins with a store's URL, that store is tried first. If that store does
-        not have the object, for example because its directory was moved, the others are tried.
+        An object's URL is a store's URL and the object's path: study, trial, attempt and name. The
+        store with that URL is tried first. If it does not have the object, for example because its
+        directory was moved, the others are tried.
 
         Returns:
             The store's URL. The URL of a study's only store is returned without a look at the

@@ -25,7 +25,10 @@ from studydb.lease.own_checkpoints import OwnCheckpoints
 Answered = TypeVar("Answered")
 
 LAST_PATIENCE_S = 5.0
-"""The patience of the call that ends an abandoned trial, or a trial whose values were refused."""
+"""
+The patience of the call that ends a trial whose handle was dropped, whose loop is closing, or whose
+reported values the database has refused.
+"""
 
 
 class OwnTrial:

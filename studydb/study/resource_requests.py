@@ -1,4 +1,4 @@
-"""The methods of a study by which people say what trials need, and what their process has."""
+"""Methods of a study: which resources trials need, and which resources this process offers."""
 
 import dataclasses
 import os
@@ -55,16 +55,16 @@ class ResourceRequests:
         """
         Change what these trials (numbers or names) need; without numbers, change it for the study.
 
-        The study's amounts hold for all trials to which no amounts were given. A RUNNING attempt
-        keeps what it has; its trial's next attempt asks for the new amounts.
+        The study's amounts hold for all trials to which no amounts were given. If they change, a
+        RUNNING attempt keeps what it has, and its trial's next attempt asks for the new amounts.
 
         Args:
             resources: Amounts such as {"gpus": 1, "memory_gb": 8} or "gpus=1"; {} for nothing.
 
         Raises:
             UnknownTrial: A trial does not exist; nothing was changed.
-            NotAllowed: A named trial runs or has ended, or a function says what the study's trials
-                need; nothing was changed.
+            NotAllowed: One of the given trials runs or has ended; or no trials are given, and a
+                function says what the study's trials need. Nothing was changed.
             InvalidSpec: The amounts cannot be read, or the study's trials ask for 64 different sets
                 of amounts already.
         """

@@ -124,9 +124,11 @@ class _Watch:
         elapsed_s = time.monotonic() - self._began_s
         budget = self._study.num_draws if progress.num_trials is None else progress.num_trials
         self._display.update(progress.counts, self._best_value(), elapsed_s, num_trials=budget)
+        # The failure of a trial that is retried does not raise `counts.error`, so errors are also
+        # looked for from time to time.
         if progress.counts.error > self._n_errors or elapsed_s >= self._error_due_s:
             self._error_due_s = elapsed_s + ERRORS_EVERY_S
-            self._show_last_error()  # `counts.error` leaves out failed trials that are retried
+            self._show_last_error()
         self._n_errors = progress.counts.error
         is_paused = progress.status is Status.PAUSED and not progress.is_done
         if is_paused and not self._was_paused:

@@ -92,7 +92,8 @@ def worked(answer):
             Decision(Action.PAUSE, Reason.PAUSED, Entry(KEY, 0.5, waits=True), 1.0),
         ),
         (Decision(entry=Entry(KEY, math.inf)), Decision(entry=Entry(KEY, math.inf))),
-        # The cutoff in `view.rung()`, which `judge` may return, is NaN between infinite scores.
+        # A rung's cutoff is NaN if its quantile lies between two infinite scores. `judge` may return
+        # this cutoff; it is then stored as None.
         (Decision(cutoff=math.nan), Decision()),
     ],
 )
