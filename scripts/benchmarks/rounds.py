@@ -108,7 +108,10 @@ def show(outcome: Outcome, *, as_json: bool) -> None:
         output.show_json(_as_json(outcome))
         return
     tables = [_table(outcome, size) for size in outcome.rates]
-    note = "Medians of slices that took turns; ratios of medians."
+    note = (
+        "The second column is the median of a contender's slices; the contenders were measured "
+        "alternately. Each ratio divides two of these medians."
+    )
     output.show_tables(*tables, note=note, conditions=outcome.conditions)
 
 

@@ -54,8 +54,8 @@ def family_here(environ: Mapping[str, str] = os.environ) -> Family:
     Choose the family of this host's devices.
 
     Slurm may set the variables of all makers, with the same entries. studydb must change only one
-    of these variables: the numbers in HIP_VISIBLE_DEVICES count the devices that
-    ROCR_VISIBLE_DEVICES shows.
+    of these variables. The entries of HIP_VISIBLE_DEVICES are indexes into the devices that
+    ROCR_VISIBLE_DEVICES leaves visible, so with both changed the devices would be selected twice.
 
     Returns:
         The first family whose variable is set and whose device file exists; else the first whose

@@ -54,8 +54,9 @@ def resume(
     With `changes`, all later attempts get these values of parameters; `params` stays as it was
     sampled. A PENDING trial can be changed, too, and stays PENDING; a RUNNING trial cannot.
 
-    A trial that waits at a rung is resumed without a promotion. If a person has paused the waiting
-    trial, only this pause is withdrawn, and the scheduler may promote the trial again.
+    A trial that waits at a rung is resumed without a promotion. If a person has also paused such a
+    trial, only the person's pause is withdrawn: the trial stays PAUSED at its rung until the
+    scheduler promotes it.
 
     An attempt that has received the withdrawn request may still end; a new attempt then follows.
 

@@ -163,8 +163,9 @@ _ASK = {
     for must_fit in (True, False)
 }
 """
-The statements of `ask`. A key says which trials keep the ask from making a trial, whether the ask
-waits in the queue, and whether the proposal must fit the worker.
+The statements of `ask`. A key has three parts: which claimable trials have precedence over a new
+one (see `claims.Unless`), whether the ask waits in the queue, and whether the proposal must fit the
+worker.
 """
 
 _NEXT = {

@@ -1,4 +1,8 @@
-"""The code of resource functions: find it in a child, and ask it."""
+"""
+What a decider does for resource functions, and how a worker reads the answer.
+
+The decider calls the function for a config, or reads the trainable's `default_resources`.
+"""
 
 import json
 from collections.abc import Mapping
@@ -29,7 +33,7 @@ def ask_function(loaded: Any, arguments: Mapping[str, Any]) -> dict[str, float]:
     Ask what a trial with this config needs; the user's code may raise anything.
 
     Args:
-        arguments: The config as JSON text, so that the function gets a copy.
+        arguments: Has the config under "config", as JSON text.
 
     Raises:
         TrainableError: The answer is not amounts of resources, or a trainable's `default_resources`

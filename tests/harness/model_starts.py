@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from harness.model import Model
 
 OTHER = -1
-"""The number that the trial of the other study has in the model."""
+"""
+The model may hold a second study with one trial (see `add_other`); this is that trial's number.
+"""
 
 DAY_S = 86_400.0
 """How old the upload of a person may be when a trial is enqueued with it."""

@@ -216,9 +216,11 @@ def ray_hyperband(rng: Random) -> Case:
     """
     Ask Ray Tune's `HyperBandScheduler` which trials of a band go on at each rung.
 
-    `kept` has the trials that go on, by the bracket's number of rungs and the step. If a bracket
-    that was halved before waits for one more trial, and this trial fails, Ray Tune does not halve
-    the bracket again. Therefore the last running trial of a bracket never fails here.
+    `kept` has the trials that go on, by the bracket's number of rungs and the step.
+
+    Suppose that a bracket was already halved once, and now waits only for its last running trial.
+    If this trial fails, Ray Tune does not halve the bracket again. Therefore the last running trial
+    of a bracket never fails here.
     """
     factor = rng.choice([2, 3, 4])
     max_t = factor ** rng.choice([1, 2] if factor > 2 else [1, 2, 3])

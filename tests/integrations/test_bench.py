@@ -326,7 +326,7 @@ def test_bench_without_json_prints_a_table():
 
     assert ran.returncode == 0, ran.stderr
     assert "trials/s" in ran.stdout
-    assert "ratios of medians" in ran.stdout
+    assert "median of a contender's slices" in ran.stdout
 
 
 def test_error_for_missing_optuna_names_the_command_that_installs_it(tmp_path):

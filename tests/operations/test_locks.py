@@ -300,7 +300,9 @@ def test_checkpoint_that_a_clone_finds_corrupt_during_a_pin_is_not_pinned(databa
     assert clone.claimed.checkpoint.step == 2
 
 
-def test_deletion_waits_for_a_worker_that_registers_and_deletes_its_row(database, postgres_url):
+def test_deletion_waits_for_the_registration_of_a_worker_and_then_deletes_the_workers_row(
+    database, postgres_url
+):
     study = new_study(database)
 
     registering = partial(SimulatedWorker, database, study)

@@ -115,14 +115,14 @@ def test_report_from_a_python_command_sends_numpy_values_as_json_numbers(
 @pytest.mark.parametrize(
     ("metrics", "words"), [({"error": {1}}, "is a set"), ([1], "report\\(\\) was given list")]
 )
-def test_wrong_report_from_a_python_command_is_refused_with_the_errors_of_a_function(
+def test_wrong_report_from_a_python_command_raises_the_same_error_as_in_a_trainable_function(
     metrics, words
 ):
     with pytest.raises(InvalidReport, match=words):
         command_connection.report(metrics, None)
 
 
-def test_dict_of_a_python_command_that_cannot_be_pickled_is_refused_with_the_error_of_a_function(
+def test_unpicklable_checkpoint_from_a_python_command_raises_the_same_error_as_in_a_function(
     monkeypatch, tmp_path
 ):
     monkeypatch.setenv("STUDYDB_SAVE", str(tmp_path))
