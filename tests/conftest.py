@@ -99,23 +99,25 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def share(
+def make_once(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str, Callable[[ExitStack], str]], str]:
     """Return a function that makes something once for all processes of this run."""
     own = tmp_path_factory.getbasetemp()
     folder = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
-    def share(name: str, make: Callable[[ExitStack], str]) -> str:
+    def make_once(name: str, make: Callable[[ExitStack], str]) -> str:
         return request.config.stash[_SHARED].enter_context(shared(folder, name, make))
 
-    return share
+    return make_once
 
 
 @pytest.fixture(scope="session")
-def postgres_server(share: Any) -> str:
+def postgres_server(make_once: Any) -> str:
     """The URL of the server that all tests of this run share."""
-    return str(share("postgresql", lambda stack: stack.enter_context(postgres.server_for_tests())))
+    return str(
+        make_once("postgresql", lambda stack: stack.enter_context(postgres.server_for_tests()))
+    )
 
 
 @pytest.fixture(scope="session")
@@ -126,7 +128,7 @@ def administration(postgres_server: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 @pytest.fixture(scope="session")
-def postgres_template(share: Any, postgres_server: str) -> str:
+def postgres_template(make_once: Any, postgres_server: str) -> str:
     """The name of a database with the newest schema, to copy."""
 
     def make(stack: ExitStack) -> str:
@@ -135,11 +137,11 @@ def postgres_template(share: Any, postgres_server: str) -> str:
         migrate.upgrade(postgres.create_database(postgres_server, name))
         return name
 
-    return str(share("postgresql-template", make))
+    return str(make_once("postgresql-template", make))
 
 
 @pytest.fixture(scope="session")
-def sqlite_template(share: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sqlite_template(make_once: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An SQLite file with the newest schema, to copy."""
 
     def make(_stack: ExitStack) -> str:
@@ -149,7 +151,7 @@ def sqlite_template(share: Any, tmp_path_factory: pytest.TempPathFactory) -> Pat
         assert not path.with_name("studydb.db-wal").exists()
         return str(path)
 
-    return Path(share("sqlite-template", make))
+    return Path(make_once("sqlite-template", make))
 
 
 @pytest.fixture(scope="session")
