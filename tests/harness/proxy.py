@@ -9,6 +9,7 @@ server has executed it and before the client gets the replies.
 
 import socket
 import struct
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -168,26 +169,45 @@ class _Pair:
         self._mutex = threading.Lock()
 
     def run(self) -> None:
+        """
+        Forward until an end closes its connection or `sever` is called.
+
+        The sockets are closed only when no thread uses them. Otherwise the next connection could
+        get the number of a closed file, and a thread that is late would read from it or end it.
+        """
+        answers = None
         with suppress(OSError):
             self._proxy.await_passage()
-            self._server = self._proxy.connect_to_server()
-            self._forward_startup(self._server)
-            threading.Thread(
-                target=self._forward_answers, args=(self._server,), daemon=True
-            ).start()
-            self._forward_requests(self._server)
+            try:
+                server = self._server = self._proxy.connect_to_server()
+            except OSError as error:
+                sys.stderr.write(f"The proxy cannot connect to the server: {error!r}\n")
+                raise
+            self._forward_startup(server)
+            answers = threading.Thread(target=self._forward_answers, args=(server,), daemon=True)
+            answers.start()
+            self._forward_requests(server)
         self.sever()
+        if answers is not None:
+            answers.join()
+        with self._mutex:
+            for end in self._ends():
+                end.close()
 
     def sever(self) -> None:
-        for end in (self._client, self._server):
-            if end is not None:
-                with suppress(OSError):
+        with self._mutex:
+            for end in self._ends():
+                with suppress(OSError):  # it is closed, or its other end is
                     end.shutdown(socket.SHUT_RDWR)
-                end.close()
+
+    def _ends(self) -> list[socket.socket]:
+        return [end for end in (self._client, self._server) if end is not None]
 
     def _forward_startup(self, server: socket.socket) -> None:
         while True:
             head = _exactly(self._client, _STARTUP.size)
+            if len(head) < _STARTUP.size:
+                return
             length, code = _STARTUP.unpack(head)
             body = _exactly(self._client, length - _STARTUP.size)
             if code not in _ENCRYPTION:
@@ -243,19 +263,24 @@ class _Pair:
 
 
 def _frames(connection: socket.socket) -> Iterator[bytes]:
-    """Each message after the startup: a letter, the number of bytes after the letter, a body."""
-    while True:
-        head = _exactly(connection, 1 + _LENGTH.size)
-        (length,) = _LENGTH.unpack(head[1:])
-        yield head + _exactly(connection, length - _LENGTH.size)
+    """
+    Each message after the startup: a letter, the number of bytes after the letter, a body.
+
+    The last one is incomplete if the connection ends within it, or if it is not a message: a
+    server that cannot start a process for a connection sends an "E" and a text.
+    """
+    while head := _exactly(connection, 1 + _LENGTH.size):
+        n_bytes = _LENGTH.unpack(head[1:])[0] - _LENGTH.size if len(head) > _LENGTH.size else 0
+        yield head + _exactly(connection, n_bytes)
 
 
 def _exactly(connection: socket.socket, n_bytes: int) -> bytes:
+    """Return fewer bytes only if the connection ends."""
     parts = []
-    while n_bytes:
+    while n_bytes > 0:
         part = connection.recv(n_bytes)
         if not part:
-            raise ConnectionResetError
+            break
         parts.append(part)
         n_bytes -= len(part)
     return b"".join(parts)

@@ -37,8 +37,15 @@ def _accept(listener: socket.socket, server: Proxy, bytes_per_s: float) -> None:
         while True:
             client, _ = listener.accept()
             other = server.connect_to_server()
-            for ends in ((client, other, bytes_per_s), (other, client, None)):
-                threading.Thread(target=_pass_on, args=ends, daemon=True).start()
+            threading.Thread(target=_serve, args=(client, other, bytes_per_s), daemon=True).start()
+
+
+def _serve(client: socket.socket, other: socket.socket, bytes_per_s: float) -> None:
+    answers = threading.Thread(target=_pass_on, args=(other, client, None), daemon=True)
+    with client, other:
+        answers.start()
+        _pass_on(client, other, bytes_per_s)
+        answers.join()
 
 
 def _pass_on(source: socket.socket, sink: socket.socket, bytes_per_s: float | None) -> None:
@@ -50,4 +57,3 @@ def _pass_on(source: socket.socket, sink: socket.socket, bytes_per_s: float | No
     for end in (source, sink):
         with suppress(OSError):
             end.shutdown(socket.SHUT_RDWR)
-    source.close()
