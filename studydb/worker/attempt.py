@@ -5,13 +5,15 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import assert_never
 
 from studydb.artifacts import INLINE, Stores
 from studydb.artifacts.checkpoint_records import Restore, Upload
 from studydb.child.channel import Channel, Frame, FrameError
-from studydb.child.job import Job, TrainableImport
+from studydb.child.job import Job
 from studydb.child.messages import (
     Answered,
     Began,
@@ -40,7 +42,7 @@ from studydb.domain.life.decisions import Action
 from studydb.domain.life.ending import DIED, GIVEN_BACK, TRY_LATER
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import DONE, STEP, STEPS_END, Result, read_report
-from studydb.domain.records import AttemptProcess, Start, TrainableKind
+from studydb.domain.records import AttemptProcess, Checkpoint, Start, TrainableKind
 from studydb.domain.scheduling import Scheduler
 from studydb.lease.held import HeldAttempt
 from studydb.processes import SIGNAL_SPREAD_S, STOP_SIGNALS
@@ -57,6 +59,13 @@ from studydb.worker.templates import Started, Template
 TICK_S = 0.25
 OUTAGE_PAUSE_S = 2.0
 """The time between two background flushes while the database does not answer."""
+
+
+class _NotBegun(Exception):
+    """The attempt has no job, because this worker cannot run the study's trainable."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome = outcome
 
 
 class Attempt:
@@ -82,7 +91,10 @@ class Attempt:
         self._holdings = holdings
         self._progress = Progress()
         self._stores = Stores(INLINE)
-        self._to_import: TrainableImport | None = None
+        self._to_import = holdings.show(equipment.code.known)
+        self._checkpoint = held.claim.checkpoint
+        self._restored: tuple[Checkpoint, Restore] | None = None
+        self._is_read = False
         self._claimed_s = time.monotonic()
         self._fresh = False
         self._is_restart = False
@@ -102,22 +114,20 @@ class Attempt:
             LeaseLost: The attempt no longer holds the trial; the child has ended.
             StorageTransient: The database did not answer in time.
         """
-        checkpoint = self._held.claim.checkpoint
-        try:
-            to_import, self._stores = self._equipment.code.read()
-        except (NotAllowed, TrainableError, Untrusted) as error:
-            return self._stop_claiming(str(error), failure_of(error))
-        self._to_import = self._holdings.show(to_import)
         while True:
-            usable = self._equipment.checkpoints.newest(self._held, checkpoint, self._stores)
-            outcome = self._run_child(usable[1] if usable else None)
+            try:
+                outcome = self._run_child()
+            except _NotBegun as cause:
+                outcome = cause.outcome
             self._is_restart = True
             if outcome.restart:
                 continue
-            if not outcome.unrestorable or usable is None:
+            if not outcome.unrestorable or self._restored is None:
                 return outcome
             why = outcome.failure.message if outcome.failure else ""
-            checkpoint = self._equipment.checkpoints.mark_corrupt(self._held, usable[0], why=why)
+            self._checkpoint = self._equipment.checkpoints.mark_corrupt(
+                self._held, self._restored[0], why=why
+            )
 
     def delete_upload(self) -> None:
         """
@@ -130,19 +140,19 @@ class Attempt:
             checkpoints = self._equipment.checkpoints
             checkpoints.delete_upload(self._held, self._upload, self._stores)
 
-    def _run_child(self, restore: Restore | None) -> Outcome:
+    def _run_child(self) -> Outcome:
         directory = self._equipment.log_dir(self._held.lease)
         self._progress = Progress(oom_kills=oom_kills())
         with ExitStack() as stack:
             try:
-                started, output = self._start_child_with_retries(restore, directory, stack)
+                started, output = self._start_child_with_retries(directory, stack)
             except FrameError as error:
                 return Outcome(Reason.FAILED, failure_of(error))
             except OSError as error:
                 return self._give_up(host_error("start the process of a trial", error))
             child, self._start, self._start_s = started.child, started.start, None
             self._holdings.give_to(child)
-            self._provenance = provenance(self._code.trainable, self._code.workdirs)
+            self._provenance = provenance(self._to_import.trainable, self._to_import.workdirs)
             self._template = started.template
             try:
                 self._serve(child)
@@ -155,17 +165,18 @@ class Attempt:
                 self._equipment.templates.close_retired()
 
     def _start_child_with_retries(
-        self, restore: Restore | None, directory: Path, stack: ExitStack
+        self, directory: Path, stack: ExitStack
     ) -> tuple[Started, AttemptOutput]:
+        make_job = cache(self._make_job)
         for pause_s in START_PAUSES_S:
             with suppress(OSError):
-                return self._start_child(restore, directory, stack)
+                return self._start_child(make_job, directory, stack)
             if self._equipment.interruption.wait(pause_s):
                 break
-        return self._start_child(restore, directory, stack)
+        return self._start_child(make_job, directory, stack)
 
     def _start_child(
-        self, restore: Restore | None, directory: Path, stack: ExitStack
+        self, make_job: Callable[[], Job], directory: Path, stack: ExitStack
     ) -> tuple[Started, AttemptOutput]:
         with ExitStack() as opened:
             scratch = opened.enter_context(
@@ -174,7 +185,8 @@ class Attempt:
             output = self._equipment.pump.open(directory, append=self._is_restart)
             try:
                 started = self._processes.spawn(
-                    self._holdings.limit(self._job(restore, scratch)),
+                    self._to_import,
+                    lambda: replace(make_job(), scratch=scratch),
                     output,
                     fresh=self._fresh,
                     descriptors=self._holdings.grant.descriptors,
@@ -199,17 +211,30 @@ class Attempt:
         self._equipment.interruption.stop_claiming(why)
         return Outcome(Reason.PREEMPTED, failure)
 
-    def _job(self, restore: Restore | None, scratch: str) -> Job:
+    def _make_job(self) -> Job:
+        """
+        Read the code and find the checkpoint; return the job without its scratch directory.
+
+        Raises:
+            _NotBegun: This worker cannot run the study's trainable.
+            LeaseLost: The attempt no longer holds the trial.
+            StorageTransient: The database did not answer in time.
+        """
+        if not self._is_read:
+            self._read_code()
+        usable = self._equipment.checkpoints.newest(self._held, self._checkpoint, self._stores)
+        self._restored = usable
+        restore = usable[1] if usable else None
         claim, study = self._held.claim, self._equipment.study
-        return Job(
-            to_import=self._code,
+        job = Job(
+            to_import=self._to_import,
             trial_uuid=claim.uuid,
             number=claim.lease.number,
             attempt=claim.lease.attempt,
             config=claim.config,
             seed=claim.seed,
             objective=study.objective,
-            scratch=scratch,
+            scratch="",
             store=self._stores.current,
             name=claim.name,
             tags=claim.tags,
@@ -227,11 +252,17 @@ class Attempt:
             may_keep=self._equipment.options.warm_starts and self._holdings.may_be_kept,
             cache_bytes=self._equipment.options.cache_bytes,
         )
+        return self._holdings.limit(job)
 
-    @property
-    def _code(self) -> TrainableImport:
-        assert self._to_import is not None
-        return self._to_import
+    def _read_code(self) -> None:
+        """Read what the attempt runs and where its checkpoints are; or raise _NotBegun."""
+        try:
+            to_import, self._stores = self._equipment.code.read()
+        except (NotAllowed, TrainableError, Untrusted) as error:
+            raise _NotBegun(self._stop_claiming(str(error), failure_of(error))) from error
+        except OSError as error:
+            raise _NotBegun(self._give_up(host_error("read the study's code", error))) from error
+        self._to_import, self._is_read = self._holdings.show(to_import), True
 
     def _must_start_again(self, started: Started) -> bool:
         """Return whether the child did not run the trial, so that another child must run it."""
@@ -367,7 +398,7 @@ class Attempt:
             waited_s = time.monotonic() - self._claimed_s
             self._start_s = min(max(0.0, message.at_s - self._claimed_s), waited_s)
             if message.warm_with_devices:
-                self._equipment.templates.allow_devices(self._code.trainable)
+                self._equipment.templates.allow_devices(self._to_import.trainable)
             return
         self._progress.began = True
         if self._template is not None:
@@ -440,7 +471,7 @@ class Attempt:
             raise LeaseLost(number=held.lease.number, attempt=held.lease.attempt)
         if progress.ended is not None:
             if progress.ended.config_unread:
-                name = self._code.trainable.name
+                name = self._to_import.trainable.name
                 self._safely(lambda: self._equipment.record_config_unread(held, name))
             return self._of_end(progress.ended)
         if progress.refused is not None:
@@ -490,7 +521,7 @@ class Attempt:
             raise FrameError(
                 "The trial's process claims that it was stopped, but nothing stopped it."
             )
-        is_command = self._code.trainable.kind == TrainableKind.COMMAND
+        is_command = self._to_import.trainable.kind == TrainableKind.COMMAND
         if end is End.GIVEN_BACK and not is_command:
             raise FrameError(
                 "The trial's process claims that its command gives the trial back, but the "
@@ -508,7 +539,7 @@ class Attempt:
         child, ended = started.child, self._progress.ended
         if ended is not None and self._may_keep(ended):
             output.settle()
-            self._processes.keep(started, self._code, output)
+            self._processes.keep(started, self._to_import, output)
             return
         if ended is not None:
             if ended.kept:
@@ -523,7 +554,7 @@ class Attempt:
 
     def _may_keep(self, ended: Ended) -> bool:
         is_orderly = ended.end in (End.COMPLETED, End.STOPPED) and ended.failure is None
-        is_command = self._code.trainable.kind == TrainableKind.COMMAND
+        is_command = self._to_import.trainable.kind == TrainableKind.COMMAND
         is_reusable = not is_command and self._holdings.may_be_kept
         is_allowed = self._equipment.options.warm_starts and is_reusable
         # A stopping worker keeps the process, too; the slot ends it after storing the trial's end.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from studydb.child.channel import Channel, Frame, FrameError
+from studydb.child.channel import Channel, Frame
 from studydb.child.forking import (
     REQUEST,
     ChildKind,
@@ -27,6 +27,7 @@ from studydb.processes import is_alive, kill_group, process_record, start_of
 
 _START_TIMEOUT_S = 60.0
 _SEND_TIMEOUT_S = 30.0
+_KILL_TIMEOUT_S = 2.0
 
 _numbers = itertools.count(1)
 """
@@ -204,7 +205,7 @@ class Forker:
     def spawn(
         self,
         kind: ChildKind,
-        first: Frame,
+        make_first: Callable[[], Frame],
         *,
         stdout: int,
         stderr: int,
@@ -214,6 +215,8 @@ class Forker:
         Start a child, and send the first message to the child.
 
         Args:
+            make_first: Makes the first message, while the child starts. If it raises an exception,
+                the child is killed, and the exception is raised here.
             descriptors: More descriptors that the child and its programs keep open.
 
         Raises:
@@ -227,9 +230,10 @@ class Forker:
         try:
             with theirs:
                 self._ask(child, kind, [theirs.fileno(), stdout, stderr, *descriptors])
+            first = _made(make_first, child)
             child.wait_started()
             self._send_first(child, first)
-        except (FrameError, OSError, TemplateOutdated) as cause:
+        except BaseException as cause:
             child.channel.close()
             if isinstance(cause, OSError) and self._is_gone():
                 raise ForkerDied("The forking process died before the child began.") from cause
@@ -298,3 +302,15 @@ class Forker:
     def join(self) -> None:
         """Wait until the server is reaped."""
         self._listener.join()
+
+
+def _made(make_first: Callable[[], Frame], child: ChildProcess) -> Frame:
+    """Make a child's first message; if that fails, kill the child."""
+    try:
+        return make_first()
+    except BaseException:
+        with suppress(OSError, TemplateOutdated):  # no child has started
+            child.wait_started()
+            child.kill()
+            child.wait(_KILL_TIMEOUT_S)
+        raise

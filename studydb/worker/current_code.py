@@ -59,6 +59,11 @@ class CurrentCode:
         self._to_import, self._checkpoints, self._templates = to_import, checkpoints, templates
         self._lock = threading.Lock()
 
+    @property
+    def known(self) -> TrainableImport:
+        """What `read` has returned last; before the first call, what the worker has checked."""
+        return self._to_import
+
     def read(self) -> tuple[TrainableImport, Stores]:
         """
         Read what an attempt runs and where its checkpoints are; call this after the claim.

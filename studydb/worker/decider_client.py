@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -219,7 +220,7 @@ class Decider:
         try:
             process = self._forkserver.fork(
                 ChildKind.DECIDER,
-                write_begin(self._objects),
+                partial(write_begin, self._objects),
                 stdout=output.stdout,
                 stderr=output.stderr,
             )

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -172,12 +172,19 @@ class ForkServer:
         self._living()
 
     def spawn(
-        self, job: Job, *, stdout: int, stderr: int, descriptors: Sequence[int] = ()
+        self,
+        make_job: Callable[[], Job],
+        *,
+        stdout: int,
+        stderr: int,
+        descriptors: Sequence[int] = (),
     ) -> ChildProcess:
         """
         Start the process of one attempt; the process imports the trainable itself.
 
         Args:
+            make_job: Makes the job while the process starts. It is called again if the server dies
+                and another one starts the process.
             stdout, stderr: Descriptors for the process's output; the caller closes them.
             descriptors: The locks of the attempt's devices, which the process inherits.
 
@@ -186,15 +193,21 @@ class ForkServer:
             FrameError: The job is too large.
         """
         return self.fork(
-            ChildKind.ATTEMPT, write_job(job), stdout=stdout, stderr=stderr, descriptors=descriptors
+            ChildKind.ATTEMPT,
+            lambda: write_job(make_job()),
+            stdout=stdout,
+            stderr=stderr,
+            descriptors=descriptors,
         )
 
-    def fork(self, kind: ChildKind, first: Frame, **descriptors: Any) -> ChildProcess:
-        """Start a child of any kind, and send it `first`; see `Forker.spawn` and `spawn`."""
+    def fork(
+        self, kind: ChildKind, make_first: Callable[[], Frame], **descriptors: Any
+    ) -> ChildProcess:
+        """Start a child of any kind; see `Forker.spawn` and `spawn`."""
         try:
-            return self._living().forker.spawn(kind, first, **descriptors)
+            return self._living().forker.spawn(kind, make_first, **descriptors)
         except ForkerDied:
-            return self._living().forker.spawn(kind, first, **descriptors)
+            return self._living().forker.spawn(kind, make_first, **descriptors)
 
     def _living(self) -> _Server:
         with self._lock:

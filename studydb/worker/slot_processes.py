@@ -1,7 +1,7 @@
 """A slot's processes: each attempt gets a new one, or one that has run an earlier trial."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -38,20 +38,29 @@ class SlotProcesses:
 
     def spawn(
         self,
-        job: Job,
+        to_import: TrainableImport,
+        make_job: Callable[[], Job],
         output: AttemptOutput,
         *,
         fresh: bool = False,
         descriptors: Sequence[int] = (),
     ) -> Started:
         """Start an attempt in the process that waits, or in a new one; see `Templates.spawn`."""
-        if self._idle is not None and self._idle.code != job.to_import:
-            self.close()  # the study's code or stores have changed, or this trial has devices
-        idle, self._idle = self._idle, None
-        if idle is not None and self._take(idle, job, output):
-            return replace(idle.started, is_reused=True)
+        if self._idle is not None:
+            job = make_job()
+            if self._idle.code != job.to_import:
+                self.close()  # the study's code or stores have changed, or this trial has devices
+                self._templates.close_retired()
+            idle, self._idle = self._idle, None
+            if idle is not None and self._take(idle, job, output):
+                return replace(idle.started, is_reused=True)
         return self._templates.spawn(
-            job, stdout=output.stdout, stderr=output.stderr, fresh=fresh, descriptors=descriptors
+            to_import,
+            make_job,
+            stdout=output.stdout,
+            stderr=output.stderr,
+            fresh=fresh,
+            descriptors=descriptors,
         )
 
     def keep(self, started: Started, code: TrainableImport, output: AttemptOutput) -> None:

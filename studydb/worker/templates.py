@@ -4,9 +4,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from studydb.child.channel import FrameError
+from studydb.child.channel import Frame, FrameError
 from studydb.child.forking import ChildKind
 from studydb.child.job import Job, TrainableImport, write_job
 from studydb.child.template import Ready, Unusable, read_readiness, write_import
@@ -55,6 +56,10 @@ class Started:
         return Start.FRESH if self.template is None else Start.WARM
 
 
+class _Replaced(Exception):
+    """The study was given another trainable than the one that the template has imported."""
+
+
 class Template:
     """
     One template process, ready to be forked.
@@ -87,17 +92,32 @@ class Template:
         return self._forker.is_idle
 
     def spawn(
-        self, job: Job, *, stdout: int, stderr: int, descriptors: Sequence[int] = ()
+        self,
+        make_job: Callable[[], Job],
+        *,
+        stdout: int,
+        stderr: int,
+        descriptors: Sequence[int] = (),
     ) -> ChildProcess:
-        """Start the process of one attempt; the errors are those of `Forker.spawn`."""
+        """
+        Start the process of one attempt; see `Forker.spawn`.
+
+        Raises:
+            _Replaced: The job has another trainable than this template.
+        """
         self.used_s = time.monotonic()
         return self._forker.spawn(
             ChildKind.ATTEMPT,
-            write_job(job),
+            lambda: self._first_message(make_job()),
             stdout=stdout,
             stderr=stderr,
             descriptors=descriptors,
         )
+
+    def _first_message(self, job: Job) -> Frame:
+        if job.to_import.trainable.uuid != self.to_import.trainable.uuid:
+            raise _Replaced
+        return write_job(job)
 
     def kill(self) -> None:
         """Kill the process; the attempts forked from it end with it."""
@@ -167,7 +187,8 @@ class Templates:
 
     def spawn(
         self,
-        job: Job,
+        to_import: TrainableImport,
+        make_job: Callable[[], Job],
         *,
         stdout: int,
         stderr: int,
@@ -178,7 +199,11 @@ class Templates:
         Start the process of one attempt.
 
         Args:
-            job: Describes the attempt.
+            to_import: What the job will probably import. A process is forked from a template that
+                has imported it, and the job is made meanwhile. An import waits for the job instead,
+                so that nothing is imported that the study no longer has.
+            make_job: Makes the job, or raises why there is none. It may call `adopt`. It is called
+                again if another process is started; then it returns the same job.
             stdout, stderr: Descriptors for the process's output; the caller closes them.
             fresh: Whether the process must import the trainable itself.
             descriptors: The locks of the attempt's devices, which the process inherits.
@@ -189,15 +214,18 @@ class Templates:
         """
         if not fresh:
             for _ in range(2):  # if the first template is outdated, try a new one
-                template = self._usable(job)
+                template = self._living(to_import) or self._usable(make_job().to_import)
                 if template is None:
                     break
                 try:
                     child = template.spawn(
-                        job, stdout=stdout, stderr=stderr, descriptors=descriptors
+                        make_job, stdout=stdout, stderr=stderr, descriptors=descriptors
                     )
                     template.has_forked = True
                     return Started(child, template)
+                except _Replaced:
+                    self.close_retired()
+                    to_import = make_job().to_import
                 except TemplateOutdated as cause:
                     self._retire(template, str(cause))
                 except (ForkerDied, TimeoutError):
@@ -205,7 +233,9 @@ class Templates:
                     with self._lock:
                         if template in self._templates.values():
                             self._drop_dead(template)
-        child = self._forkserver.spawn(job, stdout=stdout, stderr=stderr, descriptors=descriptors)
+        child = self._forkserver.spawn(
+            make_job, stdout=stdout, stderr=stderr, descriptors=descriptors
+        )
         return Started(child, None)
 
     def allow_devices(self, trainable: Trainable) -> None:
@@ -264,12 +294,32 @@ class Templates:
         for template in templates:
             template.close()
 
-    def _usable(self, job: Job) -> Template | None:
-        trainable, key = job.to_import.trainable, _key_of(job.to_import)
+    def _living(self, to_import: TrainableImport) -> Template | None:
+        """Return the template that can be forked now, if there is one; wait for no other slot."""
+        if not self._may_be_warm(to_import) or not self._lock.acquire(blocking=False):
+            return None
+        try:
+            template = self._templates.get(_key_of(to_import))
+            if template is None or template.is_dead or not self._enabled:
+                return None
+            if template.to_import.trainable.uuid != to_import.trainable.uuid:
+                return None
+            template.used_s = time.monotonic()  # keep `drop_idle` from ending the template
+            return template
+        finally:
+            self._lock.release()
+
+    def _may_be_warm(self, to_import: TrainableImport) -> bool:
+        trainable = to_import.trainable
         if trainable.kind == TrainableKind.COMMAND:
+            return False
+        return not to_import.holds_devices or self._warm_with_devices == trainable.uuid
+
+    def _usable(self, to_import: TrainableImport) -> Template | None:
+        """Return the template for an import; if there is none, make it, unless starts are fresh."""
+        if not self._may_be_warm(to_import):
             return None
-        if job.to_import.holds_devices and self._warm_with_devices != trainable.uuid:
-            return None
+        trainable, key = to_import.trainable, _key_of(to_import)
         with self._lock:  # other slots wait for the same import
             if self._is_replaced(trainable.uuid):
                 return None
@@ -278,7 +328,7 @@ class Templates:
                 self._drop_dead(template)
                 template = None
             if template is None and self._enabled:
-                template = self._make(job)
+                template = self._make(to_import)
                 if template is not None:
                     self._templates[key] = template
             if not self._enabled or template is None:
@@ -289,13 +339,13 @@ class Templates:
     def _is_replaced(self, trainable_uuid: str) -> bool:
         return self._adopted not in (None, trainable_uuid)
 
-    def _make(self, job: Job) -> Template | None:
-        trainable_uuid = job.to_import.trainable.uuid
+    def _make(self, to_import: TrainableImport) -> Template | None:
+        trainable_uuid = to_import.trainable.uuid
         output = self._pump.open(self._directory)
         try:
             process = self._forkserver.fork(
                 ChildKind.TEMPLATE,
-                write_import(job.to_import),
+                partial(write_import, to_import),
                 stdout=output.stdout,
                 stderr=output.stderr,
             )
@@ -305,13 +355,13 @@ class Templates:
         output.release()
         reason = self._await(process, trainable_uuid)
         if reason is None:
-            return Template(process, output, job.to_import)
+            return Template(process, output, to_import)
         process.kill()
         process.wait()
         process.channel.close()
         output.finish()
         if not self._is_stopping() and not self._is_replaced(trainable_uuid):
-            if job.to_import.holds_devices:
+            if to_import.holds_devices:
                 self._disable_devices(trainable_uuid, reason)
             else:
                 self._disable(reason)

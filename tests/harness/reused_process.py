@@ -48,7 +48,9 @@ class Reusing:
             **given,
         )
         if self.child is None:
-            self.child = self._server.spawn(described, stdout=output.stdout, stderr=output.stderr)
+            self.child = self._server.spawn(
+                lambda: described, stdout=output.stdout, stderr=output.stderr
+            )
         else:
             first = write_job(described)
             self.child.take(first, stdout=output.stdout, stderr=output.stderr)

@@ -3,7 +3,7 @@
 import signal
 import socket
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -132,8 +132,8 @@ class ScriptedChildren:
     def __init__(self, scripts: Iterable[ChildScript | ScriptedChild]) -> None:
         self._scripts = iter(scripts)
 
-    def spawn(self, job: Job, **_descriptors: int) -> ChildProcess:
-        assert job.number >= 0
+    def spawn(self, make_job: Callable[[], Job], **_descriptors: int) -> ChildProcess:
+        assert make_job().number >= 0
         script = next(self._scripts)
         return script if isinstance(script, ScriptedChild) else ScriptedChild(script)
 

@@ -1,9 +1,12 @@
 """Takes the place of a fork server, and starts attempts from templates."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from studydb.child.job import Job
+from studydb.domain.records import Trainable
 from studydb.worker.attempt_output import OutputPump
 from studydb.worker.children import ChildProcess
 from studydb.worker.fork_server_client import ForkServer
@@ -18,12 +21,16 @@ class WarmServer:
         printed: What a worker would print.
         started: What `Templates.spawn` has returned for each attempt.
         is_stopping: Whether the templates are told that the worker is stopping.
+        known: The trainable that the worker has read last; None for the trainable of the job.
+        on_read: Called when a job is made, where a worker reads the study's trainable.
     """
 
     def __init__(self, fork_server: ForkServer, pump: OutputPump, folder: Path) -> None:
         self.printed: list[str] = []
         self.started: list[Any] = []
         self.is_stopping = False
+        self.known: Trainable | None = None
+        self.on_read: Callable[[], Any] = lambda: None
         self.templates = Templates(
             fork_server,
             pump,
@@ -33,8 +40,14 @@ class WarmServer:
             is_stopping=lambda: self.is_stopping,
         )
 
-    def spawn(self, job: Job, **descriptors: Any) -> ChildProcess:
-        self.started.append(self.templates.spawn(job, **descriptors))
+    def spawn(self, make_job: Callable[[], Job], **descriptors: Any) -> ChildProcess:
+        def read() -> Job:
+            self.on_read()
+            return make_job()
+
+        to_import = make_job().to_import
+        to_import = replace(to_import, trainable=self.known or to_import.trainable)
+        self.started.append(self.templates.spawn(to_import, read, **descriptors))
         child: ChildProcess = self.started[-1].child
         return child
 

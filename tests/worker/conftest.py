@@ -161,7 +161,7 @@ def start(fork_server: ForkServer, pump: OutputPump, tmp_path: Path) -> Iterator
             "store": "inline:",
         }
         child = server.spawn(
-            Job(**defaults | job),
+            lambda: Job(**defaults | job),
             stdout=output.stdout,
             stderr=output.stderr,
             descriptors=descriptors,

@@ -23,6 +23,7 @@ import studydb
 from studydb.child.forking import SERVER_ID_VARIABLE
 from studydb.child.messages import End, Ended, Reported
 from studydb.processes import (
+    children_of,
     is_alive,
     is_local,
     kill_group,
@@ -167,6 +168,25 @@ def test_modules_in_the_working_directory_do_not_shadow_modules_of_the_fork_serv
     monkeypatch.chdir(tmp_path)
 
     assert start(succeed, server=server).finish()[-1] == Ended(End.COMPLETED)
+
+
+# how a child begins
+
+
+def test_child_starts_while_its_job_is_made_and_is_killed_if_it_gets_none(server, pump, tmp_path):
+    def fail():
+        eventually(lambda: children_of(server.pid))
+        raise ZeroDivisionError
+
+    server.start()
+    output = pump.open(tmp_path)
+
+    with pytest.raises(ZeroDivisionError):
+        server.spawn(fail, stdout=output.stdout, stderr=output.stderr)
+
+    assert children_of(server.pid) == []
+    output.finish()
+    assert output.tail() == b""
 
 
 # how a child ends
@@ -374,7 +394,8 @@ def test_descendants_of_a_killed_worker_end_within_two_seconds(tmp_path, how):
         "    to_import = TrainableImport('s', trainable, True, (directory,))\n"
         "    job = Job(to_import, 't', number, 1, {}, 0, Objective('loss', Mode.MIN),\n"
         "              directory, 'inline:')\n"
-        "    started = templates.spawn(job, stdout=output.stdout, stderr=output.stderr)\n"
+        "    started = templates.spawn(job.to_import, lambda: job,\n"
+        "        stdout=output.stdout, stderr=output.stderr)\n"
         "    assert started.start == how\n"
         "    output.release()\n"
         "time.sleep(60)\n"

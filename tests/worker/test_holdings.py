@@ -60,10 +60,10 @@ class Recording(ScriptedChildren):
         super().__init__(scripts)
         self.jobs, self.descriptors = [], []
 
-    def spawn(self, job, **descriptors):
-        self.jobs.append(job)
+    def spawn(self, make_job, **descriptors):
+        self.jobs.append(make_job())
         self.descriptors.append(descriptors["descriptors"])
-        child = super().spawn(job, **descriptors)
+        child = super().spawn(make_job, **descriptors)
         child._process = this_process()
         return child
 

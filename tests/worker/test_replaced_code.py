@@ -178,10 +178,10 @@ class Recording(ScriptedChildren):
     def names(self):
         return [each.trainable.name for each in self.imports]
 
-    def spawn(self, job, **descriptors):
-        self.imports.append(job.to_import)
+    def spawn(self, make_job, **descriptors):
+        self.imports.append(make_job().to_import)
         self._on_spawn(len(self.imports))
-        return super().spawn(job, **descriptors)
+        return super().spawn(make_job, **descriptors)
 
 
 def described(name, kind=TrainableKind.IMPORT):

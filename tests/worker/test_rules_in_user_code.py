@@ -49,7 +49,7 @@ def test_rule_stops_a_trial_at_the_same_step_although_the_worker_was_killed(stag
     for step in (1, 2, 3, 4):
         stage.open_gate(step)
     worker = stage.start()
-    stage.await_trial(lambda row: row.last_step == 5)
+    stage.await_trial(lambda row: row.checkpoint_step == 5)  # the next attempt trains step 6
     worker.end()
     stage.open_gate("all")
 

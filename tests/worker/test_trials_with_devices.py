@@ -223,7 +223,9 @@ output = pump.open(Path(folder) / "log")
 trainable = Trainable("u", "import", "mine:train", folder, "3.11")
 to_import = TrainableImport("s", trainable, True, (folder,), environment=grant.environment())
 job = Job(to_import, "t", 0, 1, {}, 0, Objective("loss", Mode.MIN), folder, "inline:")
-server.spawn(job, stdout=output.stdout, stderr=output.stderr, descriptors=grant.descriptors)
+server.spawn(
+    lambda: job, stdout=output.stdout, stderr=output.stderr, descriptors=grant.descriptors
+)
 output.release()
 (Path(folder) / "server").write_text(str(server.pid))
 time.sleep(60)
