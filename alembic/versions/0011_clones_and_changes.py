@@ -1,5 +1,6 @@
 """
-Index clones, invalidated trials and notes; show the changed parameters of trials.
+Index clones, invalidated trials and notes; show the changed parameters, the parent and the
+invalidation of trials.
 
 Add columns for requests to stop trials without the worker's grace.
 """

@@ -31,7 +31,7 @@ class Counters:
     What each idle worker has counted and seen, in memory that all processes share.
 
     Attributes:
-        statements: The statements that each worker has sent, BEGIN and COMMIT left out.
+        statements: How many statements each worker has sent, without BEGIN, COMMIT and ROLLBACK.
         claiming: The statements of `statements` by which a worker claims or makes a trial.
         paused: Whether the study was PAUSED at each worker's last look: 1 or 0; -1 without a look.
         noticed_s: When `paused` changed last, by the monotonic clock.
@@ -43,7 +43,7 @@ class Counters:
 
 
 class IdleWorker:
-    """A worker whose study has nothing to do: one thread looks for trials, another renews."""
+    """A worker whose study has nothing to do: one thread looks for trials, another beats."""
 
     def __init__(self, url: str, counters: Counters, index: int) -> None:
         self._counters, self._index = counters, index

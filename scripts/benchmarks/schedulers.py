@@ -68,7 +68,7 @@ RESAMPLES = 2000
 @click.option(
     "--kills",
     type=click.IntRange(0, 50),
-    help="Train with real worker processes, and kill so many of them in each search (SIGKILL).",
+    help="Train with real worker processes, and kill this number of them in each search (SIGKILL).",
 )
 @click.option(
     "--only",

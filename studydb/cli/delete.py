@@ -49,6 +49,6 @@ def _output_elsewhere(study: "Study") -> str:
     if not hosts or not study.database.features.several_hosts:
         return ""
     return (
-        f"\nThe output of trials on {visible(', '.join(hosts))} is still there, below "
+        f"\nThe output and files of trials on {visible(', '.join(hosts))} are still there, below "
         f"{study.database.locations.log_root(study.record)}."
     )

@@ -111,8 +111,8 @@ running_mean = sa.Table(
     sa.PrimaryKeyConstraint("trial_id"),
 )
 """
-The sum of a trial's live values from the step `mean_from` of the study's scheduler up to `step`,
-for schedulers that compare means.
+The sum and the number of a trial's live values from the step `mean_from` of the study's scheduler
+up to `step`, for schedulers that compare means.
 """
 
 population = sa.Table(

@@ -60,7 +60,7 @@ def invalidate(
 
     Raises:
         UnknownTrial: No such trial.
-        NotAllowed: A trial whose invalidation is to be undone is not invalidated.
+        NotAllowed: `undo` is set, and one of the trials has not been invalidated.
     """
     ordered = sorted(set(numbers))
     for first in range(0, len(ordered), MOST):

@@ -50,6 +50,7 @@ class GridSearch(Seeded):
 
         Raises:
             IndexError: `draw` is not below the number of combinations.
+            InvalidSpec: A parameter cannot be enumerated.
         """
         axes = _enumerable_parameters(space)
         rest, values = draw, {}

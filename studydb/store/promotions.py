@@ -408,7 +408,7 @@ def underway(txn: Txn, *, study_id: int, fits: Sequence[str] | None = None) -> U
     Read the last steps of trials that run, are in back-off, or are PAUSED with the study.
 
     With `fits`, there are also the trials that do not fit the worker now, but would fit a live
-    worker if nothing ran on it. PENDING trials that are ready and fit the worker are left out; the
+    worker if nothing ran on it. PENDING trials that are ready and fit the worker are not read: the
     caller has seen that there are none. A ready trial that would fit no live worker is not
     underway: no process can tell when it will run.
     """
@@ -441,8 +441,9 @@ def promote(
         fits: The resource classes whose trials the worker can start; None if every request fits.
 
     Returns:
-        False if the trial does not wait at the rung any more or does not fit, another trial that
-        fits can be claimed, the study is not RUNNING, or `max_concurrent` trials run.
+        False if the trial does not wait at the rung any more or does not fit, a person has paused
+        it, another trial that fits can be claimed, the study is not RUNNING, or `max_concurrent`
+        trials run.
     """
     binds = {
         "study": study_id,

@@ -212,7 +212,7 @@ def list_rungs(
     txn: Txn, *, study_id: int, mode: Mode, limit: int, has_cutoffs: bool
 ) -> list[ListedRung]:
     """
-    Read the rungs that have entries, ordered by bracket and step; of these, the last `limit`.
+    Read the last `limit` rungs that have entries; return them ordered by bracket and step.
 
     Args:
         has_cutoffs: Whether the study's scheduler decides by the cutoffs.

@@ -211,7 +211,8 @@ class ClassRun:
         Run one trial; return if `step` returns None.
 
         Raises:
-            TrialStopped, LeaseLost: The trial was to end, or `step` has returned `done=True`.
+            TrialStopped: The trial was to end, or `step` has returned `done=True`.
+            LeaseLost: The attempt no longer holds its trial.
             NotReset: The kept object cannot run this trial, and its `cleanup` was called.
             TrainableError: `step` or `reset_config` has returned a value of a wrong type.
         """

@@ -74,7 +74,7 @@ def test_array_task_ends_with_the_exit_code_of_its_worker(tmp_path, code):
         (signal.SIGTERM, 0, False),
     ],
 )
-def test_preempted_array_task_is_requeued_unless_its_worker_ends_with_0(
+def test_array_task_is_requeued_if_a_signal_ended_its_worker_and_not_if_the_worker_ends_with_0(
     tmp_path, warning, code, is_requeued
 ):
     task = start(tmp_path, "digits", AFTER_TERM=str(code))

@@ -36,9 +36,9 @@ twice as often. If trials are commands, the child starts the command, which star
 
 _LEVELS_TO_RUNNER = {"command": 0, "program": 1}
 """
-Which ancestor of a killed process is the trial's process; 0 is the parent. The trial's process ends
-what a killed command has left, but only after the database has answered the trial's last report. So
-`SETTLE_S` counts from the end of the trial's process.
+Which ancestor of a killed process is the trial's process; 0 is the parent. If a command is killed,
+the trial's process kills the processes that the command leaves behind, but only after the database
+has answered the trial's last report. So `SETTLE_S` counts from the end of the trial's process.
 """
 
 RECOVERY_S = 60.0

@@ -48,7 +48,7 @@ class MemoryTrial:
 
 @dataclass(eq=False)
 class MemoryEntry:
-    """An entry of a rung; compared by identity, because `MemoryRung.place` looks for it."""
+    """An entry of a rung; compared by identity, so that `MemoryRung.place` finds no equal one."""
 
     trial: int
     score: float

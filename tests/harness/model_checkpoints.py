@@ -22,7 +22,7 @@ def save(model: "Model", token: str, *, new: ModelCheckpoint, keep: Keep) -> lis
     model._fence(token)
     expired = _unkept(model, trial, [*_kept_of(model, trial), new], keep)
     chosen = _make_room(model, trial, new, expired)
-    # If the event exists, an earlier send stored the checkpoint, whose row was deleted since.
+    # If the event exists, this is a duplicate request: the checkpoint was stored and deleted since.
     if chosen and model._recorded(new.uuid):
         raise LeaseLost(number=trial.number, attempt=attempt.no)
     _remove(model, [*expired, *chosen])
@@ -48,7 +48,7 @@ def delete_removed(model: "Model") -> None:
 
 
 def remove_unkept(model: "Model", number: int) -> None:
-    """Remove the checkpoints of a trial that `keep` does not keep, as `gc` does."""
+    """Remove those of a trial's checkpoints that `keep` does not keep, as the command `gc`."""
     if number >= len(model.trials):
         raise UnknownTrial
     trial = model.trials[number]

@@ -1,4 +1,4 @@
-"""The rows of a model's study: workers, checkpoints, attempts and trials."""
+"""The rows of a model's study: workers, checkpoints, uploads, attempts and trials."""
 
 from dataclasses import dataclass, field
 
@@ -47,7 +47,7 @@ class ModelCheckpoint:
 
 @dataclass
 class ModelUpload:
-    """The row of an upload that has begun; an upload of a person has no trial yet."""
+    """The row of an upload that has begun; what a person uploads belongs to no trial yet."""
 
     uuid: str
     number: int | None

@@ -1,4 +1,4 @@
-"""Trials of a model that a person has invalidated."""
+"""How a model's trials are invalidated and reinstated at a person's request."""
 
 from typing import TYPE_CHECKING
 

@@ -307,7 +307,7 @@ def test_clone_copies_the_study_of_the_handle_although_its_name_now_belongs_to_a
     assert handles(study.clone("again")).record.num_trials == 5
 
 
-def test_clone_is_signed_by_its_maker_who_must_have_signed_the_study(
+def test_clone_is_signed_anew_and_only_the_signer_of_the_study_can_clone_it(
     create_study, handles, storage_url, tmp_path, monkeypatch
 ):
     study = create_study("digits", train, space={"lr": 0.5}, num_trials=1, storage=storage_url)

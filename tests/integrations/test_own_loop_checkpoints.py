@@ -56,7 +56,7 @@ def damage(study, step):
 
 
 def lose(trial, study):
-    """Give the trial to another attempt, as recovery and a claim would."""
+    """Replace the trial's token, as recovery and another claim would."""
     change(study.database, f"UPDATE trial SET token = 'other' WHERE number = {trial.number}")
 
 

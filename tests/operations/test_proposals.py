@@ -396,7 +396,7 @@ def test_ask_without_a_proposal_does_not_queue(clients):
     assert asked is None  # an ask that queues raises LockTimeout
 
 
-def test_ask_sees_at_its_second_try_a_block_that_was_stored_while_it_waited(
+def test_second_try_of_an_ask_finds_the_proposals_that_were_stored_while_it_waited(
     clients, postgres_url, monkeypatch
 ):
     monkeypatch.setattr(propose, "_last_due", lambda _: 0)

@@ -100,7 +100,8 @@ def test_scheduler_that_names_no_work_pauses_the_study_once(database):
     worker = waiting(database, 0.5)
     broken = failing(worker.study, DecisionFailed("it hangs"))
 
-    assert read_progress(database, broken).can_claim  # so that a worker asks, and pauses the study
+    # A worker must ask the scheduler, which pauses the study, although no trial can be claimed.
+    assert read_progress(database, broken).can_claim
     assert promote(database, broken, worker.claimant()) is NextStep.WAIT
     assert promote(database, broken, worker.claimant()) is NextStep.WAIT
 
@@ -128,7 +129,9 @@ def test_process_that_cannot_ask_the_scheduler_trusts_the_recorded_end_of_work_u
     assert read_progress(database, reader).status is Status.RUNNING
 
 
-def test_end_of_work_is_recorded_even_if_the_last_search_for_work_has_given_up_trials(database):
+def test_end_of_work_is_recorded_although_the_same_call_has_given_up_trials_of_a_closed_rung(
+    database,
+):
     """After trials were given up, the scheduler is asked again, because its rungs have changed."""
     study = new_study(database, scheduler=asked(Cup(milestones=(2,))), num_trials=2)
     worker = SimulatedWorker(database, study)

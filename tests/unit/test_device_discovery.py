@@ -64,7 +64,7 @@ def test_worker_without_a_variable_offers_all_cards_by_uuid(environ, smi):
     assert offered(environ) == UUIDS
 
 
-def test_worker_in_a_batch_job_offers_only_gpus_that_are_typed_or_inherited(environ, smi):
+def test_worker_in_a_batch_job_offers_only_gpus_named_by_its_option_or_inherited(environ, smi):
     assert offered(environ, SLURM_JOB_ID="7") == ()
     assert offered(environ, "0,1", SLURM_JOB_ID="7") == ("0", "1")
     assert offered(environ, SLURM_JOB_ID="7", CUDA_VISIBLE_DEVICES="1") == ("1",)

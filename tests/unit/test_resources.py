@@ -108,7 +108,7 @@ def test_a_part_of_a_gpu_leaves_whole_gpus_to_others():
     assert left.minus(read_resources("r", "gpus=0.5")).fits(read_resources("r", "gpus=1"))
 
 
-def test_a_request_for_a_resource_that_a_worker_does_not_name_does_not_fit():
+def test_request_for_a_resource_that_is_not_offered_does_not_fit():
     assert not Capacity().fits(read_resources("r", "licence=1"))
     assert UNLIMITED.fits(read_resources("r", "licence=1, gpus=99"))
 
@@ -182,7 +182,7 @@ def test_the_first_trial_that_fits_is_chosen():
     assert queues.next_claim(()) is None
 
 
-def test_after_a_claim_a_queue_that_was_read_in_part_begins_at_the_next_position():
+def test_partly_read_queue_begins_after_the_claimed_position():
     queues = queues_of(Ledger(UNLIMITED), {"cpus=1": [1, 2, 3]})
 
     queues.claimed("cpus=1", QueuePosition(0, 9))
@@ -190,7 +190,7 @@ def test_after_a_claim_a_queue_that_was_read_in_part_begins_at_the_next_position
     assert queues.next_claim(()) == ("cpus=1", (0, 10))
 
 
-def test_a_known_class_is_kept_although_an_older_read_lacks_it():
+def test_learn_keeps_a_known_class_that_the_given_classes_lack():
     queues = queues_of(Ledger(UNLIMITED), {"cpus=1": [1], "cpus=2": [2]})
 
     queues.learn({"cpus=1": Resources(cpus=1)})

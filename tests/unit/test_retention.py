@@ -49,7 +49,7 @@ def test_nan_and_missing_values_are_never_best_and_the_earliest_of_equal_values_
     assert kept(Keep(best=9), *values) == [3, 4, 5, 6, 7, 8]
 
 
-def test_checkpoints_whose_step_is_a_multiple_of_the_option_every_are_kept():
+def test_option_every_keeps_checkpoints_at_multiples_of_its_value():
     assert kept(Keep(every=3), *range(10)) == [3, 6, 9, 10]
     assert kept(Keep(every=10), *[0.5] * 5, steps=[7, 10, 20, 25, 28]) == [10, 20, 25, 28]
 

@@ -1,11 +1,11 @@
-"""What the processes of a test run share is made once, and is given back after its last use."""
+"""A server that all processes of a test run use is made once, and is stopped after its last use."""
 
 import threading
 
 from harness.shared_once import shared
 
 
-def test_first_process_makes_it_and_gives_it_back_after_all_others(tmp_path):
+def test_first_process_makes_the_shared_server_and_stops_it_after_all_others_have_left(tmp_path):
     """Threads stand in for processes: each opens the lock files anew."""
     events, others_may_end = [], threading.Event()
 

@@ -210,6 +210,6 @@ class RuleWatch:
         return any(rule.may_hit(recent, objective=self._objective) for rule in self._rules)
 
     def passes_a_bound(self, result: Result) -> bool:
-        """Whether a result hits a threshold, which the trial's own process can decide."""
+        """Whether a result hits a threshold, a question that the trial's own process can answer."""
         bounds = [rule for rule in self._rules if isinstance(rule, Threshold)]
         return first_hit(bounds, [result], 1, objective=self._objective) is not None

@@ -214,8 +214,9 @@ class Space:
         """
         Check the params and the config of a trial's row, which another program may have written.
 
-        The config may give a parameter another value of its domain than `params` does, because a
-        person can change values. The config must have the constants of the space.
+        A parameter's value in the config may differ from its value in `params`, because a person
+        can change it; it must be in the parameter's domain. The config must have the constants of
+        the space.
 
         Returns:
             If the row fits: the config that an attempt receives, and None. If the row does not fit:
@@ -254,13 +255,14 @@ class Space:
 
         Args:
             params: Values, nested or by path. Parameters can be missing (see `complete`).
-                Constants are allowed, but only with their values in the space.
+                Constants may be given, too, with exactly the values that the space gives them.
 
         Returns:
             Nested params without constants.
 
         Raises:
-            InvalidSpec: A name is unknown, a value is outside its domain, or JSON cannot hold it.
+            InvalidSpec: The params are not a dict or are too large, a name is unknown, a value is
+                outside its domain or JSON cannot hold it, or a constant has another value.
         """
         if not isinstance(params, Mapping):
             raise InvalidSpec(

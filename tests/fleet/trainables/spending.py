@@ -20,7 +20,7 @@ def paid(config, trial):
 
 
 def flattens(config, trial):
-    """Report values that are equal from step 2 on; after each step wait for the step's gate."""
+    """Report values that are equal from step 2 on; wait after each step for its gate or "all"."""
     step = trial.checkpoint.to_dict()["step"] if trial.checkpoint else 0
     while step < 20:
         step += 1
