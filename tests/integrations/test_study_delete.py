@@ -145,7 +145,8 @@ def test_delete_names_other_hosts_that_keep_output(console, database):
     ran = console("delete", "digits", "--yes")
 
     root = database.locations.log_root(study)
-    assert ran.lines[1] == f"The output and files of trials on gpu1, gpu2 are still there, below {root}."
+    kept = f"The output and files of trials on gpu1, gpu2 are still there, below {root}."
+    assert ran.lines[1] == kept
 
 
 def test_deleting_a_missing_study_is_an_error_unless_missing_ok(storage_url):
