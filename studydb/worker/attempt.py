@@ -260,8 +260,6 @@ class Attempt:
             to_import, self._stores = self._equipment.code.read()
         except (NotAllowed, TrainableError, Untrusted) as error:
             raise _NotBegun(self._stop_claiming(str(error), failure_of(error))) from error
-        except OSError as error:
-            raise _NotBegun(self._give_up(host_error("read the study's code", error))) from error
         self._to_import, self._is_read = self._holdings.show(to_import), True
 
     def _must_start_again(self, started: Started) -> bool:

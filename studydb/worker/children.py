@@ -305,12 +305,17 @@ class Forker:
 
 
 def _made(make_first: Callable[[], Frame], child: ChildProcess) -> Frame:
-    """Make a child's first message; if that fails, kill the child."""
+    """Make a child's first message; if that fails, kill the child, or raise TimeoutError."""
     try:
         return make_first()
     except BaseException:
-        with suppress(OSError, TemplateOutdated):  # no child has started
+        try:
             child.wait_started()
+        except TimeoutError:
+            raise  # the caller kills the forking process, which hangs
+        except (OSError, TemplateOutdated):
+            pass  # no child has started
+        else:
             child.kill()
             child.wait(_KILL_TIMEOUT_S)
         raise

@@ -7,7 +7,7 @@ from pathlib import Path
 from studydb.artifacts import Stores
 from studydb.child.job import TrainableImport
 from studydb.db import Database
-from studydb.domain.errors import NotAllowed
+from studydb.domain.errors import NotAllowed, TrainableError
 from studydb.domain.records import Study
 from studydb.domain.text.display import visible
 from studydb.lease.checkpoint_rows import Checkpoints
@@ -26,7 +26,8 @@ def trusted_import(
     Raises:
         NotAllowed: The study has no trainable.
         Untrusted: See `check_trusted`.
-        TrainableError: Another version of Python has pickled the trainable.
+        TrainableError: Another version of Python has pickled the trainable, or the working
+            directory is gone.
     """
     if study.trainable is None:
         raise NotAllowed(
@@ -36,10 +37,20 @@ def trusted_import(
     trust = check_trusted(study.trainable, study.uuid, keyring, options.allow_imports)
     check_python(study.trainable)  # with another Python version every trial would fail
     signed = trust is Trust.SIGNED
-    own = str(options.workdir or Path.cwd())
+    own = _working_directory(options)
     workdirs = (own, study.trainable.workdir) if signed else (own,)
     stores = database.locations.checkpoint_stores(study)
     return TrainableImport(study.uuid, study.trainable, signed, workdirs, stores)
+
+
+def _working_directory(options: WorkerOptions) -> str:
+    try:
+        return str(options.workdir or Path.cwd())
+    except OSError as cause:
+        raise TrainableError(
+            "The worker's working directory does not exist any more. "
+            "Start the worker with --workdir and a directory that exists here."
+        ) from cause
 
 
 class CurrentCode:
@@ -69,7 +80,7 @@ class CurrentCode:
         Read what an attempt runs and where its checkpoints are; call this after the claim.
 
         If the trainable was replaced since the last call, no process that has imported the former
-        trainable starts a further attempt.
+        trainable is given a job that is made after this call.
 
         Raises:
             StorageTransient: The database did not answer in time.

@@ -183,8 +183,8 @@ class ForkServer:
         Start the process of one attempt; the process imports the trainable itself.
 
         Args:
-            make_job: Makes the job while the process starts. It is called again if the server dies
-                and another one starts the process.
+            make_job: Makes the job while the process starts. It may be called several times, and
+                must return the same job each time.
             stdout, stderr: Descriptors for the process's output; the caller closes them.
             descriptors: The locks of the attempt's devices, which the process inherits.
 

@@ -50,7 +50,6 @@ class SlotProcesses:
             job = make_job()
             if self._idle.code != job.to_import:
                 self.close()  # the study's code or stores have changed, or this trial has devices
-                self._templates.close_retired()
             idle, self._idle = self._idle, None
             if idle is not None and self._take(idle, job, output):
                 return replace(idle.started, is_reused=True)

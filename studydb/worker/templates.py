@@ -200,10 +200,10 @@ class Templates:
 
         Args:
             to_import: What the job will probably import. A process is forked from a template that
-                has imported it, and the job is made meanwhile. An import waits for the job instead,
-                so that nothing is imported that the study no longer has.
-            make_job: Makes the job, or raises why there is none. It may call `adopt`. It is called
-                again if another process is started; then it returns the same job.
+                has imported it, and the job is made meanwhile. Without such a template the job is
+                made first, so that no trainable is imported that the study has replaced.
+            make_job: Makes the job, or raises why there is none. It may call `adopt`. It may be
+                called several times, and must return the same job each time.
             stdout, stderr: Descriptors for the process's output; the caller closes them.
             fresh: Whether the process must import the trainable itself.
             descriptors: The locks of the attempt's devices, which the process inherits.
@@ -213,7 +213,7 @@ class Templates:
             FrameError: The job is too large.
         """
         if not fresh:
-            for _ in range(2):  # if the first template is outdated, try a new one
+            for _ in range(2):  # the first template may be outdated, dead or of other code
                 template = self._living(to_import) or self._usable(make_job().to_import)
                 if template is None:
                     break
@@ -244,7 +244,11 @@ class Templates:
             self._warm_with_devices = trainable.uuid
 
     def adopt(self, trainable: Trainable) -> None:
-        """From now on start warm only attempts of this trainable, which replaces another one."""
+        """
+        From now on fork only for attempts of this trainable, which replaces another one.
+
+        An attempt whose process was already forked may still run the former trainable.
+        """
         # Set before the lock is taken: a slot that awaits the former import then gives it up.
         self._adopted = trainable.uuid
         with self._lock:

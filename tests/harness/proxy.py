@@ -114,7 +114,9 @@ class Proxy:
         self._passing.wait()
 
     def _cut_all(self) -> None:
-        for pair in list(self._pairs):
+        with self._mutex:
+            pairs = list(self._pairs)
+        for pair in pairs:
             pair.sever()
 
     def _accept(self) -> None:
@@ -126,7 +128,10 @@ class Proxy:
                     continue
                 client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 pair = _Pair(self, client)
-                self._pairs.add(pair)
+                with self._mutex:
+                    self._pairs.add(pair)
+                if self._refuses:
+                    pair.sever()
                 threading.Thread(target=pair.run, daemon=True).start()
 
     def connect_to_server(self) -> socket.socket:
@@ -162,6 +167,7 @@ class _Pair:
     def __init__(self, proxy: Proxy, client: socket.socket) -> None:
         self._proxy, self._client = proxy, client
         self._server: socket.socket | None = None
+        self._is_severed = False
         # For each unanswered exchange: whether it executes anything.
         self._executing: list[bool] = []
         # The place in this list (from 1) of the exchange whose reply is dropped; 0 for none.
@@ -178,11 +184,7 @@ class _Pair:
         answers = None
         with suppress(OSError):
             self._proxy.await_passage()
-            try:
-                server = self._server = self._proxy.connect_to_server()
-            except OSError as error:
-                sys.stderr.write(f"The proxy cannot connect to the server: {error!r}\n")
-                raise
+            server = self._connect()
             self._forward_startup(server)
             answers = threading.Thread(target=self._forward_answers, args=(server,), daemon=True)
             answers.start()
@@ -194,8 +196,21 @@ class _Pair:
             for end in self._ends():
                 end.close()
 
+    def _connect(self) -> socket.socket:
+        try:
+            server = self._proxy.connect_to_server()
+        except OSError as error:
+            sys.stderr.write(f"The proxy cannot connect to the server: {error!r}\n")
+            raise
+        with self._mutex:
+            self._server = server
+            if self._is_severed:
+                raise ConnectionAbortedError
+        return server
+
     def sever(self) -> None:
         with self._mutex:
+            self._is_severed = True
             for end in self._ends():
                 with suppress(OSError):  # it is closed, or its other end is
                     end.shutdown(socket.SHUT_RDWR)
@@ -219,6 +234,8 @@ class _Pair:
         held_back, executes = b"", False
         for frame in _frames(self._client):
             kind = frame[:1]
+            if not _is_complete(frame):
+                return
             held_back += frame
             executes |= kind in _EXECUTES
             if kind in _HELD_BACK:
@@ -266,12 +283,16 @@ def _frames(connection: socket.socket) -> Iterator[bytes]:
     """
     Each message after the startup: a letter, the number of bytes after the letter, a body.
 
-    The last one is incomplete if the connection ends within it, or if it is not a message: a
-    server that cannot start a process for a connection sends an "E" and a text.
+    If the connection ends within a message, the last item is what came of it. This can also be an
+    "E" and a text, which a server sends that cannot start a process for the connection.
     """
     while head := _exactly(connection, 1 + _LENGTH.size):
         n_bytes = _LENGTH.unpack(head[1:])[0] - _LENGTH.size if len(head) > _LENGTH.size else 0
         yield head + _exactly(connection, n_bytes)
+
+
+def _is_complete(frame: bytes) -> bool:
+    return len(frame) > _LENGTH.size and len(frame) == 1 + _LENGTH.unpack(frame[1:5])[0]
 
 
 def _exactly(connection: socket.socket, n_bytes: int) -> bytes:

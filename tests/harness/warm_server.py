@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ class WarmServer:
         )
 
     def spawn(self, make_job: Callable[[], Job], **descriptors: Any) -> ChildProcess:
+        @cache
         def read() -> Job:
             self.on_read()
             return make_job()

@@ -3,6 +3,7 @@
 import itertools
 import stat
 import sys
+import textwrap
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -32,7 +33,7 @@ from studydb.child.messages import (
 from studydb.db import Database, migrate
 from studydb.domain.life.states import Mode
 from studydb.domain.objective import Objective
-from studydb.domain.records import Trainable
+from studydb.domain.records import Trainable, TrainableKind
 from studydb.worker.attempt_output import AttemptOutput, OutputPump
 from studydb.worker.children import ChildProcess
 from studydb.worker.fork_server_client import ForkServer
@@ -126,6 +127,17 @@ def warm(fork_server: ForkServer, pump: OutputPump, tmp_path: Path) -> Iterator[
 
 
 Start = Callable[..., Attempt]
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Callable[..., Trainable]:
+    """Return a function that writes a module, and returns its function `train` as a trainable."""
+
+    def write(source: str, name: str = "mine") -> Trainable:
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
+        return Trainable("u", TrainableKind.IMPORT, f"{name}:train", str(tmp_path), "3.11")
+
+    return write
 
 
 @pytest.fixture

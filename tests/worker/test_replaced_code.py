@@ -1,20 +1,36 @@
 """`study.set(trainable=…)` while a worker runs: later attempts run the new code, and only these."""
 
 import hashlib
+import os
+import signal
 import textwrap
+import threading
+import time
 import uuid
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 
 import pytest
 from fleet.workers import eventually
 from harness.arrange import new_request
+from harness.child_messages import metrics_of
 from harness.settings_requests import relocate, revise
-from harness.supervised_slot import GOOD, ScriptedChildren, Supervised
+from harness.supervised_slot import (
+    GOOD,
+    ReusedChild,
+    ScriptedChildren,
+    Supervised,
+    reported,
+    wire,
+)
 
 from studydb.artifacts import Stores
+from studydb.child.messages import End, Ended
 from studydb.db.schema import result
 from studydb.domain.records import Trainable, TrainableKind
 from studydb.operations.refresh import refreshed
+from studydb.processes import start_of
 from studydb.settings import load_keyring
 from studydb.trainables import sign
 from studydb.worker import attempt
@@ -29,6 +45,14 @@ TRAIN = """
             trial.flush()
             while not (Path(config["folder"]) / "gate-all").exists():
                 time.sleep(0.01)
+"""
+
+REPORTS_PIDS = """
+    import os
+    IMPORTED_BY = os.getpid()
+
+    def train(config):
+        return {"loss": 1.0, "imported_by": IMPORTED_BY, "own": os.getpid()}
 """
 
 SCRIPT = """
@@ -229,6 +253,26 @@ def test_change_while_an_attempt_starts_applies_to_the_next_attempt(database, tm
     assert children.names == ["nowhere:train", "b:train"]
 
 
+def test_attempt_that_starts_another_process_runs_the_code_that_it_has_read_first(
+    database, tmp_path
+):
+    class DyingChild(ReusedChild):
+        """Ends without a message when it gets its second trial; by then the trainable is new."""
+
+        def take(self, first, **descriptors):
+            replace_trainable(supervised, "b:train")
+            super().take(first, **descriptors)
+
+    supervised = Supervised(database, tmp_path)
+    kept = wire(Ended(End.COMPLETED, kept=True))
+    children = Recording([DyingChild(reported() + kept, b""), GOOD, GOOD], lambda _: None)
+
+    supervised.run(forkserver=children, trials=3)
+    supervised.close()
+
+    assert children.names == ["nowhere:train", "nowhere:train", "b:train"]
+
+
 def test_attempt_loads_bound_objects_from_the_stores_that_the_study_has_after_its_claim(
     database, tmp_path
 ):
@@ -261,3 +305,94 @@ def test_refreshed_study_has_the_new_trainable_with_its_signatures(database, tmp
     assert len(after.trainable.signatures) == 1
     assert refreshed(database, after) == after
     assert replace(after, trainable=before.trainable) == before
+
+
+# templates
+
+
+def test_late_attempt_of_a_replaced_trainable_starts_fresh(start, warm, module):
+    old, new = (
+        replace(module(REPORTS_PIDS, "old"), uuid="old"),
+        replace(module(REPORTS_PIDS, "new"), uuid="new"),
+    )
+    first = metrics_of(start(old, server=warm))
+    warm.templates.adopt(new)
+
+    second, late, third = (metrics_of(start(each, server=warm)) for each in (new, old, new))
+
+    assert warm.starts == ["warm", "warm", "fresh", "warm"]
+    assert late["imported_by"] == late["own"]
+    assert first["imported_by"] != second["imported_by"] == third["imported_by"]
+    assert warm.printed == []
+
+
+def test_new_trainable_does_not_wait_for_an_import_of_the_former_one(start, warm, module):
+    hangs = "from pathlib import Path\nPath('imports').touch()\nimport time\ntime.sleep(600)\n"
+    old = replace(module(hangs + "def train(config):\n    return 1.0\n", "old"), uuid="old")
+    new = replace(module(REPORTS_PIDS, "new"), uuid="new")
+
+    def spawn_old():
+        start(old, server=warm).child.kill()
+
+    slot = threading.Thread(target=spawn_old)
+    slot.start()
+    eventually(Path(new.workdir, "imports").exists)
+    warm.known, warm.on_read = old, cache(lambda: warm.templates.adopt(new))
+    began_s = time.monotonic()
+    metrics_of(start(new, server=warm))
+    took_s = time.monotonic() - began_s
+    slot.join()
+
+    assert took_s < 30
+    assert (sorted(warm.starts), warm.printed) == (["fresh", "warm"], [])
+
+
+def test_process_that_was_forked_for_the_former_trainable_runs_no_trial_of_the_new_one(
+    start, warm, module
+):
+    old, new = (
+        replace(module(REPORTS_PIDS, "old"), uuid="old"),
+        replace(module(REPORTS_PIDS, "new"), uuid="new"),
+    )
+    first = metrics_of(start(old, server=warm))
+    warm.known, warm.on_read = old, lambda: warm.templates.adopt(new)
+
+    second = metrics_of(start(new, server=warm))
+
+    assert first["imported_by"] != second["imported_by"]
+    assert start_of(first["imported_by"]) is None
+    assert (warm.starts, warm.printed) == (["warm", "warm"], [])
+
+
+def test_trainable_is_imported_after_the_job_is_made(start, warm, module):
+    """A trainable that a person has replaced may no longer be importable, or its import may hang."""
+    imports = "from pathlib import Path\nPath('imported').touch()\n"
+    trainable = module(imports + "def train(config):\n    return 1.0\n")
+
+    def fail():
+        raise ZeroDivisionError
+
+    warm.on_read = fail
+
+    with pytest.raises(ZeroDivisionError):
+        start(trainable, server=warm)
+
+    assert not Path(trainable.workdir, "imported").exists()
+
+
+def test_template_of_the_former_trainable_that_does_not_answer_is_killed(
+    start, warm, module, monkeypatch
+):
+    monkeypatch.setattr("studydb.worker.children._START_TIMEOUT_S", 0.5)
+    old, new = (
+        replace(module(REPORTS_PIDS, "old"), uuid="old"),
+        replace(module(REPORTS_PIDS, "new"), uuid="new"),
+    )
+    stopped = metrics_of(start(old, server=warm))["imported_by"]
+    os.kill(stopped, signal.SIGSTOP)
+    warm.known, warm.on_read = old, lambda: warm.templates.adopt(new)
+
+    assert metrics_of(start(new, server=warm))["imported_by"] != stopped
+
+    warm.templates.close_retired()
+    assert start_of(stopped) is None

@@ -2,12 +2,8 @@
 
 import os
 import signal
-import textwrap
-import threading
 import time
 from contextlib import closing
-from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,8 +14,7 @@ from harness.turns import sqlite_alone
 from harness.warm_server import WarmServer
 
 from studydb.child.messages import End, Ended
-from studydb.domain.records import Trainable, TrainableKind
-from studydb.processes import start_of
+from studydb.processes import children_of, start_of
 from studydb.worker import templates
 from studydb.worker.fork_server_client import ForkServer
 
@@ -48,17 +43,6 @@ LATE_NUMPY = """
         drawn = {"drawn": DRAWN, "random": random.random(), "numpy": numpy.random.rand()}
         return {"loss": 1.0, "had_numpy": had_numpy, **drawn}
 """
-
-
-@pytest.fixture
-def module(tmp_path):
-    """Return a function that writes a module, and returns its function `train` as a trainable."""
-
-    def write(source, name="mine"):
-        (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
-        return Trainable("u", TrainableKind.IMPORT, f"{name}:train", str(tmp_path), "3.11")
-
-    return write
 
 
 def is_running(pid):
@@ -90,68 +74,13 @@ def test_function_sent_by_value_is_unpickled_once(start, warm):
     assert first["parent"] == second["parent"]
 
 
-def test_late_attempt_of_a_replaced_trainable_starts_fresh(start, warm, module):
-    old, new = replace(module(PLAIN, "old"), uuid="old"), replace(module(PLAIN, "new"), uuid="new")
-    first = metrics_of(start(old, server=warm))
-    warm.templates.adopt(new)
+def test_process_is_forked_from_a_template_while_its_job_is_made(start, warm, module):
+    trainable = module(PLAIN)
+    template = metrics_of(start(trainable, server=warm))["imported_by"]
+    eventually(lambda: not children_of(template))
+    warm.on_read = lambda: eventually(lambda: children_of(template))
 
-    second, late, third = (metrics_of(start(each, server=warm)) for each in (new, old, new))
-
-    assert warm.starts == ["warm", "warm", "fresh", "warm"]
-    assert late["imported_by"] == late["own"]
-    assert first["imported_by"] != second["imported_by"] == third["imported_by"]
-    assert warm.printed == []
-
-
-def test_new_trainable_does_not_wait_for_an_import_of_the_former_one(start, warm, module):
-    hangs = "from pathlib import Path\nPath('imports').touch()\nimport time\ntime.sleep(600)\n"
-    old = replace(module(hangs + "def train(config):\n    return 1.0\n", "old"), uuid="old")
-    new = replace(module(PLAIN, "new"), uuid="new")
-
-    def spawn_old():
-        start(old, server=warm).child.kill()
-
-    slot = threading.Thread(target=spawn_old)
-    slot.start()
-    eventually(Path(new.workdir, "imports").exists)
-    warm.known, warm.on_read = old, cache(lambda: warm.templates.adopt(new))
-    began_s = time.monotonic()
-    metrics_of(start(new, server=warm))
-    took_s = time.monotonic() - began_s
-    slot.join()
-
-    assert took_s < 30
-    assert (sorted(warm.starts), warm.printed) == (["fresh", "warm"], [])
-
-
-def test_process_that_was_forked_for_the_former_trainable_runs_no_trial_of_the_new_one(
-    start, warm, module
-):
-    old, new = replace(module(PLAIN, "old"), uuid="old"), replace(module(PLAIN, "new"), uuid="new")
-    first = metrics_of(start(old, server=warm))
-    warm.known, warm.on_read = old, cache(lambda: warm.templates.adopt(new))
-
-    second = metrics_of(start(new, server=warm))
-
-    assert first["imported_by"] != second["imported_by"]
-    assert not is_running(first["imported_by"])
-    assert (warm.starts, warm.printed) == (["warm", "warm"], [])
-
-
-def test_trainable_is_imported_after_the_job_is_made(start, warm, module):
-    """A trainable that a person has replaced may no longer be importable, or its import may hang."""
-    imports = "from pathlib import Path\nPath('imported').touch()\n"
-    trainable = module(imports + "def train(config):\n    return 1.0\n")
-
-    def fail():
-        raise ZeroDivisionError
-
-    warm.on_read = fail
-
-    with pytest.raises(ZeroDivisionError):
-        start(trainable, server=warm)
-
-    assert not Path(trainable.workdir, "imported").exists()
+    assert metrics_of(start(trainable, server=warm))["imported_by"] == template
 
 
 def test_attempt_does_not_see_changes_that_another_attempt_made_to_the_module(start, warm, module):
