@@ -222,7 +222,7 @@ class _Pair:
         while True:
             head = _exactly(self._client, _STARTUP.size)
             if len(head) < _STARTUP.size:
-                return
+                raise ConnectionResetError
             length, code = _STARTUP.unpack(head)
             body = _exactly(self._client, length - _STARTUP.size)
             if code not in _ENCRYPTION:

@@ -292,6 +292,23 @@ def test_attempt_loads_bound_objects_from_the_stores_that_the_study_has_after_it
     assert second == Stores("file:///second", ("file:///first",))
 
 
+def test_worker_whose_directory_is_gone_claims_no_more_and_says_how_to_start_it(
+    database, tmp_path, monkeypatch
+):
+    supervised = Supervised(database, tmp_path)
+    replace_trainable(supervised, "b:train")
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+
+    ended = supervised.run(GOOD)
+    supervised.close()
+
+    assert "Start the worker with --workdir" in ended.gave_up
+    assert not ended.may_claim
+    assert not ended.is_stopping  # the trials of other slots run on
+
+
 def test_refreshed_study_has_the_new_trainable_with_its_signatures(database, tmp_path):
     supervised = Supervised(database, tmp_path)
     supervised.close()
