@@ -154,7 +154,7 @@ class Templates:
     If a template is unsafe, or hangs or dies in its import, a line is printed and all attempts
     start fresh; if the template was made for devices, only attempts that hold devices start fresh.
     Attempts that run a command start fresh. So do attempts that hold devices, until `allow_devices`
-    is called, and attempts of a trainable that `adopt` has replaced, unless they are forked already.
+    is called, and attempts of a trainable that `adopt` has replaced, if they are not yet forked.
 
     Args:
         directory: The folder for the output of imports.
