@@ -29,6 +29,14 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 DSN_VARIABLE = "STUDYDB_TEST_DSN"
 
+WITHOUT_CRASHES = {
+    "autovacuum": "off",
+    "full_page_writes": "off",
+    "max_wal_senders": "0",
+    "wal_level": "minimal",
+}
+"""Settings for a server that no test crashes; tests then take about a twentieth less CPU time."""
+
 _FIRST_VERSION_WITH_STRATEGIES = 150000
 
 _STOP_SIGNALS = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
@@ -316,5 +324,5 @@ def server_for_tests() -> Iterator[str]:
     if named:
         yield named
         return
-    with PostgresServer() as server:
+    with PostgresServer(settings=WITHOUT_CRASHES) as server:
         yield server.url()

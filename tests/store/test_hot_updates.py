@@ -44,6 +44,10 @@ def updates(database, at_least=0):
 
 
 def test_updates_by_reports_renewals_and_saves_are_hot(database):
+    """
+    A snapshot of another session, such as an autovacuum's, keeps old row versions. Then the page
+    is full after about 20 updates, and the next update moves the row to another page.
+    """
     run = SimulatedWorker(database, new_study(database)).ask()
     before, hot_before = updates(database)
 
@@ -52,7 +56,9 @@ def test_updates_by_reports_renewals_and_saves_are_hot(database):
         run.worker.renew(run)
     run.save()
 
-    assert updates(database, at_least=before + 101) == (before + 101, hot_before + 101)
+    n_updates, n_hot = updates(database, at_least=before + 101)
+    assert n_updates - before == 101
+    assert n_hot - hot_before >= 90
 
 
 def test_updates_by_reports_are_not_hot_with_an_index_on_the_lease(database):
