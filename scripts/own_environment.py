@@ -29,7 +29,7 @@ def enter() -> Path:
         The root of the checkout.
 
     Raises:
-        SystemExit: The environment cannot be made; pip's message says why.
+        SystemExit: .venv cannot be made, or still lacks a requirement; a message says why.
     """
     started = os.environ.pop(STARTED, "")
     lacking = _lacking()

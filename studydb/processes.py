@@ -53,7 +53,7 @@ def this_process() -> "Process":
 
 def process_record(pid: int, started: int) -> "Process":
     """The identity of a process in the caller's namespace of pids."""
-    # Imported here: a fork server calls `die_with_parent` before it imports all the rest.
+    # Imported here: a fork server calls `die_with_parent` before it imports further modules.
     from studydb.domain.records import Process  # noqa: PLC0415
 
     return Process(
@@ -283,7 +283,7 @@ def _prctl(option: int, value: int) -> None:
 
 @functools.cache
 def _libc() -> ctypes.CDLL:
-    """The C library; a template loads it once for all the processes that are forked from it."""
+    """The C library; a template loads it once for all the processes forked from the template."""
     return ctypes.CDLL(None)
 
 

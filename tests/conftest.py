@@ -94,7 +94,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Give back what is shared with other processes; here no test's time limit includes the wait."""
+    """
+    Give back what the processes of this run share.
+
+    The process that made it waits until no other process uses it. No test's time limit counts this
+    wait.
+    """
     config.stash[_SHARED].close()
 
 

@@ -1,7 +1,7 @@
 """
 Store the last entry that a closed rung keeps; index rungs, and trials paused with a study.
 
-The index of rungs has those that are open, and the closed ones at which trials still wait.
+The index `rung_live` has the open rungs, and the closed rungs at which trials still wait.
 """
 
 import sqlalchemy as sa

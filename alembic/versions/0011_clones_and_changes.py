@@ -24,7 +24,7 @@ SPELLING = {
     "sqlite": {
         "seconds": "86400.0 * (julianday(coalesce(a.ended_at, 'now')) - julianday(a.started_at))",
         "double": "real",
-        "tags": "nullif(json_group_array(g.key), '[]')",  # the index `tag_study` sorts them
+        "tags": "nullif(json_group_array(g.key), '[]')",  # the index `tag_study` sorts the tags
     },
 }
 

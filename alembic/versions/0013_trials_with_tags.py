@@ -1,4 +1,4 @@
-"""Mark the trials with tags, so that a claim of a trial without tags does not search for any."""
+"""Mark each trial that has tags, so that a claim of another trial does not search for tags."""
 
 import sqlalchemy as sa
 

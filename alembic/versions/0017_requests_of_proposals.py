@@ -27,7 +27,7 @@ SPELLING = {
     "sqlite": {
         "seconds": "86400.0 * (julianday(coalesce(a.ended_at, 'now')) - julianday(a.started_at))",
         "double": "real",
-        "tags": "nullif(json_group_array(g.key), '[]')",  # in the order of the index
+        "tags": "nullif(json_group_array(g.key), '[]')",  # the index `tag_study` sorts the tags
         "amounts": "json_extract(w.resources, '$.amounts')",
         "worker_tags": "json_extract(w.resources, '$.tags')",
         "all_amounts": "nullif(json_group_object(u.name, u.amount), '{}')",

@@ -26,7 +26,7 @@ def run(url: str, *arguments: str) -> struct_rusage:
 
 def cpu_of_reports_s(rounds: int) -> dict[str, list[float]]:
     """
-    User plus system time of `studydb report` and of an interpreter that does nothing, in turns.
+    Measure the user plus system time of `studydb report` and of `python -c pass`, in turns.
 
     The bytecode is written to a temporary folder before the measurement, because an installed
     studydb has bytecode, too.

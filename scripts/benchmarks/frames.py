@@ -36,7 +36,7 @@ def frames(*, trials: int, rounds: int, with_optuna: bool, fsync: bool, as_json:
     Milliseconds and peak memory of reading a data frame from PostgreSQL in a fresh process.
 
     The baseline fetches the rows of `v_trial` or `v_result` by psycopg. The memory is that of the
-    whole process, with Python, pandas and the driver.
+    whole process: it includes Python, the driver and, except in the baseline, pandas.
     """
     if with_optuna:
         optuna_side.require()

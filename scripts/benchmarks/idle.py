@@ -121,8 +121,8 @@ def idle(
     """
     How soon idle workers of one study notice a trial or a pause, and what they cost PostgreSQL.
 
-    An idle worker is a thread with the loop of a worker's slot, its heartbeat and one connection,
-    because hundreds of worker processes do not fit on a machine. For one real `studydb worker
+    Hundreds of worker processes do not fit on a machine, so an idle worker is two threads with one
+    connection: the loop of a worker's slot, and the heartbeat. For one real `studydb worker
     --wait`, the time from an enqueue to the first line of the function is measured, too.
     """
     with ExitStack() as stack:

@@ -32,7 +32,7 @@ class Counters:
 
     Attributes:
         statements: How many statements each worker has sent, without BEGIN, COMMIT and ROLLBACK.
-        claiming: The statements of `statements` by which a worker claims or makes a trial.
+        claiming: How many of these statements each worker has sent to claim or make a trial.
         paused: Whether the study was PAUSED at each worker's last look: 1 or 0; -1 without a look.
         noticed_s: When `paused` changed last, by the monotonic clock.
     """
@@ -43,7 +43,7 @@ class Counters:
 
 
 class IdleWorker:
-    """A worker whose study has nothing to do: one thread looks for trials, another beats."""
+    """A worker whose study has nothing to do: one thread looks for trials, one is the heartbeat."""
 
     def __init__(self, url: str, counters: Counters, index: int) -> None:
         self._counters, self._index = counters, index

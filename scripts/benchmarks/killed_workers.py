@@ -48,10 +48,12 @@ def search(
     Args:
         curves: The errors of each trial after each epoch; the index is the number of the trial.
         epochs: The study's `max_steps`.
-        kills: How many workers are killed. Fewer are killed if the study ends early.
+        kills: How many workers are killed. Fewer are killed if the study ends early or has too few
+            epochs.
     """
     rng = random.Random(f"kills {seed}")
-    kills_at = sorted(rng.sample(range(workers, epochs - workers), kills))
+    times = range(workers, epochs - workers)
+    kills_at = sorted(rng.sample(times, min(kills, len(times))))
     with places.folder() as folder:
         os.environ["STUDYDB_KEY_FILE"] = str(folder / "key")
         log = folder / "trained"
@@ -132,7 +134,11 @@ def _searched(study: studydb.Study, log: Path, n_kills: int) -> Found:
 
 
 def _n_after_end(trials: Sequence[TrialRow], trained: Sequence[tuple[int, ...]]) -> int:
-    """Count the epochs after the last stored epoch of trials that the scheduler ended or paused."""
+    """
+    Count the epochs that trials trained after their last stored epoch.
+
+    Trials that are neither complete nor ended or paused by the scheduler are left out.
+    """
     last = {row.number: row.summary.last_step or 0 for row in trials if _is_decided(row)}
     return sum(step > last[number] for number, step in trained if number in last)
 

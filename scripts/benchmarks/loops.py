@@ -51,7 +51,7 @@ WRONG_ROWS = """
             - (SELECT count(*) FROM trial WHERE state = 'TERMINATED')"""
 
 _FORK = multiprocessing.get_context("fork")
-"""With "spawn", every process would import all modules, and the imports would be measured."""
+"""A forked process shares the modules of this process; a spawned one would import them anew."""
 
 Took = dict[str, list[float]]
 
@@ -91,8 +91,8 @@ def loops(
     Each loop is a thread with one connection: it claims a PENDING trial or asks for a new one,
     reports a batch, and finishes with a second batch. Before the measurement each loop claims and
     asks once, because PostgreSQL needs seconds to plan the statements of all connections. Errors
-    are counted, and no call is sent again. The exit code is 1 after an error, or if the rows do not
-    match the counters.
+    are counted, and no call is sent again. The exit code is 1 after an error, if a trial has more
+    than one attempt, or if the rows do not match the counters.
     """
     with (
         places.postgresql_server(fsync=fsync, connections=loops + SPARE_CONNECTIONS) as server,
@@ -256,7 +256,11 @@ def _show(found: Found, *, as_json: bool) -> None:
 
 
 def _latencies(times_s: Sequence[float]) -> dict[str, float]:
-    cuts = statistics.quantiles(times_s, n=PERCENT) if len(times_s) > 1 else [*times_s] * PERCENT
+    cuts = (
+        statistics.quantiles(times_s, n=PERCENT, method="inclusive")
+        if len(times_s) > 1
+        else [*times_s] * PERCENT
+    )
     return {
         "calls": len(times_s),
         "median": statistics.median(times_s) * MS,

@@ -20,7 +20,7 @@ TIMEOUT_S = 1800.0
 @dataclass(frozen=True)
 class Program:
     """
-    A subcommand of scripts/bench that prints JSON, and whose workers run the same checkout's code.
+    A subcommand of scripts/bench that prints JSON, and whose workers run its checkout's code.
 
     Attributes:
         unit: What is counted per second.

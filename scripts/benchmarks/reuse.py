@@ -88,9 +88,9 @@ def _made(folder: Path) -> Path:
 
 
 def _rate(fleet: Fleet, contender: Contender, *, trials: int, slots: int) -> float:
-    """Run a worker; return how many of its attempts with the contender's start end per second."""
+    """Run a worker; return the trials per second of its attempts with the contender's start."""
     worker = fleet.start(start=contender.start, slots=slots, max_trials=trials)
-    worker.exit_code(RUN_TIMEOUT_S)
+    assert worker.exit_code(RUN_TIMEOUT_S) == 0, worker.output()
     return attempt_starts.trials_per_s(fleet, start=contender.started, slots=slots)
 
 

@@ -54,7 +54,7 @@ class RungWorker:
 
     def _next(self) -> HeldAttempt:
         claimed = None
-        while claimed is None:  # another worker has claimed the trial that this worker promoted
+        while claimed is None:  # other workers may take the trials that this worker wants
             claimed = self._timed("next trial", self._client.acquirer.acquire)
         return HeldAttempt(self._client.database, self._client.study, claimed)
 

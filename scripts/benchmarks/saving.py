@@ -14,7 +14,7 @@ NOTHING, OURS, LIBRARY = "nothing", "studydb", "library"
 
 
 def train(config: dict[str, Any], trial: Any) -> None:
-    """Train steps of equal work, and let `saver` save each; report the seconds of all steps."""
+    """Train steps of equal work; after each, `saver` saves a checkpoint. Report the steps' time."""
     source, saver = Path(config["source"]), str(config["saver"])
     matrix = np.random.default_rng(0).random((256, 256))
     uploads = _Uploads(f"{config['target']}/{trial.number}")

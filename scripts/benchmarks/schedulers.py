@@ -54,7 +54,7 @@ WITH_KILLS = (
     *("random search", "ASHA, stopping", "ASHA, promotion, end game 0.4"),
     *("HyperBand", "median stopping", "one-epoch"),
 )
-"""The schedulers that `--kills` runs by default; a search by real workers takes ten seconds."""
+"""By default `--kills` runs only these, because a search by real workers takes ten seconds."""
 
 RANDOM = "random search"
 RESAMPLES = 2000
@@ -93,7 +93,7 @@ def schedulers(
     The best error after 27 epochs that each scheduler finds in a search of --epochs epochs.
 
     `studydb.simulate` runs each scheduler on the curves of two tasks. All schedulers get the curves
-    in the same random orders; an epoch takes one unit of simulated time. Only trials that were
+    in the same random orders; an epoch takes a second of simulated time. Only trials that were
     trained for 27 epochs count. The column `beyond` counts the epochs that were trained after the
     decision to end or pause their trial. The exit code is 1 if there is such an epoch.
 

@@ -16,7 +16,7 @@ from studydb.domain.scheduling import Scheduler
 SCHEDULERS: Mapping[str, Scheduler] = {
     "FIFO": studydb.FIFO(),
     "ASHA, stopping": studydb.ASHA(max_t=MAX_T, reduction_factor=3),
-    # With the factors 2.4 here and 2 for promotion, half of the reports are judged.
+    # With the factors 2.4 for stopping and 2 for promotion, half of the reports are judged.
     "ASHA, stopping, half judged": studydb.ASHA(max_t=MAX_T, reduction_factor=2.4),
     "ASHA, promotion": studydb.ASHA(max_t=MAX_T, reduction_factor=3, type="promotion"),
     "ASHA, promotion, half judged": studydb.ASHA(max_t=MAX_T, reduction_factor=2, type="promotion"),

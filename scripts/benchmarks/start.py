@@ -52,7 +52,8 @@ def start(*, trials: int, rounds: int, as_json: bool, commit: str | None) -> Non
         first: dict[str, list[float]] = {mode: [] for mode in MODES}
         for _ in range(rounds):
             for mode in MODES:
-                fleet.start(start=mode, max_trials=trials).exit_code(RUN_TIMEOUT_S)
+                worker = fleet.start(start=mode, max_trials=trials)
+                assert worker.exit_code(RUN_TIMEOUT_S) == 0, worker.output()
                 found = _starts(urls["ours"], mode, fleet)
                 first[mode].append(found[0])
                 starts[mode] += found[1:]
@@ -88,7 +89,7 @@ def _show(
     for mode, seconds in starts.items():
         figures = (
             statistics.median(seconds),
-            statistics.quantiles(seconds, n=10)[-1],
+            statistics.quantiles(seconds, n=10, method="inclusive")[-1],
             statistics.median(first[mode]),
         )
         table.add_row(mode, *(f"{1000 * figure:.1f} ms" for figure in figures))

@@ -51,7 +51,8 @@ class Timings:
     How long calls took.
 
     Attributes:
-        slices: By operation and place, the mean time of a call in each slice, in milliseconds.
+        slices: By operation and place, the mean time of a call in each slice, in milliseconds. In
+            the benchmark `frames` a place is a contender, and a slice is one call.
         baseline: The place with which the other places are compared.
     """
 

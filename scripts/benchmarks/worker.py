@@ -97,7 +97,8 @@ def _rates(
         team.ready()
         for _ in range(rounds):
             for start, name in WORKERS.items():
-                fleet.start(start=start, slots=slots, max_trials=trials).exit_code(RUN_TIMEOUT_S)
+                worker = fleet.start(start=start, slots=slots, max_trials=trials)
+                assert worker.exit_code(RUN_TIMEOUT_S) == 0, worker.output()
                 rate = attempt_starts.trials_per_s(fleet, start=STARTED[start], slots=slots)
                 rates[name].append(rate)
             rates[FORKING].append(team.run(FORKING, 1.0))

@@ -48,7 +48,7 @@ class Checkout:
 
     def first_failure(self, tests: Sequence[str]) -> str | None:
         """
-        Run tests one after another, and return the first that fails; None if all pass.
+        Run tests one after another; return the first that fails or does not end, None if all pass.
 
         Args:
             tests: Paths of files from the checkout's root, or pytest's names of single tests.

@@ -54,7 +54,7 @@ class Patch:
         return f"{self.path}, {self.function or 'the whole file'}"
 
     def matches(self, source: str) -> list[tuple[int, int]]:
-        """The begin and end of each occurrence of the old code in the file's source."""
+        """Where each occurrence of the old code begins and ends in the file's source."""
         pattern = _pattern(self.old)
         return [
             match.span()
@@ -139,7 +139,7 @@ def _patch(entry: dict[str, Any]) -> Patch:
 
 
 def _definitions(source: str, name: str) -> list[tuple[int, int]]:
-    """The begin and end of each definition of a name; an overloaded function has several."""
+    """Where each definition of a name begins and ends; an overloaded function has several."""
     if not name:
         return [(0, len(source))]
     starts = [0, *accumulate(map(len, source.splitlines(keepends=True)))]

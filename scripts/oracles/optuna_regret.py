@@ -1,10 +1,10 @@
 """
 Compare studydb.OptunaSearch with the same sampler in Optuna's own in-memory storage.
 
-Both search three closed-form functions, one trial at a time, with the same number of trials and the
-same seeds. The table shows the regret: the best value found minus the smallest value of the
-function. The two draw different random numbers, so their regrets are compared by a two-sided
-Mann-Whitney test.
+studydb and Optuna search three closed-form functions, one trial at a time, with the same number of
+trials and the same seeds. The table shows the regret: the best value found minus the smallest value
+of the function. studydb and Optuna draw different random numbers, so their regrets are compared by
+a two-sided Mann-Whitney test.
 The exit code is 1 if a p-value is below 0.01.
 
     .venv/bin/python scripts/oracles/optuna_regret.py [--trials 50] [--seeds 20]

@@ -87,7 +87,10 @@ def _files_of(trainable: Trainable) -> list[str]:
 
 def definition(study: Study, *, checkpoints: str) -> dict[str, Any]:
     """
-    Return a study's definition. The key of an argument of `create_study` is the argument's name.
+    Return a study's definition.
+
+    The value of an argument of `create_study` has the argument's name as its key; only the study's
+    name has another key, "study".
 
     Args:
         checkpoints: The URL of the study's store; that of the default store if the study has none.

@@ -8,7 +8,7 @@ A file of curves is JSON:
 
 All keys except `curves` and `values` may be missing. `space` has the form in which a study's row
 stores its space. In an entry, the key `config` may stand for `params`, and the metric's name for
-`values`.
+`values`. An entry may also be a list of values alone.
 """
 
 import json
@@ -58,22 +58,25 @@ class Curve:
         values: Iterable[Any],
         *,
         steps: Iterable[int] | None = None,
-        params: Mapping[str, Any] | None = None,
+        params: Any = None,
         step_s: float | None = None,
         subject: str = "The curve",
     ) -> Self:
         """
         Make a curve, and check its values and steps.
 
+        Args:
+            params: A mapping, or pairs of a name and a value.
+
         Raises:
             InvalidSpec: There is no value; a value is not a number; `step_s` is not a finite number
-                of at least 0; or `steps` does not have one step per value, each above 0 and above
-                the step before.
+                of at least 0; `steps` does not have one step per value, each above 0 and above the
+                step before; or `params` is neither a mapping nor pairs.
         """
-        numbers = tuple(values)
+        numbers = _listed(values, subject)
         if not numbers or not all(map(is_number, numbers)):
             raise InvalidSpec(f"{subject} is {shown(numbers)}; give one or more numbers.")
-        at = tuple(range(1, len(numbers) + 1)) if steps is None else tuple(steps)
+        at = _listed(range(1, len(numbers) + 1) if steps is None else steps, f"{subject}'s `steps`")
         rises = all(map(is_number, at)) and all(
             before < after for before, after in pairwise((0, *at))
         )
@@ -83,13 +86,33 @@ class Curve:
                 "each value: 1 or more, in ascending order."
             )
         if step_s is not None and not (is_number(step_s) and 0 <= step_s < math.inf):
-            raise InvalidSpec(f"{subject} has step_s={step_s!r}; give the seconds of a step.")
-        return cls(tuple(map(float, numbers)), at, dict(params or {}), step_s)
+            raise InvalidSpec(
+                f"{subject} has step_s={step_s!r}; give the seconds of a step, a finite number "
+                "of 0 or more."
+            )
+        return cls(tuple(map(float, numbers)), at, _named(params or {}, subject), step_s)
 
     @property
     def last_value(self) -> float:
         """The value after the whole training."""
         return self.values[-1]
+
+
+def _listed(given: Iterable[Any], subject: str) -> tuple[Any, ...]:
+    try:
+        return tuple(given)
+    except TypeError:
+        raise InvalidSpec(f"{subject} is {given!r}; give a list of numbers.") from None
+
+
+def _named(params: Any, subject: str) -> dict[str, Any]:
+    try:
+        return dict(params)
+    except (TypeError, ValueError):
+        raise InvalidSpec(
+            f"{subject} has the parameters {params!r}; give a dict, or a tuple of pairs such as "
+            '(("lr", 0.1), ("width", 64)).'
+        ) from None
 
 
 def shown(numbers: Sequence[Any]) -> str:
@@ -218,7 +241,7 @@ def read_curves(
     objective = Objective.read(name, mode or Mode.MIN)
     if isinstance(curves, Mapping):
         entries: list[Any] = [
-            {"params": dict(params), _VALUES: values} for params, values in curves.items()
+            {"params": params, _VALUES: values} for params, values in curves.items()
         ]
     elif isinstance(curves, Iterable):
         entries = list(curves)

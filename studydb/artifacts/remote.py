@@ -132,8 +132,8 @@ class RemoteStore:
 
     A dict is one object. A directory is the objects `files/0`, `files/1`, … below that name, and
     `manifest`, which is written last and lists names, sizes and digests. So a directory without a
-    manifest counts as missing. Before any name in the manifest is used, the digest of the names and
-    digests that it lists is compared with the digest in the checkpoint's row.
+    manifest counts as missing. Before any name in the manifest is used, the digest of the files'
+    names and digests is compared with the digest in the checkpoint's row.
 
     The library is imported by `connect`, or when the first object is read or written. The library
     starts a thread, so a process that will be forked must not use the store before the fork.
@@ -363,7 +363,7 @@ class RemoteStore:
 
     def _abort_uploads(self, path: str, *, is_prefix: bool = True) -> None:
         """
-        Abort multipart uploads of S3; other stores drop unfinished uploads by themselves.
+        Abort multipart uploads of S3; other object stores drop unfinished uploads by themselves.
 
         Args:
             is_prefix: Whether to abort the uploads of all objects whose names begin with the path,

@@ -9,7 +9,9 @@ import tenacity
 from studydb.domain.errors import StudydbError
 
 WRITE_PATIENCE_S = 60.0
-"""For how long a save repeats a call: not for long, because training may wait for the save."""
+"""
+For how long a save or a removal repeats a call: not for long, because training may wait for a save.
+"""
 
 READ_PATIENCE_S = 300.0
 """For how long a restore repeats a call; if the store stays away for longer, the worker ends."""
@@ -73,7 +75,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_of_credentials(error: BaseException) -> bool:
-    """Whether a host has no credentials, or the store has refused them."""
+    """Whether an error says that a host lacks credentials, or that the store has refused them."""
     name = type(error).__name__.lower()
     return isinstance(error, PermissionError) or any(word in name for word in _ABOUT_CREDENTIALS)
 

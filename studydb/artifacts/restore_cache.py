@@ -88,8 +88,9 @@ class RestoreCache:
     """
     Checkpoints by digest and size in one folder, which any number of processes may share.
 
-    The entry of a directory is named by the path of the directory's object, too, because the digest
-    covers only files: two directories that differ in an empty directory have the same digest.
+    The name of a directory's entry also depends on the path of the directory's object in its store,
+    because the digest covers only files: two directories that differ in an empty directory have the
+    same digest.
 
     An entry is a file for a dict, and a directory for a directory. It is written under a temporary
     name and then renamed, so it is whole. Each use compares the bytes with the digest in the signed

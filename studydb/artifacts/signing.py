@@ -23,7 +23,7 @@ def checkpoint_payload(
 
 def is_signed(keyring: Keyring, checkpoint: Checkpoint, *, trial_uuid: str) -> bool:
     """
-    Whether a key of this user signed a checkpoint of this kind, for this trial and step.
+    Whether a key of this user signed a checkpoint of this kind, for this trial, attempt and step.
 
     The first version of the payload did not contain the kind. That version is accepted only for a
     dict. Otherwise a changed row could pass off the signed pickle of a dict as an archive.

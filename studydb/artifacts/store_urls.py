@@ -16,10 +16,13 @@ def open_store(url: str) -> Store:
         url: A path, "file:///path", or the URL of a remote store such as "s3://bucket/prefix".
 
     Raises:
-        UsageError: studydb has no store for such a URL, or `check_remote_url` refuses the URL, for
-            example because it contains a password.
+        UsageError: The URL has no valid form, studydb has no store for such a URL, or
+            `check_remote_url` refuses the URL, for example because it contains a password.
     """
-    parsed = urlsplit(url)
+    try:
+        parsed = urlsplit(url)
+    except ValueError as error:
+        raise UsageError(f"Checkpoints cannot go to {url!r}: {error}. Correct the URL.") from None
     if parsed.scheme == "file" and parsed.netloc in ("", "localhost") and parsed.path:
         return DirectoryStore(Path(unquote(parsed.path)))
     if "://" not in url and url and not url.startswith("file:"):

@@ -31,8 +31,8 @@ class Stores:
         Find the study's store that holds an object.
 
         An object's URL is a store's URL and the object's path: study, trial, attempt and name. The
-        store with that URL is tried first. If it does not have the object, for example because its
-        directory was moved, the others are tried.
+        store whose URL is the start of the object's URL is tried first. If it does not have the
+        object, for example because its directory was moved, the other stores are tried.
 
         Returns:
             The store's URL. The URL of a study's only store is returned without a look at the

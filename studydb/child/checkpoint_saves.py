@@ -147,7 +147,7 @@ class CheckpointSaves:
         self, prepared: bytes | Path, *, is_given: bool, uses_sender: bool
     ) -> bytes | Path:
         """
-        Copy a directory; through hard links, later changes by the user's code would be sent, too.
+        Copy a directory. With hard links instead, later changes by the user's code would be sent.
 
         A given directory is moved, unless it contains symbolic links: they may name their targets
         by the directory's old path. The bytes of a dict are written to a file if the sender is to

@@ -1,11 +1,12 @@
 """
 Fork children on request, for the fork server and for templates.
 
-A request is a number and a kind, with three descriptors: the child's channel, stdout, stderr. More
-descriptors may follow, which the child and the programs that it starts keep open: the locks of its
-devices. The forking process itself closes all of them after the fork. The replies are frames:
-`Forked`, `Refused` or `Outdated`, and `Exited` once a child and its process group have ended. When
-the parent of the forking process dies, all descendants of the forking process are killed.
+A request is a number, a kind and a count of descriptors, with at least three descriptors: the
+child's channel, stdout, stderr. The child and the programs that it starts keep the further
+descriptors open: the locks of the child's devices. The forking process itself closes all
+descriptors after the fork. The replies are frames: `Forked`, `Refused` or `Outdated`, and `Exited`
+once a child has ended and its process group was killed. When the parent of the forking process
+dies, all descendants of the forking process are killed.
 """
 
 import errno
@@ -122,7 +123,7 @@ class ForkingServer:
         begin: For each kind of child, a function that does the child's work and ends its process.
         outdated: Called before each fork; returns a reason not to fork, or None to fork.
         prepare: Called before each fork with the kind of the child; imports modules for the child.
-        at_end: Called after all children have ended, before this process exits.
+        at_end: Called after all children were killed, before this process exits.
     """
 
     def __init__(

@@ -105,7 +105,7 @@ class Job:
         return 0 if self.restore is None else self.restore.step
 
     def with_source(self, source: bytes | None, **others: Any) -> "Job":
-        """Copy the job with another source, without its signatures, and with `others` replaced."""
+        """Copy the job; replace the trainable's source and `others`, and drop the signatures."""
         trainable = replace(self.to_import.trainable, source=source, signatures={})
         return replace(self, to_import=replace(self.to_import, trainable=trainable), **others)
 

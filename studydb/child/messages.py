@@ -37,8 +37,10 @@ class End(StrEnum):
     PREEMPTED = "preempted"
     """The code ended because of a signal such as SIGTERM."""
     GIVEN_BACK = "given back"
-    """A command ended by itself with an exit code that asks for another attempt, or could not be
-    started on this host."""
+    """
+    A command ended by SIGINT, by SIGTERM or with an exit code that asks for another attempt, or it
+    could not be started on this host.
+    """
     LOST = "lost"
     """The code ended because the attempt no longer held its trial."""
     UNRESTORABLE = "unrestorable"
@@ -98,7 +100,7 @@ class Ended(Struct, frozen=True, tag="end"):
     end: End
     failure: Failure | None = None
     config_unread: bool = False
-    """Whether the code never read its config."""
+    """Whether the config is not empty and the code certainly never read it."""
     later: bool = False
     """Whether a trial that was given back waits before its next attempt."""
     kept: bool = False

@@ -128,7 +128,7 @@ def serve(channel: Channel, imported: Imported | None = None) -> int:
 
 
 class _TrialProcess:
-    """A process that runs one attempt, or several in turn if a class has `reset_config`."""
+    """The process of one attempt, or of several if the trainable overrides `reset_config`."""
 
     def __init__(self, channel: Channel, imported: Imported | None) -> None:
         self._channel = channel
@@ -255,7 +255,7 @@ class _TrialProcess:
         )
 
     def _import(self, job: Job, trial: RunningTrial) -> Callable[..., Any]:
-        """Import the trainable once; let a class that can be reset keep its object."""
+        """Import the trainable once; prepare to keep the object of a class that can be reset."""
         if self._function is None:
             with current(trial):
                 self._function = import_trainable(job.to_import)

@@ -50,7 +50,7 @@ class RunningTrial:
         seed: A seed for random numbers; it is the same in every attempt at the trial.
         checkpoint: The checkpoint to start from; None to start from scratch.
         start_step: The step of that checkpoint; 0 to start from scratch.
-        raised_for: Why `report` raised TrialStopped or LeaseLost; None before that.
+        raised_for: Why TrialStopped or LeaseLost was raised; None if neither was raised.
     """
 
     def __init__(self, job: Job, channel: Channel, checkpoint: Restored | None) -> None:
@@ -89,7 +89,12 @@ class RunningTrial:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The trial's parameters and the study's constants; the code may change this dict."""
+        """
+        The config of the trial; the code may change this dict.
+
+        It has the trial's parameters, with the values that a person has changed, and the study's
+        constants.
+        """
         self.config_was_read = True
         return self.given_config
 
@@ -131,6 +136,7 @@ class RunningTrial:
 
         Raises:
             InvalidReport: The metrics cannot be stored; this is a ValueError.
+            CheckpointError: The dict cannot be pickled, or the directory is missing or unreadable.
             TrialStopped: The trial is stopped, paused or done, or the worker is stopping: clean up
                 and return. A further `report` raises again. Before it raises, it saves the given
                 checkpoint, unless the trial is done.
@@ -236,7 +242,7 @@ class RunningTrial:
                 self._raise_if_ended()
 
     def why_ended(self) -> str:
-        """Say why `report` has raised: "stop", "pause", "preempt" or "lost"."""
+        """Say why TrialStopped or LeaseLost was raised: "stop", "pause", "preempt" or "lost"."""
         verdict = self._supervisor.verdict
         if self.raised_for is End.STOPPED and verdict is not None:
             return "pause" if verdict.action is Action.PAUSE else "stop"

@@ -22,7 +22,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 class Staleness:
     """
-    Detects that source files have changed since their import, or that the process has grown.
+    Detects changes of imported source files, and growth of the process's memory or open files.
 
     Args:
         began_ns: When the imports began. A file that was changed later may be newer on disk than in

@@ -3,11 +3,11 @@ The template: a process that imports a study's trainable once, and from which at
 
 The fork server starts a template like any other child: without the database's credentials and the
 signing key, in a new process group, with its output captured. The first message on the channel
-names the trainable to import. The template answers whether it is usable, and then takes requests
-over the same socket, as the fork server does. A template is usable if it may be forked (see
-`fork_safety`) and the trainable does not demand fresh starts (`train.studydb_start = "fresh"`). For
-attempts that hold devices, the trainable must also allow warm starts (`train.studydb_start =
-"warm"`).
+names the trainable to import. The template answers whether it is usable. A usable template then
+takes requests over the same socket, as the fork server does; an unusable template ends. A template
+is usable if it may be forked (see `fork_safety`) and the trainable does not demand fresh starts
+(`train.studydb_start = "fresh"`). For attempts that hold devices, the trainable must also allow
+warm starts (`train.studydb_start = "warm"`).
 """
 
 import atexit

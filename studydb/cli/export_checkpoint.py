@@ -134,7 +134,8 @@ def _chosen(trial: "FrozenTrial", *, step: int | None, best: bool) -> "Checkpoin
     Choose a trial's checkpoint: that of a step, the one with the best value, or the newest.
 
     Raises:
-        NotFound: The trial has no such checkpoint; the message names the steps that it has.
+        NotFound: The trial has no such checkpoint. For a missing step, the message names the steps
+            of the trial's newest checkpoints, if it has any.
     """
     if step is not None:
         saved = trial.checkpoints

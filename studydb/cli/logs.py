@@ -6,6 +6,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -67,38 +68,43 @@ class Tail:
         self._decode = codecs.getincrementaldecoder("utf-8")("backslashreplace").decode
 
     def read(self) -> Iterator[bytes]:
-        """Yield the bytes that were written since the last call."""
-        if self._inode is None:
-            yield from self._read_from(self._before, 0)
-        elif self._inode_of(self._path) != self._inode:
-            if self._inode_of(self._before) == self._inode:
-                yield from self._read_from(self._before, self._offset)
-            self._offset = 0
-        self._inode = self._inode_of(self._path)
-        for data in self._read_from(self._path, self._offset):
-            self._offset += len(data)
-            yield data
+        """
+        Yield the bytes that were written since the last call.
+
+        Between the renaming and the next byte only `x.1` exists. If the last call has read another
+        file than the present `x`, that file may be `x.1` now, and more bytes of it may follow.
+        """
+        current = _open_if_readable(self._path)
+        with current or nullcontext():
+            if current is None or _inode(current) != self._inode:
+                yield from self._rest_of(_open_if_readable(self._before))
+            yield from self._rest_of(current)
 
     def shown(self, data: bytes) -> str:
         """Decode bytes for a terminal; keep an incomplete character for the next call."""
         return printed(self._decode(data))
 
-    @staticmethod
-    def _inode_of(path: Path) -> int | None:
-        try:
-            return path.stat().st_ino
-        except OSError:
-            return None
-
-    @staticmethod
-    def _read_from(path: Path, offset: int) -> Iterator[bytes]:
-        try:
-            with _open_file(path) as file:
-                file.seek(offset)
-                while data := file.read(_READ_BYTES):
-                    yield data
-        except OSError:
+    def _rest_of(self, file: BinaryIO | None) -> Iterator[bytes]:
+        if file is None:
             return
+        with file, suppress(OSError):
+            if _inode(file) != self._inode:
+                self._inode, self._offset = _inode(file), 0
+            file.seek(self._offset)
+            while data := file.read(_READ_BYTES):
+                self._offset += len(data)
+                yield data
+
+
+def _inode(file: BinaryIO) -> int:
+    return os.fstat(file.fileno()).st_ino
+
+
+def _open_if_readable(path: Path) -> BinaryIO | None:
+    try:
+        return _open_file(path)
+    except OSError:
+        return None
 
 
 def _open_file(path: Path) -> BinaryIO:

@@ -80,7 +80,7 @@ class Connections:
         Take the cursor that was given back last, or open one.
 
         Raises:
-            StorageBusy: No cursor was given back for 30 s.
+            StorageBusy: No cursor became free for this thread within 30 s.
         """
         with self._lock:
             if not self._free:

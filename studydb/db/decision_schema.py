@@ -60,9 +60,10 @@ rung = table_with_id(
 `n_ranked` counts the entries that have a rank: the value is not NaN, and the trial is neither
 invalidated nor cloned. The quantile lies between two of these entries. `cut_score` and
 `cut_trial_id` name the worse of the two; `cut_rank` is its rank, counted from the worst entry (0).
-`closed_cutoff` and `closed_ordinal` name the worst entry that was kept when the rung closed. A rung
-`is_over` if it is closed and no trial waits there. `n_planned` and `n_ended` are not used: how many
-trials a rung waits for follows from the scheduler, the draws and the trials that run.
+`closed_cutoff` and `closed_ordinal` are the score and the ordinal of the worst entry that was kept
+when the rung closed; -Inf and -1 if none was kept. A rung `is_over` if it is closed and no trial
+waits there. `n_planned` and `n_ended` are not used: how many trials a rung waits for follows from
+the scheduler, the draws and the trials that run.
 """
 
 rung_entry = sa.Table(

@@ -84,8 +84,8 @@ def _driver_of(error: BaseException) -> DriverFaults | None:
     """
     Return the module for the errors of the driver that raised `error`; None for any other error.
 
-    The module for PostgreSQL imports psycopg, which takes a tenth of the time in which a command
-    starts. So it is imported only if psycopg has been imported already.
+    The import of psycopg takes a tenth of a command's start-up time. So the module for PostgreSQL,
+    which imports psycopg, is imported only if psycopg has been imported already.
     """
     if isinstance(error, sqlite3.Error):
         from studydb.db import sqlite_faults  # noqa: PLC0415  it imports this module

@@ -200,9 +200,10 @@ def _lock_tables(connection: sa.Connection) -> None:
     Lock all tables that exist, before the first of them is changed.
 
     A migration locks several tables one after the other, and so do the transactions of workers. If
-    their orders differed, the two would wait for each other until the server ends one. So all
-    tables are locked together, or none: a try that takes too long gives back the tables that it has
-    locked. Each try may take twice as long as the try before, up to 60 s.
+    their orders differed, the migration and a transaction could wait for each other until the
+    server ends one of them. So a single statement locks all tables; a try that takes too long gives
+    back the tables that it has locked. Each try may take twice as long as the try before, up to
+    60 s.
     """
     tables = " UNION ALL ".join(
         f"SELECT to_regclass('{name}')::text" for name in study.metadata.tables

@@ -1,4 +1,4 @@
-"""A list of the schema's revisions, with which `check_schema` need not load Alembic."""
+"""A list of the schema's revisions, so that `check_schema` need not load Alembic."""
 
 HEAD = "0017"
 TABLE = "studydb_version"

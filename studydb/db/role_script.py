@@ -74,7 +74,7 @@ WORKER_UPDATES = {
 """
 The columns that a worker may update, by table. A test compares them with a worker's statements.
 
-Some of the columns are not used yet, or are used only by workers of the previous version.
+Some of the columns are not used yet, or are used only by workers of an older version.
 """
 
 _HEAD = """

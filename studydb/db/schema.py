@@ -80,7 +80,7 @@ until `proposer_expires_at` (see `store/proposer.py`).
 that the study was stopped without its workers' grace. `checkpoint_bytes` is the sum of the sizes of
 the kept checkpoints; NULL, and not counted, if the study has no quota. After `deleting_at` no trial
 of another study may begin from a checkpoint of this study.
-Not used yet: `objectives`, the metrics and modes if there are several.
+Not used yet: `objectives`, the metrics and modes of a study that has several metrics.
 """
 
 add_checks(

@@ -9,7 +9,10 @@ CONNECT_TIMEOUT_S = 10
 LOCK_TIMEOUT_S = 10
 STATEMENT_TIMEOUT_S = 60
 IDLE_IN_TRANSACTION_TIMEOUT_S = 10
-"""A client that freezes in a transaction keeps its row locks for at most this many seconds."""
+"""
+A client that freezes in a transaction, while the server waits for its next statement, keeps its row
+locks for at most this many seconds.
+"""
 
 LONGEST_SILENCE_S = STATEMENT_TIMEOUT_S + 15
 """

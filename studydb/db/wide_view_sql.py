@@ -46,8 +46,8 @@ _MARKED: dict[ValueKind, Any] = {
 }
 _KINDS = {marked: kind for kind, marked in _MARKED.items()}
 """
-The types of columns, as marks write them: true means double, and false means text, because the
-marks of earlier versions know only these two types.
+The types of columns, as marks write them: true means double, and false means text. The marks of
+earlier versions have only these two types.
 """
 
 _HASH_DIGITS = 8

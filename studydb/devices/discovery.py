@@ -1,4 +1,8 @@
-"""Find the devices that a worker offers to its trials: inherited, found on the host, or typed."""
+"""
+Find the devices that a worker offers to its trials.
+
+The devices come from the worker's environment, from `nvidia-smi`, or from the option `--gpus`.
+"""
 
 import os
 import shlex

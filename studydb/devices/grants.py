@@ -30,7 +30,7 @@ class DeviceGrant:
     The devices, or the part of one, that a trial holds until `release`.
 
     Attributes:
-        names: The entries of the devices: inherited, found, or typed by a person.
+        names: The devices' entries (`Device.name`).
         places: The positions of the devices among those that the worker offers.
         variables: What `environment` returns.
         descriptors: The open lock files. The trial's process inherits them, so that the devices
@@ -173,7 +173,8 @@ class Devices:
         Lock devices for a trial, without waiting for other trials.
 
         Args:
-            gpus: A whole number, or a part of one device. With 0, the trial sees no device.
+            gpus: A whole number, or a part of one device. With 0, the trial sees no device; but if
+                the worker hands out no devices, the trial sees what the worker sees.
 
         Returns:
             None if the devices are not free now, or another worker takes devices at the moment.

@@ -23,8 +23,9 @@ LONG_S = 60.0
 FIRST_S = 5.0
 """
 For how long waiting workers may go first after `LONG_S`. A waiting worker needs up to 2 s, until
-its next look. The time is limited, because the waiting worker may be suspended, or may need more
-devices than this one. A device that was free for longer than this time counts as taken anew.
+its next look. The time is limited, because the waiting worker may be suspended, or may also need
+other devices that are not free. A device that was free for longer than this time counts as taken
+anew.
 """
 
 

@@ -112,8 +112,8 @@ def canonical_json(value: Any) -> str:
     Write a plain value so that equal values give equal texts.
 
     Keys are sorted, and there is no white space. A float without a fraction is written as the
-    integer of its shortest decimal digits, because PostgreSQL returns 1e30 as 10**30. (The double
-    itself is 1000000000000000019884624838656.)
+    integer that its shortest decimal form denotes, because PostgreSQL returns 1e30 as 10**30. (The
+    double itself is 1000000000000000019884624838656.)
 
     Raises:
         ValueError: The value contains NaN or an infinity (see `plain`).

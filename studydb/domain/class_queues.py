@@ -79,7 +79,7 @@ class ClassQueues:
     """
     The queues of a study's resource classes, as one worker uses them.
 
-    Only one slot of the worker at a time reads the queues and claims by them; others may call
+    Only one slot of the worker at a time reads the queues and claims by them; other slots may call
     `fitting` meanwhile.
 
     The first trial by priority and number that fits is claimed. If an earlier trial would fit the
@@ -205,15 +205,15 @@ class ClassQueues:
         """
         Return a function that tells whether a request fits beside the trials that run now.
 
-        Other workers of the host may hold its GPUs. This is looked up once, and only if a class
-        asks for GPUs.
+        Other workers may hold GPUs of the host. Which GPUs are free is looked up once, and only if
+        a class asks for GPUs.
         """
         asks_gpus = any(one.request.gpus for one in self._known.values())
         return (self.ledger.free_now() if asks_gpus else self.ledger.free).fits
 
     def _may_start(self, reserved_class: str | None) -> Callable[[str, Resources], bool]:
         """
-        Return a function that tells whether a class may start now, by its name and its request.
+        Return a function that tells, by a class's name and request, whether its trials may start.
 
         Args:
             reserved_class: The class of the trial that the worker is reserved for; None if the

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 ARGS, ARGS_HYDRA, CONFIG, CHECKPOINT_DIR = "args", "args_hydra", "config", "checkpoint_dir"
 
 _WHOLE_ITEM = (ARGS, ARGS_HYDRA)
-"""Placeholders that become several items, so an item must contain nothing else."""
+"""Placeholders that become several items; an item with one of them must contain nothing else."""
 
 _RESERVED = (*_WHOLE_ITEM, CONFIG, CHECKPOINT_DIR)
 
@@ -218,7 +218,7 @@ def _check_code(items: Sequence[str]) -> None:
 
 
 def _program_place(items: Sequence[str]) -> int:
-    """Return the place of the program: the first item, or the first after `env` and its options."""
+    """Return the place of the program, which may follow `env` with options and assignments."""
     if items[0] != "${env}" and items[0].rpartition("/")[2] != "env":
         return 0
     for place, item in enumerate(items[1:], 1):
@@ -234,7 +234,9 @@ def _reads_code(items: Sequence[str], interpreter: _Interpreter) -> bool:
 
 def _check_script(items: Sequence[str], interpreter: _Interpreter) -> None:
     """
-    Refuse a placeholder inside a script, where its text could be a command.
+    Refuse a placeholder in an interpreter's options, in a script, or in the name of its file.
+
+    The placeholder's text could be run as code.
 
     Args:
         items: What follows the interpreter: options, and a file's name or, after `-c`, the script.
@@ -322,7 +324,7 @@ def _text_of(token: re.Match[str], values: Mapping[str, Any], paths: Paths) -> s
 
 
 def as_text(value: Any) -> str:
-    """Write a value as an argument: a text as it is, a number as Python does, the rest as JSON."""
+    """Write a value as an argument: a text as it is, a number by `repr`, other values as JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):

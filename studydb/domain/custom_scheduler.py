@@ -62,8 +62,8 @@ class CustomScheduler:
         """
         Judge the first report of a trial at a rung, within a second.
 
-        Workers call this method in a separate process. If the rung has changed before the decision
-        is stored, the decision is dropped, and the method is called again.
+        Workers and own loops call this method in a separate process. If the rung has changed
+        before the decision is stored, the decision is dropped, and the method is called again.
         """
         raise NotImplementedError
 

@@ -7,7 +7,7 @@ StudydbError                     exit code 1 on the command line
 │   ├── InvalidSpec              an argument is wrong, such as a space, scheduler, rule or number
 │   ├── InvalidReport            metrics that cannot be stored; the trial fails
 │   ├── InvalidData              a value that the database cannot hold; the trial fails
-│   └── InvalidName              a name or a tag that breaks a rule
+│   └── InvalidName              a name, a tag or a note that breaks a rule
 ├── NotFound (LookupError)       nothing has that name or number
 │   ├── UnknownStudy
 │   └── UnknownTrial
@@ -62,7 +62,7 @@ class InvalidData(UsageError):
 
 
 class InvalidName(UsageError):
-    """A name of a study, trial or metric, or a tag, that breaks a rule."""
+    """A name of a study, trial or metric, a tag or a note, that breaks a rule."""
 
 
 class NotFound(StudydbError, LookupError):

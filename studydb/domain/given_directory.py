@@ -8,7 +8,7 @@ from pathlib import Path
 @dataclass(frozen=True, slots=True)
 class GivenDirectory:
     """
-    A directory that studydb itself has made for a checkpoint, so that it may be moved.
+    A directory that studydb itself has made for a checkpoint, and therefore may move.
 
     The directories of users are copied, because their code may change them after the report.
     """

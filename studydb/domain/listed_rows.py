@@ -315,7 +315,7 @@ class AttemptDetails(NamedTuple):
     """
     An attempt's row, with columns that `v_attempt` does not show.
 
-    `AttemptProcess` describes `log_dir` and `log_tail`; `provenance` is its `code`.
+    `AttemptProcess` describes `log_dir` and `log_tail`, and describes `provenance` as `code`.
     """
 
     trial_id: int

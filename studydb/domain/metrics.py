@@ -230,9 +230,10 @@ def _plain_container(name: str, value: Any, depth: int) -> Any:
 def _as_integer(name: str, value: int) -> int | float:
     if abs(value) <= _LARGEST_INTEGER:
         return int(value)
-    if abs(value) >= 2**1023:
-        raise InvalidReport(f"Metric {name!r} is an integer too large for a double.")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise InvalidReport(f"Metric {name!r} is an integer too large for a double.") from None
 
 
 def _text(name: str, text: str) -> str:

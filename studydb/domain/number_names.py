@@ -1,8 +1,8 @@
 """
 The names of numbers that are not finite, as PostgreSQL writes them.
 
-The database's JSON, and doubles on SQLite, hold such numbers as these texts, and people read them
-in tables and exports.
+In JSON, and in doubles on SQLite, the database stores these names. People read them in tables and
+exports.
 """
 
 import math

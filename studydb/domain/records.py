@@ -206,7 +206,7 @@ class KeptCheckpoint(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class AbandonedUpload:
     """
-    An upload whose attempt has ended: its row can be deleted, and its bytes unless `is_stored`.
+    An upload that no process will finish. Its row can be deleted, and its bytes unless `is_stored`.
 
     Attributes:
         id: The id of the upload's row.

@@ -30,8 +30,8 @@ NOTHING = "nothing"
 
 OF_STUDY = ""
 """
-The name of the resource class of trials without a request of their own, to which the study's
-request applies. The name of any other resource class is the text of its request.
+The name of the resource class of trials that have no request; they ask for what the study asks for.
+The name of any other resource class is the text of its request.
 """
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,39}")
@@ -484,7 +484,8 @@ class Ledger:
         """
         Record which cards a trial has locked.
 
-        These cards differ from those that `hold` chose if another process has locked those first.
+        The locked cards differ from those that `hold` chose if another process has locked a chosen
+        card first.
         """
         with self._lock:
             if (held := self._held.get(holder)) is not None:

@@ -86,11 +86,12 @@ class Close(NamedTuple):
     """
     A rung closes: the best `keep` of the trials that wait there may be resumed.
 
-    A trial that a person has paused is among these only if fewer than `keep` other trials wait.
-    Once the person resumes this trial, it goes on if it is not worse than the worst trial that was
-    kept. The trials that are not kept end as GIVEN_UP, later and at most 100 at a time. A rung
-    closes only once. A negative `keep` counts as 0, but pauses the study if a custom scheduler
-    returns it. A `Close` of a rung without entries, or of a closed rung, counts as `Idle.WAIT`.
+    A trial that a person has paused takes one of the `keep` places only if fewer than `keep` other
+    trials wait. Once the person resumes this trial, it goes on if it is not worse than the worst
+    trial that has a place. The trials that are not kept end as GIVEN_UP, later and at most 100 at a
+    time. A rung closes only once. A negative `keep` counts as 0, but pauses the study if a custom
+    scheduler returns it. A `Close` of a rung without entries, or of a closed rung, counts as
+    `Idle.WAIT`.
     """
 
     rung: RungKey

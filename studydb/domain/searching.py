@@ -66,7 +66,8 @@ class Observation:
 
     If a configuration has several trials (replicates), there is one observation of all of them. It
     has the number of the first trial, and the mean of each objective over the replicates that have
-    ended with a value. Its state is unfinished while a replicate has not ended.
+    ended with a value. Its state is unfinished while a replicate has not ended. No study has
+    replicates yet.
 
     Attributes:
         number: The trial's number; a model may order observations by it.
@@ -82,7 +83,8 @@ class Observation:
         scores: The same values, oriented: a lower score is better, and NaN is +Inf.
         last_step: The step of the last result; None if the trial has no result.
         origin: Where the params come from, for example from a person who enqueued the trial.
-        feasible: Whether the trial satisfies the study's constraints; None if that is not known.
+        feasible: Whether the trial satisfies the study's constraints; None if that is not known. No
+            study has constraints yet.
     """
 
     number: int

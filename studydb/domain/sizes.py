@@ -6,7 +6,7 @@ from typing import Any
 from studydb.domain.canonical import is_integral
 from studydb.domain.errors import InvalidSpec
 
-_SIZE = re.compile(r"([0-9]{1,15})\s*(?:([KMGT])?(?:I?B)?)")
+_SIZE = re.compile(r"([0-9]{1,19})\s*(?:([KMGT])?(?:I?B)?)")
 
 
 def size_of(text: str) -> int | None:

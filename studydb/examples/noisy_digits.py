@@ -87,7 +87,7 @@ class Data(NamedTuple):
 
 @cache
 def load() -> Data:
-    """Split the images into a training half with wrong labels and an unseen half."""
+    """Split the images into a training half, with about 15 % wrong labels, and an unseen half."""
     images, digits = load_digits(return_X_y=True)
     seen, unseen, labels, unseen_labels = train_test_split(
         images / BRIGHTEST, digits, test_size=0.5, random_state=0, stratify=digits

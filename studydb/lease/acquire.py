@@ -119,9 +119,9 @@ class Acquirer:
     @property
     def poll_wait_s(self) -> float | None:
         """
-        The seconds to sleep before the next look, while another process fits the model.
+        The seconds to sleep before the next look, while another thread or process fits the model.
 
-        None if this process does not wait for a model.
+        None if this thread does not wait for a model.
         """
         if self._proposer is None or not self._proposer.is_waiting:
             return None

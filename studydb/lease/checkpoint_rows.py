@@ -1,8 +1,8 @@
 """
 The rows of checkpoints, which workers and own loops read and write.
 
-The process that trains writes the bytes: a worker's child, or the own loop. The process that holds
-the lease signs the row after a save, and verifies the signature before a restore.
+The trial's process, its sender or the own loop writes the bytes to the store. The process that
+holds the lease signs the row after a save, and verifies the signature before a restore.
 """
 
 from collections.abc import Callable, Sequence
@@ -155,7 +155,7 @@ class Checkpoints:
         return None
 
     def delete_upload(self, held: HeldAttempt, upload: Upload, stores: Stores) -> None:
-        """Delete the bytes that an attempt wrote for a checkpoint before it lost its trial."""
+        """Delete the bytes that an attempt which has lost its trial wrote for a checkpoint."""
         begun = AbandonedUpload(0, upload.uuid, held.claim.uuid, held.lease.attempt, upload.url)
         delete_bytes(self._study, begun, stores)
 

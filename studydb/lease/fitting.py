@@ -61,8 +61,8 @@ class Fitting:
         Prepare to search; nothing is read yet.
 
         Args:
-            free_cards: Returns the free part of each GPU (0 to 1), which no process has locked.
-                None if only this process uses the GPUs.
+            free_cards: Returns, for each GPU, the part (0 to 1) that no process has locked. None if
+                only this process uses the GPUs.
             wait_for_cards: Shows other workers whether a trial waits here for GPUs that they hold.
         """
         self._database, self._study, self._worker_id = database, study, worker_id
@@ -114,9 +114,9 @@ class Fitting:
         """
         Read the queues; return the classes that fit now, or None if every request fits.
 
-        If this process knows of no classes, this returns None and reads no queues. A claim does not
-        find trials that have asked for resources since then; if a search finds no trial, the
-        classes are read again.
+        If this process knows of no classes, it reads no queues, and the answer is None. A claim
+        then does not find trials that have asked for resources since the last read of the classes.
+        If a search finds no trial, the classes are read again.
         """
         if self._learned_s == NEVER:
             self.learn()

@@ -42,7 +42,8 @@ class Heartbeat:
 
     Attributes:
         request: A person's request to this worker: `DRAIN` or None.
-        error: The error of the newest renewal, or of the work after it; None if both succeeded.
+        error: The error of the newest look or renewal, or of the work after the renewal; None if
+            all of them succeeded.
     """
 
     def __init__(

@@ -26,8 +26,8 @@ Answered = TypeVar("Answered")
 
 LAST_PATIENCE_S = 5.0
 """
-The patience of the call that ends a trial whose handle was dropped, whose loop is closing, or whose
-reported values the database has refused.
+The patience of `give_back` and `fail_by`, and of the `release` of a trial whose `with` block ends
+by an error that is no Exception, such as KeyboardInterrupt.
 """
 
 
@@ -219,7 +219,11 @@ class OwnTrial:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Finish the trial; after an Exception, `fail` it; after another error, `release` it."""
+        """
+        Finish the trial; after an Exception, `fail` it; after another error, `release` it.
+
+        After LeaseLost, nothing is written.
+        """
         if error is None:
             self.finish()
         elif isinstance(error, LeaseLost):
@@ -291,7 +295,7 @@ def _failure(error: BaseException | str) -> Failure:
 
 
 def give_back(held: HeldAttempt, forget: Callable[[HeldAttempt], None]) -> None:
-    """Flush and release a trial whose handle was dropped, or whose loop is closing."""
+    """Flush and release a trial whose handle was dropped or not made, or whose loop is closing."""
     try:
         held.end(Reason.PREEMPTED, patience_s=LAST_PATIENCE_S)
     except Exception as error:  # noqa: BLE001  no caller is left to catch it

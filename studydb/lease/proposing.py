@@ -107,7 +107,7 @@ class Proposer:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether this thread waits for another process that fits the model."""
+        """Whether this thread waits for a model that another thread or process fits."""
         return getattr(self._waiting, "until_s", None) is not None
 
     def poll_wait_s(self) -> float:
@@ -204,7 +204,9 @@ class Proposer:
         Take the lease, ask the model, and store its points.
 
         Returns:
-            False if another process has the lease, or if the resource function did not decide.
+            False if the lease cannot be taken (see `store.proposer.take`), another process took it
+            before the points were stored, or the first point's request for resources was not
+            decided or cannot be stored.
         """
         if self._model is None:
             with self._recording_failure():

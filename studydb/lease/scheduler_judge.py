@@ -17,7 +17,8 @@ TRIES = 8
 How often the scheduler is asked about one result before the batch waits, as it does in an outage.
 
 The scheduler is asked again if another trial has entered the rung while the scheduler decided. If
-several trials report at a rung at the same time, each round of answers lets at least one enter.
+several trials report at a rung at the same time, each round of answers lets at least one
+trial enter.
 """
 
 Answered = TypeVar("Answered")

@@ -16,8 +16,8 @@ RENEWED_S = 30.0
 
 PROMOTION_S = 5.0
 """
-The longest such time if the scheduler promotes trials: the signs do not show that a report lets
-another trial be promoted.
+The longest time between two reads of the progress if the scheduler promotes trials: the signs do
+not show that a report lets another trial be promoted.
 """
 
 
@@ -58,9 +58,9 @@ class Watch:
     Reads the progress of a study for a process that polls.
 
     Most reads are a single short statement, `read_signs`. The progress is read if the signs have
-    changed. It is also read at intervals, because the signs do not show that a report in another
-    process lets a trial be promoted. To read the progress each time would cost more: if the
-    scheduler promotes trials, a statement reads all open rungs.
+    changed. It is also read at intervals, because the signs do not show all changes, such as a
+    report in another process that lets a trial be promoted. To read the progress each time would
+    cost more: if the scheduler promotes trials, a statement reads all open rungs.
 
     Attributes:
         request: A person's request to the worker at the last read: `DRAIN` or None.

@@ -52,7 +52,8 @@ def ask(
         None if `num_trials` trials exist, the searcher has no more draws, the study is not
         RUNNING, `max_concurrent` trials run, `by_model` returned False, or the resource function
         has not decided. With `if_nothing_waits`, also None if a PENDING trial can be claimed. With
-        `must_fit`, also None if the next draw's proposal does not fit; see `leave_draw`.
+        `must_fit`, also None if the next draw's proposal does not fit; see `leave_draw`. Also None
+        if an earlier send has made a trial, and that attempt has ended since.
     """
     stop_if_too_old(database, study)
     row = None

@@ -48,7 +48,7 @@ def enqueue(
         The trial's number.
 
     Raises:
-        InvalidSpec: A given parameter is not in the space, or its value is outside its domain.
+        InvalidSpec: A parameter does not fit the space, or the request would be the study's 65th.
         BudgetSpent: `num_trials` trials already exist.
         TrialExists: Another trial of the study has the name.
         UnknownTrial, NotFound, NotAllowed, UnknownStudy: See `lock_source` and `begin_from`.

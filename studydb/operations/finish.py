@@ -32,8 +32,9 @@ def finish(
 
     Args:
         outcome: COMPLETED; FAILED (the user's code raised); LOST (the process died); PREEMPTED
-            (given back; counts neither as a failure nor as a lost attempt). If a trial has run for
-            too long, its worker gives it back, and the verdict TIMED_OUT ends the trial.
+            (given back; counts neither as a failure nor as a lost attempt, but see `judge_exit` for
+            commands). If a trial has run for too long, its worker gives it back, and the verdict
+            TIMED_OUT ends the trial.
         tally: The tally of the trial's results before this batch, if this attempt knows them all.
 
     Returns:

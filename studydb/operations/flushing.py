@@ -270,7 +270,7 @@ def _is_ruled(batch: Batch, result: Result) -> bool:
 
 
 def _recent_results(txn: Txn, study: Study, lease: Lease) -> deque[Result]:
-    """Read the last live results before the batch, as many as stop rules compare a new one with."""
+    """Read the last live results before the batch, as many as stop rules need for a new result."""
     recent: deque[Result] = deque(maxlen=longest_history(study.rules))
     if n := (recent.maxlen or 0) - 1:
         spans = results.spans(txn, study_id=study.id, trial_id=lease.trial_id)
@@ -350,8 +350,8 @@ def refused(txn: Txn, *, lease: Lease, flush_no: int) -> Verdict | None:
     Answer a flush that the fence has refused.
 
     Returns:
-        The verdict with which the attempt has ended, if this flush was stored before; None if it
-        has ended without a verdict.
+        The verdict with which the attempt has ended, if this flush was stored before; None if the
+        attempt has ended without a verdict.
 
     Raises:
         LeaseLost: The attempt has lost its trial, and this flush was not stored.

@@ -20,8 +20,8 @@ def give_up(database: Database, study: Study, *, is_idle: bool = False) -> None:
     A closed rung at which no trial waits any more is marked as over.
 
     Trials that a person has paused stay PAUSED until the person resumes them. Rungs and trials
-    that another worker has locked are left to that worker. If the results of a trial cannot be
-    summed up, that trial ends without a summary.
+    that another transaction has locked are left to a later call. If the results of a trial cannot
+    be summed up, that trial ends without a summary.
 
     Args:
         is_idle: Whether the worker has nothing else to do. If so, it ends at most 1,000 trials,

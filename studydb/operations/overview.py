@@ -52,7 +52,8 @@ class Overview:
         decisions: What the scheduler has decided last, newest first.
         problems: The newest event of each kind of trouble.
         last_error: The error of the newest failed attempt, or lost attempt with a known cause.
-        checkpoints: The sizes of the kept checkpoints of the trials that `ends` describes, by host.
+        checkpoints: The sizes of the kept checkpoints of the trials that `ends` describes, by host
+            and by whether a person uploaded them.
         limits: What each limit of the study allows, and how much of it is used.
         notes: The newest notes on the study, oldest first.
         fit: How the trials' requests for resources fit the workers; None without requests.
@@ -80,12 +81,12 @@ def read_overview(database: Database, study: Study) -> Overview:
     Read an overview of a study; its cost does not grow with the study.
 
     Raises:
-        UnknownStudy: The study was renamed or deleted meanwhile.
+        UnknownStudy: The study was deleted meanwhile.
     """
     with database.begin(write=False, snapshot=True) as txn:
-        row = view_rows.study(txn, name=study.name)
+        row = view_rows.study(txn, study_id=study.id)
         if row is None:
-            raise UnknownStudy(f"Study {study.name!r} has been renamed or deleted just now.")
+            raise UnknownStudy(f"Study {study.name!r} has been deleted just now.")
         ends = store.recent_ends(txn, study_id=study.id, n_trials=row.n_trials)
         newest = checkpoint_listing.newest_trials(txn, study_id=study.id, limit=ends.read)
         progress = progress_in(txn, study)
@@ -123,7 +124,7 @@ def _unfinished(txn: Txn, study: Study) -> list[ListedTrial]:
     by_state = store.unfinished(txn, study_id=study.id, limit=MOST_UNFINISHED)
     sizes = share({state: len(numbers) for state, numbers in by_state.items()}, MOST_UNFINISHED)
     chosen = [number for state, numbers in by_state.items() for number in numbers[: sizes[state]]]
-    rows = view_rows.trials_numbered(txn, name=study.name, numbers=chosen)
+    rows = view_rows.trials_numbered(txn, study_id=study.id, numbers=chosen)
     return [row for state in by_state for row in rows if row.state == state]
 
 

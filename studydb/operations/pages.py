@@ -81,7 +81,7 @@ def trial_pages(
         next_number = view_rows.next_number(txn, study_id=study.id)
         for first in range(0, next_number, TRIALS_PER_PAGE):
             end = first + TRIALS_PER_PAGE
-            page = view_rows.trial_page(txn, name=study.name, first=first, end=end)
+            page = view_rows.trial_page(txn, study_id=study.id, first=first, end=end)
             yield [row for row in page if invalidated or row.invalidated_at is None]
 
 

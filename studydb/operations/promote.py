@@ -48,7 +48,8 @@ class Asked(NamedTuple):
         work: The answer. None if `can_claim` is true, or if a scheduler in the user's code was not
             asked or did not decide; there may be work then.
         is_left: Whether closed rungs have trials for `give_up` to end.
-        question: What the user's code is to be asked; None if nothing is to be asked.
+        question: The question to the user's code, also after `answered` has asked it; None if the
+            code need not or cannot be asked.
         can_claim: Whether a trial can be claimed, so that the scheduler gave no answer. The worker
             claims this trial first.
     """

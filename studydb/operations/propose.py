@@ -40,8 +40,8 @@ def propose_next(
     The next draw can be `num_trials` or more, because draws whose params exist are skipped.
 
     Returns:
-        False if there is no next draw (see `proposals.next_of`), or if the study's resource
-        function was not asked or has failed. A failure of this function pauses the study.
+        False if an ask would make no trial (see `proposals.next_of`), or if the study's resource
+        function was not asked or has failed. A failure of the resource function pauses the study.
     """
     with database.begin(write=False) as txn:
         following = proposals.next_of(

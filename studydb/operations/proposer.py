@@ -78,7 +78,7 @@ def look(
 
 
 def mean_trial_s(database: Database, study: Study) -> float:
-    """Return the mean training time of the study's newest ended trials; 0 if none has reported."""
+    """Return the mean training time of the study's newest ended trials; 0 if none has a time."""
     with database.begin(write=False) as txn:
         mean_s = history.mean_time_s(txn, study_id=study.id, n_trials=RECENT_TRIALS)
     return mean_s or 0.0
@@ -95,8 +95,8 @@ def take_turn(
             the lease.
 
     Returns:
-        None if another process fits the model, the next draw has a proposal, or there is no next
-        draw.
+        None if another process has the lease, the next draw has a proposal, the study is not
+        RUNNING, or its budget or its draws are spent.
     """
     with database.begin(durable=False) as txn:  # a lease that a crash undoes is taken again
         if not proposer.take(
@@ -218,7 +218,7 @@ def store_by_index(
 
     Returns:
         False if each of the points belongs to a trial or a proposal already. True if a point was
-            stored, or if none is needed: enough points are stored, or the budget is used up.
+        stored, or if none is needed: enough points are stored, or the budget is used up.
 
     Raises:
         RequestNeeded: The resource function has not been asked about a config; nothing was stored.

@@ -94,12 +94,8 @@ def listed_trials(
     """Read a study's rows of `v_trial`, ordered by number, or by rank with unranked trials last."""
     with database.begin(write=False, snapshot=best_first) as txn:  # best first takes two reads
         if best_first:
-            return view_rows.best_trials(
-                txn, study_id=study.id, name=study.name, state=state, tag=tag, limit=limit
-            )
-        return view_rows.trials(
-            txn, study_id=study.id, name=study.name, state=state, tag=tag, limit=limit
-        )
+            return view_rows.best_trials(txn, study_id=study.id, state=state, tag=tag, limit=limit)
+        return view_rows.trials(txn, study_id=study.id, state=state, tag=tag, limit=limit)
 
 
 def list_trials(
@@ -183,7 +179,7 @@ def trial_details(database: Database, study: Study, number: int) -> TrialDetails
         trial = existing_trial(txn, study, number)
         return TrialDetails(
             trial=trial,
-            listed=view_rows.attempts(txn, name=study.name, number=number),
+            listed=view_rows.attempts(txn, study_id=study.id, number=number),
             attempts=attempts.of_trial(txn, trial_id=trial.id),
             judgements=_judgements(txn, study, trial),
             clones=[

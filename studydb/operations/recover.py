@@ -109,7 +109,7 @@ def _end(
 
 
 _one_at_a_time = threading.Lock()
-"""One thread at a time sums up, because up to 100 threads may share the heartbeat's connection."""
+"""One thread at a time sums up: a sweep may start 100 threads, which may share a connection."""
 
 
 def _sum_up_later(database: Database, study: Study, *, trial_id: int) -> None:

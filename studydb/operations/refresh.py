@@ -11,9 +11,10 @@ def refreshed(database: Database, study: Study) -> Study:
     """
     Return the study with its current checkpoint stores, retention and trainable.
 
-    An attempt calls this after its claim has committed. So an attempt that is claimed after a
-    change runs the new trainable. If the trainable has changed, it and the stores are read in one
-    snapshot, because objects that are bound to a trainable (`with_parameters`) are in the stores.
+    A worker calls this for each attempt after the claim has committed. So an attempt that is
+    claimed after a change runs the new trainable. If the trainable has changed, it and the stores
+    are read in one snapshot, because objects that are bound to a trainable (`with_parameters`) are
+    in the stores.
     """
     trainable = study.trainable
     known = "" if trainable is None else trainable.uuid

@@ -1,4 +1,4 @@
-"""Register and deregister a worker process."""
+"""Register and deregister a worker process or an own loop."""
 
 from studydb.db import Database
 from studydb.db.faults import Duplicate
@@ -19,11 +19,11 @@ def register(
     capacity: Capacity | None = None,
 ) -> int:
     """
-    Insert the row of a worker process. The start of a study's first worker is the study's start.
+    Insert the row of a worker process or an own loop. The study starts with its first such row.
 
     Args:
-        capacity: What the worker offers to trials; None if every request fits.
-        uuid: New for each start of a process. A second row with the same uuid is not inserted.
+        capacity: What the worker or own loop offers to trials; None if every request fits.
+        uuid: New for each start. A second row with the same uuid is not inserted.
 
     Returns:
         The worker's id.
@@ -48,6 +48,6 @@ def register(
 
 
 def leave(database: Database, *, worker_id: int) -> None:
-    """Record that a worker process ends by itself; leases that it still holds expire later."""
+    """Record that a worker or own loop ends by itself; leases that it still holds expire later."""
     with database.begin() as txn:
         workers.end(txn, worker_id=worker_id)

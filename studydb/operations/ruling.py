@@ -69,8 +69,8 @@ def _change_resources(txn: Txn, study: Study, flushed: Flushed, *, lease: Lease)
     """
     Store what a trial that pauses asks for from its next attempt on.
 
-    If the study has 64 different requests already, and this would be one more, the trial keeps its
-    former request, and the study pauses itself.
+    If the study has 64 different requests already, and the new request would be one more, the trial
+    keeps its former request, and the study pauses itself.
     """
     step, asked = flushed.stored[-1].step, read_resources("resources", flushed.resources)
     studies.locked_settings(txn, study_id=study.id)

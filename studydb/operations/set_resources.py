@@ -34,8 +34,8 @@ def set_resources(
     Raises:
         UnknownTrial: No such trial.
         NotAllowed: A trial runs or has ended, or a function says what the study's trials need.
-        InvalidSpec: The study has 64 different requests already, and this would be one more. After
-            each of these errors, the transaction must be rolled back.
+        InvalidSpec: The study has 64 different requests already, and `asked` would be one more.
+            After each of these errors, the transaction must be rolled back.
     """
     ordered = sorted(set(numbers))
     data = {"numbers": ordered, "resources": asked.to_json()}

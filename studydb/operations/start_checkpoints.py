@@ -17,9 +17,9 @@ NO_OTHERS: Mapping[int, str] = MappingProxyType({})
 
 TRIES = 10
 """
-How often a checkpoint of a trial is chosen at most. The trial is locked, so only another trial that
-began from the chosen checkpoint and finds it corrupt can remove it: that trial locks only its own
-row. Another checkpoint is then chosen.
+The most times that a checkpoint of a trial is chosen. While the trial is locked, the chosen
+checkpoint can be removed only by another trial that began from it and finds it corrupt, because
+that trial locks only its own row. Another checkpoint is then chosen.
 """
 
 

@@ -25,8 +25,8 @@ MOST_BYTES_IN_TRANSACTION = 16 << 20
 FIRST_PAGE, LARGEST_PAGE = 8, 5_000
 PAGE_BYTES = 8 << 20
 """
-The first page has 8 rows. A later page has at most four times as many rows as the page before, at
-most 5,000 rows, and about 8 MiB in memory.
+The first page has at most 8 rows. The limit of a later page is four times the limit of the page
+before, but at most 5,000 rows, and at most the rows that take about 8 MiB in memory.
 """
 
 Read = Callable[[Span, int], list[StoredResult]]

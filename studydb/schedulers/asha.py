@@ -45,7 +45,7 @@ On both tasks of docs/schedulers.md, this share finds a better trial than 0.2 do
 """
 
 FEWEST_ENTRIES = 2
-"""At a rung with fewer entries no trial is promoted."""
+"""At a rung where fewer entries rank, no trial is promoted."""
 
 
 @dataclass(frozen=True)

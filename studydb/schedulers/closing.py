@@ -10,7 +10,7 @@ class ClosingScheduler(BaseScheduler):
     """
     Pauses each trial at its rungs, and completes it at `max_t`.
 
-    A subclass returns the rung of a step from `locks`, and from `next_work` the rung that closes.
+    In a subclass, `locks` returns the rung of a step, and `next_work` says which rung closes.
 
     Attributes:
         max_t: The step that completes a trial; a field of each subclass.
@@ -38,10 +38,10 @@ class ClosingScheduler(BaseScheduler):
 
 def _wait_at(key: RungKey, report: Report, view: StudyView) -> Decision:
     """
-    Pause a trial at a rung that closes later.
+    Pause a trial at its rung until the rung closes.
 
-    NaN stops the trial. If the rung is closed, the trial goes on if it is not worse than the worst
-    trial that was kept, and is stopped otherwise.
+    NaN stops the trial. If the rung has closed already, the trial goes on if it is not worse than
+    the worst trial that was kept, and is stopped otherwise.
     """
     rung, entry = view.rung(key), Entry(key, report.score)
     worst = rung.closed_cutoff

@@ -35,7 +35,7 @@ SMALLEST_FACTOR = 2
 @dataclass(frozen=True)
 class HyperBand(ClosingScheduler):
     """
-    Compare all trials of a bracket at each rung, and train one in `reduction_factor` further.
+    Compare all trials of a bracket at each rung; train the best 1 / `reduction_factor` further.
 
     A band has the brackets s = S, S - 1, … 0, with S = log(max_t) to the base `reduction_factor`,
     rounded. In bracket s, ceil((S + 1) / (s + 1) * reduction_factor**s) trials begin. The bracket
@@ -45,14 +45,14 @@ class HyperBand(ClosingScheduler):
 
     A trial's bracket follows from its draw, when the trial is made. Enqueued trial N is an
     additional trial in the bracket of draw N. A trial pauses at each rung. The rung closes when no
-    other trial of its bracket can reach it any more: every trial has arrived or ended, and either
-    all draws of the bracket are taken or no more trials can be made. Then the best ceil(planned /
-    reduction_factor) of the trials that wait there go on; `planned` is the number of trials that
-    reach the rung if none ends earlier. Of equal trials, the first that arrived goes on. If the
-    budget does not fill the bracket and fewer trials arrived than planned, the number of arrived
-    trials replaces `planned`. If the budget does not fill the bracket and no trial waits at the
-    rung, the rung stays open for the trials of an extended study. Free workers begin the next
-    bracket while trials of this bracket still run.
+    other trial of its bracket can reach it any more: every trial has arrived, has ended or is
+    paused by a person, and either all draws of the bracket are taken or no more trials can be made.
+    Then the best ceil(planned / reduction_factor) of the trials that wait there go on; `planned` is
+    the number of trials that reach the rung if none ends earlier. Of equal trials, the first that
+    arrived goes on. If the budget does not fill the bracket and fewer trials arrived than planned,
+    the number of arrived trials replaces `planned`. If the budget does not fill the bracket and no
+    trial waits at the rung, the rung stays open for the trials of an extended study. Free workers
+    begin the next bracket while trials of this bracket still run.
 
     NaN stops a trial. A trial that arrives at a closed rung goes on if it is not worse than the
     worst trial that went on.

@@ -27,7 +27,7 @@ class MedianStopping(BaseScheduler):
     by a stop rule.
 
     A trial is judged at the multiples of `interval` from `grace_period` on. Each judgement costs a
-    transaction with a few statements, and steps between are not judged.
+    transaction with a few statements; reports of other steps can be sent in batches.
 
     Attributes:
         grace_period: The first step that can be judged.

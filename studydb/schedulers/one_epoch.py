@@ -17,7 +17,7 @@ from studydb.schedulers.closing import ClosingScheduler
 HALF = 0.5
 """
 Once this share of one of the study's limits is spent, no new trial is made, and the best trials are
-chosen as soon as all trials have reached step `i` or ended.
+chosen as soon as every trial has reached step `i`, has ended or is paused by a person.
 """
 
 
@@ -26,13 +26,13 @@ class OneEpoch(ClosingScheduler):
     """
     Train every trial to step `i`, then the best `top_k` trials to `max_t`, and end the others.
 
-    The trials are chosen when no other trial can reach step `i` any more: every trial has arrived
-    or ended, and either no new trial can be made (`num_trials`, or the searcher's end) or half of a
-    limit of the study (steps, cost or time) is spent. If no trial waits at step `i` then, more
-    trials are made as long as the study allows. A study without such an end or limit would never
-    choose, and is refused. Of equal trials, the first that reported is chosen. NaN stops a trial.
-    If the study is extended after the choice, a later trial goes on if it is not worse than the
-    worst trial that was chosen.
+    The trials are chosen when no other trial can reach step `i` any more: every trial has arrived,
+    has ended or is paused by a person, and either no new trial can be made (`num_trials`, or the
+    searcher's end) or half of a limit of the study (steps, cost or time) is spent. If no trial
+    waits at step `i` then, more trials are made as long as the study allows. A study without such
+    an end or limit would never choose, and is refused. Of equal trials, the first that reported is
+    chosen. NaN stops a trial. If the study is extended after the choice, a later trial goes on if
+    it is not worse than the worst trial that was chosen.
 
     Attributes:
         i: The step at which the trials are compared.

@@ -43,13 +43,16 @@ class OptunaModel:
     """
     A study of Optuna in memory, to which trials are added in the order of their numbers.
 
-    For Optuna, a trial that has not ended is RUNNING, unless it is paused with a value. Of the
-    other trials, those in ERROR, invalidated trials, and trials whose value is missing or NaN are
-    FAIL. Of the rest, a trial that has completed, or that a stop rule has ended, is COMPLETE with
-    its last value. A trial that was stopped for another reason or is paused is PRUNED with its last
-    value at its last step; with several objectives it is COMPLETE. Unless the option
-    `constant_liar` is False, TPE counts running trials as bad ones, so that the points that are
-    proposed together differ.
+    For Optuna, an invalidated trial is FAIL. Any other trial that has not ended is RUNNING, unless
+    it is paused with a value. A trial that has ended, or is paused with a value, is
+
+    - FAIL if it is in ERROR, or its value is missing or NaN;
+    - else COMPLETE with its last value, if it has completed, if a stop rule has ended it, or if the
+      study has several objectives;
+    - else PRUNED with its last value at its last step.
+
+    Unless the option `constant_liar` is False, TPE counts RUNNING trials as bad trials, so that the
+    points that are proposed together differ.
     """
 
     def __init__(

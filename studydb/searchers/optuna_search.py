@@ -1,9 +1,9 @@
 """
 Searchers of Optuna, which learn from the study's history.
 
-The sampler runs in the process that asks for a trial, outside any transaction. A sampler is allowed
-only if its points are a function of the trials: several processes propose points for one study in
-turn, and no process has the state of another process's sampler.
+The sampler runs in the study's proposer, outside any transaction. A sampler is allowed only if its
+points are a function of the trials: several processes are the proposer in turn, and no process has
+the state of another process's sampler.
 """
 
 from collections.abc import Mapping, Sequence

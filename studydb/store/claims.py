@@ -136,7 +136,7 @@ def unless(fits: Sequence[str] | None, *, if_nothing_waits: bool) -> Unless:
     Choose a key of `MAY_START`.
 
     Args:
-        fits: The classes that the worker can start; None in a study without classes.
+        fits: The classes whose trials the worker can start; None in a study without classes.
     """
     if not if_nothing_waits:
         return Unless.NONE

@@ -142,7 +142,8 @@ def lock_closed(txn: Txn, *, study_id: int) -> list[int]:
     """
     Lock at most 100 closed rungs that have trials to give up, or have no waiting trial left.
 
-    Rungs that are over are left out. While a rung is locked, no trial begins to wait at it.
+    Rungs that are over, or that another transaction has locked, are left out. While a rung is
+    locked, no trial begins to wait at it.
 
     Returns:
         The ids of the rungs.

@@ -113,7 +113,7 @@ _REST = (
         )
     ),
     Prepared(sa.delete(tables.study).where(tables.study.c.id == sa.bindparam("study"))),
-    # Proposals come last, because `proposals.store` may add some until the study's row is deleted.
+    # `proposal` has no foreign key; after `lock_study`, `proposals.store` adds no rows.
     Prepared(
         sa.delete(decisions.proposal).where(decisions.proposal.c.study_id == sa.bindparam("study"))
     ),

@@ -33,10 +33,11 @@ PROBLEMS = (
 PROBLEMS_SCANNED = 2_000
 """
 How many of a study's newest events are searched for problems, for the last error, for what has
-stopped the study or a trial, and for what a scheduler in the user's code has said.
+stopped the study or a trial, and for what a custom scheduler has said.
 
-Claims and completed trials add no event. A failed or lost attempt, a promotion, a person's request
-and a judgement for which a custom scheduler gives a reason add one each.
+Claims and completed trials add no event. A failed or lost attempt, a promotion, the closing of a
+rung, a person's request, a trial that a custom rule stops, and a judgement for which a custom
+scheduler gives a reason add one each.
 """
 
 

@@ -251,7 +251,7 @@ def read_held(row: Any) -> Held:
 def _request_of(row: Any) -> str | None:
     """Return what people ask of a RUNNING trial; an invalidated trial is asked to stop."""
     # A CASE in the statement would fail on SQLite: the index `trial_invalidated` has the condition
-    # `invalidated_at IS NOT NULL`, and in RETURNING SQLite takes it to be true for every row.
+    # `invalidated_at IS NOT NULL`, and SQLite takes this condition for true in RETURNING.
     return INVALIDATE if row.invalidated_at is not None else row.request
 
 

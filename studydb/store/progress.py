@@ -85,7 +85,8 @@ class Progress:
         has_waited: Whether a PENDING trial's back-off is over, so that a sweep makes it runnable.
         is_resuming: Whether trials are still PAUSED because the study was paused.
         next_class: What the next draw's trial asks for; None if that is not known or not read.
-        n_waiting: How many trials of this class wait, up to `count_to`; 0 if the class fits.
+        n_waiting: How many trials of `next_class` wait, up to `count_to`; 0 if this class fits, is
+            not known or is not read.
     """
 
     budget: Budget

@@ -407,10 +407,10 @@ def underway(txn: Txn, *, study_id: int, fits: Sequence[str] | None = None) -> U
     """
     Read the last steps of trials that run, are in back-off, or are PAUSED with the study.
 
-    With `fits`, there are also the trials that do not fit the worker now, but would fit a live
-    worker if nothing ran on it. PENDING trials that are ready and fit the worker are not read: the
-    caller has seen that there are none. A ready trial that would fit no live worker is not
-    underway: no process can tell when it will run.
+    With `fits`, also read the trials that do not fit the worker now, but would fit a live worker if
+    nothing ran on it; see `_UNDERWAY_ELSEWHERE`. PENDING trials that are ready and fit the worker
+    are not read: the caller has seen that there are none. A ready trial that would fit no live
+    worker is not underway: no process can tell when it will run.
     """
     found: dict[int, list[int]] = defaultdict(list)
     for row in txn.all(_UNDERWAY, study=study_id):

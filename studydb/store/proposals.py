@@ -311,11 +311,11 @@ def store(txn: Txn, *, study_id: int, proposed: Mapping[int, Proposal]) -> None:
     """
     Store proposals by draw; a draw that has a proposal keeps it.
 
-    This also deletes the proposals of the last `MOST_DELETED` taken draws. These are more draws
-    than one block of proposals has, because an earlier deletion may have failed. Older proposals
-    are deleted when a draw that is a multiple of `CLEAN_UP_DRAWS` is stored. The study's row is
-    locked, so that the study is not deleted meanwhile: nothing would delete the proposals of a
-    deleted study.
+    Also delete the proposals of the last `MOST_DELETED` taken draws: more draws than one block of
+    proposals has, in case an earlier deletion failed. When a draw that is a multiple of
+    `CLEAN_UP_DRAWS` is stored, the oldest proposals of taken draws are deleted, too. The study's
+    row is locked, so that the study is not deleted meanwhile: nothing would delete the proposals of
+    a deleted study.
     """
     if txn.first(_KEEP_STUDY, study=study_id) is None:
         return

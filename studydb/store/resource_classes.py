@@ -260,9 +260,9 @@ def move_of_attempt(txn: Txn, *, lease: Lease, name: str) -> None:
     """
     Put a trial into a class from its next attempt on.
 
-    Until the current attempt ends, it keeps the class that it holds now. The trial's row stores
-    that class, with the attempt's number. The caller has checked the attempt's lease, or has ended
-    the attempt.
+    Until the current attempt ends, this attempt keeps the class that it holds now. The trial's row
+    stores that class, with the attempt's number. The caller has checked the attempt's lease, or has
+    ended the attempt.
     """
     row = txn.all(_ASKED_BY, trial=lease.trial_id)[0]
     held = {
@@ -304,7 +304,8 @@ def loads(txn: Txn, *, study_id: int) -> dict[str, Load]:
     """
     Read what the live workers of a study offer and use, by the worker's UUID, newest first.
 
-    At most 10,000 rows are read: one for each live worker and group of alike trials that it runs.
+    At most 10,000 rows are read. A worker that runs no trial has one row. Any other worker has a
+    row for each class of its trials, or more if trials have moved to another class.
     """
     classes = read(txn, study_id=study_id)
     found: dict[str, Load] = {}
@@ -324,7 +325,7 @@ def fitting_elsewhere(txn: Txn, *, study_id: int, fits: Sequence[str]) -> list[s
     """
     Return the classes that are not in `fits`, but would fit a live worker if nothing ran on it.
 
-    This worker may be the caller's: the trials that it runs now use what the class needs.
+    The live worker may be the caller's own, if the trials that it runs use what the class needs.
     """
     offered = capacities(txn, study_id=study_id)
     return [
@@ -337,6 +338,8 @@ def fitting_elsewhere(txn: Txn, *, study_id: int, fits: Sequence[str]) -> list[s
 def reserve(txn: Txn, *, study_id: int, worker_id: int, number: int) -> bool:
     """
     Record that a worker keeps its resources free for the trial `number`.
+
+    The caller has locked the study's row, so that only one worker is reserved for the trial.
 
     Returns:
         False if another live worker does so for this trial already; nothing is recorded then.

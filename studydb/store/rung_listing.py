@@ -105,7 +105,7 @@ _last_rung = (
 
 
 def _of_last_entry(column: sa.Column[Any]) -> sa.ScalarSelect[Any]:
-    """Select a column of a trial's last entry by key, because a join would be planned as a hash."""
+    """Select a column of a trial's last entry by key; a join would be planned as a hash join."""
     entered = (rung_entry.c.rung_id == _last_rung, rung_entry.c.trial_id == trial.c.id)
     return sa.select(column).where(*entered).correlate(trial).scalar_subquery()
 

@@ -1,8 +1,8 @@
 """
 Take trials' entries out of the ranking of their rungs, and put them back.
 
-An entry that is taken out keeps its row. The cut moves along the entries that are still ranked, by
-at most as many entries as were taken out or put back.
+An entry that is taken out keeps its row. The cut moves along the ranked entries, by at most as many
+entries as were taken out or put back.
 """
 
 import math

@@ -15,10 +15,10 @@ from studydb.store.rungs import Neighbours, Rung
 
 class LockedView:
     """
-    Implements `StudyView` for one trial.
+    The `StudyView` of one trial's report.
 
     Attributes:
-        locked: The locked rungs.
+        locked: The rungs that the report's transaction has locked.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class LockedView:
         return rungs.best(self._txn, rung=self.locked[key], n=n)
 
     def mean(self) -> float:
-        """Return the score of the mean of the trial's live values from `mean_from` on."""
+        """Return the score of the mean of the trial's live values from the step `mean_from` on."""
         if self._mean is None:
             self._mean = means.read(self._txn, lease=self._lease, first=self._mean_from)
         self._mean = self._mean.add(self._new)

@@ -39,7 +39,7 @@ LOCK = Prepared(
 )
 
 _CREATE = Prepared(
-    postgresql.insert(rung)  # SQLite writes the clause in the same words
+    postgresql.insert(rung)  # SQLite has the same ON CONFLICT clause
     .values(
         study_id=sa.bindparam("study"),
         bracket=sa.bindparam("of_bracket"),

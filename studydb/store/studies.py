@@ -136,7 +136,7 @@ _SET_STATUS = Prepared(
         stopped_at_once=sa.bindparam("now", type_=sa.Boolean),
         # A deletion that failed is given up; a new deletion calls `mark_deleting` afterwards.
         deleting_at=None,
-        # A study that a rule has stopped would, with its old values, stop at its next result again.
+        # With the old values, a study that a rule has stopped would stop again at its next result.
         best_values=sa.case(
             (study.c.paused_by == DecidedBy.LIMIT, sa.null()), else_=study.c.best_values
         ),
@@ -537,7 +537,7 @@ def relocate(txn: Txn, *, study_id: int, url: str) -> None:
 
 def read_stores_of(txn: Txn, *, study_id: int, other_id: int) -> None:
     """
-    Let a study read the stores of another study, from whose checkpoint one of its trials begins.
+    Let a study read the stores of `other_id`, because a trial begins from a checkpoint there.
 
     The caller has locked both studies.
     """

@@ -1,4 +1,4 @@
-"""Sweeps by any worker: mark expired leases, find lost trials, wake trials, 100 at a time."""
+"""Sweeps by any worker: mark expired leases, find lost trials, wake and unpause trials."""
 
 from typing import Any
 

@@ -54,7 +54,7 @@ def of_trial(txn: Txn, *, trial_id: int) -> tuple[str, ...]:
 
 
 _ADD = Prepared(
-    postgresql.insert(tag)  # SQLite writes the clause in the same words
+    postgresql.insert(tag)  # SQLite has the same ON CONFLICT clause
     .from_select(
         ["study_id", "trial_id", "key"],
         sa.select(trial.c.study_id, trial.c.id, sa.bindparam("new_key", type_=sa.Text)).where(

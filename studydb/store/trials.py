@@ -318,8 +318,8 @@ def move(
     Change the state of a trial that no attempt holds, for a person or for the scheduler.
 
     Args:
-        by: Who pauses the trial; used only if it is paused.
-        reason: Why the trial ends; used only if it ends.
+        by: Who pauses the trial; used only if `target` is PAUSED.
+        reason: Why the trial ends; used only if `target` is TERMINATED.
 
     Returns:
         False if this change is not allowed, or an attempt holds the trial.

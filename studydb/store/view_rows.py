@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import is_listed
 from studydb.db.schema import attempt, result, trial, worker
+from studydb.db.schema import study as study_table
 from studydb.db.types import Json, Number, Texts, UtcDateTime
 from studydb.domain.life.states import State
 from studydb.domain.listed_rows import (
@@ -50,15 +51,18 @@ TRIAL = view("v_trial", ListedTrial)
 ATTEMPT = view("v_attempt", ListedAttempt)
 WORKER = view("v_worker", ListedWorker)
 
-_OF_STUDY = sa.bindparam("study_name", type_=sa.Text)
+_NAME = (
+    sa.select(study_table.c.name).where(study_table.c.id == sa.bindparam("study")).scalar_subquery()
+)
+"""The name of a study now: it may have been renamed since the caller read it."""
 
 _STUDIES = Prepared(sa.select(STUDY).order_by(STUDY.c.created_at, STUDY.c.study))
-_STUDY = Prepared(sa.select(STUDY).where(STUDY.c.study == _OF_STUDY))
+_STUDY = Prepared(sa.select(STUDY).where(STUDY.c.study == _NAME))
 
 _TRIAL_PAGE = Prepared(
     sa.select(TRIAL)
     .where(
-        TRIAL.c.study == _OF_STUDY,
+        TRIAL.c.study == _NAME,
         TRIAL.c.number >= sa.bindparam("first", type_=sa.BigInteger),
         TRIAL.c.number < sa.bindparam("end", type_=sa.BigInteger),
     )
@@ -69,11 +73,11 @@ _NEXT_NUMBER = Prepared(
         trial.c.study_id == sa.bindparam("study")
     )
 )
-_TRIALS = sa.select(TRIAL).where(TRIAL.c.study == _OF_STUDY).order_by(TRIAL.c.number)
+_TRIALS = sa.select(TRIAL).where(TRIAL.c.study == _NAME).order_by(TRIAL.c.number)
 
 _LISTED = Prepared(
     sa.select(TRIAL)
-    .where(TRIAL.c.study == _OF_STUDY, is_listed(TRIAL.c.number, "numbers"))
+    .where(TRIAL.c.study == _NAME, is_listed(TRIAL.c.number, "numbers"))
     .order_by(TRIAL.c.number)
 )
 MOST_LISTED = 5_000
@@ -112,7 +116,7 @@ _RESULT_PAGE = Prepared(
 _ATTEMPTS = Prepared(
     sa.select(ATTEMPT)
     .where(
-        ATTEMPT.c.study == _OF_STUDY,
+        ATTEMPT.c.study == _NAME,
         ATTEMPT.c.number == sa.bindparam("trial_no", type_=sa.BigInteger),
     )
     .order_by(ATTEMPT.c.attempt)
@@ -162,9 +166,9 @@ def studies(txn: Txn) -> list[ListedStudy]:
     return [ListedStudy._make(row) for row in txn.all(_STUDIES)]
 
 
-def study(txn: Txn, *, name: str) -> ListedStudy | None:
-    """Find the row of `v_study` with this name."""
-    row = txn.first(_STUDY, study_name=name)
+def study(txn: Txn, *, study_id: int) -> ListedStudy | None:
+    """Find the study's row of `v_study`."""
+    row = txn.first(_STUDY, study=study_id)
     return None if row is None else ListedStudy._make(row)
 
 
@@ -172,17 +176,16 @@ def trials(
     txn: Txn,
     *,
     study_id: int,
-    name: str,
     state: State | None = None,
     tag: str | None = None,
     limit: int | None = None,
 ) -> list[ListedTrial]:
     """Read the rows of `v_trial` of one study, ordered by number."""
     query = _TRIALS
-    params: dict[str, Any] = {"study_name": name}
+    params: dict[str, Any] = {"study": study_id}
     if tag is not None:
         query = query.where(tags.is_tagged(TRIAL.c.number))
-        params |= {"study": study_id, "of_tag": tag}
+        params["of_tag"] = tag
     if state is not None:
         query = query.where(TRIAL.c.state == sa.bindparam("of_state", type_=sa.Text))
         params["of_state"] = state
@@ -195,30 +198,29 @@ def best_trials(
     txn: Txn,
     *,
     study_id: int,
-    name: str,
     state: State | None = None,
     tag: str | None = None,
     limit: int | None = None,
 ) -> list[ListedTrial]:
     """Read rows of `v_trial` of one study, best first; then trials without a rank, by number."""
     numbers = ranking.numbers(txn, study_id=study_id, state=state, tag=tag, limit=limit)
-    found = {row.number: row for row in trials_numbered(txn, name=name, numbers=numbers)}
+    found = {row.number: row for row in trials_numbered(txn, study_id=study_id, numbers=numbers)}
     return [found[number] for number in numbers if number in found]
 
 
-def trials_numbered(txn: Txn, *, name: str, numbers: Sequence[int]) -> list[ListedTrial]:
+def trials_numbered(txn: Txn, *, study_id: int, numbers: Sequence[int]) -> list[ListedTrial]:
     """Read the rows of `v_trial` with these numbers, in no particular order."""
     parts = (numbers[first : first + MOST_LISTED] for first in range(0, len(numbers), MOST_LISTED))
     return [
         ListedTrial._make(row)
         for part in parts
-        for row in txn.all(_LISTED, study_name=name, numbers=list(part))
+        for row in txn.all(_LISTED, study=study_id, numbers=list(part))
     ]
 
 
-def trial_page(txn: Txn, *, name: str, first: int, end: int) -> list[ListedTrial]:
+def trial_page(txn: Txn, *, study_id: int, first: int, end: int) -> list[ListedTrial]:
     """Read the rows of `v_trial` of one study with the numbers `first` to `end - 1`."""
-    rows = txn.all(_TRIAL_PAGE, study_name=name, first=first, end=end)
+    rows = txn.all(_TRIAL_PAGE, study=study_id, first=first, end=end)
     return [ListedTrial._make(row) for row in rows]
 
 
@@ -251,9 +253,9 @@ def result_page(
     return [PagedResult._make(row) for row in rows]
 
 
-def attempts(txn: Txn, *, name: str, number: int) -> list[ListedAttempt]:
+def attempts(txn: Txn, *, study_id: int, number: int) -> list[ListedAttempt]:
     """Read the rows of `v_attempt` of one trial, oldest first."""
-    rows = txn.all(_ATTEMPTS, study_name=name, trial_no=number)
+    rows = txn.all(_ATTEMPTS, study=study_id, trial_no=number)
     return [ListedAttempt._make(row) for row in rows]
 
 

@@ -64,7 +64,7 @@ def seconds_or_none(name: str, value: Any) -> float | None:
     """
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not is_number(value) or math.isnan(value):
         raise InvalidSpec(f"{name} is {value!r}; it must be a number of seconds.")
     return float(value)
 
@@ -88,7 +88,7 @@ def selection(value: Any) -> Selection:
     Raises:
         InvalidSpec: There is no such selection.
     """
-    if value not in set(Selection):
+    if not isinstance(value, str) or value not in set(Selection):
         known = ", ".join(repr(str(one)) for one in Selection)
         raise InvalidSpec(f"select is {value!r}; it must be one of {known}.")
     return Selection(value)

@@ -38,7 +38,7 @@ class CheckpointRequests:
 
         Raises:
             UnknownTrial: The study has no such trial.
-            NotFound: The trial keeps no such checkpoint; nothing was changed.
+            NotFound: The trial keeps no such checkpoint to pin; nothing was changed.
         """
         number = self.number_of(trial)
         at = None if step is None else count("step", step, least=0)

@@ -114,7 +114,7 @@ def _delete(database: Database, study: Study, found: list[Checkpoint]) -> list[C
 
 
 def _uploads(database: Database, study: Study, *, dry_run: bool) -> tuple[int, int]:
-    """Delete uploads that were cut off, unless `dry_run`; count the deleted and the left ones."""
+    """Delete uploads that were cut off, unless `dry_run`; count those deleted and those left."""
     n, n_left, after_id = 0, 0, 0
     while page := read_patiently(partial(abandoned_uploads, database, study, after_id=after_id)):
         # A page that is tried again counts once: in the end, each upload of it is deleted or left.

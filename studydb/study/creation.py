@@ -102,11 +102,11 @@ def create_study(
             trainable must agree. A StudyDiffers warning names other arguments that differ.
         workdir: The directory that workers search for the trainable after their own directory;
             None for the current directory.
-        more: Limits of cost, steps and time, and what follows a failure; see `MoreOptions`.
+        more: Options for limits, failures, checkpoints and resources; see `MoreOptions`.
 
     Raises:
         StudyExists: The name is taken.
-        UsageError: An argument is wrong; nothing was written.
+        UsageError, TrainableError: An argument or your code is wrong; no study was created.
         StorageError: The database cannot be used.
     """
     check_study_name(name)

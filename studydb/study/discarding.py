@@ -29,10 +29,11 @@ def stop_and_discard(
     ask: Ask, database: Database, study: Study, numbers: Sequence[int], *, now: bool
 ) -> None:
     """
-    Stop trials, wait until they have ended, and delete their checkpoints, except pinned ones.
+    Stop trials, wait until they have ended, and delete their checkpoints.
 
-    If the checkpoints of one trial cannot be deleted, those of the other trials are deleted all the
-    same. After a crash or an error, the same call deletes the rest.
+    Pinned and corrupt checkpoints stay. If the checkpoints of one trial cannot be deleted, those of
+    the other trials are deleted all the same. After a crash or an error, the same call deletes the
+    checkpoints that are left.
 
     Args:
         ask: Runs an operation as the request of a person; see `Study._ask_once`.

@@ -31,8 +31,9 @@ def export_model(
 
     A class has a method `export_model(directory)`, which is called after `setup` and
     `load_checkpoint`. A function has an attribute of this name: another function, which is called
-    with the config, the checkpoint and the directory. Both write to a hidden directory next to
-    `target`. That directory is renamed at the end, so that `target` never contains half a model.
+    with the config, the checkpoint and the directory. The method or function writes to a hidden
+    directory next to `target`. That directory is renamed at the end, so that `target` never
+    contains half a model.
 
     Args:
         workdir: The directory that this process enters, and searches for the trainable before the

@@ -32,7 +32,7 @@ class Checkpoint:
 
     Attributes:
         step: The last step that the checkpoint contains; the trial's best step may be earlier.
-        value: The value of the study's metric at that step; None if the step reported no value.
+        value: The value of the study's metric at that step; None if no result was reported there.
         kind: "dict", for `to_dict`, or "directory", for `path`.
         size_bytes: The size of the stored bytes.
     """
@@ -166,7 +166,7 @@ class FrozenTrial(records.TrialRow):
     """
     A trial's row with its checkpoints.
 
-    An attribute whose value `v_trial` shows, too, has the name of the view's column.
+    An attribute that `v_trial` shows has the same name there.
     """
 
     _checkpoint: Callable[[records.TrialRow], Checkpoint | None] = field(
@@ -217,10 +217,10 @@ class FrozenTrial(records.TrialRow):
     @property
     def best_checkpoint(self) -> Checkpoint | None:
         """
-        The kept checkpoint with the best value at its step; without values, the newest one.
+        The kept checkpoint with the best value at its step; if none has a value, `checkpoint`.
 
-        None if no checkpoint is kept. To be sure that the best step's checkpoint is kept, give the
-        study `keep='best=1'`, or pin the checkpoint.
+        None if the trial has no checkpoint. To be sure that the best step's checkpoint is kept,
+        give the study `keep='best=1'`, or pin the checkpoint.
         """
         valued = [
             (self._score(one.value), one) for one in self.checkpoints if one.value is not None

@@ -216,8 +216,8 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
             params: Values by name, nested or by path.
             priority: The trial with the lowest value runs first.
             name: A name for the trial, unique in the study; commands and methods take it in place
-                of the number. It has up to 200 printable characters, and cannot be a number such
-                as "7" or "1e3".
+                of the number. It has up to 200 printable characters and no "/", does not begin
+                with "-", and cannot be a number such as "7" or "1e3".
             tags: Up to 50 texts by which listings and SQL find the trial.
             checkpoint: What the trial begins from. The trial's first step is the checkpoint's step
                 plus 1, and the trial enters only rungs at later steps. Give a checkpoint in this

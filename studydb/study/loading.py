@@ -42,7 +42,7 @@ def delete_study(name: str, *, storage: str | None = None, missing_ok: bool = Fa
     Raises:
         UnknownStudy: The database has no study of that name.
         NotAllowed: Trials of the study are running; this call has stopped the study. Or trials of
-            other studies, which have not ended, begin from checkpoints of this study.
+            other studies begin from checkpoints of this study, and these trials have not ended.
         CheckpointError: The bytes of a checkpoint cannot be removed; the study's rows are kept.
     """
     check_study_name(name)

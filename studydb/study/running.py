@@ -124,8 +124,8 @@ class _Watch:
         elapsed_s = time.monotonic() - self._began_s
         budget = self._study.num_draws if progress.num_trials is None else progress.num_trials
         self._display.update(progress.counts, self._best_value(), elapsed_s, num_trials=budget)
-        # The failure of a trial that is retried does not raise `counts.error`, so errors are also
-        # looked for from time to time.
+        # The failure of a trial that is retried does not increase `counts.error`, so the last error
+        # is also read every `ERRORS_EVERY_S`.
         if progress.counts.error > self._n_errors or elapsed_s >= self._error_due_s:
             self._error_due_s = elapsed_s + ERRORS_EVERY_S
             self._show_last_error()

@@ -73,7 +73,7 @@ class Task:
         saves_often: With `saves`, whether trials save a checkpoint after each step.
         completed: Called with the number and the last value of a trial that is fully trained.
         n_steps: How many steps all trials have trained.
-        n_again: How many of these steps their trial had trained before.
+        n_again: How many of the `n_steps` steps were trained before by the same trial.
     """
 
     database: Database

@@ -1,5 +1,5 @@
 """
-Simulations: a scheduler and a searcher try recorded curves, through the real transactions.
+Simulations: run a scheduler and a searcher on recorded curves, through the real transactions.
 
 Simulated workers claim, ask, report, pause and finish by the operations of real workers, on SQLite
 in a temporary file. Only the training and the clock are simulated. An event queue, ordered by
@@ -199,7 +199,7 @@ def _created(database: Database, new: NewStudy) -> Record:
 
 
 def order(recorded: RecordedCurves, seed: int) -> list[int]:
-    """Return, for each number of a trial, the index of its curve if there is no searcher."""
+    """Return the index of each trial's curve, by the trial's number, if there is no searcher."""
     n_curves = len(recorded.curves)
     return random.Random(seed).sample(range(n_curves), n_curves)  # noqa: S311  no secret
 

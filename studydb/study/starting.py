@@ -178,7 +178,7 @@ class Starting:
 
 
 def _root_of(url: str) -> str:
-    """Return the URL of the store that holds an object, given an object's URL that studydb made."""
+    """Return the URL of the store that holds an object; studydb has made the object's URL."""
     return "/".join(url.split("/")[: -len(parts_of(url) or ())])
 
 

@@ -84,7 +84,7 @@ class TrialRequests:
                 grace: they save no last checkpoint. Results that were reported are kept.
             discard_checkpoints: Wait up to a minute until the trials have ended, then delete their
                 checkpoints, except pinned ones. Trials that have ended are allowed; after an error,
-                the same call does the rest.
+                repeat the same call to delete the remaining checkpoints.
 
         Raises:
             UnknownTrial: A trial does not exist; nothing was changed.
@@ -150,11 +150,11 @@ class TrialRequests:
     @suggesting_keywords
     def invalidate(self, *numbers: int | str, reason: str = "", undo: bool = False) -> None:
         """
-        Invalidate trials (numbers or names) whose values are wrong, or undo that.
+        Invalidate trials (numbers or names) whose values are wrong, or undo their invalidation.
 
-        An invalidated trial is not best, is not in the frames, and no longer ranks in open rungs;
-        searchers do not learn from it. Decisions that were made by its values stand. A trial that
-        has not ended is stopped, with the reason INVALIDATED.
+        An invalidated trial is left out of the best trials and the frames, and no longer ranks in
+        open rungs; searchers do not learn from it. Decisions that were made by its values stand. A
+        trial that has not ended is stopped, with the reason INVALIDATED.
 
         Args:
             reason: Why the values are wrong, stored as a note on each trial; needed unless `undo`.
@@ -163,8 +163,9 @@ class TrialRequests:
         Raises:
             UsageError: No trial or no reason is given.
             UnknownTrial: A trial does not exist.
-            NotAllowed: A trial whose invalidation is to be undone is not invalidated. Each
-                transaction changes up to 100 trials; earlier transactions are not undone.
+            NotAllowed: `undo` is set, and a trial is not invalidated. Each transaction changes up
+                to 100 trials; earlier transactions are not undone.
+            InvalidName: The reason is only white space, or longer than 10,000 characters.
         """
         if not numbers:
             raise UsageError("Name the trials to invalidate.")

@@ -17,6 +17,7 @@ from studydb.child.channel import Channel
 from studydb.child.job import Job, TrainableImport
 from studydb.child.messages import Answered, Reported, read_from_child, write
 from studydb.child.running_trial import RunningTrial, current
+from studydb.child.seeding import seed
 from studydb.domain.errors import NotAllowed, TrainableError, TrialStopped
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.rules import custom_rules, first_hit, longest_history
@@ -55,8 +56,8 @@ def try_trainable(
             f"Study {study.name!r} has no trainable; your own program runs its trials."
         )
     given = study.space.check_params(params)
-    seed = secrets.randbelow(2**31)
-    drawn = RandomSearch().propose(study.space, seed=seed, draw=0)
+    drawn_seed = secrets.randbelow(2**31)
+    drawn = RandomSearch().propose(study.space, seed=drawn_seed, draw=0)
     config = study.space.config(study.space.complete(given, drawn))
     trust = check_trusted(study.trainable, study.uuid, load_keyring())
     workdirs = (str(workdir), study.trainable.workdir)
@@ -73,7 +74,7 @@ def try_trainable(
             number=0,
             attempt=1,
             config=config,
-            seed=seed,
+            seed=drawn_seed,
             objective=study.objective,
             scratch=scratch,
             store=INLINE,
@@ -91,18 +92,23 @@ def try_trainable(
         )
         answers.start()
         try:
-            child.prepare(to_import)
-            trial = RunningTrial(job, channel, None)
-            with current(trial):
-                function = child.import_trainable(to_import)
-                with suppress(TrialStopped):  # by a stop rule, or a report with `done=True`
-                    trial.finish(call(function, trial.given_config, trial))
+            _run(job, channel)
         finally:
             channel.close()
             answers.join()
             worker.close()
     if errors:
         raise errors[0]
+
+
+def _run(job: Job, channel: Channel) -> None:
+    child.prepare(job.to_import)
+    trial = RunningTrial(job, channel, None)
+    with current(trial):
+        function = child.import_trainable(job.to_import)
+        seed(job.seed)
+        with suppress(TrialStopped):  # by a stop rule, or a report with `done=True`
+            trial.finish(call(function, trial.given_config, trial))
 
 
 @contextmanager

@@ -52,7 +52,8 @@ class Trainable:
             it is 0, checkpoints are saved only as `checkpoint_at_end` says.
         checkpoint_at_end: Whether a checkpoint is also saved when the trial is stopped, paused or
             preempted, and at its last step.
-        config: The trial's parameters and the study's constants.
+        config: The trial's parameters, with the values that a person has changed, and the study's
+            constants.
         trial: The trial that runs, with `number`, `name`, `tags`, `uuid`, `seed`, and `directory`,
             the directory that the trial keeps on this host.
         iteration: The number of the last step; after a restore, the checkpoint's step.
@@ -191,8 +192,8 @@ class ClassRun:
 
     Args:
         cls: The class.
-        may_keep: Called when a trial was completed, stopped or paused, if the class has a method
-            `reset_config`. If `may_keep` returns True, the object is kept for the next call.
+        may_keep: Called when a trial ends without an error or by TrialStopped, if the class has a
+            method `reset_config`. If `may_keep` returns True, the object is kept for the next call.
     """
 
     def __init__(

@@ -54,8 +54,8 @@ class CommandFiles:
     The files of one attempt; creating this object creates them, except the stop file.
 
     Args:
-        keeps: Whether the command names `{checkpoint_dir}`. If so, each report saves the files of
-            this directory as a checkpoint, if they have changed.
+        keeps: Whether the command names `{checkpoint_dir}`. If so, and if the files of this
+            directory have changed, a report without another checkpoint saves them as a checkpoint.
     """
 
     def __init__(self, trial: CommandTrial, config: Mapping[str, Any], *, keeps: bool) -> None:

@@ -43,10 +43,10 @@ def describe(function: Callable[..., Any] | str, *, workdir: str | Path) -> Trai
     """
     Describe a function or a class so that workers can find it.
 
-    The description is an import path if a fresh interpreter in `workdir` finds the function's
-    module and every module to which that module refers. Each trial then runs the files as they are
-    when the trial starts. Otherwise the function is pickled. The fresh interpreter only looks for
-    the modules; it does not import them.
+    The description is an import path if the function's module has the function under its name, and
+    a fresh interpreter in `workdir` finds this module and every module to which it refers. Each
+    trial then runs the files as they are when the trial starts. Otherwise the function is pickled.
+    The fresh interpreter only looks for the modules; it does not import them.
 
     Args:
         function: The function, its path "module:function", or the name of an entry point.
@@ -196,9 +196,9 @@ def _own_modules(function: Callable[..., Any]) -> Iterator[ModuleType]:
     """
     Yield the loaded modules that are not part of Python, of an installed library or of studydb.
 
-    Yield the function's own module in any case, unless it is `__main__`. A pickled function may
-    refer to any of these modules. A module that a worker cannot import is pickled with the
-    function.
+    Yield the function's own module in any case, unless it is `__main__` or has no file. A pickled
+    function may refer to any of these modules. A module that a worker cannot import is pickled with
+    the function.
     """
     libraries = {
         os.path.realpath(path)

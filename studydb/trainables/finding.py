@@ -33,8 +33,9 @@ def load(
     """
     Find a trainable's function: import its module, unpickle its bytes, or wrap its command.
 
-    The directory in which the module was found stays first on `sys.path`; for a pickle, all
-    directories stay there. Errors that the module's code raises are not wrapped.
+    For an import path, the first directory with which Python finds the module stays first on
+    `sys.path`; for a pickle, all directories stay there. Errors that the module's code raises are
+    not wrapped.
 
     Args:
         trainable: A trainable that `check_trusted` has accepted.

@@ -16,8 +16,8 @@ def place_of(name: str) -> list[str] | None:
     """
     Find where the interpreter would import a module from.
 
-    The packages above the module are not imported. If the code of a package changes the package's
-    `__path__`, the modules in this package are not found.
+    The packages above the module are not imported. If the code of a package adds a directory to the
+    package's `__path__`, the modules in this directory are not found.
 
     Returns:
         The module's file, or the directories of a namespace package; None when it is not found.

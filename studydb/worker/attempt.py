@@ -282,7 +282,9 @@ class Attempt:
 
     def _must_start_afresh(self, started: Started) -> bool:
         """
-        Give up warm starts if a signal killed the child and no child of its template has reported.
+        Give up warm starts if a signal killed the child and the child's template is not proven.
+
+        Stop signals do not count; see `Template.is_proven`.
 
         Returns:
             Whether the attempt must be started again, fresh.

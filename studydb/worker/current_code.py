@@ -72,15 +72,15 @@ class CurrentCode:
 
     @property
     def known(self) -> TrainableImport:
-        """What `read` has returned last; before the first call, what the worker has checked."""
+        """The trainable of the last `read`; before the first, that of the worker's start."""
         return self._to_import
 
     def read(self) -> tuple[TrainableImport, Stores]:
         """
         Read what an attempt runs and where its checkpoints are; call this after the claim.
 
-        If the trainable was replaced since the last call, no process that has imported the former
-        trainable is given a job that is made after this call.
+        If the trainable was replaced since the last call, a job that is made after this call never
+        goes to a process that has imported the former trainable.
 
         Raises:
             StorageTransient: The database did not answer in time.

@@ -60,9 +60,9 @@ class Decider:
     """
     Asks the user's objects that decide, in one process; threads that share a Decider take turns.
 
-    The first question starts the process. After any failure, also an exception of the user's code,
-    the process is killed, and the next question starts another process, which imports the code as
-    it is then.
+    The first call of `reads` or `decide` starts the process. After any failure, also an exception
+    of the user's code, the process is killed, and the next call starts another process, which
+    imports the code as it is then.
 
     Args:
         objects: The code of the objects that decide; `check_trusted` has accepted it.

@@ -63,7 +63,11 @@ class Equipment:
         return self.database.locations.trial_directory(self.study, lease).absolute()
 
     def record_artifact_error(self, held: HeldAttempt, error: str) -> None:
-        """Record that a checkpoint could not be stored, and print it; training continues."""
+        """
+        Record that a checkpoint could not be stored, and print the error; training continues.
+
+        An attempt does this at most once a minute.
+        """
         if held.record_store_error(error):
             number = held.lease.number
             self.options.say(f"trial {number}: a checkpoint could not be stored: {error}")

@@ -33,8 +33,8 @@ from studydb.worker.cores import thread_limits
 # The signal of --preempt-signal is ignored first of all: a batch system may send the signal to all
 # processes, and the signal ends processes that do not handle it. The worker asks the trials to end.
 #
-# Before the server imports the rest, it arranges to die with its worker, because the worker may die
-# during these imports.
+# Before the server imports its other modules, it arranges to die with its worker, because the
+# worker may die during these imports.
 _START = (
     "import signal, sys; ignored = int(sys.argv[2]); "
     "ignored and signal.signal(ignored, signal.SIG_IGN); "
@@ -49,7 +49,10 @@ _CLOSE_TIMEOUT_S = 2.0
 _TICK_S = 0.01
 
 _BATCH_JOB = "SLURM_JOB_ID"
-"""The variable that Slurm sets anew in each job. A job inherits all others from its submitter."""
+"""
+A variable that Slurm sets anew in each job. A job inherits other variables, such as
+`SERVER_ID_VARIABLE`, from the process that has submitted it.
+"""
 
 
 class _Server:
@@ -114,8 +117,8 @@ def _kill_descendants_of_dead_workers() -> None:
     """
     Kill what is left of workers of this host that were killed together with their fork servers.
 
-    If only one of the two dies, the other kills all descendants. If both are killed together, a
-    descendant that has made its own process group lives on.
+    If only the worker or only its fork server dies, the other one kills all descendants. If they
+    are killed together, a descendant that has made its own process group lives on.
 
     A batch job that a trial has submitted has the trial's variables, but may outlive the trial's
     worker. It is left alone: its job ID differs from the worker's. This process may itself be in
@@ -131,7 +134,11 @@ def _kill_descendants_of_dead_workers() -> None:
 
 
 def _is_left(server_id: str, batch_job: str | None) -> bool:
-    """Tell whether the worker that `server_id` names is dead; False in another batch job."""
+    """
+    Tell whether the worker that `server_id` names is dead.
+
+    False if the process that has this id is in another batch job than the worker was.
+    """
     match server_id.split(" "):
         case [_, boot, namespace, pid, started, job] if pid.isdecimal() and started.isdecimal():
             worker = Process("", boot, namespace, int(pid), int(started))

@@ -7,6 +7,9 @@ from studydb.devices import NO_DEVICES, DeviceGrant, MemoryLimit
 from studydb.domain.failures import Failure
 from studydb.worker.children import ChildProcess
 
+_OF_A_DEVICE = "OutOfMemoryError"
+"""The end of a class's name: other libraries, such as PyTorch, raise it for a device's memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
@@ -56,8 +59,10 @@ class Holdings:
         return f"The trial was out of memory: {self.memory}."
 
     def explain(self, failure: Failure | None) -> Failure | None:
-        """Add the trial's memory limit to the message of a MemoryError, if the trial has one."""
-        if failure is None or self.memory is None or not failure.type.endswith("MemoryError"):
+        """If the trial has a memory limit, add it to the message of a MemoryError."""
+        if failure is None or self.memory is None:
+            return failure
+        if not failure.type.endswith("MemoryError") or failure.type.endswith(_OF_A_DEVICE):
             return failure
         return replace(failure, message=f"{failure.message}\nOut of memory: {self.memory}.")
 

@@ -26,7 +26,7 @@ _NO_THREAD = "can't start new thread"
 
 
 def is_host_fault(error: BaseException) -> bool:
-    """Whether this host caused an error: an OSError, or the error that no thread can start."""
+    """Whether this host caused an error: an OSError, or Python's refusal to start a thread."""
     return isinstance(error, OSError) or str(error) == _NO_THREAD
 
 

@@ -35,7 +35,7 @@ class HostResources:
     @classmethod
     def of(cls, options: WorkerOptions, *, say: Callable[[str], None]) -> "HostResources":
         """
-        Read what the worker offers from the options; what they leave out is read from the host.
+        Read from the options what the worker offers; read from the host what the options omit.
 
         With `--gpus auto`, a host that cannot lock its devices offers none, and the worker says so.
 
@@ -90,7 +90,7 @@ class HostResources:
 
     def _limits(self) -> MemoryLimits:
         with self._lock:
-            if self._memory_limits is None:  # not made earlier: this may change the worker's cgroup
+            if self._memory_limits is None:  # the first limit may move the worker to a new cgroup
                 self._memory_limits = MemoryLimits.of_this_process()
             return self._memory_limits
 

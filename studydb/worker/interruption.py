@@ -16,7 +16,7 @@ class Interruption:
             preempt signal.
         gave_up: The message of the error that ends the worker; None without an error.
         urgent_since_s: When the first signal or error came, by the monotonic clock; None without
-            a signal or error. A drain and `stop_claiming` are not urgent and set no time.
+            a signal or error. A drain and `stop_claiming` are not urgent and leave it None.
         since_s: When the worker began to stop, by the monotonic clock; None before that.
         turn: Acquired by the idle slot that looks for work, so that only one slot at a time polls
             the database. When the worker is to claim no more, the slots that wait for their turn

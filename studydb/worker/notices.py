@@ -36,7 +36,7 @@ class Notices:
 
     def nothing_claimed(self, progress: StudyProgress, *, is_too_small: bool = False) -> None:
         """
-        Print why nothing was claimed, unless the last line was the same.
+        Print why nothing was claimed, unless the last printed reason is the same.
 
         Args:
             is_too_small: Whether trials ask for resources, and this worker runs no trial. Then the

@@ -51,9 +51,10 @@ def trusted_rules(
     Check that the code of a study's custom stop rules may run here, and describe its import.
 
     Args:
-        options: The options of the worker. Its `workdir` is searched before the directory that was
-            stored with the code, and its `allow_imports` allow unsigned code. If None, the current
-            directory is searched first, and only signed code is allowed.
+        options: The options of the worker. Its `workdir` is searched first; the directory that was
+            stored with the code is searched next, but only for signed code. Its `allow_imports`
+            allow unsigned code. If None, the current directory is searched first, and only signed
+            code is allowed.
 
     Returns:
         The code in the order of `custom_rules(study.rules)`.

@@ -124,7 +124,7 @@ class Slot(threading.Thread):
 
     def _acquire(self) -> Claim | None:
         """
-        Send a claim until it is answered, or until the grace of a stopping worker is over.
+        Send a claim until it is answered, the patience ends, or a stopping worker's grace ends.
 
         A claim without an answer may hold a trial that no process runs. Therefore the claim counts
         towards `--max-trials` until it is answered. Even a worker that is to claim no more sends
@@ -145,9 +145,9 @@ class Slot(threading.Thread):
         """
         Wait until a trial may be claimed; return False if the worker has nothing more to do.
 
-        Each slot looks at the study once when its trial has ended. Then one of the idle slots looks
-        again and again; the others wait for their turn. A slot that sees work ends its turn, and
-        the next slot looks immediately, so that several new trials start without delay.
+        Each slot looks at the study once after a claim that got no trial. Then one of the idle
+        slots looks again and again; the others wait for their turn. A slot that sees work ends its
+        turn, and the next slot looks immediately, so that several new trials start without delay.
         """
         if self._saw_work:
             self._wait()  # the claim got no trial; without a wait the slot would claim nonstop

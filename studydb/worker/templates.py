@@ -150,7 +150,7 @@ class Templates:
 
     There is one template for each set of environment variables of the import, and a separate one
     for attempts that hold devices. A template is made when the first attempt needs it. It is
-    replaced when a source file has changed or the template has grown.
+    replaced when a source file has changed, or the template's memory or open files have grown.
     If a template is unsafe, or hangs or dies in its import, a line is printed and all attempts
     start fresh; if the template was made for devices, only attempts that hold devices start fresh.
     Attempts that run a command start fresh. So do attempts that hold devices, until `allow_devices`

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -64,7 +65,11 @@ class WorkerProcesses:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Have the workers give back their trials and end; a second Ctrl-C, or 60 s, kills them."""
+        """
+        Have the workers give back their trials and end.
+
+        Workers that still run are killed at a second Ctrl-C, or after 60 s.
+        """
         is_second = isinstance(error, KeyboardInterrupt) and isinstance(
             error.__context__, KeyboardInterrupt
         )
@@ -79,9 +84,10 @@ class WorkerProcesses:
 
     def _release(self) -> None:
         self._send(signal.SIGTERM)
+        deadline_s = time.monotonic() + TERMINATE_S
         for popen, _ in self._running:
             with suppress(subprocess.TimeoutExpired):
-                popen.wait(TERMINATE_S)
+                popen.wait(max(0.0, deadline_s - time.monotonic()))
 
     def _send(self, number: int) -> None:
         for popen, _ in self._running:

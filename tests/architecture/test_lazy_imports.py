@@ -1,4 +1,4 @@
-"""Trial processes load neither SQLAlchemy nor a database driver, and `import studydb` is light."""
+"""Trial processes and `import studydb` load neither SQLAlchemy nor a database driver."""
 
 import ast
 import json

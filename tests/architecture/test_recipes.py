@@ -21,8 +21,8 @@ for _ in {1..1500}; do sleep 0.02; done
 """
 Stand-in for `studydb`.
 
-At SIGTERM it exits with the code AFTER_TERM. If that is "none", it exits immediately with the code
-WITHOUT_TERM.
+At SIGTERM it exits with the code AFTER_TERM. If AFTER_TERM is "none", it waits for no signal and
+exits with the code WITHOUT_TERM.
 """
 
 REQUEUE = """#!/bin/bash

@@ -1,8 +1,8 @@
 """
 Every searcher proposes points that fit the space, and the same points in every process.
 
-Studies keep their budgets. To have a searcher tested, add a line to SEARCHERS; docs/searchers.md
-says how to write a searcher.
+Studies keep their budgets with every searcher. To have a searcher tested, add a line to SEARCHERS;
+docs/searchers.md says how to write a searcher.
 """
 
 import math
@@ -79,7 +79,7 @@ def model_of(searcher, space):
 
 
 def observation(space, number, value=0.5, **facts):
-    """Return the observation of a completed trial; `facts` are fields that differ from that."""
+    """Return the observation of a completed trial; `facts` replace some of its fields."""
     usual = {
         "number": number,
         "params": RandomSearch().propose(space, seed=99, draw=number),

@@ -84,7 +84,7 @@ def test_failure_to_decide_pauses_the_study_also_after_a_request_of_a_person(dat
 
     first(database)
 
-    assert asks.n_asked == 1  # further on, `rows` lets workers ask for work
+    assert asks.n_asked == 1  # below, `rows` asks the scheduler for work
     _, _, entries, events = situation.rows()
     assert entries[2:] == []
     assert [kind for kind, *_ in events].count("study paused") == 1

@@ -13,7 +13,7 @@ from fleet.workers import TRAINABLES
 GRACE_PERIOD, REDUCTION_FACTOR = 2, 3
 
 WEIGHTS_BYTES = 18 << 20
-"""The size of some checkpoints in remote stores; a checkpoint of this size is sent in two parts."""
+"""The size of some checkpoints in remote stores; such a checkpoint is sent in three parts."""
 
 KINDS: dict[str, str | studydb.Command] = {
     "function": "chaotic:train",

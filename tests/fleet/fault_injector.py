@@ -1,4 +1,4 @@
-"""Injects faults into a running study: kills, frozen workers, partitions, database crashes."""
+"""Injects faults into a study: kills, freezes, partitions, outages of database and store."""
 
 import operator
 import random

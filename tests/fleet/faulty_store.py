@@ -83,7 +83,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _body(self, *, is_cut: bool) -> bytes:
         if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
-            return b"".join(self._chunks())
+            chunks = self._chunks()
+            if is_cut:
+                next(chunks, b"")
+                raise _Cut
+            return b"".join(chunks)
         length = int(self.headers.get("Content-Length") or 0)
         data = self.rfile.read(length // 2 if is_cut else length)
         if is_cut:

@@ -168,7 +168,11 @@ def reached_the_end(tables: StudyRows, last_step: int) -> list[str]:
 
 
 def acknowledged_kept(tables: StudyRows, journal: Path) -> list[str]:
-    """All steps of an attempt up to an acknowledged step are stored; its trial ended no earlier."""
+    """
+    All steps of an attempt up to an acknowledged step are stored.
+
+    The last step of the trial is not before the acknowledged step.
+    """
     by_number = {row.number: row for row in tables.trials.values()}
     lost = []
     for file in sorted(journal.iterdir()):

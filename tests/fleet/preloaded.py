@@ -3,7 +3,7 @@ Workers that start in a third of the usual time: a process that has imported stu
 
 `PreloadedWorkers` starts that process. The process forks a worker for each line of its input, and
 prints each worker's pid and exit code. A forked worker has its own environment, directory, output,
-session and signal handlers. It starts no interpreter and imports nothing of studydb anew.
+session and signal handlers. It starts no interpreter and imports few modules of studydb anew.
 `run_studydb` runs any other command in such a fork.
 """
 
@@ -79,7 +79,7 @@ class PreloadedWorkers:
         Fork a worker that runs `studydb` with these arguments.
 
         Args:
-            constants: New values of studydb constants by name, such as "worker.host.START_PAUSES_S".
+            constants: New values of studydb's constants, such as "worker.host.START_PAUSES_S".
         """
         request = {
             "arguments": list(arguments),

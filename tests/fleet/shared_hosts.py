@@ -186,7 +186,7 @@ def run(
     seed: int = 0,
     timeout_s: float = 600.0,
 ) -> Run:
-    """Run `n_trials` trials of all shapes, in a random order, and kill workers now and then."""
+    """Run `n_trials` trials of random shapes; meanwhile kill and replace up to `kills` workers."""
     rng = random.Random(seed)
     (folder / "held").mkdir(parents=True)
     options = {"lease": LEASE_S, "slots": slots, "reserve_after": reserve_after_s}

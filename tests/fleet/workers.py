@@ -82,7 +82,7 @@ class WorkerProcess:
         return next(iter(self.fork_servers()), None)
 
     def fork_servers(self) -> list[psutil.Process]:
-        """A list of the worker's fork server; empty before its start."""
+        """The worker's fork server in a list; the list is empty before the fork server starts."""
         return [one for one in self.family() if _parent(one) == self.pid][:1]
 
     def children(self) -> list[psutil.Process]:
@@ -151,9 +151,9 @@ class Fleet:
     The workers of one study; leaving the `with` block kills all of their processes.
 
     Args:
-        directory: The workers' working directory, in which files also collect their output.
+        directory: The workers' working directory, which also holds a log file of each worker.
         lines: Whether each worker connects to PostgreSQL through a separate proxy.
-        preloaded: Fork workers from a process that has imported studydb, instead of starting Python.
+        preloaded: Whether workers are forked from a process that has imported studydb.
         options: Command-line options of every worker: `lease=5` for `--lease 5`.
     """
 

@@ -1,5 +1,5 @@
 """
-Every operation on a study as an action, which can be run on a database and on the study's model.
+Operations on a study as actions, which can be run on a database and on the study's model.
 
 An action that runs again sends the same token or flush number, so it is a duplicate request.
 """

@@ -101,7 +101,7 @@ class CheckpointSteps:
         return self.factory.collect()
 
     def _delete_removed(self: "RandomWalk", rng: Random) -> StudyAction:
-        """Delete removed checkpoints' rows, discard a trial's checkpoints, or pin or unpin one."""
+        """Delete removed checkpoints' rows, or discard, pin or unpin a trial's checkpoints."""
         ended = [trial.number for trial in self.model.trials if trial.state in FINAL]
         chance = rng.random()
         if chance < 0.4:

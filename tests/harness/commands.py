@@ -1,4 +1,4 @@
-"""Runs commands as processes; lists the studydb commands that only read."""
+"""Runs commands as processes; lists studydb commands that only read."""
 
 import subprocess
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ def run_command(command: Sequence[Any], **options: Any) -> subprocess.CompletedP
 
 
 def reading_commands(study: str) -> list[tuple[str, ...]]:
-    """The command lines that only read a study and its trial 0, and take `--format`."""
+    """Command lines that only read a study and its trial 0, and take `--format`."""
     return [
         ("studies",),
         ("status",),

@@ -48,7 +48,7 @@ class MemoryTrial:
 
 @dataclass(eq=False)
 class MemoryEntry:
-    """An entry of a rung; compared by identity, so that `MemoryRung.place` finds no equal one."""
+    """An entry of a rung; compared by identity, so that `MemoryRung.place` finds no equal entry."""
 
     trial: int
     score: float
@@ -106,7 +106,7 @@ class ContractExecutor:
     A study in memory.
 
     Attributes:
-        decisions: A trial, its step and the scheduler's decision, in the order of the decisions.
+        decisions: For each decision, in order: the trial's number, its step and the decision.
         closings: For each closed rung: how many trials to keep, and the trials that waited.
         steps: How many results all trials have reported.
     """
@@ -208,7 +208,12 @@ class ContractExecutor:
     # --- what workers do
 
     def run(self, *, workers: int = 3, mishaps: float = 0.0) -> None:
-        """Run until no worker has anything to do; `mishaps` is the probability of a disturbance."""
+        """
+        Run until no worker has anything to do, or until trials have reported `max_steps` results.
+
+        Args:
+            mishaps: The probability of a disturbance in each turn of the loop.
+        """
         for _ in range(MOST_TURNS):
             if self.steps >= self.max_steps:
                 return

@@ -259,7 +259,7 @@ def count_commits(call: Call, path: Path) -> int:
     """
     Make a call, and count its COMMITs.
 
-    The call compiles its statements, which the processes that are forked later then inherit.
+    The call compiles its statements; the processes that are forked later inherit them.
     """
     end, commits = TransactionBlock._end, []
 

@@ -1,4 +1,4 @@
-"""Batches with the answers of a custom scheduler, arranged so that they can be sent again."""
+"""Reports, finishes and promotions with a custom scheduler, arranged to be sent again."""
 
 from dataclasses import replace
 from functools import partial

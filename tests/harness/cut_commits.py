@@ -14,7 +14,11 @@ from studydb.domain.errors import StorageUnreachable
 
 @contextmanager
 def cut(database: Database, when: str, *, nth: int = 1) -> Iterator[None]:
-    """Cut the connection "before" the n-th COMMIT, or "after" the COMMIT but before its reply."""
+    """
+    Cut the connection "before" the n-th COMMIT, or "after" the COMMIT but before its reply.
+
+    On SQLite, raise StorageUnreachable at this point instead.
+    """
     end, commits = TransactionBlock._end, iter(range(1, nth + 1))
 
     def cut_end(block: TransactionBlock, *, commit: bool) -> None:

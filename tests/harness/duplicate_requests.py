@@ -1,5 +1,5 @@
 """
-Every operation, arranged so that one call can be sent again, over any connection.
+Operations, each arranged so that one call can be sent again, over any connection.
 
 Each function prepares a database and returns the call. The call sends the same token or flush
 number each time.
@@ -287,7 +287,7 @@ def _reaching_a_limit(database: Database) -> Call:
 
 
 _LONG_AGO = "UPDATE study SET started_at = '2001-01-01 00:00:00+00:00'"
-"""So every study is older than its `time_limit_s`."""
+"""Makes every study older than its `time_limit_s`."""
 
 
 def _renewing_past_a_limit(database: Database) -> Call:
@@ -299,7 +299,7 @@ def _renewing_past_a_limit(database: Database) -> Call:
 
 
 def _claiming_in_an_old_study(database: Database) -> Call:
-    """The claim stops the study instead."""
+    """The call stops the study, and claims no trial."""
     study = new_study(database, time_limit_s=60.0)
     enqueued(database, study)
     claimant = SimulatedWorker(database, study).claimant()

@@ -2,7 +2,7 @@
 Runs concurrent calls one statement at a time, in an order that a seed determines.
 
 Each call has a connection and a thread. The thread stops before every statement until its call is
-scheduled. While a call waits for a row lock (pg_blocking_pids), another call is scheduled. The same
+scheduled. While a call waits for a lock (pg_blocking_pids), another call is scheduled. The same
 seed gives the same schedule.
 """
 
@@ -193,7 +193,7 @@ def catch_up() -> None:
 @contextmanager
 def step_by_step() -> Iterator[None]:
     """
-    Within this block, `catch_up` waits until the server has executed the calling thread's statements.
+    In this block, `catch_up` waits until the server has executed the calling thread's statements.
 
     Otherwise the server might execute these statements after a later statement of another client.
     """

@@ -25,6 +25,6 @@ def saved_steps(study: Study, number: int = 0) -> list[int]:
 
 
 def live_steps(study: Study, number: int = 0) -> list[int]:
-    """The steps of a trial's results that count."""
+    """The steps of a trial's live results."""
     frame = study.results_dataframe()
     return [row.step for row in frame.itertuples() if row.number == number]

@@ -2,7 +2,7 @@
 A study in plain Python: which rows operations must leave in a database, and what they answer.
 
 Each public method is one operation, without transactions, on lists and dicts. The model uses the
-package's types, and computes everything without the package's functions.
+package's types, and computes everything but texts without the package's functions.
 """
 
 import json
@@ -240,7 +240,7 @@ class Model:
     # --- people
 
     def invalidate(self, numbers: list[int], request: Request, *, reason: str, undo: bool) -> None:
-        """Invalidate trials, or undo that."""
+        """Invalidate trials, or undo their invalidation."""
         if self._recorded(request.token):
             return
         numbers = sorted(set(numbers))
@@ -430,7 +430,7 @@ class Model:
     def _charge(
         self, trial: ModelTrial, stored: Sequence[Result], decided: Verdict | None = None
     ) -> Verdict | None:
-        """Count what a flush adds; return `decided`, the verdict of a reached limit, or None."""
+        """Count what a flush adds; return `decided` or a reached limit's verdict, or None."""
         self.spending.add([trial], stored, self.now)
         self._stop_if_spent()
         is_open = decided is None or decided.action is Action.PAUSE

@@ -22,7 +22,7 @@ def save(model: "Model", token: str, *, new: ModelCheckpoint, keep: Keep) -> lis
     model._fence(token)
     expired = _unkept(model, trial, [*_kept_of(model, trial), new], keep)
     chosen = _make_room(model, trial, new, expired)
-    # If the event exists, this is a duplicate request: the checkpoint was stored and deleted since.
+    # If an earlier send has recorded the event, its checkpoint was stored, and deleted since then.
     if chosen and model._recorded(new.uuid):
         raise LeaseLost(number=trial.number, attempt=attempt.no)
     _remove(model, [*expired, *chosen])
@@ -48,7 +48,7 @@ def delete_removed(model: "Model") -> None:
 
 
 def remove_unkept(model: "Model", number: int) -> None:
-    """Remove those of a trial's checkpoints that `keep` does not keep, as the command `gc`."""
+    """Remove those of a trial's checkpoints that `keep` does not keep, as the command `gc` does."""
     if number >= len(model.trials):
         raise UnknownTrial
     trial = model.trials[number]
@@ -159,7 +159,7 @@ def _removed_by(model: "Model", trial: ModelTrial, uuid: str) -> list[str]:
     What a duplicate request of a save returns; checkpoints whose rows are deleted are left out.
 
     The answer names all removed checkpoints of the trial, and those of other trials that the first
-    send has removed.
+    send has removed, but no corrupt ones.
     """
     event = model._recorded(uuid)
     named = event["data"]["removed"] if event else []

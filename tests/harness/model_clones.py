@@ -52,7 +52,12 @@ def release(trial: ModelTrial) -> None:
 
 
 def discard(model: "Model", number: int, request: Request) -> list[str]:
-    """Remove an ended trial's checkpoints without pins; return the uuids of all removed ones."""
+    """
+    Remove an ended trial's checkpoints without pins.
+
+    Returns:
+        The uuids of all removed checkpoints of the trial, except corrupt ones.
+    """
     mine = [one for one in model.checkpoints if one.number == number]
     if not model._recorded(request.token):
         if number >= len(model.trials):

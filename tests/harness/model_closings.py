@@ -41,7 +41,7 @@ class ModelSynchronous(ModelJudge):
 
     @property
     def _percentage(self) -> float:
-        return 50.0  # nothing reads the cutoffs of these rungs
+        return 50.0  # as in `BaseScheduler`; the cutoffs of these rungs decide nothing
 
     def judged_at(self, rung: ModelRung, result: Result, live: Mapping[int, float]) -> Judged:  # noqa: ARG002
         score, worst = self.score(result.value), None

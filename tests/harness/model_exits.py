@@ -1,4 +1,4 @@
-"""Attempts of a model whose command has given the trial back: how they count."""
+"""How a model counts attempts whose command has given the trial back."""
 
 import itertools
 from collections.abc import Sequence

@@ -48,7 +48,7 @@ class ModelRung:
 
     Attributes:
         last_kept: The score and the ordinal of the worst trial that was kept when the rung closed;
-            None while the rung is open.
+            (-inf, -1) if no trial was kept. None while the rung is open.
         is_over: Whether the rung has closed, and no trial waits there.
     """
 
@@ -149,7 +149,7 @@ class ModelJudge:
     # --- the scheduler
 
     def bracket_of(self, draw: int) -> int:  # noqa: ARG002
-        """The bracket of the trial made from a draw; an enqueued trial's number is its draw."""
+        """The bracket of a draw's trial; for an enqueued trial, its number replaces the draw."""
         return 0
 
     def rung_at(self, bracket: int, step: int) -> RungId | None:
@@ -205,7 +205,7 @@ class ModelJudge:
         return None
 
     def candidates(self, paused: Container[int]) -> list[tuple[RungId, dict[str, Any]]]:
-        """The best of each rung's waiting trials that are in `paused`, the highest rung first."""
+        """The best waiting trial in `paused` of each rung, highest first; none with score inf."""
         found = []
         for rung_id, rung in sorted(self.rungs.items(), reverse=True):
             best = next((one for one in rung.waiting if one["number"] in paused), None)
@@ -233,7 +233,7 @@ class ModelJudge:
         return any(one["number"] == number for rung in self.rungs.values() for one in rung.waiting)
 
     def leave_rungs(self, number: int) -> None:
-        """Record at every rung that a trial does not wait there."""
+        """Record that a trial waits at no rung any more."""
         for entry in self._entries_of(number):
             entry["waiting"] = False if entry["waiting"] else entry["waiting"]
 

@@ -38,7 +38,7 @@ RETRY_S = 5.0
 
 
 class Passed(NamedTuple):
-    """The first trial that would fit if the worker ran none, but has not fitted since `since_s`."""
+    """The first trial that would fit an empty worker, but has not fitted since `since_s`."""
 
     number: int
     asks: str
@@ -95,7 +95,7 @@ class ModelResources:
     The requests of a study, by their texts, and the offers of its workers.
 
     Attributes:
-        classes: Requests by text; "" is what the study asks for trials without their own request.
+        classes: Requests by text; "" is the study's request, for the trials that have none.
         most: How many requests the study may have.
         uptime_s: The monotonic clock of all workers.
     """

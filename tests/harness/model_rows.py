@@ -42,7 +42,7 @@ class ModelCheckpoint:
     corrupt: bool = False
     data: bool = True
     pins: int = 0
-    is_wanted = False  # whether a person has pinned it; no field, because it is no column
+    is_wanted = False  # whether a person has pinned it; not a field, so that `asdict` omits it
 
 
 @dataclass

@@ -14,7 +14,7 @@ from studydb.searchers.seeded import Seeded
 
 
 class TestModel:
-    """Keeps what it was told; its points are random, with a seed made of the observations."""
+    """Keeps what it was told; the seed, the draw and the observations determine its points."""
 
     __test__ = False
 
@@ -38,7 +38,7 @@ class TestModel:
 
 @dataclass(frozen=True)
 class ModelSearch(Seeded):
-    """A searcher with a `TestModel`, which a study's row can name because of `BY_NAME`."""
+    """A searcher with a `TestModel`; a study's row can name the searcher, which is in `BY_NAME`."""
 
     origin: ClassVar[Origin] = Origin.SEARCHER
     wants_unique: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Uploads in a model: rows that name checkpoints whose bytes may exist without a checkpoint's row."""
+"""Uploads in a model: they name checkpoints whose bytes may exist without a checkpoint's row."""
 
 from collections.abc import Generator
 from typing import TYPE_CHECKING

@@ -1,6 +1,7 @@
 """Workers that offer resources, without processes."""
 
 from harness import arrange
+from studydb.domain.class_queues import READ_AGAIN_S
 from studydb.domain.life.states import Reason
 from studydb.domain.records import Batch
 from studydb.lease.acquire import Acquirer
@@ -62,7 +63,7 @@ class Node:
         )
 
     def start(self):
-        self.clock.now_s += 0.1  # so that the claim reads the queues again
+        self.clock.now_s += 2 * READ_AGAIN_S  # so that the claim reads the queues again
         self.acquirer = self._new_acquirer()
         return self.acquirer.acquire()
 

@@ -10,9 +10,10 @@ On purpose, studydb's rules differ from the other systems' in three points, whic
 
 - In studydb, NaN ends a trial of ASHA and of HyperBand. In the cases of ASHA the other system does
   not get a NaN at a rung; in those of HyperBand it is told that the trial has failed.
-- Skipped steps are judged differently. In the cases no trial skips a step.
+- A trial that skips a rung is judged differently. In the cases no trial skips a rung.
 - Of equal trials studydb's HyperBand keeps the first that reported, and Ray Tune the last that was
-  added. In cases with equal values, the trial of a bracket that was added last reports first.
+  added. In cases with equal values, the trials of a bracket report in the reverse of the order in
+  which they were added.
 """
 
 import math

@@ -55,8 +55,8 @@ def _kept_otherwise(case: Case) -> list[tuple[Any, ...]]:
     """
     Return the rungs at which studydb and the case let different trials go on.
 
-    Each entry is one that only studydb or only the case has: the number of rungs of the bracket,
-    the step, and the trials.
+    Each entry names the number of rungs of the bracket, the step, and the trials. Only studydb or
+    only the case has this entry.
     """
     scheduler = HyperBand(**case["options"])
     n_trials, sign = len(case["brackets"]), 1 if case["mode"] == "min" else -1

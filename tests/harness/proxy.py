@@ -1,5 +1,5 @@
 """
-A proxy to PostgreSQL that severs a connection at a chosen message, or holds back all bytes.
+A proxy to PostgreSQL that severs a connection at a chosen exchange, or holds back all bytes.
 
 An exchange is a client's messages up to a Sync or a Query, and the server's replies. The last
 reply, ReadyForQuery, says whether a transaction is open, so a test can find the exchange of a
@@ -42,7 +42,7 @@ class Proxy:
     Attributes:
         statuses: A letter for each exchange that executed something since `listen`: "I" when no
             transaction was open afterwards, else "T" or "E".
-        was_cut: Whether the exchange that the latest `cut` chose was severed.
+        was_cut: Whether the connection was severed at the exchange that the latest `cut` chose.
     """
 
     def __init__(self, server_url: str) -> None:
@@ -178,8 +178,9 @@ class _Pair:
         """
         Forward until an end closes its connection or `sever` is called.
 
-        The sockets are closed only when no thread uses them. Otherwise the next connection could
-        get the number of a closed file, and a thread that is late would read from it or end it.
+        The sockets are closed only when no thread uses them. Otherwise a new connection could get
+        the file descriptor of a closed socket, and a thread that still uses this descriptor would
+        read from the new connection or end it.
         """
         answers = None
         with suppress(OSError):
@@ -283,8 +284,9 @@ def _frames(connection: socket.socket) -> Iterator[bytes]:
     """
     Each message after the startup: a letter, the number of bytes after the letter, a body.
 
-    If the connection ends within a message, the last item is what came of it. This can also be an
-    "E" and a text, which a server sends that cannot start a process for the connection.
+    If the connection ends within a message, the last item is the received part of the message. A
+    server that cannot start a process for the connection sends only an "E" and a text; then these
+    are the last item.
     """
     while head := _exactly(connection, 1 + _LENGTH.size):
         n_bytes = _LENGTH.unpack(head[1:])[0] - _LENGTH.size if len(head) > _LENGTH.size else 0
@@ -296,7 +298,7 @@ def _is_complete(frame: bytes) -> bool:
 
 
 def _exactly(connection: socket.socket, n_bytes: int) -> bytes:
-    """Return fewer bytes only if the connection ends."""
+    """Receive `n_bytes` bytes; fewer only if the connection ends."""
     parts = []
     while n_bytes > 0:
         part = connection.recv(n_bytes)

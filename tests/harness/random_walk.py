@@ -68,7 +68,7 @@ MEDIANS = [
 END_GAME = ASHA(max_t=8, grace_period=2, reduction_factor=2, type="promotion", end_game=0.5)
 ONE_EPOCH = OneEpoch(i=2, top_k=2, max_t=6)
 HYPERBANDS = [HyperBand(max_t=4, reduction_factor=2), HyperBand(max_t=9)]
-"""The first has three brackets: two with rungs (4 and 3 trials), and one without (3 trials)."""
+"""A band of the first has three brackets: two with rungs (4 and 3 trials), and one without (3)."""
 
 STUDIES: dict[str, list[Any]] = {
     "num_trials": [10, 6, 3, None],

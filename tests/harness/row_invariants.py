@@ -193,7 +193,7 @@ def ended_rows(database: Database, study: Study) -> dict[int, Any]:
     Read the columns of each ended trial that never change, by the trial's number.
 
     The columns of CHANGED_LATER are left out: an ended trial may be invalidated, its invalidation
-    may be undone, and its checkpoints may be discarded.
+    may be undone, and its checkpoints may be removed.
     """
     sql = f"SELECT * FROM trial WHERE study_id = {study.id} AND state IN ('TERMINATED', 'ERROR')"
     with database.begin(write=False) as txn:

@@ -92,7 +92,7 @@ def _reporting_at_a_new_rung(database: Database) -> Call:
 
 
 def _reporting_a_mean(database: Database) -> Call:
-    """The report is judged by the trial's running mean, which a second attempt computes anew."""
+    """A second attempt reports step 1 again, so the report resets the trial's running mean."""
     study = new_study(database, scheduler=MedianStopping(interval=2))
     worker = SimulatedWorker(database, study)
     worker.take().report(0.5, 0.25)

@@ -46,10 +46,7 @@ Curve = Callable[[int, int], float]
 
 MOST_TURNS = 20_000
 LONGEST_TRIAL = 14
-"""
-If no scheduler has ended a trial before, it completes at this step, or at its first report after
-this step.
-"""
+"""A trial that no scheduler has ended completes at this step, or at its first later report."""
 
 
 def curve(number: int, step: int) -> float:

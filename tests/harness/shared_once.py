@@ -16,8 +16,8 @@ def shared(folder: Path, name: str, make: Callable[[ExitStack], str]) -> Iterato
     Args:
         folder: A folder of the pytest run, the same in all processes.
         name: Names what is shared; the folder gets files of this name.
-        make: Makes it, and returns the text by which all processes find it, such as a URL. What it
-            enters into the stack is left when no process uses it.
+        make: Makes what is shared, and returns the text by which all processes find it, such as a
+            URL. The stack that it gets is closed when no other process uses what is shared.
     """
     place = folder / f"{name}.made"
     with (

@@ -132,7 +132,7 @@ def take_snapshot(database: Database, of: Study) -> Snapshot:
             "events": [
                 {"number": numbers.get(row.trial_id)} | _columns_of(row, _EVENT)
                 for row in txn.all(_EVENTS, study=of.id)
-                if row.kind != EventKind.SCHEDULER_IDLE  # free workers may write several
+                if row.kind != EventKind.SCHEDULER_IDLE  # several free workers may each write one
             ],
         }
 

@@ -50,7 +50,11 @@ class StartActions:
     def enqueue_from(
         self, number: int, *, step: int | None = None, of: Study | None = None
     ) -> StudyAction:
-        """Enqueue a trial that begins from a checkpoint of trial `number`, or of the study `of`."""
+        """
+        Enqueue a trial that begins from a checkpoint of trial `number`.
+
+        If the study `of` is given, the checkpoint is one of its trial 0, whatever `number` is.
+        """
         request, source = new_request(), of or self.study
         start = FromTrial(source.id, source.name, 0 if of else number, step)
         of_model = model_starts.StartOf(model_starts.OTHER if of else number, step)
@@ -126,7 +130,12 @@ class StartActions:
         )
 
     def set_keep(self, keep: Keep) -> StudyAction:
-        """Change `keep`. Save actions made before obey only its quota; later ones obey all of it."""
+        """
+        Change `keep`.
+
+        A save action that was made earlier obeys only the quota of the new `keep`; a save action
+        that is made later obeys all options of the new `keep`.
+        """
         request, self.keep = new_request(), keep
         return StudyAction(
             "set_keep",
@@ -143,7 +152,7 @@ class StartActions:
         )
 
     def recount(self) -> StudyAction:
-        """Sum up the sizes of the checkpoints of a study with a quota."""
+        """Sum up the sizes of the study's kept checkpoints again, if the study has a quota."""
         return StudyAction(
             "recount", lambda database: recount(database, self.study), lambda _: None
         )

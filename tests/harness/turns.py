@@ -1,10 +1,10 @@
 """
 Chooses the cases that the default suite runs on only one of the two databases.
 
-The tests in `FOLDERS` that have several cases do not test SQL; the folders `store` and `operations`
-test the SQL on both databases. So the cases of such a test take turns: one runs on SQLite, the next
-on PostgreSQL. If a test has two parameters, each value of each parameter meets both databases. The
-cases of `LONG_TESTS` take turns, too.
+The tests in `FOLDERS` do not test SQL; the folders `store` and `operations` test the SQL on both
+databases. So if a test in `FOLDERS` has several cases, these take turns: one runs on SQLite, the
+next on PostgreSQL. If a test has two parameters, each value of each parameter meets both databases.
+The cases of `LONG_TESTS` take turns, too.
 """
 
 import os
@@ -20,7 +20,7 @@ FOLDERS = ("conformance", "integrations", "worker")
 LONG_TESTS = ("test_study_machine.py",)
 """
 Files whose cases take turns although guards and rows name them: they take a tenth of the suite's
-time. `scripts/mutations` names single tests, and so runs these in full.
+time. If `scripts/mutations` names a single test of such a file, all cases of the test run.
 """
 
 GUARDS = Path(__file__).parents[2] / "scripts" / "guards"
@@ -56,7 +56,11 @@ def left_out(cases: Iterable[Case]) -> set[Case]:
 
 
 def left_to_the_nightly_run(items: Sequence[pytest.Item]) -> set[pytest.Item]:
-    """Find the cases to leave out; a test that a guard or a row of rows.md names runs all cases."""
+    """
+    Find the cases to leave out.
+
+    A test that a guard or a row of rows.md names runs all cases, unless `LONG_TESTS` has its file.
+    """
     if os.environ.get("STUDYDB_NIGHTLY") == "1":
         return set()
     guarding = _named_by_guards()

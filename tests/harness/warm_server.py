@@ -23,7 +23,7 @@ class WarmServer:
         started: What `Templates.spawn` has returned for each attempt.
         is_stopping: Whether the templates are told that the worker is stopping.
         known: The trainable that the worker has read last; None for the trainable of the job.
-        on_read: Called when a job is made, where a worker reads the study's trainable.
+        on_read: Called before an attempt's job is made; a worker reads the study's trainable then.
     """
 
     def __init__(self, fork_server: ForkServer, pump: OutputPump, folder: Path) -> None:

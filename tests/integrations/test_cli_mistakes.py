@@ -281,7 +281,7 @@ REFUSED = [
 
 
 ON_POSTGRESQL = [case for case in REFUSED if case[0][0] in ("query", "create")]
-"""The refusals by commands whose errors come from the database; PostgreSQL is tested, too."""
+"""Refusals that are also tested on PostgreSQL, because the database raises some of the errors."""
 
 
 @pytest.mark.parametrize(

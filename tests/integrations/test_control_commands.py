@@ -146,6 +146,8 @@ def test_retry_method_wants_ended_trials_or_a_valid_selection(study):
         study.retry()
     with pytest.raises(InvalidSpec, match="select is 'failed'; it must be one of 'errored'"):
         study.retry(select="failed")
+    with pytest.raises(InvalidSpec, match=r"select is \['errored'\]"):
+        study.retry(select=["errored"])
     study.enqueue({})
     with pytest.raises(NotAllowed, match="only an ended trial is run again"):
         study.retry(0)

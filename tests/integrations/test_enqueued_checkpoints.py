@@ -34,7 +34,8 @@ def begun(study, number):
     """
     Run the enqueued trial; return the step and the checkpoint from which it has begun.
 
-    Check that after a report the trial's record names this checkpoint, or none.
+    Check that after a report the trial's record names this checkpoint, or no checkpoint if the
+    trial has begun without one.
     """
     with study.ask() as trial:
         assert trial.number == number

@@ -1,4 +1,4 @@
-"""An exception in an own loop reaches the user and counts as a failure, whatever it contains."""
+"""What own loops raise and report: any exception, values that cannot be stored, missing metrics."""
 
 import gc
 import warnings

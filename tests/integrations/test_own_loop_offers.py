@@ -1,4 +1,4 @@
-"""An own loop offers resources, and gets only trials that fit into what its trials leave free."""
+"""An own loop that offers resources gets only trials that fit into what its trials leave free."""
 
 import gc
 import threading

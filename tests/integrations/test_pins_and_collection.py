@@ -1,4 +1,8 @@
-"""`studydb pin` keeps a checkpoint; `gc` deletes checkpoints that nothing keeps, and cut uploads."""
+"""
+`studydb pin` keeps a checkpoint.
+
+`studydb gc` deletes checkpoints that nothing keeps, and uploads that were cut off.
+"""
 
 from unittest.mock import Mock
 

@@ -1,7 +1,7 @@
 """
-Commands that read need no right to write the SQLite file.
+Commands that read need no right to write to the SQLite file or to its folder.
 
-They are refused if a `-wal` file holds changes and the file's `-shm` file is missing.
+They are refused if the `-wal` file holds changes and SQLite cannot make a missing `-shm` file.
 """
 
 import json
@@ -43,7 +43,7 @@ for arguments in json.loads(sys.argv[2]):
             sys.exit(f"{arguments} exits with {ended.code}, not with {code}")
 sys.exit(code)
 """
-"""Runs several commands in one process; each must end with the exit code that is given first."""
+"""Runs several commands in one process; each must end with the exit code in the first argument."""
 
 READS = [
     *reading_commands("digits"),

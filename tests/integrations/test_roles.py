@@ -292,7 +292,7 @@ UPDATES_TO_COME = {
 }
 """
 Columns that a worker may update, although no UPDATE that a worker sends sets them. Most of them are
-for coming features. Workers of the previous version of studydb update `points`.
+for coming features. Workers of an older version of studydb update `points`.
 """
 
 INSERTS_TO_COME = {

@@ -28,7 +28,7 @@ PROMOTION = ASHA(max_t=9, reduction_factor=3, type="promotion", end_game=0)
 
 @pytest.fixture
 def wait(database):
-    """A function that creates a study in which one trial per value reported it at the first rung."""
+    """A function that creates a study; for each value, a trial reports it at the first rung."""
 
     def make(*values, scheduler=PROMOTION, **options):
         study = arrange.new_study(database, name="digits", scheduler=scheduler, **options)
@@ -94,7 +94,7 @@ def test_rungs_shows_what_was_kept_when_a_rung_closed_and_the_bracket_of_each_ru
     console, database, wait
 ):
     study, worker = wait(0.0, 0.1, 0.2, 0.3, scheduler=HyperBand(4, 2), num_trials=7)
-    worker.take().pause(0.9, 0.4)  # the first trial of the next bracket, which begins at step 2
+    worker.take().pause(0.9, 0.4)  # the first trial of the next bracket, whose rung is at step 2
     Acquirer(database, study, worker_id=worker.id, lease_s=arrange.LEASE_S).acquire()
 
     closed, opened = console("rungs", "digits", "--format", "json").json

@@ -186,13 +186,13 @@ def test_all_idle_workers_resume_trials_as_soon_as_a_report_allows_it():
         scheduler,
         None,
         curves,
-        max_steps=1000,  # with this limit each report is flushed, and idle workers look
+        max_steps=1000,  # because of this limit, idle workers look for a trial after each report
         time_limit_s=5.6,
         step_s=lambda params, step: params["first_s"] if step == 1 else 1.5,
     )
 
-    # At 2 s the trial with value 1 is resumed. At 4 s the cutoff becomes 5, so all three trials
-    # with value 5 are resumed.
+    # At 2 s the trial with value 1 is resumed. At its report at 3.5 s, the end game has begun, so
+    # two trials with value 5 are resumed. At 4 s the third trial with value 5 is resumed.
     assert simulated.n_steps == 4 + 2 + 3
 
 
@@ -273,6 +273,11 @@ def test_key_of_values_may_be_the_metrics_name_and_key_of_params_may_be_config(t
         ([{"values": [1, 2], "steps": [2, 2]}], {}, "ascending"),
         ([{"values": [1], "steps": ["1"]}], {}, "ascending"),
         ([{"values": [1], "step_s": -1}], {}, "seconds of a step"),
+        ([{"values": 0.5}], {}, "Curve 0 is 0.5; give a list"),
+        ([{"values": [1], "steps": 3}], {}, "Curve 0's `steps` is 3; give a list"),
+        ([{"values": [1], "params": 3}], {}, "has the parameters 3; give a dict"),
+        ({0.1: [1]}, {}, "has the parameters 0.1; give a dict"),
+        ({"a": [1]}, {}, "has the parameters 'a'; give a dict"),
         ("nowhere.json", {}, "Cannot read"),
         ([[1]], {"num_trials": 2}, "there are 1 curves"),
         ([[1]], {"workers": 0}, "workers is 0"),

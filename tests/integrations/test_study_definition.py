@@ -1,4 +1,8 @@
-"""`show NAME` prints a study's definition; a study without a parameter to search needs a budget."""
+"""
+`show NAME` prints a study's definition.
+
+A study is refused if it would run one configuration without end, or would never resume a trial.
+"""
 
 import json
 from pathlib import Path

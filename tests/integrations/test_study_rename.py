@@ -1,11 +1,16 @@
 """`rename` changes only the name; workers refer to the study by its id."""
 
+from contextlib import closing
+
 import pytest
 from harness import arrange
 
+import studydb
 from studydb.domain.errors import InvalidName, StudyExists
 from studydb.domain.records import Request
 from studydb.operations.create import load
+from studydb.operations.overview import read_overview
+from studydb.operations.reads import trial_details
 from studydb.operations.rename import rename
 
 
@@ -91,6 +96,25 @@ def test_handle_has_the_new_name_after_a_rename(storage_url, create_study):
 
     assert study.name == "new"
     assert load(study.database, "new").uuid == study.record.uuid
+
+
+def test_handle_that_was_opened_before_a_rename_reads_the_same_trials(storage_url, create_study):
+    study = create_study("old", storage=storage_url)
+    trial = study.ask()
+    trial.report({"loss": 0.5})
+    trial.finish()
+    before = study.trials_dataframe().shape, study.results_dataframe().shape
+
+    with closing(studydb.load_study("old", storage=storage_url)) as other:
+        other.rename("new")
+
+    assert (study.trials_dataframe().shape, study.results_dataframe().shape) == before
+    assert before[0][0] == before[1][0] == 1
+    assert [one.number for one in study.trials] == [0]
+    details = trial_details(study.database, study.record, 0)
+    assert len(details.listed) == len(details.attempts) == 1
+    overview = read_overview(study.database, study.record)
+    assert (overview.row.study, overview.row.n_trials) == ("new", 1)
 
 
 def test_only_one_of_two_concurrent_renames_to_one_name_succeeds(database):

@@ -43,7 +43,7 @@ on_sqlite = pytest.mark.parametrize("storage_url", ["sqlite"], indirect=True)
 
 @pytest.fixture
 def create(storage_url, tmp_path, create_study):
-    """Create a study; by default its one trial waits for files that the test makes in `tmp_path`."""
+    """Create a study; by default, its trial waits for files that the test makes in `tmp_path`."""
 
     def create(trainable="obedient:gated", n_trials=1):
         options = {"num_trials": n_trials, "workdir": TRAINABLES, "storage": storage_url}

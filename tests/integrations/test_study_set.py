@@ -1,4 +1,4 @@
-"""`studydb set` changes a study's code, limits, retention and the store of new checkpoints."""
+"""`studydb set` changes a study's code, limits, retention, resources and checkpoint store."""
 
 from uuid import uuid4
 
@@ -79,7 +79,8 @@ def test_checkpoint_is_looked_up_in_the_stores_of_its_study_only(console, databa
 
     assert stores.current == b
     assert stores.store_of(store_checkpoint(tmp_path / "a", study)) == a
-    # `store_of` compares only the last parts of the URL. Directory `a` has a file with these parts.
+    # No store's URL is the start of `foreign`, so `store_of` searches the stores for the last parts
+    # of `foreign`. Directory `a` has a file with these parts.
     assert stores.store_of(foreign) == a
     DirectoryStore(tmp_path / "a").delete(foreign)
     with pytest.raises(CheckpointError, match="cannot be read"):

@@ -1,5 +1,6 @@
 """study.wait() returns at the end of a study that other processes run."""
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
@@ -83,3 +84,5 @@ def test_wait_for_a_deleted_study_raises_unknown_study(storage_url, study):
 def test_timeout_of_wait_is_a_number_of_seconds(study):
     with pytest.raises(studydb.InvalidSpec, match="timeout_s is '5'"):
         study.wait(timeout_s="5")
+    with pytest.raises(studydb.InvalidSpec, match="timeout_s is nan"):
+        study.wait(timeout_s=math.nan)

@@ -15,7 +15,7 @@ from studydb.processes import start_of
 def study(here, sqlite_url, monkeypatch):
     """A function that creates the study `tried`; commands use its database."""
     monkeypatch.setenv("STUDYDB_STORAGE", sqlite_url)
-    monkeypatch.setattr(sys, "argv", sys.argv)  # so that pytest restores what `try` changes
+    monkeypatch.setattr(sys, "argv", sys.argv)  # pytest restores sys.argv, which `try` changes
 
     def create(trainable, **options):
         given = {"metric": "loss", "mode": "min", "num_trials": 1, "workdir": here}
@@ -43,6 +43,17 @@ def test_function_reports_to_the_terminal_and_the_database_is_unchanged(bare_con
         "The trial is complete; nothing was stored.",
     ]
     assert dump(made.database) == before
+
+
+def test_random_numbers_follow_the_seed_of_the_trial(bare_console, here, study):
+    (here / "random_here.py").write_text(
+        "import random\n"
+        "def main(config, trial):\n"
+        "    return float(random.random() == random.Random(trial.seed).random())\n"
+    )
+    study("random_here:main")
+
+    assert "loss 1" in bare_console("try", "tried").out
 
 
 def test_error_of_the_code_is_printed_with_its_traceback(bare_console, here, study):

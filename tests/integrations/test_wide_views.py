@@ -1,4 +1,4 @@
-"""Wide views have a column for each parameter or metric, also for one with an unusual name."""
+"""Wide views have a column for each parameter or metric, whatever its name."""
 
 import math
 import re
@@ -311,7 +311,7 @@ def test_upgrade_drops_the_views_and_makes_them_again(database, storage_url, mon
 def test_upgrade_renames_the_column_of_a_parameter_if_v_trial_now_has_a_column_of_that_name(
     database, storage_url, monkeypatch
 ):
-    """Before `v_trial` got its column "name", the column of a parameter "name" was "name"."""
+    """Before `v_trial` got a column "name", the column of a parameter "name" was called "name"."""
     before, after = FIXED[Kind.TRIAL]
     study = arrange.new_study(database, name="digits", space=Space.read({"name": choice(["a"])}))
     arrange.enqueued(database, study)

@@ -1,4 +1,8 @@
-"""A trainable that cannot run is refused when the study is created. The error says fact, cause and cure."""
+"""
+A trainable that cannot run is refused when the study is created.
+
+The error says fact, cause and cure.
+"""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Upgrades and downgrades of databases with rows; the migrated schema equals that of schema.py."""
+"""Upgrades and downgrades of databases with rows; the migrated schema equals that of METADATA."""
 
 import re
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""`num_trials`, `max_concurrent` and the points of a grid are exact, even for concurrent callers."""
+"""Concurrent callers keep to `num_trials` and `max_concurrent`; a grid gives each point once."""
 
 import random
 from contextlib import suppress

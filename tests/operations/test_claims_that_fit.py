@@ -123,7 +123,7 @@ def test_a_worker_learns_that_trials_of_a_study_have_begun_to_ask_for_resources(
 
     put(database, study, "gpus=2", "gpus=1")
 
-    assert node.start() is None  # finds no trial, and reads what trials ask for
+    assert node.start() is None  # the worker searches only class "", and then reads the classes
     assert node.number() == 2
 
 

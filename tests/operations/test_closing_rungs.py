@@ -336,7 +336,7 @@ def paused_at_the_rung(database, study, worker, *values, pause):
 
 
 def waiting_after(database, study, *, keep, resume):
-    """Close the rung, resume trials, give up those not kept; return the PAUSED trials' numbers."""
+    """Close the rung, resume trials, call `give_up`; return the numbers of the PAUSED trials."""
     assert close_rung(database, study, Close(FIRST, keep=keep))
     control.resume(database, study, resume, new_request())
     give_up(database, study, is_idle=True)

@@ -372,7 +372,7 @@ def test_process_that_cannot_ask_the_scheduler_refuses_the_trial(database):
 
 
 def test_trials_that_report_at_the_same_time_are_judged_one_after_another(database):
-    """Each trial gets an answer before any decision is stored; in the end each has one entry."""
+    """On PostgreSQL, each trial gets an answer before a decision is stored; each has one entry."""
     worker = worker_under(database)
     runs = [worker.take() for _ in range(4)]
     for run in runs:

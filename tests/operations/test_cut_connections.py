@@ -2,7 +2,8 @@
 A call is repeated after its connection was severed or its process was killed at a COMMIT.
 
 "before": the COMMIT is not carried out. "after": it is carried out, but the caller gets no reply.
-The repeated call must leave the same rows as an undisturbed call, and give the same answer.
+The repeated call must leave the same rows as an undisturbed call. It must give the answer of a
+first call or, if the call before it was stored, the answer of a second call.
 """
 
 import functools
@@ -59,7 +60,7 @@ class Side:
     direct: Database
 
     def arrange(self, operation):
-        """Empty the database and arrange a call, on a new connection with no statement prepared."""
+        """Empty the database, arrange a call, and open a connection without prepared statements."""
         with self.direct.begin() as txn:
             wide_view_sql.drop(txn, wide_view_sql.found(txn))
         delete_all_rows(self.direct)
@@ -224,7 +225,7 @@ def writers():
 
 
 def only_reads(of):
-    """Whether all transactions that a module or function begins are read-only."""
+    """Whether a module or function begins transactions, and all of them are read-only."""
     begun = re.findall(r"\bdatabase\.begin\((.*?)\)", inspect.getsource(of))
     return bool(begun) and all("write=False" in given for given in begun)
 

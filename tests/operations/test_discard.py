@@ -1,4 +1,4 @@
-"""The checkpoints of an ended trial are discarded, except those that a clone or a person still needs."""
+"""The checkpoints of an ended trial are discarded, except pinned and corrupt checkpoints."""
 
 import pytest
 from harness.arrange import (
@@ -24,7 +24,7 @@ def study(database):
 
 @pytest.fixture
 def ended(database, study):
-    """A trial in ERROR with checkpoints of steps 1 and 2."""
+    """The number of a trial in ERROR with checkpoints of steps 1 and 2."""
     run = saved(SimulatedWorker(database, study).take(), 2)
     run.finish(outcome=Reason.LOST)
     return run.lease.number

@@ -10,7 +10,7 @@ WITHOUT_LOCK = (
     *("ask_for_the_first_trial", "claim_in_an_old_study", "claim_what_fits", "ask_by_config"),
     "promote_in_the_end_game",
 )
-"""Operations that hold no lock at their first COMMIT, so that a second send does not wait."""
+"""Operations whose second send need not wait; some of them hold no lock at their first COMMIT."""
 
 
 def test_concurrent_duplicate_requests_count_once(connections, postgres_url, subtests):

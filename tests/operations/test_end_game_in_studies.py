@@ -21,7 +21,7 @@ PROMOTION = ASHA(max_t=9, reduction_factor=3, type="promotion", end_game=0.5)
 
 
 class Trainer:
-    """A worker that acquires as a supervisor does; trial N reports the value (N + 1) / 8."""
+    """A worker that acquires trials as a slot does; trial N reports the value (N + 1) / 8."""
 
     def __init__(self, database, **options):
         options = {"scheduler": PROMOTION, "num_trials": None} | options
@@ -103,7 +103,7 @@ def test_study_is_not_finished_while_the_end_game_has_trials_to_resume(database)
 def test_higher_limit_ends_the_end_game(database):
     trainer = Trainer(database, max_steps=8)
     assert [trainer.train() for _ in range(3)] == [0, 1, 0]
-    assert trainer.train(steps=1) == 0  # trial 0 waits alone at its rung
+    assert trainer.train(steps=1) == 0  # the end game resumes trial 0, which is alone at its rung
 
     set_limits(database, trainer.study, {"max_steps": 100}, new_request())
     trainer.acquirer.look()
@@ -152,8 +152,8 @@ def test_spending_is_read_only_in_studies_with_limits_and_only_for_an_end_game(d
         database.observer = None
         read[name] = len([what for what in seen if what not in ("BEGIN", "COMMIT", "ROLLBACK")])
 
-    # One statement reads the rungs. If the scheduler has an end game, one reads the budget, and if
-    # the study has limits, too, two read the limits and what is spent of them.
+    # One statement reads the rungs. For an end game, a second statement reads the budget. If the
+    # study also has limits, two more statements read the limits and what is spent of them.
     assert read == {"no end game": 1, "no limits": 2, "limits": 4}
 
 

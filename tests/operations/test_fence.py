@@ -55,7 +55,7 @@ def taken_by_another(clock, run):
 
 
 def given_the_same_number_twice(clock, run):
-    """After a restore or failover the database gives the attempt's number to another worker."""
+    """Give the attempt's number to another worker, as can happen after a restore or failover."""
     another = token()
     change_row(run, "trial", "id", f"token = '{another}'")
     change_row(run, "attempt", "trial_id", f"token = '{another}'")

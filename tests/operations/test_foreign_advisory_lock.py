@@ -107,7 +107,7 @@ def test_duplicate_claim_gets_the_trial_of_the_earlier_ask(database, postgres_ur
     study = new_study(database, num_trials=2)
     SimulatedWorker(database, study).ask()  # stores the proposals of the next draws
     claimant, sends = SimulatedWorker(database, study).claimant(), iter([ask, claim])
-    # With this option COMMIT is sent separately, so that `send_twice` can delay it.
+    # With `pooler=transaction`, COMMIT is sent separately, so that `send_twice` can delay it.
     earlier = connect(f"{postgres_url}&pooler=transaction")
 
     def call(over):

@@ -68,7 +68,7 @@ def test_ended_trials_are_not_read_again(database, cache, worker):
     cache.changes()
 
     database.observer = None
-    # The queries read the last known trial, the invalidated trials, and the trials after the last.
+    # The queries read the last known trial, the numbers of invalidated trials, and later trials.
     assert len([sql for sql in sent if "FROM trial" in sql]) == 3
 
 

@@ -1,4 +1,4 @@
-"""Limits of a study: cost, results and running time of all trials, and the study's age."""
+"""Limits of a study: its cost, results, running time and age, and the running time of a trial."""
 
 import random
 

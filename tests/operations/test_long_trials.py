@@ -32,7 +32,7 @@ METRICS = [*VALUES, True, None, "NaN", "Infinity", "\\NaN", "text", [1.0, math.n
 
 @pytest.fixture(params=[summing.MOST_IN_TRANSACTION, 0], ids=["short", "long"])
 def limit(request, monkeypatch):
-    """The most results that are read under the trial's lock. A page has 3 to 7 results."""
+    """The most results that are read under the trial's lock. A page has at most 7 results."""
     monkeypatch.setattr(summing, "MOST_IN_TRANSACTION", request.param)
     monkeypatch.setattr(summing, "FIRST_PAGE", 3)
     monkeypatch.setattr(summing, "LARGEST_PAGE", 7)
@@ -84,7 +84,7 @@ def report_at_random(run, rng, *, first, n):
 
 
 def two_attempts(database, rng, *, second_begins=15, **overrides):
-    """Run two attempts of a trial; the second attempt supersedes some results of the first."""
+    """Run two attempts; the second supersedes the first's results from step `second_begins` on."""
     study = new_study(database, num_trials=1, max_failures=1, **overrides)
     worker = SimulatedWorker(database, study)
     run = worker.take()

@@ -120,7 +120,7 @@ def test_patience_counts_results_in_a_row_over_all_trials(database):
     verdicts = [
         first.report(0.5).verdict,
         second.report(0.5).verdict,
-    ]  # the best values are alike after 1 result in a row
+    ]  # the two best values are alike: 1 result in a row
     verdicts.append(first.report(0.4).verdict)  # 2
     verdicts.append(second.report(0.9).verdict)  # no plateau: 0
     verdicts.append(first.report(0.9).verdict)  # 1

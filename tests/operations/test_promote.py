@@ -459,7 +459,7 @@ def test_claim_that_is_sent_again_comes_before_a_promotion(database):
     assert acquirer.acquire().lease.number == 0
     enqueue(database, study, {}, new_request())
     sent = claim(database, study, acquirer._claimant)
-    acquirer._again = True  # as if a fault had lost the answer
+    acquirer._again = True  # as if the reply to the claim had been lost
 
     again = acquirer.acquire()
 

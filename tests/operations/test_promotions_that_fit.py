@@ -142,7 +142,7 @@ def _small_claimant(database, study):
     """
     Return the claimant of a simulated worker; the only live worker is another one, with one GPU.
 
-    The simulated worker is marked as ended, because any trial would fit it.
+    All simulated workers are marked as ended: they have no capacity, so any trial fits them.
     """
     claimant = SimulatedWorker(database, study).claimant()
     arrange.change(database, "UPDATE worker SET ended_at = seen_at")

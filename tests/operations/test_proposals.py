@@ -1,4 +1,4 @@
-"""Proposals are stored ahead; an ask makes its trial from the proposal of the draw that it takes."""
+"""Proposals are stored ahead; an ask makes its trial from the proposal of its draw."""
 
 import math
 from concurrent.futures import ThreadPoolExecutor
@@ -328,7 +328,8 @@ def test_proposals_that_are_being_stored_are_deleted_with_their_study(postgres_u
     with ThreadPoolExecutor(1) as pool:
         with other.begin() as txn:
             proposals.store(txn, study_id=study.id, proposed={0: proposal_of(study, 0)})
-            assert txn.all(proposals._KEEP_STUDY, study=study.id)  # waits until all is executed
+            # This read waits until the server has executed `store`.
+            assert txn.all(proposals._KEEP_STUDY, study=study.id)
             deleted = pool.submit(delete, database, study)
             assert is_waiting_for_a_lock(postgres_url)
         deleted.result(PATIENCE_S)
@@ -437,7 +438,7 @@ def test_concurrent_first_asks_take_every_draw_once(storage_url, n_clients):
 
 
 def widths(database):
-    """Read the width of each trial, and whether the width is unique."""
+    """Read the width of each trial, and whether the trial has `is_unique`."""
     width = "CAST(params->>'width' AS integer)"
     found = rows(
         database, f"SELECT {width}, coalesce(is_unique, (1 = 0)) FROM trial ORDER BY number"

@@ -26,7 +26,7 @@ def study(database):
 
 
 def save(run, size_bytes, *, step=None):
-    """Save a checkpoint of this size; return the trial's id for each removed checkpoint."""
+    """Save a checkpoint of this size; return the ids of the removed checkpoints' trials."""
     what = replace(run.checkpoint(step=step), size_bytes=size_bytes)
     return [one.trial_id for one in run.save(what, KEEP)]
 

@@ -1,4 +1,4 @@
-"""Any worker recovers lost trials, but never a trial whose holder lives."""
+"""Any worker recovers lost trials, but never a trial whose holder still renews its lease."""
 
 import pytest
 from harness.arrange import (

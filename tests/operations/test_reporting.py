@@ -1,4 +1,4 @@
-"""A batch is stored once, with its decision; results after one that meets a rule are dropped."""
+"""A batch is stored once, with its decision. Results after a rule is met are dropped."""
 
 import math
 

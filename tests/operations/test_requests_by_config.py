@@ -153,7 +153,7 @@ def test_many_trials_of_a_class_are_set_aside_if_the_searcher_does_not_learn(dat
 
 
 def test_an_idle_worker_sees_that_fewer_trials_wait(database, monkeypatch):
-    """Waiting trials keep the small worker from making new trials; a large worker claims one."""
+    """Waiting trials keep the small worker from making new ones until a large worker claims one."""
     monkeypatch.setattr(set_aside, "MOST", 5)
     study = study_with(database, Needs(mostly_large))
     small = Node(database, study, read_capacity(custom={"licence": 1}))
@@ -199,7 +199,7 @@ def shown_resources(database, study):
 
 
 def test_no_trial_is_set_aside_while_the_worker_could_start_no_trial_of_any_class(database):
-    """Each trial needs two of the worker's three licences; while one runs, no other is made."""
+    """Each trial needs two of the worker's three licences; while a trial runs, no other is made."""
     node = Node(
         database,
         study_with(database, Needs(lambda _: {"licence": 2})),
@@ -426,7 +426,7 @@ def test_resources_that_a_function_computes_can_be_set_for_a_trial_but_not_for_t
 
 
 def test_an_enqueued_trial_asks_for_what_the_function_says_of_the_config_that_it_gets(database):
-    """Another enqueue takes the number between the two sends, so another config is drawn."""
+    """Another enqueue takes number 0 before the second send, so that send draws a new config."""
     needs = Needs()
     study = study_with(database, needs)
     request = new_request()

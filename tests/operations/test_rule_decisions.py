@@ -1,4 +1,4 @@
-"""What custom stop rules have decided takes effect in the transaction that stores the results."""
+"""A custom stop rule's decision takes effect in the transaction that stores the results."""
 
 import math
 from dataclasses import replace
@@ -237,7 +237,7 @@ def test_rule_failure_at_a_dropped_result_does_not_pause_the_study(database):
 
 
 class Asked:
-    """A rule that returns the answer given for a step, and records which results it has read."""
+    """A rule that returns or raises the answer given for a step, and records what it reads."""
 
     def __init__(self, **answers):
         self.answers = {int(step.removeprefix("at_")): answer for step, answer in answers.items()}

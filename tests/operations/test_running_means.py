@@ -1,4 +1,4 @@
-"""Schedulers compare exact means of the live results from the end of the grace period on."""
+"""Running means of live results are exact, and begin at the end of the grace period."""
 
 import math
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""Schedulers that compare ranks or medians decide as a direct computation of these does."""
+"""Schedulers decide as a direct computation of ranks or medians does; explanations say why."""
 
 import math
 from random import Random

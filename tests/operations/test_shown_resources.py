@@ -89,7 +89,7 @@ def uses(database, study):
 
 @pytest.mark.parametrize("n_changes", [1, 2])
 def test_a_worker_uses_what_its_attempt_holds_until_the_attempt_ends(database, n_changes):
-    """In one flush, a scheduler decides to pause a trial and changes what the trial asks for."""
+    """A scheduler that pauses a trial changes the trial's request before the attempt has ended."""
     study = new_study(database, num_trials=20, searcher=None)
     put(database, study, "gpus=1")
     node = Node(database, study, read_capacity(gpus=4))

@@ -1,4 +1,8 @@
-"""An enqueued trial begins from a checkpoint, which is pinned until the trial has ended."""
+"""
+An enqueued trial begins from another trial's checkpoint, or from an uploaded checkpoint.
+
+The other trial's checkpoint is pinned until the enqueued trial has ended.
+"""
 
 from dataclasses import replace
 from uuid import uuid4

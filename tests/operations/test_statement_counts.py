@@ -81,7 +81,7 @@ def test_cost_of_a_report_does_not_depend_on_its_number_of_results(database, wor
         (Keep(), False, 4),
         (Keep(last=2), False, 4),
         (Keep(last=3), True, 5),
-        (Keep(last=9), True, 4),  # it reads, and removes no checkpoint
+        (Keep(last=9), True, 4),  # the save reads checkpoints, and removes none
     ],
 )
 def test_save_reads_the_kept_checkpoints_only_if_a_policy_needs_them(

@@ -1,4 +1,4 @@
-"""Free workers ask a scheduler in the user's code for work: which trial to promote, or a new one."""
+"""A custom scheduler tells free workers to promote a trial, close a rung, make a trial or wait."""
 
 from dataclasses import dataclass, replace
 
@@ -100,7 +100,8 @@ def test_scheduler_that_names_no_work_pauses_the_study_once(database):
     worker = waiting(database, 0.5)
     broken = failing(worker.study, DecisionFailed("it hangs"))
 
-    # A worker must ask the scheduler, which pauses the study, although no trial can be claimed.
+    # No trial can be claimed. `can_claim` is True, so that a worker calls `promote`, which pauses
+    # the study.
     assert read_progress(database, broken).can_claim
     assert promote(database, broken, worker.claimant()) is NextStep.WAIT
     assert promote(database, broken, worker.claimant()) is NextStep.WAIT

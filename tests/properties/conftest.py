@@ -1,4 +1,4 @@
-"""Fixtures of the interleavings: a PostgreSQL database that all cases of a file share."""
+"""Fixtures: a PostgreSQL database for all cases of a file, and an SQLite database for each case."""
 
 from collections.abc import Iterator
 from contextlib import closing

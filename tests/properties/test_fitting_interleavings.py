@@ -73,7 +73,7 @@ class Plan:
         return self._claim(database, self.worker.claimant())
 
     def send(self, database):
-        """Claim with the token that each call of `send` uses."""
+        """Claim with the same token every time, so that a second call is a duplicate request."""
         return self._claim(database, self.claimant)
 
     def claim_cpus(self, database):

@@ -1,4 +1,4 @@
-"""The cutoff of a rung equals numpy's percentile; the cut is the entry at its rank."""
+"""The cutoff of a rung equals numpy's percentile; the cut is the entry at the quantile's rank."""
 
 import math
 from bisect import bisect_left, insort
@@ -86,7 +86,7 @@ def cut_of(entries, quantile):
 
 
 def carried_out(shift, entries):
-    """Find the cut's entry as `store/rung_ranks.py` does: so many steps from the shift's origin."""
+    """Find the cut's entry as `store/rung_ranks.py` does: `shift.steps` entries from the origin."""
     entry = shift.origin
     if shift.steps > 0:
         entry = sorted((one for one in entries if one < shift.origin), reverse=True)[

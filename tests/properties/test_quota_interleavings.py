@@ -3,9 +3,9 @@ Saves at the quota, interleaved statement by statement with other operations on 
 
 In any schedule there is no deadlock, the sum of the sizes in the study's row is exact and within
 the quota, and each trial that has not ended keeps the checkpoint that its next attempt restores.
-Two tests interleave starts from another study's checkpoint with the deletion of that study, and one
-interleaves requests with an attempt that finds a checkpoint corrupt. `STUDYDB_SCHEDULES=200` runs
-more schedules.
+Two tests create trials that begin from another study's checkpoint while that study is deleted. One
+test runs requests and saves while an attempt finds a checkpoint corrupt. `STUDYDB_SCHEDULES=200`
+runs more schedules.
 """
 
 import itertools
@@ -230,7 +230,7 @@ def test_request_still_finds_a_checkpoint_while_the_newest_is_found_corrupt(stag
         )
         assert result.faults == [], result
         assert total == counted, result
-        assert NotFound not in result.answers, result  # the one before the corrupt one is kept
+        assert NotFound not in result.answers, result  # an older checkpoint is kept
 
 
 def begin(study, *, of):

@@ -1,5 +1,5 @@
 """
-Processes run trials while other processes send every request of a person, as fast as they can.
+Processes run trials while other processes send people's requests, as fast as they can.
 
 The processes that run trials are killed now and then. No call raises an error, such as that of a
 deadlock, except refusals, and the promises of `harness.row_invariants` hold afterwards.
@@ -25,7 +25,7 @@ NIGHTLY = os.environ.get("STUDYDB_NIGHTLY") == "1"
 PROCESSES, SECONDS, KILL_EVERY_S = (16, 60.0, 2.0) if NIGHTLY else (4, 6.0, 2.0)
 
 KINDS_OF_EVENTS, MOST_RUNS = 9, 4
-"""At least this many kinds of events must happen. On a slow host, further and longer runs follow."""
+"""At least 9 kinds of events must happen. On a slow host, up to 3 longer runs follow the first."""
 
 SCHEDULERS = {
     "stopping": studydb.ASHA(max_t=9, reduction_factor=3, brackets=2),

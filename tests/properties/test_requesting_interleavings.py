@@ -1,6 +1,7 @@
 """
-These tests interleave asks, proposals, enqueues, and calls of `leave_draw` (which leaves a draw to
-other workers). A function says what trials need.
+Asks, proposals, enqueues and calls of `leave_draw`, interleaved statement by statement.
+
+`leave_draw` leaves a draw to other workers. A function says what trials ask for.
 
 In any schedule there is no deadlock, no draw has two trials, no draw is lost, no worker gets a
 trial that does not fit it, and the trials of a study ask for at most 64 different sets of

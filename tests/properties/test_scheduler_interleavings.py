@@ -53,7 +53,7 @@ def test_calls_at_a_rung_have_the_effect_of_a_serial_order(stage, name, calls):
 
 
 def test_trial_that_enters_a_rung_while_it_is_invalidated_does_not_rank_there(stage, monkeypatch):
-    """The report comes when the invalidation has locked the trial's rungs, but not yet the trial."""
+    """The trial enters a rung after the invalidation locks rungs, and before it locks the trial."""
     database, interleaver = stage
     situation = AtRung(database, "stopping")
     report, invalidate = situation.call("report"), situation.call("invalidate")

@@ -114,7 +114,7 @@ ROOM = {
 ENDS = {
     *("retry: something", "give_back: PENDING", "report: STOP by trial", "reinstate: nothing"),
 }
-"""What must occur, too, if the scheduler does not pause most trials."""
+"""What must occur, too, with FIFO and with ASHA by stopping."""
 
 
 SIZED = {
@@ -193,7 +193,7 @@ def any_means(seed):
 
 
 def any_choice_at_the_end(seed):
-    """Studies whose scheduler chooses trials to promote when `num_trials` or `max_steps` is near."""
+    """Studies whose scheduler picks trials to promote when `num_trials` or `max_steps` is near."""
     limits = {"max_steps": 40, "num_trials": None} if seed[1] % 2 else {"num_trials": 6}
     return {"scheduler": (END_GAME, ONE_EPOCH)[seed[0] % 2], "rules": (), **limits}
 

@@ -1,4 +1,4 @@
-"""How studydb translates the errors of drivers, and after which errors it keeps the connection."""
+"""How studydb translates drivers' errors, and which connections it uses again or closes."""
 
 import os
 import sqlite3

@@ -1,9 +1,9 @@
 """
 Properties of the schema that make statements cheaper on PostgreSQL.
 
-No index has a column that a report or a renewal changes, so that updated rows stay on their page
-(HOT). Each table has at most one CHECK, because each statement parses the table's CHECKs. The
-proposals that every ask reads are not compressed.
+No index has a column that a report or a renewal changes, and pages have free room, so that updated
+rows stay on their page (HOT). Each table has at most one CHECK, because each statement parses the
+table's CHECKs. `study.points`, which only workers of an older version use, is not compressed.
 """
 
 import time

@@ -101,7 +101,7 @@ def test_v_trial_shows_each_trial_as_list_trials_does(database, study):
 
 
 def number(value):
-    """Return a value as text, so that NaN equals NaN. SQLite returns some values as text."""
+    """Return a value as text, so that NaN equals NaN. SQLite returns NaN and infinities as text."""
     return None if value is None else str(float(value))
 
 

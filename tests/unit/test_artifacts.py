@@ -450,6 +450,11 @@ def test_url_of_an_unsupported_store_is_refused(url):
         open_store(url)
 
 
+def test_url_without_a_valid_form_is_refused():
+    with pytest.raises(UsageError, match=r"cannot go to 's3://\[abc': Invalid IPv6 URL"):
+        open_store("s3://[abc")
+
+
 SIGNED = {"kind": "dict", "trial_uuid": TRIAL, "attempt": 1, "step": 2, "digest": "d"}
 RING = Keyring((Key(b"k" * 32),), Path("keys"))
 

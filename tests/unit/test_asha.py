@@ -139,7 +139,7 @@ PAUSED = Reason.PAUSED
 
 def promoted(waiting, *, n=3, cutoff=0.5, **options):
     """
-    Return the promoted trial's id.
+    Return the promoted trial's id, or None if no trial is promoted.
 
     `waiting` maps a rung's key to the id and score of the best trial that waits at that rung.
     """

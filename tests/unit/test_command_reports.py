@@ -1,4 +1,4 @@
-"""Reports in the output of a command: which lines are reports, and which metrics they hold."""
+"""Reports of a command: lines of its output, and calls of `report` in a Python command."""
 
 import json
 import math

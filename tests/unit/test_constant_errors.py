@@ -1,4 +1,4 @@
-"""An error in a typed `constant(…)` names the parameter that has it."""
+"""An error in a typed `constant(…)` names the path of its parameter."""
 
 import pytest
 

@@ -92,7 +92,7 @@ def worked(answer):
             Decision(Action.PAUSE, Reason.PAUSED, Entry(KEY, 0.5, waits=True), 1.0),
         ),
         (Decision(entry=Entry(KEY, math.inf)), Decision(entry=Entry(KEY, math.inf))),
-        # A rung's cutoff is NaN if its quantile lies between two infinite scores. `judge` may return
+        # A rung's cutoff is NaN if infinite scores leave its quantile undefined. `judge` may return
         # this cutoff; it is then stored as None.
         (Decision(cutoff=math.nan), Decision()),
     ],

@@ -1,4 +1,4 @@
-"""The trainables of `studydb.examples` reach low errors, and continue from a checkpoint."""
+"""The example trainables digits and quadratic lower their metric, and resume from a checkpoint."""
 
 import pickle
 from dataclasses import dataclass, field

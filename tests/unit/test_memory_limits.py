@@ -136,7 +136,7 @@ def test_worker_that_may_make_no_cgroups_limits_each_process(tree, lacks, monkey
             (tree.parent / "self").write_text("9:memory:/service\n")
         case "a cgroup":
             (tree.parent / "self").write_text("0::/elsewhere\n")
-        case "room":  # the write fails, as if the cgroup also held processes of other programs
+        case "room":  # a directory in the place of the file can be neither read nor written
             (tree / "cgroup.subtree_control").unlink()
             (tree / "cgroup.subtree_control").mkdir()
 

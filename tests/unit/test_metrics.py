@@ -108,6 +108,7 @@ def test_report_that_is_not_a_dict_is_refused(report):
         (np.arange(3), [0, 1, 2]),
         (np.bool_(True), True),
         (2**100, 2**100),
+        (2**1023, 2.0**1023),
     ],
 )
 def test_other_metrics_become_json_values(value, stored):

@@ -96,7 +96,7 @@ def test_error_about_metrics_and_steps_as_keywords_of_report_says_what_to_write(
         (Study, "best_config", "study.best_params"),
         (RunningTrial, "suggest_float", "uniform(low, high)"),
         (RunningTrial, "params", "trial.config"),
-        (OwnTrial, "should_prune", "report() raises TrialStopped"),
+        (OwnTrial, "should_prune", "returns False in a loop of your own"),
     ],
 )
 def test_error_about_an_attribute_of_another_tool_says_what_to_write(kind, name, ours):

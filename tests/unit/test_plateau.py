@@ -1,4 +1,4 @@
-"""The definition of a plateau, compared with an independent version of Ray Tune's stoppers."""
+"""The definition of a plateau, compared with Ray Tune's stoppers, which this file rewrites."""
 
 from collections import deque
 from random import Random

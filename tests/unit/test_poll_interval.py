@@ -1,4 +1,4 @@
-"""How long an idle worker waits before it asks the database for a trial again."""
+"""How long an idle worker waits before its next look at the study."""
 
 from itertools import pairwise
 

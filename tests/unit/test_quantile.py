@@ -1,4 +1,4 @@
-"""The cut of a rung (the entry just worse than the rung's quantile), and the rung's cutoff."""
+"""The cut of a rung (the entry at the rung's quantile or just worse), and the rung's cutoff."""
 
 import math
 

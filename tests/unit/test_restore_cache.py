@@ -36,7 +36,7 @@ def remote():
 
 
 def saved(store, what, *, cache=None, step=1):
-    """Save bytes or a directory in a store; return what an attempt restores."""
+    """Save bytes or a directory in a store; return the record by which an attempt restores it."""
     saver = Saver(store, study_uuid=STUDY, trial_uuid=TRIAL, attempt=1, cache=cache)
     row = saver.save(what, step=step, upload=saver.begin(step=step))
     return Restore(
@@ -274,7 +274,7 @@ def test_number_of_entries_is_bounded(cache, remote, monkeypatch):
 
 
 def test_directory_is_restored_with_its_own_empty_directories(cache, remote, tmp_path):
-    """The digests of both directories are equal: a digest covers names and contents of files."""
+    """The two directories have the same digest, because a digest covers only files."""
     (tmp_path / "plain").mkdir()
     (tmp_path / "plain" / "weights").write_bytes(b"w")
     (tmp_path / "with" / "logs").mkdir(parents=True)

@@ -65,6 +65,7 @@ def test_keep_is_read_from_its_text_and_its_json(text):
     assert read_keep("keep", text) == read_keep("keep", keep.to_json()) == keep
     assert str(keep) == "last=3, best=1, every=10"
     assert str(Keep()) == "last=1"
+    assert read_keep("keep", str(Keep(quota=10**18 + 1))).quota == 10**18 + 1
     assert Keep(last=2).keeps_newest_only
     assert not any(each.keeps_newest_only for each in (Keep(3), Keep(best=1), Keep(every=9)))
 

@@ -1,4 +1,4 @@
-"""By an exception's class and bases, `Retry` decides whether a failure counts and is retried."""
+"""`Retry` decides by an exception's class and bases whether a failure counts and is retried."""
 
 import json
 

@@ -6,7 +6,7 @@ from harness.shared_once import shared
 
 
 def test_first_process_makes_the_shared_server_and_stops_it_after_all_others_have_left(tmp_path):
-    """Threads stand in for processes: each opens the lock files anew."""
+    """Threads can stand in for processes, because each thread opens the lock files itself."""
     events, others_may_end = [], threading.Event()
 
     def make(stack):

@@ -82,7 +82,7 @@ class Attempt:
         self.child.channel.send(write(Answered(message.id, **answer)))
 
     def finish(self) -> list[FromChild]:
-        """Answer each message that has an id, until the child has ended; return all messages."""
+        """Receive until the child ends; answer each message that has an id; return the messages."""
         messages = []
         try:
             while True:
@@ -190,7 +190,7 @@ def start(fork_server: ForkServer, pump: OutputPump, tmp_path: Path) -> Iterator
 
 @pytest.fixture
 def remote(s3_server: Any, start: Start) -> Iterator[Start]:
-    """Start an attempt whose checkpoints go to an S3 server; the first starts a fork server."""
+    """Start an attempt whose checkpoints go to S3; the first attempt starts another fork server."""
     server = ForkServer()
     yield partial(start, server=server, store=f"s3://{s3_server.bucket}")
     server.close()
@@ -211,7 +211,7 @@ def supervised(database: Database, tmp_path: Path) -> Iterator[Supervised]:
 
 @pytest.fixture
 def stage(storage_url: str, tmp_path: Path) -> Iterator[Stage]:
-    """A study and its workers; the test runs once on each database."""
+    """A study and its workers on each database; cases may take turns, see `harness/turns.py`."""
     with Stage(storage_url, tmp_path) as stage:
         yield stage
 
@@ -273,7 +273,7 @@ def script(here: Path) -> Callable[..., str]:
 
 @pytest.fixture
 def create_command(stage: Stage, here: Path) -> Callable[..., studydb.Study]:
-    """A function that creates the stage's study with a command; its metric is `error`."""
+    """A function that creates the stage's study with a command and the metric `error`."""
 
     def create(*items: str, space: Any = None, **options: Any) -> studydb.Study:
         command = studydb.Command(items, options.pop("regex", None), options.pop("file", None))

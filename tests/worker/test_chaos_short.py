@@ -24,7 +24,8 @@ def run_chaos(storage, tmp_path, **options):
     """
     Return the broken promises of a run.
 
-    A run in which no trial resumed, or fewer faults than planned were injected, is repeated.
+    A run is repeated, at most twice, if it breaks no promise but those in `TOO_LITTLE`: no trial
+    resumed, or fewer faults than planned were injected.
     """
     wrong = {}
     for turn in range(MOST_TURNS):

@@ -1,4 +1,4 @@
-"""The worker, `status` and `run` warn about a trainable that never reads its config."""
+"""The worker, `status` and `study.run` warn about a trainable that never reads its config."""
 
 import json
 

@@ -226,7 +226,7 @@ def test_decider_is_replaced_if_a_source_file_has_changed_before_a_question(deci
 def test_first_question_is_answered_although_a_source_file_has_changed_since_the_import(
     decider, tmp_path
 ):
-    """If a file server's clock is wrong, each new process could seem to have old code."""
+    """Otherwise, a file server's wrong clock could make the worker replace each new process."""
     source = (TRAINABLES / "stopping.py").read_text()
     path = tmp_path / "stopping.py"
     path.write_text(source)
@@ -252,7 +252,11 @@ def test_what_user_code_prints_is_kept_on_disk(decider, tmp_path):
 
 
 def test_process_left_behind_by_a_trial_is_killed_although_a_decider_lives(decider, start):
-    """The process left behind was forked without exec: its environment does not name the trial."""
+    """
+    The environment of the process left behind, which was forked without exec, names no child.
+
+    The fork server kills such a process once no child is left but deciders.
+    """
     made = decider(("WithoutBase", {"step": 2}))
     made.reads()
 

@@ -1,6 +1,6 @@
 """What children of the fork server inherit, and how they end. No child outlives its worker."""
 
-# The trainables below are written as users write them, so they break these rules of ruff.
+# The trainables below print, as those of users do.
 # ruff: noqa: T201
 
 import ctypes
@@ -176,7 +176,7 @@ def test_modules_in_the_working_directory_do_not_shadow_modules_of_the_fork_serv
 def test_child_starts_while_its_job_is_made_and_is_killed_if_it_gets_none(server, pump, tmp_path):
     def fail():
         eventually(lambda: children_of(server.pid))
-        os.kill(*children_of(server.pid), signal.SIGSTOP)  # it does not see that its channel closes
+        os.kill(*children_of(server.pid), signal.SIGSTOP)  # so the child sees no closed channel
         raise ZeroDivisionError
 
     server.start()

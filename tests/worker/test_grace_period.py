@@ -1,4 +1,4 @@
-"""A pause waits for the next report. After a stop, a drain or SIGTERM, `--grace` limits the wait."""
+"""A pause waits for the next report. After a stop, drain or SIGTERM, `--grace` limits the wait."""
 
 import signal
 import time

@@ -1,4 +1,4 @@
-"""What an attempt does with the devices and the memory that its trial holds; children are scripted."""
+"""What an attempt does with the devices and memory that its trial holds; children are scripted."""
 
 import os
 

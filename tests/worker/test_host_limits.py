@@ -117,7 +117,7 @@ def test_worker_started_with_few_descriptors_prints_no_traceback(sqlite_stage, f
 
 @pytest.fixture
 def writable_stage() -> Iterator[Stage]:
-    """A study in a folder that every user may write to."""
+    """A stage in a folder that every user may write to."""
     folder = Path(tempfile.mkdtemp(prefix="studydb-open-"))
     folder.chmod(0o777)
     with Stage(f"sqlite:///{folder}/studydb.db", folder) as stage:

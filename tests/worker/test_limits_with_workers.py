@@ -33,7 +33,7 @@ def amount(limit):
 
 
 def spent(stage, name):
-    """What the trials have spent of a limit; for `time_limit_s`, the study's age at its stop."""
+    """What was spent of a limit; for `time_limit_s`, the time from a study's start to its stop."""
     if name == "time_limit_s":
         (started_at,), (stopped_at,) = (
             rows(stage.study.database, sql)[0]

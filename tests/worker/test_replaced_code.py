@@ -257,7 +257,7 @@ def test_attempt_that_starts_another_process_runs_the_code_that_it_has_read_firs
     database, tmp_path
 ):
     class DyingChild(ReusedChild):
-        """Ends without a message when it gets its second trial; by then the trainable is new."""
+        """Replaces the trainable when it gets its second trial, and then ends without a message."""
 
         def take(self, first, **descriptors):
             replace_trainable(supervised, "b:train")
@@ -382,7 +382,7 @@ def test_process_that_was_forked_for_the_former_trainable_runs_no_trial_of_the_n
 
 
 def test_trainable_is_imported_after_the_job_is_made(start, warm, module):
-    """A trainable that a person has replaced may no longer be importable, or its import may hang."""
+    """A trainable that a person replaced may no longer be importable, or its import may hang."""
     imports = "from pathlib import Path\nPath('imported').touch()\n"
     trainable = module(imports + "def train(config):\n    return 1.0\n")
 

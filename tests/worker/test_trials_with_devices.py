@@ -478,6 +478,8 @@ def test_failure_names_the_limit_only_if_the_limit_is_the_cause(tmp_path):
 
     assert held.why_killed() is None
     assert held.explain(other) == other
+    assert held.explain(of_gpu := Failure("torch.OutOfMemoryError", "", "")) == of_gpu
+    assert "2 GB" in held.explain(Failure("numpy._ArrayMemoryError", "", "")).message
     assert NOTHING_HELD.explain(memory := Failure("MemoryError", "", "")) == memory
     (tmp_path / "memory.events").write_text("max 3\noom 1\noom_kill 2\n")
     assert held.why_killed() == (

@@ -24,7 +24,7 @@ SHORT_TIMEOUTS = {
 
 
 class Standby:
-    """A standby whose absence makes the server wait at each synchronous COMMIT."""
+    """A missing standby: between `remove` and `restore`, synchronous COMMITs wait for it."""
 
     def __init__(self, server: postgres.PostgresServer) -> None:
         self._server = server

@@ -215,7 +215,7 @@ def test_checkpoint_is_sent_while_the_trial_waits_if_no_copy_can_be_made(
     def train(config, trial):
         Path("model").mkdir(exist_ok=True)
         Path("model", "w").write_bytes(b"weights")
-        (trial.scratch / "upload").touch()  # a file in the place of the directory for copies
+        (trial.scratch / "upload").touch()  # a file where the copy of the directory would be made
         trial.report({"loss": 1}, checkpoint="model")
         trial.report({"loss": 2})
 

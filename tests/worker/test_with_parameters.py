@@ -71,7 +71,7 @@ def test_array_of_50_mb_is_stored_once_and_loaded_once_for_all_trials(sqlite_sta
 def test_objects_reach_generators_and_functions_with_keyword_arguments_and_the_setup_of_classes(
     postgres_stage, name
 ):
-    """The default store is the database: the trainable's row has the pickles."""
+    """With PostgreSQL the default store is the database: the trainable's row has the pickles."""
     stage = postgres_stage
     stage.create(with_parameters(getattr(bound, name), data=[1, 2, 4]))
 

@@ -47,7 +47,8 @@ def expect_no_connection(of_child, of_fork_server):
     assert [*kinds.values()].count("socket") == 1
     inherited = {target for number, target in of_child.items() if number in kinds}
     assert not inherited & set(of_fork_server.values())
-    # The fork server has a socket to the worker, and both ends of the socket pair that wakes it.
+    # A warm start: the parent is the template. As a fork server does, the template has a socket to
+    # the worker, and both ends of the socket pair that wakes it.
     assert [target.partition(":")[0] for target in of_fork_server.values()].count("socket") == 3
     opened = [*of_child.values(), *of_fork_server.values()]
     assert not [target for target in opened if "studydb.db" in target]

@@ -51,7 +51,7 @@ def enqueue(stage, *values, **more):
 
 
 def waiting_child(worker):
-    """Wait until a process of the worker waits for another trial; return the process."""
+    """Return the process that a worker keeps for another trial; call this after a trial's end."""
     return eventually(lambda: next(iter(worker.children()), None), what="a process that waits")
 
 
@@ -299,7 +299,13 @@ def test_process_of_a_fresh_start_or_a_command_is_not_reused_even_if_it_offers_t
 
 
 class Lingering(ReusedChild):
-    """A child that does not end when told to; its first wait records timeout and last attempt."""
+    """
+    A child that does not end when told to.
+
+    Attributes:
+        cleanups: The timeout of the worker's first wait for the child's end, and how the last
+            attempt was started and ended, as stored at that time.
+    """
 
     def __init__(self, interruption, database):
         self._interruption, self._database = interruption, database

@@ -1,4 +1,4 @@
-"""A worker runs a trainable only if its user's key signed it, or its command line allows it."""
+"""A worker runs only trainables that a key of its user signed or its command line allows."""
 
 import hashlib
 import pickle

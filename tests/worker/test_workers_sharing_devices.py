@@ -1,8 +1,9 @@
 """
 Workers of two users and two databases share the devices of a host, and are killed.
 
-The trials record when they start and end. According to these records no card is given to two trials
-at once, and no card is lost. `STUDYDB_NIGHTLY=1` kills 100 workers instead of 3.
+The trials record when they start and end. According to these records, the parts of a card that
+trials hold at the same time never sum to more than 1, and no card is lost. `STUDYDB_NIGHTLY=1`
+kills 100 workers instead of 3.
 """
 
 import json
@@ -38,7 +39,7 @@ WORK = ("worker", "--study", "staged", "--wait", "--lease", str(LEASE_S))
 
 @dataclass(frozen=True)
 class Span:
-    """When a trial had a part of a card; the last line of the trial's record gives the end."""
+    """When a trial held a card or a part of it; the trial's last recorded time is the end."""
 
     mark: str
     visible: str
@@ -50,7 +51,7 @@ class Span:
 
 
 class Place:
-    """A user's study in a database, and one worker of the study; the test kills and replaces it."""
+    """A user's study in a database, and a worker of it; the test kills and replaces the worker."""
 
     def __init__(self, stack, user, storage, folder, *, slots=2, part=1.0, entries=None):
         self.user, self.folder, self.slots, self.kills = user, folder, slots, 0
@@ -117,7 +118,7 @@ def spans(folder):
 
 
 def given_twice(found):
-    """Return each card and start of a trial with which the trials held more than one card."""
+    """Return card and time of each trial's start at which the card's held parts sum to over 1."""
     return [
         (card, span.start_s)
         for card in UUIDS

@@ -67,17 +67,20 @@ COMMIT;
 
 BEGIN;
 
--- studydb/store/view_rows.py study: Find the row of `v_study` with this name.
+-- studydb/store/view_rows.py study: Find the study's row of `v_study`.
 SELECT v_study.study, v_study.status, v_study.metric, v_study.mode, v_study.num_trials,
     v_study.max_concurrent, v_study.pending, v_study.running, v_study.paused,
     v_study.terminated, v_study.error, v_study.created_at
 FROM v_study
-WHERE v_study.study = :study_name;
+WHERE v_study.study = (SELECT study.name FROM study WHERE study.id = :study);
 -- Plan:
 --   Nested Loop
 --     Join Filter: (s.id = counter.study_id)
+--     InitPlan 1
+--       ->  Index Scan using study_pkey on study
+--             Index Cond: (id = $1)
 --     ->  Index Scan using study_name_key on study s
---           Index Cond: (name = ($1)::text)
+--           Index Cond: (name = (InitPlan 1).col1)
 --     ->  GroupAggregate
 --           Group Key: counter.study_id
 --           ->  Index Scan using counter_pkey on counter

@@ -121,29 +121,32 @@ SELECT v_trial.study, v_trial.number, v_trial.state, v_trial.reason, v_trial.par
     v_trial.name, v_trial.tags, v_trial.changed, v_trial.parent, v_trial.invalidated_at,
     v_trial.resources
 FROM v_trial
-WHERE v_trial.study = :study_name
+WHERE v_trial.study = (SELECT study.name FROM study WHERE study.id = :study)
     AND v_trial.number = ANY(:numbers)
 ORDER BY v_trial.number;
 -- Plan:
 --   Sort
 --     Sort Key: t.number
+--     InitPlan 1
+--       ->  Index Scan using study_pkey on study
+--             Index Cond: (id = $1)
 --     ->  Nested Loop
 --           ->  Index Scan using study_name_key on study s
---                 Index Cond: (name = ($1)::text)
+--                 Index Cond: (name = (InitPlan 1).col1)
 --           ->  Index Scan using trial_study_id_number_key on trial t
 --                 Index Cond: ((study_id = s.id) AND (number = ANY ($2)))
---           SubPlan 1
+--           SubPlan 2
 --             ->  Aggregate
 --                   ->  Index Scan using attempt_pkey on attempt a
 --                         Index Cond: (trial_id = t.id)
---           SubPlan 2
+--           SubPlan 3
 --             ->  Aggregate
 --                   ->  Index Only Scan using tag_key on tag g
 --                         Index Cond: ((study_id = t.study_id) AND (trial_id = t.id))
---           SubPlan 3
+--           SubPlan 4
 --             ->  Index Scan using trial_pkey on trial p
 --                   Index Cond: (id = t.parent_id)
---           SubPlan 4
+--           SubPlan 5
 --             ->  Index Scan using resource_class_pkey on resource_class c
 --                   Index Cond: ((study_id = t.study_id) AND (name = t.resource_class))
 

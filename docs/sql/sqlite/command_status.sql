@@ -47,12 +47,12 @@ ROLLBACK;
 
 BEGIN;
 
--- studydb/store/view_rows.py study: Find the row of `v_study` with this name.
+-- studydb/store/view_rows.py study: Find the study's row of `v_study`.
 SELECT v_study.study, v_study.status, v_study.metric, v_study.mode, v_study.num_trials,
     v_study.max_concurrent, v_study.pending, v_study.running, v_study.paused,
     v_study.terminated, v_study.error, v_study.created_at
 FROM v_study
-WHERE v_study.study = :study_name;
+WHERE v_study.study = (SELECT study.name FROM study WHERE study.id = :study);
 
 -- studydb/store/overview.py recent_ends: Count how the newest trials ended, and find their
 --   earliest start and their latest end.

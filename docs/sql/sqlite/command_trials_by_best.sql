@@ -88,7 +88,7 @@ SELECT v_trial.study, v_trial.number, v_trial.state, v_trial.reason, v_trial.par
     v_trial.name, v_trial.tags, v_trial.changed, v_trial.parent, v_trial.invalidated_at,
     v_trial.resources
 FROM v_trial
-WHERE v_trial.study = :study_name
+WHERE v_trial.study = (SELECT study.name FROM study WHERE study.id = :study)
     AND v_trial.number IN (SELECT value FROM json_each(:numbers))
 ORDER BY v_trial.number;
 

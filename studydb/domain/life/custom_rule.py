@@ -25,7 +25,8 @@ class TrialView:
 
     Attributes:
         number: The trial's number within its study; the first is 0.
-        config: The trial's parameters and the study's constants.
+        config: The trial's parameters, with the values that a person has changed, and the study's
+            constants.
         metric: The study's metric; nested names are joined by "/".
         mode: "min" or "max".
         results: The trial's last results, oldest first, at most `reads`. Each is a dict of the
@@ -54,8 +55,8 @@ class StopRule:
         """
         Decide after each result of a trial, within a second, whether the trial ends.
 
-        Workers call this in a child process. The result is the last of `trial.results`. Results
-        that a later attempt of the trial has replaced are left out.
+        studydb calls this method in a child process. The result is the last of `trial.results`.
+        Results that a later attempt of the trial has replaced are left out.
 
         Returns:
             False to go on; True, or the reason in words, to end the trial as RULE_STOPPED.

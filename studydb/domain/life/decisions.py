@@ -28,7 +28,7 @@ class DecidedBy(StrEnum):
     TRIAL = "trial"
     """The trial's own code, by a report with `done=True`."""
     PERSON = "person"
-    """A person who paused or stopped this trial."""
+    """A person who paused or stopped this trial, or paused the study."""
     STUDY = "study"
     """The status of the study, which a person, a limit or the study itself has changed."""
     GUARD = "guard"

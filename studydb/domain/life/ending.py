@@ -21,20 +21,24 @@ DIED = "Lost"
 
 GIVEN_BACK, TRY_LATER = "GivenBack", "TryLater"
 """
-The error types of an attempt whose command ended by itself with an exit code that asks for another
-attempt. GivenBack (130 or 143): another attempt at once. TryLater (75): after a back-off.
+The error types of an attempt whose command asked for another attempt, or could not be started.
+GivenBack (exit code 130 or 143, or killed by SIGINT or SIGTERM): another attempt at once. TryLater
+(exit code 75, or this host could not start the command): another attempt after a back-off.
 """
 
 FREE_EXITS = 9
 """
-How many exits in a row with code 130, 143 or 75, without a new checkpoint, do not count as lost
-attempts; each further exit counts.
+How many ends as GivenBack or TryLater in a row, without a new checkpoint, do not count as lost
+attempts; each further such end counts.
 """
 
 LONGEST_DELAY_S = 300.0
 
 INVALIDATE = "INVALIDATE"
-"""The `request` that asks a RUNNING trial to stop because a person has invalidated the trial."""
+"""
+What an attempt reads as its trial's `request` if a person has invalidated the trial: a request to
+stop. The column `request` never holds this value.
+"""
 
 
 @dataclass(frozen=True, slots=True)

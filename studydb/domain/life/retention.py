@@ -15,7 +15,7 @@ from studydb.domain.specs.spec import Spec
 FALLBACKS = 2
 """
 Retention keeps at least this many of a trial's newest checkpoints: if the bytes of the newest are
-corrupt or missing, an attempt restores the second newest. Only a quota may remove the second.
+corrupt or missing, an attempt restores the second newest. A quota may remove the second.
 """
 
 
@@ -39,7 +39,8 @@ class Keep(Spec):
     Which checkpoints of each trial are kept; a checkpoint is kept if one of the options keeps it.
 
     The newest two are kept, because a trial goes on from the second newest if the bytes of the
-    newest are corrupt; only a quota can remove one of the two. Pinned checkpoints are kept, too.
+    newest are corrupt; of the options, only `quota` can remove these two. Pinned checkpoints are
+    kept, too.
 
     Attributes:
         last: How many of the newest checkpoints are kept; two are kept in any case.

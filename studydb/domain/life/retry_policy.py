@@ -38,8 +38,8 @@ class Retry(Spec):
         on: Of the exceptions that the other two options do not name, only these are retried; None
             for all.
         never: A trial that raises one of these is not retried.
-        uncounted: These are retried without counting as failures. If 10 or more are raised in a
-            row without a new checkpoint, the 10th and all later ones count.
+        uncounted: These are retried without counting as failures. They count from the trial's 10th
+            failure in a row without a new checkpoint.
     """
 
     on: Any = None

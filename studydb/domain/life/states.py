@@ -51,7 +51,7 @@ def sources(target: State) -> frozenset[State]:
 
 
 class Reason(StrEnum):
-    """Why an attempt or a trial ended."""
+    """Why an attempt or a trial ended. EXPLOITED and OUT_OF_MEMORY are not used yet."""
 
     COMPLETED = "COMPLETED"
     EARLY_STOPPED = "EARLY_STOPPED"

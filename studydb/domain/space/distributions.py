@@ -1,4 +1,4 @@
-"""Distributions: the functions that users call. README.md compares them with those of Ray Tune."""
+"""Distributions: functions that users call. README.md compares them with those of other tools."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -14,7 +14,7 @@ from studydb.domain.specs.building import rebuild
 
 
 class Written(Enum):
-    """Where a space is written; this decides how dicts and lists in the space are read."""
+    """Where a space is written; the place decides how its dicts, lists and texts are read."""
 
     IN_PYTHON = "in Python, or on a command line"
     IN_FILE = "in a JSON file"

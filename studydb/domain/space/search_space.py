@@ -109,7 +109,7 @@ class Space:
         Read the form that `to_json` writes, in the recorded order.
 
         Raises:
-            InvalidSpec: A name, distribution or constant is wrong, or the recorded order is.
+            InvalidSpec: A name, a distribution, a constant or the recorded order is wrong.
         """
         tree = dict(_as_mapping(spec))
         order = _read_order(tree.pop(ORDER, []))

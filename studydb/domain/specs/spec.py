@@ -27,7 +27,7 @@ class Spec:
         kind_key: The key of this name in JSON.
         is_bounded: Whether integers must fit into a column of 64 bits.
         absent: By name, the values of options that are missing in the row of an older version. An
-            option whose default is this value is left out.
+            option whose default is this value need not be named here.
     """
 
     kind: ClassVar[str]

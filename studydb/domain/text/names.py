@@ -19,7 +19,7 @@ _SHOWN = 40
 
 def check_study_name(name: object) -> str:
     """
-    Check a study's name, which is used in URLs, paths and command lines.
+    Check a study's name, which is used in paths and command lines.
 
     Raises:
         InvalidName: The name is not a text of 1 to 200 printable characters, contains a "/", or
@@ -51,7 +51,10 @@ def check_trial_name(name: object) -> str:
 
 def check_tags(tags: Iterable[object]) -> tuple[str, ...]:
     """
-    Check tags of a trial or a worker; return each tag once, in alphabetical order.
+    Check the tags of a trial or a worker, or those that a study requires of its workers.
+
+    Returns:
+        Each tag once, in alphabetical order.
 
     Raises:
         InvalidName: `tags` is a single text, or there are more than 50 tags; or a tag is not a text

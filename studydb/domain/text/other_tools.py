@@ -116,9 +116,8 @@ _WORDS_BY_TRANSLATION = {
     'report({"loss": 1.0, "training_iteration": 5}); by default the steps are 1, 2, 3, …': (
         "step epoch iteration iter training_iteration"
     ),
-    "a scheduler; report() raises TrialStopped if the scheduler stops the trial": (
-        "should_prune prune trialpruned"
-    ),
+    "a scheduler; if it stops the trial, report() raises TrialStopped in a trainable, and returns "
+    "False in a loop of your own": ("should_prune prune trialpruned"),
     "trial.checkpoint, which is None or has .to_dict(), .path and .step": (
         "get_checkpoint load_checkpoint checkpoint_dir"
     ),

@@ -1,8 +1,8 @@
 """
 A function and a class for crash tests; both report the curve of `chaotic_curve`.
 
-A step is appended to the journal once a flush, or a report that waits until its checkpoint is
-stored, has returned.
+A step is appended to the journal after a call that has stored the step: a flush, or a report that
+waits until its checkpoint is stored.
 """
 
 import time

@@ -9,7 +9,11 @@ import studydb
 
 
 class Counting(studydb.Trainable):
-    """Counts steps, saves the count as a dict, and lists its calls except `step` in `calls`."""
+    """
+    Counts steps, and saves the count as a dict.
+
+    The file `calls` lists the calls of the other methods.
+    """
 
     def setup(self, config):
         self.folder, self.count = Path(config["folder"]), 0

@@ -1,4 +1,4 @@
-"""Trainables, most of which fail, die, report wrongly or misuse their process in one way."""
+"""Trainables that each do one thing; most fail, die, report wrongly or misuse their process."""
 
 import ctypes
 import os

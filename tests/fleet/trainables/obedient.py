@@ -75,7 +75,11 @@ def _sleep_with_handler(handler, config, trial):
 
 
 def inspected(config):
-    """Write to facts.json what this process knows, has open and has loaded."""
+    """
+    Write this process's environment, modules and open files to facts.json.
+
+    The open files of the parent process are written, too.
+    """
     facts = {
         "environment": dict(os.environ),
         "began with": Path("/proc/self/environ").read_bytes().decode(errors="replace"),

@@ -1,4 +1,4 @@
-"""Functions and classes for tests of resources that depend on the config of a trial."""
+"""Functions for tests of resources that depend on the config of a trial."""
 
 import os
 import sys

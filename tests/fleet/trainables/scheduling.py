@@ -1,4 +1,4 @@
-"""Schedulers in user code: some decide, others fail in each way in which user code can fail."""
+"""Custom schedulers, some of which decide while others fail in many ways, and a trainable."""
 
 import math
 import os
@@ -115,7 +115,7 @@ class Halving(studydb.CustomScheduler):
 
 @dataclass(frozen=True)
 class Growing(Halving):
-    """`Halving`; a trial that pauses with a score below 0.3 asks for a GPU, any other for a CPU."""
+    """`Halving`; a trial that pauses asks for a GPU if its score is below 0.3, else for a CPU."""
 
     grows: bool = True
 

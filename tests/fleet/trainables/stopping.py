@@ -1,4 +1,4 @@
-"""Stop rules in user code: some decide, others fail in each way in which user code can fail."""
+"""Custom rules, some of which decide while others fail in many ways, and trainables."""
 
 import os
 import signal

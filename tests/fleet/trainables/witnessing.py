@@ -13,8 +13,8 @@ def train(config):
     """
     Run for `config["seconds"]`; write a line at the start, at each tick, and at the end.
 
-    Also lock a file for each device (shared, if the trial has a part of a device), and write a line
-    with `twice` if another trial's lock prevents that.
+    Also lock a file for each device (shared, if the trial has a part of a device). If another trial
+    holds a conflicting lock, write a line with `twice`.
     """
     folder, part = Path(os.environ["WITNESS_FOLDER"]), float(os.environ["WITNESS_PART"])
     visible = os.environ["CUDA_VISIBLE_DEVICES"]
