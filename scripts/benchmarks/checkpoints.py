@@ -60,7 +60,7 @@ def checkpoints(
     Checkpoints in an S3 server (moto) on this host, compared with transfers by fsspec ("library").
 
     "throughput" sends a directory and fetches it. In "memory", a trial of a real worker saves and
-    restores the directory; shown is how much the memory of worker and trial grows. "loop" compares
+    restores the directory; the table shows how much the memory of both grows. "loop" compares
     three training loops: without saves, with saves by studydb, and with uploads by fsspec in a
     thread. Each round runs the three in another order. A loop's loss is how much longer it takes
     than the loop without saves of the same round. The server stands for another host, so it runs

@@ -68,7 +68,7 @@ class Filled:
     "--scheduler",
     type=click.Choice(SCHEDULERS),
     default="stopping",
-    help="Who judges: ASHA by stopping or promotion, the median rule, or HyperBand.",
+    help="The scheduler: ASHA by stopping or promotion, the median rule, or HyperBand.",
 )
 @click.option(
     "--entries",

@@ -103,9 +103,9 @@ class Found:
     "rest_s",
     type=click.FloatRange(0, 600),
     default=4.0,
-    help="Least seconds before an enqueue or pause: workers that have just run a trial look often.",
+    help="The least seconds between two requests: workers that have just run a trial look often.",
 )
-@options.number_of_rounds(40, "Enqueued trials; the study is paused an eighth as often.")
+@options.number_of_rounds(40, "Enqueued trials; the study is paused once for every 8 of them.")
 @options.fsync
 @options.as_json
 def idle(

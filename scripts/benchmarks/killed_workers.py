@@ -128,7 +128,7 @@ def _searched(study: studydb.Study, log: Path, n_kills: int) -> Found:
         n_trials=len(trials),
         n_complete=len(complete),
         n_epochs=len(trained),
-        n_beyond=stored.n_after_decision + _n_after_end(trials, trained),
+        n_after_decision=stored.n_after_decision + _n_after_end(trials, trained),
         n_kills=n_kills,
     )
 

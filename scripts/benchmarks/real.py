@@ -57,7 +57,7 @@ MISSING = (
     multiple=True,
     help="Measure only this contender; may be given several times.",
 )
-@click.option("--python", help="An interpreter with Optuna, Ray and Syne Tune, to run these.")
+@click.option("--python", help="The interpreter that runs Optuna, Ray Tune and Syne Tune.")
 @options.as_json
 @options.against
 def real(

@@ -94,8 +94,8 @@ def schedulers(
 
     `studydb.simulate` runs each scheduler on the curves of two tasks. All schedulers get the curves
     in the same random orders; an epoch takes a second of simulated time. Only trials that were
-    trained for 27 epochs count. The column `beyond` counts the epochs that were trained after the
-    decision to end or pause their trial. The exit code is 1 if there is such an epoch.
+    trained for 27 epochs count. The column `after decision` counts the epochs that were trained
+    after the decision to end or pause their trial. The exit code is 1 if there is such an epoch.
 
     With --kills, real worker processes on SQLite replay the curves, and some of them are killed.
     """
@@ -131,7 +131,7 @@ class Score:
         interval, interval_of_less: The 95 % intervals of `mean` and `less` by bootstrap over the
             orders.
         n_trials, n_complete: Means per search: the trials, and those trained for 27 epochs.
-        n_beyond, n_kills: Sums over all searches; see `Found`.
+        n_after_decision, n_kills: Sums over all searches; see `Found`.
         simulated: The mean that simulated workers find with the same orders; None if the searches
             are themselves simulated.
     """
@@ -142,7 +142,7 @@ class Score:
     interval_of_less: tuple[float, float] | None
     n_trials: float
     n_complete: float
-    n_beyond: int
+    n_after_decision: int
     n_kills: int
     simulated: float | None
 
@@ -209,16 +209,16 @@ def _search(path: Path, text: str, conditions: Mapping[str, int], seed: int) -> 
         len(simulated.trials),
         len(simulated.completions),
         simulated.n_steps,
-        simulated.n_beyond,
+        simulated.n_after_decision,
     )
 
 
 def _refuse_epochs_after_decisions(measured: Mapping[str, Scores]) -> None:
     late = [
-        f"{score.n_beyond} under {name} ({task})"
+        f"{score.n_after_decision} under {name} ({task})"
         for task, scores in measured.items()
         for name, score in scores.items()
-        if score.n_beyond
+        if score.n_after_decision
     ]
     if late:
         raise click.ClickException(
@@ -238,7 +238,7 @@ def _score(found: Sequence[Found], by_random: Sequence[Found] | None) -> Score:
         interval_of_less=_interval(less) if less else None,
         n_trials=statistics.fmean(each.n_trials for each in found),
         n_complete=statistics.fmean(each.n_complete for each in found),
-        n_beyond=sum(each.n_beyond for each in found),
+        n_after_decision=sum(each.n_after_decision for each in found),
         n_kills=sum(each.n_kills for each in found),
         simulated=statistics.fmean(simulated) if simulated else None,
     )
@@ -253,7 +253,7 @@ def _interval(values: Sequence[float]) -> tuple[float, float]:
 
 # --- what is printed
 
-HEADINGS = ("", "mean best error", "less than at random", "trials", "whole", "beyond")
+HEADINGS = ("", "mean best error", "less than at random", "trials", "complete", "after decision")
 SIMULATED = "simulated"
 
 
@@ -274,7 +274,7 @@ def _cells(scores: Scores) -> Iterator[tuple[str, ...]]:
             less,
             f"{score.n_trials:.0f}",
             f"{score.n_complete:.1f}",
-            str(score.n_beyond),
+            str(score.n_after_decision),
             *([] if score.simulated is None else [f"{score.simulated:.4f}"]),
         )
 

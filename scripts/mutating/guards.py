@@ -12,7 +12,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 
-REST = (
+LAST_FILES = (
     "test_lost_replies.py",
     "test_reporting.py",
     "test_superseded_results.py",
@@ -98,8 +98,8 @@ class Guard:
     tests: tuple[str, ...]
 
     def tests_in_order(self) -> list[str]:
-        """The tests in the order in which they run: the named tests, their whole files, `REST`."""
-        return paths([*self.tests, *(test.partition("::")[0] for test in self.tests), *REST])
+        """The tests in the order of the runs: the named tests, their whole files, `LAST_FILES`."""
+        return paths([*self.tests, *(test.partition("::")[0] for test in self.tests), *LAST_FILES])
 
 
 def read() -> list[Guard]:

@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Iterable
 
-from studydb.domain.resources import NOTHING, Capacity, typing_hint
+from studydb.domain.resources import NOTHING, Capacity, misspelling_hint
 from studydb.domain.text.display import SHORT_ID, visible
 from studydb.operations.fit_report import FitReport, FullQueue, Misfit, TrialFit
 from studydb.store.resource_classes import Load
@@ -14,7 +14,7 @@ LINE_WIDTH = 80
 def misfit_text(misfit: Misfit, offers: Iterable[Capacity]) -> str:
     """Write "Trial 3 fits no live worker: it asks for gpus=4; the nearest offer is gpus=2."."""
     which = "A new trial" if misfit.number is None else f"Trial {misfit.number}"
-    hint = typing_hint(misfit.asked, offers)
+    hint = misspelling_hint(misfit.asked, offers)
     offered = "no worker is alive"
     if misfit.nearest is not None:
         offered = f"the nearest offer is {visible(str(misfit.nearest))}"

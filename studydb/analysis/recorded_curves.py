@@ -29,7 +29,7 @@ from studydb.domain.records import Study
 from studydb.domain.space.search_space import Space
 from studydb.operations.pages import result_pages, trial_pages
 
-WHOLE = frozenset({Reason.COMPLETED, Reason.RULE_STOPPED})
+TRAINED_TO_END = frozenset({Reason.COMPLETED, Reason.RULE_STOPPED})
 """A trial that ended for one of these reasons was trained to its end, so its curve is whole."""
 
 _VALUES, _PARAMS = "values", ("params", "config")
@@ -162,7 +162,9 @@ class RecordedCurves:
             NotAllowed: No trial was trained to its end.
         """
         trials = [trial for page in trial_pages(database, study) for trial in page]
-        whole = {one.number: one for one in trials if one.reason in WHOLE and one.last_step}
+        whole = {
+            one.number: one for one in trials if one.reason in TRAINED_TO_END and one.last_step
+        }
         if not whole:
             raise NotAllowed(
                 f"Study {study.name!r} has no trial that was trained to its end, so there are no "

@@ -79,9 +79,9 @@ class Simulation:
         completions: When trials were fully trained, in order of time.
         n_steps: How many steps (epochs) were trained in all.
         n_again: How many of these were trained again, because the trial had no checkpoint of them.
-        n_beyond: How many of the `n_steps` were trained although the scheduler had already decided
-            to stop or pause the trial at an earlier step. Steps whose results were not stored
-            count, too. A number above 0 would be a fault of studydb.
+        n_after_decision: How many of the `n_steps` were trained although the scheduler had already
+            decided to stop or pause the trial at an earlier step. Steps whose results were not
+            stored count, too. A number above 0 would be a fault of studydb.
         n_judged: How many reports have an entry in a rung.
         n_kills: How many workers were killed.
         duration_s: The simulated seconds from the start to the last report.
@@ -94,7 +94,7 @@ class Simulation:
     completions: tuple[Completion, ...]
     n_steps: int
     n_again: int
-    n_beyond: int
+    n_after_decision: int
     n_judged: int
     n_kills: int
     duration_s: float

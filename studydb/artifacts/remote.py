@@ -46,7 +46,7 @@ _MARKERS = ("KeyMarker", "UploadIdMarker")
 
 _MANIFEST, _FILES = "manifest", "files"
 _MANIFEST_BYTES = 256 << 20
-_MAGIC = frozenset("*?[]#{}")
+_PATTERN_CHARACTERS = frozenset("*?[]#{}")
 """Characters by which fsspec would read a path as a pattern."""
 
 
@@ -114,7 +114,7 @@ def check_remote_url(url: str) -> str:
         )
     if not parsed.netloc and parsed.scheme != "memory":
         raise UsageError(f"{shown!r} names no bucket or host; write {parsed.scheme}://NAME/PREFIX.")
-    if wrong := sorted(_MAGIC.intersection(url)):
+    if wrong := sorted(_PATTERN_CHARACTERS.intersection(url)):
         raise UsageError(
             f"The checkpoint URL {shown!r} contains {''.join(wrong)!r}; use letters, digits, "
             "'-', '_', '.' and '/'."

@@ -18,7 +18,7 @@ from studydb.artifacts.store import digest_of, parts_of
 from studydb.domain.errors import CheckpointError, UsageError
 from studydb.settings import CACHE_DIR, cache_folder
 
-SPARED_BYTES = 1 << 30
+LEAST_FREE_BYTES = 1 << 30
 """The cache leaves this many bytes of the disk free, for the training."""
 
 STALE_S = 86_400.0
@@ -163,7 +163,7 @@ class RestoreCache:
         with suppress(OSError, CheckpointError):  # the disk is full, or the source has changed
             self.folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
             self._shrink_to(self._limit_bytes - size_bytes)
-            if shutil.disk_usage(self.folder).free < size_bytes + SPARED_BYTES:
+            if shutil.disk_usage(self.folder).free < size_bytes + LEAST_FREE_BYTES:
                 return
             try:
                 write(temporary)

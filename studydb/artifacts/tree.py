@@ -82,7 +82,9 @@ def _walk(root: Path, real_root: Path) -> Iterator[tuple[str, Path]]:
         for entry in sorted(directory.iterdir()):
             name, path = f"{prefix}{entry.name}", _resolve(entry, root, real_root)
             if path in above:
-                raise CheckpointError(f"The link {name!r} in {root} leads back to itself.")
+                raise CheckpointError(
+                    f"The link {name!r} in {root} leads to a directory that contains it."
+                )
             mode = path.stat().st_mode
             if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
                 raise CheckpointError(f"{name!r} in {root} is neither a file nor a directory.")

@@ -153,7 +153,10 @@ class Channel:
             return None
         header_bytes, payload_bytes = _LENGTHS.unpack_from(self._buffer)
         if header_bytes > MAX_HEADER_BYTES or payload_bytes > MAX_PAYLOAD_BYTES:
-            raise FrameError(f"A message of {header_bytes} + {payload_bytes} bytes was announced.")
+            raise FrameError(
+                f"The sender announced a message of {header_bytes} + {payload_bytes} bytes, more "
+                f"than {MAX_HEADER_BYTES} + {MAX_PAYLOAD_BYTES}."
+            )
         middle = _LENGTHS.size + header_bytes
         end = middle + payload_bytes
         if len(self._buffer) < end:

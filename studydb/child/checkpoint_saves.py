@@ -14,7 +14,7 @@ from studydb.child.sender import Outcome, Sender, outcome_of
 from studydb.child.supervisor_connection import SupervisorConnection
 from studydb.domain.errors import CheckpointError
 
-_LOOK_S = 0.2
+_LISTEN_EVERY_S = 0.2
 """How often the trial looks for messages of the worker while it waits for an upload."""
 
 LARGE_BYTES = 32 << 20
@@ -56,7 +56,7 @@ class CheckpointSaves:
     def wait(self) -> None:
         """Wait until no upload is under way, or until the attempt has lost its trial."""
         while (thread := self._thread) is not None and not self._supervisor.lost:
-            thread.join(_LOOK_S)
+            thread.join(_LISTEN_EVERY_S)
             if thread.is_alive():
                 self._supervisor.listen()
             else:

@@ -15,6 +15,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
+from studydb.domain.text.display import counted
 from studydb.processes import children_of
 
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/dxg", "/dev/accel")
@@ -62,7 +63,7 @@ def reason_against(before: Snapshot, *, uses_devices: bool = False) -> str | Non
     if not Path("/proc/self/task").exists():
         return "this system has no /proc to check what the import has opened"
     if (n_threads := threading.active_count()) > 1:
-        return f"the import has started {n_threads - 1} Python threads"
+        return f"the import has started {counted(n_threads - 1, 'Python thread')}"
     found = (
         _descriptor(before.descriptors)
         or _device(uses_devices=uses_devices)
@@ -141,7 +142,8 @@ def _native_threads() -> str | None:
         os._exit(0)
     os.waitpid(pid, 0)
     if (n_threads := len(os.listdir("/proc/self/task"))) > 1:  # noqa: PTH208  names, not paths
-        return f"the import has started {n_threads - 1} native threads that do not end at a fork"
+        found = counted(n_threads - 1, "native thread")
+        return f"the import has started {found}, which would be missing after a fork"
     return None
 
 

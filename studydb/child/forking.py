@@ -39,7 +39,7 @@ from studydb.processes import (
 REQUEST = struct.Struct("!QBB")
 """The number of a request, the kind of the child, and how many descriptors come with it."""
 
-DESCRIPTORS_PER_REQUEST = 3
+LEAST_DESCRIPTORS = 3
 """The least number of descriptors: the child's channel, stdout and stderr."""
 
 MOST_DESCRIPTORS = 250
@@ -309,7 +309,7 @@ class ForkingServer:
 def _refuse_lost_descriptors(descriptors: Sequence[int], n_sent: int) -> None:
     """Raise OSError if descriptors of a request were lost: the child would lack its locks."""
     # The kernel drops descriptors when this process reaches its limit of open files.
-    if len(descriptors) < max(n_sent, DESCRIPTORS_PER_REQUEST):
+    if len(descriptors) < max(n_sent, LEAST_DESCRIPTORS):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 

@@ -53,7 +53,9 @@ if TYPE_CHECKING:
     help="A parameter, such as 'lr=loguniform(1e-4,1)', or a constant: epochs=27. Repeatable.",
 )
 @click.option("--space", metavar="FILE", help="More parameters, from a JSON file.")
-@click.option("--num-trials", type=int, metavar="N", help="The limit of trials.  [default: none]")
+@click.option(
+    "--num-trials", type=int, metavar="N", help="The most trials to make.  [default: no limit]"
+)
 @click.option(
     "--max-concurrent", type=int, metavar="N", help="The most trials at a time, over all workers."
 )
@@ -297,7 +299,7 @@ def read_space(params: Sequence[str], file: str | None) -> Space:
 def _print_created(study: "Study", storage: Storage) -> None:
     record, suffix = study.record, storage.command_suffix(study.storage)
     budget = (
-        "no limit of trials" if record.num_trials is None else counted(record.num_trials, "trial")
+        "any number of trials" if record.num_trials is None else counted(record.num_trials, "trial")
     )
     click.echo(f"Study {study.name!r} in {study.storage}: {record.objective}, {budget}.")
     for line in space_lines(record.space):

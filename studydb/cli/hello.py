@@ -39,7 +39,7 @@ def hello(*, storage: Storage) -> None:
         pass  # the next call omits num_trials, which differs from that of an extended study
     with created_study(storage, NAME, load_if_exists=True, **_SPEC) as study:
         _extend_or_resume(study)
-        click.echo(f"Study {NAME!r} in {study.storage}: {WORKERS} workers descend parabolas.")
+        click.echo(f"Study {NAME!r} in {study.storage}: {WORKERS} workers search for a minimum.")
         study.run(workers=WORKERS)
         _print_best(study, storage)
 

@@ -390,7 +390,7 @@ def _lacking(asked: Resources, offer: Capacity) -> list[str]:
     return [name for name, amount in asked.amounts.items() if amount > has.get(name, 0.0)]
 
 
-def typing_hint(asked: Resources, offers: Iterable[Capacity]) -> str:
+def misspelling_hint(asked: Resources, offers: Iterable[Capacity]) -> str:
     """Suggest an offered name if a request names a resource that no worker offers; else ""."""
     offered = {name for one in offers for name in one.amounts}
     unknown = [name for name in asked.amounts if name not in offered]

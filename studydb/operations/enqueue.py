@@ -14,6 +14,7 @@ from studydb.domain.records import Request, Study
 from studydb.domain.resource_function import Answers, answer_for
 from studydb.domain.resources import OF_STUDY, Resources
 from studydb.domain.scheduling import ENQUEUED_DRAWS
+from studydb.domain.text.display import counted
 from studydb.operations.start_checkpoints import Start, begin_from, lock_source
 from studydb.searchers import RandomSearch
 from studydb.store import counters, events, resource_classes, studies, trials
@@ -159,7 +160,7 @@ def _enqueued_before(txn: Txn, study: Study, request: Request) -> int:
     if not recorded:
         studies.check_exists(txn, study_id=study.id)
         raise BudgetSpent(
-            f"Study {study.name!r} has all of its {study.num_trials} trials. "
+            f"Study {study.name!r} has its {counted(study.num_trials or 0, 'trial')} already. "
             f"Raise the number first: `studydb extend {shlex.quote(study.name)} --trials N`."
         )
     return int(recorded["number"])

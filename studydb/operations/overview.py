@@ -35,7 +35,7 @@ MOST_DECISIONS = 5
 MOST_NOTES = 5
 """How many notes on the study an overview shows."""
 
-MAX_WORKERS = 1000
+MOST_SHOWN_WORKERS = 1000
 """How many of a study's newest workers an overview reads."""
 
 Group = TypeVar("Group")
@@ -102,7 +102,7 @@ def read_overview(database: Database, study: Study) -> Overview:
                 limit=MOST_DECISIONS,
                 reasons=scheduler_reasons(txn, study),
             ),
-            workers=workers_in(txn, study_id=study.id, limit=MAX_WORKERS),
+            workers=workers_in(txn, study_id=study.id, limit=MOST_SHOWN_WORKERS),
             ends=ends,
             problems=events.problems(txn, study_id=study.id),
             last_error=events.last_error(txn, study_id=study.id),

@@ -121,9 +121,9 @@ def _refusal(saved: Checkpoint, quota: Quota) -> str:
     name, limit = shlex.quote(quota.study), size_word(quota.limit_bytes or 0)
     return (
         f"The checkpoint of step {saved.step} ({size_text(saved.size_bytes)}) does not fit into "
-        f"the quota of {limit}: {size_text(quota.used_bytes or 0)} are kept, and too little of "
-        "this may be removed. Pinned checkpoints stay, and so does the newest checkpoint of each "
-        "unfinished trial. Training continues, and the previous checkpoint is kept. Raise the "
+        f"the quota of {limit}: {size_text(quota.used_bytes or 0)} are kept, and too few of "
+        "these bytes may be removed. Pinned checkpoints stay, and so does the newest checkpoint of "
+        "each unfinished trial. Training continues, and the previous checkpoint is kept. Raise the "
         f"quota by `studydb set {name} keep=…`, or remove pins that `studydb checkpoints {name}` "
         "lists."
     )

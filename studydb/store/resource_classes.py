@@ -33,7 +33,7 @@ _STUDIES = Prepared(
     sa.select(resource_class.c.study_id).where(resource_class.c.name == OF_STUDY).limit(1000)
 )
 _INSERT = Prepared(
-    postgresql.insert(resource_class)  # SQLite writes the clause in the same words
+    postgresql.insert(resource_class)  # SQLite has the same ON CONFLICT clause
     .values({name: sa.bindparam(name) for name in ("study_id", "name", "request")})
     .on_conflict_do_nothing()
 )

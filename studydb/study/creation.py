@@ -86,7 +86,7 @@ def create_study(
         trainable: A function, class, "module:name" or command; None if you run trials by `ask`.
         metric: The metric that trials are compared by; nested names are joined by "/".
         space: A nested dict of distributions and constants.
-        num_trials: The limit of trials; None for no limit (but a grid ends after its last point).
+        num_trials: The most trials to make; None for no limit (a grid ends after its last point).
         max_concurrent: How many trials may run at a time, over all workers.
         scheduler: A scheduler such as ASHA(max_t=27); or your own `CustomScheduler`, or its path
             such as "my_rules:Heats(max_t=9)". None for `FIFO`, which stops no trial.

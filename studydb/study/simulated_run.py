@@ -203,7 +203,7 @@ class SimulatedRun:
             completions=tuple(self._completions),
             n_steps=task.n_steps,
             n_again=task.n_again,
-            n_beyond=task.n_steps - reports.n_stored + reports.n_after_decision,
+            n_after_decision=task.n_steps - reports.n_stored + reports.n_after_decision,
             n_judged=reports.n_judged,
             n_kills=self._n_kills,
             duration_s=self._end_s,

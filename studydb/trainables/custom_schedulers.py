@@ -209,7 +209,7 @@ def read_decision(question: Question, answer: JudgeAnswer, plan: SchedulerPlan) 
 def _read_entry(key: RungKey, entry: _EntryAnswer) -> Entry:
     if entry.rung != key:
         raise DecisionFailed(
-            f"{JUDGE} records in the rung {entry.rung}; the report is at {tuple(key)}."
+            f"{JUDGE} records the report in the rung {entry.rung}, but it is at {tuple(key)}."
         )
     if math.isnan(entry.score):
         raise DecisionFailed(f"{JUDGE} records the score NaN; give math.inf for the worst.")
@@ -235,8 +235,8 @@ def read_work(question: Question, answer: WorkAnswer) -> Work:
             waiting = view.best_waiting(RungKey(bracket, step))
             if waiting is None or waiting.trial_id != answer.trial_id:
                 raise DecisionFailed(
-                    f"{NEXT_WORK} resumes a trial at the rung {(bracket, step)} that is not the "
-                    "best that waits there; return what view.best_waiting(rung) has returned."
+                    f"{NEXT_WORK} resumes a trial that is not the best of those that wait at the "
+                    f"rung {(bracket, step)}; return what view.best_waiting(rung) has returned."
                 )
             return waiting
         case WorkAnswer(rung=(bracket, step), trial_id=None, keep=int() as keep, idle=None):

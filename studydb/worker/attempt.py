@@ -265,13 +265,13 @@ class Attempt:
     def _must_start_again(self, started: Started) -> bool:
         """Return whether the child did not run the trial, so that another child must run it."""
         if started.is_reused:
-            return self._was_not_reused()
-        if self._must_start_afresh(started):
+            return self._declined_reuse()
+        if self._must_start_fresh(started):
             self._fresh = True
             return True
         return False
 
-    def _was_not_reused(self) -> bool:
+    def _declined_reuse(self) -> bool:
         """Return whether a reused process declined the trial, or ended before the trial began."""
         progress = self._progress
         if self._held.is_lost or progress.deadline_s is not None or progress.refused is not None:
@@ -280,7 +280,7 @@ class Attempt:
             return progress.ended.end is End.NOT_REUSED
         return self._start_s is None and not progress.began
 
-    def _must_start_afresh(self, started: Started) -> bool:
+    def _must_start_fresh(self, started: Started) -> bool:
         """
         Give up warm starts if a signal killed the child and the child's template is not proven.
 

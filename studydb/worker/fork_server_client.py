@@ -129,11 +129,11 @@ def _kill_descendants_of_dead_workers() -> None:
     own_id = dict(found).get(os.getpid(), {}).get(SERVER_ID_VARIABLE)
     for pid, environment in found:
         server_id = environment[SERVER_ID_VARIABLE]
-        if server_id != own_id and _is_left(server_id, environment.get(_BATCH_JOB)):
+        if server_id != own_id and _worker_is_dead(server_id, environment.get(_BATCH_JOB)):
             kill_group(pid)
 
 
-def _is_left(server_id: str, batch_job: str | None) -> bool:
+def _worker_is_dead(server_id: str, batch_job: str | None) -> bool:
     """
     Tell whether the worker that `server_id` names is dead.
 

@@ -92,7 +92,7 @@ class CheckpointSteps:
 
     # --- collections
 
-    def collect_a_day_later(self: "RandomWalk", _: Random) -> None:
+    def collect_25_hours_later(self: "RandomWalk", _: Random) -> None:
         """Let the uploads of people become old, and collect."""
         self.advance(DAY_AND_HOUR_S)
         self.do(self.factory.collect())

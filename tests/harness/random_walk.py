@@ -141,7 +141,7 @@ WEIGHTS = {
     "begin_upload": 1,
     "save_upload": 1,
     "collect": 0.5,
-    "collect_a_day_later": 0.1,
+    "collect_25_hours_later": 0.1,
     "remove_unkept": 0.7,
     "enqueue_from_a_trial": 1.5,
     "enqueue_from_another_study": 0.7,

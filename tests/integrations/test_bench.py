@@ -218,7 +218,7 @@ def test_asha_finds_better_trials_than_random_search_and_no_epoch_is_trained_aft
             assert scores[name]["less"] == pytest.approx(
                 random_search["mean"] - scores[name]["mean"]
             )
-        assert {one["n_beyond"] for one in scores.values()} == {0}
+        assert {one["n_after_decision"] for one in scores.values()} == {0}
         assert min(one["n_trials"] for one in scores.values()) > random_search["n_trials"]
 
 
@@ -230,12 +230,12 @@ def test_real_workers_train_nothing_after_a_decision_although_some_are_killed():
     for scores in json.loads(ran.stdout)["tasks"].values():
         assert scores.keys() == {"ASHA, stopping", "HyperBand"}
         for score in scores.values():
-            assert (score["n_kills"], score["n_beyond"]) == (4, 0)
+            assert (score["n_kills"], score["n_after_decision"]) == (4, 0)
             assert score["mean"] < 0.07
 
 
 def test_schedulers_benchmark_fails_if_an_epoch_is_trained_after_a_decision(monkeypatch):
-    late = Found(best=0.1, n_trials=3, n_complete=1, n_epochs=30, n_beyond=1)
+    late = Found(best=0.1, n_trials=3, n_complete=1, n_epochs=30, n_after_decision=1)
     monkeypatch.setattr(schedulers, "_search", lambda *_: late)
     arguments = ["--orders", "2", "--only", "random search", "--json"]
 
@@ -243,7 +243,7 @@ def test_schedulers_benchmark_fails_if_an_epoch_is_trained_after_a_decision(monk
 
     assert ran.exit_code == 1
     assert "2 under random search (digits), 2 under random search (noisy digits)" in ran.stderr
-    assert json.loads(ran.stdout)["tasks"]["digits"]["random search"]["n_beyond"] == 2
+    assert json.loads(ran.stdout)["tasks"]["digits"]["random search"]["n_after_decision"] == 2
 
 
 @pytest.mark.parametrize(

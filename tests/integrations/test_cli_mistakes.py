@@ -255,7 +255,7 @@ REFUSED = [
     (("stop", "digits", "1"), 1, "Trial 1 of 'digits' has ended (TERMINATED, CANCELLED)"),
     (("resume", "digits", "1"), 1, "ended trials do not change"),
     (("best", "digits"), 1, "No trial of study 'digits' has reported 'loss' yet"),
-    (("enqueue", "digits", "lr=0.5"), 1, "has all of its 2 trials. Raise the number first"),
+    (("enqueue", "digits", "lr=0.5"), 1, "has its 2 trials already. Raise the number first"),
     (("enqueue", "digits", "lr=7"), 2, "Parameter 'lr' is 7, which is not in loguniform"),
     (("enqueue", "digits", "rl=0.5"), 2, "There is no parameter 'rl' in this study; it has 'lr'."),
     (("enqueue", "digits", "lr=1e999"), 2, "lr=1e999"),

@@ -137,11 +137,11 @@ def test_retry_in_a_stopped_study_says_that_the_study_must_be_resumed(console, s
 
 @pytest.mark.usefixtures("ended")
 @pytest.mark.parametrize("words", [(), ("0", "--all"), ("--errored", "--all")])
-def test_retry_wants_trials_or_one_selection(console, words):
+def test_retry_without_trials_or_with_two_selections_is_refused(console, words):
     assert "Name the trials to run again, or" in console("retry", "digits", *words, code=2).error
 
 
-def test_retry_method_wants_ended_trials_or_a_valid_selection(study):
+def test_retry_method_refuses_a_wrong_selection_and_a_trial_that_has_not_ended(study):
     with pytest.raises(UsageError, match="Give the numbers"):
         study.retry()
     with pytest.raises(InvalidSpec, match="select is 'failed'; it must be one of 'errored'"):

@@ -171,7 +171,7 @@ def test_gc_removes_what_a_stricter_policy_does_not_keep(create_study, storage_u
     assert [each.step for each in study.trial(0).checkpoints] == [3, 4]
 
 
-def test_gc_deletes_cut_uploads_and_counts_them(console, study, monkeypatch):
+def test_gc_deletes_interrupted_uploads_and_counts_them(console, study, monkeypatch):
     trial = study.ask()
     with monkeypatch.context() as died:
         died.setattr(checkpoint_rows.Checkpoints, "record", lambda *_: None)
@@ -189,7 +189,7 @@ def test_gc_deletes_cut_uploads_and_counts_them(console, study, monkeypatch):
     assert study.gc() == Collected(0, 0)
 
 
-def test_gc_says_how_many_cut_uploads_a_store_does_not_delete(console, study, monkeypatch):
+def test_gc_says_how_many_interrupted_uploads_a_store_does_not_delete(console, study, monkeypatch):
     trial = study.ask()
     with monkeypatch.context() as died:
         died.setattr(checkpoint_rows.Checkpoints, "record", lambda *_: None)

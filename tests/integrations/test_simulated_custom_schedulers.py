@@ -67,7 +67,7 @@ def test_custom_scheduler_that_judges_like_asha_gives_the_same_trials_as_asha(ki
     simulated = studydb.simulate("simulated_rules:Third(max_t=27)", None, CURVES, **options)
 
     assert simulated.trials == asha.trials
-    assert simulated.n_beyond == 0
+    assert simulated.n_after_decision == 0
     assert (simulated.n_judged, simulated.status) == (asha.n_judged, "FINISHED")
 
 

@@ -31,7 +31,7 @@ def test_no_step_is_trained_after_the_decision_to_stop_or_pause_its_trial(schedu
     simulated = studydb.simulate(scheduler, None, CURVES, seed=3, num_trials=40)
 
     assert simulated.status == "FINISHED"
-    assert simulated.n_beyond == simulated.n_again == 0
+    assert simulated.n_after_decision == simulated.n_again == 0
     assert simulated.n_steps == sum(trial.n_steps for trial in simulated.trials)
     assert simulated.best_value == min(one.value for one in simulated.completions)
     assert simulated.regret == pytest.approx(simulated.best_value - simulated.optimum)
@@ -158,7 +158,7 @@ def test_promoted_trial_without_a_checkpoint_trains_its_steps_again():
 
     assert saving.n_again == 0 < losing.n_again
     assert losing.n_steps - losing.n_again <= 12 * 27
-    assert losing.n_beyond == 0
+    assert losing.n_after_decision == 0
 
 
 def test_simulated_duration_is_the_sum_of_the_times_of_starts_and_steps():
@@ -175,7 +175,7 @@ def test_simulated_duration_is_the_sum_of_the_times_of_starts_and_steps():
     assert simulated.regret_at(29) == 0
 
 
-def test_all_idle_workers_resume_trials_as_soon_as_a_report_allows_it():
+def test_each_idle_worker_resumes_a_trial_as_soon_as_a_report_allows_it():
     scheduler = studydb.ASHA(max_t=9, reduction_factor=3, type="promotion")
     curves = [
         {"params": {"first_s": first_s}, "values": [value] * 9}
@@ -211,8 +211,8 @@ def test_trials_of_killed_workers_are_recovered_and_trained_to_their_end():
 
     assert simulated.n_kills > 0 < lost.n_kills
     assert {trial.reason for trial in simulated.trials} == {"COMPLETED"}
-    assert (simulated.n_beyond, simulated.n_again, simulated.n_steps) == (0, 0, 270)
-    assert lost.n_again > 0 == lost.n_beyond
+    assert (simulated.n_after_decision, simulated.n_again, simulated.n_steps) == (0, 0, 270)
+    assert lost.n_again > 0 == lost.n_after_decision
     assert simulated.duration_s > 90  # a lost trial waits until its lease has ended
 
 

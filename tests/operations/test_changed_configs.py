@@ -64,7 +64,7 @@ def test_later_attempts_get_the_changed_values_and_each_attempt_keeps_its_config
     assert (trial.params, trial.changed) == (PARAMS, {"lr": 0.01})
 
 
-def test_changes_add_up_and_a_value_that_equals_the_sampled_one_is_no_change(
+def test_changes_add_up_and_a_value_that_equals_the_sampled_value_is_no_change(
     database, study, paused
 ):
     resume(database, study, paused, lr=0.01)

@@ -124,7 +124,7 @@ def test_rung_does_not_wait_for_a_trial_that_a_person_has_stopped_or_paused(
     assert next_step(database, study, worker) is NextStep.CLAIM
 
 
-def test_rung_waits_for_a_trial_in_its_back_off_and_for_one_paused_with_its_study(database, clock):
+def test_rung_waits_for_a_trial_in_back_off_and_for_a_trial_paused_with_its_study(database, clock):
     study = study_of(database, max_failures=1)
     worker = SimulatedWorker(database, study)
     worker.wait_at_the_rung(0.5, 0.1)

@@ -287,9 +287,7 @@ def test_invalidated_running_trial_cannot_be_paused_or_resumed(database, study, 
 # --- requests
 
 
-def test_request_that_names_an_unknown_trial_or_undoes_a_valid_one_changes_no_trial(
-    database, study
-):
+def test_request_for_an_unknown_trial_and_undo_for_a_valid_trial_change_no_trial(database, study):
     with unchanged_rows(database), pytest.raises(UnknownTrial):
         spoil(database, study, 0, 17)
     spoil(database, study, 0)

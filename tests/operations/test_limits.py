@@ -143,7 +143,7 @@ def test_batch_that_is_sent_again_is_counted_once(database):
     assert spent(database)[1] == 2
 
 
-def test_results_after_the_one_at_which_a_rule_stops_the_trial_are_not_counted(database):
+def test_results_after_the_result_at_which_a_rule_stops_the_trial_are_not_counted(database):
     worker = limited(database, max_steps=9, rules=read_rules(["loss<0.2"]))
 
     worker.take().report(0.5, 0.1, 0.05)

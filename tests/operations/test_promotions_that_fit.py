@@ -106,9 +106,8 @@ def synchronous(database):
 
 
 def test_a_rung_waits_for_a_trial_that_fits_another_live_worker(database, synchronous):
+    claimant = _small_claimant(database, synchronous)
     live_worker(database, synchronous, read_capacity(gpus=2))
-
-    claimant = SimulatedWorker(database, synchronous).claimant()
 
     assert promote(database, synchronous, claimant, fits=SMALL) is NextStep.WAIT
 
@@ -116,6 +115,7 @@ def test_a_rung_waits_for_a_trial_that_fits_another_live_worker(database, synchr
 def test_every_bracket_counts_a_trial_underway_if_too_many_trials_wait_for_other_workers(
     database, synchronous, monkeypatch
 ):
+    _small_claimant(database, synchronous)
     live_worker(database, synchronous, read_capacity(gpus=2))
 
     assert [_underway(database, synchronous, bracket) for bracket in (0, 1)] == [[0], []]
@@ -140,7 +140,7 @@ def test_a_rung_closes_without_a_trial_that_fits_no_live_worker(database, synchr
 
 def _small_claimant(database, study):
     """
-    Return the claimant of a simulated worker; the only live worker is another one, with one GPU.
+    Return a simulated worker's claimant, and let the only live worker be one with one GPU.
 
     All simulated workers are marked as ended: they have no capacity, so any trial fits them.
     """

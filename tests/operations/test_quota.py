@@ -130,7 +130,7 @@ def test_bytes_of_removed_checkpoints_leave_the_database(database, worker):
     assert rows(database, "SELECT count(*) FROM checkpoint WHERE data IS NOT NULL") == [(2,)]
 
 
-def test_sum_is_right_after_retention_discards_and_corruption(database, study, worker):
+def test_sum_is_right_after_retention_corruption_and_a_discard(database, study, worker):
     run = worker.take()
     for step in (1, 2, 3):
         run.save(replace(run.checkpoint(step=step), size_bytes=2), Keep(quota=10))

@@ -342,7 +342,7 @@ def test_trial_is_refused_until_its_clone_has_ended(database, study, failed):
     assert again(database, study, failed) == [2]
 
 
-def test_two_people_who_retry_a_trial_at_once_make_one_clone(database, study, failed):
+def test_two_people_who_retry_a_trial_at_the_same_time_make_one_clone(database, study, failed):
     def call():
         try:
             return again(database, study, failed)

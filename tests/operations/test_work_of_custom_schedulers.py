@@ -96,7 +96,7 @@ def test_scheduler_is_asked_again_if_another_worker_already_runs_the_chosen_tria
     assert worker.claim().lease.number == 0
 
 
-def test_scheduler_that_names_no_work_pauses_the_study_once(database):
+def test_scheduler_that_fails_when_asked_for_work_pauses_the_study_once(database):
     worker = waiting(database, 0.5)
     broken = failing(worker.study, DecisionFailed("it hangs"))
 

@@ -62,7 +62,7 @@ def test_request_during_an_operation_has_the_effect_of_a_serial_order(stage, req
         order = explaining_order(subject.walk.model, actions, result.answers, shown)
         assert order is not None, message
         if not isinstance(result.answers[0], type):  # the request was not refused
-            check_the_last_word(database, subject, request_, message)
+            check_that_the_request_is_obeyed(database, subject, request_, message)
 
 
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
@@ -77,7 +77,7 @@ def test_request_before_and_after_an_operation_does_what_the_model_does(
             answers = do_in_turn(sqlite_database, subject, order)
             answer = answers[order.index(REQUESTS[request_])]
             if not isinstance(answer, type):
-                check_the_last_word(sqlite_database, subject, request_, actor)
+                check_that_the_request_is_obeyed(sqlite_database, subject, request_, actor)
 
 
 def do_in_turn(database, subject, order):
@@ -94,7 +94,7 @@ def do_in_turn(database, subject, order):
     return answers
 
 
-def check_the_last_word(database, subject, request, message):
+def check_that_the_request_is_obeyed(database, subject, request, message):
     """Check that the trial obeys the request, or that its attempt is told of it when it renews."""
     with database.begin(write=False) as txn:
         trial = existing_trial(txn, subject.walk.study, subject.number)

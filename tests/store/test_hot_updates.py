@@ -106,7 +106,7 @@ def test_each_table_has_at_most_one_check(database):
     )
 
 
-def test_proposals_of_a_study_are_not_compressed(database):
+def test_points_of_a_study_are_not_compressed(database):
     stored = rows(
         database,
         "SELECT attstorage FROM pg_attribute"

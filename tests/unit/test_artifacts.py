@@ -278,8 +278,8 @@ def test_link_to_a_directory_can_be_given_instead_of_the_directory(store, source
         ("nowhere", "has no existing target"),
         ("../outside", "leads out of it"),
         ("/etc/hostname", "leads out of it"),
-        (".", "leads back to itself"),
-        ("layers/..", "leads back to itself"),
+        (".", "leads to a directory that contains it"),
+        ("layers/..", "leads to a directory that contains it"),
         ("link", "has no existing target"),
     ],
 )

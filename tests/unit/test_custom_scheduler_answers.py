@@ -104,7 +104,7 @@ def test_valid_decision_gets_the_default_reason_of_its_action(answer, decision):
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (Decision(entry=Entry(RungKey(1, 2), 0.5)), r"in the rung \(1, 2\); the report is at"),
+        (Decision(entry=Entry(RungKey(1, 2), 0.5)), r"in the rung \(1, 2\), but it is at"),
         (Decision(entry=Entry(KEY, math.nan)), "the score NaN"),
         (Decision(Action.PAUSE), "answered PAUSE with waits=False"),
         (Decision(Action.PAUSE, entry=Entry(KEY, 0.5)), "answered PAUSE with waits=False"),
@@ -175,8 +175,8 @@ def test_valid_work_is_accepted_with_the_score_that_the_view_showed(answer, work
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (WaitingTrial(KEY, 8, 0.4), "is not the best that waits there"),
-        (WaitingTrial(RungKey(1, 2), 7, 0.4), "is not the best that waits there"),
+        (WaitingTrial(KEY, 8, 0.4), "is not the best of those that wait"),
+        (WaitingTrial(RungKey(1, 2), 7, 0.4), "is not the best of those that wait"),
         (Close(KEY, -1), "keeps -1 trials"),
         (Close(RungKey(0, 3), 1), r"\(0, 3\), which does not exist: .* close a rung of view.rungs"),
     ],

@@ -151,7 +151,10 @@ def test_paths_that_exclude_each_other_are_refused(texts, words):
         ("lr=uniform(0,uper=1)", ["'lr'", "'uper'", "Did you mean 'upper'"]),
         ("lr=uniform(0,lower=1)", ["'lr'", "multiple values"]),
         ("lr=uniform(lower=0,1)", ["column 20", "NAME=value"]),
-        ("lr=uniform(lower=0,lower=1)", ["column 20", "'lower' only once"]),
+        (
+            "lr=uniform(lower=0,lower=1)",
+            ["column 20", "another name, because 'lower' is given already"],
+        ),
         ("lr=uniform(1,0)", ["'lr'", "uniform(1.0, 0.0)", "not below"]),
         ("lr=uniform(a,b)", ["'lr'", "lower", "'a'"]),
         ("lr=uniform(randint(1,2),3)", ["'lr'", "itself a call"]),

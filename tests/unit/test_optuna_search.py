@@ -162,7 +162,7 @@ def test_points_are_a_function_of_history_seed_and_draw():
     assert other.propose(2, draw=7) != first.propose(2, draw=7)
 
 
-def test_points_do_not_depend_on_when_or_in_which_order_the_model_learns_of_trials():
+def test_points_do_not_depend_on_the_time_or_order_in_which_the_model_is_told_of_trials():
     told = [*history(), observed(12)]
     at_once, one_by_one = model(), model()
     at_once.tell(told)

@@ -154,7 +154,9 @@ def test_objects_can_be_bound_to_a_class_of_ray(ray_trainable):
         def step(self): ...
 
     assert with_parameters(from_ray(Bound), data=3).values == {"data": 3}
-    with pytest.raises(TrainableError, match=r"Bound.setup cannot be called with the config alone"):
+    with pytest.raises(
+        TrainableError, match=r"Bound.setup cannot be called with the config and the bound objects"
+    ):
         check_signature(from_ray(Bound))
 
 

@@ -299,7 +299,7 @@ def test_upload_that_fails_in_the_middle_leaves_no_object(s3, server, tmp_path, 
     assert server.unfinished() == []
 
 
-def test_abort_of_a_files_uploads_spares_a_file_whose_name_begins_alike(s3, server):
+def test_abort_of_uploads_of_one_file_spares_a_file_whose_name_begins_with_its_name(s3, server):
     where = place()
     key = f"prefix/{'/'.join(where.parts)}"
     server.client().create_multipart_upload(Bucket=server.bucket, Key=f"{key}/files/10")

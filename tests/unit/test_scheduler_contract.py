@@ -194,7 +194,7 @@ def test_one_epoch_trains_only_the_best_trials_of_its_rung_to_the_end(seed):
     assert ended(executor).count(Reason.GIVEN_UP) == 26
 
 
-def test_one_epoch_chooses_when_half_of_the_limit_is_spent():
+def test_one_epoch_chooses_its_best_trials_when_half_of_the_limit_is_spent():
     executor = ContractExecutor(
         OneEpoch(i=1, top_k=2, max_t=9), num_trials=math.inf, curve=finite, max_steps=60
     )

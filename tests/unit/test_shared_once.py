@@ -34,7 +34,7 @@ def test_first_process_makes_the_shared_server_and_stops_it_after_all_others_hav
     assert events == ["made", "used url", "used url", "given back"]
 
 
-def test_what_was_given_back_is_made_anew(tmp_path):
+def test_shared_server_that_was_stopped_is_made_again_by_its_next_user(tmp_path):
     numbers = iter("12")
 
     for number in "12":

@@ -90,7 +90,7 @@ def test_study_with_guard_false_runs_all_trials_and_fails_if_none_completes(stag
 def test_worker_ends_with_an_error_if_its_first_trials_fail_but_other_workers_succeed(
     stage, monkeypatch
 ):
-    study = stage.create("misbehaving:raises_here", num_trials=20)
+    study = stage.create("misbehaving:raises_on_a_broken_host", num_trials=20)
     assert stage.run(max_trials=1) == 0
 
     monkeypatch.setenv("BROKEN_HOST", "1")

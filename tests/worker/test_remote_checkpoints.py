@@ -6,7 +6,7 @@ from fleet.workers import eventually
 from studydb.db.schema import checkpoint, upload
 from studydb.lease.upload_collector import collect_uploads
 
-THREE_PARTS_BYTES = 40 << 20
+FIVE_PARTS_BYTES = 40 << 20
 
 
 def test_trial_of_a_killed_worker_goes_on_from_its_checkpoint_in_s3(stage, s3_server):
@@ -33,7 +33,7 @@ def test_parts_of_an_upload_whose_process_was_killed_are_deleted(stage, s3_serve
     stage.create(
         "obedient:gated",
         checkpoints=f"s3://{s3_server.bucket}/models",
-        space={"size_bytes": THREE_PARTS_BYTES, "n_steps": 2},
+        space={"size_bytes": FIVE_PARTS_BYTES, "n_steps": 2},
     )
     stage.open_gate("all")
     s3_server.writes.clear()

@@ -484,7 +484,7 @@ def test_own_loop_asks_rules_in_a_child(storage_url, tmp_path):
     assert not Path(f"/proc/{pids.pop()}").exists()
 
 
-def test_after_a_rule_fails_the_trial_of_an_own_loop_goes_on_and_the_next_ask_waits_for_the_resumption(
+def test_own_loop_ends_its_trial_after_a_rule_fails_and_the_next_ask_waits_for_the_resumption(
     sqlite_url, tmp_path
 ):
     study = study_of_an_own_loop(sqlite_url, "stopping:Broken(how=raises, step=1)")

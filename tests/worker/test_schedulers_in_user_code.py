@@ -109,7 +109,7 @@ BROKEN_JUDGE = {
     "sleeps": "it took more than 1 s",
     "kills_itself": "its process was killed by SIGKILL",
     "returns_none": "judge returned None; return a studydb.Decision",
-    "other_rung": "judge records in the rung (0, 7); the report is at (0, 2)",
+    "other_rung": "judge records the report in the rung (0, 7), but it is at (0, 2)",
     "pauses_without_entry": "judge answered PAUSE with waits=False",
     "exploits": "judge asked for an exploit (action EXPLOIT), which studydb cannot do",
     "records_nan": "judge records the score NaN",
@@ -120,9 +120,9 @@ BROKEN_WORK = {
     "sleeps": "it took more than 1 s",
     "kills_itself": "its process was killed by SIGKILL",
     "returns_none": "next_work returned None; return a trial of view.best_waiting",
-    "keeps_less_than_none": "next_work keeps -1 trials",
+    "keeps_a_negative_number": "next_work keeps -1 trials",
     "closes_an_unknown_rung": "next_work closes the rung (0, 7), which does not exist: no trial has reached it",
-    "resumes_an_unknown_trial": "is not the best that waits there",
+    "resumes_an_unknown_trial": "is not the best of those that wait",
 }
 
 

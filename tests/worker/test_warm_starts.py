@@ -195,11 +195,11 @@ def test_segfault_of_an_attempt_does_not_harm_its_template(start, warm, module):
 UNSAFE = {
     "Python thread": (
         "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
-        "1 Python threads",
+        "1 Python thread",
     ),
     "native thread": (
         "import _thread, time\n_thread.start_new_thread(time.sleep, (60,))",
-        "1 native threads",
+        "1 native thread,",
     ),
     "socket": ("import socket\nS = socket.socket()", "opened a socket"),
     "file for writing": ("F = open('out.txt', 'w')", "left"),

@@ -293,7 +293,11 @@ class TwoObjects(studydb.Trainable):
         (bound.Summing, ["date"], "Summing.setup takes no keyword argument 'date'"),
         (bound.Summing, ["config"], "studydb itself gives 'config' to Summing.setup"),
         (bound.summing, [], "requires 'data'"),
-        (TwoObjects, ["data"], "TwoObjects.setup cannot be called with the config alone: missing"),
+        (
+            TwoObjects,
+            ["data"],
+            "TwoObjects.setup cannot be called with the config and the bound objects: missing",
+        ),
         ("bound:summing", ["data"], "give a function or a class, not its name"),
         (dict, ["data"], "does not inherit studydb.Trainable"),
     ],

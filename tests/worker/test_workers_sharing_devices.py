@@ -117,7 +117,7 @@ def spans(folder):
     return found
 
 
-def given_twice(found):
+def starts_over_a_whole_card(found):
     """Return card and time of each trial's start at which the card's held parts sum to over 1."""
     return [
         (card, span.start_s)
@@ -134,7 +134,9 @@ def given_twice(found):
 
 
 @pytest.mark.timeout(2400 if NIGHTLY else 300)
-def test_no_card_is_given_twice_and_none_is_lost(folder, sqlite_template, postgres_url):
+def test_trials_hold_no_more_than_a_whole_card_and_no_card_is_lost(
+    folder, sqlite_template, postgres_url
+):
     own, other = HostUser(folder), HostUser(folder, other_uid() or os.getuid())
     of_other = f"sqlite:///{other.folder}/b.db"
     shutil.copyfile(sqlite_template, other.folder / "b.db")
@@ -177,7 +179,7 @@ def test_no_card_is_given_twice_and_none_is_lost(folder, sqlite_template, postgr
         f"{time.monotonic() - begin_s:.0f} s, {len(found)} uses of a card, {seen}\n"
     )
     assert [span for span in found if span.was_second] == []
-    assert given_twice(found) == []
+    assert starts_over_a_whole_card(found) == []
     given = {"CUDA_VISIBLE_DEVICES": ",".join(UUIDS), "STUDYDB_LOCK_DIR": str(folder)}
     assert eventually(lambda: Devices.of("auto", given).take(len(UUIDS)), what="all cards free")
     assert min(place.kills for place in places) > 0 or not NIGHTLY

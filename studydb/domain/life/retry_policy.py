@@ -86,9 +86,9 @@ def read_retry(name: str, value: Any) -> Retry | None:
     if value is None or isinstance(value, Retry):
         return value
     if isinstance(value, str):
-        return build(parse_call(value), _KNOWN, noun="retry")
+        return build(parse_call(value), _KNOWN, noun="retry policy")
     if isinstance(value, Mapping):
-        return rebuild(value, _KNOWN, noun="retry")
+        return rebuild(value, _KNOWN, noun="retry policy")
     raise InvalidSpec(
         f"{name} is {value!r}; give studydb.Retry(…), such as studydb.Retry(never=[ValueError])."
     )

@@ -199,7 +199,9 @@ class _Reader:
             if keyword is None:
                 args.append(self._value(depth=depth))
             elif keyword[1] in kwargs:
-                raise self._error(f"{keyword[1]!r} only once", at=start)
+                raise self._error(
+                    f"another name, because {keyword[1]!r} is given already", at=start
+                )
             else:
                 kwargs[keyword[1]] = self._value(depth=depth)
         return Call(name, tuple(args), kwargs)

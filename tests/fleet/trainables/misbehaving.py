@@ -50,7 +50,7 @@ def raises_unless_first(config, trial):
     return config["x"]
 
 
-def raises_here(config):
+def raises_on_a_broken_host(config):
     if os.environ.get("BROKEN_HOST"):
         raise RuntimeError("no driver")
     return config["x"]

@@ -170,7 +170,7 @@ class Broken(Cup):
     def records_nan(self, view):
         return Decision(entry=Entry(view.key, math.nan))
 
-    def keeps_less_than_none(self, view):
+    def keeps_a_negative_number(self, view):
         return Close(view.rungs()[0], -1)
 
     def closes_an_unknown_rung(self, _view):
