@@ -1,4 +1,8 @@
-"""Record how an attempt's process was started, and the seconds until the trainable began."""
+"""
+Record how an attempt's process was started, and the seconds until the trainable began.
+
+Workers may update a study's status from this revision on.
+"""
 
 import sqlalchemy as sa
 
@@ -68,7 +72,7 @@ def _make_again(query: str) -> None:
 
 
 def _rows(sql: str) -> list[str]:
-    """Run a query for names of roles, and return the names in quotes."""
+    """Run a query for names of roles, and return the names in quotes, without PUBLIC."""
     quote = op.get_bind().dialect.identifier_preparer.quote_identifier
     return [quote(row[0]) for row in op.get_bind().exec_driver_sql(sql) if row[0] != "PUBLIC"]
 

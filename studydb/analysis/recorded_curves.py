@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from studydb.db import Database
-from studydb.domain.canonical import is_number
+from studydb.domain.canonical import is_integral, is_number
 from studydb.domain.errors import InvalidSpec, NotAllowed
 from studydb.domain.life.states import Mode, Reason
 from studydb.domain.listed_rows import ListedTrial
+from studydb.domain.metrics import STEPS_END
 from studydb.domain.objective import Objective
 from studydb.domain.records import Study
 from studydb.domain.space.search_space import Space
@@ -33,6 +34,7 @@ TRAINED_TO_END = frozenset({Reason.COMPLETED, Reason.RULE_STOPPED})
 """A trial that ended for one of these reasons was trained to its end, so its curve is whole."""
 
 _VALUES, _PARAMS = "values", ("params", "config")
+_PAIR = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class Curve:
         values: Iterable[Any],
         *,
         steps: Iterable[int] | None = None,
-        params: Any = None,
+        params: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None,
         step_s: float | None = None,
         subject: str = "The curve",
     ) -> Self:
@@ -77,7 +79,7 @@ class Curve:
         if not numbers or not all(map(is_number, numbers)):
             raise InvalidSpec(f"{subject} is {shown(numbers)}; give one or more numbers.")
         at = _listed(range(1, len(numbers) + 1) if steps is None else steps, f"{subject}'s `steps`")
-        rises = all(map(is_number, at)) and all(
+        rises = all(is_integral(step) and step < STEPS_END for step in at) and all(
             before < after for before, after in pairwise((0, *at))
         )
         if len(at) != len(numbers) or not rises:
@@ -90,7 +92,8 @@ class Curve:
                 f"{subject} has step_s={step_s!r}; give the seconds of a step, a finite number "
                 "of 0 or more."
             )
-        return cls(tuple(map(float, numbers)), at, _named(params or {}, subject), step_s)
+        given = {} if params is None else _named(params, subject)
+        return cls(_doubles(numbers, subject), tuple(map(int, at)), given, step_s)
 
     @property
     def last_value(self) -> float:
@@ -105,14 +108,25 @@ def _listed(given: Iterable[Any], subject: str) -> tuple[Any, ...]:
         raise InvalidSpec(f"{subject} is {given!r}; give a list of numbers.") from None
 
 
-def _named(params: Any, subject: str) -> dict[str, Any]:
+def _doubles(numbers: Sequence[Any], subject: str) -> tuple[float, ...]:
     try:
-        return dict(params)
-    except (TypeError, ValueError):
+        return tuple(map(float, numbers))
+    except OverflowError:
+        raise InvalidSpec(f"{subject} has a number that is too large for a double.") from None
+
+
+def _named(params: Any, subject: str) -> dict[str, Any]:
+    pairs = list(params.items()) if isinstance(params, Mapping) else params
+    if not isinstance(pairs, list | tuple) or not all(map(_is_named, pairs)):
         raise InvalidSpec(
             f"{subject} has the parameters {params!r}; give a dict, or a tuple of pairs such as "
             '(("lr", 0.1), ("width", 64)).'
-        ) from None
+        )
+    return dict(pairs)
+
+
+def _is_named(pair: Any) -> bool:
+    return isinstance(pair, list | tuple) and len(pair) == _PAIR and isinstance(pair[0], str)
 
 
 def shown(numbers: Sequence[Any]) -> str:
@@ -273,9 +287,8 @@ def _curve_of_entry(entry: Any, metric: str, number: int) -> Curve:
         return Curve.read(entry, subject=subject)
     values = entry.get(_VALUES, entry.get(metric))
     if values is None:
-        raise InvalidSpec(
-            f"{subject} has neither {_VALUES!r} nor {metric!r}; its keys are {sorted(entry)}."
-        )
+        keys = sorted(map(str, entry))
+        raise InvalidSpec(f"{subject} has neither {_VALUES!r} nor {metric!r}; its keys are {keys}.")
     params = next((entry[name] for name in _PARAMS if name in entry), None)
     return Curve.read(
         values,

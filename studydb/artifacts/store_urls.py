@@ -22,7 +22,8 @@ def open_store(url: str) -> Store:
     try:
         parsed = urlsplit(url)
     except ValueError as error:
-        raise UsageError(f"Checkpoints cannot go to {url!r}: {error}. Correct the URL.") from None
+        shown = url[: url.find("://") + 3] + url.rpartition("@")[2] if "@" in url else url
+        raise UsageError(f"Checkpoints cannot go to {shown!r}: {error}. Correct the URL.") from None
     if parsed.scheme == "file" and parsed.netloc in ("", "localhost") and parsed.path:
         return DirectoryStore(Path(unquote(parsed.path)))
     if "://" not in url and url and not url.startswith("file:"):

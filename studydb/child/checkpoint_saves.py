@@ -30,11 +30,11 @@ class CheckpointSaves:
     """
     Saves the checkpoints of one attempt, one after another.
 
-    To a remote store, a thread sends a copy of the checkpoint while the trial trains on, or has
-    the sender do this if the checkpoint is large. `store` saves a checkpoint while the trial waits,
-    for example the last checkpoint. At most one upload is under way, so at most one copy is on disk
-    or in memory. The thread sends messages to the worker, but only the trial's own thread receives
-    messages.
+    If the store is remote, a thread sends a copy of the checkpoint while the trial trains on. If
+    the checkpoint is large, the thread lets the sender send the copy. `store` saves a checkpoint
+    while the trial waits, for example the last checkpoint. At most one upload is under way, so at
+    most one copy is on disk or in memory. The thread sends messages to the worker, but only the
+    trial's own thread receives messages.
 
     Args:
         sender: Sends large checkpoints; its process starts when the first large checkpoint is sent.
@@ -63,7 +63,7 @@ class CheckpointSaves:
                 self._thread = None
 
     def settle(self) -> None:
-        """Wait until the last checkpoint is stored or the trial is lost; then end the sender."""
+        """Wait until the last upload has ended or the trial is lost; then end the sender."""
         try:
             self.wait()
         finally:

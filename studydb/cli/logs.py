@@ -6,7 +6,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -45,10 +45,11 @@ def logs(
     database. For a terminal, colours are removed and control characters escaped. A pipe gets every
     byte.
     """
-    with opened_study(storage, name) as study:
+    with opened_study(storage, name) as study, ExitStack() as stack:
         number = study.number_of(trial)
         found = _find_attempt(study, number, attempt)
-        tails = [Tail(_directory(study, number, found) / stream) for stream in _STREAMS]
+        folder = _directory(study, number, found)
+        tails = [stack.enter_context(closing(Tail(folder / stream))) for stream in _STREAMS]
         has_printed = _print_files(tails)
         if follow:
             has_printed |= _follow(study, number, found.attempt, tails)
@@ -58,46 +59,57 @@ def logs(
 
 
 class Tail:
-    """Reads a growing file `x`, which its writer renames to `x.1` when it is full."""
+    """
+    Reads a growing file `x`, which its writer renames to `x.1` when it is full.
+
+    The file that was read last stays open until `close`, so that no newer file gets its inode.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._before = path.with_name(f"{path.name}.1")
-        self._inode: int | None = None
-        self._offset = 0
+        self._file: BinaryIO | None = None
         self._decode = codecs.getincrementaldecoder("utf-8")("backslashreplace").decode
 
     def read(self) -> Iterator[bytes]:
-        """
-        Yield the bytes that were written since the last call.
-
-        Between the renaming and the next byte only `x.1` exists. If the last call has read another
-        file than the present `x`, that file may be `x.1` now, and more bytes of it may follow.
-        """
-        current = _open_if_readable(self._path)
-        with current or nullcontext():
-            if current is None or _inode(current) != self._inode:
-                yield from self._rest_of(_open_if_readable(self._before))
-            yield from self._rest_of(current)
+        """Yield the bytes that were written since the last call."""
+        yield from self._rest()
+        newest = _open_if_readable(self._path)
+        if newest is None and self._file is not None:
+            return
+        if not self._is_open(newest):
+            yield from self._rest()  # what the last file got before it was renamed
+            before = self._path.with_name(f"{self._path.name}.1")
+            yield from self._go_on_with(_open_if_readable(before))
+        yield from self._go_on_with(newest)
 
     def shown(self, data: bytes) -> str:
         """Decode bytes for a terminal; keep an incomplete character for the next call."""
         return printed(self._decode(data))
 
-    def _rest_of(self, file: BinaryIO | None) -> Iterator[bytes]:
-        if file is None:
-            return
-        with file, suppress(OSError):
-            if _inode(file) != self._inode:
-                self._inode, self._offset = _inode(file), 0
-            file.seek(self._offset)
-            while data := file.read(_READ_BYTES):
-                self._offset += len(data)
+    def close(self) -> None:
+        """Close the file that was read last."""
+        if self._file is not None:
+            self._file.close()
+
+    def _rest(self) -> Iterator[bytes]:
+        with suppress(OSError):
+            while self._file is not None and (data := self._file.read(_READ_BYTES)):
                 yield data
 
+    def _is_open(self, file: BinaryIO | None) -> bool:
+        if file is None or self._file is None:
+            return False
+        return os.path.samestat(os.fstat(file.fileno()), os.fstat(self._file.fileno()))
 
-def _inode(file: BinaryIO) -> int:
-    return os.fstat(file.fileno()).st_ino
+    def _go_on_with(self, file: BinaryIO | None) -> Iterator[bytes]:
+        if file is None:
+            return
+        if self._is_open(file):
+            file.close()
+            return
+        self.close()
+        self._file = file
+        yield from self._rest()
 
 
 def _open_if_readable(path: Path) -> BinaryIO | None:

@@ -25,14 +25,14 @@ def pin(*, name: str, trial: int | str, step: int | None, remove: bool, storage:
     """
     Pin a checkpoint of TRIAL of NAME, so that it is kept until the pin is removed.
 
-    A pinned checkpoint is deleted only with its study.
+    A pinned checkpoint is removed only with its study, or if its bytes are corrupt.
     """
     with opened_study(storage, name) as study:
         steps = study.pin(trial, step=step, remove=remove)
         suffix = storage.command_suffix(study.storage)
     which = subject(name, [trial])
     if remove and not steps:
-        click.echo(f"{which}: no checkpoint was pinned.")
+        click.echo(f"{which}: there was no pin to remove.")
         return
     did = "unpinned" if remove else "pinned"
     noun = "checkpoint of step" if len(steps) == 1 else "checkpoints of the steps"

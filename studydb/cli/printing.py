@@ -52,7 +52,7 @@ def print_rows(
         columns: One name per value of a row.
         form: "table", "json" (a list of objects) or "csv" (with a header).
         noun: What the rows are, such as "trials"; without rows a table reads "no trials".
-        spare: Columns to leave out on a narrow terminal, in this order.
+        spare: Columns that a rich table leaves out on a narrow terminal, in this order.
     """
     if form == "json":
         _print_objects(dict(zip(columns, row, strict=True)) for row in rows)
@@ -102,7 +102,7 @@ def print_table(
     Print a table of one or more rows.
 
     Args:
-        more: Further rows; only `rows` determine the widths of the columns.
+        more: Further rows of a plain table; `rows` and the headings determine the widths.
         spare: Columns to leave out on a narrow terminal, in this order.
     """
     align_right = [
@@ -183,7 +183,7 @@ def _left_out(widths: Mapping[str, int], spare: Sequence[str], line_width: int) 
 
 
 def _narrowed(widths: Mapping[str, int], line_width: int) -> dict[str, int]:
-    """Narrow the widest columns until a line fits; rich breaks their cells into several lines."""
+    """Narrow the widest columns to a least width until a line fits; rich breaks their cells."""
     narrowed = dict(widths)
     for _ in range(sum(width + 2 for width in widths.values()) - line_width):
         widest = max(narrowed, key=lambda name: narrowed[name])

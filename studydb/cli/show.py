@@ -59,8 +59,8 @@ def show(*, name: str, trial: int | str | None, form: str, storage: Storage) -> 
     """
     Show the definition of study NAME: its space, scheduler, searcher, rules, limits and trainable.
 
-    With TRIAL, a number or name, show that trial: its attempts, its judgements, why it ended,
-    its error. CSV has only the attempts of the trial.
+    With TRIAL, a number or name, show that trial: its parameters, attempts and judgements, why it
+    waits or ended, and its error. CSV has only the attempts of the trial.
     """
     if trial is None:
         _show_study(name, form=form, storage=storage)

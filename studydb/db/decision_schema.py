@@ -1,5 +1,5 @@
 """
-The tables that schedulers and searchers decide by: rungs, populations, proposals.
+The tables of schedulers and searchers, and the resource classes of trials.
 
 See `studydb/db/schema.py` for the rules that hold for all tables.
 """

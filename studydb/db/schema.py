@@ -74,12 +74,12 @@ study = table_with_id(
 which had no table `proposal`; a later migration drops `points`. `paused_by` says who or what paused
 the study ('person', 'guard', …); it is 'limit' if a limit or a stop rule has stopped the study.
 `proposer_token` names the process that fits the searcher's model; the lease of this process lasts
-until `proposer_expires_at` (see `store/proposer.py`).
-`best_values` has the best values until now for each rule that can stop the study (`Plateau`).
-`started_at` is the time when the study's first worker or own loop started. `stopped_at_once` says
-that the study was stopped without its workers' grace. `checkpoint_bytes` is the sum of the sizes of
-the kept checkpoints; NULL, and not counted, if the study has no quota. After `deleting_at` no trial
-of another study may begin from a checkpoint of this study.
+until `proposer_expires_at` (see `store/proposer.py`). `best_values` has the best values until now
+for each rule that can stop the study (`Plateau`). `started_at` is the time when the study's first
+worker or own loop started. `stopped_at_once` says that the study was stopped without time for its
+trials to save. `checkpoint_bytes` is the sum of the sizes of the kept checkpoints; NULL, and not
+counted, if the study has no quota. After `deleting_at` no trial of another study may begin from a
+checkpoint of this study.
 Not used yet: `objectives`, the metrics and modes of a study that has several metrics.
 """
 

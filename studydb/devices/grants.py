@@ -163,10 +163,10 @@ class Devices:
                 0.0 if place in left else lock.free / WHOLE for place, lock in enumerate(locks)
             )
 
-    def wait(self, *, is_waiting: bool) -> None:
+    def show_wait(self, *, is_waiting: bool) -> None:
         """Show the host's other workers whether a trial of this worker waits for their devices."""
         if self._turns is not None:
-            self._turns.wait(is_waiting=is_waiting)
+            self._turns.show_wait(is_waiting=is_waiting)
 
     def take(self, gpus: float) -> DeviceGrant | None:
         """
@@ -184,7 +184,7 @@ class Devices:
         """
         if self._directory is None or self._offer.family is None:
             return None if gpus else NO_DEVICES
-        self.wait(is_waiting=False)  # an idle slot shows its wait again at its next look
+        self.show_wait(is_waiting=False)  # an idle slot shows its wait again at its next look
         if not gpus:
             return DeviceGrant(variables=self._variables(()))
         if round(gpus * WHOLE) <= 0 or (gpus > 1 and gpus != int(gpus)):

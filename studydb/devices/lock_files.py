@@ -143,12 +143,12 @@ class LockFile:
         """Take the turn by a lock of one byte; return False if another worker has the turn."""
         return self._set(fcntl.F_WRLCK, WHOLE, 1)
 
-    def wait(self) -> bool:
+    def show_wait(self) -> bool:
         """Show other workers that this worker waits for the device, until the file is closed."""
         return self._set(fcntl.F_RDLCK, _WAITING, 1)
 
     def is_awaited(self) -> bool:
-        """Tell whether a worker waits for the device; a `wait` of this object does not count."""
+        """Tell whether a worker waits for the device, apart from a `show_wait` of this object."""
         kind, *_ = self._call(fcntl.F_OFD_GETLK, fcntl.F_WRLCK, _WAITING, 1)
         return kind != fcntl.F_UNLCK
 

@@ -24,8 +24,8 @@ FIRST_S = 5.0
 """
 For how long waiting workers may go first after `LONG_S`. A waiting worker needs up to 2 s, until
 its next look. The time is limited, because the waiting worker may be suspended, or may also need
-other devices that are not free. A device that was free for longer than this time counts as taken
-anew.
+other devices that are not free. If this worker's trials have not had a device for longer than
+this time, the device counts as taken anew.
 """
 
 
@@ -67,13 +67,13 @@ class Turns:
         self._waiting: dict[int, LockFile] = {}
         self._lock = threading.Lock()
 
-    def wait(self, *, is_waiting: bool) -> None:
+    def show_wait(self, *, is_waiting: bool) -> None:
         """Show whether a trial of this worker waits for a device that another worker has."""
         with self._lock, suppress(HostError):  # the worker then waits without showing it
             for place, name in enumerate(self._names if is_waiting else ()):
                 if place not in self._waiting:
                     self._waiting[place] = LockFile(self._directory, name)
-                    self._waiting[place].wait()
+                    self._waiting[place].show_wait()
             if not is_waiting:
                 self._end_wait()
 

@@ -39,7 +39,8 @@ class KnownClass:
 
     Attributes:
         request: What each trial of the class asks for.
-        first: No trial of the class comes before this position; None if no trial waits.
+        first: The position of the first trial that waits, or a lower bound of it after `skip`. None
+            if no trial waits, no trial may start, or the queue has not been read yet.
         later: The positions that follow `first`, ascending.
         is_cut: Whether the class may have more positions than `first` and `later`.
     """
@@ -63,7 +64,7 @@ class KnownClass:
 @dataclass(slots=True)
 class _Blocked:
     """
-    The first trial that would fit the worker if no trial ran on it, and that does not fit now.
+    The first trial that would fit the worker without its running trials, and does not fit now.
 
     Attributes:
         name: The trial's class.
@@ -83,11 +84,11 @@ class ClassQueues:
     `fitting` meanwhile.
 
     The first trial by priority and number that fits is claimed. If an earlier trial would fit the
-    worker without its running trials, smaller trials are started before it for `reserve_after_s`
-    at most. Then the worker is reserved for the earlier trial: it starts no other trial until this
-    trial has started here or on another worker. There is one exception. If the reserved trial waits
-    only for GPUs that other workers of the host hold, the worker still starts trials without GPUs
-    that leave the reserved trial enough of the other resources.
+    worker without its running trials, smaller trials are started before it for `reserve_after_s` at
+    most. Then the worker is reserved for the earlier trial: it starts no other trial until this
+    trial is no longer the first, for example because it has started. There is one exception. If the
+    reserved trial waits only for GPUs that other workers of the host hold, the worker still starts
+    trials without GPUs that leave the reserved trial enough of the other resources.
 
     Attributes:
         reserved: The position of the trial that the worker is reserved for; None without one.

@@ -258,10 +258,11 @@ def judge_question(
 
 def work_question(view: QueueView, keys: Sequence[RungKey], brackets: int) -> Question:
     """
-    Write down what `next_work` may read of the rungs.
+    Write down what `next_work` may read: rungs, trials underway, and whether a trial may start.
 
     Args:
         keys: Rungs that `next_work` can read even if they are closed and no trial waits there.
+        brackets: How many brackets the scheduler has.
     """
     rungs = view.rungs()
     return _question(

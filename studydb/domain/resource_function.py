@@ -25,7 +25,7 @@ class ResourceFunction:
     Attributes:
         path: The import path "module:function" of the function, or of a trainable whose attribute
             `default_resources` is the function.
-        ask: Asks the function in a child process; None in a process that cannot ask it.
+        ask: Calls the function in a child process; None in a process that has no such child.
     """
 
     path: str
@@ -60,7 +60,7 @@ class ResourceFunction:
         return cls(path)
 
     def asked_by(self, ask: AskRequest) -> "ResourceFunction":
-        """Return this function with `ask`, for a process that can ask it."""
+        """Return a copy with `ask`, for a process that can call the function in a child process."""
         return replace(self, ask=ask)
 
     def to_json(self) -> dict[str, Any]:
@@ -77,7 +77,11 @@ Requested = Resources | ResourceFunction
 
 def read_requested(name: str, value: Any) -> Requested | None:
     """
-    Read what a study's trials ask for: amounts, a function, the path of a function, or None.
+    Read what a study's trials ask for.
+
+    Args:
+        value: Amounts, a function, the path of a function, a `ResourceFunction` or its JSON, or
+            None.
 
     Raises:
         InvalidSpec: The value is none of these, or workers cannot import the function.

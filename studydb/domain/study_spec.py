@@ -163,5 +163,5 @@ _READERS: dict[str, Reader] = {each.name: each.metadata["read"] for each in _SET
 
 
 def read_settings(**given: Any) -> dict[str, Any]:
-    """Check settings, given by name; raise `InvalidSpec` for a value that is out of range."""
+    """Check and convert settings, given by name; raise `InvalidSpec` for a wrong value."""
     return {name: _READERS[name](name, value) for name, value in given.items()}

@@ -204,7 +204,7 @@ class Acquirer:
     def _ask(self, *, again: bool, if_nothing_waits: bool) -> Claim | None:
         study, fits = self._study, self._fitting.names()
         if not study.asks_by_config and fits is not None and OF_STUDY not in fits:
-            return None  # if an earlier send of this ask made a trial, the claim finds the trial
+            return None  # a trial that an earlier send of this ask has made is found by `_claim`
         must_fit = study.asks_by_config and not self._fitting.is_unlimited
         proposer = self._proposer
         for _ in range(MOST_ASKS):

@@ -23,10 +23,10 @@ no trial does, claims are the same as without this module.
 RESUME_SCAN_S = 2.0
 """
 For this many seconds after a scan of the whole queue, claims scan only behind the last claimed
-trial. If trials ask for resources, claims scan from the first trial that the newest read of the
-queue has found. While an old snapshot is open, claimed trials stay in the index, and a whole scan
-reads their entries, too (3 ms for 20,000). A trial that returns to an earlier position waits for a
-whole scan.
+trial or, if trials ask for resources, from the first trial that the newest read of the queue has
+found. The reason: while a transaction keeps an old snapshot, PostgreSQL cannot remove the index
+entries of claimed trials, and a scan of the whole queue reads these entries, too (3 ms for 20,000).
+A trial that returns to an earlier position waits for a scan of the whole queue.
 """
 
 
@@ -37,9 +37,9 @@ class Fitting:
     """
     Which trials of a study fit, for the slots of one worker or the threads of one own loop.
 
-    If trials of the study ask for resources, one slot at a time searches for a trial, so that two
-    slots do not count on the same free resources. A search whose claim got no answer keeps the
-    turn, because the claim may have succeeded.
+    If trials of the study ask for resources and this process has limited ones, one slot at a time
+    searches for a trial, so that two slots do not count on the same free resources. A search whose
+    claim got no answer keeps the turn, because the claim may have succeeded.
 
     Attributes:
         queues: The study's resource classes and their queues, as this process has read them.

@@ -9,7 +9,7 @@ from studydb.domain.life.alike_failures import fingerprint
 from studydb.domain.life.decisions import DecidedBy, Verdict
 from studydb.domain.life.ending import (
     Ending,
-    Limits,
+    RetryLimits,
     TrialFacts,
     decide_ending,
     final_verdict,
@@ -35,7 +35,7 @@ from studydb.store.leases import Held
 
 def decide(study: Study, outcome: Reason, facts: TrialFacts) -> Ending:
     """Decide a trial's state after an attempt, by the study's `max_failures` and `max_losses`."""
-    return decide_ending(outcome, facts, Limits(study.max_failures, study.max_losses))
+    return decide_ending(outcome, facts, RetryLimits(study.max_failures, study.max_losses))
 
 
 def known_analysis(

@@ -40,7 +40,8 @@ class Changes:
         """
         Yield, for each setting that is changed, the function that changes it and the new values.
 
-        `set_resources` comes first, because it locks trials; the others lock the study's row.
+        `set_resources` comes first: it locks trials, which must be locked before the study's row,
+        and all of these functions lock this row.
         """
         if self.resources is not None:
             yield set_resources, (self.resources, self.of_trials)

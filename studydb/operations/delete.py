@@ -58,7 +58,7 @@ def delete(database: Database, study: Study) -> None:
 
     while not _delete_rest(database, study):
         with database.begin() as txn:
-            deletion.some_trials(txn, study_id=study.id)
+            deletion.delete_some_trials(txn, study_id=study.id)
 
 
 def _delete_rest(database: Database, study: Study) -> bool:
@@ -69,5 +69,5 @@ def _delete_rest(database: Database, study: Study) -> bool:
             txn.abandon()
             return False
 
-        deletion.rest(txn, study_id=study.id)
+        deletion.delete_rest(txn, study_id=study.id)
     return True

@@ -159,8 +159,9 @@ def _enqueued_before(txn: Txn, study: Study, request: Request) -> int:
     recorded = events.data_of(txn, token=request.token)
     if not recorded:
         studies.check_exists(txn, study_id=study.id)
+        assert study.num_trials is not None
         raise BudgetSpent(
-            f"Study {study.name!r} has its {counted(study.num_trials or 0, 'trial')} already. "
+            f"Study {study.name!r} has its {counted(study.num_trials, 'trial')} already. "
             f"Raise the number first: `studydb extend {shlex.quote(study.name)} --trials N`."
         )
     return int(recorded["number"])

@@ -156,7 +156,12 @@ _IS_LAST = attrgetter("is_last")
 
 
 def _needs_rules(study: Study, batch: Batch) -> bool:
-    """Whether a rule is met or undecided, or a rule compares a result with earlier results."""
+    """
+    Say whether the study's rules must be judged in the transaction.
+
+    That is so if a rule is met, a custom rule has answered or failed, a rule compares a result with
+    earlier results, or a rule can stop the study.
+    """
     if not study.rules:
         return False
     if batch.ruled is not None:

@@ -137,7 +137,7 @@ class _Change:
                 )
 
     def _reinstate(self, txn: Txn, trial: TrialRow) -> bool:
-        """Undo a trial's invalidation; True if its entries rank again, because it has no clone."""
+        """Undo a trial's invalidation; return whether its entries rank again (not with a clone)."""
         if trial.invalidated_at is None:
             raise NotAllowed(
                 f"Trial {trial.number} of {self.study.name!r} is not invalidated; there is nothing "

@@ -47,7 +47,7 @@ class Asked(NamedTuple):
     Attributes:
         work: The answer. None if `can_claim` is true, or if a scheduler in the user's code was not
             asked or did not decide; there may be work then.
-        is_left: Whether closed rungs have trials for `give_up` to end.
+        has_trials_to_give_up: Whether closed rungs have trials for `give_up` to end.
         question: The question to the user's code, also after `answered` has asked it; None if the
             code need not or cannot be asked.
         can_claim: Whether a trial can be claimed, so that the scheduler gave no answer. The worker
@@ -55,17 +55,17 @@ class Asked(NamedTuple):
     """
 
     work: Work | None
-    is_left: bool
+    has_trials_to_give_up: bool
     question: Question | None = None
     can_claim: bool = False
 
     @property
-    def is_something(self) -> bool:
+    def may_have_work(self) -> bool:
         """Whether a worker may have work other than to make a new trial."""
-        return self.is_left or not isinstance(self.work, Idle)
+        return self.has_trials_to_give_up or not isinstance(self.work, Idle)
 
 
-NOTHING = Asked(Idle.START_NEW, is_left=False)
+NOTHING = Asked(Idle.START_NEW, has_trials_to_give_up=False)
 
 
 class NextStep(StrEnum):
@@ -117,7 +117,7 @@ def _search(
     n_refused = n_closed = 0
     while n_refused < TRIES and n_closed < MOST_CLOSED:
         asked = _ask_scheduler(database, study, fits)
-        if asked.is_left:
+        if asked.has_trials_to_give_up:
             give_up(database, study, is_idle=asked.work is Idle.WAIT)
         match asked.work:
             case WaitingTrial() as chosen:
@@ -128,7 +128,7 @@ def _search(
             case Close() as closing:
                 is_new = close_rung(database, study, closing)
                 n_closed, n_refused = n_closed + is_new, n_refused + (not is_new)
-            case Idle() if asked.is_left and asked.question is not None:
+            case Idle() if asked.has_trials_to_give_up and asked.question is not None:
                 n_refused += 1  # the rungs have changed, so that `record_idle` needs a new answer
             case Idle() as idle:
                 if asked.question is not None:
@@ -185,14 +185,14 @@ def ask_scheduler(txn: Txn, study: Study, *, fits: Sequence[str] | None = None) 
     try:
         work = study.scheduler.next_work(queues)
     except TrialCanBeClaimed:
-        return Asked(None, queues.is_left, can_claim=True)
+        return Asked(None, queues.has_trials_to_give_up, can_claim=True)
     except DecisionNeeded as needed:
         if can_ask(study):
-            return Asked(None, queues.is_left, needed.question)
-        return Asked(recorded_idle(txn, study, needed.question), queues.is_left)
+            return Asked(None, queues.has_trials_to_give_up, needed.question)
+        return Asked(recorded_idle(txn, study, needed.question), queues.has_trials_to_give_up)
     if isinstance(work, Close) and not _can_close(queues, work):
         work = Idle.WAIT  # the rung cannot be closed; the scheduler would name this work for ever
-    return Asked(work, queues.is_left)
+    return Asked(work, queues.has_trials_to_give_up)
 
 
 def _can_close(queues: QueueView, closing: Close) -> bool:
@@ -207,7 +207,13 @@ def _promote(
     claimant: Claimant,
     fits: Sequence[str] | None,
 ) -> NextStep | None:
-    """Promote a trial; None if another worker was faster, so that the scheduler is asked again."""
+    """
+    Promote a trial, and return what the worker does next.
+
+    Returns:
+        If the promotion was refused: CLAIM if the worker can claim a trial, WAIT if the study
+        cannot run one now, else None, and the caller asks the scheduler again.
+    """
     try:
         with database.begin(durable=False) as txn:  # if a crash undoes this, a worker repeats it
             if promotions.promote(txn, study_id=study.id, chosen=chosen, fits=fits):

@@ -70,7 +70,7 @@ class StudyProgress:
 
         Work is to promote a trial, to close a rung, or to end trials that wait at a closed rung.
         """
-        return self.asked.is_something
+        return self.asked.may_have_work
 
     @property
     def needs_sweep(self) -> bool:
@@ -166,9 +166,9 @@ def _may_ask(study: Study, seen: progress.Progress, fits: Sequence[str]) -> bool
 
 def _is_left_to_others(txn: Txn, study: Study, asked: Asked, fits: Sequence[str] | None) -> bool:
     """Tell whether the scheduler has work, but only for workers with other resources."""
-    if fits is None or asked.is_something or asked.question is not None:
+    if fits is None or asked.may_have_work or asked.question is not None:
         return False
-    return ask_scheduler(txn, study).is_something
+    return ask_scheduler(txn, study).may_have_work
 
 
 def read_signs(
@@ -204,7 +204,9 @@ def _progress(
     study: Study, seen: progress.Progress, asked: Asked, *, is_left_to_others: bool = False
 ) -> StudyProgress:
     budget, counts = seen.budget, seen.counts
-    is_idle = counts.pending == counts.running == 0 and not (seen.is_resuming or asked.is_something)
+    is_idle = counts.pending == counts.running == 0 and not (
+        seen.is_resuming or asked.may_have_work
+    )
     starts_new = asked.work is not Idle.WAIT
     is_spent = budget.is_spent or not starts_new
     is_over = is_spent and is_idle and not is_left_to_others

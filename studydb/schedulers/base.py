@@ -39,7 +39,7 @@ class BaseScheduler(Spec):
 
     @property
     def quantile(self) -> float:
-        """The quantile of the negated scores at which the cutoff of each rung lies, in [0, 1]."""
+        """From 0 to 1: the cutoff of a rung is this quantile of the rung's negated scores."""
         return 0.5
 
     def rungs(self) -> Sequence[RungSpec]:

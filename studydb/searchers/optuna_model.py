@@ -177,7 +177,7 @@ class _Axis:
         return self.domain.cast(value)
 
     def decode(self, value: Any) -> Any:
-        """Turn Optuna's value into the parameter's; Optuna may round a value just out of bounds."""
+        """Read the parameter's value from Optuna's, which rounding may have put out of bounds."""
         lower, upper = self.domain.lower, self.domain.upper  # type: ignore[attr-defined]
         return self.domain.cast(min(max(value, lower), upper))
 

@@ -142,7 +142,7 @@ def has_trials(txn: Txn, *, study_id: int) -> bool:
     return txn.first(_ANY, study=study_id) is not None
 
 
-def some_trials(txn: Txn, *, study_id: int) -> None:
+def delete_some_trials(txn: Txn, *, study_id: int) -> None:
     """
     Delete up to `TRIALS_PER_TRANSACTION` trials with their attempts, results and checkpoints.
 
@@ -157,7 +157,7 @@ def some_trials(txn: Txn, *, study_id: int) -> None:
         txn.run(statement, ids=ids)
 
 
-def rest(txn: Txn, *, study_id: int) -> None:
+def delete_rest(txn: Txn, *, study_id: int) -> None:
     """Delete a study whose trials are deleted, and all its other rows."""
     for statement in _REST:
         txn.run(statement, study=study_id)

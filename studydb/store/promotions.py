@@ -274,7 +274,7 @@ class Queues:
     them, in the same snapshot as the rungs.
 
     Attributes:
-        is_left: Whether closed rungs still have work for `give_up`.
+        has_trials_to_give_up: Whether closed rungs still have work for `give_up`.
     """
 
     def __init__(
@@ -290,7 +290,7 @@ class Queues:
             rows = txn.all(_FITTING_QUEUES, study=study_id, fitting=fits)
         self._rows = {RungKey(row.bracket, row.step): row for row in rows}
         self._others: dict[RungKey, Any] = {}
-        self.is_left = any(_is_left(row) for row in rows)
+        self.has_trials_to_give_up = any(_has_trials_to_give_up(row) for row in rows)
 
     # No cached_property: up to Python 3.11 its lock makes all threads wait for one thread's read.
     def _read_budget(self) -> Budget:
@@ -365,7 +365,7 @@ class Queues:
         return self._underway.of(bracket)
 
 
-def _is_left(row: Any) -> bool:
+def _has_trials_to_give_up(row: Any) -> bool:
     """Tell whether `give_up` has something to do at a rung."""
     return row.closed_at is not None and (row.any_given_up or row.waiting_id is None)
 

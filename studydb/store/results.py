@@ -107,7 +107,8 @@ class Span:
     """
     Live results of one attempt: the steps after `after`, up to and including `through`.
 
-    New results have higher steps, so the rows of a span that ends at a reported step never change.
+    An attempt's new results have higher steps than its earlier ones. So a span that ends at a
+    reported step gets no more rows.
     """
 
     study_id: int

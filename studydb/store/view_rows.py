@@ -51,18 +51,18 @@ TRIAL = view("v_trial", ListedTrial)
 ATTEMPT = view("v_attempt", ListedAttempt)
 WORKER = view("v_worker", ListedWorker)
 
-_NAME = (
+_NAME_OF_STUDY = (
     sa.select(study_table.c.name).where(study_table.c.id == sa.bindparam("study")).scalar_subquery()
 )
 """The name of a study now: it may have been renamed since the caller read it."""
 
 _STUDIES = Prepared(sa.select(STUDY).order_by(STUDY.c.created_at, STUDY.c.study))
-_STUDY = Prepared(sa.select(STUDY).where(STUDY.c.study == _NAME))
+_STUDY = Prepared(sa.select(STUDY).where(STUDY.c.study == _NAME_OF_STUDY))
 
 _TRIAL_PAGE = Prepared(
     sa.select(TRIAL)
     .where(
-        TRIAL.c.study == _NAME,
+        TRIAL.c.study == _NAME_OF_STUDY,
         TRIAL.c.number >= sa.bindparam("first", type_=sa.BigInteger),
         TRIAL.c.number < sa.bindparam("end", type_=sa.BigInteger),
     )
@@ -73,11 +73,11 @@ _NEXT_NUMBER = Prepared(
         trial.c.study_id == sa.bindparam("study")
     )
 )
-_TRIALS = sa.select(TRIAL).where(TRIAL.c.study == _NAME).order_by(TRIAL.c.number)
+_TRIALS = sa.select(TRIAL).where(TRIAL.c.study == _NAME_OF_STUDY).order_by(TRIAL.c.number)
 
 _LISTED = Prepared(
     sa.select(TRIAL)
-    .where(TRIAL.c.study == _NAME, is_listed(TRIAL.c.number, "numbers"))
+    .where(TRIAL.c.study == _NAME_OF_STUDY, is_listed(TRIAL.c.number, "numbers"))
     .order_by(TRIAL.c.number)
 )
 MOST_LISTED = 5_000
@@ -116,7 +116,7 @@ _RESULT_PAGE = Prepared(
 _ATTEMPTS = Prepared(
     sa.select(ATTEMPT)
     .where(
-        ATTEMPT.c.study == _NAME,
+        ATTEMPT.c.study == _NAME_OF_STUDY,
         ATTEMPT.c.number == sa.bindparam("trial_no", type_=sa.BigInteger),
     )
     .order_by(ATTEMPT.c.attempt)

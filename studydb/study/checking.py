@@ -10,6 +10,7 @@ from studydb.domain.canonical import is_number
 from studydb.domain.custom_scheduler import CustomScheduler
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.life.selections import Selection
+from studydb.domain.metrics import is_double
 from studydb.domain.scheduling import Scheduler
 from studydb.domain.searching import Searcher
 from studydb.domain.user_code import IS_PATH
@@ -64,7 +65,7 @@ def seconds_or_none(name: str, value: Any) -> float | None:
     """
     if value is None:
         return None
-    if not is_number(value) or math.isnan(value):
+    if not is_double(value) or math.isnan(value):
         raise InvalidSpec(f"{name} is {value!r}; it must be a number of seconds.")
     return float(value)
 

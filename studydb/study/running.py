@@ -16,6 +16,7 @@ from studydb.domain.text.display import counted, visible
 from studydb.operations import reads
 from studydb.operations.failing import describe_failure, last_error
 from studydb.operations.overview import storage_problems
+from studydb.operations.refresh import current_name
 from studydb.operations.study_progress import StudyProgress, read_progress
 from studydb.study.storage import read_patiently
 from studydb.worker.worker_processes import WorkerProcesses
@@ -40,7 +41,8 @@ def run(database: Database, study: Record, *, workers: int) -> Counts:
     if (progress := read_patiently(lambda: read_progress(database, study))).is_done:
         return checked(database, study, progress)
     display = ProgressLine(study.name, study.objective)
-    team = WorkerProcesses(storage=full_url(database), study=study.name, workers=workers)
+    name = read_patiently(lambda: current_name(database, study))
+    team = WorkerProcesses(storage=full_url(database), study=name, workers=workers)
     try:
         with closing(display), team:
             try:

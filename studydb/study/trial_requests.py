@@ -83,8 +83,8 @@ class TrialRequests:
             now: Kill RUNNING trials as soon as their worker learns of the request, without a
                 grace: they save no last checkpoint. Results that were reported are kept.
             discard_checkpoints: Wait up to a minute until the trials have ended, then delete their
-                checkpoints, except pinned ones. Trials that have ended are allowed; after an error,
-                repeat the same call to delete the remaining checkpoints.
+                checkpoints, except pinned and corrupt ones. Trials that have ended are allowed;
+                after an error, repeat the same call to delete the remaining checkpoints.
 
         Raises:
             UnknownTrial: A trial does not exist; nothing was changed.

@@ -132,7 +132,7 @@ def check_class(cls: type) -> None:
         inspect.signature(cls.setup).bind(None, {})  # type: ignore[attr-defined]
     except TypeError as cause:
         raise TrainableError(
-            f"{cls.__qualname__}.setup cannot be called with the config and the bound objects: "
+            f"{cls.__qualname__}.setup cannot be called with the arguments that it would get: "
             f"{cause}. Write setup(self, config), and give any other parameter a default, or bind "
             "an object to it by studydb.with_parameters."
         ) from None

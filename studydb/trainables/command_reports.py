@@ -48,7 +48,7 @@ def read_json(text: bytes) -> CommandReport:
     Read a report in JSON; text after the object is ignored. NaN and Infinity are numbers.
 
     Raises:
-        InvalidReport: The text does not begin with a JSON object.
+        InvalidReport: The text does not begin with a JSON object, or see `read_fields`.
     """
     shown = text.decode(errors="replace").strip()
     try:
@@ -68,7 +68,7 @@ def read_json(text: bytes) -> CommandReport:
 
 def read_fields(fields: Mapping[str, Any]) -> CommandReport:
     """
-    Split the fields of a report into metrics and checkpoint.
+    Split the fields of a report into metrics and checkpoint; `step` becomes `training_iteration`.
 
     Raises:
         InvalidReport: `checkpoint` is neither a boolean nor a path.
@@ -85,7 +85,7 @@ def read_fields(fields: Mapping[str, Any]) -> CommandReport:
 
 
 class ReportPattern:
-    """A study's own pattern for lines of a log; each group is named like a metric, or `step`."""
+    """A study's own pattern for lines of a log; its groups are named like metrics or the step."""
 
     def __init__(self, pattern: str) -> None:
         """

@@ -154,7 +154,7 @@ def _with_parameters(
                 "the study once more with load_if_exists=True, or give the trainable to study.set."
             ) from cause
         values[name] = _unpickled(data or b"", what, directories)
-        del data  # one pickle at a time is in memory
+        del data  # only one fetched pickle at a time is in memory
     return bind(function, values)
 
 

@@ -7,7 +7,7 @@ from studydb.devices import NO_DEVICES, DeviceGrant, MemoryLimit
 from studydb.domain.failures import Failure
 from studydb.worker.children import ChildProcess
 
-_OF_A_DEVICE = "OutOfMemoryError"
+_DEVICE_ERROR_SUFFIX = "OutOfMemoryError"
 """The end of a class's name: other libraries, such as PyTorch, raise it for a device's memory."""
 
 
@@ -62,7 +62,7 @@ class Holdings:
         """If the trial has a memory limit, add it to the message of a MemoryError."""
         if failure is None or self.memory is None:
             return failure
-        if not failure.type.endswith("MemoryError") or failure.type.endswith(_OF_A_DEVICE):
+        if not failure.type.endswith("MemoryError") or failure.type.endswith(_DEVICE_ERROR_SUFFIX):
             return failure
         return replace(failure, message=f"{failure.message}\nOut of memory: {self.memory}.")
 

@@ -65,7 +65,7 @@ class HostResources:
 
     def wait_for_cards(self, is_waiting: bool) -> None:  # noqa: FBT001  `Fitting` calls it
         """Show other workers of this host whether a trial waits here for devices they hold."""
-        self._devices.wait(is_waiting=is_waiting)
+        self._devices.show_wait(is_waiting=is_waiting)
 
     def take(self, asked: Resources) -> Holdings | None:
         """

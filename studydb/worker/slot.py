@@ -202,7 +202,12 @@ class Slot(threading.Thread):
         return Sight.WORK if progress.can_claim else Sight.NOTHING
 
     def _answer_of(self, call: Callable[[], Answered]) -> Answered | None:
-        """Make a call; while the database does not answer, print that once, and return None."""
+        """
+        Make a call; return None if the database does not answer, and print that once.
+
+        Raises:
+            StorageTransient: The database has not answered for the worker's patience.
+        """
         try:
             answer = call()
         except StorageTransient as error:
@@ -262,7 +267,13 @@ class Slot(threading.Thread):
             self._release(claim, holdings)
 
     def _take(self, claim: Claim) -> Holdings | None:
-        """Take what a trial asks for; None if that is not free, so that the trial is given back."""
+        """
+        Take what a trial asks for.
+
+        Returns:
+            None if that is not free or the host fails, so that the trial is given back. If the host
+            fails, the worker gives up, too.
+        """
         equipment = self._equipment
         if equipment.fitting.is_refused(claim):
             return None
@@ -287,7 +298,7 @@ class Slot(threading.Thread):
         self._equipment.fitting.release(claim)
 
     def _too_late(self) -> Outcome | None:
-        """Give back the trial if the worker stopped claiming before the claim was answered."""
+        """Return the outcome that gives a trial back if the worker may claim no more; else None."""
         return None if self._equipment.interruption.may_claim else Outcome(Reason.PREEMPTED)
 
     def _end(self, held: HeldAttempt, attempt: Attempt, outcome: Outcome) -> None:

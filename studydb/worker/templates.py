@@ -401,7 +401,12 @@ class Templates:
         self._say(f"each trial with devices imports the trainable anew, because {reason}")
 
     def _retire(self, template: Template, why: str | None) -> None:
-        """Fork no more attempts from a template; end it after its last attempt."""
+        """
+        Fork no more attempts from a template, and end it after its last attempt.
+
+        After some templates in a row that were retired before they forked an attempt, all attempts
+        start fresh.
+        """
         with self._lock:
             if template in self._templates.values():
                 del self._templates[_key_of(template.to_import)]

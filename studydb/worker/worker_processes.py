@@ -15,7 +15,7 @@ from studydb.settings import PARENT, STORAGE
 from studydb.worker.cores import thread_limits
 
 TERMINATE_S = 60.0
-"""How long a worker may take to end; longer than the default grace of its children."""
+"""How long all workers may take to end; longer than the default grace of their children."""
 
 OUTPUT_BYTES = 4000
 """An error shows this many bytes from the end of a worker's output."""

@@ -555,7 +555,7 @@ class Model:
 
 
 def run_to_end(turns: Generator[None, None, Any]) -> Any:
-    """Run an action in turns while nothing else runs; return its answer."""
+    """Run all turns of an action, without turns of other actions between them; return its answer."""
     while True:
         try:
             next(turns)

@@ -100,7 +100,7 @@ def _kept_of(model: "Model", trial: ModelTrial) -> list[ModelCheckpoint]:
 def _unkept(
     model: "Model", trial: ModelTrial, saved: Sequence[ModelCheckpoint], keep: Keep
 ) -> list[ModelCheckpoint]:
-    """The checkpoints that no option keeps and that are not pinned, oldest first."""
+    """The checkpoints that no option keeps, oldest first, without the newest two and pinned ones."""
     values = [(_value(trial, one), place) for place, one in enumerate(saved)]
     ranked = sorted(
         (model.judge.score(value), place)
@@ -126,7 +126,12 @@ def _value(trial: ModelTrial, saved: ModelCheckpoint) -> float | None:
 def _make_room(
     model: "Model", trial: ModelTrial, new: ModelCheckpoint, expired: Sequence[ModelCheckpoint]
 ) -> list[ModelCheckpoint]:
-    """The oldest checkpoints that must be removed so that a new one fits into the quota."""
+    """
+    Choose the oldest checkpoints that may be removed, so that a new one fits into the quota.
+
+    Raises:
+        CheckpointError: The new checkpoint does not fit even then.
+    """
     quota = model.keep.quota_bytes
     if quota is None:
         return []

@@ -39,7 +39,7 @@ class ModelSpending:
         return bool(self.limits.keys() & {"total_time_limit_s", "trial_time_limit_s"})
 
     def add(self, trials: Iterable[ModelTrial], results: Sequence[Result], now: float) -> None:
-        """Count the running time of trials until now, and the results that are stored."""
+        """Add the running time of trials until now, and the steps and cost of stored results."""
         for trial in trials if self._has_time_limit else ():
             began = trial.attempts[-1].started_at
             until = trial.running_until
@@ -59,7 +59,7 @@ class ModelSpending:
         return (trial.running_s or 0.0) >= float(limit_s)
 
     def reached(self) -> str | None:
-        """The reason that the study's row shows; None if no limit is reached."""
+        """Which limit is reached, in the words of the study's row; None if no limit is reached."""
         limits = self.limits
         if "cost_limit" in limits and self.cost >= limits["cost_limit"].most:
             used, most = f"{self.cost:.6g}", f"{limits['cost_limit'].most:g}"

@@ -79,7 +79,7 @@ class Stress:
         """Run the processes; return the exit codes of all that were not killed and replaced."""
         self._shared.over.clear()
         while self._shared.begun.acquire(block=False):
-            pass  # of processes that have replaced killed ones in the last run
+            pass  # processes that replaced killed ones in the last run have released it, too
         running = {place: self._start(place) for place in self._places}
         for _ in running:
             assert self._shared.begun.acquire(timeout=JOIN_S)

@@ -30,7 +30,7 @@ class SerialOutcomes:
     The outcomes of a few calls in each serial order; an order is run when it is first needed.
 
     Args:
-        run: Makes the calls in an order (their positions), and returns their outcome.
+        run: Makes the calls in the order of the given positions, and returns their outcome.
     """
 
     def __init__(self, n_calls: int, run: Callable[[tuple[int, ...]], Any]) -> None:

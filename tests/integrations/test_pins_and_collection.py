@@ -55,7 +55,7 @@ def test_pin_command_keeps_a_checkpoint_until_the_pin_is_removed(console, study)
     removed = console("pin", "own", "0", "--remove").lines
     assert removed == ["Trial 0 of 'own': unpinned the checkpoint of step 1."]
     assert console("pin", "own", "0", "--remove").lines == [
-        "Trial 0 of 'own': no checkpoint was pinned."
+        "Trial 0 of 'own': there was no pin to remove."
     ]
     save(trial, 5)
     assert [each.step for each in study.trial(0).checkpoints] == [4, 5]

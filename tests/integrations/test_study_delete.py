@@ -87,7 +87,7 @@ def test_interrupted_deletion_continues_with_the_next_call(console, database, mo
     study = study_with_rows(database)
     monkeypatch.setattr("studydb.store.deletion.TRIALS_PER_TRANSACTION", 1)
     with monkeypatch.context() as patch:
-        patch.setattr("studydb.store.deletion.rest", lambda *_, **__: 1 / 0)
+        patch.setattr("studydb.store.deletion.delete_rest", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             delete(database, study)
 

@@ -3,6 +3,7 @@
 from contextlib import closing
 
 import pytest
+from fleet.workers import TRAINABLES
 from harness import arrange
 
 import studydb
@@ -115,6 +116,19 @@ def test_handle_that_was_opened_before_a_rename_reads_the_same_trials(storage_ur
     assert len(details.listed) == len(details.attempts) == 1
     overview = read_overview(study.database, study.record)
     assert (overview.row.study, overview.row.n_trials) == ("new", 1)
+
+
+def test_run_of_a_handle_that_was_opened_before_a_rename_runs_the_same_study(
+    storage_url, create_study
+):
+    given = {"storage": storage_url, "workdir": TRAINABLES, "num_trials": 1, "space": {"x": 0.25}}
+    study = create_study("old", "obedient:one_step", **given)
+    with closing(studydb.load_study("old", storage=storage_url)) as other:
+        other.rename("new")
+    namesake = create_study("old", "obedient:one_step", **given)
+
+    assert study.run(workers=1).terminated == 1
+    assert namesake.counts.pending == namesake.counts.terminated == 0
 
 
 def test_only_one_of_two_concurrent_renames_to_one_name_succeeds(database):

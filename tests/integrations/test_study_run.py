@@ -2,8 +2,10 @@
 
 import os
 import signal
+import subprocess
 import sys
 import threading
+import time
 
 import pytest
 from fleet.workers import TRAINABLES, Fleet, eventually
@@ -212,6 +214,26 @@ def test_other_workers_complete_the_trials_of_a_killed_worker(create, tmp_path):
 
     assert counts.terminated == 2
     assert set(rows(study, "SELECT reason FROM v_attempt")) == {("LOST",), ("COMPLETED",)}
+
+
+def test_workers_that_do_not_end_are_killed_after_one_wait_for_all_of_them(monkeypatch):
+    ignoring = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        "print(flush=True); time.sleep(60)"
+    )
+
+    def start(team):
+        popen = subprocess.Popen([sys.executable, "-S", "-c", ignoring], stdout=subprocess.PIPE)
+        popen.stdout.readline()
+        team._running.append((popen, popen.stdout))
+
+    monkeypatch.setattr(WorkerProcesses, "_start", start)
+    monkeypatch.setattr("studydb.worker.worker_processes.TERMINATE_S", 1.0)
+    with WorkerProcesses(storage="", study="", workers=8) as team:
+        began_s = time.monotonic()
+
+    assert 1.0 <= time.monotonic() - began_s < 6.0  # a wait for each would take 8 s
+    assert team.alive == 0
 
 
 @on_sqlite

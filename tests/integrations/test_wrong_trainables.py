@@ -101,7 +101,7 @@ class NoTrainable:
         (Stepless, "The class Stepless has no method step; write step\\(self\\) -> metrics"),
         (
             WithoutConfig,
-            "WithoutConfig.setup cannot be called with the config and the bound objects: too many",
+            "WithoutConfig.setup cannot be called with the arguments that it would get: too many",
         ),
         (NeedsData, "missing a required argument: 'data'. .* or bind an object to it"),
         (NoTrainable, "does not inherit studydb.Trainable; inherit it, or give a function"),

@@ -178,7 +178,7 @@ def test_proposal_after_the_last_point_of_the_grid_is_not_used(database):
 def test_enqueue_refused_because_of_num_trials_suggests_extend_and_changes_nothing(database):
     study = new_study(database, name="full", num_trials=1)
     enqueued(database, study)
-    message = r"all of its 1 trials.*studydb extend full --trials"
+    message = r"has its 1 trial already.*studydb extend full --trials"
 
     with unchanged_rows(database), pytest.raises(BudgetSpent, match=message):
         enqueued(database, study)

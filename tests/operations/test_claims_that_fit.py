@@ -226,7 +226,7 @@ def test_at_most_one_worker_is_reserved_for_a_trial(database, study):
     assert rows == [(4,), (None,)]
 
 
-def test_an_overtaken_trial_keeps_its_waiting_time_while_max_concurrent_trials_run(database):
+def test_waiting_time_of_an_overtaken_trial_is_not_reset_while_max_concurrent_trials_run(database):
     study = new_study(database, num_trials=11, max_concurrent=2)
     put(database, study, "gpus=1", "gpus=2", *["gpus=1"] * 9)
     node = Node(database, study, read_capacity(gpus=2), reserve_after_s=60.0)

@@ -252,9 +252,7 @@ def test_pause_or_stop_of_a_study_becomes_a_verdict_on_its_running_trials(run, r
     assert RECEIVE[receive](run) == verdict
 
 
-def test_stop_or_pause_of_a_trial_takes_precedence_over_the_status_of_its_study(
-    database, study, run
-):
+def test_stop_of_a_trial_takes_precedence_over_the_pause_of_its_study(database, study, run):
     set_status(database, study, Status.PAUSED)
     send(control.stop, study, database)
 

@@ -1,4 +1,4 @@
-"""On PostgreSQL, a call is sent again over a second connection while its first send commits."""
+"""On PostgreSQL, a call is sent again on a second connection before the first call has committed."""
 
 from harness.arrange import dump, leave_one_study
 from harness.concurrent import send_twice
@@ -10,7 +10,7 @@ WITHOUT_LOCK = (
     *("ask_for_the_first_trial", "claim_in_an_old_study", "claim_what_fits", "ask_by_config"),
     "promote_in_the_end_game",
 )
-"""Operations whose second send need not wait; some of them hold no lock at their first COMMIT."""
+"""Operations whose duplicate need not wait for a lock of the first call."""
 
 
 def test_concurrent_duplicate_requests_count_once(connections, postgres_url, subtests):

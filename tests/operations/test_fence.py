@@ -83,7 +83,7 @@ FATES = [taken_by_another, given_the_same_number_twice, recovered, ended]
 
 
 def held_attempt(database):
-    """Make an attempt report and save a checkpoint; return the attempt and the checkpoint."""
+    """Let an attempt report a result and save a checkpoint; return attempt and checkpoint."""
     study = new_study(database)
     enqueued(database, study)
     run = SimulatedWorker(database, study).claim()

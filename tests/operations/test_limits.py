@@ -230,7 +230,9 @@ def test_trial_that_has_run_for_its_time_limit_is_stopped(database, clock, learn
     assert read_progress(database, worker.study).status is Status.RUNNING
 
 
-def test_time_between_two_writes_of_an_attempt_counts_as_one_lease_at_most(database, clock):
+def test_time_between_two_writes_of_an_attempt_counts_at_most_as_long_as_a_lease_lasts(
+    database, clock
+):
     worker = limited(database, trial_time_limit_s=600.0, total_time_limit_s=1000.0)
     run = worker.take()
     clock.advance(8 * 3600)  # the host of the only worker sleeps

@@ -313,7 +313,7 @@ def test_deletion_waits_for_the_registration_of_a_worker_and_then_deletes_the_wo
 def test_result_that_is_stored_during_a_deletion_is_deleted_too(database, postgres_url):
     run = new_run(database, max_steps=100)
     change(database, "UPDATE trial SET lease_expires_at = '2000-01-01', suspect_at = '2000-01-01'")
-    some_trials, reports = deletion.some_trials, []
+    delete_some_trials, reports = deletion.delete_some_trials, []
 
     def while_the_attempt_reports(txn, **which):
         """Delete the trial, whose lease has expired, once its attempt begins to store a report."""
@@ -321,14 +321,14 @@ def test_result_that_is_stored_during_a_deletion_is_deleted_too(database, postgr
             reports.append(pool.submit(run.report, 0.5))
             assert there.wait(PATIENCE_S)
             pool.submit(lambda: is_waiting_for_a_lock(postgres_url) and go.set())
-        some_trials(txn, **which)
+        delete_some_trials(txn, **which)
 
     with (
         held_at(leases, "record") as (there, go),
         ThreadPoolExecutor(3) as pool,
         pytest.MonkeyPatch.context() as patch,
     ):
-        patch.setattr(deletion, "some_trials", while_the_attempt_reports)
+        patch.setattr(deletion, "delete_some_trials", while_the_attempt_reports)
         delete(database, run.worker.study)
         reports[0].result(PATIENCE_S)
 

@@ -148,7 +148,7 @@ def test_sqlite_code_determines_the_error_class(code, meaning):
     assert type(translate(sqlite_error(code), url="the file")) is meaning
 
 
-def test_sqlite_error_of_a_wrong_statement_is_not_translated():
+def test_sqlite_error_of_a_wrong_statement_is_translated_only_if_a_table_is_missing():
     assert translate(sqlite_error(sqlite3.SQLITE_ERROR, "near x"), url="the file") is None
     assert type(translate(sqlite3.OperationalError("no such table: x"), url="")) is NoTables
 

@@ -51,14 +51,14 @@ def test_updates_by_reports_renewals_and_saves_are_hot(database):
     run = SimulatedWorker(database, new_study(database)).ask()
     before, hot_before = updates(database)
 
-    for _ in range(50):
+    for _ in range(30):
         run.report(0.5)
         run.worker.renew(run)
-    run.save()
+        run.save()
 
-    n_updates, n_hot = updates(database, at_least=before + 101)
-    assert n_updates - before == 101
-    assert n_hot - hot_before >= 90
+    n_updates, n_hot = updates(database, at_least=before + 90)
+    assert n_updates - before == 90
+    assert n_hot - hot_before > 80  # an index on a column that one of the three changes: at most 60
 
 
 def test_updates_by_reports_are_not_hot_with_an_index_on_the_lease(database):

@@ -450,9 +450,10 @@ def test_url_of_an_unsupported_store_is_refused(url):
         open_store(url)
 
 
-def test_url_without_a_valid_form_is_refused():
+@pytest.mark.parametrize("user", ["", "key:secret@", "a@b:secret@"])
+def test_url_without_a_valid_form_is_refused_and_its_password_is_not_shown(user):
     with pytest.raises(UsageError, match=r"cannot go to 's3://\[abc': Invalid IPv6 URL"):
-        open_store("s3://[abc")
+        open_store(f"s3://{user}[abc")
 
 
 SIGNED = {"kind": "dict", "trial_uuid": TRIAL, "attempt": 1, "step": 2, "digest": "d"}

@@ -9,7 +9,7 @@ from studydb.domain.life.ending import (
     LONGEST_DELAY_S,
     NO_LIMIT,
     Ending,
-    Limits,
+    RetryLimits,
     TrialFacts,
     decide_ending,
     final_verdict,
@@ -31,7 +31,7 @@ OUTCOMES = (Reason.COMPLETED, Reason.FAILED, Reason.LOST, Reason.PREEMPTED)
 
 def end(outcome, *, verdict=None, failures=0, losses=0, max_failures=0, max_losses=10):
     return decide_ending(
-        outcome, TrialFacts(failures, losses, verdict), Limits(max_failures, max_losses)
+        outcome, TrialFacts(failures, losses, verdict), RetryLimits(max_failures, max_losses)
     )
 
 

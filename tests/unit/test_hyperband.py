@@ -36,7 +36,7 @@ def test_numbers_of_trials_are_rounded_up_from_the_exact_numbers():
             assert HyperBand(factor**most, factor).sizes == tuple(exact)
 
 
-def test_rungs_of_a_bracket_are_at_powers_of_the_reduction_factor_below_max_t():
+def test_rungs_of_a_bracket_are_at_max_t_divided_by_powers_of_the_reduction_factor():
     scheduler = HyperBand(81)
 
     found = [scheduler.milestones(bracket) for bracket in range(6)]

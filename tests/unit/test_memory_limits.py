@@ -126,7 +126,7 @@ def test_processes_return_to_their_cgroup_if_other_processes_are_in_it(tree, ker
 
 
 @pytest.mark.parametrize("lacks", ["controller", "rights", "version 2", "a cgroup"])
-def test_worker_that_cannot_make_cgroups_limits_each_process(tree, lacks, monkeypatch):
+def test_worker_that_cannot_make_cgroups_limits_each_process(tree, lacks):
     match lacks:
         case "controller":
             make(tree, controllers="cpu", enabled="")

@@ -1,5 +1,7 @@
 """`studydb logs --follow` prints each byte of an attempt's output once, also while files rotate."""
 
+from contextlib import closing
+
 import pytest
 
 from studydb.cli.logs import Tail
@@ -12,7 +14,8 @@ def path(tmp_path):
 
 @pytest.fixture
 def tail(path):
-    return Tail(path)
+    with closing(Tail(path)) as tail:
+        yield tail
 
 
 def write(path, data):
@@ -32,7 +35,7 @@ def test_output_before_the_first_byte_is_empty(tail):
     assert read(tail) == b""
 
 
-def test_first_read_yields_the_renamed_file_before_the_present_file(path, tail):
+def test_first_read_yields_the_rotated_file_before_the_new_file(path, tail):
     write(path, b"one ")
     rename(path)
     write(path, b"two")
@@ -52,7 +55,7 @@ def test_bytes_written_before_a_renaming_are_read_after_it(path, tail):
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_renamed_file_is_read_once_while_there_is_no_present_file(path, tail, known):
+def test_rotated_file_is_read_only_once_while_there_is_no_new_file(path, tail, known):
     write(path, b"one ")
     assert not known or read(tail) == b"one "
     rename(path)
@@ -85,3 +88,17 @@ def test_file_that_is_renamed_while_it_is_read_is_not_read_again(path, tail):
 
     assert b"".join(reading) == b""
     assert [read(tail), read(tail)] == [b"two", b""]
+
+
+def test_file_is_read_once_if_it_cannot_be_opened_for_a_while(path, tail):
+    write(path, b"one ")
+    rename(path)
+    write(path, b"two ")
+    assert read(tail) == b"one two "
+
+    path.rename(path.with_name("elsewhere"))
+    assert read(tail) == b""
+    path.with_name("elsewhere").rename(path)
+    write(path, b"three")
+
+    assert read(tail) == b"three"

@@ -155,7 +155,7 @@ def test_objects_can_be_bound_to_a_class_of_ray(ray_trainable):
 
     assert with_parameters(from_ray(Bound), data=3).values == {"data": 3}
     with pytest.raises(
-        TrainableError, match=r"Bound.setup cannot be called with the config and the bound objects"
+        TrainableError, match=r"Bound.setup cannot be called with the arguments that it would get"
     ):
         check_signature(from_ray(Bound))
 

@@ -9,6 +9,7 @@ from studydb.domain.errors import InvalidSpec
 from studydb.domain.life.retention import Keep, SavedState, read_keep
 from studydb.domain.life.states import Mode
 from studydb.domain.objective import Objective
+from studydb.domain.sizes import size_of, size_word
 
 LOSS = Objective("loss", Mode.MIN)
 
@@ -65,14 +66,19 @@ def test_keep_is_read_from_its_text_and_its_json(text):
     assert read_keep("keep", text) == read_keep("keep", keep.to_json()) == keep
     assert str(keep) == "last=3, best=1, every=10"
     assert str(Keep()) == "last=1"
-    assert read_keep("keep", str(Keep(quota=10**18 + 1))).quota == 10**18 + 1
     assert Keep(last=2).keeps_newest_only
     assert not any(each.keeps_newest_only for each in (Keep(3), Keep(best=1), Keep(every=9)))
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1023, 10 << 40, 10**15 + 1, 2**63 - 1])
+def test_text_of_a_size_is_read_as_the_same_size(size_bytes):
+    assert size_of(size_word(size_bytes)) == size_bytes
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
+        ("quota=9999999999999999999T", "is not a size"),
         ("last=0", "The last of Keep is 0; it must be an integer of 1 or more."),
         ("best=-1", "The best of Keep is -1"),
         ("every=0", "The every of Keep is 0"),

@@ -6,7 +6,7 @@ import pytest
 
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.failures import MOST_BASES, Failure, bounded_failure, failure_of
-from studydb.domain.life.ending import Limits, TrialFacts, decide_ending
+from studydb.domain.life.ending import RetryLimits, TrialFacts, decide_ending
 from studydb.domain.life.retry_policy import Counting, Retry, read_retry
 from studydb.domain.life.states import Reason, State
 
@@ -52,7 +52,7 @@ def test_failure_carries_the_names_of_the_bases_of_its_class():
         (Retry(on=[ValueError], uncounted=[OSError]), OSError(), UNCOUNTED),
     ],
 )
-def test_option_never_takes_precedence_over_uncounted_and_uncounted_over_on(retry, error, expected):
+def test_precedence_of_options_is_never_then_uncounted_then_on(retry, error, expected):
     assert counting(retry, error) is expected
 
 
@@ -67,7 +67,7 @@ def test_option_never_takes_precedence_over_uncounted_and_uncounted_over_on(retr
 def test_counting_of_a_failure_decides_the_ending_of_its_trial(counting, ending):
     facts = TrialFacts(1, 0, None, delay_s=8.0, counting=counting)
 
-    ended = decide_ending(Reason.FAILED, facts, Limits(max_failures=5, max_losses=0))
+    ended = decide_ending(Reason.FAILED, facts, RetryLimits(max_failures=5, max_losses=0))
 
     assert (ended.state, ended.failures, ended.delay_s) == ending
     assert ended.attempt_reason is Reason.FAILED

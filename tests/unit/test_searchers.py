@@ -115,7 +115,7 @@ def test_empty_space_gives_empty_params_for_any_number_of_draws():
     assert RandomSearch().propose(space, seed=0, draw=10**9) == {}
 
 
-def test_seed_may_be_negative_or_exceed_64_bits():
+def test_unit_draw_accepts_a_negative_seed_and_one_of_more_than_64_bits():
     for seed in (-1, 2**70, 0):
         assert 0 <= unit_draw(seed=seed, path="lr", draw=2**40) < 1
 

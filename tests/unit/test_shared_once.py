@@ -1,4 +1,4 @@
-"""A server that all processes of a test run use is made once, and is stopped after its last use."""
+"""Processes of a test run share a server, which exists from its first use to its last use."""
 
 import threading
 

@@ -45,7 +45,7 @@ def test_worker_that_has_had_a_device_for_long_lets_a_waiting_worker_go_first(wo
     mine, other = worker(), worker()
     grant = mine.take(1)
     clock.now_s += LONG_S
-    other.wait(is_waiting=True)
+    other.show_wait(is_waiting=True)
 
     grant.release()
 
@@ -57,7 +57,7 @@ def test_worker_that_has_had_a_device_for_long_lets_a_waiting_worker_go_first(wo
 
 def test_short_trials_that_follow_one_another_count_together(worker, clock):
     mine, other = worker(), worker()
-    other.wait(is_waiting=True)
+    other.show_wait(is_waiting=True)
 
     for _ in range(9):
         run_trial(mine, clock, LONG_S / 10)
@@ -69,7 +69,7 @@ def test_short_trials_that_follow_one_another_count_together(worker, clock):
 
 def test_time_with_a_device_counts_from_zero_after_a_while_without_a_trial(worker, clock):
     mine, other = worker(), worker()
-    other.wait(is_waiting=True)
+    other.show_wait(is_waiting=True)
     run_trial(mine, clock, LONG_S - 1)
     clock.now_s += FIRST_S + 1
 
@@ -80,8 +80,8 @@ def test_time_with_a_device_counts_from_zero_after_a_while_without_a_trial(worke
 
 def test_worker_keeps_a_device_for_which_nobody_waits(worker, clock):
     mine, other = worker(), worker()
-    other.wait(is_waiting=True)
-    other.wait(is_waiting=False)
+    other.show_wait(is_waiting=True)
+    other.show_wait(is_waiting=False)
 
     run_trial(mine, clock, LONG_S)
 
@@ -92,7 +92,7 @@ def test_worker_does_not_wait_for_itself(worker, clock):
     """One slot of the worker has the first device, and another slot waits for both devices."""
     mine = worker(A, B)
     grant = mine.take(1)
-    mine.wait(is_waiting=True)
+    mine.show_wait(is_waiting=True)
     clock.now_s += LONG_S
 
     grant.release()
@@ -103,7 +103,7 @@ def test_worker_does_not_wait_for_itself(worker, clock):
 def test_waiting_worker_that_takes_nothing_delays_others_by_5_seconds_only(worker, clock):
     """A waiting worker takes nothing while it is suspended, or while it waits for two devices."""
     mine, other = worker(), worker()
-    other.wait(is_waiting=True)
+    other.show_wait(is_waiting=True)
     run_trial(mine, clock, LONG_S)
     assert mine.free_parts() == (0,)
 
@@ -118,7 +118,7 @@ def test_trial_that_is_already_claimed_gets_a_device_although_another_worker_sho
     worker, clock
 ):
     mine, other = worker(), worker()
-    other.wait(is_waiting=True)
+    other.show_wait(is_waiting=True)
     run_trial(mine, clock, LONG_S)
 
     assert mine.take(1) is not None
@@ -126,7 +126,7 @@ def test_trial_that_is_already_claimed_gets_a_device_although_another_worker_sho
 
 def test_worker_that_starts_a_trial_without_devices_no_longer_waits(worker, clock):
     mine, other = worker(A), worker(A, B)
-    other.wait(is_waiting=True)
+    other.show_wait(is_waiting=True)
 
     assert other.take(0) is not None
 
@@ -137,7 +137,7 @@ def test_worker_that_starts_a_trial_without_devices_no_longer_waits(worker, cloc
 def test_wait_for_a_device_ends_when_the_waiting_process_is_killed(tmp_path):
     code = (
         "import sys, time; from pathlib import Path; from studydb.devices.lock_files import "
-        "LockFile; file = LockFile(Path(sys.argv[1]), 'a'); file.wait(); print(flush=True); "
+        "LockFile; file = LockFile(Path(sys.argv[1]), 'a'); file.show_wait(); print(flush=True); "
         "time.sleep(60)"
     )
     process = subprocess.Popen(

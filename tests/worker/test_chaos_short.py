@@ -13,7 +13,7 @@ from studydb.db import migrate
 
 MOST_TURNS = 3
 
-PROMISES_OF_A_SHORT_RUN = {
+MAY_FAIL_IN_A_SHORT_RUN = {
     "some trials resumed",
     # Fewer faults than planned are injected if the study ends early.
     "as many kills, crashes, freezes, partitions and store outages as planned",
@@ -24,14 +24,14 @@ def run_chaos(storage, tmp_path, **options):
     """
     Return the broken promises of a run.
 
-    A run is repeated, at most twice, if it breaks no promise but those in `PROMISES_OF_A_SHORT_RUN`: no trial
-    resumed, or fewer faults than planned were injected.
+    A run is repeated, at most twice, if it breaks no promise but those in `MAY_FAIL_IN_A_SHORT_RUN`:
+    no trial resumed, or fewer faults than planned were injected.
     """
     wrong = {}
     for turn in range(MOST_TURNS):
         (tmp_path / str(turn)).mkdir()
         wrong = run_once(storage, tmp_path / str(turn), **options)
-        if not wrong or wrong.keys() - PROMISES_OF_A_SHORT_RUN:
+        if not wrong or wrong.keys() - MAY_FAIL_IN_A_SHORT_RUN:
             break
     return wrong
 

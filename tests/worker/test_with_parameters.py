@@ -296,7 +296,7 @@ class TwoObjects(studydb.Trainable):
         (
             TwoObjects,
             ["data"],
-            "TwoObjects.setup cannot be called with the config and the bound objects: missing",
+            "TwoObjects.setup cannot be called with the arguments that it would get: missing",
         ),
         ("bound:summing", ["data"], "give a function or a class, not its name"),
         (dict, ["data"], "does not inherit studydb.Trainable"),

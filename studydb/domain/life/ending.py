@@ -42,7 +42,7 @@ stop. The column `request` never holds this value.
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RetryLimits:
     """How often a trial may fail (by an exception) or be lost (without an exception)."""
 
     max_failures: int
@@ -165,7 +165,7 @@ def retry_delay_s(count: int) -> float:
     return min(2.0**doublings, LONGEST_DELAY_S) if count > 0 else 0.0
 
 
-def decide_ending(outcome: Reason, facts: TrialFacts, limits: Limits) -> Ending:
+def decide_ending(outcome: Reason, facts: TrialFacts, limits: RetryLimits) -> Ending:
     """
     Decide the state of a trial whose attempt has ended.
 

@@ -177,7 +177,7 @@ class QUniform(Real, Enumerable):
         return math.isclose(self.cast(value), value, rel_tol=1e-12, abs_tol=1e-9 * self.q)
 
     def cast(self, value: Any) -> float:
-        """Return the nearest multiple."""
+        """Return the nearest multiple within the bounds."""
         index = round(exact(value) / self._step) - self._first
         return self.at(min(max(index, 0), self.size - 1))
 

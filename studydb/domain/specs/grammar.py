@@ -1,5 +1,5 @@
 r"""
-The grammar of values and calls, which people type after `--param`, `--scheduler` and `enqueue`.
+The grammar of values and calls: parameters, schedulers, searchers, stop rules and other specs.
 
 ```
 value      =  call | list | dict | text | word
@@ -7,6 +7,8 @@ call       =  name "(" [ argument { "," argument } [","] ] ")"       ASHA(max_t=
 argument   =  [ name "=" ] value             arguments without a name come first
 list       =  "[" [ value { "," value } [","] ] "]"
 dict       =  "{" [ key ":" value { "," key ":" value } [","] ] "}"
+key        =  text | word
+name       =  a letter or _, then letters, digits, _ and .
 text       =  '"' … '"'  |  "'" … "'"        with the escapes of JSON; \', \x and \U as in Python
 word       =  characters other than white space and ( ) [ ] { } , = " '   (inside { } also not :)
 ```
@@ -51,7 +53,7 @@ class Call:
     A parsed call; it is not executed.
 
     Attributes:
-        name: The name before the "(": letters, digits, "_" and ".".
+        name: The name before the "(", or a name alone.
         args: The arguments without a name, each a plain value or a call.
         kwargs: The arguments with a name, each a plain value or a call.
     """
