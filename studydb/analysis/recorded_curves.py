@@ -60,7 +60,7 @@ class Curve:
         values: Iterable[Any],
         *,
         steps: Iterable[int] | None = None,
-        params: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None,
+        params: Mapping[str, Any] | Sequence[tuple[str, Any]] | None = None,
         step_s: float | None = None,
         subject: str = "The curve",
     ) -> Self:
@@ -68,7 +68,7 @@ class Curve:
         Make a curve, and check its values and steps.
 
         Args:
-            params: A mapping, or pairs of a name and a value.
+            params: A mapping, or a list or tuple of pairs; each name is a text.
 
         Raises:
             InvalidSpec: There is no value; a value is not a number; `step_s` is not a finite number
@@ -119,8 +119,8 @@ def _named(params: Any, subject: str) -> dict[str, Any]:
     pairs = list(params.items()) if isinstance(params, Mapping) else params
     if not isinstance(pairs, list | tuple) or not all(map(_is_named, pairs)):
         raise InvalidSpec(
-            f"{subject} has the parameters {params!r}; give a dict, or a tuple of pairs such as "
-            '(("lr", 0.1), ("width", 64)).'
+            f"{subject} has the parameters {params!r}; give a dict with texts as keys, or pairs "
+            'such as (("lr", 0.1), ("width", 64)).'
         )
     return dict(pairs)
 

@@ -1,5 +1,6 @@
 """Open a checkpoint store by its URL."""
 
+import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -22,7 +23,7 @@ def open_store(url: str) -> Store:
     try:
         parsed = urlsplit(url)
     except ValueError as error:
-        shown = url[: url.find("://") + 3] + url.rpartition("@")[2] if "@" in url else url
+        shown = re.sub("//.*@", "//", url)  # without a password
         raise UsageError(f"Checkpoints cannot go to {shown!r}: {error}. Correct the URL.") from None
     if parsed.scheme == "file" and parsed.netloc in ("", "localhost") and parsed.path:
         return DirectoryStore(Path(unquote(parsed.path)))

@@ -99,7 +99,9 @@ class Tail:
     def _is_open(self, file: BinaryIO | None) -> bool:
         if file is None or self._file is None:
             return False
-        return os.path.samestat(os.fstat(file.fileno()), os.fstat(self._file.fileno()))
+        with suppress(OSError):  # a network file system may have lost the open file
+            return os.path.samestat(os.fstat(file.fileno()), os.fstat(self._file.fileno()))
+        return False
 
     def _go_on_with(self, file: BinaryIO | None) -> Iterator[bytes]:
         if file is None:

@@ -211,8 +211,8 @@ def _promote(
     Promote a trial, and return what the worker does next.
 
     Returns:
-        If the promotion was refused: CLAIM if the worker can claim a trial, WAIT if the study
-        cannot run one now, else None, and the caller asks the scheduler again.
+        CLAIM if the trial was promoted or another trial can be claimed; WAIT if the study cannot
+        run a trial now; None if the caller must ask the scheduler again.
     """
     try:
         with database.begin(durable=False) as txn:  # if a crash undoes this, a worker repeats it

@@ -4,6 +4,7 @@ import shlex
 import sys
 import time
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from studydb.analysis.overview_text import problem_text
@@ -38,11 +39,11 @@ def run(database: Database, study: Record, *, workers: int) -> Counts:
     """Start worker processes that run a study until it is done; see `Study.run`."""
     from studydb.analysis.progress_line import ProgressLine  # noqa: PLC0415  imports the display
 
+    study = replace(study, name=read_patiently(lambda: current_name(database, study)))
     if (progress := read_patiently(lambda: read_progress(database, study))).is_done:
         return checked(database, study, progress)
     display = ProgressLine(study.name, study.objective)
-    name = read_patiently(lambda: current_name(database, study))
-    team = WorkerProcesses(storage=full_url(database), study=name, workers=workers)
+    team = WorkerProcesses(storage=full_url(database), study=study.name, workers=workers)
     try:
         with closing(display), team:
             try:

@@ -48,7 +48,7 @@ def read_json(text: bytes) -> CommandReport:
     Read a report in JSON; text after the object is ignored. NaN and Infinity are numbers.
 
     Raises:
-        InvalidReport: The text does not begin with a JSON object, or see `read_fields`.
+        InvalidReport: The text does not begin with a JSON object, or its checkpoint is wrong.
     """
     shown = text.decode(errors="replace").strip()
     try:
