@@ -7,11 +7,13 @@ forks. So the import must leave no second thread, no child process, no context, 
 a system without /proc this cannot be checked, and no process may be forked.
 """
 
+import ctypes
 import os
 import stat
 import threading
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,10 +24,17 @@ _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/dxg", "/dev/accel")
 """Beginnings of the device files of NVIDIA, AMD, Intel and other accelerators."""
 
 _CUDA_LIBRARY = "/libcuda.so"
+_CUDA_ERROR_NOT_INITIALIZED = 3
+"""What the functions of the CUDA Driver API return before cuInit was called."""
 _DEVICE_FILES = Path("/dev")
 _NVIDIA_CARDS = "nvidia[0-9]*"
 """The files of all cards: a container may lack the file of the first card."""
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
+_DISPENSABLE_THREADS = frozenset({"jemalloc_bg_thd"})
+"""
+Native threads that a fork may lack, by name. jemalloc starts its thread on the import of pyarrow,
+which pandas imports if it is installed. In a forked child, jemalloc frees memory without a thread.
+"""
 
 
 def descriptors() -> frozenset[int]:
@@ -57,7 +66,7 @@ def reason_against(before: Snapshot, *, uses_devices: bool = False) -> str | Non
 
     Args:
         before: The snapshot from before the import.
-        uses_devices: Whether the forks are to hold devices. Then a loaded libcuda is a reason even
+        uses_devices: Whether the forks are to hold devices. Then initialized CUDA is a reason even
             if this process may use no NVIDIA card.
     """
     if not Path("/proc/self/task").exists():
@@ -104,9 +113,30 @@ def _device(*, uses_devices: bool = False) -> str | None:
     for path in open_paths | mapped_files():
         if path.startswith(_DEVICES):
             return f"the import has opened the device {path}"
-    if (uses_devices or may_use_cuda()) and any(_CUDA_LIBRARY in path for path in mapped_files()):
-        return "the import has loaded libcuda, and trials may use a GPU here"
+    if (uses_devices or may_use_cuda()) and has_initialized_cuda():
+        return "the import has initialized CUDA, and trials may use a GPU here"
     return None
+
+
+def has_initialized_cuda() -> bool:
+    """
+    Whether this process has called cuInit; a fork can use CUDA only if its parent has not.
+
+    A process that has only loaded libcuda may be forked: `import torch` loads it (PyTorch 2.11 with
+    CUDA 13, through cuBLAS). A library that does not tell counts as initialized.
+    """
+    loaded = [path for path in mapped_files() if _CUDA_LIBRARY in path]
+    return any(_count_devices(path) != _CUDA_ERROR_NOT_INITIALIZED for path in loaded)
+
+
+def _count_devices(path: str) -> int | None:
+    """Return the status code of cuDeviceGetCount, or None if the library cannot be asked."""
+    try:
+        library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD)
+        status: int = library.cuDeviceGetCount(ctypes.byref(ctypes.c_int()))
+    except (OSError, AttributeError):
+        return None
+    return status
 
 
 def may_use_cuda() -> bool:
@@ -141,10 +171,18 @@ def _native_threads() -> str | None:
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
-    if (n_threads := len(os.listdir("/proc/self/task"))) > 1:  # noqa: PTH208  names, not paths
-        found = counted(n_threads - 1, "native thread")
+    if n_threads := len([name for name in _other_threads() if name not in _DISPENSABLE_THREADS]):
+        found = counted(n_threads, "native thread")
         return f"the import has started {found}, which would be missing after a fork"
     return None
+
+
+def _other_threads() -> Iterator[str]:
+    """Names of the threads of this process besides the main thread; the kernel cuts them at 15."""
+    for task in Path("/proc/self/task").iterdir():
+        if task.name != str(os.getpid()):
+            with suppress(OSError):  # it has ended in the meantime
+                yield (task / "comm").read_text(encoding="utf-8", errors="replace").rstrip("\n")
 
 
 def _is_open(number: int) -> bool:

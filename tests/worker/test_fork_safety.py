@@ -1,5 +1,6 @@
 """A process whose imports opened an accelerator is not forked; the tests simulate accelerators."""
 
+import _ctypes
 import subprocess
 import sys
 
@@ -17,6 +18,26 @@ def test_open_accelerator_device_forbids_a_fork(monkeypatch, path):
     assert fork_safety._device() == f"the import has opened the device {path}"
 
 
+NOT_INITIALIZED, SUCCESS = 3, 0
+"""Status codes of the CUDA Driver API."""
+
+
+@pytest.fixture
+def host(monkeypatch, tmp_path):
+    """A process that has loaded libcuda; its functions return the status; the host has a card."""
+
+    def make(status, *, visible="0", card=True):
+        (tmp_path / ("nvidia3" if card else "nvidiactl")).touch()
+        monkeypatch.setattr(fork_safety, "_DEVICE_FILES", tmp_path)
+        monkeypatch.setattr(fork_safety, "mapped_files", lambda: {"/usr/lib/libcuda.so.1"})
+        monkeypatch.setattr(fork_safety, "_count_devices", lambda _: status)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if visible is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+    return make
+
+
 @pytest.mark.parametrize(
     ("visible", "card", "forbidden"),
     [
@@ -27,20 +48,39 @@ def test_open_accelerator_device_forbids_a_fork(monkeypatch, path):
         ("0", False, False),
     ],
 )
-def test_loaded_libcuda_forbids_a_fork_if_a_gpu_is_present_and_visible(
-    monkeypatch, tmp_path, visible, card, forbidden
+def test_initialized_cuda_forbids_a_fork_if_a_gpu_is_present_and_visible(
+    host, visible, card, forbidden
 ):
-    (tmp_path / ("nvidia3" if card else "nvidiactl")).touch()
-    monkeypatch.setattr(fork_safety, "_DEVICE_FILES", tmp_path)
-    monkeypatch.setattr(fork_safety, "mapped_files", lambda: {"/usr/lib/libcuda.so.1"})
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    host(SUCCESS, visible=visible, card=card)
 
     assert (fork_safety._device() is not None) == forbidden
 
 
-@pytest.mark.parametrize("module", ["numpy", "numpy.linalg", "sklearn.neural_network", "pandas"])
+@pytest.mark.parametrize("uses_devices", [False, True])
+def test_process_that_has_only_loaded_libcuda_may_be_forked(host, uses_devices):
+    host(NOT_INITIALIZED)
+
+    assert fork_safety._device(uses_devices=uses_devices) is None
+
+
+@pytest.mark.parametrize("path", ["/no/such/libcuda.so.1", _ctypes.__file__])
+def test_libcuda_that_cannot_be_asked_counts_as_initialized(monkeypatch, path):
+    monkeypatch.setattr(fork_safety, "_CUDA_LIBRARY", path)
+    monkeypatch.setattr(fork_safety, "mapped_files", lambda: {path})
+
+    assert fork_safety._device(uses_devices=True) is not None
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "numpy",
+        "numpy.linalg",
+        "sklearn.neural_network",
+        "pandas",
+        pytest.param("pyarrow", marks=pytest.mark.oracle),
+    ],
+)
 def test_import_of_a_common_library_allows_a_fork(module):
     script = (
         "from studydb.child import fork_safety\n"

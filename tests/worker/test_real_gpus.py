@@ -122,20 +122,24 @@ def test_two_trials_share_a_card_and_give_its_memory_back(start_with, devices, m
     assert sum(devices.free_parts()) == len(devices.offered())
 
 
-@pytest.mark.parametrize("touches", [True, False])
-def test_template_is_used_only_if_it_has_not_touched_the_card(
-    start_with, devices, module, warm, touches
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("pass", "warm"),
+        ("CUDA = ctypes.CDLL('libcuda.so.1')", "warm"),
+        ("FOUND = cards()", "fresh"),
+    ],
+)
+def test_template_is_used_only_if_it_has_not_initialized_cuda(
+    start_with, devices, module, warm, case
 ):
-    trainable = module(
-        f"FOUND = cards() if {touches} else None\n"
-        + textwrap.dedent(LOOK)
-        + "train.studydb_start = 'warm'\n"
-    )
+    line, expected = case
+    trainable = module(f"{line}\n" + textwrap.dedent(LOOK) + "train.studydb_start = 'warm'\n")
     warm.templates.allow_devices(trainable)
     grant = devices.take(1)
 
     assert metrics_of(start_with(trainable, grant, server=warm))["cards"] == grant.names[0]
-    assert warm.starts == ["fresh" if touches else "warm"]
+    assert warm.starts == [expected]
 
 
 @needs_torch
@@ -146,7 +150,7 @@ def test_trial_of_pytorch_sees_only_its_card_and_starts_warm(start_with, devices
 
         def train(config):
             ones = torch.ones(1000, device="cuda")
-            return {"loss": float(ones.sum()), "n": torch.cuda.device_count()}
+            return {"loss": 1.0, "sum": float(ones.sum()), "n": torch.cuda.device_count()}
 
         train.studydb_start = "warm"
         """
@@ -156,7 +160,7 @@ def test_trial_of_pytorch_sees_only_its_card_and_starts_warm(start_with, devices
     for _ in range(2):
         grant = devices.take(1)
         metrics = metrics_of(start_with(trainable, grant, server=warm))
-        assert (metrics["loss"], metrics["n"]) == (1000.0, 1)
+        assert (metrics["sum"], metrics["n"]) == (1000.0, 1)
         assert grant.release() is None
 
     assert warm.starts == ["warm", "warm"], warm.printed

@@ -344,7 +344,7 @@ def test_template_keeps_no_device_locked(start_with, warm, module, devices):
     "touched",
     [
         ("/dev/nvidia0", "the import has opened the device /dev/nvidia0"),
-        ("/usr/lib/libcuda.so.1", "the import has loaded libcuda"),
+        ("/usr/lib/libcuda.so.1", "the import has initialized CUDA"),
     ],
 )
 def test_template_whose_import_has_touched_a_device_is_not_used(

@@ -230,6 +230,47 @@ def test_all_starts_are_fresh_if_the_import_is_unsafe_or_the_trainable_asks_for_
     assert reason in warm.printed[0]
 
 
+def test_thread_of_jemalloc_does_not_prevent_warm_starts(start, warm, module):
+    trainable = module(
+        """
+        import _thread, ctypes, time
+        NAMED = _thread.allocate_lock()
+        NAMED.acquire()
+        def purge():
+            ctypes.CDLL(None).prctl(15, b"jemalloc_bg_thd")  # PR_SET_NAME
+            NAMED.release()
+            time.sleep(60)
+        _thread.start_new_thread(purge, ())
+        NAMED.acquire()
+        def train(config):
+            return 1.0
+        """
+    )
+
+    assert start(trainable, server=warm).finish()[-1] == Ended(End.COMPLETED)
+
+    assert (warm.starts, warm.printed) == (["warm"], [])
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_template_imports_what_pytorch_imports_for_its_first_optimizer(
+    start, warm, module, tmp_path, fails
+):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").touch()
+    (tmp_path / "torch" / "_dynamo.py").write_text("1 / 0" if fails else "")
+    trainable = module(
+        """
+        import sys, torch
+        def train(config):
+            return {"loss": 1.0, "imported": "torch._dynamo" in sys.modules}
+        """
+    )
+
+    assert metrics_of(start(trainable, server=warm))["imported"] != fails
+    assert (warm.starts, warm.printed) == (["warm"], [])
+
+
 def test_exit_handlers_of_an_import_are_called_only_in_the_template(start, warm, module):
     trainable = module(
         """
