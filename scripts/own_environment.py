@@ -23,7 +23,7 @@ def enter() -> Path:
     """
     Continue in the checkout's .venv if this Python lacks a requirement of studydb[dev].
 
-    Makes .venv if it is missing, and adds the test tools to the .venv of scripts/quickstart.
+    Makes .venv if it is missing. If scripts/quickstart has made .venv, adds the test tools.
 
     Returns:
         The root of the checkout.

@@ -54,7 +54,7 @@ def _prepare() -> None:
     import atexit  # noqa: PLC0415  `studydb report` does not need it
 
     gc.set_threshold(NEW_OBJECTS)
-    # Without this, the interpreter looks for garbage among all imported objects before it exits,
+    # Without `gc.freeze`, the interpreter looks for garbage among all imported objects at its exit,
     # which takes a fifth of the CPU time of a command that reads the database.
     atexit.register(gc.freeze)
     _put_working_directory_first()

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Container, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -223,6 +224,18 @@ def reap(*, leaders: Container[int]) -> tuple[int, int] | None:
     except ChildProcessError:
         return None
     return pid, os.waitstatus_to_exitcode(status)
+
+
+def fork() -> int:
+    """
+    Fork this process; return the pid of the child, or 0 in the child.
+
+    Python warns if the process has native threads, although OpenBLAS, for example, ends its threads
+    before a fork. `child/fork_safety.py` finds the threads that are left, so the warning is hidden.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
 
 
 def die_with_parent(number: int, parent_pid: int) -> None:

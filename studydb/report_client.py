@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 GO_ON, NO_RUNNER, USAGE, END_NOW, LOST = 0, 1, 2, 10, 11
 
 SOCKET = "STUDYDB_SOCKET"
-"""The variable that holds the path of the socket."""
+"""The environment variable that holds the path of the socket."""
 
 _GO = b'{"go": true}\n'
 """The usual answer, for which `json` need not be imported."""

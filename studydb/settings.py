@@ -66,8 +66,8 @@ def scrubbed_environment(environ: Mapping[str, str] = os.environ) -> dict[str, s
     Return the environment for processes that run the user's code.
 
     The database's credentials and the signing key are left out. The credentials of checkpoint
-    stores stay, because trials save checkpoints. This does not isolate the user's code, which runs
-    as the same user and can read the key file.
+    stores stay, because trials save checkpoints. This environment does not isolate the user's code,
+    which runs as the same user and can read the key file.
     """
     return {
         name: value
@@ -165,7 +165,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Keyring:
-    """The keys of this user: the first one signs, and signatures by any of them are accepted."""
+    """The keys of this user: `sign` chooses one, and `verify` accepts signatures by all of them."""
 
     keys: tuple[Key, ...]
     path: Path
@@ -305,6 +305,6 @@ def _read_key_file(path: Path) -> Iterator[Key]:
         if key is None:
             raise UsageError(
                 f"Line {number} of the key file {path} is not a key ('key_id:hexadecimal'). "
-                "Copy the line again from where it came, or remove it."
+                "Copy the line again from its source, or remove the line."
             )
         yield key

@@ -97,8 +97,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """
     Give back what the processes of this run share.
 
-    The process that made it waits until no other process uses it. No test's time limit counts this
-    wait.
+    For each shared object, the process that made the object waits until no other process uses it.
+    No test's time limit counts this wait.
     """
     config.stash[_SHARED].close()
 

@@ -1,4 +1,4 @@
-"""Mark each trial that has tags, so that a claim of another trial does not search for tags."""
+"""Mark trials that have tags, so that claims of trials without tags do not search for tags."""
 
 import sqlalchemy as sa
 

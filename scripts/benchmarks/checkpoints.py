@@ -60,13 +60,14 @@ def checkpoints(
     Checkpoints in an S3 server (moto) on this host, compared with transfers by fsspec ("library").
 
     "throughput" sends a directory and fetches it. In "memory", a trial of a real worker saves and
-    restores the directory; the table shows how much the memory of both grows. "loop" compares
-    three training loops: without saves, with saves by studydb, and with uploads by fsspec in a
-    thread. Each round runs the three in another order. A loop's loss is how much longer it takes
-    than the loop without saves of the same round. The server stands for another host, so it runs
-    with the lowest priority (nice 19) in "loop". The exit code is 1 if the throughput is below 0.7
-    of the library's, the memory grows by 200 MB or more, or the loop with studydb takes at least
-    5 % longer. The folder of the run is in $TMPDIR, and needs three times the directory's size.
+    restores the directory; the table shows how much the memory of worker, trial and sender grows.
+    "loop" compares three training loops: without saves, with saves by studydb, and with uploads by
+    fsspec in a thread. Each round runs the three loops in another order. A loop's loss is how much
+    longer it takes than the loop without saves of the same round. The server stands for another
+    host, so it runs with the lowest priority (nice 19) in "loop". The exit code is 1 if the
+    throughput is below 0.7 of the library's, the memory grows by 200 MB or more, or the loop with
+    studydb takes at least 5 % longer. The folder of the run is in $TMPDIR, and needs three times
+    the directory's size.
     """
     measured: dict[str, Any] = {}
     with places.folder() as folder, faulty_store(fails=False) as store:

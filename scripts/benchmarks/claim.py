@@ -49,10 +49,10 @@ def claim(
     """
     Claims of PENDING trials per second, on PostgreSQL.
 
-    The other contender is one raw statement. It finds a trial with SKIP LOCKED, and writes the
+    studydb is compared with one raw statement, which finds a trial with SKIP LOCKED, and writes the
     trial, its attempt and the counter. With --shapes, studies whose trials ask for resources are
-    compared with the study whose trials ask for none. They should reach at least 0.83 of the claims
-    per second of that study.
+    compared with the study whose trials ask for none. Each study with requests should reach at
+    least 0.83 of the claims per second of the study without requests.
     """
     n = n_waiting or int(WAITING_PER_S * max(turns.seconds, 0.5))
     if commit is not None:
@@ -109,7 +109,7 @@ def build(stack: ExitStack, *, index: int, urls: Mapping[str, str]) -> Mapping[s
 
 
 def build_shaped(stack: ExitStack, *, index: int, url: str, name: str) -> Mapping[str, Step]:
-    """Return the step: a claim by a worker whose resources every trial fits."""
+    """Return the step: a claim by a worker that has the resources for every trial."""
     database = stack.enter_context(closing(connect(url, connections=1)))
     study = load(database, STUDY)
     fitting = Fitting(database, study, worker_id=index + 1, capacity=Capacity())

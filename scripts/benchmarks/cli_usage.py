@@ -28,8 +28,8 @@ def cpu_of_reports_s(rounds: int) -> dict[str, list[float]]:
     """
     Measure the user plus system time of `studydb report` and of `python -c pass`, in turns.
 
-    The bytecode is written to a temporary folder before the measurement, because an installed
-    studydb has bytecode, too.
+    Each command first runs once untimed and writes its bytecode to a temporary folder, because an
+    installed studydb has its bytecode already.
     """
     with tempfile.TemporaryDirectory(prefix="studydb-report-") as folder:
         path = str(Path(folder, "socket"))

@@ -45,7 +45,8 @@ class Closing:
     What was measured.
 
     Attributes:
-        waits_ms: By kind of call, how long the calls took that began before the rung could close.
+        waits_ms: How long the workers' calls took, by kind, if they began before the rung could
+            close.
         waits_closing_ms: The same for the calls that began during `took_s`.
         took_s: The seconds from the end of the last trial that could reach the rung to the moment
             when no trial was left to give up.
@@ -66,10 +67,11 @@ def scheduler_of(members: int) -> studydb.HyperBand:
 
 def measure(server: str, turns: Turns, *, members: int) -> Closing:
     """
-    Let a rung that waits for the last of its `members` trials close while workers work.
+    Close a rung of `members` trials while workers work; return how long the workers' calls took.
 
-    The workers do what workers of a study do: they report at the rungs of other brackets, end
-    attempts, get trials, and close the rung and give up its trials when they look for work.
+    All trials of the rung but one wait there, so the end of the last trial lets the rung close. The
+    workers report at the rungs of other brackets, end attempts and get trials. When a worker looks
+    for work, it also closes the rung and gives up those of its trials that do not go on.
     """
     with ExitStack() as stack:
         urls = stack.enter_context(places.databases(server, "closing"))

@@ -46,7 +46,7 @@ SCHEDULERS = ("stopping", "promotion", "median", "hyperband")
 @dataclass(frozen=True)
 class Filled:
     """
-    Contenders that share a study; there is one study for each size.
+    Contenders that share a study; there is one study for each number of entries.
 
     Attributes:
         load: Loads a study into a database, given the database's URL and the number of entries.
@@ -82,9 +82,9 @@ def decide(*, scheduler: str, entries: Sequence[int], turns: options.Turns) -> N
     """
     Decisions per second at one rung, on PostgreSQL.
 
-    "stopping": the other contender makes four calls after BEGIN: three raw statements and COMMIT.
-    The first locks the rung; the second locks the trial under its fence, and reads the entries next
-    to the rung's cut; the third writes result, entry, rung and trial.
+    "stopping": studydb is compared with four raw calls after BEGIN: three statements and COMMIT.
+    The first statement locks the rung; the second locks the trial under its fence, and reads the
+    entries next to the rung's cut; the third writes result, entry, rung and trial.
 
     "promotion": a report that pauses its trial, and a worker's whole turn. In a turn, the worker
     reports, saves, ends the attempt, and gets the next trial, which is promoted or new.
@@ -94,7 +94,7 @@ def decide(*, scheduler: str, entries: Sequence[int], turns: options.Turns) -> N
 
     "hyperband": a rung with as many members as the largest --entries closes, while workers report
     and get trials in other brackets. The table shows how long the workers' calls took: in the
-    --seconds before the rung could close, and from then until its last trial was given up.
+    --seconds before the rung could close, and after that until the rung's last trial was given up.
     """
     sizes = list(dict.fromkeys(entries))
     with places.postgresql_server(fsync=turns.fsync) as server:

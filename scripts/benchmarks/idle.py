@@ -54,7 +54,11 @@ class Plan:
     rounds: int
 
     def rest(self) -> None:
-        """Sleep for `rest_s`, and for a random time, because workers look at regular intervals."""
+        """
+        Sleep for `rest_s`, and for a random time up to two seconds.
+
+        The random time spreads enqueues and pauses over the interval between two looks of a worker.
+        """
         time.sleep(self.rest_s + random.uniform(0, SPREAD_S))
 
 
@@ -67,7 +71,7 @@ class Found:
         claimed_s: From each enqueue to the claim of its trial.
         noticed_s: From each pause or resumption to the moment at which a worker notices it; one
             time for each worker.
-        claiming: Statements that claims and asks sent for each enqueued trial.
+        claiming: Statements that all workers sent in claims and asks, per enqueued trial.
         statements: Statements per idle worker and minute.
         cpu_ms: Milliseconds of the server's CPU per idle worker and minute; None if the server runs
             on another host.
@@ -103,7 +107,7 @@ class Found:
     "rest_s",
     type=click.FloatRange(0, 600),
     default=4.0,
-    help="The least seconds between two requests: workers that have just run a trial look often.",
+    help="The least seconds between two enqueues or pauses: a worker looks often after a trial.",
 )
 @options.number_of_rounds(40, "Enqueued trials; the study is paused once for every 8 of them.")
 @options.fsync
@@ -186,7 +190,7 @@ def _load(counters: idle_workers.Counters, looking: Any, plan: Plan) -> tuple[fl
 
 
 def _cpu_s(looking: Any) -> float | None:
-    """CPU seconds of the server processes of the workers; None if the server is on another host."""
+    """CPU seconds of the server's backends for this database; None if they run on another host."""
     with suppress(FileNotFoundError):
         used = [Path(f"/proc/{pid}/schedstat").read_text() for (pid,) in looking.execute(BACKENDS)]
         return sum(int(text.split()[0]) for text in used) / NS

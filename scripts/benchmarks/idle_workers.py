@@ -33,7 +33,7 @@ class Counters:
     Attributes:
         statements: How many statements each worker has sent, without BEGIN, COMMIT and ROLLBACK.
         claiming: How many of these statements each worker has sent to claim or make a trial.
-        paused: Whether the study was PAUSED at each worker's last look: 1 or 0; -1 without a look.
+        paused: Whether the study was PAUSED at each worker's last look: 1 or 0; -1 before any look.
         noticed_s: When `paused` changed last, by the monotonic clock.
     """
 

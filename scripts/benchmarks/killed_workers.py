@@ -42,8 +42,8 @@ def search(
     Run a study to its end with worker processes on SQLite, and kill some of them by SIGKILL.
 
     A worker is killed when a random number of epochs has been trained; then another worker is
-    started. All trials write each trained epoch to a log. The epochs that were trained after a
-    decision are counted in this log and in the rows of the study.
+    started. All trials write each trained epoch to a log. The epochs that were trained after the
+    decision to end or pause their trial are counted in this log and in the rows of the study.
 
     Args:
         curves: The errors of each trial after each epoch; the index is the number of the trial.
@@ -104,7 +104,7 @@ def _n_trained(log: Path) -> int:
 
 
 def _kill(fleet: Fleet, log: Path, *, epochs: int, rng: random.Random) -> bool:
-    """Kill a worker when `epochs` are trained, and start another; return False if none runs."""
+    """Kill a worker when `epochs` are trained, start another; return False if no worker runs."""
     eventually(
         lambda: _n_trained(log) >= epochs or not fleet.running,
         TIMEOUT_S,

@@ -1,8 +1,8 @@
 """
 A large study, loaded by COPY: the rows of many completed trials with ten results each.
 
-Each trial is better at the rung than all earlier trials. So every trial has passed the rung, and
-the rung's row (see domain/quantile.py, `Cut`) is computed without a million decisions.
+Each trial is better at the study's only rung than all earlier trials. So no trial was stopped
+there, and the rung's row (see domain/quantile.py, `Cut`) is computed without a million decisions.
 """
 
 import json
@@ -30,7 +30,7 @@ MILESTONE = 5
 SCHEDULER = studydb.ASHA(max_t=REPORTS, grace_period=MILESTONE, reduction_factor=3)
 
 VALUES = (0.2, 1.2)
-"""Limits of the values at the rung: no value is better than the first or worse than the second."""
+"""The lowest and the highest value that a loaded trial may have at the rung."""
 
 TRIALS_PER_BLOCK = 5_000
 TOKEN_BITS = 128

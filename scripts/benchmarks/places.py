@@ -13,7 +13,7 @@ from harness import postgres
 from studydb.db import migrate
 
 LONG_CHECKPOINTS = {"max_wal_size": "4GB", "checkpoint_timeout": "30min"}
-"""By default PostgreSQL would write the pages of one slice while a later slice is measured."""
+"""With default settings, a checkpoint would write a slice's pages to disk during a later slice."""
 
 
 @contextmanager

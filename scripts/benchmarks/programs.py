@@ -20,7 +20,7 @@ TIMEOUT_S = 1800.0
 @dataclass(frozen=True)
 class Program:
     """
-    A subcommand of scripts/bench that prints JSON, and whose workers run its checkout's code.
+    A subcommand of scripts/bench that prints JSON; its workers run the code of the same checkout.
 
     Attributes:
         unit: What is counted per second.
@@ -40,7 +40,7 @@ def compare_programs(program: Program, commit: str, *, as_json: bool) -> None:
     Run a benchmark in the working tree and in a commit in turns; show the ratio of the speeds.
 
     Raises:
-        SystemExit: The working tree is slower; the exit code is 1.
+        SystemExit: The working tree is slower (see `Comparison.is_slower`); the exit code is 1.
     """
     rounds = given("rounds", ROUNDS)
     found: dict[str, Comparison] = {}

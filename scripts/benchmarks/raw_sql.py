@@ -1,9 +1,9 @@
 """
 Handwritten PostgreSQL statements of the raw contenders; they write the same rows as studydb.
 
-Most statements are used twice: as one of a transaction's statements (`…_ALONE`), and as a CTE of a
-single statement. `{drawn}`, `{made}` and `{held}` stand for binds in the first use, and for another
-CTE in the second.
+Most statements are used twice: as one of a transaction's statements, and as a CTE of a single
+statement. The placeholders `{drawn}`, `{made}` and `{held}` stand for binds in a transaction's
+statements (`…_ALONE`), and for another CTE in a single statement.
 """
 
 COUNT_IN = """

@@ -33,8 +33,8 @@ def report(*, rows: int, turns: options.Turns, commit: str | None) -> None:
     """
     Results per second, in batches, on PostgreSQL; each client runs one trial.
 
-    The other contender sends one raw statement per batch. The statement checks the fence, inserts
-    the rows by unnest and updates the trial's summary.
+    studydb is compared with one raw statement per batch, which checks the fence, inserts the rows
+    by unnest and updates the trial's summary.
     """
     if commit is not None:
         compare(_subject(rows), commit, turns)

@@ -17,7 +17,7 @@ from studydb.domain.life.decisions import RungKey
 from studydb.domain.scheduling import Scheduler
 
 FIRST_WORKER = 1_000
-"""Workers that register get higher ids; trials of `running.fill` have lower worker ids."""
+"""Workers that register get ids above this number; `running.fill` writes lower worker ids."""
 
 _TRIALS = """
     INSERT INTO trial (

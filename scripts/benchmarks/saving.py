@@ -14,7 +14,7 @@ NOTHING, OURS, LIBRARY = "nothing", "studydb", "library"
 
 
 def train(config: dict[str, Any], trial: Any) -> None:
-    """Train steps of equal work; after each, `saver` saves a checkpoint. Report the steps' time."""
+    """Train steps of equal work, and save with `saver` after each step; report the total time."""
     source, saver = Path(config["source"]), str(config["saver"])
     matrix = np.random.default_rng(0).random((256, 256))
     uploads = _Uploads(f"{config['target']}/{trial.number}")
@@ -32,7 +32,7 @@ def train(config: dict[str, Any], trial: Any) -> None:
 
 
 class _Uploads:
-    """Sends directories with fsspec in a thread; like studydb, it sends one at a time."""
+    """Sends directories with fsspec in a thread; like studydb, it sends one directory at a time."""
 
     def __init__(self, target: str) -> None:
         self._target = target
@@ -70,7 +70,8 @@ def save_and_die(config: dict[str, Any], trial: Any) -> None:
     """
     In the first attempt save a directory and die; in the second attempt restore the directory.
 
-    Before and after the save, and after the restore, the benchmark measures the memory.
+    The benchmark measures the peak memory of the worker's processes before the save, during the
+    save, and from then to the end of the restore.
     """
     folder = Path(config["folder"])
     if trial.checkpoint is None:

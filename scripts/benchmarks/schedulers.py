@@ -54,7 +54,7 @@ WITH_KILLS = (
     *("random search", "ASHA, stopping", "ASHA, promotion, end game 0.4"),
     *("HyperBand", "median stopping", "one-epoch"),
 )
-"""By default `--kills` runs only these, because a search by real workers takes ten seconds."""
+"""By default `--kills` runs only these schedulers: a search by real workers takes ten seconds."""
 
 RANDOM = "random search"
 RESAMPLES = 2000

@@ -79,9 +79,9 @@ def take_turns(
     """
     Time each operation in `rounds` slices. In a slice, each place makes `calls` calls.
 
-    The places take turns call by call. So all run on equally warm cores: a core that was idle is
-    slow for its first few hundred calls. When a slice had the calls of only one place, the same
-    call took 0.14 ms in one slice and 0.38 ms in another.
+    The places take turns call by call. So the calls of all places run on equally warm cores: a core
+    that was idle is slow for its first few hundred calls. When a slice had the calls of only one
+    place, the same call took 0.14 ms in one slice and 0.38 ms in another.
 
     Args:
         places: The operations of each place, by name; the names are the same in all places.

@@ -15,7 +15,10 @@ from mutating.guards import ROOT, Guard
 COPIED = ("studydb", "alembic", "tests", "scripts", "workers", "pyproject.toml", "README.md")
 TIMEOUT_S = 600.0
 WITHOUT_BYTECODE = "PYTHONDONTWRITEBYTECODE"
-"""If this variable were set, each test process would compile changed files and tests again."""
+"""
+If this variable were set, Python would store no bytecode, and each test process would compile
+changed files and tests again.
+"""
 
 FAILED = 1
 """The exit code of pytest when tests have failed."""

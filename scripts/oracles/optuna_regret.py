@@ -1,5 +1,5 @@
 """
-Compare studydb.OptunaSearch with the same sampler in Optuna's own in-memory storage.
+Compare TPESampler in studydb.OptunaSearch with TPESampler in Optuna's own in-memory storage.
 
 studydb and Optuna search three closed-form functions, one trial at a time, with the same number of
 trials and the same seeds. The table shows the regret: the best value found minus the smallest value

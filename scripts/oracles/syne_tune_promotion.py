@@ -4,11 +4,12 @@ Write tests/data/syne_tune_promotion.json: which trials Syne Tune 0.13 promotes 
 Later versions of Syne Tune have no ASHA by promotion. Version 0.13 needs numpy before 1.27, so run
 this file in a separate environment: `pip install syne-tune==0.13.0 'numpy<1.27'`.
 
-All rungs have the quantile 1/eta, as in the paper. The quantile of Syne Tune's own scheduler is a
-milestone divided by the next milestone (by max_t at the last rung), which is not always 1/eta at
+All rungs have the quantile 1/eta, as in ASHA's paper. The quantile of Syne Tune's own scheduler is
+a milestone divided by the next milestone (by max_t at the last rung), which is not always 1/eta at
 the last rung.
 
-A sequence is left out if a best value and a cutoff differ only by a rounding error.
+A sequence is left out if, at some rung, the best value of the trials that were not promoted and the
+cutoff differ only by a rounding error.
 """
 
 import json

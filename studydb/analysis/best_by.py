@@ -42,12 +42,12 @@ def find_best(
     because each row has its trial's best value. Otherwise all results are read.
 
     Args:
-        metric, mode: None for the study's.
+        metric, mode: None stands for the study's own metric or mode.
         scope: See `SCOPES`.
 
     Raises:
-        NoResults: No trial has reported a value of the metric other than NaN; invalidated trials
-            do not count.
+        NoResults: By the scope, every trial's value of the metric is missing or NaN; invalidated
+            trials do not count.
         InvalidSpec: The scope or the mode is unknown, or the mode is missing although the metric is
             not the study's.
     """
@@ -79,7 +79,7 @@ def best_by(
         pages: The live results, ordered by trial and step.
 
     Raises:
-        NoResults: The pages have no value of the metric other than NaN.
+        NoResults: By the scope, every trial's value of the metric is missing or NaN.
     """
     own, best = study.objective, None
     seen: set[str] = set()

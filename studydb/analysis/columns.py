@@ -105,7 +105,7 @@ class Texts:
     def finish(self) -> "pd.Series[Any]":
         import pandas as pd  # noqa: PLC0415  pandas is optional
 
-        return pd.Series(self._values, dtype="str" if pd.__version__ >= "3" else object)
+        return pd.Series(self._values, dtype=object if pd.__version__.startswith("2.") else "str")
 
 
 class Values:

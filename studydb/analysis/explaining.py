@@ -76,7 +76,7 @@ def _explain_stop(study: Study, judged: Judgement) -> str | None:
         return (
             f"{reported}{_rank_text(judged)}; the scheduler {study.scheduler} has stopped the trial"
         )
-    return f"{reported}; the rung had already closed and kept no trial"
+    return f"{reported}; the rung had closed before, and had kept no trial"
 
 
 def _wait_text(study: Study, judged: Judgement) -> str:
@@ -115,7 +115,7 @@ def _explain_rule(study: Study, last: Result, rule_met: str | None) -> str | Non
     if rule_met is not None:
         return f"step {last.step} met the rule {rule_met}"
     hit = first_hit(study.rules, [last], 1, objective=study.objective)
-    if hit is None:  # the rule compares several results: probably it is the first such rule
+    if hit is None:  # a rule that compares several results was met, probably the first
         hit = next((rule for rule in study.rules if rule.needs_history), None)
     return None if hit is None else f"step {last.step} met the rule {rule_text(hit)}"
 

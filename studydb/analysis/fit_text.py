@@ -30,7 +30,7 @@ def full_text(full: FullQueue) -> str:
     if full.fits_a_worker:
         cause = "wait for the workers that fit them. Start more such workers"
     else:
-        cause = "wait, and no live worker fits them. Start a worker that fits them"
+        cause = "wait, and fit no live worker. Start a worker that they fit"
     others = (
         "stop some of the waiting trials, or change what they ask for: "
         "studydb set NAME resources=… --trial N."

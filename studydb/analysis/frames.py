@@ -135,7 +135,7 @@ class FrameBuilder:
         self._study_name, self._columns, self._n_rows = study_name, columns, 0
 
     def extend(self, rows: Sequence[Any], **replaced: Sequence[Any]) -> None:
-        """Add a page of rows; the columns in `replaced` take the place of the rows' own."""
+        """Add a page of rows; a column in `replaced` replaces the rows' column of the same name."""
         if not rows:
             return
         page = dict(zip(rows[0]._fields, zip(*rows, strict=True), strict=True)) | replaced

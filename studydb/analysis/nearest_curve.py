@@ -41,7 +41,7 @@ class NearestCurve:
         }
 
     def take(self, params: Mapping[str, Any]) -> int:
-        """Take the nearest of the remaining curves, the first if several are; return its index."""
+        """Take the nearest remaining curve, of equally near curves the first; return its index."""
         values = self._space.flatten(params)
         squares = sum(axis.differences(values[path]) ** 2 for path, axis in self._axes.items())
         index = int(np.argmin(np.where(self._left, squares, math.inf)))

@@ -72,7 +72,7 @@ def pace_text(ends: RecentEnds, *, now: datetime, left: int | None, runs: bool) 
     Args:
         ends: How the newest trials ended, and when the first of them began.
         left: How many trials the budget has left; None without a budget.
-        runs: Whether workers run trials; if not, the elapsed time ends with the last trial.
+        runs: Whether workers run trials; if not, the elapsed time ends when the last trial ended.
 
     Returns:
         None if no trial has begun.
@@ -112,7 +112,7 @@ def workers_text(workers: WorkerList) -> str:
 
 
 def checkpoints_text(overview: Overview) -> str | None:
-    """Sum up checkpoints, as in "3 (1.5 GiB): 1 GiB by a, 512 MiB by b"; None without any."""
+    """Sum up checkpoints, as in "3 (1.5 GiB): 1 GiB by a, 512 MiB by b"; None if there are none."""
     sizes = overview.checkpoints
     if not sizes:
         return None
@@ -127,7 +127,7 @@ def _origin(sizes: CheckpointSizes) -> str:
 
 
 def decision_lines(study: Study, overview: Overview) -> list[str]:
-    """Say why the scheduler has stopped, paused, promoted or given up its last trials."""
+    """Say why the scheduler took its last decisions: to stop, pause, promote or give up a trial."""
     lines: list[str] = []
     for decision in overview.decisions:
         if why := explain_decision(study, decision):

@@ -7,8 +7,8 @@ A file of curves is JSON:
         {"params": {"lr": 0.1}, "values": [0.9, 0.5], "steps": [1, 2], "step_s": 0.3}, …]}
 
 All keys except `curves` and `values` may be missing. `space` has the form in which a study's row
-stores its space. In an entry, the key `config` may stand for `params`, and the metric's name for
-`values`. An entry may also be a list of values alone.
+stores its space. In an entry of `curves`, the key `config` may stand for `params`, and the metric's
+name for `values`. An entry may also be a list of values alone.
 """
 
 import json
@@ -198,9 +198,10 @@ class RecordedCurves:
         Read a file of curves; its form is in this module's docstring.
 
         Args:
-            metric: The metric if the file names none. None stands for the name of the first
-                entry's only list, or for "values" if the entry does not have exactly one list.
-            mode: The mode if the file names none. None stands for "min".
+            metric: The metric, for a file without `metric`. If this argument is None, too, the
+                metric is the name of the first entry's only list, or "values" if that entry does
+                not have exactly one list.
+            mode: The mode, for a file without `mode`. If this argument is None, too, it is "min".
 
         Raises:
             InvalidSpec: The file cannot be read, or has another form.
@@ -224,10 +225,10 @@ class RecordedCurves:
 
     def to_json(self, *, digits: int = 17) -> dict[str, Any]:
         """
-        Return the curves in the form of the file.
+        Return the curves in the form of a file of curves.
 
         Args:
-            digits: How many significant digits of each float to keep; 17 keep it exactly.
+            digits: How many significant digits of each float to keep; 17 digits are exact.
         """
         entries = [_entry(curve, digits) for curve in self.curves]
         space = {} if self.space is None else {"space": self.space.to_json()}
@@ -300,7 +301,7 @@ def _curve_of_entry(entry: Any, metric: str, number: int) -> Curve:
 
 
 def _only_list(entries: Sequence[Any]) -> str | None:
-    """Return the name of the first entry's only list, which is the metric; None otherwise."""
+    """Return the name of the first entry's list, the metric; None unless the entry has one list."""
     first = entries[0] if entries and isinstance(entries[0], dict) else {}
     names = [name for name, value in first.items() if isinstance(value, list)]
     return names[0] if len(names) == 1 else None

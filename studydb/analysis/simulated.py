@@ -78,7 +78,8 @@ class Simulation:
         trials: The trials, by number.
         completions: When trials were fully trained, in order of time.
         n_steps: How many steps (epochs) were trained in all.
-        n_again: How many of these were trained again, because the trial had no checkpoint of them.
+        n_again: How many of the `n_steps` were trained again, because the trial had no checkpoint
+            of them.
         n_after_decision: How many of the `n_steps` were trained although the scheduler had already
             decided to stop or pause the trial at an earlier step. Steps whose results were not
             stored count, too. A number above 0 would be a fault of studydb.

@@ -56,8 +56,8 @@ class Restore:
     Attributes:
         url: The URL of the bytes; "inline:" if they are in `data`.
         step: The last step that the checkpoint contains.
-        size_bytes: The size that the row names; a cache finds the bytes by digest and size, and a
-            directory also by `url`.
+        size_bytes: The size in the checkpoint's row. A cache finds a dict by digest and size, and
+            a directory by digest, size and `url`.
         data: The bytes of an inline checkpoint.
         stores: The study's stores, one of which holds the bytes; None if they are in `data`.
     """

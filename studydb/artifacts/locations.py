@@ -55,7 +55,7 @@ class Locations:
 
     def recorded_log_dir(self, study: Study, lease: Lease, recorded: str | None) -> Path:
         """
-        Return the folder that an attempt's row names; `log_dir` if it names none or was changed.
+        Return the folder that an attempt's row names; `log_dir` if the row has none or was changed.
 
         A worker with another home directory records another path, but that path also ends in the
         study, trial and attempt. If a path ends differently, its row was changed.

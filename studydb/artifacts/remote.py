@@ -33,7 +33,7 @@ from studydb.domain.errors import CheckpointError, UsageError
 _Moved = TypeVar("_Moved")
 
 PART_BYTES = 8 << 20
-"""The bytes that are sent at a time; the upload of a file holds about three parts in memory."""
+"""The size of a part of an upload; the upload of a file holds about three parts in memory."""
 
 _FILES_AT_A_TIME = 4
 """How many files of a directory are sent or fetched at a time."""
@@ -135,8 +135,8 @@ class RemoteStore:
     manifest counts as missing. Before any name in the manifest is used, the digest of the files'
     names and digests is compared with the digest in the checkpoint's row.
 
-    The library is imported by `connect`, or when the first object is read or written. The library
-    starts a thread, so a process that will be forked must not use the store before the fork.
+    The library of the scheme is imported by `connect`, or when the first object is read or written.
+    It starts a thread, so a process that will be forked must not use the store before the fork.
     """
 
     is_remote = True

@@ -26,8 +26,8 @@ STALE_S = 86_400.0
 
 MOST_ENTRIES = 1_000
 """
-The most entries. The folder is listed for each new entry, which takes 0.03 s with 1,000 entries,
-and 4 s with 100,000.
+How many entries the cache has at most. For each new entry the folder is listed, which takes 0.03 s
+with 1,000 entries, and 4 s with 100,000.
 """
 
 _ENTRY = re.compile(r"[0-9a-f]{64}-(\d+)")
@@ -98,7 +98,7 @@ class RestoreCache:
     that a trial restores. To make room, the entry that was used least recently is removed first. A
     removal begins by renaming the entry, so a process that copies from the entry finds it missing,
     and reads the store. No error of the cache ends a save or a restore. Only files and directories
-    with names that the cache gives are removed, because the folder may hold others.
+    with names that the cache gives are removed, because the folder may hold other files.
 
     Args:
         limit_bytes: The entries together have at most this many bytes.
@@ -170,7 +170,7 @@ class RestoreCache:
                 temporary.rename(path)
             finally:
                 discard(temporary)
-            self._shrink_to(self._limit_bytes)  # others have added entries meanwhile
+            self._shrink_to(self._limit_bytes)  # other processes may have added entries
 
     def _shrink_to(self, limit_bytes: int) -> None:
         entries = sorted(self._entries())

@@ -99,7 +99,7 @@ def _resolve(entry: Path, root: Path, real_root: Path) -> Path:
     target = Path(os.path.realpath(entry))
     if not target.is_relative_to(real_root):
         raise CheckpointError(
-            f"The link {entry.name!r} in {root} leads out of it, to {target}. "
+            f"The link {entry.name!r} in {root} leads out of the directory, to {target}. "
             "Copy its target into the checkpoint."
         )
     if not target.exists():
@@ -147,8 +147,8 @@ def take_copy(source: Path, target: Path) -> None:
     """
     Copy a directory to `target`, which must not exist; compute no digest.
 
-    The trial waits for the copy, so the kernel copies the bytes: 200 MB take 0.05 s. `copy` would
-    take 0.16 s.
+    The trial waits for the copy, so the copy must be fast. The kernel copies the bytes, which
+    takes 0.05 s for 200 MB; `copy` would take 0.16 s.
 
     Raises:
         CheckpointError: The directory cannot be copied; see `scan`.

@@ -1,4 +1,4 @@
-"""Send and receive frames over a stream socket; a frame is a message with its bytes."""
+"""Send and receive frames over a stream socket; a frame is a message: a header and a payload."""
 
 import select
 import socket
@@ -109,7 +109,7 @@ class Channel:
 
         Args:
             timeout_s: None to wait without limit, 0 not to wait.
-            descriptors: Gets the descriptors that come with messages; None to refuse descriptors.
+            descriptors: The list that takes the descriptors sent with messages; None to drop them.
 
         Returns:
             The message; None if no message came in time.

@@ -20,8 +20,8 @@ _LISTEN_EVERY_S = 0.2
 LARGE_BYTES = 32 << 20
 """
 While the trial trains on, a checkpoint of this size or more is sent by another process, the sender.
-A thread shares the interpreter's lock with the training, and so delays the training by 0.1 s for
-32 MiB, and by 0.65 s for 200 MB. The sender takes a second of CPU time to start, and 100 MB of
+A thread would share the interpreter's lock with the training, and so delay the training by 0.1 s
+for 32 MiB, and by 0.65 s for 200 MB. The sender takes a second of CPU time to start, and 100 MB of
 memory.
 """
 
@@ -147,11 +147,11 @@ class CheckpointSaves:
         self, prepared: bytes | Path, *, is_given: bool, uses_sender: bool
     ) -> bytes | Path:
         """
-        Copy a directory. With hard links instead, later changes by the user's code would be sent.
+        Copy a directory; through hard links, later changes by the user's code would be sent.
 
-        A given directory is moved, unless it contains symbolic links: they may name their targets
-        by the directory's old path. The bytes of a dict are written to a file if the sender is to
-        read them.
+        If `is_given`, the directory is moved, unless it contains symbolic links: the links may name
+        their targets by the directory's old path. The bytes of a dict are written to a file if the
+        sender is to read them.
         """
         if isinstance(prepared, bytes) and not uses_sender:
             return prepared

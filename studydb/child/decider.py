@@ -74,7 +74,7 @@ class Question(Struct, frozen=True, tag="question"):
 
 
 class Ready(Struct, frozen=True, tag="ready"):
-    """All objects are made; `reads` has how many results each stop rule reads, 0 for others."""
+    """All objects are made; `reads` has how many results each object reads, 0 if it is no rule."""
 
     reads: tuple[int, ...]
 

@@ -3,37 +3,40 @@ Whether a process may be forked after it has imported a user's module.
 
 A fork has only the caller's thread, and none of its parent's child processes. It cannot use its
 parent's context on an accelerator. It shares open files, sockets and shared memory with other
-forks. So the import must leave no second thread, no child process, no context, and nothing open. On
-a system without /proc this cannot be checked, and no process may be forked.
+forks. So the import must leave no second thread that a fork would miss, no child process, no
+context, and nothing open. On a system without /proc these conditions cannot be checked, and no
+process may be forked.
 """
 
 import ctypes
 import os
 import stat
+import sys
 import threading
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from studydb.domain.text.display import counted
-from studydb.processes import children_of
+from studydb.processes import children_of, fork
 
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/dxg", "/dev/accel")
 """Beginnings of the device files of NVIDIA, AMD, Intel and other accelerators."""
 
 _CUDA_LIBRARY = "/libcuda.so"
 _CUDA_ERROR_NOT_INITIALIZED = 3
-"""What the functions of the CUDA Driver API return before cuInit was called."""
+"""The status that cuDeviceGetCount of the CUDA Driver API returns until cuInit has succeeded."""
 _DEVICE_FILES = Path("/dev")
 _NVIDIA_CARDS = "nvidia[0-9]*"
-"""The files of all cards: a container may lack the file of the first card."""
+"""Matches the files of all cards, because a container may lack the file of the first card."""
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
-_DISPENSABLE_THREADS = frozenset({"jemalloc_bg_thd"})
+_FORK_SAFE_THREADS = {"jemalloc_bg_thd": "pyarrow"}
 """
-Native threads that a fork may lack, by name. jemalloc starts its thread on the import of pyarrow,
-which pandas imports if it is installed. In a forked child, jemalloc frees memory without a thread.
+Names of native threads that a fork may lack, and the module whose import starts each of them.
+
+pyarrow contains jemalloc 5.3, which frees memory without its thread in a forked process. pandas
+imports pyarrow if it is installed.
 """
 
 
@@ -62,12 +65,13 @@ def reason_against(before: Snapshot, *, uses_devices: bool = False) -> str | Non
     Return why this process must not be forked, or None.
 
     The check forks once, because libraries that support forks, such as OpenBLAS, end their threads
-    before a fork. A thread that is left in this process belongs to a library without such support.
+    before a fork. A thread that is left then, other than jemalloc's, belongs to a library without
+    such support.
 
     Args:
         before: The snapshot from before the import.
-        uses_devices: Whether the forks are to hold devices. Then initialized CUDA is a reason even
-            if this process may use no NVIDIA card.
+        uses_devices: Whether the forks are to hold devices. If so, initialized CUDA is a reason
+            even if this process may use no NVIDIA card.
     """
     if not Path("/proc/self/task").exists():
         return "this system has no /proc to check what the import has opened"
@@ -114,23 +118,24 @@ def _device(*, uses_devices: bool = False) -> str | None:
         if path.startswith(_DEVICES):
             return f"the import has opened the device {path}"
     if (uses_devices or may_use_cuda()) and has_initialized_cuda():
-        return "the import has initialized CUDA, and trials may use a GPU here"
+        return "the import may have initialized CUDA, and trials may use a GPU here"
     return None
 
 
 def has_initialized_cuda() -> bool:
     """
-    Whether this process has called cuInit; a fork can use CUDA only if its parent has not.
+    Whether CUDA is initialized in this process, so that its forks cannot use CUDA.
 
     A process that has only loaded libcuda may be forked: `import torch` loads it (PyTorch 2.11 with
-    CUDA 13, through cuBLAS). A library that does not tell counts as initialized.
+    CUDA 13, through cuBLASLt). A libcuda whose cuDeviceGetCount cannot be called counts as
+    initialized.
     """
     loaded = [path for path in mapped_files() if _CUDA_LIBRARY in path]
-    return any(_count_devices(path) != _CUDA_ERROR_NOT_INITIALIZED for path in loaded)
+    return any(_device_count_status(path) != _CUDA_ERROR_NOT_INITIALIZED for path in loaded)
 
 
-def _count_devices(path: str) -> int | None:
-    """Return the status code of cuDeviceGetCount, or None if the library cannot be asked."""
+def _device_count_status(path: str) -> int | None:
+    """Call cuDeviceGetCount of the loaded library; return its status, or None if it has failed."""
     try:
         library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD)
         status: int = library.cuDeviceGetCount(ctypes.byref(ctypes.c_int()))
@@ -167,26 +172,32 @@ def _process() -> str | None:
 
 
 def _native_threads() -> str | None:
-    pid = os.fork()
+    pid = fork()
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
-    if n_threads := len([name for name in _other_threads() if name not in _DISPENSABLE_THREADS]):
+    names = _thread_names()
+    known = [name for name in names if _FORK_SAFE_THREADS.get(name) in sys.modules]
+    if (n_threads := len(names) - 1 - len(known)) > 0:
         found = counted(n_threads, "native thread")
         return f"the import has started {found}, which would be missing after a fork"
     return None
 
 
-def _other_threads() -> Iterator[str]:
-    """Names of the threads of this process besides the main thread; the kernel cuts them at 15."""
+def _thread_names() -> list[str]:
+    """Return the names of this process's threads, as the kernel keeps them: at most 15 bytes."""
+    names = []
     for task in Path("/proc/self/task").iterdir():
-        if task.name != str(os.getpid()):
-            with suppress(OSError):  # it has ended in the meantime
-                yield (task / "comm").read_text(encoding="utf-8", errors="replace").rstrip("\n")
+        try:
+            names.append((task / "comm").read_text(encoding="utf-8", errors="replace").rstrip("\n"))
+        except (FileNotFoundError, ProcessLookupError):
+            if task.exists():
+                names.append("")
+    return names
 
 
 def _is_open(number: int) -> bool:
-    """Whether a listed descriptor is open; os.scandir's own is listed, but has been closed."""
+    """Whether a listed descriptor is open; that of os.scandir is listed, but has been closed."""
     try:
         os.fstat(number)
     except OSError:

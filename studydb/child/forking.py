@@ -3,7 +3,7 @@ Fork children on request, for the fork server and for templates.
 
 A request is a number, a kind and a count of descriptors, with at least three descriptors: the
 child's channel, stdout, stderr. The child and the programs that it starts keep the further
-descriptors open: the locks of the child's devices. The forking process itself closes all
+descriptors open: the locks of the child's devices. The forking process itself closes the request's
 descriptors after the fork. The replies are frames: `Forked`, `Refused` or `Outdated`, and `Exited`
 once a child has ended and its process group was killed. When the parent of the forking process
 dies, all descendants of the forking process are killed.
@@ -17,7 +17,6 @@ import socket
 import struct
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from enum import IntEnum
@@ -31,6 +30,7 @@ from studydb.processes import (
     children_of,
     die_with_parent,
     environment_of,
+    fork,
     kill_group,
     reap,
     start_of,
@@ -225,11 +225,8 @@ class ForkingServer:
         # If signals were not blocked, a signal to the new child would run the server's handlers.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
-            with warnings.catch_warnings():
-                # Python may warn of OpenBLAS's threads, but OpenBLAS ends them before a fork.
-                warnings.simplefilter("ignore", DeprecationWarning)
-                server_pid = os.getpid()
-                pid = os.fork()
+            server_pid = os.getpid()
+            pid = fork()
             if pid == 0:
                 self._become_child(number, kind, descriptors, server_pid)
             return pid

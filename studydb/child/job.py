@@ -27,13 +27,14 @@ class TrainableImport:
             permits the trainable: then the function must be defined in the package of the module
             that the import path names.
         workdirs: The directories to search for the trainable: the worker's working directory, which
-            the process enters before the import, and if `signed`, the study's.
+            the process enters before the import, and, if `signed`, the study's working
+            directory.
         stores: The study's stores, for the objects that are bound to the trainable.
         environment: Variables that the process sets before the import, such as those of the visible
             devices. A process that has imported the trainable runs only attempts with the same
             variables.
-        holds_devices: Whether the attempt holds devices, or may be forked from a template for such
-            attempts.
+        holds_devices: Whether the attempt holds devices; for a template, whether the attempts that
+            are forked from it hold devices.
     """
 
     study_uuid: str
@@ -55,13 +56,13 @@ class Job:
         scratch: A directory on this host for this attempt; the worker removes it at the end.
         name, tags: The name and the tags that the trial had when it was claimed.
         directory: The directory that the trial keeps on this host; made when it is first used. If
-            empty, a directory in `scratch` takes its place.
+            this path is "", a directory in `scratch` is used instead.
         runs_in_directory: Whether `directory` is the working directory of the user's code.
         study_name: The study's name, for the environment of a command.
         grace_s: How long a command that is asked to end may take before it is killed.
         store: The URL of the store for checkpoints, or "inline:".
         time_total_s: Seconds of training that earlier attempts have reported.
-        rules: The study's stop rules in their stored form; after a report that may meet one, the
+        rules: The study's stop rules in their stored form; after a report that may hit a rule, the
             trial waits for the worker's answer.
         next_decision_step: Reports at this step or later wait for the worker's answer; None if
             the scheduler judges no further report.

@@ -64,10 +64,11 @@ class ProcessState:
         Return why this process must not run another trial, or None.
 
         A Python thread that the trial has left could report for the next trial. A process that the
-        trial has left, or another stream to its output, would write to its log while the next trial
-        runs. Such a process would also live until the last trial of this process ends. Two kinds of
-        threads are no reason: threads of libraries such as OpenBLAS that run no Python code now,
-        and the threads that the library of a remote store has started.
+        trial has left, or another stream to the trial's output, could write to the trial's log
+        while the next trial runs. A process that the trial has left would also live until the last
+        trial of this process ends. Two kinds of threads are no reason: threads of libraries such as
+        OpenBLAS that run no Python code now, and the threads that the library of a remote store has
+        started.
         """
         if not (_TASKS / str(os.getpid()) / "children").exists():
             return "this system cannot list the processes that the trial has left"

@@ -214,7 +214,7 @@ class _TrialProcess:
         return self._run is not None and self._run.is_kept
 
     def _attempt(self, job: Job) -> Ended:
-        """Run one attempt; return how it ended, with the error if the user's code raised one."""
+        """Run one attempt; return how it ended, with the failure if there is one."""
         staleness = self._staleness if self._has_object else None
         if staleness is not None and staleness.reason_after_trial():
             return Ended(End.NOT_REUSED)
@@ -315,7 +315,7 @@ def reason_for_fresh_starts(function: Callable[..., Any]) -> str | None:
 
 
 def starts_warm_with_devices(function: Callable[..., Any]) -> bool:
-    """Whether the author has declared that importing the trainable touches no device."""
+    """Whether the author has declared that importing the trainable uses no device."""
     return bool(getattr(function, START_ATTRIBUTE, None) == Start.WARM)
 
 

@@ -387,7 +387,7 @@ def config() -> dict[str, Any]:
     Return the config of the trial that runs in this process, or whose command started the process.
 
     Raises:
-        UsageError: No trial runs here.
+        UsageError: No trial runs in this process, and no trial's command started the process.
     """
     if _current is not None:
         return _current.config
@@ -401,7 +401,7 @@ def checkpoint() -> Restored | None:
     Return the checkpoint from which this attempt starts; None if it starts from scratch.
 
     Raises:
-        UsageError: No trial runs here.
+        UsageError: No trial runs in this process, and no trial's command started the process.
     """
     if _current is not None:
         return _current.checkpoint

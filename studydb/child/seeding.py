@@ -32,7 +32,7 @@ def _seed_numpy(module: ModuleType, number: int) -> None:
 
 class _SeedingFinder(MetaPathFinder):
     """
-    Finds `numpy.random` for the import system, and has it seeded with the number last given.
+    Finds `numpy.random` for the import system, and has it seeded with the last number of `seed()`.
 
     The finder stays in `sys.meta_path` until the module is loaded: code may ask for the spec alone,
     and an import may fail.

@@ -26,10 +26,10 @@ from studydb.child.channel import Channel, Frame, FrameError, decode
 from studydb.domain.errors import CheckpointError
 from studydb.processes import IMPORT_STUDYDB
 
-# Stop signals, and those that batch systems send to all processes, are ignored: the trial's process
-# handles them, and may wait for the checkpoint. They are blocked while the interpreter starts. With
-# -P and IMPORT_STUDYDB, neither a file in the working directory nor another installed studydb hides
-# a module that the sender imports.
+# The sender ignores stop signals, and the signals that batch systems send to all processes: the
+# trial's process handles them, and may wait for the checkpoint. The signals are blocked while the
+# sender's interpreter starts. With -P and IMPORT_STUDYDB, neither a file in the working directory
+# nor another installed studydb hides a module that the sender imports.
 _START = (
     "import signal, sys; "
     "[signal.signal(getattr(signal, name), signal.SIG_IGN) for name in sys.argv[3:]]; "
@@ -170,7 +170,8 @@ class Sender:
         """
         Kill the process, even while it sends, and wait for its end.
 
-        The process answers once a checkpoint is stored, so a checkpoint with an answer is kept.
+        The process answers a request once its checkpoint is stored, so the kill loses no checkpoint
+        that has an answer.
         """
         process, channel = self._process, self._channel
         self._process = self._channel = None

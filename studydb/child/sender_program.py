@@ -20,8 +20,8 @@ NAME = "studydb-sender"
 NICENESS = 10
 """
 With this niceness, a training that uses all cores gets about nine tenths of the core that it shares
-with the sender. With 19, the lowest priority, the sender would get a seventieth, and the next save
-would wait.
+with the sender. With 19, the lowest priority, the sender would get a seventieth of the core, and
+the next save would wait.
 """
 
 _LOOK_S = 1.0

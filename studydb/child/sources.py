@@ -19,7 +19,7 @@ class SourceFile:
 
 
 def imported_files(names: Iterable[str]) -> tuple[SourceFile, ...]:
-    """List the existing files of these modules, except Python's, studydb's and installed ones."""
+    """List the modules' existing files, except files of Python, studydb and installed packages."""
     roots = _installed_roots()
     found = {path: _stat(path) for path in _module_files(names) if not path.startswith(roots)}
     return tuple(file for file in found.values() if file is not None)

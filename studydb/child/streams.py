@@ -30,8 +30,8 @@ def settle_streams() -> None:
     """
     Undo replacements of the streams by the user's code, and write all that the buffers hold.
 
-    Call this in a process with one Python thread. Otherwise the call may hang, because another
-    thread holds the lock of one of C's files.
+    Call this in a process with one Python thread. Otherwise another thread may hold the lock of one
+    of C's streams, and the call may hang.
     """
     flush_streams()
     if not all(_is_usable(stream) for stream in _own_streams()):

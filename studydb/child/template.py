@@ -4,10 +4,10 @@ The template: a process that imports a study's trainable once, and from which at
 The fork server starts a template like any other child: without the database's credentials and the
 signing key, in a new process group, with its output captured. The first message on the channel
 names the trainable to import. The template answers whether it is usable. A usable template then
-takes requests over the same socket, as the fork server does; an unusable template ends. A template
-is usable if it may be forked (see `fork_safety`) and the trainable does not demand fresh starts
-(`train.studydb_start = "fresh"`). For attempts that hold devices, the trainable must also allow
-warm starts (`train.studydb_start = "warm"`).
+takes requests to fork attempts over the same socket, as the fork server does; an unusable template
+ends. A template is usable if it may be forked (see `fork_safety`) and the trainable does not demand
+fresh starts (`train.studydb_start = "fresh"`). For attempts that hold devices, the trainable must
+also allow warm starts (`train.studydb_start = "warm"`).
 """
 
 import atexit
@@ -18,7 +18,6 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -31,17 +30,17 @@ from studydb.child.forking import ChildKind, ForkingServer
 from studydb.child.job import TrainableImport
 from studydb.child.staleness import Staleness
 from studydb.child.streams import flush_streams, prepare_streams
-from studydb.processes import name_process, process_name
+from studydb.processes import fork, name_process, process_name
 
 NAME = "studydb-imports"
 """The process name of a template, as `ps` shows it."""
 
-_IMPORTED_AT_FIRST_USE = {"torch": "torch._dynamo"}
+_DEFERRED_MODULES = {"torch": "torch._dynamo"}
 """
-Libraries, and the module that each imports only when it is first used.
+Modules that a library imports late, by the library's name.
 
 PyTorch imports `torch._dynamo`, and with it 850 other modules, for the first optimizer. If the
-template did not import it, each trial would: that takes 3 s with PyTorch 2.11.
+template did not import these modules, each trial would: the import takes 3 s with PyTorch 2.11.
 """
 
 
@@ -87,14 +86,15 @@ def _serve(channel: Channel) -> int:
     try:
         run.prepare(to_import)
         function = run.import_trainable(to_import)
-        _import_what_first_uses_import()
     except BaseException as cause:  # noqa: BLE001  a fresh start raises the error again, in a trial
         traceback.print_exc()
         _answer(channel, Unusable(f"its import raised {type(cause).__name__}"))
         return 1
-    reason = _reason_against(function, to_import) or fork_safety.reason_against(
-        before, uses_devices=to_import.holds_devices
-    )
+    check = partial(fork_safety.reason_against, before, uses_devices=to_import.holds_devices)
+    reason = _reason_against(function, to_import) or check()
+    if reason is None:
+        _import_deferred_modules(check)
+        reason = check()
     if reason is not None:
         _answer(channel, Unusable(reason))
         return 0
@@ -120,11 +120,24 @@ def _reason_against(function: Callable[..., Any], to_import: TrainableImport) ->
     return run.reason_for_fresh_starts(function)
 
 
-def _import_what_first_uses_import() -> None:
-    for library, module in _IMPORTED_AT_FIRST_USE.items():
-        if library in sys.modules:
-            with suppress(Exception):  # a trial that needs the module raises the error
-                import_module(module)
+def _import_deferred_modules(check: Callable[[], str | None]) -> None:
+    """Import the deferred modules of the imported libraries, if this leaves a process to fork."""
+    for library, module in _DEFERRED_MODULES.items():
+        if library in sys.modules and module not in sys.modules and _is_safe(module, check):
+            import_module(module)
+
+
+def _is_safe(module: str, check: Callable[[], str | None]) -> bool:
+    """Whether this process may be forked after the import of the module; a fork tries that."""
+    pid = fork()
+    if pid == 0:
+        code = 1
+        try:
+            import_module(module)
+            code = 0 if check() is None else 1
+        finally:
+            os._exit(code)
+    return os.waitpid(pid, 0)[1] == 0
 
 
 def _begin(imported: run.Imported, name: str, channel: Channel) -> None:

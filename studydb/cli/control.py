@@ -191,7 +191,7 @@ _START = re.compile(
 
 
 def subject(name: str, trials: Sequence[int | str]) -> str:
-    """Name the trials that a command changes, or the study."""
+    """Name the trials that a command changes; if there are none, name the study."""
     if not trials:
         return f"Study {name!r}"
     noun = "Trial" if len(trials) == 1 else "Trials"

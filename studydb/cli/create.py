@@ -145,8 +145,8 @@ if TYPE_CHECKING:
     "--resources",
     metavar="REQUEST",
     help="What each trial needs, such as 'gpus=1, memory_gb=8, licence=1', or a function of the "
-    "config that returns this, such as sizes:needs.  [default: what the trainable says, else only "
-    "a slot]",
+    "config that returns such a request, such as sizes:needs.  [default: what the trainable says, "
+    "else only a slot]",
 )
 @click.option(
     "--require",

@@ -97,12 +97,12 @@ def _rounded(value: Any) -> Any:
 
 
 def trial_fields(row: ListedTrial, space: "Space") -> dict[str, Any]:
-    """Return the columns of a listed trial by name: params flat by path, tags as one text."""
+    """Return a listed trial's columns by name; `params` is a dict by path, `tags` is one text."""
     return {**row._asdict(), "params": space.flatten(row.params), "tags": tags_text(row.tags)}
 
 
 def used_columns(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a table's columns without the optional ones, such as tags, that are empty."""
+    """Return a table's columns, without optional columns, such as tags, that no row fills."""
     return [
         column
         for column in columns
@@ -121,7 +121,11 @@ def assignments(values: Mapping[str, Any]) -> str:
 
 
 def value_text(value: Any) -> str:
-    """Write a value in the grammar of specs; quote a text that would be read as something else."""
+    """
+    Write a value in the grammar of specs.
+
+    A text is quoted if it has spaces or unprintable characters, or would be read as another value.
+    """
     written = plain(value)
     if not isinstance(written, str):
         return json.dumps(written)

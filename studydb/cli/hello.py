@@ -36,7 +36,7 @@ def hello(*, storage: Storage) -> None:
     A further run continues the study; if the study has finished, the run adds 20 trials.
     """
     with suppress(StudyExists), created_study(storage, NAME, num_trials=TRIALS, **_SPEC):
-        pass  # the next call omits num_trials, which differs from that of an extended study
+        pass  # the next call omits num_trials, because an extended study has a higher num_trials
     with created_study(storage, NAME, load_if_exists=True, **_SPEC) as study:
         _extend_or_resume(study)
         click.echo(f"Study {NAME!r} in {study.storage}: {WORKERS} workers search for a minimum.")

@@ -100,7 +100,7 @@ class TrialWord(click.ParamType[int | str]):
 
 
 class Bytes(click.ParamType[int]):
-    """A size: digits, with K, M, G or T for powers of 1024."""
+    """A size in bytes, such as 1024, 500M or 10GB; K, M, G and T are powers of 1024."""
 
     name = "bytes"
 

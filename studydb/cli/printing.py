@@ -183,7 +183,7 @@ def _left_out(widths: Mapping[str, int], spare: Sequence[str], line_width: int) 
 
 
 def _narrowed(widths: Mapping[str, int], line_width: int) -> dict[str, int]:
-    """Narrow the widest columns to a least width until a line fits; rich breaks their cells."""
+    """Narrow the widest columns until a line fits, down to LEAST_WIDTH; rich breaks their cells."""
     narrowed = dict(widths)
     for _ in range(sum(width + 2 for width in widths.values()) - line_width):
         widest = max(narrowed, key=lambda name: narrowed[name])

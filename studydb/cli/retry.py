@@ -22,7 +22,9 @@ MOST_NAMED = 20
 @click.argument("trials", metavar="[TRIAL]...", type=TrialWord(), nargs=-1)
 @click.option("--errored", is_flag=True, help="All trials that ended with an error.")
 @click.option("--cancelled", is_flag=True, help="All trials that a person has stopped.")
-@click.option("--finished", is_flag=True, help="All ended trials but the errored and cancelled.")
+@click.option(
+    "--finished", is_flag=True, help="All ended trials except errored and cancelled trials."
+)
 @click.option("--all", "every", is_flag=True, help="All trials that have ended.")
 @click.option("--from-scratch", is_flag=True, help="Begin without a checkpoint.")
 @storage_option

@@ -112,8 +112,9 @@ running_mean = sa.Table(
     sa.PrimaryKeyConstraint("trial_id"),
 )
 """
-The sum and the number of a trial's live values from the step `mean_from` of the study's scheduler
-up to `step`, for schedulers that compare means.
+`total` is the sum, and `n_results` the number, of a trial's live values from the step `mean_from`
+of the study's scheduler up to `step`. Only a study whose scheduler compares means
+has rows.
 """
 
 population = sa.Table(

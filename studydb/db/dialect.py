@@ -26,8 +26,8 @@ class Features:
         several_hosts: Whether processes on several machines can use it.
         roles: Whether logins have rights, so that a login may be allowed only to read.
         writing_ctes: Whether a CTE may write, so that a chain is one statement.
-        concurrent_writers: Whether several transactions can write at a time. If not, BEGIN waits
-            until the other writer has ended.
+        concurrent_writers: Whether several transactions can write at a time. If not, the BEGIN of
+            a transaction that writes waits until no other such transaction runs.
     """
 
     several_hosts: bool
@@ -48,8 +48,9 @@ FEATURES = {
 
 NOW = "now"
 """
-The bind for the time. `Txn` binds the time of `Database.clock`, or on SQLite the host's time. If
-the bind is NULL, PostgreSQL takes its own time.
+The bind for the time. `Txn` binds the time of `Database.clock` if a test or a simulation has set
+that clock. Otherwise `Txn` binds the host's time on SQLite. On PostgreSQL it binds NULL, and the
+server takes its own time; once a caller has read `Txn.now`, `Txn` binds that time.
 """
 
 
@@ -124,7 +125,7 @@ def texts_of(query: sa.Select[tuple[str]]) -> sa.ColumnElement[Any]:
     """
     Return the texts that a query finds in its column `text`, as `Texts`.
 
-    On PostgreSQL this is an array. An aggregate such as jsonb_agg takes 20 µs longer.
+    On PostgreSQL the expression is an array. An aggregate such as jsonb_agg takes 20 µs longer.
     """
     return _TextsOf(query.scalar_subquery())
 

@@ -92,7 +92,7 @@ def sqlite_value(document: str, keys: Sequence[str], *, kind: ValueKind) -> str:
 
 
 def _unescaped(text: str) -> str:
-    """Remove the backslash that our JSON puts before a text like "NaN"."""
+    """Write SQL that removes the backslash that our JSON puts before a text like "NaN"."""
     return (
         f"CASE WHEN substr({text}, 1, 1) = '\\' AND ltrim({text}, '\\') IN {NOT_FINITE} "
         f"THEN substr({text}, 2) ELSE {text} END"

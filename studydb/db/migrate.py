@@ -201,9 +201,9 @@ def _lock_tables(connection: sa.Connection) -> None:
 
     A migration locks several tables one after the other, and so do the transactions of workers. If
     their orders differed, the migration and a transaction could wait for each other until the
-    server ends one of them. So a single statement locks all tables; a try that takes too long gives
-    back the tables that it has locked. Each try may take twice as long as the try before, up to
-    60 s.
+    server ends one of them. So a single statement locks all tables before the first change; if the
+    statement takes too long, it fails, its locks are released, and workers go on until the next
+    try. Each try may take twice as long as the try before, up to 60 s.
     """
     tables = " UNION ALL ".join(
         f"SELECT to_regclass('{name}')::text" for name in study.metadata.tables
@@ -234,9 +234,10 @@ def _lock_database(connection: sa.Connection) -> bool:
     """
     Take the advisory lock under which the tables are made or changed.
 
-    Every role that may connect can hold this lock. So the wait is bounded; if the lock is not free
-    in time, the migration goes on without it. Then only locks on tables protect existing tables. If
-    two processes make missing tables at the same time, one of them fails and changes nothing.
+    Every role that may connect can take this lock and keep it. So the wait is bounded; if the lock
+    is not free in time, the migration goes on without it. Then only locks on tables protect
+    existing tables. If two processes make missing tables at the same time, one of the processes
+    fails and changes nothing.
 
     Returns:
         Whether the lock was free within 20 s.

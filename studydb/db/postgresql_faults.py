@@ -35,8 +35,8 @@ def translate(  # noqa: C901, PLR0911  one line per error
     """Translate an error of psycopg; None for a bug of studydb, such as a wrong statement."""
     if isinstance(error, SilentServerError):
         return StorageUnreachable(
-            f"{url} accepted a request and gives {error}. The server may be overloaded or stopped, "
-            "or wait for a synchronous standby that is missing: see pg_stat_activity and "
+            f"{url} accepted a statement, but gives {error}. The server may be overloaded or "
+            "stopped, or wait for a synchronous standby that is missing: see pg_stat_activity and "
             "synchronous_standby_names there."
         )
     code = error.sqlstate

@@ -1,7 +1,7 @@
 """
 Roles on PostgreSQL: the rights that an owner, a worker and a viewer need.
 
-A worker cannot change the schema, a study's specs, trainable and signatures, a trial's params, or a
+A worker cannot change the schema; a study's specs, trainable and signatures; a trial's params; or a
 stored result. It can claim and end any trial, pause and stop a study, report false values, and
 delete rows of checkpoints, proposals, pins and uploads.
 """

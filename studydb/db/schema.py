@@ -242,7 +242,7 @@ Reports do not change `rank_score`: the end of an attempt sets it to `best_score
 trial has no rank. So a report updates no index, and one look-up in an index finds the best trial.
 `flush_no` counts the attempt's flushes; the attempt's end copies the count to `attempt.flush_no`.
 
-`config` is what the next attempt receives. A trial that an earlier version made has no `config`
+`config` is what the next attempt receives. A trial that an earlier studydb made has no `config`
 until it is claimed. `changed` holds, by path, the values of `config` that a person has changed.
 `is_unique` says that no other trial with `is_unique` may have the same params.
 
@@ -252,7 +252,7 @@ which the trial began. `parent_id` is the trial of which this trial is a clone.
 `source_checkpoint_id` is the checkpoint of another trial from which a clone or an enqueued trial
 begins.
 
-`has_tags` is true if the trial has or has had tags; a claim of any other trial reads no tags.
+`has_tags` is true if the trial has or has had tags; if it is NULL, a claim reads no tags.
 `request_now` says that a request to stop is carried out without the worker's grace. `running_s` is
 the running time of all attempts up to `running_until`; both are written only if the study limits
 this time.
@@ -315,10 +315,10 @@ attempt = sa.Table(
 )
 """
 `restored_id` is the checkpoint that the claim found; if it is corrupt, the attempt restores an
-older checkpoint. `start_step` is the step after the step of the restored checkpoint (1 without a
-checkpoint), or the first step that the attempt has reported, if that is another step. Results of
-steps after `live_through` are superseded. `start` is "warm", "fresh" or
-"reused", and `start_s` the seconds from the claim to the first line of the trainable.
+older checkpoint. `start_step` is the first step that the attempt has reported; before the first
+report, it is the step after the step of the restored checkpoint (1 without a checkpoint). Results
+of steps after `live_through` are superseded. `start` is "warm", "fresh" or "reused", and `start_s`
+the seconds from the claim to the first line of the trainable.
 
 Not used yet: `source_trial_id`, `pid`, `exit_code`, `signal`, `cost`.
 """
@@ -362,8 +362,9 @@ checkpoint = table_with_id(
 )
 """
 After `removed_at` the checkpoint is not restored, and its bytes are deleted. Neither `keep` nor the
-quota removes a checkpoint with `pins` above 0. The index's condition `study_id > 0` holds for all
-rows; without this condition PostgreSQL would read the whole index for the checkpoints of one trial.
+quota removes a checkpoint with `pins` above 0. The condition `study_id > 0` of the index
+`checkpoint_kept` holds for all rows. Only queries of a study's checkpoints contain this condition.
+Without it, PostgreSQL would also read the whole index for the checkpoints of one trial.
 """
 
 add_checks(checkpoint, uuid=UUID)

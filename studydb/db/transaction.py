@@ -109,7 +109,7 @@ class Txn:
         cursor = self._execute(compiled, params, new_cursor(self._cursor.connection))
 
         def read() -> list[Row]:
-            if cursor.description is None:  # no wait since the query was sent has read the answer
+            if cursor.description is None:  # no earlier wait has read the answer
                 self._sync()
             return [compiled.read(values) for values in cursor.fetchall()]
 

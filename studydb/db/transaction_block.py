@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from studydb.db.database import Database
 
 SLOW_S = 1.0
-"""`Database.on_slow` is called after a transaction that takes longer. Most take milliseconds."""
+"""The seconds after which a transaction is slow (`Database.on_slow`). Most take milliseconds."""
 
 
 class TransactionBlock:

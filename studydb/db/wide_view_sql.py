@@ -255,7 +255,7 @@ def make(txn: TextRunner, view: WideView) -> None:
 def _is_taken(txn: TextRunner, name: str) -> bool:
     if txn.postgresql:
         sql = (
-            f"SELECT 1 FROM pg_class WHERE relname = '{name}' "  # has only letters, digits and _
+            f"SELECT 1 FROM pg_class WHERE relname = '{name}' "  # a name has only a-z, 0-9, _
             f"AND relnamespace = {_SCHEMA}"
         )
     else:

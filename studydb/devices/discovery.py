@@ -151,8 +151,8 @@ def _resolve(entry: str, cards: tuple[Card, ...], environ: Mapping[str, str]) ->
     Find the device of an entry; None if the entry fits no device, or more than one.
 
     If `nvidia-smi` lists the cards, an index and a UUID of one card get the same lock. Otherwise
-    the name of an index's lock holds the boot ID and the batch job, because each job may number its
-    devices from 0.
+    the name of an index's lock contains the host's boot ID and the batch job's ID, because each job
+    may number its devices from 0.
     """
     if not cards:
         is_uuid = entry.startswith(("GPU-", "MIG-"))

@@ -55,7 +55,8 @@ def family_here(environ: Mapping[str, str] = os.environ) -> Family:
 
     Slurm may set the variables of all makers, with the same entries. studydb must change only one
     of these variables. The entries of HIP_VISIBLE_DEVICES are indexes into the devices that
-    ROCR_VISIBLE_DEVICES leaves visible, so with both changed the devices would be selected twice.
+    ROCR_VISIBLE_DEVICES leaves visible. If studydb changed both variables, devices would be
+    selected twice.
 
     Returns:
         The first family whose variable is set and whose device file exists; else the first whose

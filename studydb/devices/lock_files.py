@@ -47,7 +47,8 @@ def lock_directory(environ: Mapping[str, str] = os.environ) -> Path:
     Choose the directory of the lock files.
 
     The choice must not depend on the user: two workers with different directories would not exclude
-    each other. So unless the environment names the directory, every user may make files in it.
+    each other. So this function chooses a directory in which every user may make files, unless the
+    environment names a directory.
 
     Raises:
         UsageError: The directory that the environment names cannot be used.

@@ -72,8 +72,8 @@ class MemoryLimits:
     Makes the limits of a worker's trials.
 
     Args:
-        cgroup: The folder of a cgroup whose children have memory limits; None for limits of each
-            process.
+        cgroup: The folder of a cgroup whose children can have memory limits; None for limits of
+            each process.
     """
 
     def __init__(self, cgroup: Path | None = None) -> None:
@@ -129,8 +129,8 @@ def _enable(folder: Path) -> bool:
     Enable limits for the children of this process's cgroup.
 
     The kernel refuses this while a process is in the cgroup itself. So this process and its
-    descendants are moved into a child cgroup; this is repeated, because a process may be forked
-    during a move. If the kernel still refuses, because other processes are in the cgroup, this
+    descendants are moved into a child cgroup, up to 5 times, because a process may be forked during
+    a move. If the kernel still refuses, because other processes are in the cgroup, this
     process and its descendants are moved back.
     """
     leaf = folder / f"{_PREFIX}-worker-{os.getpid()}"

@@ -18,14 +18,14 @@ from studydb.devices.lock_files import LockFile
 from studydb.domain.errors import HostError
 
 LONG_S = 60.0
-"""For how long a worker's trials may use a device one after another before others go first."""
+"""How long a worker's trials may use a device one after another before waiting workers go first."""
 
 FIRST_S = 5.0
 """
 For how long waiting workers may go first after `LONG_S`. A waiting worker needs up to 2 s, until
 its next look. The time is limited, because the waiting worker may be suspended, or may also need
-other devices that are not free. If this worker's trials have not had a device for longer than
-this time, the device counts as taken anew.
+other devices that are not free. If a trial takes a device that no trial of this worker has had for
+longer than this time, `LONG_S` is counted from then.
 """
 
 
@@ -112,7 +112,7 @@ class Turns:
         Return the places of the devices that this worker leaves to a waiting worker now.
 
         Args:
-            files: The opened lock files of the devices, by place.
+            files: The opened lock files, by the device's place: its position in `names`.
         """
         with self._lock:
             now_s = self._clock_s()

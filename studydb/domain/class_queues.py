@@ -16,7 +16,7 @@ from studydb.domain.resources import Capacity, Ledger, Resources
 READ_AGAIN_S = 0.1
 """
 For how long a worker uses the queues that it has read. A read of 64 classes takes as long as a
-claim, so a worker that claims thousands of trials per second does not read them for each claim.
+claim, so a worker that claims thousands of trials per second does not read queues for each claim.
 """
 
 RESERVE_AFTER_S = 60.0
@@ -188,7 +188,7 @@ class ClassQueues:
 
     def fitting(self) -> list[str]:
         """Return the classes whose trials this worker may start now."""
-        # Read each attribute once: another slot may replace them at any time.
+        # Read each attribute once: another slot may replace its value at any time.
         blocked, known, free = self._blocked, self._known, self.ledger.free
         reserved_class = None
         if blocked is not None and self.reserved is not None:

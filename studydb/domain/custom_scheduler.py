@@ -388,7 +388,7 @@ class WorkView:
         return self._waiting.get(key)
 
     def underway(self, bracket: int) -> Sequence[int]:
-        """Return the last step of each trial of a bracket that is underway; see `QueueView`."""
+        """Return the last step of each trial that is underway in a bracket; see `QueueView`."""
         return self._underway[bracket] if 0 <= bracket < len(self._underway) else ()
 
     @property

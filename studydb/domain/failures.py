@@ -23,8 +23,8 @@ class Failure:
 
     Attributes:
         type: The qualified name of the exception's class.
-        bases: The qualified names of the classes that it derives from, without BaseException and
-            object.
+        bases: The qualified names of the base classes of the exception's class, without
+            BaseException and object; at most 32.
     """
 
     type: str

@@ -10,7 +10,8 @@ class GivenDirectory:
     """
     A directory that studydb itself has made for a checkpoint, and therefore may move.
 
-    The directories of users are copied, because their code may change them after the report.
+    A directory of a user is copied, because the user's code may change the directory after the
+    report.
     """
 
     path: Path

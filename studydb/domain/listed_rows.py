@@ -104,7 +104,7 @@ class ListedWorker(NamedTuple):
 
     Attributes:
         resources: The amounts that the worker offers; None for an own loop (`study.ask`) that
-            offers none.
+            was given no capacity: every trial fits.
         uses: The amounts that the worker's RUNNING trials hold.
         tags: The worker's tags; a study can require tags of its workers.
         reserved_for: The number of a trial that fits what the worker offers, but has waited longer
@@ -183,7 +183,7 @@ class StorageProblem(NamedTuple):
 
 
 MOST_COUNTED = 10_000
-"""The most entries of a rung that are counted for `rank` or `waiting`; there can be a million."""
+"""The most entries of a rung counted for `rank` or `waiting`; a rung can have a million."""
 
 MOST_JUDGED = 100
 """How many of a trial's last judgements are shown, at most: a trial can have one per step."""
@@ -271,7 +271,7 @@ class ListedCheckpoint(NamedTuple):
 
     Attributes:
         number: The trial's number.
-        value: The value of the study's metric at `step`; None if none was reported there.
+        value: The value of the study's metric at `step`; None if no result has this step.
         pins: How many clones and people keep the checkpoint by a pin.
     """
 
@@ -315,7 +315,7 @@ class AttemptDetails(NamedTuple):
     """
     An attempt's row, with columns that `v_attempt` does not show.
 
-    `AttemptProcess` describes `log_dir` and `log_tail`, and describes `provenance` as `code`.
+    `AttemptProcess` describes `log_dir`, `log_tail` and, under the name `code`, `provenance`.
     """
 
     trial_id: int

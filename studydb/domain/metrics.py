@@ -60,8 +60,8 @@ def weigh(result: Result) -> int:
     """
     Estimate a result's bytes in memory, in JSON or in a statement, roughly.
 
-    If a text has a character that is not ASCII, each of its characters is counted as an escape of 6
-    bytes, so the estimate can be too large by a factor of 6.
+    If a text has a character that is not ASCII, all characters of the text are counted as escapes
+    of 6 bytes each, so the estimate can be too large by a factor of 6.
     """
     size = _RESULT_BYTES
     if not result.metrics:

@@ -1,8 +1,8 @@
 """
 The names of numbers that are not finite, as PostgreSQL writes them.
 
-In JSON, and in doubles on SQLite, the database stores these names. People read them in tables and
-exports.
+Both databases store these names in JSON columns, and SQLite stores them in columns of doubles, too.
+People read the names in tables and exports.
 """
 
 import math

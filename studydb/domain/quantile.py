@@ -60,7 +60,7 @@ def near(cut: Cut, *, worse: Position | None, better: Position | None) -> dict[i
     Return the scores of the cut's entry and of its neighbours, by rank; here rank 0 is the best.
 
     Args:
-        worse, better: The neighbours of the cut's entry; None at the ends.
+        worse, better: The neighbours of the cut's entry; None for a neighbour that does not exist.
     """
     place = cut.n - 1 - cut.rank
     found = {place - 1: better, place: cut.entry, place + 1: worse}
@@ -101,7 +101,8 @@ def insert(
     Update the cut for one more entry.
 
     Args:
-        worse, better: The neighbours of the cut's entry before the insertion; None at the ends.
+        worse, better: The neighbours of the cut's entry before the insertion; None for a neighbour
+            that does not exist.
         quantile: See `cutoff`.
     """
     if cut.entry is None:

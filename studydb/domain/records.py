@@ -233,7 +233,7 @@ class TrainableKind(StrEnum):
     PICKLE = "pickle"
     """By loading the pickle in `source`."""
     BOUND = "bound"
-    """By importing it or loading a pickle, and by loading the objects that `source` names."""
+    """By importing the code or loading its pickle, and loading the objects that `source` names."""
     COMMAND = "command"
     """By starting the program whose command line is in `source`, as JSON."""
 
@@ -307,7 +307,8 @@ class NewStudy(StudySpec):
     Attributes:
         uuid: Chosen by the caller. The trainable's signatures cover it, and a duplicate request
             has the same UUID.
-        seed: The seed of the searcher's random numbers.
+        seed: The study's seed, from which the points of its searcher and the seeds of its trials
+            come.
         trainable: What workers run, signed for this study; None if own loops (`study.ask`) run the
             trials.
         created_by: A person: user@host.
@@ -335,7 +336,8 @@ class Study(NewStudy):
 
     Attributes:
         former_checkpoints: The other stores that the study reads: those that it used before, and
-            those of studies from whose checkpoints its trials began. None is the default store.
+            those of studies from whose checkpoints its trials began. An item None stands for the
+            default store.
         status: The stored status; FINISHED is computed and never stored.
     """
 
@@ -498,7 +500,7 @@ class Start(StrEnum):
     FRESH = "fresh"
     """Forked from the fork server; the process imports the trainable itself."""
     REUSED = "reused"
-    """The process of an earlier trial; its class has a method `reset_config`."""
+    """The process of an earlier trial; the trainable is a class with a method `reset_config`."""
 
 
 @dataclass(frozen=True, slots=True)

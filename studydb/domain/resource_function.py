@@ -14,7 +14,7 @@ _PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _KEY = "function"
 
 AskRequest = Callable[[Mapping[str, Any]], Resources]
-"""Asks the function what a trial with a config needs; raises DecisionFailed or NotAsked."""
+"""Asks the function what a trial with this config needs; raises DecisionFailed or NotAsked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class ResourceFunction:
         Describe a function by its import path.
 
         Args:
-            name: What the errors call the value.
+            name: The name of the value in errors.
 
         Raises:
             InvalidSpec: Workers cannot import the function.

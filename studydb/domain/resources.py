@@ -99,7 +99,7 @@ def read_resources(name: str, value: Any) -> Resources:
     Read a request: a dict such as {"gpus": 1, "licence": 2}, its text "gpus=1, licence=2", or None.
 
     Args:
-        name: What the errors call the value.
+        name: The name of the value in errors.
 
     Raises:
         InvalidSpec: See `read_amounts`; or `gpus` is above 1 and not a whole number.
@@ -328,7 +328,7 @@ UNLIMITED = Capacity(is_unlimited=True)
 
 
 MOST_GPUS = 1024
-"""The most GPUs that a worker can offer, because an offer is a tuple with an item per GPU."""
+"""The most GPUs that a worker can offer: an offer has an item per GPU, and must stay small."""
 
 
 def whole_cards(n: float) -> tuple[float, ...]:
@@ -404,7 +404,8 @@ class _Held:
 
     Attributes:
         cards: The positions of the trial's cards.
-        is_placed: Whether the trial has locked these cards, so that the locks of the host show it.
+        is_placed: Whether the trial has locked these cards. The argument `free_cards` of `Ledger`
+            then counts what the trial holds as not free.
     """
 
     asked: Resources

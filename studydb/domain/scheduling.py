@@ -145,8 +145,8 @@ class TrialCanBeClaimed(Exception):
     """
     A free worker has a trial to claim, so the scheduler need not name work.
 
-    The trials underway are not listed then, because thousands of trials may be enqueued, and the
-    worker claims one of these anyway.
+    `QueueView.underway` raises this exception instead of listing the trials underway: thousands of
+    enqueued trials may be PENDING, and the worker claims a PENDING trial anyway.
     """
 
 
@@ -187,7 +187,7 @@ class QueueView(Protocol):
         """
         Return the best trial that waits at a rung; None if none waits.
 
-        Of trials with equal scores, it is the one that reported first. At a closed rung, only
+        Of trials with equal scores, the one that reported first is the best. At a closed rung, only
         trials that are kept count. Trials that a person paused, and trials that do not fit the
         asking worker, never count.
         """
@@ -255,7 +255,7 @@ class Scheduler(Protocol):
 
     @property
     def mean_from(self) -> int | None:
-        """The first step that counts in `StudyView.mean`; None if `judge` does not read it."""
+        """The first step that counts in `StudyView.mean`; None if `judge` reads no mean."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form for the study's row; `schedulers.read` reads it."""

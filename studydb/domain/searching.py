@@ -64,10 +64,10 @@ class Observation:
     """
     What a model is told of one configuration.
 
-    If a configuration has several trials (replicates), there is one observation of all of them. It
-    has the number of the first trial, and the mean of each objective over the replicates that have
-    ended with a value. Its state is unfinished while a replicate has not ended. No study has
-    replicates yet.
+    If a configuration has several trials (replicates), there is one observation of all of them. The
+    observation has the number of the first trial, and the mean of each objective over the
+    replicates that have ended with a value. Its state is unfinished while a replicate has not
+    ended. No study has replicates yet.
 
     Attributes:
         number: The trial's number; a model may order observations by it.
@@ -121,8 +121,8 @@ class Model(Protocol):
         """
         Return points for `n` trials that will run at the same time.
 
-        This is called outside any transaction and may take minutes. The caller drops points that
-        the study already has, and then calls again with a draw of 2**64 or more.
+        The caller holds no transaction, because this method may take minutes. The caller drops
+        points that the study already has, and then calls again with a draw of 2**64 or more.
 
         Args:
             draw: The draw of the first point. All random numbers come from the seed and this draw.

@@ -7,7 +7,7 @@ from studydb.domain.canonical import is_integral
 from studydb.domain.errors import InvalidSpec
 
 _SIZES_END = 2**63
-"""Columns of both databases hold smaller numbers of bytes."""
+"""The first number of bytes that is too large for an integer column of both databases."""
 
 _SIZE = re.compile(r"([0-9]{1,19})\s*(?:([KMGT])?(?:I?B)?)")
 

@@ -1,11 +1,12 @@
 """
-A network that learns handwritten digits of which 15 % have wrong labels; learning curves cross.
+A network that learns handwritten digits, 15 % with wrong labels; trials' learning curves cross.
 
 The order of two configurations after the first epoch is often not their order at the end: a falling
-learning rate, dropout, smooth labels and weight decay raise the error at first and lower it later,
-because the wrong labels are learned last. So the task is hard for early stopping. A trial trains
-for about 0.2 s. Create a study of this task by `create_study(NAME, train, space=space(),
-metric="error", mode="min")`. The example needs scikit-learn: ``pip install 'studydb[examples]'``.
+learning rate, dropout, smoothed labels and weight decay raise the error at first. They lower it at
+the end, because they keep the network from learning the wrong labels, which it learns last. So the
+task is hard for early stopping. A trial trains for about 0.2 s. Create a study of this task by
+`create_study(NAME, train, space=space(), metric="error", mode="min")`. The example needs
+scikit-learn: ``pip install 'studydb[examples]'``.
 """
 
 import math

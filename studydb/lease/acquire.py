@@ -1,4 +1,4 @@
-"""Get the next trial: claim a PENDING trial or make a new one. An idle process looks first."""
+"""Get the next trial: claim a PENDING trial or make a new one. An idle process polls by reads."""
 
 from collections.abc import Callable
 from functools import partial
@@ -27,7 +27,7 @@ SWEEP_S = 15.0
 """While trials run, an idle process recovers lost trials at least once in this many seconds."""
 
 MOST_ASKS = 100
-"""The most draws that one search leaves to other workers, because their trials do not fit here."""
+"""The most draws that do not fit this worker, and that one search leaves to other workers."""
 
 TURN_S = 0.5
 """How long a slot waits while another slot of its worker searches for a trial."""
@@ -83,7 +83,7 @@ class Acquirer:
             StorageTransient: Call again; if a trial was claimed, the next call returns the trial.
         """
         if self._is_idle and not self._again and not self._may_succeed():
-            return None  # polling writes nothing
+            return None  # so that polling writes nothing
         self._fitting.learn()
         if not (self._has_turn or self._fitting.shares):
             return self._search()
@@ -173,7 +173,7 @@ class Acquirer:
         if step is not NextStep.START_NEW:
             self._end_wait()
             return None
-        # An ask above made no trial if trials were PENDING; others may have claimed these since.
+        # An ask above made no trial if trials were PENDING; workers may have claimed these since.
         asked = self._ask(again=again, if_nothing_waits=False)
         if asked is not None:
             self._claims_first = False
@@ -243,8 +243,8 @@ class Acquirer:
         """
         Read the study's progress, in most cases by a single statement; call this to poll.
 
-        While trials run, lost trials are recovered: at first at every look, later ever more rarely,
-        down to once in 15 s. The look that sees that a trial's back-off is over makes the trial
+        While trials run, looks recover lost trials: every look soon after a claim, then ever fewer,
+        down to one in 15 s. The look that sees that a trial's back-off is over makes the trial
         claimable.
         """
         fits = self._fitting.look()

@@ -1,4 +1,4 @@
-"""The results that wait for the next flush, so that a step does not need its own commit."""
+"""Keep results until the next flush, so that not every step needs a commit."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ FLUSH_BYTES = 1 << 20
 
 BATCH_ROWS = 10_000
 BATCH_BYTES = 8 << 20
-"""The limits of a batch, because the trial's row is locked while the batch is stored."""
+"""A batch has limits, because the trial's row is locked until the whole batch is stored."""
 
 
 class Buffer:
@@ -132,7 +132,7 @@ class Buffer:
             self._waiting.close()
 
     def close(self) -> None:
-        """Drop all results, those of an unanswered batch, too, and free their memory and disk."""
+        """Drop all results, including those of an unanswered batch; free their memory and disk."""
         with self._lock:
             if self._sent is not None:  # without this, the room would not get these bytes back
                 self._waiting.free(self._sent_bytes)

@@ -25,8 +25,8 @@ RESUME_SCAN_S = 2.0
 For this many seconds after a scan of the whole queue, claims scan only behind the last claimed
 trial or, if trials ask for resources, from the first trial that the newest read of the queue has
 found. The reason: while a transaction keeps an old snapshot, PostgreSQL cannot remove the index
-entries of claimed trials, and a scan of the whole queue reads these entries, too (3 ms for 20,000).
-A trial that returns to an earlier position waits for a scan of the whole queue.
+entries of claimed trials, and a scan of the whole queue reads these entries, too (3 ms for 20,000
+entries). A trial that returns to an earlier position waits for a scan of the whole queue.
 """
 
 

@@ -180,7 +180,7 @@ class OwnLoop:
         return False
 
     def _is_exhausted(self, progress: StudyProgress) -> bool:
-        """Tell whether this loop gets no more trials; if trials are promoted, look anew first."""
+        """Tell whether no trial follows; if trials are promoted, a new look must confirm this."""
         n_held = len(self._heartbeat.held())
         if not progress.is_exhausted(n_held):
             return False
@@ -262,7 +262,7 @@ class OwnLoop:
 
 
 def _forget(heartbeat: Heartbeat, fitting: Fitting, held: HeldAttempt) -> None:
-    """Stop renewing an attempt's lease, and count what the attempt used as free."""
+    """Stop renewing an attempt's lease, and count the attempt's resources as free."""
     heartbeat.discard(held)
     fitting.release(held.claim)
 

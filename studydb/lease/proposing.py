@@ -3,15 +3,15 @@ Get proposals from a searcher's model: fit it, or wait for the process that fits
 
 One process at a time fits the model of a study, under the proposer's lease. A process that asks for
 a trial and finds neither a proposal nor a holder of the lease takes the lease, fits the model, and
-stores the next points. All others look for the points every 0.05 to 0.25 s. They wait for a tenth
-of the mean time of a trial, but for at least 1 s and at most 60 s. Then they take a point by index,
-and the origin of its trial is "by index". So a single worker gets every point from the model, and
-hundreds of workers never wait for long.
+stores the next points. Other processes that ask look for the points every 0.05 to 0.25 s. They wait
+for a tenth of the mean time of a trial, but for at least 1 s and at most 60 s. Then they take a
+point by index, and the origin of its trial is "by index". So a single worker gets every point from
+the model, and hundreds of workers never wait for long.
 
 A proposed trial has params that no other trial has, except in the last case below. A point that
-the study has is dropped, and the model is asked again with other random numbers, a few times. After
-that, a few points by index are tried. If the study has these, too, the next step depends on the
-space:
+the study has is dropped, and the model is asked again with other random numbers, a few times. For
+each point that is still missing, a few points by index are tried. If the study has these, too, the
+next step depends on the space:
 
 - A space with finitely many points is searched in an order that depends on the seed, and the first
   point that the study lacks is taken. If the study has every point, it makes no further trials, as
@@ -252,7 +252,7 @@ class Proposer:
         Ask the study's resource function, if there is one, what a trial with each point needs.
 
         Returns:
-            The number of points before the first for which the function has not decided.
+            The number of points before the first point that the function has not decided on.
 
         Raises:
             DecisionFailed, NotAsked: The function has not decided for the first point.
@@ -299,7 +299,7 @@ class Proposer:
                 return
 
     def _choose(self, turn: Turn) -> list[Point]:
-        """Choose points that the study lacks: the model's, then points by index if too few."""
+        """Choose points that the study lacks: the model's and, if too few, points by index."""
         points: list[Point] = []
         with self._recording_failure():
             points = self._points_of_model(turn)
@@ -362,7 +362,7 @@ class Proposer:
         return self._model, set(self._history.hashes)
 
     def _new_points(self, draw: int, taken: set[str]) -> Iterator[Point]:
-        """Yield points to try that the model has not chosen; see this module's docstring."""
+        """Yield points to try that do not come from the model; see this module's docstring."""
         last = None
         for point in self._points_by_index(draw):
             last = point
@@ -385,7 +385,7 @@ class Proposer:
             yield Point(params, Origin.BY_INDEX)
 
     def _propose_by_index(self, draw: int) -> None:
-        """Store one point that the model has not chosen."""
+        """Store one point that does not come from the model."""
         next(self._points_by_index(draw))  # imports numpy, before the study's row is locked
         if self._store_by_index(self._points_by_index, draw):
             return

@@ -43,7 +43,7 @@ class Room:
         self._say, self._has_complained = say, False
 
     def take(self, kind: str, size: int, *, force: bool = False) -> bool:
-        """Take `size` bytes of "memory" or "disk"; if too few bytes are left, return False."""
+        """Take `size` bytes of "memory" or "disk"; False if too few are left, unless `force`."""
         with self._lock:
             if self._left[kind] < size and not force:
                 return False

@@ -77,7 +77,7 @@ def collect_uploads(
         How many uploads are left, because their store fails.
 
     Raises:
-        StorageTransient: The database did not answer; the rest is left to the next call.
+        StorageTransient: The database did not answer; the next call deletes the remaining uploads.
     """
     read = partial(abandoned_uploads, database, study, settled_s=settled_s)
     uploads = read() if found is None else found
@@ -96,7 +96,7 @@ def delete_uploads(database: Database, study: Study, uploads: Sequence[Abandoned
         How many uploads are left, because their store fails.
 
     Raises:
-        StorageTransient: The database did not answer; the rest is left to the next call.
+        StorageTransient: The database did not answer; the next call deletes the remaining uploads.
     """
     stores = database.locations.checkpoint_stores(refreshed(database, study))
     n_left = 0

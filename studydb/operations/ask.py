@@ -15,7 +15,7 @@ from studydb.store import proposals
 from studydb.store.claims import LeasedTrial
 
 NO_QUEUE_S = 30.0
-"""After a wait that timed out, the asks of this process skip the queue for this many seconds."""
+"""If an ask's wait in the queue times out, this process skips the queue for this many seconds."""
 
 
 def ask(
@@ -41,8 +41,8 @@ def ask(
         if_nothing_waits: Whether to make no trial if a PENDING trial can be claimed.
         fits: The resource classes whose trials the worker can start; None in a study whose trials
             ask for nothing. Unless `must_fit`, the class "" (of new trials) must be among them.
-        must_fit: Whether the proposal must be of one of these classes, because each proposal of the
-            study says what its trial asks for.
+        must_fit: Whether the proposal must be of one of the classes `fits`, because each proposal
+            of the study says what its trial asks for.
         by_model: Called with `if_nothing_waits` before each ask; gets proposals from the searcher's
             model, and tells whether the next draw has a proposal. Without this call, hundreds of
             asks would queue for a proposal that is missing. None if the searcher has no model:
@@ -53,7 +53,7 @@ def ask(
         RUNNING, `max_concurrent` trials run, `by_model` returned False, or the resource function
         has not decided. With `if_nothing_waits`, also None if a PENDING trial can be claimed. With
         `must_fit`, also None if the next draw's proposal does not fit; see `leave_draw`. Also None
-        if an earlier send has made a trial, and that attempt has ended since.
+        if an earlier send has started an attempt that has ended since.
     """
     stop_if_too_old(database, study)
     row = None

@@ -190,7 +190,7 @@ def _requested(txn: Txn, study: Study, held: Held, charged: Charge) -> Verdict |
 
     If the request comes from the study's status, the study's row is locked and read again. If a
     person has resumed the study before this lock, the new status is read here. If a person resumes
-    the study later, that request waits for the lock, and its next transaction finds the trial
+    the study later, the resumption waits for the lock, and its next transaction finds the trial
     PAUSED.
     """
     status = Status.SPENT if charged.is_spent else held.status

@@ -40,7 +40,7 @@ def mark_corrupt(
         before = previous(txn, checkpoint)
         is_next = held.checkpoint_id == checkpoint.id
         if is_next and checkpoint.trial_id != lease.trial_id:
-            before = _move_pin(txn, lease, to=before)  # lock order: ascending checkpoints
+            before = _move_pin(txn, lease, to=before)  # lock order: ascending checkpoint ids
         is_new = False
         if is_verified or checkpoint.trial_id == lease.trial_id:
             quotas.subtract(txn, checkpoint_id=checkpoint.id)

@@ -50,7 +50,7 @@ def claim(
 
     Returns:
         None if no such trial is runnable, the study is not RUNNING, or `max_concurrent` trials run.
-        Also None if an earlier send has claimed a trial, and that attempt has ended since.
+        Also None if an earlier send has started an attempt that has ended since.
     """
     try_claim = partial(claim_once, database, study, claimant)
     stop_if_too_old(database, study)

@@ -53,7 +53,7 @@ def claim_fitting(
 
     Returns:
         None if no trial that fits is runnable, the study is not RUNNING, or `max_concurrent` trials
-        run. Also None if an earlier send has claimed a trial, and that attempt has ended since.
+        run. Also None if an earlier send has started an attempt that has ended since.
     """
     stop_if_too_old(database, study)
     try:

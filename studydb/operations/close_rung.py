@@ -10,7 +10,7 @@ from studydb.store import closings, events, rungs, studies
 
 def close_rung(database: Database, study: Study, closing: Close) -> bool:
     """
-    Close a rung: store the position of the last trial that is kept.
+    Close a rung: store the position (score and ordinal) of the last trial that is kept.
 
     Later transactions give up the worse trials (`give_up`). A rung that was closed before stays as
     it is. If the study is not RUNNING, no rung closes.

@@ -49,7 +49,7 @@ def enqueue(
         The trial's number.
 
     Raises:
-        InvalidSpec: A parameter does not fit the space, or the request would be the study's 65th.
+        InvalidSpec: A parameter does not fit the space, or 64 other resource classes exist.
         BudgetSpent: `num_trials` trials already exist.
         TrialExists: Another trial of the study has the name.
         UnknownTrial, NotFound, NotAllowed, UnknownStudy: See `lock_source` and `begin_from`.
@@ -59,7 +59,7 @@ def enqueue(
     uuid = str(UUID(hex=request.token))
     try:
         with database.begin() as txn:
-            # A duplicate request must not fail if the checkpoint or the answer is missing now.
+            # A duplicate request must not fail for lack of the checkpoint or the function's answer.
             may_fail = start is not None or (resources is None and study.asks_by_config)
             if may_fail and (sent := events.data_of(txn, token=request.token)):
                 return int(sent["number"])

@@ -26,7 +26,7 @@ def fail(
         flush_no: The flush number of the batch that could not be stored.
 
     Returns:
-        The trial's next state; None if the same request was stored before.
+        The trial's next state; None if the same failure was stored before.
 
     Raises:
         LeaseLost: The attempt no longer holds its trial.

@@ -15,7 +15,7 @@ from studydb.store.resource_classes import ClassQueue, Load
 @dataclass(frozen=True, slots=True)
 class Misfit:
     """
-    A request that would fit no live worker, even if nothing ran on the workers.
+    A request for resources that would fit no live worker, even if nothing ran on the workers.
 
     Attributes:
         number: The number of a PENDING trial with this request, in a `FitReport` the first such
@@ -47,7 +47,7 @@ class FullQueue:
 @dataclass(frozen=True, slots=True)
 class FitReport:
     """
-    How a study's requests fit its live workers.
+    How a study's requests for resources fit its live workers.
 
     Attributes:
         loads: What each live worker offers and uses, by UUID, newest first.
@@ -108,9 +108,9 @@ def fit_report_in(txn: Txn, study: Study, *, makes_new: bool) -> FitReport | Non
 
     Args:
         makes_new: Whether the study's budget allows new trials. If so, the request of new trials is
-            checked as well. With a resource function there is no common request to check: a worker
-            that cannot start the next draw's trial makes it PENDING (`leave_draw`), so the PENDING
-            trials and a full queue (`FullQueue`) tell enough.
+            checked as well, unless the study has a resource function. Then new trials have no
+            common request, and a worker that cannot start the next draw's trial makes that trial
+            PENDING (`leave_draw`) or finds a full queue (`FullQueue`).
     """
     queues = resource_classes.queues(txn, study_id=study.id, after_position=QUEUE_START, depth=1)
     if not queues:

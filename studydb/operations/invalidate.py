@@ -137,7 +137,7 @@ class _Change:
                 )
 
     def _reinstate(self, txn: Txn, trial: TrialRow) -> bool:
-        """Undo a trial's invalidation; return whether its entries rank again (not with a clone)."""
+        """Undo an invalidation; True if the trial has no clone, so that its entries rank again."""
         if trial.invalidated_at is None:
             raise NotAllowed(
                 f"Trial {trial.number} of {self.study.name!r} is not invalidated; there is nothing "

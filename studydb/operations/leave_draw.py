@@ -19,9 +19,9 @@ def leave_draw(
     """
     Make the trial of the next draw PENDING, if it does not fit this worker.
 
-    This is done only if `may_set_aside` is True, and only while fewer than `most_waiting` PENDING
-    trials of the draw's class wait. No draw is taken twice: a call that is repeated after a lost
-    reply begins with the draw that is the next one by then.
+    The trial becomes PENDING only if `may_set_aside` is True, and only while fewer than
+    `most_waiting` PENDING trials of the draw's class wait. No draw is taken twice: a call that is
+    repeated after a lost reply begins with the draw that is the next one by then.
 
     Args:
         fits: The resource classes whose trials the worker can start now.

@@ -48,9 +48,9 @@ class Asked(NamedTuple):
         work: The answer. None if `can_claim` is true, or if a scheduler in the user's code was not
             asked or did not decide; there may be work then.
         has_trials_to_give_up: Whether closed rungs have trials for `give_up` to end.
-        question: The question to the user's code, also after `answered` has asked it; None if the
-            code need not or cannot be asked.
-        can_claim: Whether a trial can be claimed, so that the scheduler gave no answer. The worker
+        question: The question to the user's code, which stays set after `answered` has asked it;
+            None if the code need not or cannot be asked.
+        can_claim: Whether the scheduler gave no answer because a trial can be claimed. The worker
             claims this trial first.
     """
 

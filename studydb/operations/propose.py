@@ -15,9 +15,9 @@ BLOCK = 64
 
 BLOCKS_AHEAD = 8
 """
-How many blocks after the current block are stored ahead. An ask that waits for the study's row sees
-only the proposals that were stored before the ask began. So the number of draws stored ahead must
-exceed the number of asks that wait.
+The most blocks after the current block that are stored ahead. An ask that waits for the study's row
+sees only the proposals that were stored before the ask began. So the number of draws stored ahead
+must exceed the number of asks that wait.
 """
 
 MOST_BYTES = 2**20
@@ -50,7 +50,7 @@ def propose_next(
         if following is None:
             return False
         end = proposer.outlook(txn, study_id=study.id).end
-    if following.is_proposed:  # another worker has just stored it
+    if following.is_proposed:  # another worker has just stored the proposal
         return True
     return _propose_block(database, study, following.draw, end=end)
 
@@ -117,7 +117,7 @@ def propose_by_index(
     computed = ((draw, proposal_of(study, draw)) for draw in draws if end is None or draw < end)
     for proposed in in_parts(with_requests(study, computed), most_bytes=most_bytes):
         try:
-            with database.begin(durable=False) as txn:  # if a crash undoes this, it is repeated
+            with database.begin(durable=False) as txn:  # proposals undone by a crash are made again
                 store_proposals(txn, study, proposed)
         except DecisionFailed:
             if not is_stored:

@@ -26,9 +26,9 @@ RUNNING_PER_POINT = 4
 
 MOST_BY_INDEX = 512
 """
-Workers that have waited long enough for a model may store points by index up to this many draws
-ahead. If only a few were allowed, hundreds of workers would compete for them, and each would look,
-store and ask repeatedly.
+A worker that has waited long enough for a model may store points by index for this many draws, of
+which the first is the draw that the worker has seen without a proposal. If only a few draws were
+allowed, hundreds of workers would compete for them, and each would look, store and ask repeatedly.
 """
 
 RECENT_TRIALS = 64
@@ -222,7 +222,8 @@ def store_by_index(
 
     Raises:
         RequestNeeded: The resource function has not been asked about a config; nothing was stored.
-        DecisionFailed: The study has 64 other requests already; nothing was stored.
+        DecisionFailed: The study's trials ask for 64 other sets of resources already; nothing was
+            stored.
     """
     with database.begin(durable=False) as txn:
         studies.lock(txn, study_id=study.id)

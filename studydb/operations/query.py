@@ -68,6 +68,6 @@ def run_query(database: Database, sql: str) -> tuple[list[str], list[tuple[Any, 
 
 def _is_transient(error: Exception, database: Database) -> bool:
     translated = faults.translate(error, url=database.url)
-    # If a query writes, PostgreSQL refuses it with the same error that a standby raises. On a
-    # standby a later try may succeed; here it cannot.
+    # If a query writes, PostgreSQL refuses it with the error with which a standby refuses a write.
+    # A standby may accept the write later, but a READ ONLY transaction never does.
     return isinstance(translated, StorageTransient) and "read-only" not in str(error)

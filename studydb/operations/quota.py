@@ -55,7 +55,7 @@ def removed_before(txn: Txn, lease: Lease, saved: Checkpoint) -> list[Checkpoint
 
 
 def recount(database: Database, study: Study) -> None:
-    """Sum up the bytes of the kept checkpoints again, if the study has a quota. Saves wait."""
+    """Sum up the bytes of kept checkpoints again if the study has a quota; saves wait meanwhile."""
     with database.begin() as txn:
         quota = quotas.lock(txn, study_id=study.id)
         if quota.limit_bytes is None:

@@ -61,7 +61,7 @@ class TrialDetails:
         limit_reached: Which limit or stop rule of the study has ended a BUDGET_SPENT trial; None
             for other trials.
         rule_met: Which custom rule has stopped the trial, with the reason that the rule gave.
-        fit: What the trial asks for; None in a study without requests.
+        fit: What the trial asks for; None in a study without requests for resources.
     """
 
     trial: TrialRow

@@ -1,13 +1,15 @@
 """
 Recover the trials of workers that died. Any worker does this; a sweep recovers at most 100 trials.
 
-After an outage of the database every lease has expired. So a sweep first marks an expired lease.
+After an outage of the database every lease has expired, also that of an attempt that still runs. So
+a sweep first marks an expired lease, and a renewal, report or save of the attempt removes the mark.
 The attempt is lost if the mark is still there one renewal period later. Each lost attempt is ended
 in a separate transaction, by the same code as a finish. If the holder has written meanwhile, the
 attempt is not ended.
 
-If a trial's values make this transaction fail, a second try ends the attempt without summing up
-results. If the values make the second try fail, too, an event is recorded, and the sweep goes on.
+If a trial's values make the separate transaction fail, a second try ends the attempt without
+summing up results. If the values make the second try fail, too, an event is recorded, and the sweep
+goes on.
 """
 
 import threading
@@ -109,7 +111,9 @@ def _end(
 
 
 _one_at_a_time = threading.Lock()
-"""One thread at a time sums up: a sweep may start 100 threads, which may share a connection."""
+"""
+One thread at a time sums up. A sweep may start 100 threads, which share one or two connections.
+"""
 
 
 def _sum_up_later(database: Database, study: Study, *, trial_id: int) -> None:

@@ -19,11 +19,12 @@ def register(
     capacity: Capacity | None = None,
 ) -> int:
     """
-    Insert the row of a worker process or an own loop. The study starts with its first such row.
+    Insert the row of a worker process or an own loop; the first row sets the study's `started_at`.
 
     Args:
         capacity: What the worker or own loop offers to trials; None if every request fits.
-        uuid: New for each start. A second row with the same uuid is not inserted.
+        uuid: New for each start of a worker or own loop. If a row with this uuid exists, no second
+            row is inserted.
 
     Returns:
         The worker's id.

@@ -15,7 +15,7 @@ class RemovedPage(NamedTuple):
     The removed checkpoints of some consecutive trials, by trial.
 
     Attributes:
-        next_number: The number after which the next page begins; None in the last page.
+        next_number: The trial number after which the next page begins; None in the last page.
     """
 
     checkpoints: list[Checkpoint]

@@ -26,7 +26,7 @@ must not delay the trial that the worker is to run next.
 """
 
 TRIES = 8
-"""The most times that a request is sent; it is sent again if its config has no answer yet."""
+"""The most times that `with_answers` calls `send`, which fails while the config has no answer."""
 
 Answered = TypeVar("Answered")
 
@@ -84,8 +84,8 @@ def store_proposals(txn: Txn, study: Study, proposed: Mapping[int, Proposal]) ->
     """
     Store proposals with their resource classes.
 
-    The first proposal that would give the study more than 64 different requests is not stored, nor
-    are those after it.
+    The first proposal with which the study's trials would ask for more than 64 different sets of
+    resources is not stored, nor are the proposals after it.
 
     Raises:
         DecisionFailed: Not even the first draw can be stored.
@@ -129,10 +129,10 @@ def with_answers(
     answers: Answers | None = None,
 ) -> Answered:
     """
-    Send a request; if an answer of the resource function is missing, ask for it and send again.
+    Call `send`; while it lacks an answer of the resource function, ask the function and call again.
 
-    The transaction knows the trial's config only under a lock, and the function must not be asked
-    while the lock is held.
+    The transaction of `send` knows the trial's config only under a lock, and the function must not
+    be asked while the lock is held.
 
     Raises:
         DecisionFailed, NotAsked: The function has not said what a trial needs; nothing was written.

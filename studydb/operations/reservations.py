@@ -16,9 +16,8 @@ def reserve(database: Database, study: Study, *, worker_id: int, number: int | N
     """
     Store the number of the trial that a worker keeps its resources free for.
 
-    The row informs people and other workers; the worker itself relies on its memory. So the
-    reservation of a dead worker binds no process, and the row need not survive a crash of the
-    database.
+    The row informs people and other workers, which ignore the rows of dead workers. The worker
+    itself relies on its memory, so the row need not survive a crash of the database.
 
     Args:
         number: The trial's number; None if the worker is not reserved any more.

@@ -20,7 +20,7 @@ from studydb.store import events, resource_classes, results, studies
 
 def live_results(database: Database, *, lease: Lease, before: int, limit: int) -> list[Result]:
     """
-    Read the last results of a trial below a step, oldest first, without superseded results.
+    Read a trial's last live results at steps below `before`, oldest first.
 
     Args:
         before: The first step that the attempt reports. When the attempt stores its first results,
@@ -41,7 +41,8 @@ def carry_out(txn: Txn, study: Study, flushed: Flushed, *, lease: Lease) -> None
     Carry out what the user's code has decided besides the verdict.
 
     Record why the code stops or pauses the trial, and what the trial asks for from its next attempt
-    on; pause the study if the code did not decide. This may lock the study's row.
+    on; pause the study if the code did not decide. A pause or a change of resources locks the
+    study's row.
     """
     if flushed.undecided is not None:
         step, undecided = flushed.undecided

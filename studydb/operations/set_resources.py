@@ -33,7 +33,8 @@ def set_resources(
 
     Raises:
         UnknownTrial: No such trial.
-        NotAllowed: A trial runs or has ended, or a function says what the study's trials need.
+        NotAllowed: A trial runs or has ended; or `numbers` is empty, and a resource function says
+            what the study's trials need.
         InvalidSpec: The study has 64 different requests already, and `asked` would be one more.
             After each of these errors, the transaction must be rolled back.
     """

@@ -159,7 +159,7 @@ def _stop_by_rule(
     txn: Txn, study: Study, best: Sequence[BestValues], results: Sequence[Result]
 ) -> bool:
     """
-    Add results to what the rules that stop the whole study compare.
+    Add results to the stored best values, which the rules that stop the whole study compare.
 
     If a rule is met, stop the study.
     """

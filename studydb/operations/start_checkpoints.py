@@ -60,7 +60,7 @@ Start = FromTrial | Uploaded
 
 def lock_source(txn: Txn, study: Study, start: Start | None) -> Checkpoint | None:
     """
-    Count a pin of the checkpoint from which a new trial will begin, and lock the studies' rows.
+    Count a pin of the checkpoint from which a new trial will begin, and call `lock_studies`.
 
     The order of locks is: the source trial, its checkpoint, the studies by ascending id.
 
@@ -136,7 +136,7 @@ def begin_from(
         source: What `lock_source` returned.
 
     Raises:
-        NotFound: The upload took longer than a day, so its bytes are or soon will be deleted.
+        NotFound: The upload took longer than a day, so its bytes were deleted, or soon will be.
     """
     if isinstance(start, Uploaded):
         _insert_uploaded(txn, study, start, trial_id=trial_id)

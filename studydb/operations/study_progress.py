@@ -36,15 +36,16 @@ class StudyProgress:
         pause_reason: Why the study has paused itself; None if it has not.
         paused_by: What has paused the study, if it has paused itself: its guard, `fail_fast`, or
             the user's code that did not decide.
-        keeps_workers: Whether workers wait for the study, which has paused itself because the
-            user's code did not decide. Workers end if the study has paused itself for another
-            reason, or if no work is left.
+        keeps_workers: Whether the study has paused itself because the user's code did not decide,
+            and work is left. Workers wait for such a study; they end if the study has paused itself
+            for another reason, or if no work is left.
         limit_reached: Which limit or stop rule has stopped the study; None if none has.
         num_trials: The most trials of the study; None for no limit.
         is_resuming: Whether trials are still PAUSED because the study was paused.
         has_waited: Whether a PENDING trial's back-off is over, so that a sweep makes it runnable.
         may_ask: Whether an ask makes sense for the reader's resources: what the next new trial asks
-            for fits the reader or is not known yet, or the reader may leave the trial to others.
+            for fits the reader or is not known yet, or the reader may leave this trial to other
+            workers.
     """
 
     status: Status
@@ -132,7 +133,7 @@ def read_progress(
     """
     Read a study's budget and counts, and whether a trial can be claimed.
 
-    This is a single statement, unless the scheduler promotes trials.
+    The read is a single statement, unless the scheduler promotes trials.
 
     Args:
         fits: The resource classes whose trials the reader can start now; None if every request

@@ -15,7 +15,7 @@ Answered = TypeVar("Answered")
 
 def write(database: Database, call: Callable[[], Answered], *, role: Role) -> Answered:
     """
-    Call a function that writes; if the login's rights do not suffice, say which role's would.
+    Call a function that writes; if the login may not write, the error names the role that may.
 
     PostgreSQL raises one error for two causes: the server is a standby for now, or the role's
     transactions are always read-only. After that error, this function looks for the second cause.

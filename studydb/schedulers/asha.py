@@ -216,8 +216,8 @@ class ASHA(BaseScheduler):
         """
         Return the rung of the last milestone up to `step`.
 
-        From `max_t` on there is no rung, unless there is an end game: a rung at `max_t` counts the
-        trials that have reached it.
+        From `max_t` on there is no rung, except with an end game: then a rung at `max_t` counts the
+        trials that have reached that step.
         """
         if step >= self.max_t:
             return (RungKey(bracket, self.max_t),) if self._has_end_game else ()
@@ -230,7 +230,7 @@ class ASHA(BaseScheduler):
 
         Args:
             report: Its `score` is lower for a better value, and +Inf for NaN.
-            view: The rung before this report.
+            view: What was recorded before this report.
         """
         locked = [(key, view.rung(key)) for key in self.locks(report.bracket, report.step)]
         entered = [(key, rung) for key, rung in locked if not rung.entered]

@@ -15,7 +15,7 @@ def next_milestone(milestones: Sequence[int], max_t: int, step: int) -> int | No
 
 @dataclass(frozen=True)
 class BaseScheduler(Spec):
-    """Has no rungs, one bracket and no decisions; a scheduler overrides what it needs."""
+    """Has no rungs, one bracket and no decision steps; a subclass overrides what it needs."""
 
     @property
     def resumes(self) -> bool:
@@ -39,7 +39,7 @@ class BaseScheduler(Spec):
 
     @property
     def quantile(self) -> float:
-        """From 0 to 1: the cutoff of a rung is this quantile of the rung's negated scores."""
+        """From 0 to 1: the cutoff of a rung lies at this quantile of the rung's negated scores."""
         return 0.5
 
     def rungs(self) -> Sequence[RungSpec]:

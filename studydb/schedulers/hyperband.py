@@ -41,18 +41,18 @@ class HyperBand(ClosingScheduler):
     rounded. In bracket s, ceil((S + 1) / (s + 1) * reduction_factor**s) trials begin. The bracket
     has a rung at each step max_t / reduction_factor**k, rounded down, for k from s down to 1; a
     bracket whose first rung would be at step 0 is left out. When all brackets of a band are filled,
-    the next band begins, and bracket numbers go on.
+    the next band begins, and its brackets get the next numbers.
 
-    A trial's bracket follows from its draw, when the trial is made. Enqueued trial N is an
-    additional trial in the bracket of draw N. A trial pauses at each rung. The rung closes when no
-    other trial of its bracket can reach it any more: every trial has arrived, has ended or is
-    paused by a person, and either all draws of the bracket are taken or no more trials can be made.
-    Then the best ceil(planned / reduction_factor) of the trials that wait there go on; `planned` is
-    the number of trials that reach the rung if none ends earlier. Of equal trials, the first that
-    arrived goes on. If the budget does not fill the bracket and fewer trials arrived than planned,
-    the number of arrived trials replaces `planned`. If the budget does not fill the bracket and no
-    trial waits at the rung, the rung stays open for the trials of an extended study. Free workers
-    begin the next bracket while trials of this bracket still run.
+    A trial's bracket follows from its draw, when the trial is made. An enqueued trial with the
+    number N is an additional trial in the bracket of draw N. A trial pauses at each rung. The rung
+    closes when no further trial of its bracket can reach it: every trial has arrived, has ended or
+    is paused by a person, and either all draws of the bracket are taken or no more trials can be
+    made. Then the best ceil(planned / reduction_factor) of the trials that wait there go on;
+    `planned` is the number of trials that reach the rung if none ends earlier. Of trials with equal
+    scores, the first that arrived goes on. If the budget does not fill the bracket and fewer trials
+    arrived than planned, the number of arrived trials replaces `planned`. If the budget does not
+    fill the bracket and no trial waits at the rung, the rung stays open for the trials of an
+    extended study. Free workers begin the next bracket while trials of this bracket still run.
 
     NaN stops a trial. A trial that arrives at a closed rung goes on if it is not worse than the
     worst trial that went on.
@@ -106,13 +106,13 @@ class HyperBand(ClosingScheduler):
         return tuple(accumulate(self.sizes))
 
     def bracket_of(self, *, seed: int, draw: int) -> int:  # noqa: ARG002
-        """Return the bracket that the draw fills; numbers go on from one band to the next."""
+        """Return the bracket of a draw; bracket numbers go on from one band to the next."""
         place = draw if draw < ENQUEUED_DRAWS else draw - ENQUEUED_DRAWS
         band, place = divmod(place, self.band_size)
         return band * len(self.sizes) + bisect_right(self._ends, place)
 
     def _end_of(self, bracket: int) -> int:
-        """The first draw after those of a bracket."""
+        """The first draw after the draws of a bracket."""
         band, kind = divmod(bracket, len(self.sizes))
         return band * self.band_size + self._ends[kind]
 
@@ -132,12 +132,12 @@ class HyperBand(ClosingScheduler):
 
     def next_work(self, view: QueueView) -> Work:
         """
-        Resume the best trial that goes on, from the highest step down; else close a rung.
+        Resume the best trial that a closed rung has kept, highest step first; else close a rung.
 
-        If no trial can be resumed and no rung can close, a new trial starts. The rungs of a filled
-        bracket close in ascending order of their steps: if a rung can close, so can the open rungs
-        below it, and these come first in `view.rungs()`. The trials that go on from a closed rung
-        are resumed before another rung closes.
+        If no trial can be resumed and no rung can close, a new trial starts if the budget allows
+        it. The rungs of a filled bracket close in ascending order of their steps: if a rung can
+        close, so can the open rungs at lower steps, and these come first in `view.rungs()`. The
+        trials that go on from a closed rung are resumed before another rung closes.
         """
         keys = view.rungs()
         for key in sorted(keys, key=lambda key: -key.step):

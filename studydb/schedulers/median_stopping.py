@@ -31,8 +31,8 @@ class MedianStopping(BaseScheduler):
 
     Attributes:
         grace_period: The first step that can be judged.
-        min_samples: A trial is stopped only if at least this many other trials have a mean at the
-            judged step.
+        min_samples: A trial is stopped or paused only if at least this many other trials have a
+            mean at the judged step.
         interval: The number of steps between two judgements.
         hard_stop: Whether a trial that is worse than the median ends. If False, the trial is
             paused, and stays PAUSED until a person resumes it; then it is judged again at the next
@@ -68,7 +68,7 @@ class MedianStopping(BaseScheduler):
 
     def judge(self, report: Report, view: StudyView) -> Decision:
         """
-        Compare the trial's best score with the median of the means that were recorded before.
+        Compare the trial's best score with the median of the means that the rung holds.
 
         Args:
             report: The report to judge.

@@ -26,13 +26,14 @@ class OneEpoch(ClosingScheduler):
     """
     Train every trial to step `i`, then the best `top_k` trials to `max_t`, and end the others.
 
-    The trials are chosen when no other trial can reach step `i` any more: every trial has arrived,
-    has ended or is paused by a person, and either no new trial can be made (`num_trials`, or the
-    searcher's end) or half of a limit of the study (steps, cost or time) is spent. If no trial
-    waits at step `i` then, more trials are made as long as the study allows. A study without such
-    an end or limit would never choose, and is refused. Of equal trials, the first that reported is
-    chosen. NaN stops a trial. If the study is extended after the choice, a later trial goes on if
-    it is not worse than the worst trial that was chosen.
+    The trials are chosen when no further trial can reach step `i`: every trial has arrived, has
+    ended or is paused by a person, and either no new trial can be made (`num_trials` is reached, or
+    the searcher has no further point) or half of a limit of the study (steps, cost or time) is
+    spent. If no trial waits at step `i` at that time, more trials are made as long as the study
+    allows. A study with an endless searcher, and without `num_trials` and limits, would never
+    choose, and is refused. Of trials with equal scores, the first that reported is chosen. NaN
+    stops a trial. If the study is extended after the choice, a later trial goes on if it is not
+    worse than the worst trial that was chosen.
 
     Attributes:
         i: The step at which the trials are compared.

@@ -10,9 +10,9 @@ def unit_draw(*, seed: int, path: str, draw: int) -> float:
     """
     Return the random number in [0, 1) of one parameter for one draw.
 
-    A new parameter does not change the values of the others, because their paths stay the same. The
-    numbers are made of the raw words of NumPy's generator Philox. NumPy never changes these words,
-    but may change its distributions.
+    A new parameter does not change the values of the other parameters, because their paths stay the
+    same. The numbers are made of the raw words of NumPy's generator Philox. NumPy never changes
+    these words, but may change its distributions.
 
     Args:
         seed: The seed stored with the study; it is taken modulo 2**64.

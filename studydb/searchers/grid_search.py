@@ -23,8 +23,8 @@ class GridSearch(Seeded):
 
     The space may have `choice`, `randint` and `quniform`; other distributions are refused. The
     points come in the order of nested loops over the space: the last parameter changes fastest. The
-    seed changes `trial.seed`, but not the points. In Ray Tune this is `grid_search`; Optuna's
-    `GridSampler` shuffles the points.
+    seed changes `trial.seed`, but not the points. In Ray Tune this searcher is `grid_search`;
+    Optuna's `GridSampler` shuffles the points.
     """
 
     origin: ClassVar[Origin] = Origin.GRID

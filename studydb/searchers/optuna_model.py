@@ -212,7 +212,7 @@ def _axis(path: str, domain: Domain) -> _Axis:
     Choose the distribution of a parameter.
 
     Raises:
-        InvalidSpec: Optuna has no such distribution.
+        InvalidSpec: Optuna has no distribution for this parameter.
     """
     match domain:
         case Choice(distinct=values):

@@ -128,7 +128,7 @@ class ReachedStep(NamedTuple):
     """
     How an attempt ended, and the last step that it has reported.
 
-    An attempt that has reported nothing has the step before its `start_step`.
+    For an attempt that has reported nothing, `step` is the step before its `start_step`.
     """
 
     reason: str | None
@@ -275,9 +275,9 @@ def find(txn: Txn, *, trial_id: int, attempt_no: int) -> AttemptRow | None:
 
 def reached(txn: Txn, *, lease: Lease, limit: int) -> list[ReachedStep]:
     """
-    Read the ends and the last steps of up to `limit` attempts, oldest first.
+    Read the ends and the last steps of a trial's newest `limit` attempts, oldest first.
 
-    The last of these is the attempt of the lease, which may not have ended yet.
+    The last of these attempts is the lease's attempt, which may not have ended yet.
     """
     rows = txn.all(_REACHED, trial=lease.trial_id, no=lease.attempt, limit=limit)
     return [ReachedStep._make(row) for row in rows]

@@ -274,8 +274,8 @@ def discard(txn: Txn, *, trial_id: int) -> int:
     """
     Mark all checkpoints of a locked, ended trial as removed, except pinned ones.
 
-    The rows are locked first, by ascending id, because a retry of this trial's clone may pin one of
-    them at the same time.
+    The rows are locked first, by ascending id. Otherwise a retry of this trial's clone could pin a
+    checkpoint between the statement that finds it and the statement that removes it.
 
     Returns:
         The sum of the sizes of the removed checkpoints, in bytes.

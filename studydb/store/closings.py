@@ -117,9 +117,9 @@ def close(txn: Txn, *, rung: Rung, keep: int) -> int:
     """
     Close a locked rung, and keep the best waiting trials; of equal trials, the first to report.
 
-    A trial that a person has paused takes one of the `keep` places only if fewer than `keep` other
-    trials wait. If such a trial has no place, it is kept, too, unless it is worse than the worst
-    trial that has a place.
+    A trial that a person has paused takes one of the `keep` places only if fewer than `keep` trials
+    wait that no person has paused. If a trial that a person has paused has no place, it is kept,
+    too, unless it is worse than the worst trial that has a place.
 
     Returns:
         How many places are taken: `keep`, or fewer if fewer trials wait; 0 if `keep` is negative.

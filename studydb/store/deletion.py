@@ -13,7 +13,7 @@ from studydb.store import pins
 TRIALS_PER_TRANSACTION = 500
 
 MOST_NEEDING = 5
-"""The most trials that an error names."""
+"""The most trials that the error of a refused deletion names."""
 
 _of_study = (
     sa.select(tables.trial.c.id)
@@ -147,7 +147,7 @@ def delete_some_trials(txn: Txn, *, study_id: int) -> None:
     Delete up to `TRIALS_PER_TRANSACTION` trials with their attempts, results and checkpoints.
 
     The trials are locked first. Otherwise an attempt that still lives could store a result, or a
-    retry could pin a checkpoint, after the statement that deletes such rows.
+    retry could pin a checkpoint, after the trials' results or pins have been deleted.
     """
     ids = [row.id for row in txn.all(_SOME, study=study_id, limit=TRIALS_PER_TRANSACTION)]
     pins.release(txn, trial_ids=ids)  # these trials may pin checkpoints of other studies

@@ -59,7 +59,7 @@ class RunningMean:
     Attributes:
         step: The last step whose value is in `total`. If there is none, the step before the first
             step that counts.
-        is_stored: Whether the trial has a row.
+        is_stored: Whether the trial has a row in the table `running_mean`.
     """
 
     step: int = 0

@@ -84,7 +84,8 @@ class Progress:
             study's status does not matter.
         has_waited: Whether a PENDING trial's back-off is over, so that a sweep makes it runnable.
         is_resuming: Whether trials are still PAUSED because the study was paused.
-        next_class: What the next draw's trial asks for; None if that is not known or not read.
+        next_class: The resource class of the next draw's trial; None if the draw has no proposal
+            yet, or if the class is not read.
         n_waiting: How many trials of `next_class` wait, up to `count_to`; 0 if this class fits, is
             not known or is not read.
     """
@@ -106,8 +107,8 @@ def read(
 
     Args:
         fits: The resource classes whose trials the reader can start now; None for all classes.
-        count_to: If given, also read `next_class`, and count the trials of this class that wait, up
-            to this number, as `n_waiting`; only with `fits`.
+        count_to: If given, `next_class` is read, too, and `n_waiting` counts the trials of this
+            class that wait, up to this number; only with `fits`.
 
     Raises:
         UnknownStudy: The study was deleted.
@@ -165,8 +166,8 @@ def signs(
     Args:
         fits: See `read`. Which classes fit is a sign, too: more classes fit when a trial of this
             worker has ended.
-        with_next: Whether two more values are signs: what the next draw's trial asks for, and the
-            first trial that waits and asks for the same. Only with `fits`.
+        with_next: Whether two more values are signs: the resource class of the next draw's trial,
+            and the number of the first trial of this class that waits. Only with `fits`.
 
     Raises:
         UnknownStudy: The study was deleted.

@@ -73,7 +73,7 @@ def _is_paused(*conditions: sa.ColumnElement[bool]) -> sa.ScalarSelect[Any]:
 _IS_PAUSED = _is_paused()
 """
 True if the trial of an entry is PAUSED by the scheduler. This is a subquery, not a join, because
-PostgreSQL would begin the join at the trials, and read all entries of the rung to find one.
+PostgreSQL would begin the join at the trials, and read all entries of a rung to find one entry.
 """
 
 IS_GIVEN_UP = (

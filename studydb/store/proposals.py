@@ -64,7 +64,7 @@ class NextDraw(NamedTuple):
     The draw of the next ask.
 
     Attributes:
-        resource_class: What the trial will ask for; None if the draw's proposal is not stored.
+        resource_class: The class of the draw's proposal; None if the proposal is not stored.
     """
 
     draw: int

@@ -123,12 +123,12 @@ class Look(NamedTuple):
 
 class Outlook(NamedTuple):
     """
-    Which draw needs a proposal next, and how many more proposals the budget allows.
+    Which draw needs a proposal next, and how many more proposals the study needs.
 
     Attributes:
         draw: The first draw without a proposal.
         next_draw: The draw of the next ask.
-        n_left: How many more proposals the budget allows; None for no limit.
+        n_left: How many more proposals `num_trials` and `num_draws` allow; None for no limit.
     """
 
     draw: int
@@ -137,7 +137,7 @@ class Outlook(NamedTuple):
 
     @property
     def end(self) -> int | None:
-        """The first draw that the budget does not need; None for no limit."""
+        """The first draw for which no proposal is needed; None for no limit."""
         return None if self.n_left is None else self.draw + self.n_left
 
 
@@ -187,7 +187,7 @@ def release(txn: Txn, *, study_id: int, token: str) -> bool:
 
 def holder(txn: Txn, *, study_id: int) -> tuple[str, Process] | None:
     """
-    Read the token and the process that took the lease last; the lease may have expired.
+    Read which token and which process took the lease last; the lease may have expired.
 
     Returns:
         None if the lease was given up, or never taken.

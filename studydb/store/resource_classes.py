@@ -4,7 +4,7 @@ The resource classes of a study, and the queue of PENDING trials of each class.
 A class is the trials of a study that ask for the same resources; `trial.resource_class` names it by
 the text of that request. The class "" holds the trials that have no request; they ask for what the
 study asks for. A study has no rows in `resource_class` until a trial, or the study, asks for
-something. Until then its workers claim without reading classes.
+resources. Until then its workers claim without reading classes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -242,7 +242,7 @@ def add(txn: Txn, *, study_id: int, asked: Resources) -> str:
 
 
 def set_of_study(txn: Txn, *, study_id: int, asked: Resources) -> None:
-    """Store the request that a study makes for its trials; the caller has locked its row."""
+    """Store the resources that a study asks for; the caller has locked the study's row."""
     _insert(txn, study_id, OF_STUDY, asked)
     txn.run(_CHANGE, study=study_id, of_name=OF_STUDY, to_request=asked.to_json())
 
@@ -252,7 +252,7 @@ def _insert(txn: Txn, study_id: int, name: str, asked: Resources) -> None:
 
 
 def move(txn: Txn, *, study_id: int, trial_ids: list[int], name: str) -> int:
-    """Put those of the locked trials that are PENDING or PAUSED into a class; count these."""
+    """Put the locked trials that are PENDING or PAUSED into a class; return their number."""
     return txn.count(_MOVE, study=study_id, ids=trial_ids, to_class=name)
 
 
@@ -296,7 +296,7 @@ def capacities(txn: Txn, *, study_id: int) -> list[Capacity]:
 
 
 def studies(txn: Txn) -> list[int]:
-    """Return the ids of the studies that have requests, at most 1,000."""
+    """Return the ids of at most 1,000 studies that have resource classes."""
     return [row.study_id for row in txn.all(_STUDIES)]
 
 
@@ -342,7 +342,7 @@ def reserve(txn: Txn, *, study_id: int, worker_id: int, number: int) -> bool:
     The caller has locked the study's row, so that only one worker is reserved for the trial.
 
     Returns:
-        False if another live worker does so for this trial already; nothing is recorded then.
+        False if another live worker is reserved for this trial; nothing is recorded then.
     """
     return txn.count(_RESERVE, study=study_id, worker=worker_id, number=number) > 0
 

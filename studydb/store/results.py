@@ -136,7 +136,7 @@ def as_rows(results: Iterable[Result]) -> list[tuple[Any, ...]]:
 
 
 def append(txn: Txn, *, lease: Lease, results: Iterable[Result]) -> None:
-    """Insert results of a trial, which the caller has locked by `leases.hold`."""
+    """Insert results of a trial that the caller has locked by `leases.hold`."""
     txn.insert_many(
         APPEND,
         as_rows(results),

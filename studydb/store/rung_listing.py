@@ -105,7 +105,11 @@ _last_rung = (
 
 
 def _of_last_entry(column: sa.Column[Any]) -> sa.ScalarSelect[Any]:
-    """Select a column of a trial's last entry by key; a join would be planned as a hash join."""
+    """
+    Select a column of a trial's last entry by a look-up of the entry's key.
+
+    PostgreSQL would plan a join as a hash join with all entries.
+    """
     entered = (rung_entry.c.rung_id == _last_rung, rung_entry.c.trial_id == trial.c.id)
     return sa.select(column).where(*entered).correlate(trial).scalar_subquery()
 
@@ -156,7 +160,7 @@ def judgements(
     Read how a trial was judged at its last 100 rungs; cutoffs are given as values of the metric.
 
     Args:
-        reasons: What the user's code said, by the step of the judged result.
+        reasons: The custom scheduler's reasons, by the step of the judged result.
     """
     found = [
         Judgement._make((*row, reasons.get(row.step)))
@@ -174,7 +178,7 @@ def last_decisions(
     Only the newest trials, and the trials whose promotion is a recent event, are searched.
 
     Args:
-        reasons: What the user's code said, by trial id and step of the judged result.
+        reasons: The custom scheduler's reasons, by trial id and step of the judged result.
     """
     found = {row.id: row for row in txn.all(_NEWEST_TRIALS, study=study_id)}
     if promoted := events.promoted(txn, study_id=study_id) - found.keys():

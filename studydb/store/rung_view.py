@@ -15,10 +15,10 @@ from studydb.store.rungs import Neighbours, Rung
 
 class LockedView:
     """
-    The `StudyView` of one trial's report.
+    The `StudyView` that a scheduler reads while it judges one batch of a trial's results.
 
     Attributes:
-        locked: The rungs that the report's transaction has locked.
+        locked: The rungs that the batch may enter; the transaction has locked them.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class LockedView:
         Let the view show the trial's results up to the report that the scheduler judges next.
 
         Args:
-            summary: The summary of the stored results.
+            summary: The summary of the results before the batch.
             new: The results of the batch, up to and including the report.
         """
         self._summary, self._new = summary, new

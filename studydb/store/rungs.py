@@ -188,7 +188,7 @@ def read(row: Any) -> Rung:
 
 
 def lock_or_create(txn: Txn, *, study_id: int, spec: RungSpec) -> Rung:
-    """Lock a rung, and make it if this is the first report that reaches it."""
+    """Lock a rung; if the rung has no row yet, insert the row first."""
     found = lock(txn, study_id=study_id, key=spec.key)
     if found is None:
         create(txn, study_id=study_id, spec=spec)

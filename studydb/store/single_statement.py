@@ -1,7 +1,7 @@
 """
 Claim, report and finish in a single statement; SQLite runs its parts one after another.
 
-The main CTE of a report or finish changes the trial's row if the row is as its holder expects;
+The main CTE of a report or finish changes the trial's row if the row is as the attempt expects;
 later CTEs use the row that the main CTE returns. If the row is not as expected, for example because
 a verdict or request is pending, nothing changes, and the report or finish runs again in several
 statements. The main CTE of a claim changes the row of the first trial that can be claimed.

@@ -80,9 +80,9 @@ class RunningTime(NamedTuple):
 
     Attributes:
         counted_s: The part that is stored already.
-        since_s: The seconds since that part was stored, or since the present attempt started if
-            that was later; at most the length of a lease. A holder that was silent for longer was
-            on a host that slept, or could not reach the database.
+        since_s: The seconds since that part was stored, or since the present attempt started if it
+            started later. At most the length of a lease is counted: an attempt that was silent for
+            longer was on a host that slept, or could not reach the database.
     """
 
     trial_id: int

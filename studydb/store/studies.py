@@ -134,7 +134,7 @@ _SET_STATUS = Prepared(
         paused_by=sa.bindparam("by_whom"),
         pause_reason=None,
         stopped_at_once=sa.bindparam("now", type_=sa.Boolean),
-        # A deletion that failed is given up; a new deletion calls `mark_deleting` afterwards.
+        # A failed deletion is given up; a new deletion calls `mark_deleting` after `set_status`.
         deleting_at=None,
         # With the old values, a study that a rule has stopped would stop again at its next result.
         best_values=sa.case(
@@ -537,7 +537,9 @@ def relocate(txn: Txn, *, study_id: int, url: str) -> None:
 
 def read_stores_of(txn: Txn, *, study_id: int, other_id: int) -> None:
     """
-    Let a study read the stores of `other_id`, because a trial begins from a checkpoint there.
+    Let the study `study_id` read the checkpoint stores of the study `other_id`.
+
+    The reason: a new trial of `study_id` begins from a checkpoint of `other_id`.
 
     The caller has locked both studies.
     """

@@ -74,7 +74,7 @@ def _any_trial(*conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
     """
     Make an expression that tells whether any trial meets the conditions.
 
-    `_any_waiting` in `store/promotions.py` says why this is LIMIT instead of EXISTS.
+    The docstring of `_any_waiting` in `store/promotions.py` says why LIMIT is used, not EXISTS.
     """
     return sa.select(trial.c.id).where(_STUDY, *conditions).limit(1).scalar_subquery().is_not(None)
 
@@ -158,7 +158,11 @@ def any_due(txn: Txn, *, study_id: int) -> bool:
 
 
 def suspect(txn: Txn, *, study_id: int) -> int:
-    """Mark trials whose leases have expired; count them. A write of the holder clears the mark."""
+    """
+    Mark trials whose leases have expired as suspects, and count these trials.
+
+    A write of the attempt clears the mark.
+    """
     return txn.count(SUSPECT, study=study_id)
 
 

@@ -110,7 +110,7 @@ _PARENT = (
 )
 
 ROW = (trial, tags.OF_TRIAL, _PARENT)
-"""What a statement selects for `read`."""
+"""The columns from which `read` makes a `TrialRow`."""
 
 _FIND = Prepared(sa.select(*ROW).where(*_BY_NUMBER))
 _FIND_LOCKED = Prepared(sa.select(*ROW).where(*_BY_NUMBER).with_for_update(key_share=True))
@@ -259,7 +259,8 @@ def insert(
 
     Args:
         wants_unique: Whether to set `is_unique`: two trials with `is_unique` cannot have the same
-            params. If such a trial has these params already, `is_unique` stays NULL.
+            params. If a trial with `is_unique` has these params already, the new trial's
+            `is_unique` is NULL.
     """
     row = txn.all(
         _INSERT_PENDING,
@@ -338,12 +339,12 @@ def lacks_summary(txn: Txn, *, trial_id: int) -> bool:
 
 
 def summarise(txn: Txn, *, trial_id: int, metric_summary: Mapping[str, Any]) -> None:
-    """Store the summary of an ended trial's metrics, if it has none."""
+    """Store the summary of an ended trial's metrics, if the trial has results but no summary."""
     txn.run(_SUMMARISE, trial=trial_id, to_metrics=metric_summary)
 
 
 def pause_by(txn: Txn, *, trial_id: int, by: DecidedBy) -> None:
-    """Store in `paused_by` who paused a PAUSED trial; this decides who may resume it."""
+    """Store in `paused_by` who paused a PAUSED trial; this value decides who may resume it."""
     txn.run(_PAUSE_BY, trial=trial_id, to_paused_by=by)
 
 

@@ -16,12 +16,16 @@ from studydb.domain.records import AbandonedUpload, Lease
 from studydb.store.leases import FENCE, fence_binds
 
 PATIENCE_S = 86_400.0
-"""A person's upload has no lease. After this time, no trial can be enqueued with the upload."""
+"""
+A person's upload has no lease. This many seconds after its beginning, no trial can be enqueued with
+the upload any more.
+"""
 
 COMMIT_S = 3_600.0
 """
-How long after `PATIENCE_S` the bytes of a person's upload are deleted. An `enqueue` that has taken
-the upload in time may commit later, and until then no process sees the checkpoint's row.
+How many seconds the bytes of a person's upload are kept after `PATIENCE_S`. An `enqueue` that has
+taken the upload in time may commit later. Until that COMMIT, the process that looks for abandoned
+uploads does not see that a checkpoint needs the bytes.
 """
 
 MOST = 100

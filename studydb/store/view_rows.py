@@ -54,7 +54,7 @@ WORKER = view("v_worker", ListedWorker)
 _NAME_OF_STUDY = (
     sa.select(study_table.c.name).where(study_table.c.id == sa.bindparam("study")).scalar_subquery()
 )
-"""The name of a study now: it may have been renamed since the caller read it."""
+"""The name of a study now: a person may have renamed the study since the caller read its row."""
 
 _STUDIES = Prepared(sa.select(STUDY).order_by(STUDY.c.created_at, STUDY.c.study))
 _STUDY = Prepared(sa.select(STUDY).where(STUDY.c.study == _NAME_OF_STUDY))
@@ -262,7 +262,7 @@ def attempts(txn: Txn, *, study_id: int, number: int) -> list[ListedAttempt]:
 def workers(
     txn: Txn, *, study_id: int | None = None, limit: int
 ) -> list[tuple[ListedWorker, float, Process]]:
-    """Read rows of `v_worker`, newest first, each with its lease in seconds and its process."""
+    """Read rows of `v_worker`, newest first, each with the worker's `lease_s` and process."""
     if study_id is None:
         rows = txn.all(_ALL_WORKERS, limit=limit)
     else:

@@ -73,7 +73,7 @@ def insert(
         capacity: The resources that the worker offers to trials; None if every trial fits.
 
     Raises:
-        Duplicate: The row was stored before; the reply to that request was lost.
+        Duplicate: An earlier send of the same request has inserted the row.
     """
     row = txn.all(
         _INSERT,

@@ -29,8 +29,9 @@ class CheckpointRequests:
         saves again, by `gc()`, or by `stop(trial, discard_checkpoints=True)`.
 
         Args:
-            step: The step of the checkpoint; None for the newest one or, with `remove`, for all.
-            remove: Remove the pins that people have made; those of clones stay.
+            step: The step of the checkpoint; None for the newest checkpoint or, with `remove`, for
+                all checkpoints of the trial.
+            remove: Remove the pins that people have made; the pins of clones stay.
 
         Returns:
             The step of the checkpoint that is now pinned; with `remove`, the steps of the

@@ -1,4 +1,4 @@
-"""Delete what is no longer kept, and what crashes or a failing store have left behind."""
+"""Delete checkpoints that are no longer kept, and bytes that crashes or a failing store left."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -27,8 +27,8 @@ class Collected:
         n: The number of checkpoints.
         size_bytes: The sum of the sizes of these checkpoints.
         left: The URLs of checkpoints whose bytes could not be deleted, because their store fails.
-        n_uploads: How many uploads were deleted, or would be. These uploads were cut off, and their
-            attempts have ended.
+        n_uploads: How many uploads were deleted, or would be. These uploads were cut off: their
+            attempts have ended or, 25 hours after a person began the upload, no trial uses it.
         n_uploads_left: How many more such uploads could not be deleted, because their store fails.
     """
 

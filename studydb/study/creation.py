@@ -54,7 +54,7 @@ from studydb.study.storage import (
 from studydb.trainables import WithParameters, signed_payload
 
 _STORED_NOTHING = (StudyExists, StorageDenied, StorageReadOnly, UsageError)
-"""Errors of `create` after which no study was stored; after any other, the study may be stored."""
+"""Errors of `create` after which no study is stored; after other errors, a study may be stored."""
 
 
 @suggesting_keywords
@@ -218,7 +218,7 @@ def _create(
 
 
 def _created(database: Database, new: NewStudy, code: Code | None) -> Record:
-    """Store the objects bound to the code, then the study; if no study is stored, remove them."""
+    """Store the code's bound objects, then the study; if no study is stored, remove the objects."""
     if isinstance(code, WithParameters):
         _refuse_taken(database, new.name)
     store = database.locations.store_url(new.checkpoints)
@@ -338,7 +338,8 @@ def _revised(database: Database, found: Record, new: NewStudy, code: Code) -> Re
     """
     Replace code that was edited under the same name, if a key of this user signed the old code.
 
-    Such code is a pickled function or class, the objects bound to one, or the options of a command.
+    Code that can be edited so is a pickled function or class, the objects that are bound to a
+    function or class, or the options of a command.
     Another user's code stays, because that user's workers would refuse this user's signature.
     """
     old, keyring = found.trainable, load_keyring()

@@ -271,7 +271,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
     @suggesting_keywords
     def extend(self, *, num_trials: int) -> int:
         """
-        Raise the study's `num_trials` by this many; a FINISHED study continues.
+        Raise the study's limit of trials by the argument `num_trials`; a FINISHED study continues.
 
         Returns:
             The study's new `num_trials`.
@@ -444,9 +444,9 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         Wait until other processes have run the study to its end; this call starts no worker.
 
         The study is done if no trial runs or will run, or if it was stopped and no trial runs any
-        more. It is not done while it is paused by a person, or because a custom rule, a custom
-        scheduler or a resource function gave no answer. The call reads the study's progress every
-        2 s or more often.
+        more. It is not done while a person has paused it, or while it has paused itself because a
+        custom rule, a custom scheduler or a resource function gave no answer. The call reads the
+        study's progress every 2 s or more often.
 
         Args:
             timeout_s: Seconds to wait; None to wait without limit.

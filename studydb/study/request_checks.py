@@ -107,7 +107,8 @@ def _is_plain(name: str, text: str) -> bool:
     """
     Whether a module's text defines this name as a function or as a class.
 
-    A class counts only if it has no base, or `Trainable` as its only base.
+    A class counts only if it has no base, or `Trainable` as its only base, because any other base
+    could have the attribute `default_resources`.
     """
     of_class = re.search(rf"^class\s+{re.escape(name)}\s*(?:\(([^)]*)\))?\s*:", text, re.MULTILINE)
     if of_class is not None:

@@ -79,8 +79,8 @@ class ResourceRequests:
         """
         Say what this process has for the trials that it runs itself; call this before `ask`.
 
-        Then `ask` returns a trial only if the trials that this process holds leave enough free for
-        it, and waits for such a trial. Without this call, every trial fits.
+        Then `ask` waits for a trial that fits the amounts which the trials held by this process
+        leave free. Without this call, every trial fits.
 
         Args:
             resources: Amounts such as {"gpus": 2, "licence": 1}. If `cpus` or `memory_gb` is not
@@ -91,7 +91,8 @@ class ResourceRequests:
 
         Raises:
             InvalidSpec, InvalidName: An amount or a tag is wrong.
-            NotAllowed: A trial was asked for already, or the study requires another tag.
+            NotAllowed: This process has asked for a trial already, or the study requires a tag that
+                is not in `tags`.
         """
         capacity = _offered(resources, tags)
         if lacking := capacity.lacks(self.record.require):
@@ -104,7 +105,7 @@ class ResourceRequests:
             if self._loop is not None and not self._loop.is_foreign:
                 raise NotAllowed(
                     "This process has asked for a trial already, and offers what it offered then. "
-                    "Call offer() before the first ask(), or close() the study in between."
+                    "Call offer() before the first ask(), or call close() before offer()."
                 )
             self._capacity = capacity
 

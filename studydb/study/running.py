@@ -67,7 +67,7 @@ def run(database: Database, study: Record, *, workers: int) -> Counts:
 
 
 def _hide_traceback(interrupt: KeyboardInterrupt) -> None:
-    """Print no traceback if the script does not catch this interrupt and ends."""
+    """Print no traceback if the script ends because it does not catch this interrupt."""
     show = sys.excepthook
 
     def show_others(kind: type[BaseException], error: BaseException, trace: Any) -> None:

@@ -62,7 +62,8 @@ class SimulatedRun:
         database.clock = self._clock = clock = Clock()
         self._database, self._study = database, study
         self._recorded, self._settings = recorded, settings
-        # Models and limits need all results so far; a kill would lose results that are buffered.
+        # Each report is flushed if models or limits need all results so far, or if workers may be
+        # killed: a kill would lose results that are buffered.
         flushes = study.counts_flushes or isinstance(study.searcher, HistorySearcher)
         self._task = Task(
             database,

@@ -23,7 +23,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Clock:
-    """The simulated time, also of the database; it never moves back."""
+    """The clock of a simulation and of its database; the time never moves back."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -38,7 +38,7 @@ class Clock:
         return self._now
 
     def seconds(self) -> float:
-        """Return the time as a monotonic clock does."""
+        """Return the seconds since the simulation began, in place of `time.monotonic`."""
         return self.now_s
 
 
@@ -139,7 +139,8 @@ class SimulatedWorker:
         """Claim, promote or make a trial; return False if there is none for this worker."""
         claim = self._acquirer.acquire()
         if claim is None:
-            # A new acquirer searches at once; the old one would wait by the real clock.
+            # A new acquirer searches at once. The old acquirer might read the progress again only
+            # after an interval of the real clock.
             self._acquirer = self._new_acquirer()
             return False
         task, number = self._task, claim.lease.number

@@ -49,8 +49,8 @@ class SimulationOptions(TypedDict, total=False):
         num_trials: The study's `num_trials`; by default, and at most, the number of curves.
         max_steps: How many steps (epochs) all trials together may train; also the study's limit.
         time_limit_s: The simulated second after which no step counts; also the study's limit.
-        step_s: The seconds of a step, or a function of params and step; by default those of the
-            curve, or 1.
+        step_s: The seconds of a step, or a function that computes them from the params and the
+            step; by default the curve's `step_s`, or 1 s if the curve has none.
         start_s: The seconds from a claim until the first step begins, for each attempt; 0 unless
             given.
         saves: Whether trials save a checkpoint when they pause; True unless given. Without a

@@ -178,7 +178,7 @@ class Starting:
 
 
 def _root_of(url: str) -> str:
-    """Return the URL of the store that holds an object; studydb has made the object's URL."""
+    """Return the URL of an object's store; studydb made the object's URL, so it has all parts."""
     return "/".join(url.split("/")[: -len(parts_of(url) or ())])
 
 

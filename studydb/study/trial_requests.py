@@ -83,8 +83,8 @@ class TrialRequests:
             now: Kill RUNNING trials as soon as their worker learns of the request, without a
                 grace: they save no last checkpoint. Results that were reported are kept.
             discard_checkpoints: Wait up to a minute until the trials have ended, then delete their
-                checkpoints, except pinned and corrupt ones. Trials that have ended are allowed;
-                after an error, repeat the same call to delete the remaining checkpoints.
+                checkpoints, except pinned and corrupt ones. The trials may have ended before the
+                call: after an error, repeat the same call to delete the remaining checkpoints.
 
         Raises:
             UnknownTrial: A trial does not exist; nothing was changed.
@@ -129,9 +129,9 @@ class TrialRequests:
             UsageError: Neither numbers nor a selection are given, or both are.
             InvalidSpec: There is no such selection.
             UnknownTrial: A trial does not exist.
-            NotAllowed: A trial has not ended, or one of its clones has not, or the study of a
-                checkpoint is being deleted. Each transaction clones up to 100 trials; earlier
-                transactions are not undone.
+            NotAllowed: A trial has not ended, or one of its clones has not, or the study to which
+                its checkpoint belongs is being deleted. Each transaction clones up to 100 trials;
+                the clones of earlier transactions remain.
         """
         if bool(numbers) == (select is not None):
             raise UsageError(

@@ -71,9 +71,9 @@ def with_parameters(code: Callable[..., Any], /, **values: Any) -> WithParameter
 
     Each trial gets the objects as keyword arguments: a function when it is called, a class in
     `setup(config, data=…)`. Each object is pickled once and kept in the study's checkpoint store.
-    With warm starts a worker loads the objects once, and its trials share them in memory until they
-    write to them; with fresh starts each trial loads them. A process that runs several trials (a
-    class with `reset_config`) keeps what earlier trials have written to the objects.
+    With warm starts a worker loads the objects once, and its trials share them in memory until a
+    trial writes to them; with fresh starts each trial loads them. A process that runs several
+    trials (a class with `reset_config`) keeps what earlier trials have written to the objects.
 
     Raises:
         TrainableError: The function has no parameter of a given name, or studydb itself passes an

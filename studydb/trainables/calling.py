@@ -23,7 +23,7 @@ class CheckpointDirectory(Protocol):
 
 
 class ReportingTrial(Protocol):
-    """The part of a trial that a call needs."""
+    """The part of a trial that the call of a trainable needs."""
 
     @property
     def metric(self) -> str:

@@ -192,8 +192,8 @@ class ClassRun:
 
     Args:
         cls: The class.
-        may_keep: Called when a trial ends without an error or by TrialStopped, if the class has a
-            method `reset_config`. If `may_keep` returns True, the object is kept for the next call.
+        may_keep: Whether to keep the object for the next call. If the class overrides
+            `reset_config`, called when a trial has ended without an exception or by TrialStopped.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class ClassRun:
 
     def __call__(self, config: dict[str, Any], trial: ClassTrial) -> None:
         """
-        Run one trial; return if `step` returns None.
+        Run one trial; return when `step` has returned None.
 
         Raises:
             TrialStopped: The trial was to end, or `step` has returned `done=True`.
@@ -249,7 +249,7 @@ class ClassRun:
 
 
 def _reset(kept: Trainable, config: dict[str, Any], trial: ClassTrial) -> bool:
-    before = kept.config, kept.trial
+    before = kept.config, kept.trial, kept.iteration
     kept.config, kept.trial, kept.iteration = config, trial, 0
     try:
         is_reset = _checked_answer(kept.reset_config(config))
@@ -257,7 +257,7 @@ def _reset(kept: Trainable, config: dict[str, Any], trial: ClassTrial) -> bool:
         kept.cleanup()
         raise
     if not is_reset:
-        kept.config, kept.trial = before
+        kept.config, kept.trial, kept.iteration = before
         try:
             kept.cleanup()
         except BaseException:  # noqa: BLE001  an error in cleaning up fails neither of the trials
@@ -327,7 +327,7 @@ class _Loop:
             self._with_checkpoint(metrics, save=save)
         except TrialStopped:
             if self._saves and not save and self._trained.checkpoint_at_end:
-                self._with_checkpoint(metrics, save=True)  # raises again
+                self._with_checkpoint(metrics, save=True)  # raises TrialStopped again
             raise
 
     def _with_checkpoint(self, metrics: Mapping[str, Any], *, save: bool) -> None:

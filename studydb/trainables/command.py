@@ -43,7 +43,7 @@ class Command:
         Check the command before a study is created with it.
 
         Raises:
-            InvalidSpec: A placeholder, the pattern or the file's path is wrong.
+            InvalidSpec: A placeholder, `report_regex` or `report_file` is wrong.
             TrainableError: The program is not found here, or may not be executed.
         """
         CommandLine.read(self.items).check(space)

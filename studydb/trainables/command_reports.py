@@ -55,7 +55,7 @@ def read_json(text: bytes) -> CommandReport:
         value, _ = _decoder.raw_decode(shown)
     except (ValueError, RecursionError) as cause:
         raise InvalidReport(
-            f"The report {shortened(shown, 200)!r} is no JSON: {cause}. "
+            f"The report {shortened(shown, 200)!r} is not JSON: {cause}. "
             'Write an object such as {"step": 3, "error": 0.1}.'
         ) from None
     if not isinstance(value, dict):

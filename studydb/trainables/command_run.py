@@ -3,7 +3,7 @@ Run the command of a trial: its process, its reports, its checkpoints and its en
 
 The runner is the trial's process. The command is its child, in a separate process group. The
 command reports by lines on stdout, over a unix socket, or in a file. The runner gives each report
-to `trial.report`, so the promises about a function's reports also hold for those of a command.
+to `trial.report`, so the promises about a function's reports hold for a command's reports, too.
 """
 
 import contextlib

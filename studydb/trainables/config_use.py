@@ -53,6 +53,6 @@ def _is_loaded(code: CodeType, name: str) -> bool:
             if stores_it and is_straight:
                 return False  # later reads get another value
             if not stores_it:
-                return True  # one instruction that both stores and loads
+                return True  # an instruction with two variables, which may load this variable
         is_straight = is_straight and each.opcode not in _JUMPS
     return False

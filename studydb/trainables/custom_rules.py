@@ -57,7 +57,7 @@ def make_rule(code: Trainable, loaded: Any) -> Any:
 
 
 def declared_reads(rule: Any) -> int:
-    """Return how many of a trial's last results a rule reads; `make_rule` has made the rule."""
+    """Return how many of a trial's last results a rule reads; `make_rule` checked the number."""
     return int(getattr(rule, "reads", DEFAULT_READS))
 
 

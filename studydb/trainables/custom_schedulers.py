@@ -35,7 +35,7 @@ _REASONS = {
     Action.STOP: (Reason.EARLY_STOPPED, Reason.COMPLETED),
     Action.PAUSE: (Reason.PAUSED,),
 }
-"""The reasons that fit an action; the first is taken if the user's code gives no reason."""
+"""The reasons that fit an action; the first reason is taken if the user's code gives none."""
 
 
 def make_scheduler(code: Trainable, loaded: Any) -> Any:
@@ -64,7 +64,7 @@ def make_scheduler(code: Trainable, loaded: Any) -> Any:
 
 
 def declared_plan(scheduler: Any, _arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the plan that a scheduler declares; `make_scheduler` has made the scheduler."""
+    """Return the plan that a scheduler declares; `make_scheduler` has checked the plan."""
     return SchedulerPlan.of(scheduler).to_json()
 
 
@@ -241,7 +241,9 @@ def read_work(question: Question, answer: WorkAnswer) -> Work:
             return waiting
         case WorkAnswer(rung=(bracket, step), trial_id=None, keep=int() as keep, idle=None):
             return _read_close(view, Close(RungKey(bracket, step), keep))
-    raise DecisionFailed(f"{NEXT_WORK} gave an answer that is no work.")
+    raise DecisionFailed(
+        f"{NEXT_WORK} gave an answer that is neither a trial, nor a rung to close, nor an Idle."
+    )
 
 
 def _read_close(view: WorkView, closing: Close) -> Close | Idle:

@@ -44,9 +44,9 @@ def describe(function: Callable[..., Any] | str, *, workdir: str | Path) -> Trai
     Describe a function or a class so that workers can find it.
 
     The description is an import path if the function's module has the function under its name, and
-    a fresh interpreter in `workdir` finds this module and every module to which it refers. Each
-    trial then runs the files as they are when the trial starts. Otherwise the function is pickled.
-    The fresh interpreter only looks for the modules; it does not import them.
+    a fresh interpreter in `workdir` finds this module and every module to which it refers. The
+    interpreter only looks for the modules, without importing them. With an import path, each trial
+    runs the files as they are when the trial starts. In all other cases the function is pickled.
 
     Args:
         function: The function, its path "module:function", or the name of an entry point.

@@ -44,8 +44,8 @@ def load(
         fetch: Reads the pickle of a bound object; None if each pickle is in the row itself. Raises
             CheckpointError if the pickle is missing or damaged, OSError if this host cannot reach
             the store.
-        own_only: Whether to refuse a function that its module imports from another package, such as
-            `train:system` after `from os import system`. True for a trainable without a signature.
+        own_only: Whether to refuse a function that the named module imports from another package,
+            such as `train:system` after `from os import system`; True for an unsigned trainable.
 
     Raises:
         TrainableError: The function is missing, not callable, or pickled by another Python version;

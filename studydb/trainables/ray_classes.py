@@ -12,10 +12,10 @@ def from_ray(cls: type) -> type[Trainable]:
     """
     Make a `studydb.Trainable` of a class with the methods of `ray.tune.Trainable`.
 
-    The class keeps its methods setup, step, save_checkpoint, load_checkpoint, reset_config and
-    cleanup, and has `self.config`, `self.iteration` and `self.training_iteration`. A class that
-    assigns `self.training_iteration` counts by itself. No `__init__` is called: a class with
-    another `__init__` than Ray's is refused, and of Ray's attributes `trial_id`, `trial_name` and
+    The new class has the methods setup, step, save_checkpoint, load_checkpoint, reset_config and
+    cleanup of `cls`, and `self.config`, `self.iteration` and `self.training_iteration`. A class
+    that assigns `self.training_iteration` counts by itself. No `__init__` is called, so a class
+    with another `__init__` than Ray's is refused, and Ray's attributes `trial_id`, `trial_name` and
     `logdir` are missing. `checkpoint_every` and `checkpoint_at_end` can be set on the new class.
     Ray need not be installed.
 

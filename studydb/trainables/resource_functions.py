@@ -61,7 +61,7 @@ class DefaultAnswer(Struct, frozen=True, forbid_unknown_fields=True):
     The answer of `ask_default`, which the caller decodes and does not trust.
 
     Attributes:
-        amounts: None if the trainable does not say what it needs, or says it by a function.
+        amounts: None if the trainable's `default_resources` is missing, None or a function.
     """
 
     is_function: bool

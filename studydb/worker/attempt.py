@@ -131,7 +131,7 @@ class Attempt:
 
     def delete_upload(self) -> None:
         """
-        Delete what a lost attempt has written of a checkpoint; its process has ended.
+        Delete the bytes that a lost attempt has written for a checkpoint; the process has ended.
 
         Another worker may have deleted the upload's row before these bytes were written, so that no
         other process would delete the bytes.
@@ -284,7 +284,7 @@ class Attempt:
         """
         Give up warm starts if a signal killed the child and the child's template is not proven.
 
-        Stop signals do not count; see `Template.is_proven`.
+        Stop signals do not count. `Template.is_proven` says when a template is proven.
 
         Returns:
             Whether the attempt must be started again, fresh.
@@ -433,11 +433,9 @@ class Attempt:
             elif due:
                 self._flush_in_background()
         if saved is not None:
-            checkpoints = self._equipment.checkpoints
-            self._upload = (
-                None  # `record` deletes the bytes if it is certain that no row names them
-            )
-            self._safely(lambda: checkpoints.record(held, saved, self._stores))
+            # `record_checkpoint` deletes the bytes if it is certain that no row names them.
+            self._upload = None
+            self._safely(lambda: self._equipment.record_checkpoint(held, saved, self._stores))
         if message.artifact_error is not None:
             error = message.artifact_error
             self._safely(lambda: self._equipment.record_artifact_error(held, error))

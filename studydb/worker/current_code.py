@@ -72,7 +72,7 @@ class CurrentCode:
 
     @property
     def known(self) -> TrainableImport:
-        """The trainable of the last `read`; before the first, that of the worker's start."""
+        """The trainable of the last `read`; before any `read`, the worker's first trainable."""
         return self._to_import
 
     def read(self) -> tuple[TrainableImport, Stores]:

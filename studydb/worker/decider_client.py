@@ -120,8 +120,8 @@ class Decider:
         Args:
             arguments: Plain data, which JSON can hold.
             answer: The type as which the answer is decoded.
-            is_moot: Whether the answer has become useless, so that neither the turn nor an import
-                is awaited.
+            is_moot: Whether the answer has become useless; if so, this call no longer waits for its
+                turn or for an import.
 
         Raises:
             DecisionFailed: The code raised an exception, gave an answer of another type, died, took
@@ -148,7 +148,7 @@ class Decider:
                 except BaseException:  # also an interrupt, after which the answer may still come
                     self._end()
                     raise
-        raise DecisionFailed(f"{unanswered or 'its files change all the time'}.")
+        raise DecisionFailed(f"{unanswered or 'its source files change all the time'}.")
 
     def close(self) -> None:
         """End the process."""

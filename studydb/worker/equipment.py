@@ -4,6 +4,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from studydb.artifacts import Stores
+from studydb.artifacts.checkpoint_records import Saved
 from studydb.db import Database
 from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.metrics import Result
@@ -41,7 +43,7 @@ class Equipment:
     room: Room
     host: HostResources
     fitting: Fitting
-    """Which trials can start with what the worker's running trials leave free."""
+    """Tells which trials fit into the resources that the worker's running trials leave free."""
     ask_rule: AskRule | None = None
     """Asks the study's custom stop rules in a child; None if the study has none."""
     proposer: Proposer | None = None
@@ -62,15 +64,23 @@ class Equipment:
     def trial_directory(self, lease: Lease) -> Path:
         return self.database.locations.trial_directory(self.study, lease).absolute()
 
+    def record_checkpoint(self, held: HeldAttempt, saved: Saved, stores: Stores) -> None:
+        """Record a checkpoint, and print why if the quota refuses it; see `Checkpoints.record`."""
+        if refusal := self.checkpoints.record(held, saved, stores):
+            self._say_not_stored(held, refusal)
+
     def record_artifact_error(self, held: HeldAttempt, error: str) -> None:
         """
         Record that a checkpoint could not be stored, and print the error; training continues.
 
-        An attempt does this at most once a minute.
+        At most one such error of an attempt is recorded and printed per minute.
         """
         if held.record_store_error(error):
-            number = held.lease.number
-            self.options.say(f"trial {number}: a checkpoint could not be stored: {error}")
+            self._say_not_stored(held, error)
+
+    def _say_not_stored(self, held: HeldAttempt, error: str) -> None:
+        number = held.lease.number
+        self.options.say(f"trial {number}: a checkpoint could not be stored: {error}")
 
     def record_not_kept(self, reason: str) -> None:
         """Print once per worker why the process of a trial does not run the next trial."""

@@ -6,8 +6,8 @@ from studydb.domain.life.states import Reason
 
 FAILED_LIMIT = 3
 """
-A worker ends if its first 3 trials have all failed while other trials of the study ended without an
-error.
+If the study's setting `guard` is on, a worker ends when its first 3 trials have all failed while
+other trials of the study ended without an error.
 """
 
 

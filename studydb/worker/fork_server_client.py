@@ -117,13 +117,14 @@ def _kill_descendants_of_dead_workers() -> None:
     """
     Kill what is left of workers of this host that were killed together with their fork servers.
 
-    If only the worker or only its fork server dies, the other one kills all descendants. If they
-    are killed together, a descendant that has made its own process group lives on.
+    If only the worker dies, its fork server kills all descendants; if only the fork server dies,
+    the worker kills them. If both are killed together, a descendant that has made its own process
+    group lives on.
 
-    A batch job that a trial has submitted has the trial's variables, but may outlive the trial's
-    worker. It is left alone: its job ID differs from the worker's. This process may itself be in
-    such a job, and the batch system may set no job ID. So a process is left alone, too, if its
-    environment holds the same fork server's id as the environment of this process.
+    A batch job that a trial has submitted inherits the trial's environment, but may outlive the
+    trial's worker. It is left alone, because its job ID differs from the worker's. This process may
+    itself be in such a job; if the batch system sets no job ID, only the fork server's ID shows it.
+    So processes whose environment holds the same ID as this process's are left alone, too.
     """
     found = environments_with(SERVER_ID_VARIABLE)
     own_id = dict(found).get(os.getpid(), {}).get(SERVER_ID_VARIABLE)
@@ -137,7 +138,8 @@ def _worker_is_dead(server_id: str, batch_job: str | None) -> bool:
     """
     Tell whether the worker that `server_id` names is dead.
 
-    False if the process that has this id is in another batch job than the worker was.
+    False if the process whose environment holds `server_id` is in another batch job than the
+    worker was.
     """
     match server_id.split(" "):
         case [_, boot, namespace, pid, started, job] if pid.isdecimal() and started.isdecimal():

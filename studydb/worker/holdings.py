@@ -8,7 +8,7 @@ from studydb.domain.failures import Failure
 from studydb.worker.children import ChildProcess
 
 _DEVICE_ERROR_SUFFIX = "OutOfMemoryError"
-"""The end of a class's name: other libraries, such as PyTorch, raise it for a device's memory."""
+"""PyTorch, for example, raises an exception whose name ends so if a device's memory is full."""
 
 
 @dataclass(frozen=True, slots=True)

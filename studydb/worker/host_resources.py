@@ -16,12 +16,12 @@ from studydb.worker.worker_options import WorkerOptions
 
 GB = 10**9
 TAKE_TRIES, TAKE_PAUSE_S = 10, 0.05
-"""How often a worker tries to lock devices that others hold, and the pause between two tries."""
+"""How often a worker tries to lock a trial's devices, and the pause between two tries."""
 
 
 class HostResources:
     """
-    The resources of a worker's host that its trials share.
+    The resources of the host that the trials of one worker share.
 
     Attributes:
         capacity: What the worker offers.
@@ -64,7 +64,7 @@ class HostResources:
         return self._devices.free_parts()
 
     def wait_for_cards(self, is_waiting: bool) -> None:  # noqa: FBT001  `Fitting` calls it
-        """Show other workers of this host whether a trial waits here for devices they hold."""
+        """Show other workers of this host whether a trial waits here for devices that they hold."""
         self._devices.show_wait(is_waiting=is_waiting)
 
     def take(self, asked: Resources) -> Holdings | None:
@@ -72,8 +72,8 @@ class HostResources:
         Take the devices and make the memory limit of a trial.
 
         Returns:
-            None if, at every try, other workers of this host held the devices, or another worker
-            was just choosing devices (it had the turn).
+            None if every try has failed: other workers of this host held the devices, or another
+            worker was just choosing devices (it had the turn).
 
         Raises:
             HostError: The devices cannot be locked any more.
@@ -90,7 +90,8 @@ class HostResources:
 
     def _limits(self) -> MemoryLimits:
         with self._lock:
-            if self._memory_limits is None:  # the first limit may move the worker to a new cgroup
+            # Made only if a trial has a limit: `of_this_process` may change the worker's cgroup.
+            if self._memory_limits is None:
                 self._memory_limits = MemoryLimits.of_this_process()
             return self._memory_limits
 

@@ -18,9 +18,9 @@ class Interruption:
         urgent_since_s: When the first signal or error came, by the monotonic clock; None without
             a signal or error. A drain and `stop_claiming` are not urgent and leave it None.
         since_s: When the worker began to stop, by the monotonic clock; None before that.
-        turn: Acquired by the idle slot that looks for work, so that only one slot at a time polls
-            the database. When the worker is to claim no more, the slots that wait for their turn
-            get it one after another, without delay.
+        turn: The semaphore that an idle slot holds while it polls the database, so that only one
+            slot polls at a time. When the worker is to claim no more, the slots that wait for the
+            semaphore get it one after another, without delay.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Interruption:
 
     @property
     def may_claim(self) -> bool:
-        """Whether the worker claims trials. A worker that stops claiming may still run some."""
+        """Whether the worker claims trials. A worker that claims no more may still run trials."""
         return not self._claiming_ended.is_set()
 
     def drain(self) -> None:

@@ -1,4 +1,4 @@
-"""Lines that a worker prints and does not repeat: why it waits, and how the database answers."""
+"""Limits how often a worker prints why it waits, outages, slow transactions and best values."""
 
 import shlex
 import threading
@@ -99,5 +99,5 @@ class Notices:
             case _ if not progress.has_room:
                 return "waiting: max_concurrent trials are running"
             case _ if not (progress.has_budget or progress.counts.pending):
-                return "waiting: the last trials are running, and no other can start now"
+                return "waiting: the last trials are running, and no other trial can start now"
         return None

@@ -41,7 +41,7 @@ from studydb.worker.fork_server_client import ForkServer
 from studydb.worker.worker_options import WorkerOptions
 
 DIRECTORY = "decider"
-"""The folder of a study's logs for the output of the decider."""
+"""The folder for the output of the decider, in the folder of a study's logs."""
 
 
 def trusted_rules(

@@ -102,8 +102,8 @@ class Slot(threading.Thread):
         except Exception:  # noqa: BLE001  a bug must not end a slot without a message
             interruption.give_up(traceback.format_exc())
         finally:
-            # This shows other workers that no slot waits for devices. A slot that still waits shows
-            # its wait again.
+            # Other workers must not go on seeing that this slot waits for devices. Another slot of
+            # this worker that still waits shows its wait again at its next look.
             self._equipment.host.wait_for_cards(False)
             self._processes.close()
 
@@ -150,7 +150,7 @@ class Slot(threading.Thread):
         turn, and the next slot looks immediately, so that several new trials start without delay.
         """
         if self._saw_work:
-            self._wait()  # the claim got no trial; without a wait the slot would claim nonstop
+            self._wait()  # the slot saw work, but its claim got no trial: do not claim nonstop
         if (sight := self._look()) is not Sight.NOTHING:
             return sight is Sight.WORK
         turn = self._equipment.interruption.turn
@@ -172,7 +172,8 @@ class Slot(threading.Thread):
         """Wait until no other slot looks; return False if the worker is to claim no more."""
         while self._equipment.interruption.may_claim:
             if self._equipment.interruption.turn.acquire(timeout=LONGEST_WAIT_S):
-                self._away_since_s = None  # the slot that had the turn has tried the database
+                # The slot that had the turn got an answer from the database, or ends the worker.
+                self._away_since_s = None
                 return True
             self._drop_idle()
         return False
@@ -271,8 +272,8 @@ class Slot(threading.Thread):
         Take what a trial asks for.
 
         Returns:
-            None if that is not free or the host fails, so that the trial is given back. If the host
-            fails, the worker gives up, too.
+            None if what the trial asks for is not free, or if the host fails. The trial is then
+            given back. If the host fails, the worker gives up, too.
         """
         equipment = self._equipment
         if equipment.fitting.is_refused(claim):

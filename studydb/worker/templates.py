@@ -148,13 +148,14 @@ class Templates:
     """
     Starts attempts: from a template if that is safe, else fresh; slots may share this object.
 
-    There is one template for each set of environment variables of the import, and a separate one
-    for attempts that hold devices. A template is made when the first attempt needs it. It is
+    For each set of environment variables of the import there is one template, and a second one for
+    attempts that hold devices. A template is made when the first attempt needs it. It is
     replaced when a source file has changed, or the template's memory or open files have grown.
     If a template is unsafe, or hangs or dies in its import, a line is printed and all attempts
     start fresh; if the template was made for devices, only attempts that hold devices start fresh.
     Attempts that run a command start fresh. So do attempts that hold devices, until `allow_devices`
-    is called, and attempts of a trainable that `adopt` has replaced, if they are not yet forked.
+    is called for their trainable, and attempts that are not yet forked when `adopt` replaces their
+    trainable.
 
     Args:
         directory: The folder for the output of imports.
@@ -249,7 +250,8 @@ class Templates:
 
         An attempt whose process was already forked may still run the former trainable.
         """
-        # Set before the lock is taken: a slot that awaits the former import then gives it up.
+        # Set before the lock is taken: a slot that awaits the former import then gives up the
+        # import and releases the lock.
         self._adopted = trainable.uuid
         with self._lock:
             self._retired += self._templates.values()
@@ -404,8 +406,8 @@ class Templates:
         """
         Fork no more attempts from a template, and end it after its last attempt.
 
-        After some templates in a row that were retired before they forked an attempt, all attempts
-        start fresh.
+        After `DEATHS_LIMIT` templates in a row were retired before they forked an attempt, all
+        attempts start fresh.
         """
         with self._lock:
             if template in self._templates.values():

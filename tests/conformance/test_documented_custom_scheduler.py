@@ -44,7 +44,7 @@ def test_best_of_the_first_four_trials_and_later_trials_that_are_as_good_train_o
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_study_ends_although_trials_fail_are_lost_and_are_steered_by_hand(database, seed):
+def test_study_ends_although_trials_fail_or_are_lost_and_people_steer_trials(database, seed):
     scheduler = asked(Heats(max_t=5, winners=2))
     running = ScheduledStudy(database, scheduler, seed=seed, mishaps=0.2, cuts=0.1)
 
@@ -70,7 +70,8 @@ def endless(database):
     """
     A study without `num_trials`, its worker, and a function that trains a new trial for each value.
 
-    The function reports the value at step 2, gives the trial back, and returns all trials' states.
+    The function reports 1.0 at step 1 and the value at step 2, and gives the trial back. At its end
+    it returns the states of all trials.
     """
     study = new_study(database, scheduler=asked(Heats(max_t=5)), num_trials=None)
     worker = SimulatedWorker(database, study)
@@ -95,7 +96,7 @@ def test_winner_trains_on_in_a_study_without_num_trials(database, endless):
     assert train(0.05)[-1] is State.PENDING  # better than the winner (0.1), so not stopped
 
 
-def test_rung_whose_trials_were_all_stopped_by_hand_waits_for_others(database, endless):
+def test_rung_whose_trials_were_all_stopped_by_hand_waits_for_new_trials(database, endless):
     study, worker, train = endless
     train(0.3, 0.1, 0.2, 0.4)
     control.stop(database, study, [0, 1, 2, 3], new_request())

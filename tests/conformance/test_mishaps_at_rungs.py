@@ -1,8 +1,8 @@
 """
 The matrix of schedulers and mishaps, on both databases: every mishap happens at a rung.
 
-In each test four trials report at the first rung or after it. A mishap happens before or after
-they obey their verdicts, in most tests to the best or the worst trial. Then workers run the study
+In each test four trials report at the first rung or after it. A mishap happens before or after the
+trials obey their verdicts, in most tests to the best or the worst trial. Then workers run the study
 to its end.
 """
 
@@ -34,15 +34,16 @@ LEAVES_PAUSED = {"promotion", "promotion with an end game", "median stopping tha
 
 
 def falling(number, step):
-    """The value of a trial at a step: of the first four trials, the third is the best."""
+    """The value of a trial at a step: of the trials 0 to 3, trial 2 is the best."""
     return (3, 1, 0, 2, 6, 5, 4, 7)[number % 8] / 8 + 1 / step
 
 
 class AtFirstRung:
     """
-    A study of six trials, of which 0 to 3 run.
+    A study of six trials, of which the trials with the numbers 0 to 3 run.
 
-    `report` takes them to the first rung, at step 1: trial 2 is the best there, trial 0 the worst.
+    `report` takes these four to the first rung, at step 1: trial 2 is the best there, trial 0 the
+    worst.
     """
 
     BEST, WORST = 2, 0

@@ -1,8 +1,9 @@
 """
 Other operations run while the user's scheduler decides, between two transactions.
 
-A decision is stored only if the rung is still as the scheduler saw it. So, on both databases,
-the rows are as if the other operation had come before the results that are judged.
+A decision is stored only if the rung is still as the scheduler saw it; otherwise the scheduler is
+asked again. So, on both databases, the rows are as if the other operation had come before the
+results that are judged.
 """
 
 import itertools
@@ -75,7 +76,9 @@ def test_failure_to_answer_a_question_that_has_changed_does_not_pause_the_study(
 
 @every_custom_scheduler
 @pytest.mark.parametrize("other", ["stop", "pause", "pause the study", "renew", "extend"])
-def test_failure_to_decide_pauses_the_study_also_after_a_request_of_a_person(database, name, other):
+def test_failure_to_decide_pauses_the_study_although_a_person_has_made_a_request_meanwhile(
+    database, name, other
+):
     """The request does not change what the scheduler is asked, so the failure counts."""
     situation = AtRung(database, name)
     asks = situation.meanwhile()

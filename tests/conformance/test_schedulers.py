@@ -1,7 +1,8 @@
 """
 Run studies with every scheduler on both databases, in random orders, with and without mishaps.
 
-To have a scheduler tested, add a line to SCHEDULERS; docs/schedulers.md says how to write one.
+To have a scheduler tested, add a line to SCHEDULERS; docs/schedulers.md says how to write a
+scheduler.
 """
 
 import pytest

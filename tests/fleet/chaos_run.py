@@ -71,7 +71,7 @@ class ChaosRun:
             metric="loss",
             mode="min",
             num_trials=self.trials,
-            # Without `max_losses`, three deaths in a row at one step would end a trial.
+            # If `max_losses` were not set, three deaths in a row at one step would end a trial.
             max_losses=30 if self.is_remote else 10,
             checkpoints=self.checkpoints,
             keep=self.keep or "last=1",

@@ -62,7 +62,7 @@ class Departures:
         died_s: float,
     ) -> None:
         while left := living():
-            # A frozen worker ends processes only after it thaws.
+            # The processes of a frozen worker end only after it thaws.
             if waits() or any(map(_is_stopped, left)):
                 died_s = time.monotonic()
             elif time.monotonic() - died_s > self.limit_s:
@@ -78,7 +78,7 @@ class Departures:
 
 
 def lives(process: psutil.Process) -> bool:
-    """Whether a process has not ended; a zombie has."""
+    """Whether a process has not ended; a zombie has ended."""
     with suppress(psutil.NoSuchProcess):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False

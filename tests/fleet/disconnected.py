@@ -32,7 +32,7 @@ def holder_of_a_trial(study: studydb.Study, pid: int) -> int | None:
 
 
 def is_writable(study: studydb.Study) -> bool:
-    """Whether a transaction can write now; on SQLite a frozen worker can block all others."""
+    """Whether a transaction can write now; on SQLite a frozen worker can block other writers."""
     with suppress(StorageTransient), study.database.begin() as txn:
         txn.abandon()
         return True

@@ -27,7 +27,7 @@ def create(storage: str, n_trials: int) -> studydb.Study:
 
 
 def faults(study: studydb.Study, n_trials: int) -> list[str]:
-    """Return the faults: gaps in the numbers; trials that one attempt did not end with loss x."""
+    """Return the faults: wrong numbers; trials that one attempt did not complete with loss x."""
     of_study = trial.c.study_id == study.record.id
     with study.database.begin(write=False) as txn:
         trials = txn.all(sa.select(trial).where(of_study))

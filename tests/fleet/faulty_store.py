@@ -1,9 +1,9 @@
 """
-An S3 server behind a proxy that lets some requests fail and can go away; one process runs both.
+An S3 server behind a proxy that lets some requests fail and can go away.
 
-The process runs this module as a program, which prints the ports of the server and of the proxy.
-Then the program reads commands: "away" closes the proxy's port and cuts the proxy's connections,
-"back" opens the port again.
+One process runs the server and the proxy: it runs this module as a program. The program prints the
+ports of the server and of the proxy. Then it reads commands: "away" closes the proxy's port and
+cuts the proxy's connections, "back" opens the port again.
 """
 
 import http.client

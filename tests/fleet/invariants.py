@@ -132,7 +132,7 @@ def all_ended(tables: StudyRows) -> list[str]:
 
 
 def numbered(tables: StudyRows, n_trials: int) -> list[str]:
-    """Exactly `n_trials` trials exist, numbered from 0; each trial's attempts count from 1."""
+    """Exactly `n_trials` trials exist, numbered from 0; each trial numbers its attempts from 1."""
     numbers = sorted(row.number for row in tables.trials.values())
     wrong = [] if numbers == list(range(n_trials)) else [f"the numbers are {numbers}"]
     for trial_id, rows in tables.attempts.items():

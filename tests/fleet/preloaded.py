@@ -156,8 +156,9 @@ def serve() -> None:
     """
     Fork a worker for each line of standard input; exit at the end of the input.
 
-    The garbage collector ignores what is imported here. Otherwise each forked worker would copy all
-    pages of these objects at its exit, which takes 240 ms of CPU time instead of 45 ms.
+    `gc.freeze` keeps the garbage collector from visiting the objects of the imported modules.
+    Otherwise each forked worker would copy all pages of these objects at its exit, and the exit
+    would take 240 ms of CPU time instead of 45 ms.
     """
     preload()
     compile_statements()
@@ -190,7 +191,7 @@ def preload() -> None:
 
 
 def compile_statements() -> None:
-    """Compile the constant statements for both databases, so that no forked worker does so."""
+    """Compile the constant statements for SQLite and PostgreSQL; no forked worker does so again."""
     from studydb.db import Chain, Database, Prepared  # noqa: PLC0415
     from studydb.db.urls import read_url  # noqa: PLC0415
 

@@ -60,7 +60,7 @@ class Stage:
         return self.start(**options).exit_code(60.0)
 
     def open_gate(self, step: int | str) -> None:
-        """Open the gate of a step, or another gate by its name; "all" opens those of all steps."""
+        """Open the gate of a step, or a gate by its name; "all" opens the gates of all steps."""
         (self.folder / f"gate-{step}").touch()
 
     def trial(self, number: int = 0) -> Any:

@@ -183,7 +183,8 @@ class Fleet:
         Start a worker.
 
         Args:
-            environment: Variables that the worker gets besides those of this process.
+            environment: Variables that the worker gets besides those of this process. A worker
+                that gets such variables is not forked, even if `preloaded` is true.
             constants: Values that replace constants of the package, as in `PreloadedWorkers.start`.
             options: Command-line options besides those of the fleet.
         """

@@ -197,7 +197,7 @@ class ActionFactory(StartActions):
         claimant = Claimant(worker.id, token(), worker.lease_s)
 
         def act(database: Database) -> bool:
-            """Tell whether this request promoted a trial; the answer CLAIM does not prove that."""
+            """Tell whether this request promoted a trial, which the answer CLAIM does not prove."""
             fits = worker.offer and worker.offer.names(database)
             promote(database, self.study, claimant, fits=fits)
             with database.begin(write=False) as txn:
@@ -301,7 +301,7 @@ class ActionFactory(StartActions):
     def give_back(
         self, attempt: ClaimedAttempt, values: Sequence[float], *, later: bool
     ) -> StudyAction:
-        """End an attempt like a command that exits with 130 or 143, or with 75 if `later`."""
+        """End an attempt like a command that exits with 130 or 143; if `later`, with 75."""
         kind = TRY_LATER if later else GIVEN_BACK
         return self.finish(attempt, values, Reason.PREEMPTED, Failure(kind, "exited"))
 
@@ -435,7 +435,7 @@ class ActionFactory(StartActions):
     # --- people
 
     def set_resources(self, asks: str, numbers: Sequence[int]) -> StudyAction:
-        """Change the resources that trials ask for; without numbers, those of the study."""
+        """Change what trials ask for; if `numbers` is empty, change what the study asks for."""
         request, asked = new_request(), read_resources("asks", asks)
         return StudyAction(
             f"set_resources{'' if numbers else '_of_study'} {asks} {numbers}",

@@ -91,7 +91,7 @@ def new_spec(**overrides: Any) -> NewStudy:
 
 
 def can_ask(spec: NewStudy | Study) -> bool:
-    """Whether the scheduler is a custom one that this process can ask."""
+    """Whether the study has a custom scheduler that this process can ask."""
     return getattr(spec.scheduler, "ask", None) is not None
 
 
@@ -357,14 +357,14 @@ def change(database: Database, sql: str) -> None:
 
 
 def end_back_offs(database: Database) -> None:
-    """Let PENDING trials be claimed although they wait for their retry."""
+    """End the back-off of all PENDING trials, so that they can be claimed."""
     change(database, "UPDATE trial SET ready = true, ready_at = NULL WHERE state = 'PENDING'")
 
 
 def delete_all_rows(database: Database) -> None:
     """Empty all tables, so that the next dump is short; for few rows, TRUNCATE takes longer."""
     with database.begin() as txn:
-        # Tables refer to each other in circles, so foreign keys are not checked row by row.
+        # Tables refer to each other in circles, so no order of DELETEs keeps every foreign key.
         txn.run_text(
             "SET LOCAL session_replication_role = replica"
             if database.postgresql

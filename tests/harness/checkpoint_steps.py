@@ -51,7 +51,7 @@ class CheckpointSteps:
     # --- attempts
 
     def save_upload(self: "RandomWalk", rng: Random) -> None:
-        """Begin an upload, sometimes of a zombie, and mostly record its checkpoint."""
+        """Begin an upload, sometimes by a zombie, and mostly record the upload's checkpoint."""
         attempt = self._attempt(rng, held=rng.random() < 0.6) or self._attempt(rng)
         if attempt is not None:
             self.do(self.factory.begin_upload(attempt))
@@ -93,7 +93,7 @@ class CheckpointSteps:
     # --- collections
 
     def collect_25_hours_later(self: "RandomWalk", _: Random) -> None:
-        """Let the uploads of people become old, and collect."""
+        """Advance the clock until people's uploads are abandoned, and collect the uploads."""
         self.advance(DAY_AND_HOUR_S)
         self.do(self.factory.collect())
 
@@ -141,7 +141,7 @@ class CheckpointSteps:
         return change(other)
 
     def enqueue_an_upload(self: "RandomWalk", rng: Random) -> None:
-        """Begin a person's upload, and mostly enqueue a trial with it, sometimes too late."""
+        """Begin a person's upload, and mostly enqueue a trial with it, sometimes 25 h later."""
         self.do(self._begin_upload_of_person(rng))
         if rng.random() < 0.15:
             self.advance(DAY_AND_HOUR_S)

@@ -1,4 +1,4 @@
-"""Calls on two connections to PostgreSQL, where one call waits for a lock of the other."""
+"""Calls on two connections to PostgreSQL, where one call waits for a lock of the other call."""
 
 import threading
 import time
@@ -47,10 +47,11 @@ def send_twice(call, first, second, url, *, at=None):
     Run `call(first)`, hold it before its COMMIT or before the function `at`; run `call(second)`.
 
     Args:
-        at: The class or module, and the name, of the function; see `held_at`.
+        at: The arguments `owner` and `name` of `held_at`, which name the function.
 
     Returns:
-        Both answers, and whether the second call waited for a lock of the first.
+        The answers of the two calls, and whether the second call waited for a lock of the first
+        call.
     """
     answered = threading.Event()
     with held_at(*at or (TransactionBlock, "_end")) as (arrived, go):

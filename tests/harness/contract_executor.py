@@ -26,7 +26,7 @@ from studydb.domain.scheduling import (
 )
 
 Curve = Callable[[int, int], float]
-"""The score of a trial, by its number, at a step."""
+"""Takes a trial's number and a step; returns the score of the trial at the step."""
 
 MOST_TURNS = 100_000
 
@@ -48,7 +48,7 @@ class MemoryTrial:
 
 @dataclass(eq=False)
 class MemoryEntry:
-    """An entry of a rung; compared by identity, so that `MemoryRung.place` finds no equal entry."""
+    """An entry of a rung; `==` compares identity, so `MemoryRung.place` finds the entry itself."""
 
     trial: int
     score: float
@@ -63,7 +63,7 @@ class MemoryEntry:
 
 @dataclass
 class MemoryRung:
-    """A rung; `cut` is the place of the worst entry that was kept when the rung closed."""
+    """A rung; `cut` is the `place` of the worst entry that was kept when the rung closed."""
 
     key: RungKey
     quantile: float

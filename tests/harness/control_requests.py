@@ -1,4 +1,4 @@
-"""Requests of people, and operations that follow them, arranged so that they can be sent again."""
+"""Requests of people, and operations after such requests, each as a call that can be sent again."""
 
 from collections.abc import Callable
 from functools import partial
@@ -26,7 +26,7 @@ Arranged = Callable[[Database], Call]
 
 
 def _with_failed_trials(database: Database) -> Study:
-    """A study whose two trials have failed at a rung; the first has a checkpoint."""
+    """A study whose two trials have failed at a rung; the first trial has a checkpoint."""
     study = new_study(database, scheduler=ASHA(max_t=9, reduction_factor=3), num_trials=2)
     worker = SimulatedWorker(database, study)
     for value in (0.5, 0.1):
@@ -146,7 +146,7 @@ def _pinning(database: Database, *, step: int | None = None) -> Call:
 
 
 def _unpinning(database: Database) -> Call:
-    """A clone keeps its pin of the same checkpoint."""
+    """A clone has pinned the same checkpoint as the person; the clone's pin remains."""
     study, request = _with_clone(database), new_request()
     pin(database, study, 0, new_request())
     return lambda over: unpin(over, study, 0, request)

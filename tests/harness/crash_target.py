@@ -303,7 +303,7 @@ def kill(call: Call, path: Path, point: str, nth: int) -> None:
 
 def kill_at_each_commit(template: Path, folder: Path, operation: str) -> int:
     """
-    Kill a process before and another after each COMMIT; return the number of COMMITs.
+    Kill one process before each COMMIT and another after it; return the number of COMMITs.
 
     Each process leaves its SQLite file, which `file_of` names.
     """
@@ -319,7 +319,7 @@ def kill_at_each_commit(template: Path, folder: Path, operation: str) -> int:
 
 
 def main(template: Path, folder: Path) -> None:
-    """For each operation in the input, print the number of COMMITs at which it was killed."""
+    """For each operation in the input, kill processes, and print the number of its COMMITs."""
     gc.freeze()
     for line in sys.stdin:
         n_commits = kill_at_each_commit(template, folder, line.strip())

@@ -27,7 +27,7 @@ def _reporting_to_a_custom_scheduler(
     ends: bool = False,
     scheduler: CustomScheduler | None = None,
 ) -> Call:
-    """Arrange a call that sends a batch together with the scheduler's answer to it."""
+    """Arrange a call that sends a batch together with the scheduler's answer about the batch."""
     study = new_study(database, scheduler=asked(scheduler or Cup()))
     SimulatedWorker(database, study).take().report(0.3, 0.3)
     run = SimulatedWorker(database, study).take()

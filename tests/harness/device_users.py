@@ -22,8 +22,9 @@ class DeviceUser:
     A process that runs one trial after another: it takes devices, forks, and waits for the fork.
 
     The fork stands for the trial: it inherits the locks, and lives on if the process is killed.
-    Each device has a file, its witness. The fork locks the witnesses of its devices with `flock`;
-    if it cannot, another trial has the device, and the fork writes a line to `violations`.
+    Each device has a file, its witness. The fork locks the witnesses of its devices with `flock`
+    (shared, if the trial has a part of a device). If another trial holds a conflicting lock, the
+    fork writes a line to `violations`.
 
     Args:
         folder: Contains the witnesses, `violations`, and `trials` with a line for each trial.
@@ -44,7 +45,7 @@ class DeviceUser:
         )
 
     def replace(self) -> None:
-        """Kill the process, but not its trial, and start another one."""
+        """Kill the process, but not its trial, and start another process."""
         self.end()
         self._start()
 

@@ -291,7 +291,7 @@ _LONG_AGO = "UPDATE study SET started_at = '2001-01-01 00:00:00+00:00'"
 
 
 def _renewing_past_a_limit(database: Database) -> Call:
-    """The renewal finds that the trial has run for too long, and stops the study, which is old."""
+    """The renewal stops the trial and the study, which have reached their time limits."""
     call = _renewing(database, trial_time_limit_s=60.0, total_time_limit_s=60.0, time_limit_s=60.0)
     change(database, "UPDATE trial SET running_s = 100")
     change(database, _LONG_AGO)

@@ -13,7 +13,7 @@ MANY = 5000
 """The number of ended trials, of PENDING trials and of results; each such trial has an attempt."""
 
 ENTRIES = 3000
-"""Entries of the first rung."""
+"""The number of entries of the first rung."""
 
 _TRIAL = """
     INSERT INTO trial (uuid, study_id, number, state, reason, params, config, params_hash, space_version,
@@ -101,7 +101,7 @@ def explain_postgresql(cursor: Any, sql: str, bound: Mapping[str, Any]) -> str:
 
 
 def generic_plan(cursor: Any, sql: str, options: Sequence[str] = ()) -> list[str]:
-    """The plan that PostgreSQL uses for a prepared statement after a few executions."""
+    """The plan that PostgreSQL may use for a prepared statement after five executions."""
     names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", sql)))
     numbered = re.sub(r"%\((\w+)\)s", lambda name: f"${names.index(name[1]) + 1}", sql)
     values = f"({', '.join(['NULL'] * len(names))})" if names else ""

@@ -52,7 +52,7 @@ class Result:
 
     Attributes:
         answers: The answers in the order of the calls; for a call that failed, the error's class.
-        schedule: Which call sent which statement, for the message of a failure.
+        schedule: Which call sent which statement, in the order of sending.
         faults: The messages of `StorageBusy` errors (deadlocks), after which a call is made again.
     """
 
@@ -111,7 +111,7 @@ class Interleaver:
         while self._settle(clients, deadline):
             waiting = [client for client in clients if client.state == "waiting"]
             if not waiting:
-                continue  # all wait for locks; the server ends the deadlock
+                continue  # all unfinished calls wait for locks; the server ends the deadlock
             client = rng.choice(waiting)
             schedule.append(f"{client.place}: {client.next_statement[:100]}")
             with self._changed:

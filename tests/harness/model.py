@@ -2,7 +2,7 @@
 A study in plain Python: which rows operations must leave in a database, and what they answer.
 
 Each public method is one operation, without transactions, on lists and dicts. The model uses the
-package's types, and computes everything but texts without the package's functions.
+package's types; of the package's functions it uses only those that make texts.
 """
 
 import json
@@ -58,7 +58,7 @@ class Model:
         self.resources = ModelResources(self)
         self.limit: str | None = None  # why a limit has stopped the study
         self.events: list[dict[str, Any]] = []
-        # By a claim's token: the number of the only trial that the claim may take.
+        # By a claim's token: the number of the only trial that it may take; None for no trial.
         self.picks: dict[str, int | None] = {}
         self._record_event("created", spec.created_by)
 
@@ -555,7 +555,7 @@ class Model:
 
 
 def run_to_end(turns: Generator[None, None, Any]) -> Any:
-    """Run all turns of an action, without turns of other actions between them; return its answer."""
+    """Run all turns of an action without turns of other actions between them; return its answer."""
     while True:
         try:
             next(turns)

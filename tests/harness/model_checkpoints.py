@@ -22,7 +22,7 @@ def save(model: "Model", token: str, *, new: ModelCheckpoint, keep: Keep) -> lis
     model._fence(token)
     expired = _unkept(model, trial, [*_kept_of(model, trial), new], keep)
     chosen = _make_room(model, trial, new, expired)
-    # If an earlier send has recorded the event, its checkpoint was stored, and deleted since then.
+    # If an earlier send recorded the event, it stored the checkpoint, whose row was deleted later.
     if chosen and model._recorded(new.uuid):
         raise LeaseLost(number=trial.number, attempt=attempt.no)
     _remove(model, [*expired, *chosen])
@@ -64,7 +64,7 @@ def set_keep(model: "Model", keep: Keep, request: Request) -> None:
 
 
 def mark_corrupt(model: "Model", token: str, *, uuid: str, is_verified: bool) -> str | None:
-    """Mark a checkpoint corrupt; return the uuid of the one to restore instead."""
+    """Mark a checkpoint corrupt; return the uuid of the checkpoint to restore instead."""
     attempt, trial = model._fence(token)
     bad = next(one for one in [*model.checkpoints, *model.foreign] if one.uuid == uuid)
     is_next, is_own = trial.checkpoint is bad, bad.number == trial.number
@@ -100,7 +100,7 @@ def _kept_of(model: "Model", trial: ModelTrial) -> list[ModelCheckpoint]:
 def _unkept(
     model: "Model", trial: ModelTrial, saved: Sequence[ModelCheckpoint], keep: Keep
 ) -> list[ModelCheckpoint]:
-    """The checkpoints that no option keeps, oldest first, without the newest two and pinned ones."""
+    """Checkpoints that `keep` does not keep, oldest first; never pinned ones or the newest two."""
     values = [(_value(trial, one), place) for place, one in enumerate(saved)]
     ranked = sorted(
         (model.judge.score(value), place)
@@ -116,7 +116,7 @@ def _unkept(
 
 
 def _value(trial: ModelTrial, saved: ModelCheckpoint) -> float | None:
-    """The newest value at the checkpoint's step that its attempt or an earlier one reported."""
+    """The newest value at a checkpoint's step, from the saving attempt or an earlier attempt."""
     for attempt in reversed(trial.attempts[: saved.attempt]):
         if saved.step in attempt.stored:
             return attempt.stored[saved.step]
@@ -130,7 +130,7 @@ def _make_room(
     Choose the oldest checkpoints that may be removed, so that a new one fits into the quota.
 
     Raises:
-        CheckpointError: The new checkpoint does not fit even then.
+        CheckpointError: The new checkpoint would not fit even if all removable ones were removed.
     """
     quota = model.keep.quota_bytes
     if quota is None:

@@ -53,7 +53,7 @@ def release(trial: ModelTrial) -> None:
 
 def discard(model: "Model", number: int, request: Request) -> list[str]:
     """
-    Remove an ended trial's checkpoints without pins.
+    Remove those checkpoints of an ended trial that have no pins.
 
     Returns:
         The uuids of all removed checkpoints of the trial, except corrupt ones.
@@ -78,14 +78,14 @@ def discard(model: "Model", number: int, request: Request) -> list[str]:
 
 
 def newest_of(model: "Model", known: ModelCheckpoint | None) -> ModelCheckpoint | None:
-    """`known` if it is kept, else the newest kept one before it; None if its row is deleted."""
+    """`known` if it is kept, else what `before` returns; None if the row of `known` is deleted."""
     if known is None or known not in [*model.checkpoints, *model.foreign]:
         return None
     return before(model, known) if known.removed else known
 
 
 def before(model: "Model", known: ModelCheckpoint) -> ModelCheckpoint | None:
-    """The trial's newest kept checkpoint before `known`; else its source, if that is kept."""
+    """The trial's newest kept checkpoint before `known`; else the trial's source, if it is kept."""
     is_own = known in model.checkpoints
     rows = model.checkpoints if is_own else model.foreign
     earlier = rows[: rows.index(known)]

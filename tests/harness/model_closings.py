@@ -55,7 +55,7 @@ class ModelSynchronous(ModelJudge):
         return Judged(Action.CONTINUE if goes_on else Action.STOP, score, worst)
 
     def next_kept(self, paused: Container[int]) -> Waiting | None:
-        """The rung and the entry of the trial to resume: the best one kept at the highest step."""
+        """The rung and entry of the trial to resume: the best kept trial at the highest step."""
         closed = [
             (rung_id, entry)
             for rung_id, rung in self.rungs.items()
@@ -89,7 +89,7 @@ class ModelOneEpoch(ModelSynchronous):
 
 
 class ModelHyperBand(ModelSynchronous):
-    """Bands of brackets; each further bracket of a band has one rung less than the one before."""
+    """Bands of brackets; in a band, each bracket has one rung less than the bracket before it."""
 
     @property
     def _most(self) -> int:
@@ -109,7 +109,7 @@ class ModelHyperBand(ModelSynchronous):
         return bracket
 
     def _end_of(self, bracket: int) -> int:
-        """The first draw after those of a bracket."""
+        """The first draw after the draws of a bracket."""
         return sum(self._size(one) for one in range(bracket + 1))
 
     def milestones(self, bracket: int) -> list[int]:
@@ -142,13 +142,13 @@ class ModelHyperBand(ModelSynchronous):
 
 
 def spent(model: "Model") -> float:
-    """The share of the limit of steps that is spent; 0 without such a limit."""
+    """The share of `max_steps` that is spent; 0 without this limit."""
     most = model.spending.limits.get("max_steps", math.inf)
     return float(min(1.0, model.spending.steps / most))
 
 
 def underway(model: "Model", bracket: int | None = None) -> list[int]:
-    """The last live step of each trial underway in a bracket; in all brackets if it is None."""
+    """The last live step of each trial underway in a bracket; in all if `bracket` is None."""
     return [
         max(trial.live, default=0)
         for trial in model.trials

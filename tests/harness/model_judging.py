@@ -104,7 +104,7 @@ class ModelJudge:
         The verdict on a result; None if the trial continues.
 
         Args:
-            after: The step of the trial's result before this one.
+            after: The step of the trial's previous result.
             live: The trial's values by step, this result included.
             enters: Whether the scheduler judges the trial; False if it is invalidated.
         """
@@ -205,7 +205,7 @@ class ModelJudge:
         return None
 
     def candidates(self, paused: Container[int]) -> list[tuple[RungId, dict[str, Any]]]:
-        """The best waiting trial in `paused` of each rung, highest first; none with score inf."""
+        """Each rung's best waiting trial in `paused`, highest rung first; none with score inf."""
         found = []
         for rung_id, rung in sorted(self.rungs.items(), reverse=True):
             best = next((one for one in rung.waiting if one["number"] in paused), None)
@@ -221,7 +221,7 @@ class ModelJudge:
         return lower + (upper - lower) * float(rank % 1)
 
     def asks_after(self, verdict: Verdict, result: Result) -> str | None:
-        """The resources that a trial asks for once the scheduler has paused it; None: as before."""
+        """The resources that a trial asks for once the scheduler has paused it; None: no change."""
         is_paused = verdict.by is DecidedBy.SCHEDULER and verdict.action is Action.PAUSE
         if not (is_paused and self.options.get("grows")):
             return None

@@ -1,8 +1,8 @@
 """
 What the trials of a model ask for, and what the process of each worker keeps in memory.
 
-Amounts are plain dicts. A worker gives a part of a GPU to the fullest card that has room, and whole
-GPUs to the first cards that are free.
+Amounts are plain dicts. A trial gets a part of a GPU on the fullest card that has room, and whole
+GPUs on the first cards that are free.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ SHAPES: dict[str, dict[str, float]] = {
     "licence=1": {"licence": 1},
     "gpus=3": {"gpus": 3},
 }
-"""Requests by their texts; the last fits no worker of a walk."""
+"""Requests for resources by their texts; the last request fits no worker of a walk."""
 
 CLAIM_S = 2.5
 """How far a worker's clock advances at each claim, so that the claim reads the queue anew."""
@@ -53,8 +53,8 @@ class ModelOffer:
     Attributes:
         held: For the token of each attempt: the amounts that the attempt holds, and its cards.
         passed: The trial that smaller trials pass because it does not fit yet.
-        is_reserved: Whether the worker keeps room for the passed trial: of other classes, it starts
-            only trials without GPUs that leave this room.
+        is_reserved: Whether the worker keeps room for the passed trial. It then starts a trial of
+            another class only if this trial needs no GPU and leaves the room free.
         tried_s: When the worker last tried to reserve itself for the passed trial.
         claims_s: How far claims have advanced the worker's clock ahead of `uptime_s`.
     """
@@ -77,7 +77,7 @@ class ModelOffer:
         return enough and self.cards(asked.get("gpus", 0), empty=empty) is not None
 
     def cards(self, gpus: float, *, empty: bool = False) -> list[int] | None:
-        """The cards that a request gets; None if it does not fit."""
+        """The cards for a request of `gpus` GPUs; None if the request does not fit."""
         free = [1.0] * int(self.amounts.get("gpus", 0))
         for asked, cards in [] if empty else self.held.values():
             for card in cards:
@@ -92,11 +92,11 @@ class ModelOffer:
 
 class ModelResources:
     """
-    The requests of a study, by their texts, and the offers of its workers.
+    A study's requests for resources, by their texts, and the offers of its workers.
 
     Attributes:
         classes: Requests by text; "" is the study's request, for the trials that have none.
-        most: How many requests the study may have.
+        most: How many classes the study may have.
         uptime_s: The monotonic clock of all workers.
     """
 
@@ -143,7 +143,7 @@ class ModelResources:
         return trial
 
     def carry_out(self, trial: ModelTrial, attempt: ModelAttempt) -> None:
-        """Let a paused trial ask for the resources that the scheduler chose for it, if any."""
+        """Change what a trial asks for, if the scheduler wants this when it pauses the trial."""
         if trial.asks_next is None:
             return
         trial.asks, trial.asks_next = self.add(trial.asks_next), None
@@ -202,7 +202,7 @@ class ModelResources:
             self._reserve(worker, offer, now_s)
 
     def started(self, attempt: ModelAttempt, trial: ModelTrial) -> bool:
-        """Hold what a trial asks for until `release`; False if that is not free."""
+        """Hold what a trial asks for until `release`; return False if the trial does not fit."""
         offer = self.offers.get(attempt.worker.uuid)
         if offer is None or not self.classes or attempt.token in offer.held:
             return True
@@ -213,7 +213,7 @@ class ModelResources:
         return True
 
     def claimed(self, worker: str, trial: ModelTrial) -> None:
-        """Forget the passed trial, and its reservation, if the claimed trial asks for the same."""
+        """Forget the passed trial and its reservation if the claimed trial is of the same class."""
         if self._model.runnable and trial is not self._model.runnable[0]:
             self.happened["a trial that fits passes another"] += 1
         offer = self.offers.get(worker)

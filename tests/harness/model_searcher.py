@@ -38,7 +38,7 @@ class TestModel:
 
 @dataclass(frozen=True)
 class ModelSearch(Seeded):
-    """A searcher with a `TestModel`; a study's row can name the searcher, which is in `BY_NAME`."""
+    """A searcher with a `TestModel`; a study's row can name it, because it is in `BY_NAME`."""
 
     origin: ClassVar[Origin] = Origin.SEARCHER
     wants_unique: ClassVar[bool] = True

@@ -17,7 +17,7 @@ TIMED_OUT = Verdict(Action.STOP, Reason.TIMED_OUT, DecidedBy.LIMIT)
 
 class ModelSpending:
     """
-    The sums of a study that has limits.
+    What the trials of a study have spent, and the limits of the study.
 
     Attributes:
         limits: The limits that the study has, by name; a person may change them.

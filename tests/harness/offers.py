@@ -17,7 +17,7 @@ class Offer:
     What the process of a worker has in its memory.
 
     Args:
-        uptime_s: The monotonic clock of the walk. For this worker, each claim adds `CLAIM_S` to it.
+        uptime_s: The walk's monotonic clock. Each claim puts the worker's clock `CLAIM_S` ahead.
     """
 
     def __init__(

@@ -11,9 +11,9 @@ On purpose, studydb's rules differ from the other systems' in three points, whic
 - In studydb, NaN ends a trial of ASHA and of HyperBand. In the cases of ASHA the other system does
   not get a NaN at a rung; in those of HyperBand it is told that the trial has failed.
 - A trial that skips a rung is judged differently. In the cases no trial skips a rung.
-- Of equal trials studydb's HyperBand keeps the first that reported, and Ray Tune the last that was
-  added. In cases with equal values, the trials of a bracket report in the reverse of the order in
-  which they were added.
+- Of trials with equal values, studydb's HyperBand keeps the first that reported, and Ray Tune the
+  last that was added. In cases with equal values, the trials of a bracket report in the reverse of
+  the order in which they were added.
 """
 
 import math
@@ -132,8 +132,8 @@ def ray_median(rng: Random) -> Case:
     """
     Ask Ray Tune's `MedianStoppingRule` whether trials stop.
 
-    A trial reports nothing more after NaN, because Ray Tune's best of values with NaN depends on
-    their order.
+    A trial reports nothing after a NaN, because Ray Tune's best value of a trial with a NaN depends
+    on the order of the trial's values.
     """
     mode, hard_stop = rng.choice(["min", "max"]), rng.random() < 0.5
     options = {"grace_period": rng.choice([1, 1, 2, 3]), "min_samples": rng.randint(1, 4)}

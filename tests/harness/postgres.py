@@ -277,8 +277,9 @@ def temporary_database(
     The URL of a database that exists until the block ends.
 
     Args:
-        connection: An open connection to the server; None to make two. Two new connections take
-            6 ms of CPU time, and the creation and removal of the database take 15 ms.
+        connection: An open connection to the server; None to open one for the creation of the
+            database and one for its removal. These two take 6 ms of CPU time; the creation and
+            the removal take 15 ms.
     """
     name = f"studydb_test_{uuid4().hex}"
     url = create_database(server_url, name, template=template, connection=connection)
@@ -319,7 +320,7 @@ def connect(url: str) -> psycopg.Connection[Any]:
 
 @contextmanager
 def server_for_tests() -> Iterator[str]:
-    """The URL in STUDYDB_TEST_DSN; if unset, that of a server that runs until the block ends."""
+    """The URL in STUDYDB_TEST_DSN; if unset, the URL of a server that runs until the block ends."""
     named = os.environ.get(DSN_VARIABLE)
     if named:
         yield named

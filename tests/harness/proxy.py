@@ -176,7 +176,7 @@ class _Pair:
 
     def run(self) -> None:
         """
-        Forward until an end closes its connection or `sever` is called.
+        Forward until the client or the server closes its connection, or `sever` is called.
 
         The sockets are closed only when no thread uses them. Otherwise a new connection could get
         the file descriptor of a closed socket, and a thread that still uses this descriptor would
@@ -213,7 +213,7 @@ class _Pair:
         with self._mutex:
             self._is_severed = True
             for end in self._ends():
-                with suppress(OSError):  # it is closed, or its other end is
+                with suppress(OSError):  # the socket, or its other end, is closed
                     end.shutdown(socket.SHUT_RDWR)
 
     def _ends(self) -> list[socket.socket]:

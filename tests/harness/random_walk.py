@@ -68,7 +68,7 @@ MEDIANS = [
 END_GAME = ASHA(max_t=8, grace_period=2, reduction_factor=2, type="promotion", end_game=0.5)
 ONE_EPOCH = OneEpoch(i=2, top_k=2, max_t=6)
 HYPERBANDS = [HyperBand(max_t=4, reduction_factor=2), HyperBand(max_t=9)]
-"""A band of the first has three brackets: two with rungs (4 and 3 trials), and one without (3)."""
+"""A band of the first HyperBand has three brackets, of 4, 3 and 3 trials; the third has no rung."""
 
 STUDIES: dict[str, list[Any]] = {
     "num_trials": [10, 6, 3, None],
@@ -315,7 +315,7 @@ class RandomWalk(CheckpointSteps):
                 self.do(self.factory.finish(attempt, [], outcome))
 
     def give_back_in_a_row(self, rng: Random) -> None:
-        """Give a trial back, and claim a trial, FREE_EXITS + 1 times; the last exit is not free."""
+        """Give a trial back and claim one, FREE_EXITS + 1 times; the last time counts as a loss."""
         for _ in range(FREE_EXITS + 1):
             action = self._give_back(rng, self.attempts(held=True)[:1])
             if action is None:

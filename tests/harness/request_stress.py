@@ -76,10 +76,10 @@ class Stress:
         self._seeds = count()
 
     def run(self, *, seconds: float, kill_every_s: float) -> list[int | None]:
-        """Run the processes; return the exit codes of all that were not killed and replaced."""
+        """Run the processes; return the exit codes of all that were not replaced."""
         self._shared.over.clear()
         while self._shared.begun.acquire(block=False):
-            pass  # processes that replaced killed ones in the last run have released it, too
+            pass  # in the last run, processes that replaced killed ones released `begun`, too
         running = {place: self._start(place) for place in self._places}
         for _ in running:
             assert self._shared.begun.acquire(timeout=JOIN_S)
@@ -108,7 +108,7 @@ class Stress:
 
 
 def _repeat(act: Callable[[studydb.Study, Random], None], seed: int, shared: _Shared) -> None:
-    """Open some of the studies, and act on one of them at random until `over` is set."""
+    """Open some of the studies; until `over` is set, repeat: choose one at random and act on it."""
     rng = Random(seed)
     with ExitStack() as stack:
         studies = [

@@ -160,7 +160,7 @@ IF_TRIALS_RESUME = {
 
 
 def _any_broken(promises: Mapping[str, str]) -> Prepared:
-    """Make one statement that finds the broken promises, at a tenth of the cost of the queries."""
+    """Make one statement that finds the broken promises, at a tenth of the cost of all queries."""
     queries = (
         f"SELECT {place} AS place WHERE EXISTS ({sql.format(study=':study')})"
         for place, sql in enumerate(promises.values())

@@ -22,7 +22,7 @@ from studydb.schedulers import ASHA, HyperBand, MedianStopping, OneEpoch
 
 
 def _reporting(database: Database, study: Study, *values: float, done: bool = False) -> Call:
-    """A new trial reports these values, in one batch."""
+    """The call reports `values` of a new trial, in one batch."""
     run = SimulatedWorker(database, study).ask()
     assert run is not None
     batch = run.batch(*values, done=done)
@@ -163,7 +163,7 @@ def promoting_to_the_end_of_a_rung(study: Study, claimant: Claimant) -> Call:
 
 
 def promoting_the_chosen_trial(database: Database) -> Call:
-    """The call gives a trial up, promotes the other, and ends the rung."""
+    """The call gives a trial up, promotes the trial that was kept, and ends the rung."""
     study = _with_closed_rung(database)
     return promoting_to_the_end_of_a_rung(study, SimulatedWorker(database, study).claimant())
 

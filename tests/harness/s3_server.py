@@ -22,7 +22,7 @@ class S3Server:
     """
     Attributes:
         bucket: The bucket of the present test.
-        fail_every: Fail each request whose number is divisible by this; 0 fails no request.
+        fail_every: Each request whose number is divisible by this value fails; with 0, none fails.
         requests: The method and path of each request since `reset`, including failed requests.
         writes: While this event is cleared, PUT requests (of objects and parts) wait, at most 60 s.
     """

@@ -50,7 +50,7 @@ LONGEST_TRIAL = 14
 
 
 def curve(number: int, step: int) -> float:
-    """The value of a trial at a step: NaN, or a multiple of 1/16, often that of other trials."""
+    """The value of a trial at a step: NaN, or a multiple of 1/16 that other trials often share."""
     rng = Random(number * 7919)
     if rng.random() < 0.04 and step > 2:
         return math.nan
@@ -146,7 +146,7 @@ class ScheduledStudy:
         return True
 
     def _train(self, run: Run) -> None:
-        """Report one to three steps in a batch; then end the attempt if it must, or maybe save."""
+        """Report one to three steps in a batch; end the attempt if it must end, else maybe save."""
         first = run.after_step + self.rng.choice([1, 1, 1, 1 + self.skips])
         values = [self.curve(run.lease.number, first + n) for n in range(self.rng.randint(1, 3))]
         batch = run.batch(*values, first=first)

@@ -75,7 +75,7 @@ DECIDED = (
 
 class AtRung:
     """
-    Five trials: two (0.5 and 0.25) have entered the first rung, and three are about to.
+    Five trials: two (values 0.5 and 0.25) have entered the first rung, and three are about to.
 
     Attributes:
         now: The time by all clocks.

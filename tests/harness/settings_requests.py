@@ -1,4 +1,4 @@
-"""Requests, each of which changes one setting of a study."""
+"""Functions, each of which sends a request that changes one setting of a study."""
 
 from studydb.operations.change_settings import Changes, change_settings
 

@@ -11,13 +11,13 @@ def shared(folder: Path, name: str, make: Callable[[ExitStack], str]) -> Iterato
     """
     Share what the first process makes, until the block ends.
 
-    At the end of its block, the process that made it waits until no other process uses it.
+    At the end of its block, the first process waits until no other process uses what it made.
 
     Args:
         folder: A folder of the pytest run, the same in all processes.
         name: Names what is shared; the folder gets files of this name.
         make: Makes what is shared, and returns the text by which all processes find it, such as a
-            URL. The stack that it gets is closed when no other process uses what is shared.
+            URL. The stack that `make` gets is closed when no other process uses what is shared.
     """
     place = folder / f"{name}.made"
     with (
@@ -36,6 +36,6 @@ def shared(folder: Path, name: str, make: Callable[[ExitStack], str]) -> Iterato
             yield found
         finally:
             if is_maker:
-                fcntl.flock(lock, fcntl.LOCK_EX)  # from here on another process would make its own
+                fcntl.flock(lock, fcntl.LOCK_EX)  # a process that comes now calls its own `make`
                 place.unlink()
                 fcntl.flock(users, fcntl.LOCK_EX)

@@ -19,7 +19,7 @@ from studydb.schedulers.base import BaseScheduler
 @dataclass(frozen=True)
 class PBT(BaseScheduler):
     """
-    Asynchronous PBT: each of a generation's worst trials goes on from one of its best, at random.
+    Asynchronous PBT: each of a generation's worst trials goes on from a random one of the best.
 
     Generation N is the rung at step N * `interval`; its entries are the trials that reached it.
     """

@@ -132,13 +132,13 @@ def take_snapshot(database: Database, of: Study) -> Snapshot:
             "events": [
                 {"number": numbers.get(row.trial_id)} | _columns_of(row, _EVENT)
                 for row in txn.all(_EVENTS, study=of.id)
-                if row.kind != EventKind.SCHEDULER_IDLE  # several free workers may each write one
+                if row.kind != EventKind.SCHEDULER_IDLE  # each free worker may write such an event
             ],
         }
 
 
 def other_name(of: Study) -> str:
-    """Return the name of the second study, whose checkpoints trials of study `of` may start from."""
+    """Return the name of the second study; trials of study `of` may begin from its checkpoints."""
     return f"{of.name}-other"
 
 

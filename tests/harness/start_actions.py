@@ -53,7 +53,7 @@ class StartActions:
         """
         Enqueue a trial that begins from a checkpoint of trial `number`.
 
-        If the study `of` is given, the checkpoint is one of its trial 0, whatever `number` is.
+        If the study `of` is given, `number` is ignored: the checkpoint is of trial 0 of that study.
         """
         request, source = new_request(), of or self.study
         start = FromTrial(source.id, source.name, 0 if of else number, step)

@@ -17,7 +17,7 @@ class StudyAction:
         act: Calls the operation on a database; returns its answer.
         expect: Calls the operation on a model; returns the answer that `act` should give.
         turns: `expect` as a generator that yields between the operation's transactions; None if the
-            operation has only one.
+            operation has only one transaction.
         token: The token of a claim or an ask; None for other operations.
     """
 

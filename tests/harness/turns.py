@@ -19,8 +19,9 @@ import pytest
 FOLDERS = ("conformance", "integrations", "worker")
 LONG_TESTS = ("test_study_machine.py",)
 """
-Files whose cases take turns although guards and rows name them: they take a tenth of the suite's
-time. If `scripts/mutations` names a single test of such a file, all cases of the test run.
+Files whose cases take turns although guards and rows of rows.md name their tests, because these
+tests take a tenth of the suite's time. If pytest is given a single test by its name, as
+`scripts/mutations` does, all cases of the test run.
 """
 
 GUARDS = Path(__file__).parents[2] / "scripts" / "guards"
@@ -33,7 +34,7 @@ Seen = dict[tuple[str, tuple[str, ...]], dict[tuple[int, ...], int]]
 
 
 class Case(NamedTuple):
-    """A case of a test: its database, and the position of the value of each other parameter."""
+    """A case of a test: its database, and the positions of the values of its other parameters."""
 
     test: str
     database: str

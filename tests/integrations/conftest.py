@@ -104,7 +104,7 @@ def place(request, tmp_path):
 
 @pytest.fixture
 def study(create_study, storage_url, place):
-    """A study for an own loop with checkpoints."""
+    """A study with checkpoints, for an own loop."""
     space = {"lr": studydb.uniform(0, 1)}
     return create_study("own", space=space, num_trials=9, storage=storage_url, checkpoints=place)
 

@@ -127,7 +127,7 @@ def test_trial_whose_value_in_the_scope_is_nan_is_not_the_best(create_study, sto
 
 
 @pytest.mark.row("D9")
-def test_trial_has_its_last_and_best_checkpoint_and_the_study_has_the_errors(
+def test_trial_has_its_last_and_best_checkpoint_and_the_study_has_the_errors_of_its_trials(
     create_study, storage_url
 ):
     keep = studydb.Keep(last=1, best=1)

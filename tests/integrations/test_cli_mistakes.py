@@ -307,7 +307,7 @@ def test_refused_command_prints_one_line_and_changes_nothing(
 
 
 def forbid_writing(path):
-    """Give the file a format version that SQLite only reads, because root ignores permissions."""
+    """Give the file a format version that SQLite only reads; permissions do not stop root."""
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     with path.open("r+b") as file:

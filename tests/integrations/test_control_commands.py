@@ -1,7 +1,7 @@
 """
 The commands `retry`, `invalidate`, `resume K=V`, `stop --now`, `note`, `tag` and `clone`.
 
-The methods of `Study` that do the same are tested with them.
+The methods of `Study` that do the same are tested here, too.
 """
 
 import pytest
@@ -250,7 +250,7 @@ def test_tags_are_added_and_removed_in_any_state(console, study, worker, ended):
     assert study.trial(0).tags == ("old",)
 
 
-def test_wrong_tags_change_nothing(console, study):
+def test_too_many_tags_or_an_unknown_trial_change_no_tag(console, study):
     study.enqueue({}, tags=[f"t{n}" for n in range(50)])
 
     with pytest.raises(InvalidName, match="more than 50 tags"):

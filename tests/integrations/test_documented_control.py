@@ -1,4 +1,4 @@
-"""The commands of docs/control.md, run in the order of the page; `extend` and `status`."""
+"""Runs the commands of docs/control.md in the page's order; tests `extend` and `status`, too."""
 
 import re
 from pathlib import Path

@@ -179,7 +179,7 @@ def test_uploaded_checkpoint_of_one_trial_is_not_accepted_for_another(study):
         ("", InvalidSpec, "checkpoint is empty; write '.'"),
     ],
 )
-def test_wrong_source_adds_no_trial(study, given, error, says):
+def test_enqueue_with_a_wrong_checkpoint_adds_no_trial(study, given, error, says):
     with pytest.raises(error, match=says):
         study.enqueue({}, checkpoint=given)
 
@@ -187,7 +187,7 @@ def test_wrong_source_adds_no_trial(study, given, error, says):
     assert rows(study.database, "SELECT count(*) FROM upload") == [(0,)]
 
 
-def test_source_without_a_checkpoint_is_refused(study):
+def test_enqueue_from_a_trial_without_a_checkpoint_is_refused(study):
     study.enqueue({})
 
     with pytest.raises(NotFound, match="keeps no checkpoint"):
@@ -323,7 +323,7 @@ def test_enqueue_command_takes_a_directory_below_the_home_directory(
         (("--checkpoint", "0", "--checkpoint-step", "3"), "only for a path or a dict"),
     ],
 )
-def test_enqueue_command_refuses_a_wrong_source(console, study, trained, words, says):
+def test_enqueue_command_refuses_a_wrong_checkpoint(console, study, trained, words, says):
     ran = console(
         "enqueue", "own", "lr=0.5", *words, code=2 if "only for" in says or "home" in says else 1
     )

@@ -46,7 +46,7 @@ SOURCES = {"exported:Model": CLASS, "exported:train": FUNCTION}
 
 @pytest.fixture
 def create(here, sqlite_url, monkeypatch, create_study, capsys):
-    """Write a module, create a study of it, and run the study's trial."""
+    """Write a module, create a study of its trainable, and run the study's trial."""
     monkeypatch.setenv("STUDYDB_STORAGE", sqlite_url)
     monkeypatch.setattr(sys, "argv", sys.argv)
 
@@ -143,7 +143,7 @@ def test_home_of_an_unknown_user_is_refused(bare_console, here, create, command)
     assert ran.error.startswith("studydb: '~no-such-user/model' cannot be found")
 
 
-def test_existing_folder_is_not_replaced(bare_console, here, create):
+def test_export_model_does_not_replace_an_existing_folder(bare_console, here, create):
     create("exported:train", FUNCTION)
     (here / "model").mkdir()
 

@@ -1,4 +1,4 @@
-"""Own loops save checkpoints; the next attempt at the trial goes on from the newest usable one."""
+"""Own loops save checkpoints. A trial's next attempt goes on from the newest usable checkpoint."""
 
 import errno
 import os
@@ -557,7 +557,7 @@ def failing_with(number):
 def test_own_loop_deletes_uploads_that_ended_attempts_have_left(
     create_study, storage_url, tmp_path, monkeypatch
 ):
-    """A process has died after it stored a checkpoint's bytes, and before it inserted the row."""
+    """A process stored a checkpoint's bytes, and died before it inserted the checkpoint's row."""
     monkeypatch.setattr(upload_collector, "SETTLED_S", 0.0)
     store = tmp_path / "store"
     study = create_study("own", num_trials=2, storage=storage_url, checkpoints=str(store))

@@ -116,6 +116,6 @@ def test_result_without_the_metric_of_a_stop_rule_warns_at_the_call_of_report(
             trial.report({"loss": 0.5})
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            assert trial.report({"loss": 0.4})  # one warning is enough
+            assert trial.report({"loss": 0.4})  # one warning per attempt
 
     assert [warning.filename for warning in warned] == [__file__]

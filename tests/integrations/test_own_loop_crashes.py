@@ -56,8 +56,8 @@ for line in sys.stdin:
     print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 """
 """
-A script that forks an own loop for each number that it reads: the number of the COMMIT at which the
-loop is killed. The script prints each loop's exit code.
+A script that forks an own loop for each number that it reads. The loop is killed at the COMMIT with
+this number, counted from the fourth report. The script prints each loop's exit code.
 """
 
 
@@ -119,7 +119,7 @@ def test_trial_of_a_killed_loop_goes_on_in_another_process(study, start, tmp_pat
     trial.report({"loss": 0.25}, checkpoint={"text": "xxxx"})
     trial.finish()
     assert live_steps(study, 0) == [1, 2, 3, 4]
-    assert study.trial(0).losses == 0  # a later checkpoint clears the count
+    assert study.trial(0).losses == 0  # a checkpoint of a later step resets the count of losses
 
 
 @pytest.mark.parametrize("storage_url", ["sqlite"], indirect=True)

@@ -1,4 +1,4 @@
-"""An own loop that offers resources gets only trials that fit into what its trials leave free."""
+"""An own loop that offers resources gets only trials that fit what its running trials leave."""
 
 import gc
 import threading
@@ -15,7 +15,7 @@ SPACE = {"lr": studydb.uniform(0.0, 1.0)}
 
 @pytest.fixture
 def study(create_study, storage_url):
-    """A study whose trials ask for a GPU, unless they are enqueued with another request."""
+    """A study whose trials ask for a GPU, unless they are enqueued with other resources."""
     given = {"storage": storage_url, "space": SPACE, "num_trials": 9}
     return create_study("loop", None, resources="gpus=1", **given)
 

@@ -32,7 +32,7 @@ def url(postgres_url):
 
 @pytest.fixture
 def commands(url, tmp_path):
-    """Run commands as processes; the attribute `printed` collects their output."""
+    """A function that runs a command as a process; its attribute `printed` collects all output."""
     printed = []
 
     def run(*arguments):

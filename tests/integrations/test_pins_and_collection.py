@@ -215,8 +215,8 @@ def test_gc_does_not_count_an_upload_that_is_abandoned_after_gc_has_listed_uploa
     """
     The attempt's upload becomes abandoned only after `gc` has listed the abandoned uploads.
 
-    The store cannot delete the upload. If `gc` counted the uploads first, and then listed them
-    again to delete them, it would report -1 deleted uploads.
+    The store cannot delete the upload. If `gc` counted the uploads first (0), and listed them again
+    to delete them, it would subtract 1 undeleted upload, and report -1 deleted uploads.
     """
     trial = study.ask()
     with monkeypatch.context() as died:

@@ -1,7 +1,7 @@
 """
 Commands that read need no right to write to the SQLite file or to its folder.
 
-They are refused if the `-wal` file holds changes and SQLite cannot make a missing `-shm` file.
+Reads are refused if the `-wal` file holds changes and SQLite cannot make a missing `-shm` file.
 """
 
 import json
@@ -29,7 +29,7 @@ if os.geteuid() == 0:
         ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
-"""Runs Python without the capabilities by which root ignores file permissions."""
+"""A script that runs Python without the capabilities by which root ignores file permissions."""
 
 COMMANDS = """
 import json, sys
@@ -43,7 +43,10 @@ for arguments in json.loads(sys.argv[2]):
             sys.exit(f"{arguments} exits with {ended.code}, not with {code}")
 sys.exit(code)
 """
-"""Runs several commands in one process; each must end with the exit code in the first argument."""
+"""
+A script that runs several studydb commands in one process. Its first argument is the exit code with
+which each command must end.
+"""
 
 READS = [
     *reading_commands("digits"),

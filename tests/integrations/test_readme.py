@@ -20,7 +20,7 @@ NOT_RUN = ("pip install", "studydb hello")
 """Lines that begin with these words are not run: pip needs the network, `hello` has other tests."""
 
 N_TRIALS = 6
-"""Studies have this number of trials instead of 30."""
+"""A study of 30 trials in the README has this number of trials here."""
 
 SCP = """#!/bin/sh
 # scp -p first:FROM TO: copy from $FIRST_HOME, a folder that stands for the first machine.

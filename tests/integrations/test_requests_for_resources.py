@@ -1,4 +1,4 @@
-"""People say what trials need, in Python and on the command line; wrong requests are refused."""
+"""Requests for resources, in Python and on the command line; wrong requests are refused."""
 
 import itertools
 import re
@@ -73,7 +73,7 @@ def test_resources_of_the_study_and_of_single_trials_can_be_changed(study):
     assert (class_of(study, first), class_of(study, second)) == ("", "cpus=1")
 
 
-def test_default_resources_of_a_function_hold_unless_the_study_is_created_with_others(
+def test_default_resources_of_a_function_are_used_unless_the_study_is_created_with_resources(
     make, monkeypatch
 ):
     monkeypatch.setattr(train, "default_resources", {"gpus": 2}, raising=False)
@@ -97,7 +97,7 @@ def test_a_wrong_request_for_resources_is_refused(make, options, says):
         make(**options)
 
 
-def test_wrong_requests_of_the_command_line_are_usage_errors(console, study):
+def test_wrong_requests_for_resources_on_the_command_line_are_usage_errors(console, study):
     for words in (
         ["enqueue", study.name, "lr=0.1", "--resources", "gpus"],
         ["set", study.name, "resources=gpu=1"],

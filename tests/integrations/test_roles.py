@@ -69,7 +69,7 @@ NOT_OF_WORKERS = {
     ("resource_classes", "_MOVE"),
     ("resource_classes", "_CHANGE"),
 }
-"""Statements that workers never send. Those of `store/deletion.py` are not listed here."""
+"""Statements that workers never send, except those of `store/deletion.py`, which are not listed."""
 
 
 @dataclass(frozen=True)

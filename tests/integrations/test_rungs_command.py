@@ -131,7 +131,8 @@ def why(console, number):
 def test_status_says_in_words_what_the_scheduler_has_decided_last(console, database, wait):
     study, worker = wait(0.5, 0.25, 0.75, 0.8)
     later = datetime.now(UTC) + timedelta(seconds=1)
-    database.clock = lambda: later  # after the reports, whose times SQLite rounds to milliseconds
+    # SQLite stores times in milliseconds; the promotion must not get the time of a report.
+    database.clock = lambda: later
     Acquirer(database, study, worker_id=worker.id, lease_s=arrange.LEASE_S).acquire()
 
     page = console("status", "digits")
@@ -262,7 +263,10 @@ def test_show_says_that_a_closed_rung_had_kept_no_trial(console, database):
 
     pages = [console("show", "digits", str(number)).out for number in (late, 1)]
 
-    assert "loss (min) at rung 1 was 0.2; the rung had already closed and kept no trial" in pages[0]
+    assert (
+        "loss (min) at rung 1 was 0.2; the rung had closed before, and had kept no trial"
+        in pages[0]
+    )
     assert "loss (min) at rung 1 was NaN, which counts as the worst value" in pages[1]
 
 

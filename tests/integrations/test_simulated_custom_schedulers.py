@@ -104,6 +104,6 @@ def test_exception_in_the_users_code_ends_the_simulation_and_is_named_in_the_err
         studydb.simulate("simulated_rules:Raising()", None, CURVES, num_trials=4)
 
 
-def test_code_that_is_not_found_is_refused():
+def test_scheduler_whose_module_is_not_found_is_refused():
     with pytest.raises(TrainableError, match="no_such_rules"):
         studydb.simulate("no_such_rules:Heat()", None, CURVES)

@@ -130,7 +130,7 @@ def test_curves_of_a_finished_study_are_those_of_trials_that_were_trained_to_the
     assert (recorded.n_left_out, simulated.status) == (1, "FINISHED")
 
 
-def test_params_of_a_searcher_get_the_nearest_curve_that_no_trial_has():
+def test_trial_of_a_searcher_gets_the_curve_with_the_nearest_params_that_no_other_trial_has():
     space = {"lr": studydb.loguniform(1e-4, 1), "kind": studydb.choice(["a", "b"])}
     curves = {
         (("lr", 10.0**-power), ("kind", kind)): [power / 10]
@@ -224,7 +224,7 @@ def test_nan_is_never_best():
     assert simulated.best_value == simulated.optimum == 2
 
 
-def test_higher_values_are_better_if_the_mode_says_so():
+def test_higher_values_are_better_if_the_mode_is_max():
     simulated = studydb.simulate(None, None, [[1, 5], [2, 3]], mode="max", metric="accuracy")
 
     assert (simulated.best_value, simulated.optimum, simulated.regret) == (5, 5, 0)

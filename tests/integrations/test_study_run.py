@@ -1,4 +1,4 @@
-"""`study.run` starts worker processes. They end with the script, however the script ends."""
+"""`study.run` starts worker processes. They end with the calling script, however it ends."""
 
 import os
 import signal
@@ -152,7 +152,7 @@ def test_killed_script_leaves_no_worker_and_no_running_trial(create, start_scrip
 
 
 def in_a_thread(call):
-    """Start a call in a new thread, because `study.run` occupies the main thread."""
+    """Call a function in a new thread, because `study.run` occupies the main thread."""
     thread = threading.Thread(target=call)
     thread.start()
     return thread
@@ -216,7 +216,7 @@ def test_other_workers_complete_the_trials_of_a_killed_worker(create, tmp_path):
     assert set(rows(study, "SELECT reason FROM v_attempt")) == {("LOST",), ("COMPLETED",)}
 
 
-def test_workers_that_do_not_end_are_killed_after_one_wait_for_all_of_them(monkeypatch):
+def test_workers_that_ignore_sigterm_are_killed_together_after_one_timeout(monkeypatch):
     ignoring = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
         "print(flush=True); time.sleep(60)"
@@ -232,7 +232,7 @@ def test_workers_that_do_not_end_are_killed_after_one_wait_for_all_of_them(monke
     with WorkerProcesses(storage="", study="", workers=8) as team:
         began_s = time.monotonic()
 
-    assert 1.0 <= time.monotonic() - began_s < 6.0  # a wait for each would take 8 s
+    assert 1.0 <= time.monotonic() - began_s < 6.0  # one wait per worker would take 8 s
     assert team.alive == 0
 
 

@@ -79,8 +79,8 @@ def test_checkpoint_is_looked_up_in_the_stores_of_its_study_only(console, databa
 
     assert stores.current == b
     assert stores.store_of(store_checkpoint(tmp_path / "a", study)) == a
-    # No store's URL is the start of `foreign`, so `store_of` searches the stores for the last parts
-    # of `foreign`. Directory `a` has a file with these parts.
+    # No store's URL is the start of `foreign`, so `store_of` searches each store for the last part
+    # of `foreign`: the object's path, from the study's UUID on. Store `a` has a file of this path.
     assert stores.store_of(foreign) == a
     DirectoryStore(tmp_path / "a").delete(foreign)
     with pytest.raises(CheckpointError, match="cannot be read"):
@@ -112,7 +112,9 @@ def with_modules(create_study, storage_url, here):
     )
 
 
-def test_set_replaces_the_function_by_another_one_or_by_a_command(console, with_modules, database):
+def test_set_replaces_the_trainable_by_another_function_or_by_a_command(
+    console, with_modules, database
+):
     ran = console("set", "mine", "trainable=b:train")
     replaced = load(database, "mine").trainable
     started = console("set", "mine", "--", "true", "--lr", "{lr}")

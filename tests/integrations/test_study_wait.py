@@ -59,7 +59,7 @@ def test_wait_returns_for_a_stopped_study_only_when_no_trial_runs_any_more(study
     assert study.wait() == Counts(terminated=1)
 
 
-def test_wait_goes_on_while_a_person_has_paused_the_study(study):
+def test_wait_does_not_return_while_the_study_is_paused(study):
     study.pause()
 
     with pytest.raises(TimeoutError, match="PAUSED, with no trials"):

@@ -108,7 +108,7 @@ def run_on_terminal(*arguments, storage):
     )
     os.close(follower)
     printed = b""
-    with suppress(OSError):  # Linux raises OSError when the other end is closed
+    with suppress(OSError):  # Linux raises OSError when no process has the follower open
         while data := os.read(leader, 65536):
             printed += data
     os.close(leader)

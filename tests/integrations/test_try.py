@@ -45,7 +45,7 @@ def test_function_reports_to_the_terminal_and_the_database_is_unchanged(bare_con
     assert dump(made.database) == before
 
 
-def test_random_numbers_follow_the_seed_of_the_trial(bare_console, here, study):
+def test_global_random_generator_is_seeded_with_the_seed_of_the_trial(bare_console, here, study):
     (here / "random_here.py").write_text(
         "import random\n"
         "def main(config, trial):\n"
@@ -67,7 +67,7 @@ def test_error_of_the_code_is_printed_with_its_traceback(bare_console, here, stu
     assert "trying.py" not in ran.err  # studydb's own frames are left out
 
 
-def test_rule_ends_the_trial(bare_console, here, study):
+def test_stop_rule_ends_a_trial_that_is_tried(bare_console, here, study):
     study(
         "classes:Counting",
         workdir=TRAINABLES,

@@ -274,7 +274,7 @@ def shape(database):
         found = [
             (name, line.strip(" \t,"))
             for name, text in rows(database, query)
-            # ALTER TABLE adds a column at the end of the last line, hence the split at commas.
+            # SQLite's ALTER TABLE appends a column to the last line, so commas also split the text.
             for line in re.split(r"[,\n]", text or "")
             if line.strip()
         ]

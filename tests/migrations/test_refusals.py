@@ -21,7 +21,7 @@ from studydb.domain.errors import (
 
 
 def pattern(text):
-    """A pattern for this text, in which … stands for any text."""
+    """Return a regular expression for `text`, in which … stands for any characters."""
     return re.escape(text).replace(re.escape("…"), ".*")
 
 

@@ -1,4 +1,4 @@
-"""Fixtures. Each test here that runs on both databases also runs through PgBouncer."""
+"""Fixtures. Tests in this folder that run on SQLite and PostgreSQL also run through PgBouncer."""
 
 from datetime import UTC, datetime
 
@@ -29,8 +29,9 @@ def run(worker):
 
 @pytest.fixture
 def connections(postgres_url):
-    """Two clients of one database. A test sends a call over the first, then over the second."""
-    # Behind a pooler, even a single statement has a COMMIT, at which a test can hold the call.
+    """Two clients of one database. A test holds a call of the first while the second calls."""
+    # With `pooler=transaction`, even a single statement is sent between BEGIN and COMMIT, so that a
+    # test can hold the call before its COMMIT.
     slow = connect(f"{postgres_url}&pooler=transaction")
     fresh = connect(postgres_url)
     slow.clock = fresh.clock = lambda: datetime(2026, 1, 1, tzinfo=UTC)

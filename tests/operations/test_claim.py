@@ -195,7 +195,7 @@ def test_duplicate_claim_takes_the_trial_if_the_earlier_send_rolls_back(connecti
 
 
 def send_again(pool, call, database):
-    """Call in another thread; return the future, and an event that is set when the call ends."""
+    """Make the call in another thread; return its future, and an event that the call's end sets."""
     answered = Event()
     future = pool.submit(call, database)
     future.add_done_callback(lambda _: answered.set())

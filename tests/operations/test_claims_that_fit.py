@@ -71,7 +71,9 @@ def test_a_worker_is_never_given_more_than_it_has(database, study):
     assert node.number() is None
 
 
-def test_trials_with_different_requests_are_claimed_by_priority_and_then_by_number(database, study):
+def test_trials_that_ask_for_different_resources_are_claimed_by_priority_and_then_by_number(
+    database, study
+):
     for priority, asked in ((5, "gpus=1"), (0, None), (-1, "cpus=1"), (0, "gpus=1")):
         request = asked and read_resources("r", asked)
         enqueue(database, study, {}, new_request(), priority=priority, resources=request)
@@ -143,7 +145,7 @@ def test_the_65th_resource_class_of_a_study_is_refused(database, study):
     assert put(database, study, "cpus=63") == [63]
 
 
-def test_new_resources_of_the_study_apply_to_waiting_trials_without_a_request(database):
+def test_new_resources_of_the_study_apply_to_waiting_trials_that_ask_for_no_resources(database):
     greedy = new_study(database, resources=BIG)
     put(database, greedy, None, "gpus=3")
     node = Node(database, greedy, read_capacity(gpus=1))
@@ -202,7 +204,7 @@ def test_a_reserved_trial_that_now_asks_for_less_is_started(database, study):
     held = node.start()
     node.clock.now_s += 61
     node.end(held)
-    assert node.number() is None  # reserved for trial 1
+    assert node.number() is None  # the worker is reserved for trial 1
 
     set_resources(database, study, SMALL, [1], new_request())
 
@@ -311,7 +313,7 @@ def test_the_reservation_of_a_dead_worker_does_not_prevent_another_reservation(d
     assert arrange.rows(database, "SELECT reserved_for FROM worker ORDER BY id")[1] == (1,)
 
 
-def test_a_change_of_what_fits_is_seen_although_the_study_has_not_changed(database):
+def test_watch_sees_that_other_resource_classes_fit_although_the_study_has_not_changed(database):
     study = new_study(database, num_trials=1)
     watch = Watch(database, study)
     for _ in range(3):
@@ -335,7 +337,7 @@ def test_a_trial_is_refused_if_the_locks_of_gpus_cannot_be_read(database, study)
     assert node.fitting.is_refused(claim)
 
 
-def test_slots_of_one_worker_search_in_turn(database, study):
+def test_only_one_slot_of_a_worker_searches_for_a_trial_at_a_time(database, study):
     put(database, study, "gpus=1", "gpus=1")
     node = Node(database, study, read_capacity(gpus=1))
     first, second = node._new_acquirer(), node._new_acquirer()
@@ -348,7 +350,7 @@ def test_slots_of_one_worker_search_in_turn(database, study):
     assert second.acquire() is None
 
 
-def test_a_claim_without_an_answer_keeps_the_turn(database, study, monkeypatch):
+def test_slot_whose_claim_got_no_reply_keeps_the_turn_to_search(database, study, monkeypatch):
     put(database, study, "gpus=1", "gpus=1")
     node = Node(database, study, read_capacity(gpus=2))
     node.fitting.learn(now=True)

@@ -40,7 +40,7 @@ FIRST = RungKey(0, 1)
 
 
 def study_of(database, scheduler=None, **options):
-    """Make a study of three trials with HyperBand. Its first rung waits for all three trials."""
+    """Make a study, by default of three trials with HyperBand, whose first rung waits for them."""
     options = {"num_trials": 3} | options
     return replace(new_study(database, **options), scheduler=scheduler or HyperBand(max_t=3))
 
@@ -365,7 +365,7 @@ def test_trial_that_a_person_has_paused_is_not_kept_instead_of_another_trial(
             [0, 2],
             2,
             [0, 1],
-        ),  # trial 1 is kept, and so is the better paused trial, 0
+        ),  # trial 1 is kept, and so is trial 0, the better of the paused trials
         ((0.1, 0.2, 0.3), [0, 1], 2, [0, 1, 2]),  # trial 2 is kept; the paused trials are better
         ((0.3, 0.2, 0.1), [0, 1, 2], 1, [2]),
         ((0.3, 0.2, 0.1), [0, 1, 2], 9, [0, 1, 2]),
@@ -409,7 +409,7 @@ def test_trial_resumed_by_a_person_at_an_open_rung_is_not_given_up(database, stu
 def test_trials_that_are_given_up_get_the_summary_of_their_metrics(
     database, study, worker, monkeypatch
 ):
-    monkeypatch.setattr(summing, "MOST_IN_TRANSACTION", 1)  # the others are summed up later
+    monkeypatch.setattr(summing, "MOST_IN_TRANSACTION", 1)  # two trials are summed up after the end
     worker.wait_at_the_rung(0.1, 0.2, 0.3)
     close_rung(database, study, Close(FIRST, keep=0))
 

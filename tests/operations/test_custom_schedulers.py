@@ -119,7 +119,7 @@ def test_scheduler_is_asked_about_each_decision_step_of_a_batch_in_turn(database
 
 @dataclass(frozen=True)
 class Talkative(StopWorse):
-    """Say why, whatever the decision is."""
+    """Give a reason (`why`) with each decision, even with a decision to go on."""
 
     def judge(self, report, view):
         return replace(super().judge(report, view), why=f"step {report.step}")
@@ -143,7 +143,7 @@ def test_why_of_a_decision_is_recorded_once_for_a_stop_and_never_for_going_on(da
 
 @dataclass(frozen=True)
 class Growing(Cup):
-    """A trial that pauses at rung N (from 1) asks for N GPUs; `gpus` replaces the whole request."""
+    """A trial that pauses at its Nth rung asks for N GPUs, or for the resources `gpus` if given."""
 
     gpus: object = None
 
@@ -211,7 +211,7 @@ def test_decision_that_needs_a_65th_resource_class_pauses_the_study_and_keeps_th
     run = worker.take()
     for gpus in range(
         2, 2 + resource_classes.MOST - 1
-    ):  # with class "", the most that a study may have
+    ):  # with class "", as many classes as a study may have
         enqueue(database, worker.study, {}, new_request(), resources=Resources(gpus=gpus))
 
     assert run.report(0.5, 0.4).verdict.action is Action.PAUSE
@@ -223,7 +223,7 @@ def test_decision_that_needs_a_65th_resource_class_pauses_the_study_and_keeps_th
     assert run.trial().summary.last_step == 2
 
 
-def test_batch_that_is_sent_again_gets_the_stored_answer_without_a_question(database):
+def test_batch_that_is_sent_again_gets_the_stored_answer_without_asking_the_scheduler(database):
     worker = worker_under(database)
     run = worker.take()
     batch = run.batch(0.5, 0.4)
@@ -249,7 +249,7 @@ def test_trial_that_has_entered_a_rung_is_not_judged_there_again(database, clock
     assert entries(database, worker.study) == [(0.4, "CONTINUE")]
 
 
-def test_trial_completes_at_max_t_without_a_question(database):
+def test_trial_completes_at_max_t_without_asking_the_scheduler(database):
     worker = worker_under(database, StopWorse(max_t=3, milestones=(2,)))
     run = worker.take()
     run.report(0.5, 0.4)
@@ -260,7 +260,7 @@ def test_trial_completes_at_max_t_without_a_question(database):
     Hook.act = None
 
 
-def test_attempt_that_has_lost_its_trial_asks_nothing(database, clock):
+def test_attempt_that_has_lost_its_trial_does_not_ask_the_scheduler(database, clock):
     worker = worker_under(database)
     run = worker.take()
     recover_after_expiry(clock, database, worker.study)
@@ -344,7 +344,7 @@ def test_stopping_process_stores_the_results_before_the_first_unjudged_step_and_
 
 
 def test_results_after_a_result_that_was_not_judged_are_dropped(database):
-    """Results that came after the batch was taken must not leave a gap in the stored steps."""
+    """A result that arrives after the batch is made is dropped, too, as it would leave a gap."""
     worker = worker_under(database)
     run = worker.take()
     held = HeldAttempt(database, failing(worker.study, NotAsked()), run.claimed)
@@ -372,7 +372,7 @@ def test_process_that_cannot_ask_the_scheduler_refuses_the_trial(database):
 
 
 def test_trials_that_report_at_the_same_time_are_judged_one_after_another(database):
-    """On PostgreSQL, each trial gets an answer before a decision is stored; each has one entry."""
+    """On PostgreSQL, all trials get answers before a decision is stored; a trial has one entry."""
     worker = worker_under(database)
     runs = [worker.take() for _ in range(4)]
     for run in runs:
@@ -400,7 +400,7 @@ def test_trials_that_report_at_the_same_time_are_judged_one_after_another(databa
     found = entries(database, worker.study)
     assert sorted(score for score, _ in found) == [0.5, 1.5, 2.5, 3.5]
     best = float("inf")
-    for score, action in found:  # in the order in which they were stored
+    for score, action in found:  # entries in the order in which they were stored
         assert action == ("STOP" if score > best else "CONTINUE")
         best = min(best, score)
 
@@ -435,4 +435,4 @@ def test_answers_are_kept_until_the_batch_is_stored(database):
     assert len(asked_for) == 1
     judge.stored()
     judge.send(call, run.batch(0.3))
-    assert known == [0, 1, 1, 0]  # how many answers each send brought
+    assert known == [0, 1, 1, 0]  # how many of the scheduler's answers each send carried

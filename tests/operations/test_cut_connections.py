@@ -3,7 +3,7 @@ A call is repeated after its connection was severed or its process was killed at
 
 "before": the COMMIT is not carried out. "after": it is carried out, but the caller gets no reply.
 The repeated call must leave the same rows as an undisturbed call. It must give the answer of a
-first call or, if the call before it was stored, the answer of a second call.
+first call or, if the interrupted call was stored, the answer of a second call.
 """
 
 import functools

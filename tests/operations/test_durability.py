@@ -1,4 +1,4 @@
-"""Answered flushes, saves, ends and requests survive a crash of the server. A claim may be lost."""
+"""A flush, save, finish or request survives a server crash once answered; a claim may not."""
 
 from contextlib import closing
 

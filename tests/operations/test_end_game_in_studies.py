@@ -30,7 +30,7 @@ class Trainer:
         self.acquirer = Acquirer(database, self.study, worker_id=self.worker.id, lease_s=LEASE_S)
 
     def train(self, steps=None):
-        """Train the next trial to its decision step, or for `steps`; return its number, or None."""
+        """Train a trial, if any, to its decision step or for `steps` steps; return its number."""
         claimed = self.acquirer.acquire()
         if claimed is None:
             return None
@@ -179,7 +179,7 @@ def test_trials_at_max_t_are_counted_only_for_an_end_game(database):
 
 
 def fail_next(trainer, value=None):
-    """Let the next trial fail, perhaps after it has reported a value."""
+    """Let the next trial fail; if `value` is given, the trial reports this value first."""
     run = Run(trainer.worker, trainer.acquirer.acquire())
     if value is not None:
         run.report(value)

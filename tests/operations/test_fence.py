@@ -55,14 +55,14 @@ def taken_by_another(clock, run):
 
 
 def given_the_same_number_twice(clock, run):
-    """Give the attempt's number to another worker, as can happen after a restore or failover."""
+    """Give the attempt's number to another worker, as a restore or failover of the database may."""
     another = token()
     change_row(run, "trial", "id", f"token = '{another}'")
     change_row(run, "attempt", "trial_id", f"token = '{another}'")
 
 
 def exploited(clock, run):
-    """Begin the trial's next attempt with the same token; an exploit of a trial may do this."""
+    """Begin the next attempt with the same token, as an exploit would (not implemented yet)."""
     change_row(run, "trial", "id", "attempt = attempt + 1")
 
 

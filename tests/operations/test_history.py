@@ -47,7 +47,7 @@ def test_first_read_has_all_trials_in_ascending_order(cache, worker):
 
 
 @pytest.mark.row("A8")
-def test_next_read_has_what_has_changed(cache, worker):
+def test_next_read_has_only_the_trials_that_changed_since_the_last_read(cache, worker):
     runs = [worker.ask() for _ in range(3)]
     cache.changes()
 

@@ -358,7 +358,7 @@ def test_person_cannot_withdraw_a_time_out(database, clock):
 
 
 @pytest.mark.row("A14")
-def test_next_claim_stops_a_study_that_is_too_old_and_its_running_trials(database, clock):
+def test_next_claim_stops_a_study_at_its_time_limit_and_its_running_trials(database, clock):
     study = new_study(database, time_limit_s=3600.0)
     enqueued(database, study)
     clock.advance(10_000)  # does not count: no worker has started yet
@@ -375,7 +375,7 @@ def test_next_claim_stops_a_study_that_is_too_old_and_its_running_trials(databas
     assert list(worker.renew(run).held.values()) == [SPENT_BY_STUDY]
 
 
-def test_renewal_stops_a_study_that_is_too_old(database, clock):
+def test_renewal_stops_a_study_whose_time_limit_is_reached(database, clock):
     worker = limited(database, time_limit_s=3600.0)
     run = worker.take()
     clock.advance(3600)

@@ -101,7 +101,7 @@ def renewing_two(database):
     study = new_study(database)
     worker = SimulatedWorker(database, study)
     first, second = worker.take(), worker.take()
-    first.report(0.5)  # moves the row of trial 0 to the end; a scan of the table reads it last
+    first.report(0.5)  # moves trial 0's row to the table's end; a sequential scan reads it last
     scanning = with_settings(
         database.secret_url.render_as_string(hide_password=False),
         enable_seqscan="on",
@@ -124,7 +124,7 @@ def pausing_with_the_study(database):
 
 
 def running_clone(database, **overrides):
-    """Start a clone of trial 0 that begins from the checkpoint of that trial."""
+    """Clone trial 0, and claim the clone, which begins from the checkpoint of trial 0."""
     worker = SimulatedWorker(database, new_study(database, **overrides))
     parent = worker.take()
     parent.report(0.5)
@@ -213,7 +213,7 @@ def test_trial_that_is_enqueued_during_a_deletion_is_deleted_too(database, monke
 
 
 def delete_during(database, url, study, call, *, at):
-    """Delete a study while a call waits at a function and holds a lock that the deletion needs."""
+    """Delete a study while `call` is held at the function `at`, with a lock that deletion needs."""
     with held_at(*at) as (there, go), ThreadPoolExecutor(2) as pool:
         called = pool.submit(call)
         assert there.wait(PATIENCE_S)

@@ -1,7 +1,7 @@
 """
 What the next look of an idle process notices, and when such a look reads the progress again.
 
-The last tests are about the requests that a process which runs trials notices.
+The last tests show which requests a process notices while it runs trials.
 """
 
 import math
@@ -49,7 +49,7 @@ def set_status(database, study, status):
 
 @pytest.fixture
 def study(database):
-    """A study whose budget is spent, because its only trial has ended."""
+    """A study whose budget of one trial is spent; the trial has ended."""
     study = new_study(database, num_trials=1, max_failures=1)
     SimulatedWorker(database, study).ask().finish(0.5)
     return study

@@ -41,7 +41,9 @@ def test_loss_after_another_step_restarts_the_count_of_losses(worker):
 
 
 @pytest.mark.parametrize("between", ["released", "recovered", "another error"])
-def test_another_kind_of_end_restarts_the_count_of_losses(database, clock, worker, between):
+def test_attempt_that_ends_in_another_way_restarts_the_count_of_losses(
+    database, clock, worker, between
+):
     ended = [lose(worker), lose(worker)]
     match between:
         case "released":

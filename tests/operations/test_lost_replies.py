@@ -63,9 +63,9 @@ def test_resend_gives_the_stored_answer_and_changes_nothing(database, each_opera
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
 def test_ask_that_is_cut_at_any_of_its_commits_makes_one_trial(database, when, nth):
     """
-    The first ask also commits its proposals.
+    The first ask of a study also commits proposals.
 
-    On PostgreSQL the reads of an ask have COMMITs, too. On SQLite an ask has two COMMITs in all.
+    On PostgreSQL the reads of an ask have COMMITs, too. On SQLite the first ask has two in all.
     """
     study = new_study(database)
     worker = SimulatedWorker(database, study)

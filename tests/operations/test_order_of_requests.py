@@ -67,7 +67,7 @@ class Expected:
 
 
 def play(database, requests, received, ends_after):
-    """Make the requests, release the attempt after `ends_after` requests, and compare the rows."""
+    """Make requests, release the attempt after `ends_after` of them, and compare with the model."""
     study = new_study(database, num_trials=1)
     run, expected = SimulatedWorker(database, study).take(), Expected()
     for place, request in enumerate([*requests, None]):

@@ -1,4 +1,4 @@
-"""People pin checkpoints: neither retention nor a discard removes them until the pin is removed."""
+"""Neither retention nor a discard removes a checkpoint that a person has pinned."""
 
 import pytest
 from harness.arrange import SimulatedWorker, new_request, new_study, rows, trial_of, unchanged_rows

@@ -33,7 +33,7 @@ def under(database, *rules, **overrides):
 
 @pytest.mark.parametrize("sizes", [(1,) * 7, (7,), (3, 4), (2, 2, 3)])
 def test_trial_stops_at_the_same_step_however_its_results_are_flushed(database, sizes):
-    values = [0.9, 0.5, 0.3, 0.3, 0.3, 0.3, 0.1]  # the last four of the first six are alike
+    values = [0.9, 0.5, 0.3, 0.3, 0.3, 0.3, 0.1]  # the third to the sixth are alike
     run = under(database, FLAT).take()
     verdicts = []
     for size in sizes:

@@ -224,7 +224,7 @@ def test_nothing_is_promoted_while_max_concurrent_trials_run_or_a_trial_is_pendi
     assert not promotes(database, study, worker.claimant())
     run.finish(0.9, outcome=Reason.PREEMPTED)
     assert promotes(database, study, worker.claimant())
-    assert promote(database, study, worker.claimant()) is NextStep.CLAIM  # the same trial
+    assert promote(database, study, worker.claimant()) is NextStep.CLAIM  # trial 0 is still PENDING
 
     assert states_of(database, study).count(State.PENDING) == 1
 

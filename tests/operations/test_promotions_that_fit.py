@@ -140,9 +140,10 @@ def test_a_rung_closes_without_a_trial_that_fits_no_live_worker(database, synchr
 
 def _small_claimant(database, study):
     """
-    Return a simulated worker's claimant, and let the only live worker be one with one GPU.
+    Return a simulated worker's claimant; register a worker with 1 GPU as the only live worker.
 
-    All simulated workers are marked as ended: they have no capacity, so any trial fits them.
+    A live worker without a capacity fits any trial. So the simulated workers, which have none, are
+    marked as ended.
     """
     claimant = SimulatedWorker(database, study).claimant()
     arrange.change(database, "UPDATE worker SET ended_at = seen_at")

@@ -232,7 +232,7 @@ def test_one_transaction_stores_a_limited_number_of_bytes(study):
     assert [list(part) for part in parts] == [[0, 1, 2], [3, 4, 5], [6]]
 
 
-def test_draws_beyond_num_trials_are_proposed_after_skipped_draws(database):
+def test_study_with_skipped_draws_still_makes_num_trials_trials(database):
     study = new_study(database, num_trials=3)
     change(database, "UPDATE study SET next_draw = 10")  # as if 10 draws had been skipped
     worker = SimulatedWorker(database, study)
@@ -288,7 +288,7 @@ def test_deletion_of_many_taken_proposals_is_bounded_and_goes_on_later(database,
 
 
 def test_deletion_does_not_look_for_the_oldest_proposals_each_time(database):
-    """While a snapshot is open, the index keeps deleted proposals; a search would read them all."""
+    """While a snapshot is open, the index keeps deleted proposals; `min` would read them all."""
     study, sent = new_study(database, num_trials=None), []
     database.observer = sent.append
     propose_by_index(database, study, draws=range(BLOCK, 2 * BLOCK))

@@ -152,7 +152,8 @@ def test_block_is_stored_from_the_first_draw_without_a_proposal(database, study)
 
 
 def test_duplicate_request_stores_no_second_block(database, study):
-    # Points that must be unique would be left out of a second block, because the study has them.
+    # If the points were unique, a second block would leave them out, because the study has them.
+    # The test could not notice this empty block.
     block = [point._replace(is_unique=False) for point in points(0.1)]
     take(database, study, "a")
     proposer.store_block(database, study, block, token="a")
@@ -304,7 +305,7 @@ def test_end_of_a_turn_frees_the_lease(database, study):
         proposer.end_turn(database, study, token="a", no_point_left=True)
 
 
-def test_lower_draws_are_not_proposed_again(database):
+def test_next_turn_begins_at_the_draw_after_the_taken_draws(database):
     space = Space.read({"lr": loguniform(1e-4, 1.0), "width": randint(1, 4)})
     study = new_study(database, searcher=ModelSearch(), space=space)
     take(database, study, "a")

@@ -416,7 +416,7 @@ def test_lost_trials_do_not_block_a_deletion_even_if_they_are_too_many_for_one_s
         worker.ask()
     clock.advance(LEASE_S + 1)
     for _ in range(2):
-        recover(database, study)  # marks at most 100 suspects
+        recover(database, study)  # each sweep marks at most 100 suspects
     clock.advance(LEASE_S)
 
     stop_for_deletion(database, study)

@@ -152,8 +152,10 @@ def test_many_trials_of_a_class_are_set_aside_if_the_searcher_does_not_learn(dat
     assert n_left(database, RandomSearch()) == 30
 
 
-def test_an_idle_worker_sees_that_fewer_trials_wait(database, monkeypatch):
-    """Waiting trials keep the small worker from making new ones until a large worker claims one."""
+def test_an_idle_worker_may_make_a_trial_once_another_worker_has_claimed_a_waiting_trial(
+    database, monkeypatch
+):
+    """Five waiting trials keep the small worker from making more until one is claimed."""
     monkeypatch.setattr(set_aside, "MOST", 5)
     study = study_with(database, Needs(mostly_large))
     small = Node(database, study, read_capacity(custom={"licence": 1}))
@@ -173,7 +175,7 @@ def test_an_idle_worker_sees_that_fewer_trials_wait(database, monkeypatch):
     [
         (
             1,
-            "5 trials that ask for licence=9 wait, and no live worker fits them. Start a worker that",
+            "5 trials that ask for licence=9 wait, and fit no live worker. Start a worker that",
         ),
         (9, "5 trials that ask for licence=9 wait for the workers that fit them. Start more such"),
     ],
@@ -212,7 +214,7 @@ def test_no_trial_is_set_aside_while_the_worker_could_start_no_trial_of_any_clas
     assert not node.acquirer.look().can_claim
 
 
-def test_a_look_sees_that_the_next_draw_fits_again(database):
+def test_a_look_sees_that_the_next_draw_fits_after_a_trial_has_ended(database):
     node = Node(
         database,
         study_with(database, Needs(lambda _: {"licence": 2})),
@@ -374,7 +376,7 @@ def test_the_65th_resource_class_at_a_later_draw_does_not_pause_the_study(databa
 
 
 def test_of_two_processes_only_one_adds_the_64th_resource_class(connections):
-    """A person enqueues a trial of a new class while a worker stores a proposal of another one."""
+    """While a worker stores a proposal, a person enqueues a trial. Their two classes are new."""
     worker, person = connections
     study = study_with(worker, Needs(lambda _: {"licence": 1}))
     with worker.begin() as txn:
@@ -389,7 +391,7 @@ def test_of_two_processes_only_one_adds_the_64th_resource_class(connections):
             given = {"resources": Resources(gpus=1)}
             added = threads.submit(enqueue, person, study, {}, new_request(), **given)
             with pytest.raises(TimeoutError):
-                added.result(timeout=0.5)  # it waits for the study's row
+                added.result(timeout=0.5)  # the enqueue waits for the lock of the study's row
         with pytest.raises(InvalidSpec, match="64 different sets"):
             added.result(timeout=30)
 
@@ -426,7 +428,7 @@ def test_resources_that_a_function_computes_can_be_set_for_a_trial_but_not_for_t
 
 
 def test_an_enqueued_trial_asks_for_what_the_function_says_of_the_config_that_it_gets(database):
-    """Another enqueue takes number 0 before the second send, so that send draws a new config."""
+    """Another enqueue takes number 0 before the second send, which therefore draws a new config."""
     needs = Needs()
     study = study_with(database, needs)
     request = new_request()

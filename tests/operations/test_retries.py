@@ -1,4 +1,4 @@
-"""The study's `retry` decides which failures are retried, and which of them count."""
+"""The study's `retry` decides which failures are retried, and which count for `max_failures`."""
 
 import pytest
 from harness.arrange import SimulatedWorker, new_study

@@ -1,4 +1,4 @@
-"""What a worker does if it finds no trial to claim, with schedulers that close rungs and wait."""
+"""What a worker does if it finds no trial to claim, and the scheduler closes rungs or says WAIT."""
 
 import json
 from contextlib import closing
@@ -44,7 +44,7 @@ def acquirer_of(database, study, worker):
 
 
 class NeverStarts(HyperBand):
-    """Waits where HyperBand makes a new trial."""
+    """Tells a worker to wait where HyperBand tells it to make a new trial."""
 
     kind = "NeverStarts"
 
@@ -55,7 +55,7 @@ class NeverStarts(HyperBand):
 
 @dataclass(frozen=True)
 class OneRung(BaseScheduler):
-    """Lets all trials wait at the rung of their bracket, and chooses no further work."""
+    """Pauses all trials at the only rung of their bracket, and tells free workers to wait."""
 
     by_draw: bool = False
     resumes = True
@@ -90,7 +90,9 @@ class ClosesAll(OneRung):
 # --- a new trial only if the scheduler says so
 
 
-def test_worker_makes_no_trial_if_the_choices_of_the_scheduler_are_refused(database, storage_url):
+def test_worker_makes_no_trial_if_the_trials_that_the_scheduler_chooses_cannot_be_promoted(
+    database, storage_url
+):
     if not database.postgresql:
         pytest.skip("SQLite has one writer at a time")
     study = study_of(database, NeverStarts(max_t=3), num_trials=10)
@@ -100,7 +102,7 @@ def test_worker_makes_no_trial_if_the_choices_of_the_scheduler_are_refused(datab
     assert promote(database, study, worker.claimant()) is NextStep.CLAIM
 
     with closing(connect(storage_url)) as other, other.begin() as txn:
-        txn.raw("SELECT id FROM trial WHERE number = 0 FOR UPDATE")  # as an open claim does
+        txn.raw("SELECT id FROM trial WHERE number = 0 FOR UPDATE")  # as a claim until its COMMIT
         assert acquirer_of(database, study, worker).acquire() is None
 
     assert len(states_of(database, study)) == 3
@@ -131,7 +133,9 @@ def test_worker_closes_many_rungs_and_makes_no_trial_afterwards(database):
 
 
 @pytest.mark.parametrize("scheduler", [HyperBand(max_t=3), None], ids=["rungs", "no rungs"])
-def test_study_is_not_finished_while_trials_paused_with_it_are_still_paused(database, scheduler):
+def test_study_is_not_finished_while_trials_that_were_paused_with_the_study_are_still_paused(
+    database, scheduler
+):
     study = new_study(database, num_trials=1)
     study = study if scheduler is None else replace(study, scheduler=scheduler)
     run = SimulatedWorker(database, study).ask()
@@ -216,7 +220,7 @@ class EntersOnce(BaseScheduler):
         return CONTINUE if rung.entered else Decision(entry=Entry(FIRST, report.score))
 
 
-def test_later_report_of_a_batch_sees_the_entry_of_an_earlier_one(database):
+def test_later_report_of_a_batch_sees_the_rung_entry_of_an_earlier_report(database):
     study = study_of(database, EntersOnce())
     run = SimulatedWorker(database, study).ask()
 

@@ -51,7 +51,7 @@ def test_v_trial_shows_what_each_trial_asks_for(database):
     assert list(trials_dataframe(database, study)["resources"]) == of_trials(database)
 
 
-def test_v_trial_shows_nothing_in_a_study_without_requests(database):
+def test_v_trial_shows_no_resources_in_a_study_without_requests_for_resources(database):
     study = new_study(database)
     put(database, study, None)
 
@@ -89,7 +89,7 @@ def uses(database, study):
 
 @pytest.mark.parametrize("n_changes", [1, 2])
 def test_a_worker_uses_what_its_attempt_holds_until_the_attempt_ends(database, n_changes):
-    """A scheduler that pauses a trial changes the trial's request before the attempt has ended."""
+    """A scheduler can change what a trial asks for when it pauses the trial, which still runs."""
     study = new_study(database, num_trials=20, searcher=None)
     put(database, study, "gpus=1")
     node = Node(database, study, read_capacity(gpus=4))

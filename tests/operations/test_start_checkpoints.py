@@ -77,7 +77,7 @@ def test_trial_begins_from_the_pinned_checkpoint_of_another_trial(
 
 
 @pytest.mark.parametrize("how", ["finish", "fail", "stop", "stop while it is pending"])
-def test_pin_goes_when_the_trial_ends(database, study, worker, source, how):
+def test_pin_is_removed_when_the_enqueued_trial_ends(database, study, worker, source, how):
     number = begin(database, study, start_of(source))
     if how.endswith("pending"):
         control.stop(database, study, [number], new_request())
@@ -390,9 +390,9 @@ def test_upload_that_took_longer_than_a_day_adds_no_trial_and_is_collected_an_ho
     database, study, clock, run
 ):
     """
-    A worker that finds an abandoned upload deletes its bytes, even if an enqueue commits then.
+    A worker that looks for abandoned uploads does not see an enqueue that has not yet committed.
 
-    So no trial is enqueued with the upload in the last hour before workers can find it.
+    So no trial can be enqueued with an upload in the last hour before workers can find the upload.
     """
     what = replace(run.checkpoint(step=6), url="file:///store/x")
     begin_upload_of_person(database, study, uuid=what.uuid, url=what.url)

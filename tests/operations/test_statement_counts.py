@@ -197,7 +197,7 @@ def test_worker_that_got_a_promoted_trial_asks_the_scheduler_before_it_claims(da
 
     seen = counted(database, acquirer.acquire)
 
-    # One statement asks the scheduler, four promote the trial, and the others claim it.
+    # One statement reads what the scheduler needs, four promote the trial, the others claim it.
     by_reading = by_dialect(database, postgresql=0, sqlite=1)  # a read on SQLite ends in a ROLLBACK
     assert seen == (3, by_reading, by_dialect(database, postgresql=6, sqlite=9))
 

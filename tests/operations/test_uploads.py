@@ -112,7 +112,7 @@ def test_unfinished_file_of_an_interrupted_upload_is_deleted(database, study, wo
     assert [found for found in store.root.rglob("*") if found.is_file()] == []
 
 
-def test_row_stays_until_the_store_has_deleted_the_bytes(
+def test_row_of_an_upload_stays_until_the_store_has_deleted_the_bytes(
     database, study, worker, store, monkeypatch
 ):
     run = worker.ask()

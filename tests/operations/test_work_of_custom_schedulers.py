@@ -29,7 +29,7 @@ RUNG = RungKey(0, 2)
 
 @dataclass(frozen=True)
 class Waiting(studydb.CustomScheduler):
-    """Pause each trial at step 2; a test sets `Answers.work`, which names the work."""
+    """Pauses each trial at step 2. `Answers.work`, set by a test, says what a free worker does."""
 
     max_t: int = 9
     milestones: tuple = (2,)
@@ -100,8 +100,8 @@ def test_scheduler_that_fails_when_asked_for_work_pauses_the_study_once(database
     worker = waiting(database, 0.5)
     broken = failing(worker.study, DecisionFailed("it hangs"))
 
-    # No trial can be claimed. `can_claim` is True, so that a worker calls `promote`, which pauses
-    # the study.
+    # No trial can be claimed. Nevertheless `can_claim` is True, so that a worker calls `promote`,
+    # which pauses the study.
     assert read_progress(database, broken).can_claim
     assert promote(database, broken, worker.claimant()) is NextStep.WAIT
     assert promote(database, broken, worker.claimant()) is NextStep.WAIT

@@ -3,7 +3,7 @@ Schedulers decide as those of Ray Tune and Syne Tune do, on random reports with 
 
 The default suite omits this file; tests/README.md says how to run it in an environment with the
 extra `[oracle]`. `tests/unit/test_recorded_decisions.py` compares studydb's decisions with recorded
-ones, and does not need the other systems.
+decisions of Ray Tune and Syne Tune, and needs neither of these systems.
 """
 
 from random import Random

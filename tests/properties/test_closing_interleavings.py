@@ -1,7 +1,8 @@
 """
 A rung closes while other operations run, interleaved statement by statement on PostgreSQL.
 
-In any schedule the rows are those of one of the two serial orders, and there is no deadlock.
+Two calls run at the same time. In any schedule the rows are those of one of the two orders in which
+the calls can run one after the other, and there is no deadlock.
 `STUDYDB_SCHEDULES=200` runs more schedules.
 """
 
@@ -46,7 +47,7 @@ SITUATIONS = {
         *("pause the worst", "stop the best"),
     ),
 }
-"""The calls of each situation. Every pair of these calls runs at the same time."""
+"""The calls of each situation. A test runs two calls of one situation at the same time."""
 
 PAIRS = [
     (situation, *pair)
@@ -59,8 +60,8 @@ class Situation:
     """
     A bracket of HyperBand: trials 0 and 1 have reported 0.5 and 0.1, and wait at the rung.
 
-    Trial 2 runs. If `name` is "all trials wait", it has reported 0.3 and waits, too. If `name`
-    begins with "the rung", the rung has closed and kept trial 1.
+    If `name` is "all trials wait", trial 2 has reported 0.3 and waits, too; otherwise trial 2 runs.
+    If `name` begins with "the rung", the rung has closed and kept trial 1.
     """
 
     def __init__(self, database, name):

@@ -126,7 +126,7 @@ PLANS = [
 
 
 @pytest.mark.parametrize("names", PLANS, ids=" ".join)
-def test_trials_run_once_and_where_they_fit(stage, names):
+def test_each_trial_is_claimed_once_and_by_a_worker_that_it_fits(stage, names):
     database, interleaver = stage
     for seed in range(SCHEDULES):
         plan = Plan(database)

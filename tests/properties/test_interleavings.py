@@ -215,7 +215,7 @@ def test_schedules_alternate_between_clients_and_differ_by_seed(stage):
     result = [run_concurrently(stage, ("report", "report"), seed).schedule for seed in range(8)]
 
     turn_orders = {tuple(turn[0] for turn in schedule) for schedule in result}
-    # In an order with only two groups, one call has run after the other.
+    # With only two groups of consecutive turns, one call has run after the other.
     n_alternating = sum(len(list(groupby(order))) > 2 for order in turn_orders)
     assert n_alternating > 2
 
@@ -230,7 +230,7 @@ def test_server_has_executed_each_statement_before_the_next_turn(stage):
         with database.begin(write=False) as txn:
             return [txn.first(LOCKS).n for _ in range(2)]
 
-    turns = FixedTurns([0, 0, 1, 1, 0, 0, 1, 1])  # the first look is between the two UPDATEs
+    turns = FixedTurns([0, 0, 1, 1, 0, 0, 1, 1])  # the first SELECT is between the UPDATEs
     walk = RandomWalk(stage.database, Random(0))
     with step_by_step():
         result = stage.interleaver.run([write, look], turns, clock=walk.clock)

@@ -1,11 +1,11 @@
 """
 The deletion of a study, together with every other request and every operation of a worker.
 
-In each cell a trial of the study is in one of the states of `harness.matrix_cells`. On PostgreSQL
-the deletion and the other call run at the same moment, statement by statement; on SQLite, one after
-the other in both orders. If trials run, the deletion is refused, and succeeds once they have ended.
-In the end no row of the study is left in any table, and its attempts can store nothing more. A
-quarter of the cells run; `STUDYDB_NIGHTLY=1` runs all.
+A cell is such a request or operation, and a state of a trial of the study (`harness.matrix_cells`).
+On PostgreSQL the deletion and the other call run at the same moment, statement by statement; on
+SQLite, one after the other in both orders. If trials run, the deletion is refused, and succeeds
+once they have ended. In the end no row of the study is left in any table, and its attempts can
+store nothing more. A quarter of the cells run; `STUDYDB_NIGHTLY=1` runs all cells.
 """
 
 import os
@@ -125,7 +125,7 @@ def asked_by_a_person(call):
 
 def cell(database, name, make, state):
     rng = Random(f"delete {state.__name__} {name}")
-    delete_all_rows(database)  # of an earlier cell, if it failed
+    delete_all_rows(database)  # an earlier cell that failed leaves rows
     subject = prepared(database, rng, name, state)
     deletion = partial(delete, study=subject.walk.study)
     return subject, [asked_by_a_person(deletion), asked_by_a_person(make(subject))], rng
@@ -139,7 +139,7 @@ def end_attempts(database, subject):
 
 
 def check_deleted(database, subject, answer, message):
-    """Check that the study is gone once its attempts have ended, and late writes store nothing."""
+    """Check that the study is gone once its attempts have ended, and their late writes fail."""
     study = subject.walk.study
     assert answer in (None, NotAllowed, UnknownStudy), message
     if answer is NotAllowed:

@@ -1,11 +1,11 @@
 """
 Every request of a person, for a trial in every state, together with every operation of a worker.
 
-On PostgreSQL the request and the operation run at the same moment, statement by statement; on
-SQLite, which has one writer, one after the other in both orders. Answers and rows are those of the
-model, no call ends in a deadlock, and the trial obeys the person's last request from the next
-renewal on. An eighth of the cells run; in these, each request meets each state and each operation.
-`STUDYDB_NIGHTLY=1` runs all cells.
+A cell is a request, a state and an operation. On PostgreSQL the request and the operation run at
+the same moment, statement by statement; on SQLite, which has one writer, one after the other in
+both orders. Answers and rows are those of the model, no call ends in a deadlock, and the trial
+obeys the person's last request from the next renewal on. An eighth of the cells run; among these,
+each request meets each state and each operation. `STUDYDB_NIGHTLY=1` runs all cells.
 """
 
 import os
@@ -95,7 +95,7 @@ def do_in_turn(database, subject, order):
 
 
 def check_that_the_request_is_obeyed(database, subject, request, message):
-    """Check that the trial obeys the request, or that its attempt is told of it when it renews."""
+    """Check that the trial obeys the request, or that a renewal tells its attempt to obey."""
     with database.begin(write=False) as txn:
         trial = existing_trial(txn, subject.walk.study, subject.number)
     if request in ("stop", "invalidate"):
@@ -124,7 +124,7 @@ def check_the_verdict(database, subject, request, trial, message):
     held = renew(database, subject.walk.study, worker_id=holder.worker.id, held=[holder.lease]).held
     verdict = held.get(holder.lease.token)
     if verdict is not None and verdict.refuses_results:
-        return  # a scheduler's decision stands
+        return  # the decision of the scheduler or of a rule stands
     wanted = {
         "stop": Action.STOP,
         "invalidate": Action.STOP,

@@ -1,5 +1,5 @@
 """
-Calls that store points (of a model or by index), ask for trials and enqueue trials, interleaved.
+Interleaved calls: to store points (of a model or by index), to ask for trials, to enqueue trials.
 
 In any schedule there is no deadlock, each point is stored once, the draws of the proposals
 have no gap, and the proposals stay within the budget. `STUDYDB_SCHEDULES=200` runs more schedules.

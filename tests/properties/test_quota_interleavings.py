@@ -175,11 +175,13 @@ def test_checkpoint_from_which_another_study_began_a_trial_is_not_removed(stage,
 
 
 @pytest.mark.parametrize("name", ["begin again", "retry"])
-def test_source_is_not_deleted_while_a_trial_that_began_from_it_is_run_again(stage, name):
+def test_study_is_not_deleted_while_a_trial_that_began_from_its_checkpoint_is_run_again(
+    stage, name
+):
     """
-    The trial has saved nothing, so running it again needs the other study's checkpoint.
+    The trial has saved nothing, so running it again needs the checkpoint of study `b`.
 
-    Either the deletion or the other request is refused.
+    Either the deletion of `b` or the request to run the trial again is refused.
     """
     database, interleaver = stage
     for seed in range(4 * SCHEDULES):

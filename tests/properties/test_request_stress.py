@@ -1,8 +1,8 @@
 """
-Processes run trials while other processes send people's requests, as fast as they can.
+Half of the processes run trials; the other processes send people's requests as fast as they can.
 
-The processes that run trials are killed now and then. No call raises an error, such as that of a
-deadlock, except refusals, and the promises of `harness.row_invariants` hold afterwards.
+The processes that run trials are killed now and then. Calls raise no errors (of a deadlock, for
+example) except refusals, and the promises of `harness.row_invariants` hold afterwards.
 `STUDYDB_NIGHTLY=1` runs 16 processes for 60 s.
 """
 
@@ -80,7 +80,7 @@ def test_calls_of_many_processes_raise_only_refusals_while_processes_are_killed(
 
 
 def what_happened(storage_url):
-    """Check all studies; return how many events of each kind and entries of rungs they have."""
+    """Check the studies; count their events by kind, and the rung entries of each study."""
     kinds: Counter[str] = Counter()
     entries = {}
     with closing(connect(storage_url)) as database:

@@ -1,9 +1,10 @@
 """
 A custom stop rule stops a trial, or fails and so pauses its study, while other operations run.
 
-The calls run on PostgreSQL, interleaved statement by statement.
+Two calls run at the same time on PostgreSQL, interleaved statement by statement.
 
-In any schedule the rows are those of one of the two serial orders, and there is no deadlock.
+In any schedule the rows are those of one of the two orders in which the calls can run one after the
+other, and there is no deadlock.
 `STUDYDB_SCHEDULES=200` runs more schedules.
 """
 

@@ -101,7 +101,7 @@ STARTS = {
     *("enqueue_a_dict: something", "enqueue_an_upload: something", "discard_other: nothing"),
     *("close_other: nothing", "reopen_other: nothing", "remove_unkept: nothing"),
 }
-"""What must occur, too, with FIFO: operations on the checkpoints that trials begin from."""
+"""With FIFO, these must occur as well: operations on the checkpoints that trials begin from."""
 
 ROOM = {
     *("save: something", "save: CheckpointError", "save: LeaseLost", "quota reached"),
@@ -114,14 +114,14 @@ ROOM = {
 ENDS = {
     *("retry: something", "give_back: PENDING", "report: STOP by trial", "reinstate: nothing"),
 }
-"""What must occur, too, with FIFO and with ASHA by stopping."""
+"""What must occur with FIFO and with ASHA by stopping, besides MUST_HAPPEN."""
 
 
 SIZED = {
     *("set_resources: nothing", "set_resources_of_study: nothing", "set_resources: NotAllowed"),
     *("resources set by scheduler", "reserved", "a trial that fits passes another"),
 }
-"""What must occur, too, if trials ask for resources."""
+"""What must occur besides promotions, if trials ask for resources."""
 
 
 class StudyMachine(RuleBasedStateMachine):
@@ -188,12 +188,12 @@ def any_custom(seed):
 
 
 def any_means(seed):
-    schedulers = [*MEDIANS, MEDIANS[-1], SYNE_TUNE]  # the last of MEDIANS pauses trials
+    schedulers = [*MEDIANS, MEDIANS[-1], SYNE_TUNE]  # twice, as only MEDIANS[-1] pauses trials
     return {"scheduler": schedulers[seed[0] % len(schedulers)]}
 
 
 def any_choice_at_the_end(seed):
-    """Studies whose scheduler picks trials to promote when `num_trials` or `max_steps` is near."""
+    """Studies whose scheduler chooses at `num_trials` or half of `max_steps` which trials go on."""
     limits = {"max_steps": 40, "num_trials": None} if seed[1] % 2 else {"num_trials": 6}
     return {"scheduler": (END_GAME, ONE_EPOCH)[seed[0] % 2], "rules": (), **limits}
 

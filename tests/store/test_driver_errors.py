@@ -412,7 +412,7 @@ def test_connection_whose_session_cannot_be_set_up_is_closed(postgres_url, opene
         with pytest.raises(psycopg.errors.DivisionByZero) as caught:
             rows(database, "SELECT 1")
 
-        assert caught.traceback  # keeps the frames of the failed call, and what they refer to
+        assert caught.traceback  # its frames refer to the connection
         deadline = time.monotonic() + 10
         while watcher.execute(sessions_open).fetchone() != (0,):
             assert time.monotonic() < deadline, "The connection is still open."

@@ -1,4 +1,4 @@
-"""Every wait for an answer of the server has a bound, except a migration's wait for its lock."""
+"""A client waits only a limited time for the server's answer, except during a migration."""
 
 import threading
 import time
@@ -88,7 +88,9 @@ def test_late_answer_is_not_read_as_the_answer_to_the_next_request(proxy, databa
     assert rows(database, "SELECT name FROM study") == [(study.name,)]
 
 
-def test_migration_waits_without_bound_for_another_migration(empty_postgres_url, monkeypatch):
+def test_migration_waits_for_another_migration_longer_than_the_longest_silence(
+    empty_postgres_url, monkeypatch
+):
     monkeypatch.setattr(sessions, "LONGEST_SILENCE_S", SHORT_S)
     with postgres.connect(empty_postgres_url) as other:
         other.execute(f"SELECT pg_advisory_lock({revisions.ADVISORY_LOCK})")

@@ -276,8 +276,8 @@ def test_link_to_a_directory_can_be_given_instead_of_the_directory(store, source
     ("target", "complaint"),
     [
         ("nowhere", "has no existing target"),
-        ("../outside", "leads out of it"),
-        ("/etc/hostname", "leads out of it"),
+        ("../outside", "leads out of the directory"),
+        ("/etc/hostname", "leads out of the directory"),
         (".", "leads to a directory that contains it"),
         ("layers/..", "leads to a directory that contains it"),
         ("link", "has no existing target"),

@@ -28,7 +28,7 @@ RUNG = RungKey(0, 1)
 
 @dataclass
 class View:
-    """A study's rungs, and the best trial that waits at each."""
+    """A study's rungs, and the best trial that waits at each rung."""
 
     rungs: dict[RungKey, RungView] = field(default_factory=dict)
     waiting: dict[RungKey, WaitingTrial] = field(default_factory=dict)

@@ -1,4 +1,8 @@
-"""How tables share rows among groups, omit columns that do not fit, and name columns."""
+"""
+How groups of rows share a page, which columns a table omits, and how columns are named.
+
+Also how the command line reads a typed trial: as a number or as a name.
+"""
 
 import re
 
@@ -42,7 +46,7 @@ def test_narrow_terminal_omits_as_few_optional_columns_as_possible_in_the_given_
     assert _left_out(widths, ["value", "number"], line_width=42) == []
     assert _left_out(widths, ["value", "number"], line_width=40) == ["value"]
     assert _left_out(widths, ["value", "number"], line_width=5) == ["value", "number"]
-    assert _left_out(widths, ["tags", "value"], line_width=40) == ["value"]  # tags is empty
+    assert _left_out(widths, ["tags", "value"], line_width=40) == ["value"]  # no row has tags
 
 
 def test_table_is_no_wider_than_its_terminal_and_cuts_no_cell(monkeypatch, capsys):

@@ -57,7 +57,7 @@ WORK_QUESTION = Question(NEXT_WORK, json.dumps(WORK))
 
 
 class Answering:
-    """A scheduler whose every answer is the object that it was made with."""
+    """A scheduler that answers every question with the object `answer`."""
 
     def __init__(self, answer):
         self.answer = answer
@@ -190,7 +190,7 @@ def test_work_that_no_worker_can_do_is_refused(answer, why):
 def test_work_of_a_process_that_does_not_speak_the_protocol_is_refused(plain):
     wire = msgspec.msgpack.decode(msgspec.msgpack.encode(plain), type=WorkAnswer)
 
-    with pytest.raises(DecisionFailed, match="gave an answer that is no work"):
+    with pytest.raises(DecisionFailed, match="gave an answer that is neither a trial"):
         read_work(WORK_QUESTION, wire)
 
 

@@ -15,7 +15,7 @@ A, B, C, D = UUIDS
 
 @pytest.fixture
 def environ(tmp_path, monkeypatch):
-    """The environment of a worker, without a variable that names devices."""
+    """A worker's environment, without a variable that names devices; `tmp_path` replaces /dev."""
     (tmp_path / "locks").mkdir()
     monkeypatch.setattr(families, "Path", lambda path: tmp_path / Path(path).name)
     return {"STUDYDB_LOCK_DIR": str(tmp_path / "locks")}

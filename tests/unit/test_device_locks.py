@@ -28,7 +28,7 @@ NOBODY = 65534
 
 @pytest.fixture
 def worker(tmp_path):
-    """A function that makes the devices of another worker of this host."""
+    """A function; each call makes the `Devices` of one more worker of this host."""
 
     def make(*uuids, **cards):
         devices = [Device(uuid, uuid, uuid) for uuid in uuids]

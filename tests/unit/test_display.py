@@ -1,4 +1,4 @@
-"""Texts of values and durations, and errors that are shown before a command runs."""
+"""Texts of values and durations, and what the command line prints if no command can run."""
 
 import math
 import os

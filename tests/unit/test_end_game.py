@@ -1,4 +1,4 @@
-"""ASHA's end game: the best paused trials are trained to `max_t` with a budget's last share."""
+"""ASHA's end game: the last share of the training takes the best paused trials to `max_t`."""
 
 import math
 from itertools import pairwise
@@ -31,7 +31,7 @@ def completed(executor):
 
 @pytest.mark.parametrize("brackets", [1, 2])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_no_trial_is_made_in_the_last_share_of_a_limit(seed, brackets):
+def test_no_trial_is_made_once_only_the_share_end_game_of_a_limit_is_left(seed, brackets):
     executor = executor_of(seed, end_game=0.25, max_steps=400, brackets=brackets)
     made = {}
     add = executor._add
@@ -100,7 +100,7 @@ def test_study_with_num_trials_makes_all_trials_and_its_end_game_takes_at_most_i
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_one_trial_of_a_small_study_is_trained_to_max_t(seed, n):
+def test_one_trial_is_trained_to_max_t_even_if_the_share_end_game_is_too_small_for_one(seed, n):
     executor = executor_of(seed, end_game=0.01, num_trials=n)
 
     executor.run(workers=4)
@@ -155,7 +155,8 @@ def test_free_workers_that_ask_together_resume_only_as_many_trials_as_the_budget
                 executor.tell(trial, 3, 0.0)
 
     # Promotion takes 9 + 3 * 2 = 15 steps. The end game may take a quarter of all steps, so the
-    # study takes at most 20 steps: two more trials fit.
+    # study takes at most 15 / 0.75 = 20 steps. A resumed trial takes 2 of the 5 steps that are
+    # left, so two more trials fit.
     running = [one.number for one in executor.trials if one.state is State.RUNNING]
     assert running == [3, 4]
     assert completed(executor) == 3

@@ -107,7 +107,7 @@ def test_completed_attempt_ends_its_trial_despite_a_verdict_to_pause():
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
-def test_trial_is_pending_again_if_its_attempt_ends_before_it_exploits(outcome):
+def test_trial_is_pending_again_if_its_attempt_ends_with_a_verdict_to_exploit(outcome):
     ending = end(outcome, verdict=EXPLOIT, max_failures=1)
 
     assert (ending.state, ending.reason) == (State.PENDING, None)

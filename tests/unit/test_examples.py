@@ -43,7 +43,7 @@ def digits():
 
 
 def check_resumed(train, config, whole):
-    """Check that a trial resumed from the middle checkpoint of `whole` reports the same metrics."""
+    """Resume from the middle checkpoint of `whole`; check that the later metrics are equal."""
     middle = whole.checkpoints[len(whole.checkpoints) // 2]
 
     resumed = Trial(checkpoint=middle)

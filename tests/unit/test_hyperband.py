@@ -46,7 +46,7 @@ def test_rungs_of_a_bracket_are_at_max_t_divided_by_powers_of_the_reduction_fact
 
 
 def test_bracket_whose_first_rung_would_be_at_step_0_is_left_out():
-    scheduler = HyperBand(6, 3)  # log3(6) is nearer to 2 than to 1
+    scheduler = HyperBand(6, 3)  # log3(6) = 1.6 is rounded to 2; 6 / 3**2 is rounded down to 0
 
     assert scheduler.milestones(0) == (2,)
     assert scheduler.sizes == (5, 3)

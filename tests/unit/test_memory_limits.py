@@ -17,7 +17,7 @@ FILES = ("memory.max", "memory.swap.max", "memory.oom.group", "cgroup.procs", "c
 
 @pytest.fixture
 def tree(tmp_path, monkeypatch):
-    """A folder like a cgroup: each new child gets the files that the kernel would make."""
+    """A folder like a cgroup: each new folder in it gets the files that the kernel would make."""
     folder = tmp_path / "service"
     folder.mkdir()
     (tmp_path / "self").write_text("1:name=systemd:/\n0::/service\n")
@@ -69,12 +69,12 @@ def test_worker_moves_out_of_the_cgroup_that_gets_limited_children(tree):
 
 class Kernel:
     """
-    Knows each process's cgroup; refuses limits for children of a cgroup that has a process.
+    Knows each process's cgroup; refuses limits for child cgroups of a cgroup that has a process.
 
     Args:
-        families: The worker's processes, as each call of `family` returns them; the last tuple is
-            returned again and again.
-        others: Processes of other programs in the same cgroup.
+        families: The pids of the worker's processes, one tuple for each call of `family`; further
+            calls return the last tuple.
+        others: The pids of processes of other programs in the same cgroup.
     """
 
     def __init__(self, folder, *families, others=()):
@@ -118,7 +118,9 @@ def test_limits_work_although_a_process_ends_while_others_are_moved(tree, kernel
     assert limits_of(tree).cgroup == tree
 
 
-def test_processes_return_to_their_cgroup_if_other_processes_are_in_it(tree, kernel):
+def test_processes_of_a_worker_return_to_their_cgroup_if_other_programs_have_processes_in_it(
+    tree, kernel
+):
     simulated = kernel((1, 2), others=(7,))
 
     assert limits_of(tree).cgroup is None

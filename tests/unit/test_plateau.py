@@ -1,4 +1,4 @@
-"""The definition of a plateau, compared with Ray Tune's stoppers, which this file rewrites."""
+"""The definition of a plateau, compared with copies of Ray Tune's stoppers in this file."""
 
 from collections import deque
 from random import Random

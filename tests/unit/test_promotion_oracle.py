@@ -38,7 +38,7 @@ class Rung:
 
 
 class Study:
-    """What a scheduler reads of a study: its rungs, and the best trial that waits at each."""
+    """What a scheduler reads of a study: its rungs, and the best trial that waits at each rung."""
 
     def __init__(self, scheduler):
         self.rungs = {spec.key: Rung(spec.quantile) for spec in scheduler.rungs()}

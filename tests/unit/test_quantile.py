@@ -1,4 +1,4 @@
-"""The cut of a rung (the entry at the rung's quantile or just worse), and the rung's cutoff."""
+"""A rung's cut (the worse of the two entries around its quantile), and the rung's cutoff."""
 
 import math
 

@@ -30,7 +30,7 @@ class Trainable:
 
 @pytest.fixture
 def ray_trainable(monkeypatch):
-    """Ray Tune 2.60's class `Trainable`, with the members that `from_ray` handles."""
+    """Imitates Ray Tune 2.60's class `Trainable`; has the members that `from_ray` handles."""
     module = types.ModuleType("ray.tune.trainable")
     exec(RAY, vars(module))
     monkeypatch.setitem(sys.modules, module.__name__, module)

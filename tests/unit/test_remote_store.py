@@ -1,4 +1,4 @@
-"""Checkpoints in a remote store: an S3 server (moto) on loopback, and fsspec's memory."""
+"""Checkpoints in a remote store: an S3 server (moto) on loopback, and files in fsspec's memory."""
 
 import json
 import os

@@ -102,7 +102,7 @@ def test_a_part_of_a_gpu_must_fit_on_one_card():
     assert not left.fits(read_resources("r", "gpus=1"))
 
 
-def test_a_part_of_a_gpu_leaves_whole_gpus_to_others():
+def test_two_halves_of_a_gpu_share_one_card_and_leave_the_other_card_whole():
     left = read_capacity(gpus=2).minus(read_resources("r", "gpus=0.5"))
 
     assert left.minus(read_resources("r", "gpus=0.5")).fits(read_resources("r", "gpus=1"))
@@ -201,9 +201,10 @@ def test_learn_keeps_a_known_class_that_the_given_classes_lack():
 
 def waiting_for_gpus(reserve=lambda _: True):
     """
-    Return the queues of a worker that asks to be reserved for trial 0, and what the worker read.
+    Return the queues of a worker, and the classes that the worker has read.
 
-    The worker offers two GPUs, and another worker holds one of these.
+    The worker has asked to be reserved for trial 0. It offers two GPUs, and another worker holds
+    one of these.
     """
     now_s = iter(range(0, 1000, 10))
     positions = {"cpus=3, gpus=2": [0], "gpus=1": [1], "cpus=2": [2], "cpus=1": [3]}
@@ -297,7 +298,7 @@ class Host:
         return parts
 
     def start(self, holder, gpus):
-        """Hold a request, lock cards, and return these; None if the request does not fit."""
+        """Hold GPUs for a trial, lock cards, and return the cards; None if the GPUs do not fit."""
         if not self.ledger.hold(holder, Resources(gpus=gpus)):
             return None
         chosen = choose_cards(self.free_cards(), gpus)

@@ -55,7 +55,7 @@ def test_option_every_keeps_checkpoints_at_multiples_of_its_value():
     assert kept(Keep(every=10), *[0.5] * 5, steps=[7, 10, 20, 25, 28]) == [10, 20, 25, 28]
 
 
-def test_a_checkpoint_is_kept_if_one_option_keeps_it():
+def test_a_checkpoint_is_kept_if_any_option_keeps_it():
     assert kept(Keep(last=3, best=1, every=4), *range(9)) == [1, 4, 7, 8, 9]
 
 

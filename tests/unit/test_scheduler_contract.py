@@ -17,7 +17,7 @@ SEEDS = range(12)
 
 
 def curve(number, step):
-    """Return NaN or a multiple of 1/8, so that sums are exact. Equal scores are frequent."""
+    """Return NaN or a multiple of 1/8: sums of multiples are exact, and many scores are equal."""
     rng = Random(number * 1009)
     if rng.random() < 0.05 and step > 3:
         return math.nan
@@ -77,7 +77,7 @@ def test_hyperband_keeps_a_third_of_the_trials_planned_for_a_rung(seed):
 
     assert executor.closings
     for key, (keep, _) in executor.closings.items():
-        may_lack_trials = key.bracket >= 6  # the budget fills only two bands of three brackets
+        may_lack_trials = key.bracket >= 6  # the budget fills two bands, of three brackets each
         assert may_lack_trials or keep == math.ceil(scheduler.planned(key) / 3)
 
 
@@ -194,7 +194,7 @@ def test_one_epoch_trains_only_the_best_trials_of_its_rung_to_the_end(seed):
     assert ended(executor).count(Reason.GIVEN_UP) == 26
 
 
-def test_one_epoch_chooses_its_best_trials_when_half_of_the_limit_is_spent():
+def test_one_epoch_chooses_its_best_trials_when_half_of_max_steps_is_spent():
     executor = ContractExecutor(
         OneEpoch(i=1, top_k=2, max_t=9), num_trials=math.inf, curve=finite, max_steps=60
     )

@@ -1,6 +1,7 @@
 """Trainables: describing, signing, finding and calling the function that a study runs."""
 
-# Functions are written as users write them, and some tests write a module and import it.
+# The functions below are written as users write them, and a test imports a module that it has
+# written, so they break these rules of ruff.
 # ruff: noqa: ARG002, ARG005, PLC0415
 
 import dataclasses

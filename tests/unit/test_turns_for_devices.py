@@ -52,7 +52,7 @@ def test_worker_that_has_had_a_device_for_long_lets_a_waiting_worker_go_first(wo
     assert mine.free_parts() == (0,)
     assert other.free_parts() == (1,)
     run_trial(other, clock, 0.1)
-    assert mine.free_parts() == (1,)  # the other has had its turn
+    assert mine.free_parts() == (1,)  # `other` no longer waits
 
 
 def test_short_trials_that_follow_one_another_count_together(worker, clock):
@@ -146,7 +146,7 @@ def test_wait_for_a_device_ends_when_the_waiting_process_is_killed(tmp_path):
     process.stdout.readline()
     mine = LockFile(tmp_path, "a")
     assert mine.is_awaited()
-    assert mine.free == 1_000_000  # the device itself is free
+    assert mine.free == 1_000_000  # bytes: no part of the device is locked
 
     process.kill()
     process.communicate()

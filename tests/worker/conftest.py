@@ -190,7 +190,7 @@ def start(fork_server: ForkServer, pump: OutputPump, tmp_path: Path) -> Iterator
 
 @pytest.fixture
 def remote(s3_server: Any, start: Start) -> Iterator[Start]:
-    """Start an attempt whose checkpoints go to S3; the first attempt starts another fork server."""
+    """Start an attempt whose checkpoints go to S3, from a fork server with access to S3."""
     server = ForkServer()
     yield partial(start, server=server, store=f"s3://{s3_server.bucket}")
     server.close()
@@ -211,7 +211,7 @@ def supervised(database: Database, tmp_path: Path) -> Iterator[Supervised]:
 
 @pytest.fixture
 def stage(storage_url: str, tmp_path: Path) -> Iterator[Stage]:
-    """A study and its workers on each database; cases may take turns, see `harness/turns.py`."""
+    """A study and its workers on each database; `harness/turns.py` may choose one database."""
     with Stage(storage_url, tmp_path) as stage:
         yield stage
 

@@ -22,10 +22,10 @@ MAY_FAIL_IN_A_SHORT_RUN = {
 
 def run_chaos(storage, tmp_path, **options):
     """
-    Return the broken promises of a run.
+    Return the broken promises of the last run.
 
-    A run is repeated, at most twice, if it breaks no promise but those in `MAY_FAIL_IN_A_SHORT_RUN`:
-    no trial resumed, or fewer faults than planned were injected.
+    A run is repeated, at most twice, if all promises that it breaks are in
+    `MAY_FAIL_IN_A_SHORT_RUN`: no trial resumed, or fewer faults than planned were injected.
     """
     wrong = {}
     for turn in range(MOST_TURNS):

@@ -143,7 +143,7 @@ def test_killed_command_goes_on_from_its_checkpoint(stage, script, create):
         ("exit 0", "without reporting 'error'"),
         ("echo to-stderr >&2; exit 3", "exited with code 3"),
         ("kill -SEGV $$", "was killed by SIGSEGV"),
-        ("echo '[studydb] error=1'; sleep 60", "is no JSON"),
+        ("echo '[studydb] error=1'; sleep 60", "is not JSON"),
         ("""echo '[studydb] {"loss": 1}'; sleep 60""", "no 'error', the study's metric"),
         ("""echo '[studydb] {"error": 1, "checkpoint": true}'; sleep 60""", "SAVE is empty"),
         (

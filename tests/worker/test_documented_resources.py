@@ -6,7 +6,7 @@ from studydb.domain.resources import Resources
 
 
 def module(name):
-    """The page's block of code that begins with a comment of this name."""
+    """The page's block of code that begins with the comment `# name`, for the given name."""
     (found,) = [code for code in blocks("resources.md", "py") if code.startswith(f"# {name}\n")]
     return found
 

@@ -1,6 +1,5 @@
 """A process whose imports opened an accelerator is not forked; the tests simulate accelerators."""
 
-import _ctypes
 import subprocess
 import sys
 
@@ -24,13 +23,13 @@ NOT_INITIALIZED, SUCCESS = 3, 0
 
 @pytest.fixture
 def host(monkeypatch, tmp_path):
-    """A process that has loaded libcuda; its functions return the status; the host has a card."""
+    """Return a function that simulates a libcuda that returns `status`, and a card if `card`."""
 
     def make(status, *, visible="0", card=True):
         (tmp_path / ("nvidia3" if card else "nvidiactl")).touch()
         monkeypatch.setattr(fork_safety, "_DEVICE_FILES", tmp_path)
         monkeypatch.setattr(fork_safety, "mapped_files", lambda: {"/usr/lib/libcuda.so.1"})
-        monkeypatch.setattr(fork_safety, "_count_devices", lambda _: status)
+        monkeypatch.setattr(fork_safety, "_device_count_status", lambda _: status)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         if visible is not None:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -63,8 +62,10 @@ def test_process_that_has_only_loaded_libcuda_may_be_forked(host, uses_devices):
     assert fork_safety._device(uses_devices=uses_devices) is None
 
 
-@pytest.mark.parametrize("path", ["/no/such/libcuda.so.1", _ctypes.__file__])
-def test_libcuda_that_cannot_be_asked_counts_as_initialized(monkeypatch, path):
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_libcuda_that_cannot_be_called_counts_as_initialized(monkeypatch, is_loaded):
+    loaded = next(path for path in fork_safety.mapped_files() if ".so" in path)
+    path = loaded if is_loaded else "/no/such/libcuda.so.1"
     monkeypatch.setattr(fork_safety, "_CUDA_LIBRARY", path)
     monkeypatch.setattr(fork_safety, "mapped_files", lambda: {path})
 

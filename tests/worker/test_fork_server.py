@@ -38,7 +38,7 @@ from studydb.worker.fork_server_client import ForkServer
 ROOT = Path(__file__).parents[2]
 
 MOST_MODULES = 98
-"""The most modules of studydb that the fork server may import. The first trial waits for them."""
+"""How many modules of studydb the fork server may import; the first trial waits for the imports."""
 
 
 def succeed(config):
@@ -51,7 +51,7 @@ def report_and_sleep(config):
 
 
 def with_grandchildren(config):
-    """Start two processes, the second in another session; then end as the config says."""
+    """Start two processes, the second in another session; then end as the config says, or sleep."""
     for detached in (False, True):
         print(subprocess.Popen(["sleep", "60"], start_new_session=detached).pid)
     studydb.report({"loss": 1.0})
@@ -86,7 +86,7 @@ def server():
 
 def test_child_has_its_own_descriptors_session_directory_and_arguments(start, server):
     def inspect(config):
-        # `iterdir` also lists the descriptor that it reads with; that one is closed by now.
+        # `iterdir` also lists the descriptor by which it reads; this descriptor is closed by now.
         descriptors = [path for path in list(Path("/proc/self/fd").iterdir()) if path.is_symlink()]
         facts = {
             "descriptors": {path.name: str(path.readlink()) for path in descriptors},
@@ -149,7 +149,8 @@ def test_process_left_behind_by_a_trial_does_not_keep_the_channel_open(start):
             time.sleep(60)
         return 1.0
 
-    # While another child runs, the fork server kills no orphan that was forked without exec.
+    # The neighbour keeps the process that is left behind alive: while a child runs, the fork server
+    # kills no orphan that was forked without exec.
     neighbour = start(report_and_sleep)
     neighbour.receive()
     attempt = start(train)
@@ -176,7 +177,7 @@ def test_modules_in_the_working_directory_do_not_shadow_modules_of_the_fork_serv
 def test_child_starts_while_its_job_is_made_and_is_killed_if_it_gets_none(server, pump, tmp_path):
     def fail():
         eventually(lambda: children_of(server.pid))
-        os.kill(*children_of(server.pid), signal.SIGSTOP)  # so the child sees no closed channel
+        os.kill(*children_of(server.pid), signal.SIGSTOP)  # so the child cannot end by itself
         raise ZeroDivisionError
 
     server.start()

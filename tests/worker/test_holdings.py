@@ -1,4 +1,4 @@
-"""What an attempt does with the devices and memory that its trial holds; children are scripted."""
+"""What an attempt does with its trial's devices and memory; the child processes are scripted."""
 
 import os
 

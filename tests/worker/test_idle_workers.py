@@ -1,4 +1,4 @@
-"""Idle workers start new trials soon and notice requests; only one slot of each keeps looking."""
+"""Idle workers soon start trials and notice requests; one slot per worker looks at the study."""
 
 import itertools
 import threading

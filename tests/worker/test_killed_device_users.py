@@ -1,7 +1,8 @@
 """
-Processes of two users, which take devices as workers do, are killed while trials hold devices.
+Processes that take devices as workers do are killed while their trials hold devices.
 
-No device is used by two trials at once, and no device is lost.
+No device is used by two trials at once, and all devices are free again at the end. If root runs the
+test, the processes belong to two users.
 """
 
 import os

@@ -58,10 +58,10 @@ def as_datetime(value):
 
 def seen_stopped(study):
     """
-    Wait until the study's stop is committed; return the time after that.
+    Wait until the study's stop is committed; return a time after this COMMIT.
 
-    The time in the stop's event is when the stop's transaction began, which is too early: a flush
-    that began between that time and the COMMIT does not see the stop.
+    The stop's event has the time at which the stop's transaction began. That time is too early: a
+    flush that began after it, but before the COMMIT, does not see the stop.
     """
     eventually(lambda: study.status == "STOPPED", 120.0)
     return datetime.now(UTC)
@@ -109,7 +109,7 @@ def test_limit_is_exceeded_by_at_most_one_flush_per_running_trial_under_kills(st
 
 
 STEPS = ("cost_limit", "max_steps")
-"""The limits to which each flush of these trials adds 1."""
+"""The limits of which each flush of these trials spends 1 (usd or step)."""
 
 LONGEST_FLUSH_S = 2.0
 """More than the time between two flushes of a trial, also on a busy host."""
@@ -120,7 +120,7 @@ def test_study_that_reached_its_limit_goes_on_after_set_and_resume(sqlite_stage)
     study = stage.create("spending:paid", num_trials=1, max_steps=5)
     assert stage.run() == 0
     assert "max_steps is reached (5 of 5 steps)" in stage.command("status", "staged")
-    assert stage.run() == 0  # nothing starts
+    assert stage.run() == 0  # no trial starts
     stage.command("set", "staged", "max_steps=9")
     stage.command("resume", "staged")
     study.extend(num_trials=1)
@@ -226,7 +226,9 @@ def test_stop_rule_for_a_missing_metric_warns_once_and_the_trials_go_on(sqlite_s
         ("Retry(never=[ConnectionError])", "ERROR", 1),
     ],
 )
-def test_bases_of_the_exception_decide_about_the_retry(sqlite_stage, retry, state, n_attempts):
+def test_base_classes_of_the_exception_decide_about_the_retry(
+    sqlite_stage, retry, state, n_attempts
+):
     max_failures = 0 if state == "TERMINATED" else 5
     sqlite_stage.create("spending:fails_once", retry=retry, max_failures=max_failures)
 

@@ -134,7 +134,7 @@ class Printing(Once):
         print("first", end="")
         print("error", end="", file=sys.stderr)
         c = ctypes.CDLL(None)
-        # With PYTHONUNBUFFERED, C's stdout has no buffer either, so it gets one here.
+        # With PYTHONUNBUFFERED, C's stdout has no buffer either; setvbuf gives it a buffer.
         c.malloc.restype = ctypes.c_void_p
         buffer = ctypes.c_void_p(c.malloc(4096))
         c.setvbuf(ctypes.c_void_p.in_dll(c, "stdout"), buffer, 0, 4096)
@@ -154,7 +154,7 @@ def test_output_that_a_trial_has_buffered_goes_to_its_own_log(process):
 
 
 class Zombie(Once):
-    """Keeps the first trial's object, and reports to it in later trials."""
+    """Keeps the first trial's `RunningTrial`, and calls its `report` in later trials."""
 
     first = None
 
@@ -169,7 +169,7 @@ class Zombie(Once):
         return super().step()
 
 
-def test_first_trial_cannot_report_into_the_second(process):
+def test_ended_trial_cannot_report_into_the_next_trial_of_its_process(process):
     process.run(Zombie)
     report, ended = process.run(Zombie)
 
@@ -257,7 +257,7 @@ class Watched(Once):
         return super().step()
 
 
-def test_watchdog_of_a_trial_does_not_end_the_next(process):
+def test_watchdog_of_a_trial_does_not_end_the_next_trial(process):
     process.run(Watched, config={"acts": True})
 
     assert process.run(Watched)[-1].end is End.COMPLETED

@@ -1,7 +1,7 @@
 """
 Trials on a real NVIDIA GPU; only `scripts/test -m gpu tests/worker/test_real_gpus.py` runs them.
 
-The tests need `nvidia-smi` and libcuda, and a card that no other process uses. The test of PyTorch is
+The tests need `nvidia-smi`, libcuda, and a card that no other process uses. The test of PyTorch is
 skipped if PyTorch is not installed.
 """
 

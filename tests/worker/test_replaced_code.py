@@ -382,7 +382,11 @@ def test_process_that_was_forked_for_the_former_trainable_runs_no_trial_of_the_n
 
 
 def test_trainable_is_imported_after_the_job_is_made(start, warm, module):
-    """A trainable that a person replaced may no longer be importable, or its import may hang."""
+    """
+    The making of the job reads the study's trainable, which a person may have replaced.
+
+    The import of the former trainable might fail or hang.
+    """
     imports = "from pathlib import Path\nPath('imported').touch()\n"
     trainable = module(imports + "def train(config):\n    return 1.0\n")
 

@@ -97,7 +97,7 @@ def test_function_without_a_valid_answer_pauses_the_study(sqlite_stage, how, say
 
 
 @pytest.mark.row("B4")
-def test_after_a_correction_the_same_worker_goes_on(stage):
+def test_worker_goes_on_after_the_resource_function_is_corrected(stage):
     study = create(stage, "wrong")
     worker = stage.start(slots=2, resource="licence=4")
 
@@ -147,7 +147,7 @@ def test_a_function_whose_description_was_changed_does_not_run(sqlite_stage):
         trusted_code(dataclasses.replace(study.record, request_code=code), load_keyring())
 
 
-def test_clone_of_a_study_asks_the_same_function(sqlite_stage):
+def test_clone_of_a_study_has_the_same_resource_function(sqlite_stage):
     clone = create(sqlite_stage).clone("other")
 
     assert clone.record.resources == sqlite_stage.study.record.resources
@@ -180,7 +180,7 @@ def test_trial_for_which_the_function_raises_is_not_enqueued(sqlite_stage):
     assert (sqlite_stage.rows(trial), study.status) == ([], Status.RUNNING)
 
 
-def test_an_own_loop_asks_the_function(sqlite_stage):
+def test_own_loop_asks_the_resource_function(sqlite_stage):
     study = create(sqlite_stage, num_trials=3)
 
     for _ in range(3):

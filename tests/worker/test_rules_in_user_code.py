@@ -64,7 +64,7 @@ def test_rule_stops_a_trial_at_the_same_step_although_the_worker_was_killed(stag
     assert "step 7 met the rule stopping:TooSlow(limit=3" in shown
     assert "): no improvement for 3 steps at 0.25" in shown
     assert [steps for _, _, steps in asked(stage)] == [list(range(1, n + 1)) for n in range(1, 8)]
-    assert len({pid for pid, _, _ in asked(stage)}) == 2  # one process for each worker
+    assert len({pid for pid, _, _ in asked(stage)}) == 2  # one decider for each worker
 
 
 def test_rule_decides_again_if_the_worker_died_during_the_first_decision(stage):
@@ -431,7 +431,7 @@ def test_unsigned_rule_is_looked_for_only_in_the_directory_of_the_worker(sqlite_
 
 
 def test_trial_reports_no_step_before_the_rule_has_judged_the_previous_step(sqlite_stage):
-    """Otherwise the trial would train and save steps after the one at which it is stopped."""
+    """A trial that did not wait would train and save steps after the step at which it stops."""
     stage = sqlite_stage
     stage.create("stopping:counts", stop="stopping:WithoutBase(step=2)")
 

@@ -166,7 +166,7 @@ def test_sender_whose_parent_has_died_ends_although_another_process_keeps_its_so
 def test_signal_that_comes_while_the_sender_starts_does_not_end_it():
     one = sender.Sender(sender.Destination("s3://bucket", str(uuid.uuid4()), "", 1, 0))
     one.start()
-    os.kill(one._process.pid, signal.SIGTERM)  # the interpreter has not set its handlers yet
+    os.kill(one._process.pid, signal.SIGTERM)  # the sender does not ignore SIGTERM yet
     pid = one._process.pid
     eventually(lambda: name_of(pid) == "studydb-sender")
     one.end()
@@ -241,7 +241,7 @@ def test_credentials_that_the_users_code_has_set_reach_the_sender(remote, s3_ser
     assert [saved.step for saved in saved_by(messages)] == [1]
 
 
-def test_thread_sends_if_no_process_can_be_started(remote, s3_server):
+def test_thread_sends_the_checkpoint_if_no_sender_can_be_started(remote, s3_server):
     def train(config, trial):
         checkpoint_saves.LARGE_BYTES = 1
         sender.sys.executable = "/missing"

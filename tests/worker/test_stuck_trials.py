@@ -4,7 +4,7 @@ from harness.turns import sqlite_alone
 
 from studydb.domain.life.ending import LOSSES_AT_STEP
 
-storage_url = sqlite_alone  # operations/test_losses_at_the_same_step.py tests the SQL
+storage_url = sqlite_alone  # operations/test_losses_at_the_same_step.py tests both databases
 
 
 def test_trial_is_not_run_again_after_three_deaths_at_the_same_step(stage):

@@ -1,4 +1,4 @@
-"""Workers end in time if the server is down, or accepts requests without answering them."""
+"""If the server is down or does not answer, a worker ends after its patience or at SIGTERM."""
 
 import signal
 import time
@@ -20,11 +20,11 @@ SHORT_TIMEOUTS = {
     "worker.supervisor.STOPPING_TIMEOUT_S": STOPPING_TIMEOUT_S,
     "worker.supervisor.LATE_TIMEOUT_S": LATE_TIMEOUT_S,
 }
-"""Shorter timeouts than the defaults, for workers that are started with these constants."""
+"""Values for `constants=` of `Stage.start`; the timeouts are shorter than the defaults."""
 
 
 class Standby:
-    """A missing standby: between `remove` and `restore`, synchronous COMMITs wait for it."""
+    """A standby that does not exist. From `remove` to `restore`, synchronous COMMITs await it."""
 
     def __init__(self, server: postgres.PostgresServer) -> None:
         self._server = server
@@ -71,7 +71,7 @@ def stage(server, standby, tmp_path: Path) -> Iterator[Stage]:
     url = postgres.create_database(server.url(), name, template="template")
     with Stage(url, tmp_path) as stage:
         yield stage
-        standby.restore()  # otherwise the last requests of the stage would wait for the standby
+        standby.restore()  # no COMMIT waits for the standby while the stage is closed
 
 
 def test_worker_with_a_trial_ends_after_its_patience_if_the_server_is_down(server, stage):

@@ -245,7 +245,7 @@ def test_given_directory_may_link_to_its_own_files_by_absolute_paths(remote, s3_
 
 
 def test_directory_that_changes_during_its_copy_fails_no_trial(remote, s3_server, monkeypatch):
-    """For example, another thread of the user's code writes to the directory."""
+    """The directory changes, for example, if another thread of the user's code writes to it."""
 
     def train(config, trial):
         Path("model").mkdir(exist_ok=True)
@@ -277,7 +277,7 @@ def test_error_of_the_trial_is_reported_after_its_checkpoint_is_stored(remote, s
     expect_failure(messages, "ValueError", "too late")
 
 
-def test_fork_of_a_process_that_sends_does_not_wait_for_the_upload(remote, s3_server):
+def test_process_forked_by_user_code_does_not_wait_for_the_upload(remote, s3_server):
     def train(config, trial):
         trial.report({"loss": 1}, checkpoint={"step": 1})
         pid = os.fork()

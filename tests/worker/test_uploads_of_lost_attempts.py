@@ -1,4 +1,4 @@
-"""A worker deletes the objects that an attempt's process writes after losing its trial."""
+"""A worker deletes objects that an attempt's process writes after the attempt's lease is lost."""
 
 from uuid import uuid4
 
@@ -20,7 +20,7 @@ PATIENCE_S = 10.0
 
 
 class Zombie(ScriptedChild):
-    """A child that asks to upload, writes the object once the trial is lost, and asks to flush."""
+    """A child that asks to upload an object, writes it once the lease is lost, and then flushes."""
 
     def __init__(self, supervised, store, clock, *, changed=None):
         self._supervised, self._store, self._clock = supervised, store, clock

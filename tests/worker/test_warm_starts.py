@@ -49,7 +49,7 @@ def is_running(pid):
     return start_of(pid) is not None
 
 
-# what is forked
+# attempts forked from a template
 
 
 def test_module_is_imported_once_for_all_attempts(start, warm, module):
@@ -189,7 +189,7 @@ def test_segfault_of_an_attempt_does_not_harm_its_template(start, warm, module):
     assert warm.starts == ["warm", "warm"]
 
 
-# what must not be forked
+# what a template imports, and when attempts start fresh
 
 
 UNSAFE = {
@@ -230,10 +230,14 @@ def test_all_starts_are_fresh_if_the_import_is_unsafe_or_the_trainable_asks_for_
     assert reason in warm.printed[0]
 
 
-def test_thread_of_jemalloc_does_not_prevent_warm_starts(start, warm, module):
+@pytest.mark.parametrize("imports_pyarrow", [True, False])
+def test_trials_start_warm_despite_a_thread_of_jemalloc_only_if_pyarrow_is_imported(
+    start, warm, module, tmp_path, imports_pyarrow
+):
+    (tmp_path / "pyarrow.py").touch()
     trainable = module(
-        """
-        import _thread, ctypes, time
+        f"""
+        import _thread, ctypes, time{", pyarrow" if imports_pyarrow else ""}
         NAMED = _thread.allocate_lock()
         NAMED.acquire()
         def purge():
@@ -249,16 +253,26 @@ def test_thread_of_jemalloc_does_not_prevent_warm_starts(start, warm, module):
 
     assert start(trainable, server=warm).finish()[-1] == Ended(End.COMPLETED)
 
-    assert (warm.starts, warm.printed) == (["warm"], [])
+    assert warm.starts == ["warm" if imports_pyarrow else "fresh"]
+    assert [("1 native thread," in line) for line in warm.printed] == [True] * (not imports_pyarrow)
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_template_imports_what_pytorch_imports_for_its_first_optimizer(
-    start, warm, module, tmp_path, fails
+DYNAMO = {
+    "imported": "",
+    "raises": "1 / 0",
+    "exits": "raise SystemExit(0)",
+    "leaves a thread": "import _thread, time\n_thread.start_new_thread(time.sleep, (60,))",
+    "leaves a file open": "F = open(__file__)",
+}
+
+
+@pytest.mark.parametrize("case", DYNAMO)
+def test_template_imports_what_pytorch_imports_for_its_first_optimizer_if_this_is_safe(
+    start, warm, module, tmp_path, case
 ):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").touch()
-    (tmp_path / "torch" / "_dynamo.py").write_text("1 / 0" if fails else "")
+    (tmp_path / "torch" / "_dynamo.py").write_text(DYNAMO[case])
     trainable = module(
         """
         import sys, torch
@@ -267,7 +281,7 @@ def test_template_imports_what_pytorch_imports_for_its_first_optimizer(
         """
     )
 
-    assert metrics_of(start(trainable, server=warm))["imported"] != fails
+    assert metrics_of(start(trainable, server=warm))["imported"] == (case == "imported")
     assert (warm.starts, warm.printed) == (["warm"], [])
 
 
@@ -524,7 +538,7 @@ def test_template_and_attempts_end_if_their_fork_server_is_killed(start, pump, m
     server.close()
 
 
-# whole workers
+# worker processes
 
 
 def test_first_warm_attempt_is_started_again_fresh_if_killed_before_its_first_report(stage):

@@ -1,4 +1,4 @@
-"""Objects that are bound to a function or class: where they are kept, and what trials get."""
+"""Objects bound to a function or class: how they are stored and loaded, and which are refused."""
 
 import shutil
 import sys

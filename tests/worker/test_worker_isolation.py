@@ -1,4 +1,8 @@
-"""The process that runs user code inherits no credential, connection or code of the database."""
+"""
+The process that runs user code inherits no credential, connection or code of the database.
+
+No process of user code outlives its worker.
+"""
 
 import json
 import re
@@ -47,8 +51,8 @@ def expect_no_connection(of_child, of_fork_server):
     assert [*kinds.values()].count("socket") == 1
     inherited = {target for number, target in of_child.items() if number in kinds}
     assert not inherited & set(of_fork_server.values())
-    # A warm start: the parent is the template. As a fork server does, the template has a socket to
-    # the worker, and both ends of the socket pair that wakes it.
+    # The attempt was started warm, so the parent process is the template. Like a fork server, the
+    # template has a socket to the worker, and both ends of the socket pair that wakes the template.
     assert [target.partition(":")[0] for target in of_fork_server.values()].count("socket") == 3
     opened = [*of_child.values(), *of_fork_server.values()]
     assert not [target for target in opened if "studydb.db" in target]

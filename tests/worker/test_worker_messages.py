@@ -6,9 +6,13 @@ from studydb.schedulers import ASHA, FIFO
 from studydb.worker.attempt import last_step
 
 
-def test_failing_checkpoint_store_is_reported_once_and_training_continues(sqlite_stage):
+@pytest.mark.parametrize("options", [{}, {"keep": "quota=1"}])
+def test_checkpoints_that_the_store_or_the_quota_refuses_are_reported_once_and_training_continues(
+    sqlite_stage, options
+):
     (sqlite_stage.folder / "file").touch()
-    sqlite_stage.create("obedient:gated", checkpoints=sqlite_stage.folder / "file" / "below")
+    folder = sqlite_stage.folder / ("kept" if options else "file/below")
+    sqlite_stage.create("obedient:gated", checkpoints=folder, **options)
     sqlite_stage.open_gate("all")
 
     worker = sqlite_stage.start()

@@ -42,7 +42,7 @@ def starts(stage, number):
 
 
 def enqueue(stage, *values, **more):
-    """Create a study with a trial for each value of `x`; the trials run in this order."""
+    """Create a study with a trial for each value of `x`; they run in the order of the values."""
     trainable = more.pop("trainable", "classes:Reused")
     space = {"x": X, **more.pop("space", {})}
     stage.create(trainable, num_trials=more.pop("num_trials", len(values)), space=space, **more)
@@ -90,7 +90,8 @@ def test_trial_that_reset_config_refuses_runs_in_a_new_process(stage):
 
     assert stage.run() == 0
 
-    assert calls(stage) == ["setup", "refused", "cleanup", "setup", "cleanup"]
+    end = "cleanup after step 4"
+    assert calls(stage, of=("setup", "refused", end)) == ["setup", "refused", end, "setup", end]
     assert [starts(stage, number) for number in range(2)] == [["warm"], ["warm"]]
     assert stage.trial(1).losses == stage.trial(1).failures == 0
     log = stage.command("logs", "staged", "1")
@@ -303,8 +304,8 @@ class Lingering(ReusedChild):
     A child that does not end when told to.
 
     Attributes:
-        cleanups: The timeout of the worker's first wait for the child's end, and how the last
-            attempt was started and ended, as stored at that time.
+        cleanups: One pair: the timeout in seconds of the worker's first wait for the child's end,
+            and how the last attempt was started and ended, as stored when this wait begins.
     """
 
     def __init__(self, interruption, database):
@@ -326,7 +327,9 @@ class Lingering(ReusedChild):
         return super().wait(timeout_s)
 
 
-def test_end_is_stored_before_the_cleanup_which_gets_the_rest_of_the_grace(supervised, database):
+def test_end_of_a_trial_is_stored_before_the_cleanup_which_gets_the_remaining_grace(
+    supervised, database
+):
     interruption = Interruption()
     child = Lingering(interruption, database)
 

@@ -55,7 +55,7 @@ FAILURES = [
 
 
 def create_with_trial_for_each(stage, names, **options):
-    """Create a study with a trial for each named function of `misbehaving`; return the numbers."""
+    """Create a study with a trial for each function in `names`; return each trial's number."""
     space = {"function": studydb.choice(names)}
     study = stage.create("misbehaving:named", space=space, num_trials=len(names), **options)
     return {name: study.enqueue({"function": name}) for name in names}

@@ -1,4 +1,4 @@
-"""A worker runs only trainables that a key of its user signed or its command line allows."""
+"""A worker runs and unpickles only what a key of its user signed or its command line allows."""
 
 import hashlib
 import pickle

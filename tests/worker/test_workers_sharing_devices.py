@@ -2,8 +2,8 @@
 Workers of two users and two databases share the devices of a host, and are killed.
 
 The trials record when they start and end. According to these records, the parts of a card that
-trials hold at the same time never sum to more than 1, and no card is lost. `STUDYDB_NIGHTLY=1`
-kills 100 workers instead of 3.
+trials hold at the same time never sum to more than 1, and each card is used again after the last
+kill. `STUDYDB_NIGHTLY=1` kills 100 workers instead of 3.
 """
 
 import json
@@ -134,7 +134,7 @@ def starts_over_a_whole_card(found):
 
 
 @pytest.mark.timeout(2400 if NIGHTLY else 300)
-def test_trials_hold_no_more_than_a_whole_card_and_no_card_is_lost(
+def test_trials_hold_no_more_than_a_whole_card_and_no_card_is_lost_although_workers_are_killed(
     folder, sqlite_template, postgres_url
 ):
     own, other = HostUser(folder), HostUser(folder, other_uid() or os.getuid())
@@ -186,7 +186,7 @@ def test_trials_hold_no_more_than_a_whole_card_and_no_card_is_lost(
 
 
 def working(places):
-    """The places whose worker has started a trial; the others may wait for a card."""
+    """The places whose worker has started a trial; other workers may still wait for a card."""
     return [place for place in places if place.has_worked()]
 
 

@@ -29,7 +29,7 @@ def devices(stage, n):
 
 
 @pytest.mark.row("C10")
-def test_each_trial_sees_a_gpu_of_its_own(stage, gpu):
+def test_trials_that_run_together_see_different_gpus(stage, gpu):
     given = {"CUDA_VISIBLE_DEVICES": f"{gpu}-a,{gpu}-b"}
     stage.create("sharing:look", num_trials=3, resources={"gpus": 1})
     worker = stage.start(slots=3, environment=given)

@@ -11,7 +11,7 @@ storage_url = sqlite_alone
 WRONG = {
     "no JSON": (
         "echo '[studydb] error=1'",
-        ("The report 'error=1' is no JSON", 'Write an object such as {"step": 3, "error": 0.1}'),
+        ("The report 'error=1' is not JSON", 'Write an object such as {"step": 3, "error": 0.1}'),
     ),
     "no object": (
         "echo '[studydb] [1]'",

@@ -54,7 +54,7 @@ def test_training_goes_on_when_no_checkpoint_can_be_stored(stage, what, request,
     if what == "a file":
         stage.store.write_text("")
     elif what == "read-only":
-        store = "/proc/store"  # root may write to any directory but those of the kernel
+        store = "/proc/store"  # tests may run as root, who cannot write here either
     else:
         bucket = request.getfixturevalue("s3_server").bucket
         store = f"s3://{bucket if what == 'no credentials' else 'no-such-bucket'}"

@@ -408,8 +408,8 @@ WHERE anon_1.kind = 'promoted';
 --           ->  Index Scan Backward using event_study on event
 --                 Index Cond: (study_id = $1)
 
--- studydb/store/view_rows.py workers: Read rows of `v_worker`, newest first, each with its
---   lease in seconds and its process.
+-- studydb/store/view_rows.py workers: Read rows of `v_worker`, newest first, each with the
+--   worker's `lease_s` and process.
 SELECT v_worker.worker, v_worker.study, v_worker.host, v_worker.pid, v_worker.slots,
     v_worker.running, v_worker.request, v_worker.version, v_worker.started_at, v_worker.seen_at,
     v_worker.ended_at, v_worker.resources, v_worker.uses, v_worker.tags, v_worker.reserved_for,

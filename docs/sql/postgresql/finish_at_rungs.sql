@@ -118,7 +118,7 @@ FROM main;
 --             ->  Subquery Scan on "*SELECT*"
 --                   ->  CTE Scan on main main_1
 
--- studydb/store/results.py append: Insert results of a trial, which the caller has locked by
+-- studydb/store/results.py append: Insert results of a trial that the caller has locked by
 --   `leases.hold`.
 INSERT INTO result (study_id, trial_id, attempt, step, value, metrics, time_total_s,
     reported_at)

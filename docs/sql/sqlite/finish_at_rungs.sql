@@ -79,7 +79,7 @@ INSERT INTO rung_entry (trial_id, attempt, step, value, score, ranked, ordinal, 
 SELECT :trial_id, :attempt, :step, :value, :score, :ranked, :ordinal, :action, :cutoff,
     :waiting, :main_id, :now;
 
--- studydb/store/results.py append: Insert results of a trial, which the caller has locked by
+-- studydb/store/results.py append: Insert results of a trial that the caller has locked by
 --   `leases.hold`.
 INSERT INTO result (study_id, trial_id, attempt, step, value, metrics, time_total_s,
     reported_at)

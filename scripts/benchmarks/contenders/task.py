@@ -18,7 +18,7 @@ SPACE = {
 
 
 def read_task(path: str) -> dict[str, Any]:
-    """Read the task: what all contenders train, and the folder for their files."""
+    """Read the task: what every contender trains, and the folder for this contender's files."""
     task: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
     return task
 

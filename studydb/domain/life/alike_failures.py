@@ -16,9 +16,9 @@ def fingerprint(failure: Failure) -> str:
     """
     Describe a failure by its type and the line that raised it; alike failures have equal texts.
 
-    Without a traceback the text holds the message instead of the line. Each number in the message
-    becomes 0, with its sign, fraction and exponent, because it often comes from the trial's
-    parameters.
+    Without a traceback the text holds the message instead of the line. Each number in the message,
+    with its sign, fraction and exponent, is replaced by 0, because such numbers often come from the
+    trial's parameters.
     """
     place = last_place(failure)
     if place is not None:
@@ -28,7 +28,7 @@ def fingerprint(failure: Failure) -> str:
 
 
 def last_place(failure: Failure) -> tuple[str, str] | None:
-    """Return the file and the number of the line that raised; None without a traceback."""
+    """Return the file and number of the line that raised the error; None without a traceback."""
     places: list[tuple[str, str]] = _PLACE.findall(failure.traceback)
     return places[-1] if places else None
 

@@ -88,7 +88,7 @@ class CustomRule:
         return True
 
     def hit(self, history: Sequence[Result], n_results: int = 1, *, objective: Objective) -> bool:  # noqa: ARG002  other rules use them
-        """Return False: a child process runs the user's code, and a batch carries its decision."""
+        """Return False: a child process runs the rule, and `Batch.ruled` holds its decision."""
         return False
 
     def may_hit(self, recent: Sequence[Result], *, objective: Objective) -> bool:  # noqa: ARG002  other rules use them
@@ -159,10 +159,10 @@ class RuleDecision:
     What the custom rules of a study say about the results of a batch.
 
     Attributes:
-        stops_at: The step of the first result at which a rule ends the trial; None for no result.
+        stops_at: The step of the first result at which a rule ends the trial; None if none ends it.
         rule: The rule that ends the trial, as text.
         why: The reason that the rule gives; "" if it gives none.
-        failure: The first failure of a rule; None if all have decided.
+        failure: The first failure of a rule; None if no rule has failed.
     """
 
     stops_at: int | None = None

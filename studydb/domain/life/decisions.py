@@ -93,7 +93,7 @@ class Entry:
 
     Attributes:
         score: The score of the reported value, or of a mean of several values; lower is better.
-        waits: Whether the trial waits at the rung: it is paused, and may be resumed from here.
+        waits: Whether the trial waits at the rung: it is PAUSED, and may be resumed from there.
     """
 
     rung: RungKey
@@ -124,8 +124,8 @@ class Decision:
         reason: Why the attempt must end; None if it continues.
         entry: What a rung records; None if no rung records the report.
         cutoff: The score that the report was compared with (lower is better), for `show`.
-        exploit: What the action EXPLOIT copies; None for other actions. No operation carries this
-            out yet.
+        exploit: What the action EXPLOIT copies; None for other actions. No operation carries out
+            an EXPLOIT yet.
         why: In words, why a trial is stopped or paused, for `show` and `status`. Only a scheduler
             in the user's code sets it; studydb explains the decisions of its own schedulers.
         resources: What a trial that pauses asks for from its next attempt on, such as {"gpus": 2};

@@ -22,14 +22,15 @@ DIED = "Lost"
 GIVEN_BACK, TRY_LATER = "GivenBack", "TryLater"
 """
 The error types of an attempt whose command asked for another attempt, or could not be started.
-GivenBack (exit code 130 or 143, or killed by SIGINT or SIGTERM): another attempt at once. TryLater
-(exit code 75, or this host could not start the command): another attempt after a back-off.
+GivenBack: the command ended with exit code 130 or 143, or was killed by SIGINT or SIGTERM; another
+attempt may begin at once. TryLater: the command ended with exit code 75, or this host could not
+start the command; another attempt may begin after a back-off.
 """
 
 FREE_EXITS = 9
 """
-How many ends as GivenBack or TryLater in a row, without a new checkpoint, do not count as lost
-attempts; each further such end counts.
+How many attempts of a trial in a row can end as GivenBack or TryLater, without a new checkpoint,
+and not count as lost; each further attempt in the row counts as lost.
 """
 
 LONGEST_DELAY_S = 300.0
@@ -83,7 +84,8 @@ class Ending:
     Attributes:
         reason: Why the trial ended; None unless its state is final.
         attempt_reason: Why the attempt ended.
-        failures, losses: The counts of `TrialFacts`, with the ended attempt added.
+        failures, losses: The counts of `TrialFacts`, plus 1 if the ended attempt counts as a
+            failure or as lost.
         delay_s: The seconds that the trial waits before it can be claimed; 0 unless PENDING.
         paused_by: Who paused the trial. If STUDY, the trial goes on when the study is resumed.
         note: Text that is added to the message of the attempt's failure.
@@ -101,7 +103,7 @@ class Ending:
 
 def requested_verdict(request: str | None, status: Status) -> Verdict | None:
     """
-    Return the verdict that the trial's request or the study's status asks for; None without one.
+    Return the verdict that the trial's request or the study's status asks for, or None.
 
     A stop comes before a pause. If request and status ask for the same, the request comes first.
     """

@@ -28,8 +28,8 @@ class BestValues(NamedTuple):
 
     Attributes:
         values: The best `top` values, best first.
-        in_a_row: The number of consecutive results, ending with the last one, after each of which
-            `values` were a plateau.
+        in_a_row: After how many results in a row, up to and including the last result, `values`
+            were a plateau.
     """
 
     values: tuple[float, ...] = ()
@@ -96,7 +96,7 @@ class Plateau(Spec):
 
     def hit(self, history: Sequence[Result], n_results: int, *, objective: Objective) -> bool:
         """
-        Whether the last result of a trial hits the rule; False if the rule stops the study.
+        Whether the last result of a trial hits the rule; always False if `top` is given.
 
         Args:
             history: The trial's last results: at least `num_results` of them, or all if the trial
@@ -120,7 +120,7 @@ class Plateau(Spec):
         """
         if self.top is not None:
             return False
-        is_short = len(recent) < self.num_results  # earlier attempts may have more results
+        is_short = len(recent) < self.num_results  # earlier attempts may have reported the others
         return is_short or self.hit(recent, self.grace_period, objective=objective)
 
     def _is_worse_than_threshold(self, value: float, objective: Objective) -> bool:
@@ -136,7 +136,7 @@ class Plateau(Spec):
         self, best: BestValues, results: Iterable[Result], *, objective: Objective
     ) -> tuple[BestValues, bool]:
         """
-        Add results to the study's best values, and tell whether one of them stops the study.
+        Add results to the study's best values, and tell whether one of the results stops the study.
 
         Results without the metric, or with NaN, are left out.
         """

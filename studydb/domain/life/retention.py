@@ -15,7 +15,7 @@ from studydb.domain.specs.spec import Spec
 FALLBACKS = 2
 """
 Retention keeps at least this many of a trial's newest checkpoints: if the bytes of the newest are
-corrupt or missing, an attempt restores the second newest. A quota may remove the second.
+corrupt or missing, an attempt restores the second newest. A quota may remove the second newest.
 """
 
 
@@ -48,9 +48,10 @@ class Keep(Spec):
             metric. Of equal values, that of the earlier checkpoint is better; NaN is never best.
         every: Keep the checkpoints whose steps are multiples of this; None for no such rule.
         quota: The most bytes that the kept checkpoints of all trials of the study have together,
-            such as "10GB"; None for no limit. A save that would exceed it first removes the oldest
-            checkpoints of any trials, except pinned ones and the newest of each trial that has not
-            ended. If that is not enough, the new checkpoint is not stored, and training continues.
+            such as "10GB"; None for no limit. A save that would exceed the quota first removes
+            the oldest checkpoints of any trials, except pinned ones and the newest of each trial
+            that has not ended. If the removal does not free enough bytes, the new checkpoint is not
+            stored, and training continues.
     """
 
     last: int = 1

@@ -196,7 +196,8 @@ class RuleWatch:
     """
     Tells which results of an attempt may hit a rule.
 
-    After such a result the trial waits, because the transaction that stores the result decides.
+    After such a result the trial waits for the transaction that stores the result, because this
+    transaction decides whether the trial ends.
     """
 
     def __init__(self, rules: Sequence[Rule], objective: Objective) -> None:

@@ -1,4 +1,4 @@
-"""Which ended trials a person chooses without naming them."""
+"""The groups of ended trials that a person can choose without naming each trial."""
 
 from enum import StrEnum
 

@@ -97,7 +97,7 @@ class Origin(StrEnum):
     CLONE = "clone"
     REPLICATE = "replicate"
     BY_INDEX = "by index"
-    """The searcher chose them by index, because its model gave no new point in time."""
+    """The searcher chose the parameters by index, because its model gave no new point in time."""
     EVALUATED = "evaluated"
     """The user gave parameters and value; studydb does not run the trial."""
     FOREIGN = "foreign"

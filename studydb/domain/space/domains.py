@@ -276,7 +276,7 @@ class Choice(Enumerable):
         return canonical_json(value) in self._indexes
 
     def cast(self, value: Any) -> Any:
-        """Return the listed value that is equal; if none is equal, return the value unchanged."""
+        """Return the listed value that equals the given one; the given value if none equals it."""
         index = self._indexes.get(canonical_json(value))
         return value if index is None else self.at(index)
 

@@ -191,7 +191,7 @@ class Space:
         parameter's domain. The check is for rows that another program has written.
 
         Args:
-            noun: What the message calls the params.
+            noun: The word for the params in the message.
         """
         if not isinstance(params, Mapping):
             return f"The {noun} are not a dict, but {_shown(params)}."
@@ -215,8 +215,8 @@ class Space:
         Check the params and the config of a trial's row, which another program may have written.
 
         A parameter's value in the config may differ from its value in `params`, because a person
-        can change it; it must be in the parameter's domain. The config must have the constants of
-        the space.
+        can change the config; the changed value must be in the parameter's domain. The config must
+        have the constants of the space.
 
         Returns:
             If the row fits: the config that an attempt receives, and None. If the row does not fit:

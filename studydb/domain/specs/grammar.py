@@ -70,7 +70,7 @@ class Call:
 
 def parse_value(text: str, *, start: int = 0) -> Any:
     """
-    Read the value that the text holds after an offset.
+    Read the value that a text holds from an offset to its end.
 
     Returns:
         None, a bool, int, float, str, list or dict, or a `Call`.

@@ -20,14 +20,14 @@ class Spec:
 
     A new spec is a frozen dataclass derived from this class. The type of an option is checked if
     the option is annotated with bool, int, float or str, perhaps with `| None`. `_check` of the
-    spec checks all else, also the types of other options.
+    spec checks the types of other options, and whether values are in range and agree.
 
     Attributes:
         kind: The spec's name in calls and in JSON; by default the class's name.
         kind_key: The key of this name in JSON.
         is_bounded: Whether integers must fit into a column of 64 bits.
-        absent: By name, the values of options that are missing in the row of an older version. An
-            option whose default is this value need not be named here.
+        absent: By name, the values of options that are missing in the row of an older version. If
+            an option is not named here, its default is used.
     """
 
     kind: ClassVar[str]

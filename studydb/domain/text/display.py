@@ -14,7 +14,7 @@ DIGITS = 6
 """Significant digits of a number for people; JSON and CSV have all digits."""
 
 SHORT_ID = 8
-"""How many characters of a worker's id people are shown; `drain` accepts this shorter id."""
+"""How many characters of a worker's id are shown to people; `drain` accepts the shortened id."""
 
 
 def counted(number: int, noun: str) -> str:

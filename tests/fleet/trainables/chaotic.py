@@ -47,7 +47,7 @@ class Chaotic(studydb.Trainable):
         start_bystander(trial.number)
 
     def step(self):
-        if self.saved and self.config["save_waits"]:  # the report of that step has returned
+        if self.saved and self.config["save_waits"]:  # the report of step `saved` has returned
             self.journal.acknowledge(self.saved)
             self.saved = 0
         if self.reached == self.config["steps"]:  # an earlier attempt died after the last step

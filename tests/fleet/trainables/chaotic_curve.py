@@ -11,7 +11,7 @@ from pathlib import Path
 
 CHECKPOINT_EVERY = 4
 FLUSH_EVERY = 3
-"""Numbers of steps; neither is a multiple of the other, so most flushes are not at a checkpoint."""
+"""Numbers of steps; a flush and a checkpoint are at the same step only at every twelfth step."""
 
 UNDEFINED_FROM = 0.95
 """If x is larger, the loss of every second step is NaN, a legal value, which schedulers judge."""

@@ -12,7 +12,7 @@ class Counting(studydb.Trainable):
     """
     Counts steps, and saves the count as a dict.
 
-    The file `calls` lists the calls of the other methods.
+    The file `calls` lists the calls of all methods except `step`.
     """
 
     def setup(self, config):
@@ -137,9 +137,12 @@ class Refusing(Reused):
         print("cannot be reset")  # noqa: T201
         return False
 
+    def cleanup(self):
+        self.note(f"cleanup after step {self.iteration}")
+
 
 class Faulty(Reused):
-    """Dies or fails in the first attempt at its second trial."""
+    """Fails or is killed, as `fault` says, in the first attempt of the trial whose `x` is 1."""
 
     def step(self):
         seen = self.folder / "fault"

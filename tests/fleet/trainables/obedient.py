@@ -17,7 +17,7 @@ def one_step(config):
 
 
 def hundred_steps(config, trial):
-    """Report 100 steps; a test chooses `step_s` so that they last longer than its outage."""
+    """Report 100 steps; a test chooses `step_s` so that the steps outlast the test's outage."""
     for step in range(1, 101):
         time.sleep(config["step_s"])
         trial.report({"loss": 1 / step})

@@ -1,4 +1,4 @@
-"""Custom schedulers, some of which decide while others fail in many ways, and a trainable."""
+"""Custom schedulers, of which some decide and some fail in many ways, and a trainable."""
 
 import math
 import os
@@ -17,7 +17,7 @@ class Cup(studydb.CustomScheduler):
     A trial pauses at each rung. The better half goes on when the rung is closed.
 
     A rung is closed when no new trial may start and all trials underway have reached the rung. A
-    trial that reaches the rung later goes on unless it is worse than the worst trial that was kept.
+    trial that reaches a closed rung goes on unless it is worse than the worst trial that was kept.
     """
 
     max_t: int = 9
@@ -57,7 +57,7 @@ class Cup(studydb.CustomScheduler):
 
 @dataclass(frozen=True)
 class BetterHalf(studydb.CustomScheduler):
-    """Stop a trial whose mean or best score is worse than the rung's median, from 3 entries on."""
+    """Once a rung has 3 entries, stop a trial whose mean or best score is worse than the median."""
 
     interval: int = 2
     max_t: int = 9

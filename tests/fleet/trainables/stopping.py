@@ -1,4 +1,4 @@
-"""Custom rules, some of which decide while others fail in many ways, and trainables."""
+"""Custom rules, of which some decide and some fail in many ways, and trainables."""
 
 import os
 import signal
