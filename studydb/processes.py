@@ -231,7 +231,8 @@ def fork() -> int:
     Fork this process; return the pid of the child, or 0 in the child.
 
     Python warns if the process has native threads, although OpenBLAS, for example, ends its threads
-    before a fork. `child/fork_safety.py` finds the threads that are left, so the warning is hidden.
+    before a fork. So the warning is hidden. In templates, `child/fork_safety.py` finds the threads
+    that are left.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -1,8 +1,9 @@
 """
-Index clones, invalidated trials and notes; show the changed parameters, the parent and the
-invalidation of trials.
+Index clones, invalidated trials and notes; add the columns `changed`, `parent` and
+`invalidated_at` to the view `v_trial`.
 
-Add columns for requests to stop trials without the worker's grace.
+Add columns for a trial's changed parameters, and for requests to stop trials without the worker's
+grace.
 """
 
 import sqlalchemy as sa

@@ -25,7 +25,7 @@ class Contest:
         unit: What is counted per second.
         plans: For each tuple of contenders, the plan whose processes measure them.
         ours: For each contender that runs studydb, the names of its baselines.
-        before: Called before each slice, with the name of the slice's contender.
+        before: Called before each warm-up and each slice, with the contender's name.
     """
 
     unit: str

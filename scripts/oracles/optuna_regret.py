@@ -113,7 +113,9 @@ def by_studydb(function: Function, seed: int, n_trials: int, folder: Path) -> fl
         trial.report({"value": function.value(trial.params)})
         trial.finish()
     origins = {one.origin for one in study.trials}
-    assert origins == {"searcher"}, origins  # no point by index
+    assert origins == {"searcher"}, (
+        origins
+    )  # TPE has proposed every trial; none has a point by index
     return study.best_value - function.least
 
 

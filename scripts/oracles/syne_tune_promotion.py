@@ -43,7 +43,7 @@ def sequence(seed):
 
     The event [trial] says that a free worker starts this trial, or resumes this trial because Syne
     Tune chose it. The event [trial, milestone, value] says that the trial reports the value at the
-    milestone, and pauses.
+    milestone, and pauses, or ends if the milestone is max_t.
     """
     rng = random.Random(seed)
     eta, grace = rng.choice([2, 3, 4]), rng.choice([1, 2])

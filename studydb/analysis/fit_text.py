@@ -28,7 +28,7 @@ def full_text(full: FullQueue) -> str:
         f"No new trial is made: {full.n_waiting:,} trials that ask for {visible(str(full.asked))} "
     )
     if full.fits_a_worker:
-        cause = "wait for the workers that fit them. Start more such workers"
+        cause = "wait for the workers that they fit. Start more such workers"
     else:
         cause = "wait, and fit no live worker. Start a worker that they fit"
     others = (

@@ -33,7 +33,7 @@ from studydb.domain.errors import CheckpointError, UsageError
 _Moved = TypeVar("_Moved")
 
 PART_BYTES = 8 << 20
-"""The size of a part of an upload; the upload of a file holds about three parts in memory."""
+"""The least size of a part of an upload, which holds about three parts of a file in memory."""
 
 _FILES_AT_A_TIME = 4
 """How many files of a directory are sent or fetched at a time."""

@@ -10,9 +10,8 @@ upload   asks to record that an upload begins
 end      how the code ended (the last message)       next     run another attempt, on a new channel
 ```
 The child waits for the answer to a report with an id. The worker sends the answer once the result
-and the checkpoint's row are stored. The worker buffers a report without an id. It does not
-trust the child: `read_from_child` checks each message. Names in the code call the worker
-"supervisor".
+and the checkpoint's row are stored. The worker buffers a report without an id. It does not trust
+the child: `read_from_child` checks each message. Names in the code call the worker "supervisor".
 """
 
 import math

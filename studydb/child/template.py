@@ -13,6 +13,7 @@ also allow warm starts (`train.studydb_start = "warm"`).
 import atexit
 import gc
 import os
+import signal
 import sys
 import time
 import traceback
@@ -40,12 +41,16 @@ _DEFERRED_MODULES = {"torch": "torch._dynamo"}
 Modules that a library imports late, by the library's name.
 
 PyTorch imports `torch._dynamo`, and with it 850 other modules, for the first optimizer. If the
-template did not import these modules, each trial would: the import takes 3 s with PyTorch 2.11.
+template did not import these modules, each trial with an optimizer would: this takes 3 s with
+PyTorch 2.11. A template imports them twice, first in a fork that tries it.
 """
+
+_TRY_S = 30
+"""A module whose import takes longer is not imported; a template has 120 s for all its imports."""
 
 
 class Ready(Struct, frozen=True, tag="ready"):
-    """Attempts may be forked; the import took `import_s` seconds."""
+    """Attempts may be forked; the imports took `import_s` seconds, with the deferred modules."""
 
     import_s: float
 
@@ -121,7 +126,7 @@ def _reason_against(function: Callable[..., Any], to_import: TrainableImport) ->
 
 
 def _import_deferred_modules(check: Callable[[], str | None]) -> None:
-    """Import the deferred modules of the imported libraries, if this leaves a process to fork."""
+    """Import the deferred modules of the imported libraries if a fork is safe afterwards."""
     for library, module in _DEFERRED_MODULES.items():
         if library in sys.modules and module not in sys.modules and _is_safe(module, check):
             import_module(module)
@@ -133,6 +138,8 @@ def _is_safe(module: str, check: Callable[[], str | None]) -> bool:
     if pid == 0:
         code = 1
         try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(_TRY_S)  # ends this fork if the import hangs
             import_module(module)
             code = 0 if check() is None else 1
         finally:

@@ -11,7 +11,7 @@ from studydb.domain.roles import Role
 
 @click.group()
 def db() -> None:
-    """Make, upgrade and check the database's schema."""
+    """Make, change and check the database's schema and roles."""
 
 
 @db.command(short_help="Bring the schema to what this studydb needs.")
@@ -51,13 +51,13 @@ def check(*, storage: Storage) -> None:
 @click.option("--yes", is_flag=True, help="Confirm: drop what the older schema cannot hold.")
 @storage_option
 def downgrade(*, revision: str, yes: bool, storage: Storage) -> None:
-    """Take the schema back to REVISION; "base" drops all tables."""
+    """Take the schema back to REVISION; drop wide views. "base" drops all tables, too."""
     from studydb.db import migrate
 
     if not yes:
         raise UsageError(
-            f'Going back to {revision!r} drops what the older schema cannot hold; "base" drops '
-            "every study. Add --yes to confirm."
+            f"Going back to {revision!r} drops what the older schema cannot hold, and the views of "
+            '`studydb views`; "base" drops every study. Add --yes to confirm.'
         )
     migrate.downgrade(storage.url, revision)
     click.echo(f"{_masked(storage)}: schema {revision}.")
@@ -80,7 +80,9 @@ def roles(
     *, owner: str, worker: str, viewer: str, members: Sequence[str], schema: str, storage: Storage
 ) -> None:
     """
-    Print SQL for PostgreSQL that creates three roles and grants each role its rights.
+    Print SQL for PostgreSQL that creates missing roles and gives each of three roles its rights.
+
+    The owner role gets the tables, and PUBLIC loses the right to create objects in their schema.
 
     Logins are members of a role: --member ann=worker --member bob=viewer.
 

@@ -124,7 +124,8 @@ def value_text(value: Any) -> str:
     """
     Write a value in the grammar of specs.
 
-    A text is quoted if it has spaces or unprintable characters, or would be read as another value.
+    A text is quoted if it has spaces or unprintable characters, or if the grammar would read it as
+    another value or refuse it.
     """
     written = plain(value)
     if not isinstance(written, str):

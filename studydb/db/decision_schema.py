@@ -113,8 +113,8 @@ running_mean = sa.Table(
 )
 """
 `total` is the sum, and `n_results` the number, of a trial's live values from the step `mean_from`
-of the study's scheduler up to `step`. Only a study whose scheduler compares means
-has rows.
+of the study's scheduler up to `step`. Only trials of studies whose scheduler compares means have
+rows.
 """
 
 population = sa.Table(

@@ -53,7 +53,8 @@ def connect_arguments(url: URL, *, pooler: bool, read_only: bool) -> dict[str, A
     Return the arguments of psycopg's `connect`.
 
     Args:
-        pooler: Whether we connect through a pooler; `set_for_transaction` then makes the settings.
+        pooler: Whether we connect through a pooler. If so, each transaction makes the settings: its
+            BEGIN the isolation, and `set_for_transaction` the others.
     """
     arguments: dict[str, Any] = {
         "connect_timeout": CONNECT_TIMEOUT_S,

@@ -113,7 +113,11 @@ class TransactionBlock:
             self._database.check_file_unmoved()
             self._cursor.execute("BEGIN IMMEDIATE" if self._write else "BEGIN")
             return
-        isolation = " ISOLATION LEVEL REPEATABLE READ" if self._snapshot else ""
+        isolation = ""
+        if self._snapshot:
+            isolation = " ISOLATION LEVEL REPEATABLE READ"
+        elif self._database.pooler:
+            isolation = " ISOLATION LEVEL READ COMMITTED"
         access = "" if self._write else " READ ONLY"
         self._cursor.execute(f"BEGIN{isolation}{access}", prepare=False)
         if self._database.pooler:

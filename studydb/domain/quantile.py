@@ -38,7 +38,7 @@ def cutoff(cut: Cut, better: Position | None, quantile: float) -> float | None:
     """
     Interpolate the quantile as a score.
 
-    In ASHA by stopping, a trial with a strictly worse score stops.
+    In ASHA by stopping with the rule "ray", a trial with a strictly worse score stops.
 
     Args:
         better: The next better entry after the cut's entry; None if there is none.

@@ -243,9 +243,9 @@ class Acquirer:
         """
         Read the study's progress, in most cases by a single statement; call this to poll.
 
-        While trials run, looks recover lost trials: every look soon after a claim, then ever fewer,
-        down to one in 15 s. The look that sees that a trial's back-off is over makes the trial
-        claimable.
+        While trials run, looks recover lost trials: every look at first and soon after a claim,
+        then ever fewer looks, down to one in 15 s. The look that sees that a trial's back-off is
+        over makes the trial claimable.
         """
         fits = self._fitting.look()
         progress = self._watch.read(fits=fits)

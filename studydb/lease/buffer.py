@@ -18,7 +18,7 @@ FLUSH_BYTES = 1 << 20
 
 BATCH_ROWS = 10_000
 BATCH_BYTES = 8 << 20
-"""A batch has limits, because the trial's row is locked until the whole batch is stored."""
+"""The limits of a batch; the trial's row is locked until the whole batch is stored."""
 
 
 class Buffer:

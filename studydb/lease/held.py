@@ -313,7 +313,7 @@ class HeldAttempt:
             self.verdict = verdict
 
     def lost(self) -> None:
-        """Note that a renewal did not find the lease."""
+        """Note that a renewal did not find the lease, unless the attempt is ending by itself."""
         if not self.is_ending:
             self.is_lost = True
 

@@ -3,10 +3,11 @@ Get proposals from a searcher's model: fit it, or wait for the process that fits
 
 One process at a time fits the model of a study, under the proposer's lease. A process that asks for
 a trial and finds neither a proposal nor a holder of the lease takes the lease, fits the model, and
-stores the next points. Other processes that ask look for the points every 0.05 to 0.25 s. They wait
-for a tenth of the mean time of a trial, but for at least 1 s and at most 60 s. Then they take a
-point by index, and the origin of its trial is "by index". So a single worker gets every point from
-the model, and hundreds of workers never wait for long.
+stores the next points. Meanwhile other processes that ask for a trial look for the points every
+0.05 to 0.25 s. They wait for a tenth of the mean time of a trial, but for at least 1 s and at most
+60 s. Then they take a point by index, and the origin of its trial is "by index". So a single worker
+gets every point from the model, as long as the model proposes new points, and hundreds of workers
+never wait for long.
 
 A proposed trial has params that no other trial has, except in the last case below. A point that
 the study has is dropped, and the model is asked again with other random numbers, a few times. For
@@ -60,7 +61,7 @@ LEAST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
 WAIT_PER_TRIAL_S = 0.1
 
 TRIES = 4
-"""The most times that the model is asked for new points, and the most points by index to try."""
+"""How often the model is asked for points, and how many points by index are tried for each."""
 
 _SALT = 2**64
 """

@@ -49,7 +49,7 @@ class PollInterval:
 
     @property
     def is_over(self) -> bool:
-        """Whether the wait since `begin` is over; also True before the first `begin`."""
+        """Whether the wait since `begin` is over; True before `begin` and after `reset`."""
         return monotonic() >= self._end_s
 
 

@@ -19,7 +19,7 @@ def judge_exit(
 
     Returns:
         The outcome, and the seconds that the trial waits before its next attempt if the outcome is
-        PREEMPTED. The outcome of any other attempt stays as it is.
+        PREEMPTED. If the command has not given the trial back, this is the given outcome, and 0 s.
     """
     exits = (GIVEN_BACK, TRY_LATER)
     if outcome is not Reason.PREEMPTED or failure is None or failure.type not in exits:

@@ -17,6 +17,8 @@ def _verb(sql: str) -> str:
     """
     Find the first word after comments and parentheses; return it in capitals.
 
+    If there is no word, the result is the next character.
+
     The result is empty if a comment does not end, or contains the beginning of another comment.
     PostgreSQL nests comments and SQLite does not, so the databases would disagree about where the
     statement begins.
@@ -52,9 +54,10 @@ def run_query(database: Database, sql: str) -> tuple[list[str], list[tuple[Any, 
     """
     verb = _verb(sql)
     if verb not in READING_VERBS:
+        begins = f"not {verb[:40]!r}" if verb else "after comments that end and are not nested"
         raise UsageError(
             "`studydb query` only reads: give one statement that begins with "
-            f"{', '.join(READING_VERBS)}, not {verb[:40]!r}."
+            f"{', '.join(READING_VERBS)}, {begins}."
         )
     with database.begin(write=False) as txn:
         try:

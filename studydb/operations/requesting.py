@@ -136,6 +136,7 @@ def with_answers(
 
     Raises:
         DecisionFailed, NotAsked: The function has not said what a trial needs; nothing was written.
+        NotAllowed: This process cannot ask the function; nothing was written.
         StorageBusy: Each of `TRIES` transactions has found a config without an answer.
     """
     known = dict(answers or {})
@@ -145,6 +146,6 @@ def with_answers(
         except RequestNeeded as needed:
             known[config_key(needed.config)] = ask(study, needed.config)
     raise StorageBusy(
-        f"Other requests have taken the trial's number {TRIES} times while the function "
-        f"{study.resources} was asked. Nothing was stored; send the request again."
+        f"{TRIES} times, other processes have added trials while the resource function "
+        f"{study.resources} was asked about this trial. Nothing was stored; send the request again."
     )

@@ -18,7 +18,8 @@ def write(database: Database, call: Callable[[], Answered], *, role: Role) -> An
     Call a function that writes; if the login may not write, the error names the role that may.
 
     PostgreSQL raises one error for two causes: the server is a standby for now, or the role's
-    transactions are always read-only. After that error, this function looks for the second cause.
+    transactions are always read-only. After a StorageBusy, which includes this error, this function
+    looks for the second cause.
 
     Args:
         role: The role that may make the call.
@@ -27,6 +28,7 @@ def write(database: Database, call: Callable[[], Answered], *, role: Role) -> An
         UnknownStudy: A FOREIGN KEY refused a row: the study was deleted.
         StorageDenied: The login lacks a right.
         StorageReadOnly: The login may only read.
+        StorageBusy: The database cannot write for now.
     """
     try:
         return call()

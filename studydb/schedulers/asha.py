@@ -45,7 +45,7 @@ On both tasks of docs/schedulers.md, this share finds a better trial than 0.2 do
 """
 
 FEWEST_ENTRIES = 2
-"""At a rung where fewer entries rank, no trial is promoted."""
+"""A rung with fewer scores promotes no trial; NaN and invalidated trials do not count."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ class ASHA(BaseScheduler):
     """
     Train the better trials longer: of `reduction_factor` trials at a rung, one goes on.
 
-    Bracket `s` has a rung at each step `grace_period * reduction_factor ** k` below `max_t`, with
-    k >= s, rounded up. A rung's cutoff is the percentile (1 - 1/reduction_factor) * 100 of its
-    negated scores.
+    The first bracket has a rung at each step `grace_period * reduction_factor ** k`, rounded up,
+    that is below `max_t`; each further bracket lacks one more of the first rungs. A rung's cutoff
+    is the percentile (1 - 1/reduction_factor) * 100 of its negated scores.
 
     "stopping": by the rule "ray", a trial is stopped if it is strictly worse than the cutoff of the
     scores that the rung had before. By the rule "syne_tune", a trial is stopped if more than n /
@@ -74,13 +74,13 @@ class ASHA(BaseScheduler):
 
     The end game of "promotion": once only the share `end_game` of one of the study's limits (steps,
     cost or time) is left, no new trials are made. Free workers resume the best of all waiting
-    trials, even if it is worse than the cutoff of its rung. If `num_trials` or the searcher allows
-    no new trial before that, the end game begins when each trial has reached a rung, and no trial
-    is to be promoted. Then waiting trials are resumed as long as the end game takes at most the
-    share `end_game` of all training. A trial is resumed in spite of this share if no trial has
-    reached `max_t` or is on its way there. The training outside the end game is estimated as if
-    trials were only promoted: of n trials at the first rung (k = 0), n / reduction_factor**k train
-    up to rung k.
+    trials, even if it is worse than the cutoff of its rung. If `num_trials` is reached or the
+    searcher has no more points while more than this share is left, the end game begins once no
+    trial underway is below its first rung, and no trial is to be promoted. Then waiting trials are
+    resumed as long as the end game takes at most the share `end_game` of all training. A trial is
+    resumed in spite of this share if no trial has reached `max_t` or is on its way there. The
+    training outside the end game is estimated as if trials were only promoted: of n trials at a
+    bracket's first rung, n / reduction_factor**i train up to the rung that is i rungs higher.
 
     Attributes:
         max_t: The step that completes a trial ("R" in the paper).
@@ -253,7 +253,7 @@ class ASHA(BaseScheduler):
 
     def _worst_that_continues(self, rung: RungView) -> float | None:
         """
-        Return the worst score that continues by Syne Tune's rule; None if any score continues.
+        Return the worst score with which a trial continues by Syne Tune's rule; None if every does.
 
         Syne Tune stops a trial if m / n > 1 / reduction_factor: the rung has n scores, the trial's
         own included, and m of them are strictly better. So a trial stops if the score at the rank
@@ -293,7 +293,7 @@ class ASHA(BaseScheduler):
                 yield best
 
     def _waiting(self, view: QueueView) -> Iterator[WaitingTrial]:
-        """Yield the best waiting trial of each rung, from the highest step down."""
+        """Yield the best waiting trial of each rung, from the highest step down; leave out +Inf."""
         for key in self._from_highest:
             best = view.best_waiting(key)
             if best is not None and best.score < math.inf:

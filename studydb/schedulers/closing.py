@@ -27,7 +27,7 @@ class ClosingScheduler(BaseScheduler):
         return True
 
     def judge(self, report: Report, view: StudyView) -> Decision:
-        """Pause a trial at its rung, or complete it at `max_t`."""
+        """Complete a trial at `max_t`; pause it at an open rung; compare it at a closed rung."""
         if report.step >= self.max_t:
             return Decision(Action.STOP, Reason.COMPLETED)
         for key in self.locks(report.bracket, report.step):

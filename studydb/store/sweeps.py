@@ -159,7 +159,7 @@ def any_due(txn: Txn, *, study_id: int) -> bool:
 
 def suspect(txn: Txn, *, study_id: int) -> int:
     """
-    Mark trials whose leases have expired as suspects, and count these trials.
+    Mark as suspects the trials whose leases have expired, and count these trials.
 
     A write of the attempt clears the mark.
     """

@@ -114,7 +114,7 @@ def _delete(database: Database, study: Study, found: list[Checkpoint]) -> list[C
 
 
 def _uploads(database: Database, study: Study, *, dry_run: bool) -> tuple[int, int]:
-    """Delete uploads that were cut off, unless `dry_run`; count those deleted and those left."""
+    """Delete uploads that were cut off; count them, and those left. With `dry_run` delete none."""
     n, n_left, after_id = 0, 0, 0
     while page := read_patiently(partial(abandoned_uploads, database, study, after_id=after_id)):
         # A page that is tried again counts once: in the end, each upload of it is deleted or left.

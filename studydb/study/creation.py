@@ -338,9 +338,9 @@ def _revised(database: Database, found: Record, new: NewStudy, code: Code) -> Re
     """
     Replace code that was edited under the same name, if a key of this user signed the old code.
 
-    Code that can be edited so is a pickled function or class, the objects that are bound to a
-    function or class, or the options of a command.
-    Another user's code stays, because that user's workers would refuse this user's signature.
+    Such code is a pickled function or class, the objects that are bound to a function or class, or
+    the options of a command. Another user's code stays, because that user's workers would refuse
+    this user's signature.
     """
     old, keyring = found.trainable, load_keyring()
     if old is None or not keyring.verify(signed_payload(old, found.uuid), old.signatures):

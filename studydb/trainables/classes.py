@@ -192,8 +192,8 @@ class ClassRun:
 
     Args:
         cls: The class.
-        may_keep: Whether to keep the object for the next call. If the class overrides
-            `reset_config`, called when a trial has ended without an exception or by TrialStopped.
+        may_keep: Tells whether to keep the object for the next call. It is called if the class
+            overrides `reset_config` and a trial has ended without an exception or by TrialStopped.
     """
 
     def __init__(

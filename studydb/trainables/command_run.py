@@ -107,7 +107,7 @@ class CommandTrainable:
 
         Raises:
             TrialStopped, LeaseLost: The trial was to end, and the command has ended.
-            CommandFailed: The command has failed.
+            CommandFailed: The command has failed, or a report is invalid or missing.
             GivenBack: The command has given its trial back, or this host cannot start the command
                 now.
             ProcessLost: The command was killed by SIGKILL.

@@ -305,7 +305,7 @@ class Forker:
 
 
 def _made(make_first: Callable[[], Frame], child: ChildProcess) -> Frame:
-    """Make a child's first message; if that fails, wait until the child exists, and kill it."""
+    """Make a child's first message; if that fails, kill the child as soon as it exists."""
     try:
         return make_first()
     except BaseException:

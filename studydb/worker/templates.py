@@ -202,9 +202,10 @@ class Templates:
         Args:
             to_import: What the job will probably import. A process is forked from a template that
                 has imported it, and the job is made meanwhile. Without such a template the job is
-                made first, so that no trainable is imported that the study has replaced.
-            make_job: Makes the job, or raises why there is none. It may call `adopt`. It may be
-                called several times, and must return the same job each time.
+                made first, because the job names the study's trainable of now, and no other
+                trainable should be imported.
+            make_job: Makes the job; raises an exception if there is no job to run. It may call
+                `adopt`. It may be called several times, and must return the same job each time.
             stdout, stderr: Descriptors for the process's output; the caller closes them.
             fresh: Whether the process must import the trainable itself.
             descriptors: The locks of the attempt's devices, which the process inherits.
@@ -214,7 +215,7 @@ class Templates:
             FrameError: The job is too large.
         """
         if not fresh:
-            for _ in range(2):  # the first template may be outdated, dead or of other code
+            for _ in range(2):  # the first template may be outdated or dead, or its code replaced
                 template = self._living(to_import) or self._usable(make_job().to_import)
                 if template is None:
                     break
@@ -240,7 +241,7 @@ class Templates:
         return Started(child, None)
 
     def allow_devices(self, trainable: Trainable) -> None:
-        """From now on start attempts of this trainable warm, although they hold devices."""
+        """From now on start attempts of this trainable warm if possible, also with devices."""
         if self._enabled and trainable.uuid != self._fresh_with_devices:
             self._warm_with_devices = trainable.uuid
 

@@ -27,7 +27,7 @@ def reasons(running):
 
 
 @pytest.mark.parametrize("num_trials", [1, 3, 4, 6, 9])
-def test_best_of_the_first_four_trials_and_later_trials_that_are_as_good_train_on(
+def test_best_of_the_first_four_trials_goes_on_and_so_does_each_later_trial_that_is_not_worse(
     database, num_trials
 ):
     scheduler = asked(Heats(max_t=5))

@@ -134,7 +134,7 @@ class FaultReport:
             f"{self.frozen} frozen workers, {self.partitioned.total()} partitions "
             f"({_listed(self.partitioned)}), {self.store_outages} outages of the store, "
             f"{self.seconds:.0f} s; finished {self.recovery_s:.0f} s "
-            f"after the last fault; longest life after a death: {self.departures}"
+            f"after the last fault; longest life of a child process after the death of its parent: {self.departures}"
         )
 
 
@@ -143,7 +143,7 @@ def _listed(counter: Counter[str]) -> str:
 
 
 class FaultInjector:
-    """Injects faults until the plan is done and the study is finished."""
+    """Injects faults until the plan is done, or the study and its workers have ended."""
 
     def __init__(
         self,
@@ -167,7 +167,12 @@ class FaultInjector:
         self.report = FaultReport()
 
     def run(self) -> FaultReport:
-        """Inject all faults; return when the study is FINISHED and every worker has ended."""
+        """
+        Inject the planned faults while the study or a worker runs.
+
+        Returns when the study is FINISHED and every worker has ended. `FaultReport` counts the
+        faults.
+        """
         self._workers = [self._fleet.start() for _ in range(self._plan.workers)]
         planned = self._schedule()
         while planned and not self._is_over():

@@ -33,7 +33,7 @@ def slow_link(server_url: str, *, bytes_per_s: float) -> Iterator[str]:
 
 
 def _accept(listener: socket.socket, server: Proxy, bytes_per_s: float) -> None:
-    with suppress(OSError):  # accept fails once the listener is closed
+    with suppress(OSError):  # accept fails once the listener is shut down
         while True:
             client, _ = listener.accept()
             other = server.connect_to_server()

@@ -1,4 +1,4 @@
-"""A flush, save, finish or request survives a server crash once answered; a claim may not."""
+"""A flush, save, finish or request survives a server crash once answered; a claim can be lost."""
 
 from contextlib import closing
 

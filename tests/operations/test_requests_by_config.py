@@ -177,7 +177,7 @@ def test_an_idle_worker_may_make_a_trial_once_another_worker_has_claimed_a_waiti
             1,
             "5 trials that ask for licence=9 wait, and fit no live worker. Start a worker that",
         ),
-        (9, "5 trials that ask for licence=9 wait for the workers that fit them. Start more such"),
+        (9, "5 trials that ask for licence=9 wait for the workers that they fit. Start more such"),
     ],
     ids=["no worker fits them", "a worker fits them"],
 )

@@ -291,6 +291,11 @@ RENAME = sqlalchemy.update(STUDY).values(name="mine")
 
 @pytest.mark.parametrize("pooler", ["", "pooler=transaction"])
 def test_timeouts_and_isolation_are_set_with_and_without_a_pooler(postgres_url, opened, pooler):
+    with closing(postgres.connect(postgres_url)) as connection:
+        name = connection.info.dbname
+        default = "SET default_transaction_isolation = 'serializable'"
+        connection.execute(f'ALTER DATABASE "{name}" {default}')
+        connection.commit()
     database = opened(f"{postgres_url}&{pooler}")
 
     found = rows(

@@ -420,8 +420,8 @@ def test_entries_that_wait_are_read_by_the_index_of_waiting_entries_and_not_by_t
 ):
     true = "true" if database.postgresql else "1"
     with database.begin() as txn:
-        # These rows make a plan by the primary key cheap: all entries wait, and of the indexes
-        # only the primary key has the order of the rows in the table.
+        # These rows make a plan by the primary key cheap: all entries wait, and the
+        # primary key is the only index whose order is that of the rows in the table.
         txn.raw(f"UPDATE rung_entry SET waiting = {true}, score = (ordinal * 7919) % 3001")
         txn.raw("ANALYZE")
 

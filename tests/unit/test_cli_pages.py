@@ -84,7 +84,7 @@ def test_columns_of_the_same_name_get_names_that_no_other_column_has(selected, n
 @pytest.mark.parametrize(
     ("text", "word"), [("7", 7), ("0" * 30 + "7", 7), ("9" * 30, LARGEST_NUMBER), ("base", "base")]
 )
-def test_digits_are_the_number_of_a_trial_and_other_text_is_its_name(text, word):
+def test_digits_stand_for_the_number_of_a_trial_and_other_text_for_its_name(text, word):
     assert TrialWord().convert(text, None, None) == word
 
 

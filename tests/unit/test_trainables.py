@@ -333,7 +333,7 @@ def test_signed_payload_differs_when_bytes_move_between_fields():
     assert signed_payload(one, STUDY) != signed_payload(other, STUDY)
 
 
-def test_unsigned_trainable_is_refused_with_the_cure():
+def test_refusal_of_an_unsigned_trainable_says_how_to_allow_it():
     words = ["/srv/me/keys", "--allow-import subprocess"]
     trainable = import_trainable("subprocess:check_output")
     check_refused(words, check_trusted, trainable, STUDY, RING, error=Untrusted)

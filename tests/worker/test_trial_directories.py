@@ -54,7 +54,7 @@ def test_class_knows_the_directory_of_its_trial(stage, chdir, place):
 
 
 def create_command(stage, *items, **options):
-    """Create a study of a command; return the workdir of the study, whose name has braces."""
+    """Create a study of a command; return its workdir, a folder whose name contains braces."""
     here = stage.folder / "here {x}"
     here.mkdir()
     train = here / "train.sh"

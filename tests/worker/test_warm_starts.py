@@ -111,7 +111,9 @@ def test_random_numbers_of_warm_and_fresh_starts_are_equal(
     assert drawn[0]["numpy"] != drawn[2]["numpy"]
 
 
-def test_numpy_that_a_trial_imports_itself_gets_the_trials_seed(start, pump, module, tmp_path):
+def test_numpy_is_seeded_even_if_the_trial_imports_it_and_not_the_template(
+    start, pump, module, tmp_path
+):
     trainable = module(LATE_NUMPY)
     with closing(ForkServer()) as server:
         server.start()
@@ -263,6 +265,7 @@ DYNAMO = {
     "exits": "raise SystemExit(0)",
     "leaves a thread": "import _thread, time\n_thread.start_new_thread(time.sleep, (60,))",
     "leaves a file open": "F = open(__file__)",
+    "hangs": "import time\ntime.sleep(600)",
 }
 
 
@@ -276,6 +279,8 @@ def test_template_imports_what_pytorch_imports_for_its_first_optimizer_if_this_i
     trainable = module(
         """
         import sys, torch
+        from studydb.child import template
+        template._TRY_S = 1
         def train(config):
             return {"loss": 1.0, "imported": "torch._dynamo" in sys.modules}
         """

@@ -90,8 +90,8 @@ RETURNING trial.id;
 --                 Index Cond: (id = waited.id)
 --                 Filter: (state = ($7)::text)
 
--- studydb/store/sweeps.py suspect: Mark trials whose leases have expired as suspects, and count
---   these trials.
+-- studydb/store/sweeps.py suspect: Mark as suspects the trials whose leases have expired, and
+--   count these trials.
 WITH expired AS MATERIALIZED (
     SELECT trial.id AS id
     FROM trial

@@ -58,8 +58,8 @@ WHERE trial.id IN (SELECT waited.id FROM waited)
     AND trial.state = 'PENDING'
 RETURNING id;
 
--- studydb/store/sweeps.py suspect: Mark trials whose leases have expired as suspects, and count
---   these trials.
+-- studydb/store/sweeps.py suspect: Mark as suspects the trials whose leases have expired, and
+--   count these trials.
 WITH expired AS MATERIALIZED (
     SELECT trial.id AS id
     FROM trial

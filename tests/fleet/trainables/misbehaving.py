@@ -96,7 +96,7 @@ def dies_after_step_2(config, trial):
 
 
 def floods(config):
-    """Write 100 MB."""
+    """Write 100 MiB of lines, and then a line without a newline."""
     line = b"x" * 1023 + b"\n"
     for _ in range(100):
         os.write(1, line * 1024)

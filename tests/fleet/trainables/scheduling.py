@@ -1,4 +1,4 @@
-"""Custom schedulers, of which some decide and some fail in many ways, and a trainable."""
+"""A trainable, and custom schedulers: some work, and each of the others fails in its own way."""
 
 import math
 import os
@@ -14,10 +14,10 @@ from studydb import Action, Close, Decision, Entry, Idle, Reason, RungKey
 @dataclass(frozen=True)
 class Cup(studydb.CustomScheduler):
     """
-    A trial pauses at each rung. The better half goes on when the rung is closed.
+    A trial pauses at each open rung; NaN stops it. The better half goes on when the rung is closed.
 
     A rung is closed when no new trial may start and all trials underway have reached the rung. A
-    trial that reaches a closed rung goes on unless it is worse than the worst trial that was kept.
+    trial that reaches a closed rung goes on if it is not worse than the worst trial that was kept.
     """
 
     max_t: int = 9
