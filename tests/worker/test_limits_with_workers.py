@@ -22,8 +22,8 @@ NIGHTLY = os.environ.get("STUDYDB_NIGHTLY") == "1"
 LIMITS = {
     "cost_limit": ("usd", 1500 if NIGHTLY else 80),
     "max_steps": 1500 if NIGHTLY else 80,
-    "total_time_limit_s": 120.0 if NIGHTLY else 8.0,
-    "time_limit_s": 30.0 if NIGHTLY else 4.0,
+    "total_time_limit_s": 120.0 if NIGHTLY else 24.0,
+    "time_limit_s": 30.0 if NIGHTLY else 8.0,
 }
 KILLS = 8 if NIGHTLY else 1
 
