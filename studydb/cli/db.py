@@ -11,7 +11,7 @@ from studydb.domain.roles import Role
 
 @click.group()
 def db() -> None:
-    """Make, change and check the database's schema and roles."""
+    """Make, change and check the database's schema; print SQL for its roles."""
 
 
 @db.command(short_help="Bring the schema to what this studydb needs.")

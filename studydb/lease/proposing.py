@@ -61,7 +61,7 @@ LEAST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
 WAIT_PER_TRIAL_S = 0.1
 
 TRIES = 4
-"""How often the model is asked for points, and how many points by index are tried for each."""
+"""The most questions to the model, and the most points by index for each missing point."""
 
 _SALT = 2**64
 """
