@@ -1,4 +1,4 @@
-"""Runs migrations on the connection that `studydb.db.migrate` has opened and locked."""
+"""Runs migrations on the connection of `studydb.db.migrate`, in the transaction that it began."""
 
 from alembic import context
 

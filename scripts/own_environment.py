@@ -16,7 +16,10 @@ except ImportError:  # Python 3.10 or older; .venv has a newer Python
 ROOT = Path(__file__).resolve().parents[1]
 
 STARTED = "STUDYDB_SCRIPT_STARTED"
-"""Set by a script that restarts itself: "made" if it has made or updated .venv, else "found"."""
+"""
+An environment variable that a script sets before it restarts itself: "made" if the script has made
+or updated .venv, else "found".
+"""
 
 
 def enter() -> Path:

@@ -18,9 +18,9 @@ INTERRUPTED, PIPE_BROKEN = 130, 1
 
 NEW_OBJECTS = 100_000
 """
-How many objects are made between two garbage collections. The imports of a command make about as
-many objects, and none of them becomes garbage. With Python 3.11's threshold of 700 objects, garbage
-collections take a seventh of the time in which a command starts.
+A garbage collection starts when this many more objects were made than freed. The imports of a
+command make about as many objects, and none of them becomes garbage. With Python 3.11's threshold
+of 700 objects, garbage collections take a seventh of the time in which a command starts.
 """
 
 
@@ -31,6 +31,7 @@ def main(arguments: "Sequence[str] | None" = None) -> "NoReturn":
     A user's mistake is printed as one line on stderr; a traceback means a bug of studydb.
     """
     words = sys.argv[1:] if arguments is None else arguments
+    _open_closed_streams()
     try:
         if [*words[:1]] == ["report"] and not {"-h", "--help"} & set(words):
             from studydb.report_client import main as report  # noqa: PLC0415  no click is needed
@@ -47,7 +48,32 @@ def main(arguments: "Sequence[str] | None" = None) -> "NoReturn":
     except BrokenPipeError:
         _silence_stdout()
         code = PIPE_BROKEN
+    except OSError as error:
+        import errno  # noqa: PLC0415  `studydb report` does not need it
+
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        _silence_stdout()
+        print(f"studydb: The output cannot be written: {error.strerror}.", file=sys.stderr)  # noqa: T201
+        code = PIPE_BROKEN
     sys.exit(code)
+
+
+def _open_closed_streams() -> None:
+    """
+    Open /dev/null in place of a closed stdin, stdout or stderr.
+
+    Otherwise a socket or a file would get the stream's number, and the processes of trials would
+    write their output into it.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is `number`
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
 
 
 def _prepare() -> None:

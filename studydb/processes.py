@@ -1,4 +1,4 @@
-"""Processes of this host: their identity, whether they have ended, and signals to them."""
+"""Processes of this host: their identity and environment, signals, forks, limits and names."""
 
 import ctypes
 import functools

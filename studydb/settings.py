@@ -91,7 +91,15 @@ def cache_size_bytes(environ: Mapping[str, str] = os.environ) -> int:
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the folder of the cache of remote checkpoints; None if no home directory is known."""
+    """
+    Return the folder of the cache of remote checkpoints.
+
+    Returns:
+        None if no variable names the folder, and no home directory is known.
+
+    Raises:
+        UsageError: `STUDYDB_CACHE_DIR` begins with "~", and no home directory is known.
+    """
     if named := environ.get(CACHE_DIR):
         return expanded(named).absolute()
     configured = environ.get("XDG_CACHE_HOME", "")
@@ -103,7 +111,15 @@ def cache_folder(environ: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def key_file_path(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the path of this user's key file, whether the file exists or not."""
+    """
+    Return the path of this user's key file, whether the file exists or not.
+
+    Returns:
+        A relative path if no variable names the file or its folder, and no home directory is known.
+
+    Raises:
+        UsageError: `STUDYDB_KEY_FILE` begins with "~", and no home directory is known.
+    """
     if named := environ.get(KEY_FILE):
         return expanded(named).absolute()
     configured = environ.get("XDG_CONFIG_HOME", "")
@@ -179,6 +195,9 @@ class Keyring:
 
         Returns:
             The key's id and the MAC.
+
+        Raises:
+            UsageError: The keyring has no key.
         """
         if not self.keys:
             raise UsageError(

@@ -1,4 +1,4 @@
-"""Fixtures for all tests: each test gets its own migrated database, SQLite or PostgreSQL."""
+"""Hooks and fixtures for all tests, such as a new SQLite or PostgreSQL database for each test."""
 
 import gc
 import os
@@ -38,7 +38,7 @@ class FakeClock:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect tests that need a missing PgBouncer, and cases of the nightly run (README.md)."""
+    """Deselect tests if PgBouncer is missing, and cases left to the nightly run (README.md)."""
     left_out = set() if _single_tests_are_named(config) else turns.left_to_the_nightly_run(items)
     if pooler.program() is None:
         left_out |= {item for item in items if item.get_closest_marker("pgbouncer")}
@@ -58,7 +58,11 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def isolated_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Hide the developer's storage and signing key from tests; limit OpenMP to one thread."""
+    """
+    Hide the developer's settings, storage and signing key from tests; limit OpenMP to one thread.
+
+    Tests get a new home. `PG` variables stay if STUDYDB_TEST_DSN is set.
+    """
     home = tmp_path_factory.mktemp("home")
     foreign = (
         ("STUDYDB_", "XDG_") if postgres.DSN_VARIABLE in os.environ else ("STUDYDB_", "XDG_", "PG")
@@ -152,7 +156,7 @@ def sqlite_template(make_once: Any, tmp_path_factory: pytest.TempPathFactory) ->
     def make(_stack: ExitStack) -> str:
         path = tmp_path_factory.mktemp("template") / "studydb.db"
         migrate.upgrade(f"sqlite:///{path}")
-        # Copies would lack the rows in the WAL.
+        # A copy of the file would lack the rows in the WAL.
         assert not path.with_name("studydb.db-wal").exists()
         return str(path)
 

@@ -102,7 +102,11 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop what `upgrade` added, unless rows have values that the older schema refuses."""
+    """
+    Drop what `upgrade` added.
+
+    Refuse this while rows have values that the older schema does not know, or trials wait at rungs.
+    """
     if _is_postgresql():
         op.execute(LOCK)
     for (table, column), (_, new) in WIDENED.items():
@@ -365,7 +369,7 @@ def _create_tables_of_asks() -> None:
 
 
 def _sound(table: str, column: str, check: str) -> Iterator[sa.CheckConstraint]:
-    """Make the CHECK of a new table; on PostgreSQL it casts to a domain, as in revision 0003."""
+    """Make the CHECK of a new table; on PostgreSQL, also the domain to which the CHECK casts."""
     if _is_postgresql():
         domain = check.replace(f"{{{column}}}", f"(VALUE).{column}")
         op.execute(f"CREATE TYPE {table}_facts AS ({column} text)")
@@ -397,7 +401,7 @@ def _create_partial(
 
 
 def _grant() -> None:
-    """Make the owner of `trial` own the new tables; grant rights to readers and workers."""
+    """Make the owner of `trial` own the new tables and types; grant rights to readers, workers."""
     quote = op.get_bind().dialect.identifier_preparer.quote_identifier
     ((owner,),) = _rows(
         "SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = 'trial'::regclass"

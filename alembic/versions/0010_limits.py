@@ -15,7 +15,7 @@ TIMES = ("running_s", "running_until")
 
 
 def upgrade() -> None:
-    """Add the columns; let the roles that run trials write them."""
+    """Add the columns, fill `study.started_at`; let the roles that run trials write the columns."""
     op.add_column(
         "counter", sa.Column("steps", sa.BigInteger(), nullable=False, server_default="0")
     )

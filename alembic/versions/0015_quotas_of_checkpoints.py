@@ -1,4 +1,4 @@
-"""Count the bytes of kept checkpoints for a quota; mark studies that are being deleted."""
+"""Add columns for the bytes of kept checkpoints and for the time when a deletion began."""
 
 import sqlalchemy as sa
 
@@ -30,7 +30,7 @@ def downgrade() -> None:
 
 
 def _workers() -> list[str]:
-    """Name the roles that may update the column `best_values` of studies, on PostgreSQL."""
+    """Return, in quotes, the roles that may update `study.best_values`; none on SQLite."""
     connection = op.get_bind()
     if connection.dialect.name != "postgresql":
         return []

@@ -21,7 +21,7 @@ def downgrade() -> None:
 
 
 def _workers() -> list[str]:
-    """Name the roles that may update the column `seen_at` of workers, on PostgreSQL."""
+    """Return, in quotes, the roles that may update `worker.seen_at`; none on SQLite."""
     connection = op.get_bind()
     if connection.dialect.name != "postgresql":
         return []

@@ -109,7 +109,7 @@ def _queries(more_of_trial: str, more_of_worker: str) -> list[tuple[str, str]]:
 
 
 def _workers() -> list[str]:
-    """Name the roles that may update the column `resource_class` of trials, on PostgreSQL."""
+    """Return, in quotes, the roles that may update `trial.resource_class`; none on SQLite."""
     if op.get_bind().dialect.name != "postgresql":
         return []
     return _rows(

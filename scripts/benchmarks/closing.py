@@ -70,8 +70,8 @@ def measure(server: str, turns: Turns, *, members: int) -> Closing:
     Close a rung of `members` trials while workers work; return how long the workers' calls took.
 
     All trials of the rung but one wait there, so the end of the last trial lets the rung close. The
-    workers report at the rungs of other brackets, end attempts and get trials. When a worker looks
-    for work, it also closes the rung and gives up those of its trials that do not go on.
+    workers report at the rungs of other brackets, end attempts and get trials. A worker that looks
+    for work also closes the rung, and gives up the rung's trials that do not go on.
     """
     with ExitStack() as stack:
         urls = stack.enter_context(places.databases(server, "closing"))

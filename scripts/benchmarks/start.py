@@ -34,8 +34,8 @@ def start(*, trials: int, rounds: int, as_json: bool, commit: str | None) -> Non
     """
     Time from the claim to the first line of the user's function, whose module imports scikit-learn.
 
-    The worker has one slot, and works on PostgreSQL. The first start of each run is timed
-    separately, because with `--start auto` it makes the template, too.
+    The worker has one slot, and works on PostgreSQL. The first start of each run is shown
+    separately, because with `--start auto` its time includes the making of the template.
     """
     if commit is not None:
         arguments = ("start", "--rounds", "1", "--trials", str(trials))

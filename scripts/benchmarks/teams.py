@@ -1,8 +1,8 @@
 """
 Processes that measure slices when the leading process (which runs the command) asks for them.
 
-All of a benchmark's processes start and connect, and run a slice that does not count. Then one team
-at a time works, so that contenders take turns on the same machine within seconds.
+All teams of a benchmark start and connect, and run one slice per contender that does not count.
+Only one team works at a time, so that contenders take turns on the same machine within seconds.
 """
 
 import multiprocessing

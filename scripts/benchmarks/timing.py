@@ -12,7 +12,10 @@ from benchmarks import output
 from benchmarks.rounds import in_turn
 
 WARM_UP_CALLS = 10
-"""Calls that are not timed: PostgreSQL plans a prepared statement anew in its first five calls."""
+"""
+How many calls come first and do not count. PostgreSQL plans a prepared statement anew in each of
+its first five calls.
+"""
 
 MS = 1e3
 
@@ -64,7 +67,7 @@ class Timings:
         return statistics.median(self.slices[operation][place])
 
     def ratios(self, operation: str) -> dict[str, float]:
-        """The time in each other place divided by the time in the baseline."""
+        """The median of each place except the baseline, divided by the median of the baseline."""
         baseline_ms = self.median(operation, self.baseline)
         return {
             place: self.median(operation, place) / baseline_ms

@@ -1,4 +1,4 @@
-"""Thousands of PENDING trials, for clients that claim."""
+"""Fills a study with PENDING trials, for the benchmarks of clients that claim."""
 
 from harness import postgres
 
@@ -33,6 +33,8 @@ WAITING = "SELECT count(*) FROM trial WHERE study_id = 1 AND state = 'PENDING' A
 def fill(url: str, n: int, *, ready: bool = True, shapes: int = 0) -> None:
     """
     Add PENDING trials until there are `n` with this value of `ready`, and vacuum the table.
+
+    With `shapes`, the study's resource classes are added, too.
 
     Args:
         ready: Whether the trials can be claimed; if not, they back off until tomorrow.

@@ -59,8 +59,8 @@ def worker(
     A real worker on PostgreSQL, with trials that only make ten reports.
 
     Fresh and warm starts are compared with one raw process per slot, which forks for each trial and
-    writes the trial's rows in two statements. Then the memory (PSS) of an idle worker with one slot
-    and of its fork server is measured, and the CPU time of commands. The CPU time of
+    writes the trial's rows in two statements. Then the benchmark measures the memory (PSS) of an
+    idle worker with one slot and of its fork server, and the CPU time of commands. The CPU time of
     `studydb report` is compared with that of an interpreter that does nothing.
     """
     if commit is not None:

@@ -46,8 +46,10 @@ def read(text: str) -> list[Row]:
     """
     Read the rows of a table; lines that do not begin with `|` are prose.
 
+    The first two lines of the table are its head.
+
     Raises:
-        ValueError: A line of the table is not a row.
+        ValueError: A line of the table has not four cells, or one of its cells is wrong.
     """
     lines = [line for line in text.splitlines() if line.startswith("|")]
     return [_row(line) for line in lines[2:]]
@@ -84,7 +86,7 @@ def _tests(id_: str, cell: str) -> tuple[str, ...]:
 
 def read_marks(sources: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     """
-    Find all tests, each with the ids of its marker; () if the test has no marker.
+    Find all tests and test classes, each with the ids of its markers; () if it has no marker.
 
     Args:
         sources: The source of each test file by its path below tests/.

@@ -1,1 +1,1 @@
-"""The parts of scripts/mutations: the guards, and copies of the checkout without a guard."""
+"""The parts of scripts/mutations: the guards, and copies of the checkout that lack one guard."""

@@ -24,7 +24,7 @@ FAILED = 1
 """The exit code of pytest when tests have failed."""
 
 OPTIONS = ("-x", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=no", "--timeout=120")
-"""A test may hang when a guard is removed; the timeout makes the test fail."""
+"""Options of pytest. A test may hang when a guard is removed; `--timeout` makes the test fail."""
 
 _FAILURE = re.compile(r"^(?:FAILED|ERROR|SUBFAIL\S*) (?:.*? )?(tests/.+?)(?: - |$)", re.MULTILINE)
 

@@ -54,7 +54,7 @@ class Patch:
         return f"{self.path}, {self.function or 'the whole file'}"
 
     def matches(self, source: str) -> list[tuple[int, int]]:
-        """Where each occurrence of the old code begins and ends in the file's source."""
+        """Where the old code begins and ends, for each occurrence in the definition to change."""
         pattern = _pattern(self.old)
         return [
             match.span()
@@ -67,7 +67,7 @@ class Patch:
         Replace the old code in the file's source.
 
         Raises:
-            ValueError: The old code does not occur exactly once.
+            ValueError: The old code does not occur exactly once in the definition to change.
         """
         found = self.matches(source)
         if len(found) != 1:
@@ -112,7 +112,7 @@ def read() -> list[Guard]:
 
 def paths(tests: Iterable[str]) -> list[str]:
     """
-    The pytest ids of tests, with the paths of their files.
+    The pytest ids of tests and test files, with the files' paths from the root; each id once.
 
     Raises:
         ValueError: A test names a file that does not exist.
@@ -139,7 +139,11 @@ def _patch(entry: dict[str, Any]) -> Patch:
 
 
 def _definitions(source: str, name: str) -> list[tuple[int, int]]:
-    """Where each definition of a name begins and ends; an overloaded function has several."""
+    """
+    Where each definition of a name begins and ends; an overloaded function has several.
+
+    For an empty name, the whole source is the definition.
+    """
     if not name:
         return [(0, len(source))]
     starts = [0, *accumulate(map(len, source.splitlines(keepends=True)))]
@@ -161,7 +165,11 @@ def _named(node: ast.AST, parts: list[str]) -> Iterator[ast.stmt]:
 
 
 def _statements(node: ast.AST) -> Iterator[ast.stmt]:
-    """The statements of a block, with those inside its if, try and with statements."""
+    """
+    The statements of a block, with those inside its if, try and with statements.
+
+    Statements inside loops, `match` statements and `except` clauses are left out.
+    """
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt):
             yield child
@@ -183,7 +191,7 @@ def _names(node: ast.stmt) -> set[str]:
 
 
 def _pattern(text: str) -> re.Pattern[str]:
-    """A pattern that matches a piece of code, whatever its line breaks and comments are."""
+    """A pattern that matches a piece of code, whatever its white space and comments are."""
     tokens = _TOKEN.findall(text)
     pieces = [re.escape(tokens[0])]
     for before, token in pairwise(tokens):

@@ -30,7 +30,7 @@ SMALLEST_P = 0.01
 
 @dataclass(frozen=True)
 class Function:
-    """A function of a space, with its smallest value."""
+    """A function to minimise, its space for studydb and for Optuna, and its smallest value."""
 
     name: str
     space: Mapping[str, Any]

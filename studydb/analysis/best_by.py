@@ -50,6 +50,7 @@ def find_best(
             trials do not count.
         InvalidSpec: The scope or the mode is unknown, or the mode is missing although the metric is
             not the study's.
+        InvalidName: The metric's name breaks a rule for names.
     """
     wanted = _read_wanted(study.objective, metric, mode)
     if not isinstance(scope, str) or scope not in SCOPES:

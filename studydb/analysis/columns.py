@@ -28,7 +28,7 @@ class Column(Protocol):
         """Add a page."""
 
     def finish(self) -> Any:
-        """Return all values, as an array or series for a DataFrame."""
+        """Return all values, as an array, an index or a series for a DataFrame."""
 
 
 class Floats:
@@ -113,8 +113,9 @@ class Values:
     Values of any JSON type.
 
     `finish` chooses the narrowest type that keeps every value: bool, int64, double, text or object.
-    If values are missing, integers become Int64 and booleans become boolean. A mixture of integers
-    and doubles becomes doubles if every integer is exact as a double.
+    If values are missing, integers become Int64 and booleans become boolean. Integers of more than
+    64 bits, and mixtures of integers and doubles, become doubles if every integer is exact as a
+    double. If all values are missing, the column has doubles (NaN).
 
     Args:
         n_missing: The number of rows before this column's first value.

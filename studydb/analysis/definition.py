@@ -89,8 +89,8 @@ def definition(study: Study, *, checkpoints: str) -> dict[str, Any]:
     """
     Return a study's definition.
 
-    The value of an argument of `create_study` has the argument's name as its key; only the study's
-    name has another key, "study".
+    The key of an argument of `create_study` is the argument's name, except that the study's name
+    has the key "study". Other keys, such as "uuid", belong to no argument.
 
     Args:
         checkpoints: The URL of the study's store; that of the default store if the study has none.
@@ -119,7 +119,11 @@ def definition(study: Study, *, checkpoints: str) -> dict[str, Any]:
 
 
 def definition_page(study: Study, *, checkpoints: str) -> dict[str, str | None]:
-    """Return the definition without the study's space: the title and the text of each line."""
+    """
+    Return the definition without the study's space: the title and the text of each line.
+
+    A line whose text is None is not shown.
+    """
     budget = "no limit" if study.num_trials is None else str(study.num_trials)
     most_losses_at_step = study.losses_at_step
     if study.num_draws is not None:
@@ -162,6 +166,8 @@ are not the defaults.
 def differences(found: StudySpec, asked: StudySpec, defaults: StudySpec) -> dict[str, str]:
     """
     Describe how a study differs from the spec that a user asked for.
+
+    Only scheduler, searcher, stop rules, checkpoint store and settings are compared.
 
     Args:
         defaults: The default spec; values of `asked` that equal their default are ignored.

@@ -43,7 +43,8 @@ def expand(
         column: The column that holds dicts.
 
     Returns:
-        The new columns, and a function that reads their values from a row.
+        The names of all columns after the replacement, and a function that returns their values
+        for a row. A key that the row's dict lacks gives None.
     """
     position = columns.index(column)
     before, after = columns[:position], columns[position + 1 :]

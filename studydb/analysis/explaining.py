@@ -46,7 +46,12 @@ def _last_decision(details: TrialDetails) -> LastDecision | None:
 
 
 def explain_decision(study: Study, decision: LastDecision) -> str | None:
-    """Explain why the scheduler has stopped, paused, promoted or given up a trial."""
+    """
+    Explain why the scheduler has stopped, paused, promoted or given up a trial.
+
+    Returns:
+        None if a later report, which entered no rung, ended or paused the trial.
+    """
     judged = decision.judged
     if decision.reason is Reason.EARLY_STOPPED:
         return _explain_stop(study, judged)
@@ -115,7 +120,7 @@ def _explain_rule(study: Study, last: Result, rule_met: str | None) -> str | Non
     if rule_met is not None:
         return f"step {last.step} met the rule {rule_met}"
     hit = first_hit(study.rules, [last], 1, objective=study.objective)
-    if hit is None:  # a rule that compares several results was met, probably the first
+    if hit is None:  # a rule that compares several results was met; guess the first such rule
         hit = next((rule for rule in study.rules if rule.needs_history), None)
     return None if hit is None else f"step {last.step} met the rule {rule_text(hit)}"
 

@@ -1,4 +1,4 @@
-"""Say in words which trials fit no worker, and what each worker uses."""
+"""Say in words which trials fit no worker, why no new trial is made, and what each worker uses."""
 
 import textwrap
 from collections.abc import Iterable
@@ -54,7 +54,7 @@ def trial_fit_texts(fit: TrialFit | None) -> list[str]:
 
 
 def fit_texts(report: FitReport | None) -> list[str]:
-    """Return the status page's texts on resources: which trials fit no worker, what workers use."""
+    """Return the status page's texts on resources; see this module's docstring."""
     if report is None:
         return []
     loads = report.loads

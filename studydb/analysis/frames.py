@@ -29,6 +29,9 @@ def trials_dataframe(
     Nested parameters are named as in "model/width". A name that clashes with another column gets
     the prefix "param/".
 
+    Args:
+        invalidated: Whether to read invalidated trials, too.
+
     Raises:
         StudydbError: pandas is not installed.
     """
@@ -68,8 +71,11 @@ def results_dataframe(
     """
     Read a row per live result, ordered by trial and step: `v_result` with a column per metric.
 
-    The study's metric has a column, too. A name that clashes with another column gets the prefix
-    "metric/".
+    The study's metric has a column of its name besides `value`. A name that clashes with another
+    column gets the prefix "metric/".
+
+    Args:
+        invalidated: Whether to read the results of invalidated trials, too.
 
     Raises:
         StudydbError: pandas is not installed.

@@ -1,4 +1,9 @@
-"""The overview of a study as text: counts, pace, workers, problems, and the next commands."""
+"""
+The overview of a study as text.
+
+The texts show counts, pace, best trial, workers, checkpoints, the scheduler's decisions, failures,
+problems, and the next commands.
+"""
 
 import shlex
 import textwrap

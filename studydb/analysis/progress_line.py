@@ -1,4 +1,4 @@
-"""The progress of a running study: one line on a terminal; elsewhere a plain line every 5 s."""
+"""The progress of a study: one line on a terminal; elsewhere a plain line at most every 5 s."""
 
 import sys
 import time

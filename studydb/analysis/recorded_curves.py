@@ -71,9 +71,10 @@ class Curve:
             params: A mapping, or a list or tuple of pairs; each name is a text.
 
         Raises:
-            InvalidSpec: There is no value; a value is not a number; `step_s` is not a finite number
-                of at least 0; `steps` does not have one step per value, each above 0 and above the
-                step before; or `params` is neither a mapping nor pairs.
+            InvalidSpec: There is no value; a value is not a number, or is too large for a double;
+                `step_s` is not a finite number of at least 0; `steps` does not have one step per
+                value, each above 0 and above the step before; or `params` is neither a mapping nor
+                pairs.
         """
         numbers = _listed(values, subject)
         if not numbers or not all(map(is_number, numbers)):
@@ -144,7 +145,7 @@ class RecordedCurves:
         curves: One for each configuration; at least one.
         space: The space from which the configurations come; None if unknown.
         n_left_out: If the curves are a study's: how many of its trials have no curve, because they
-            were not trained to their end. Invalidated trials are not counted.
+            were not trained to their end or have no result. Invalidated trials are not counted.
     """
 
     objective: Objective
@@ -169,11 +170,12 @@ class RecordedCurves:
         """
         Read the curves of the trials that were trained to their end.
 
-        Trials that a scheduler stopped or that failed are left out: what they would have reported
-        later is unknown. Invalidated trials are left out, too.
+        Other trials, such as those that a scheduler stopped or that failed, are left out: what they
+        would have reported later is unknown. Invalidated trials and trials without a result are
+        left out, too.
 
         Raises:
-            NotAllowed: No trial was trained to its end.
+            NotAllowed: No trial that was trained to its end has a result.
         """
         trials = [trial for page in trial_pages(database, study) for trial in page]
         whole = {
@@ -243,9 +245,10 @@ def read_curves(
     Read curves from a file, or from a collection in memory.
 
     Args:
-        curves: A path; a list of lists of values; a list of dicts with `values`, and perhaps
-            `params`, `steps` and `step_s`; or a dict whose keys are params, each a tuple of pairs
-            such as (("lr", 0.1), ("width", 64)), and whose values are lists of values.
+        curves: A path; a list of lists of values; a list of dicts with the keys of a file's entries
+            (see this module's docstring); or a dict whose keys are params, each a tuple of pairs
+            such as (("lr", 0.1), ("width", 64)), and whose values are lists of values. A
+            `RecordedCurves` is returned unchanged.
 
     Raises:
         InvalidSpec: The curves have none of these forms.
@@ -301,7 +304,7 @@ def _curve_of_entry(entry: Any, metric: str, number: int) -> Curve:
 
 
 def _only_list(entries: Sequence[Any]) -> str | None:
-    """Return the name of the first entry's list, the metric; None unless the entry has one list."""
+    """Return the key of the first entry's list; None unless the entry has exactly one list."""
     first = entries[0] if entries and isinstance(entries[0], dict) else {}
     names = [name for name, value in first.items() if isinstance(value, list)]
     return names[0] if len(names) == 1 else None

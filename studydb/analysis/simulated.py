@@ -21,11 +21,11 @@ class SimulatedTrial(NamedTuple):
 
     Attributes:
         curve: The index of its curve among the recorded curves.
-        params: The params that the searcher proposed, by path; without a searcher, those of the
-            curve.
+        params: The params that the searcher proposed; without a searcher, those of the curve. They
+            are named by path if the curves have a space.
         n_steps: How many steps it has trained, including steps that were trained again.
         last_step: The `training_iteration` of its last result; None without a result.
-        value: Its last value.
+        value: Its last value; None without a result.
         began_s, ended_s: When its first attempt began and its last attempt ended, in simulated
             seconds since the start.
     """

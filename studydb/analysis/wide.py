@@ -26,15 +26,18 @@ def make_wide_views(database: Database, study: Study) -> tuple[list[WideView], l
     Make a study's wide views: trials with a column per parameter, results with one per metric.
 
     The columns have the names of the data frames' columns, cut to 63 bytes. A parameter whose
-    values are all integers of 64 bits has an integer column. Other columns are doubles, or texts if
+    values are all integers of 64 bits has an integer column (a `quniform` only if it has at most
+    `MAX_VALUES_READ` values). Columns of other parameters and of metrics are doubles, or texts if
     a value is not a number. A metric never has an integer column, because its type may change from
     step to step. A metric that is first reported after the views were made has no column.
 
     Returns:
-        The views that were made, and the names of this study's older views, which were dropped.
+        The views that were made, and the names of this study's older views that were dropped
+        without a new view of the same name.
 
     Raises:
-        NotAllowed: Another object in the database has the name of one of the views.
+        NotAllowed: Another object in the database has the name of one of the views, or a view would
+            have too many columns.
     """
     made = [trial_view(study), result_view(study, wide_views.metric_kinds(database, study))]
     return made, write(

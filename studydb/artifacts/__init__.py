@@ -1,4 +1,8 @@
-"""Store checkpoints, each whole or not at all, and fetch them; each read checks a digest."""
+"""
+Store and fetch checkpoints, and the objects that are bound to a trainable.
+
+An object is stored whole or not at all. Each read checks a digest.
+"""
 
 from studydb.artifacts.directory import DirectoryStore
 from studydb.artifacts.inline import (

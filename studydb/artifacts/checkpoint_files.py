@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
@@ -24,13 +24,14 @@ from studydb.artifacts.stores import Stores
 from studydb.artifacts.tree import scan
 from studydb.domain.errors import CheckpointError, UsageError
 from studydb.domain.records import CheckpointKind
+from studydb.domain.text.other_tools import missing_attribute
 
 CheckpointLike = Mapping[Any, Any] | str | PathLike[str]
 
 
 class Restored:
     """
-    The checkpoint that an attempt starts from: `trial.checkpoint`.
+    A checkpoint that was fetched, such as `trial.checkpoint`, from which an attempt starts.
 
     Attributes:
         step: The last step that the checkpoint contains.
@@ -59,6 +60,12 @@ class Restored:
         """The pickle of a dict; None for a directory."""
         return self._data
 
+    if not TYPE_CHECKING:  # so that a type checker finds wrong names
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise AttributeError; the message translates names of other tools into studydb's."""
+            raise missing_attribute(self, name)
+
     def __repr__(self) -> str:
         return f"<checkpoint of step {self.step}: {'dict' if self._path is None else self._path}>"
 
@@ -73,7 +80,7 @@ def fetch(restore: Restore, *, target: Path, cache: RestoreCache | None = None) 
             None to always read the store.
 
     Raises:
-        CheckpointError: The bytes are missing or corrupt.
+        CheckpointError: The bytes are missing or corrupt, or the store fails.
         OSError: This host cannot reach the store, or cannot write a copy.
     """
     if restore.kind is CheckpointKind.DICT:
@@ -115,7 +122,7 @@ def _inline_bytes(restore: Restore) -> bytes:
 
 
 class Saver:
-    """Stores the checkpoints that the user's code gives to `report(checkpoint=)`."""
+    """Stores checkpoints that a trial reports, or that a user gives to a new trial as its start."""
 
     def __init__(
         self,
@@ -139,7 +146,9 @@ class Saver:
 
     def connect(self) -> None:
         """
-        Import the library of a remote store; do nothing for a directory or the database.
+        Import the library of a remote store, and prepare its connection.
+
+        Does nothing for a directory or the database.
 
         Only the trial's own thread may import the library. If another thread imported it while the
         trial's code forks (data loaders do), the forked process would keep the locks of half

@@ -51,7 +51,7 @@ class Saved(Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class Restore:
     """
-    A checkpoint to start from; its signature was verified.
+    A checkpoint to fetch; its signature was verified.
 
     Attributes:
         url: The URL of the bytes; "inline:" if they are in `data`.
@@ -59,7 +59,7 @@ class Restore:
         size_bytes: The size in the checkpoint's row. A cache finds a dict by digest and size, and
             a directory by digest, size and `url`.
         data: The bytes of an inline checkpoint.
-        stores: The study's stores, one of which holds the bytes; None if they are in `data`.
+        stores: The study's stores, one of which holds the bytes unless `data` has them.
     """
 
     kind: CheckpointKind

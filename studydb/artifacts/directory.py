@@ -2,7 +2,9 @@
 
 import os
 import secrets
+import shlex
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,6 +20,9 @@ from studydb.artifacts.store import (
 )
 from studydb.domain.errors import CheckpointError
 
+_MOST_TRIES = 3
+"""How often directories are made again whose parent another process has removed meanwhile."""
+
 
 class DirectoryStore:
     """
@@ -25,6 +30,10 @@ class DirectoryStore:
 
     The URL in a checkpoint's row is absolute, for people who read rows. The store uses only the
     URL's last four parts. So the tree may be moved, and no row can name a file outside the tree.
+
+    On a host that has not mounted a shared directory, the directory is missing or empty. So only
+    `add_study` makes the folder of a study. Without this folder, no object is written, and none
+    counts as lost: reads raise an OSError, which does not mark a checkpoint as corrupt.
     """
 
     is_remote = False
@@ -38,6 +47,16 @@ class DirectoryStore:
 
     def connect(self) -> None:
         """Do nothing: a directory needs no connection."""
+
+    def has_study(self, study_uuid: str) -> bool:
+        return self._folder(study_uuid).is_dir()
+
+    def add_study(self, study_uuid: str) -> None:
+        folder = self._folder(study_uuid)
+        try:
+            _make_directory(folder)
+        except OSError as cause:
+            raise CheckpointError(f"The folder {folder} cannot be made: {cause}.") from cause
 
     def put_bytes(self, place: Place, data: bytes) -> Stored:
         with self._temporary(place) as (temporary, url), temporary.open("xb") as file:
@@ -56,19 +75,28 @@ class DirectoryStore:
         path = self._find(url)
         try:
             data = path.read_bytes()
-        except OSError as cause:
-            raise CheckpointError(f"The checkpoint {path} cannot be read: {cause}.") from cause
+        except (FileNotFoundError, IsADirectoryError) as cause:
+            raise CheckpointError(f"The checkpoint {path} is missing: {cause}.") from cause
         check_digest(path, digest_of(data), digest)
         return data
 
     def get_directory(self, url: str, *, digest: str, target: Path) -> Path:
         path = self._find(url)
-        if not path.is_dir():
+        try:
+            is_directory = stat.S_ISDIR(path.stat().st_mode)
+        except FileNotFoundError:
+            is_directory = False
+        if not is_directory:
             raise CheckpointError(f"The checkpoint {path} is missing.")
         try:
             found, _ = tree.copy(tree.scan(path), target, durable=False)
             check_digest(path, found, digest)
-        except (OSError, CheckpointError):
+        except CheckpointError as error:
+            shutil.rmtree(target, ignore_errors=True)
+            if isinstance(error.__cause__, OSError):
+                raise error.__cause__ from None  # this host could not read the files
+            raise
+        except OSError:
             shutil.rmtree(target, ignore_errors=True)
             raise
         return target
@@ -78,32 +106,46 @@ class DirectoryStore:
 
     def delete(self, url: str) -> None:
         path = self._locate(url)
-        if not self.root.is_dir():
-            raise CheckpointError(self._absence())
+        self._check_study(path.parts[-4])
         self._remove(path)
         for emptied in (path.parent, path.parent.parent):
             with suppress(OSError):
                 emptied.rmdir()
 
     def delete_unfinished(self, url: str) -> None:
-        path = self._locate(url)
-        for temporary in path.parent.glob(f".{path.name}.*"):
-            discard(temporary)
         self.delete(url)
 
     def delete_study(self, study_uuid: str) -> None:
-        self._remove(self.root / check_uuid(study_uuid, noun="study"))
+        self._remove(self._folder(study_uuid))
+
+    def _folder(self, study_uuid: str) -> Path:
+        return self.root / check_uuid(study_uuid, noun="study")
 
     def _find(self, url: str) -> Path:
         path = self._locate(url)
-        if not self.root.is_dir():
-            raise FileNotFoundError(self._absence())
+        study_uuid = path.parts[-4]
+        if not self.has_study(study_uuid):
+            raise FileNotFoundError(self._absence(study_uuid))
         return path
 
-    def _absence(self) -> str:
+    def _check_study(self, study_uuid: str) -> None:
+        try:
+            if self.has_study(study_uuid):
+                return
+        except OSError as cause:
+            raise CheckpointError(f"{self.root} cannot be read: {cause}.") from cause
+        raise CheckpointError(self._absence(study_uuid))
+
+    def _absence(self, study_uuid: str) -> str:
+        folder = self._folder(study_uuid)
+        if self.root.is_dir():
+            what = "contains no checkpoints of this study"
+        else:
+            what = "is not a directory" if self.root.exists() else "does not exist"
         return (
-            f"The checkpoint directory {self.root} does not exist on this host. Mount it, or use "
-            "a host that has it."
+            f"The checkpoint directory {self.root} {what} on this host. Mount it, or use a host "
+            "that has it. If the checkpoints were deleted on purpose, type: mkdir -p "
+            f"{shlex.quote(str(folder))}"
         )
 
     def _locate(self, url: str) -> Path:
@@ -123,6 +165,7 @@ class DirectoryStore:
     def _temporary(self, place: Place) -> Iterator[tuple[Path, str]]:
         """Yield a temporary path and the object's URL; move the result to the object's path."""
         path = self._inside(self.root.joinpath(*place.parts))
+        self._check_study(place.study_uuid)
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
             _make_directory(path.parent)
@@ -138,18 +181,38 @@ class DirectoryStore:
             discard(temporary)
 
     def _remove(self, path: Path) -> None:
-        aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        """
+        Remove an object, and what unfinished saves and removals of it have left.
+
+        Raises:
+            CheckpointError: Something is left.
+        """
         try:
-            path.rename(aside)
-        except FileNotFoundError:
-            return
+            with suppress(FileNotFoundError):
+                path.rename(path.with_name(f".{path.name}.{secrets.token_hex(4)}"))
+            left = list(path.parent.glob(f".{path.name}.*"))
         except OSError as cause:
             raise CheckpointError(f"The checkpoint {path} cannot be removed: {cause}.") from cause
-        discard(aside)
+        for one in left:
+            discard(one)
+            if os.path.lexists(one):
+                raise CheckpointError(f"The removed checkpoint {one} cannot be deleted.")
 
 
 def _make_directory(path: Path) -> None:
-    """Make a directory and its parents, fsynced so that they survive a crash of the host."""
+    """
+    Make a directory and its parents, fsynced so that they survive a crash of the host.
+
+    Another process may remove an empty parent at the same time; the parent is then made again.
+    """
+    for _ in range(_MOST_TRIES):
+        with suppress(FileNotFoundError):
+            _make_missing(path)
+            return
+    _make_missing(path)
+
+
+def _make_missing(path: Path) -> None:
     missing = [path]
     while not missing[-1].parent.exists():
         missing.append(missing[-1].parent)

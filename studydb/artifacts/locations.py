@@ -1,4 +1,4 @@
-"""The folders of logs on this host, and the stores of a study's checkpoints."""
+"""The folders of logs and of trials' files on this host, and the stores of checkpoints."""
 
 import os
 import shutil
@@ -29,8 +29,8 @@ class Locations:
 
     Attributes:
         database_file: The SQLite file; logs, and by default checkpoints, are in a folder beside it.
-            None for PostgreSQL: logs are below `$XDG_STATE_HOME`, and checkpoints are by default
-            in the database.
+            None for PostgreSQL: logs are below `$XDG_STATE_HOME` (by default `~/.local/state`), and
+            checkpoints are by default in the database.
     """
 
     database_file: Path | None
@@ -57,8 +57,8 @@ class Locations:
         """
         Return the folder that an attempt's row names; `log_dir` if the row has none or was changed.
 
-        A worker with another home directory records another path, but that path also ends in the
-        study, trial and attempt. If a path ends differently, its row was changed.
+        A worker with another home directory records another path, but that path is absolute, has no
+        "..", and also ends in the study, trial and attempt. Any other path is from a changed row.
         """
         ours = self.log_dir(study, lease)
         path = Path(recorded or ours)

@@ -1,4 +1,4 @@
-"""Store the objects that are bound to a trainable; equal objects of a study are stored once."""
+"""Store and read objects bound to a trainable; equal objects of a study are stored once."""
 
 from contextlib import suppress
 from uuid import UUID
@@ -22,6 +22,7 @@ def store_parameter(store_url: str, study_uuid: str, data: bytes) -> Stored:
     with suppress(CheckpointError, OSError):
         store.get_bytes(url, digest=digest)
         return Stored(url, digest, len(data))
+    store.add_study(study_uuid)
     return store.put_bytes(place, data)
 
 
@@ -30,7 +31,8 @@ def fetch_parameter(stores: Stores, url: str, *, digest: str) -> bytes:
     Read the bytes that `store_parameter` has stored.
 
     Raises:
-        CheckpointError: The bytes are missing or damaged.
+        CheckpointError: The bytes are missing or damaged, or no store can have an object with this
+            URL.
         OSError: This host cannot reach the store.
     """
     return open_store(stores.store_of(url)).get_bytes(url, digest=digest)

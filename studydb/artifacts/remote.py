@@ -47,7 +47,7 @@ _MARKERS = ("KeyMarker", "UploadIdMarker")
 _MANIFEST, _FILES = "manifest", "files"
 _MANIFEST_BYTES = 256 << 20
 _PATTERN_CHARACTERS = frozenset("*?[]#{}")
-"""Characters by which fsspec would read a path as a pattern."""
+"""Characters that mark a pattern, a query or a fragment; a store's URL must not contain them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Scheme:
     Attributes:
         extra: The extra of studydb that installs the library; None if fsspec is enough.
         options: The options of the file system that are set to False. No option holds credentials:
-            the library reads those from the environment.
+            the library finds them on the host, for example in environment variables.
         get_options: The options of a download, which bound its memory.
         renames: Whether an object appears with its first byte, so that it is written under another
             name and then renamed. Object stores show an object once it is whole.
@@ -102,7 +102,7 @@ def check_remote_url(url: str) -> str:
 
     Raises:
         UsageError: The URL holds a password or a user (see `Scheme.user`), names no bucket or host,
-            or has a part or character that no path may have.
+            contains one of `_PATTERN_CHARACTERS`, or has an empty part or a part "." or "..".
     """
     parsed = urlsplit(url)
     scheme = SCHEMES[parsed.scheme]
@@ -135,8 +135,9 @@ class RemoteStore:
     manifest counts as missing. Before any name in the manifest is used, the digest of the files'
     names and digests is compared with the digest in the checkpoint's row.
 
-    The library of the scheme is imported by `connect`, or when the first object is read or written.
-    It starts a thread, so a process that will be forked must not use the store before the fork.
+    The library of the scheme is imported by `connect`, or at the first access to an object. The
+    library starts a thread, so a process that will be forked must not use the store before the
+    fork.
     """
 
     is_remote = True
@@ -148,6 +149,12 @@ class RemoteStore:
     @property
     def url(self) -> str:
         return self._url
+
+    def has_study(self, study_uuid: str) -> bool:  # noqa: ARG002
+        return True
+
+    def add_study(self, study_uuid: str) -> None:
+        """Do nothing: the names of objects need no folders."""
 
     def connect(self) -> None:
         try:
@@ -314,8 +321,8 @@ class RemoteStore:
         Abort the multipart uploads of a stored object that were begun and never completed.
 
         If the reply to the request that begins an upload is lost, the library sends the request
-        again, and the first upload stays open. This method then aborts the first upload, unless
-        this host has no permission to list uploads.
+        again, and the first upload stays open. This method then aborts the first upload. It ignores
+        errors: a host may lack the permission to list uploads.
         """
         with suppress(Exception):
             self._abort_uploads(target, is_prefix=False)
@@ -340,7 +347,12 @@ class RemoteStore:
             return False
 
     def _remove(self, path: str) -> None:
-        """Remove an object, its manifest first, so that a crash leaves it missing, not damaged."""
+        """
+        Remove all objects at a path, which is that of a checkpoint or of a study.
+
+        A checkpoint's manifest is removed first, so that a crash leaves the checkpoint missing, not
+        damaged. The objects of a study are removed in any order.
+        """
         retry_transient(lambda: self._try_to_remove(path), patience_s=WRITE_PATIENCE_S)
 
     def _try_to_remove(self, path: str) -> None:
@@ -436,7 +448,7 @@ class RemoteStore:
             ) from cause
 
     def _has_container(self) -> bool:
-        """Whether this host sees the bucket, or SFTP's directory: whether the store exists."""
+        """Whether this host sees the store's bucket or, for SFTP, directory; False on any error."""
         container = self._root if self._scheme.renames else self._root.partition("/")[0]
         with suppress(Exception):
             return bool(self._files.exists(container))
@@ -514,7 +526,7 @@ def _decode(url: str, data: bytes) -> tuple[list[str], list[_Entry]]:
 
 
 def _check_names(url: str, directories: Iterable[str], entries: Iterable[_Entry]) -> None:
-    """Refuse names that lead out of the checkpoint, occur twice, or name both file and folder."""
+    """Refuse names that are not plain relative paths, occur twice, or name both file and folder."""
     files = [entry.name for entry in entries]
     above = {
         str(parent) for name in (*files, *directories) for parent in PurePosixPath(name).parents

@@ -1,4 +1,4 @@
-"""The errors of remote stores: which of them may pass, and how messages describe them."""
+"""Errors of remote stores: which errors are transient, retries of calls, texts for messages."""
 
 import errno
 from collections.abc import Callable
@@ -14,7 +14,10 @@ For how long a save or a removal repeats a call: not for long, because training 
 """
 
 READ_PATIENCE_S = 300.0
-"""For how long a restore repeats a call; if the store stays away for longer, the worker ends."""
+"""
+For how long a read repeats a call. If the call of a restore still fails then, the worker claims no
+more trials.
+"""
 
 FIRST_WAIT_S, LONGEST_WAIT_S, JITTER_S = 0.2, 10.0, 0.2
 
@@ -81,5 +84,5 @@ def is_of_credentials(error: BaseException) -> bool:
 
 
 def described(error: BaseException) -> str:
-    """Return an error's text without its last dot; its class if it has no text."""
+    """Return an error's text without dots at its end; the name of its class if it has no text."""
     return str(error).strip().rstrip(".") or type(error).__name__

@@ -96,9 +96,10 @@ class RestoreCache:
     name and then renamed, so it is whole. Each use compares the bytes with the digest in the signed
     row while they are copied, so a process that can write to the folder cannot change the bytes
     that a trial restores. To make room, the entry that was used least recently is removed first. A
-    removal begins by renaming the entry, so a process that copies from the entry finds it missing,
-    and reads the store. No error of the cache ends a save or a restore. Only files and directories
-    with names that the cache gives are removed, because the folder may hold other files.
+    removal begins by renaming the entry, so a process that is copying a directory finds the next
+    file missing, and reads the store. No error of the cache ends a save or a restore. Only files
+    and directories with names that the cache gives are removed, because the folder may hold other
+    files.
 
     Args:
         limit_bytes: The entries together have at most this many bytes.

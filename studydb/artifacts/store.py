@@ -1,4 +1,8 @@
-"""The protocol of checkpoint stores. An object is the file or directory of one checkpoint."""
+"""
+The protocol of checkpoint stores, the paths of their objects, and digests.
+
+An object is what a store keeps of one checkpoint.
+"""
 
 import hashlib
 import re
@@ -113,7 +117,13 @@ class Store(Protocol):
         """The URL that opens this store again."""
 
     def connect(self) -> None:
-        """Import the store's library and prepare its connection, without a request."""
+        """Import the store's library and make its client; SFTP's client connects to the host."""
+
+    def has_study(self, study_uuid: str) -> bool:
+        """Whether objects of a study can be written; False if `add_study` must be called first."""
+
+    def add_study(self, study_uuid: str) -> None:
+        """Prepare the store for objects of a study; do nothing if it is prepared."""
 
     def put_bytes(self, place: Place, data: bytes) -> Stored:
         """Store bytes; they survive a crash of the host once the call returns."""

@@ -34,7 +34,8 @@ def open_store(url: str) -> Store:
 
         if parsed.scheme in SCHEMES:
             return RemoteStore(url)
+    shown = re.sub("//.*@", "//", url)  # without a password
     raise UsageError(
-        f"Checkpoints cannot go to {url!r}. Give a directory that all workers see, as a path or as "
-        "file:///path, or the URL of a store: s3://, gs://, abfs:// or sftp://."
+        f"Checkpoints cannot go to {shown!r}. Give a directory that all workers see, as a path or "
+        "as file:///path, or the URL of a store: s3://, gs://, abfs:// or sftp://."
     )

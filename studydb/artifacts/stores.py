@@ -35,8 +35,9 @@ class Stores:
         object, for example because its directory was moved, the other stores are tried.
 
         Returns:
-            The store's URL. The URL of a study's only store is returned without a look at the
-            store. If no store has the object, the URL of the store that was tried first.
+            The store's URL; "inline:" if `url` is "inline:". If the study has only one store
+            outside the database, its URL is returned without a look at the store. If no store has
+            the object, the URL of the store that was tried first is returned.
 
         Raises:
             CheckpointError: The study has no store outside the database.

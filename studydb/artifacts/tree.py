@@ -1,5 +1,6 @@
 """Directories as checkpoints: list their contents, copy them, compute their digest."""
 
+import errno
 import hashlib
 import os
 import shutil
@@ -15,6 +16,9 @@ MAX_FILES = 100_000
 """A directory that holds more files and directories is refused: it probably holds a data set."""
 
 _CHUNK_BYTES = 1 << 20
+
+_CANNOT_SYNC_DIRECTORIES = frozenset({errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP})
+"""Errors of fsync on a file system that cannot sync directories, such as some network ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +167,7 @@ def take_copy(source: Path, target: Path) -> None:
 
 
 def digest_of_files(digests: Iterable[tuple[str, bytes]]) -> str:
-    """Return the digest of a directory from the names and SHA-256 of its files, in their order."""
+    """Return a directory's digest from its files' names and SHA-256, ordered as `Tree.files`."""
     whole = hashlib.sha256()
     for name, digest in digests:
         whole.update(frame(os.fsencode(name), digest))
@@ -200,11 +204,17 @@ def chunks_of(source: Path) -> Iterator[bytes]:
 
 
 def sync_directory(path: Path) -> None:
-    """Fsync a directory, where the file system can do so."""
+    """
+    Fsync a directory, if its file system can do so.
+
+    Raises:
+        OSError: The file system has failed, so the directory's entries may be lost in a crash.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
-    except OSError:
-        pass
+    except OSError as cause:
+        if cause.errno not in _CANNOT_SYNC_DIRECTORIES:
+            raise
     finally:
         os.close(descriptor)

@@ -28,7 +28,8 @@ class Frame(NamedTuple):
 
     Attributes:
         header: MessagePack (see messages.py), at most 8 MiB.
-        payload: Bytes that belong to the message, such as a checkpoint or the trainable's source.
+        payload: Bytes that belong to the message, such as a checkpoint or the trainable's source;
+            at most 256 MiB.
     """
 
     header: bytes

@@ -50,7 +50,7 @@ class CheckpointSaves:
 
     @property
     def may_upload_during_training(self) -> bool:
-        """Whether training goes on while a checkpoint is sent to the study's store."""
+        """Whether training may go on while a checkpoint is sent to the study's store."""
         return self._saver.is_remote
 
     def wait(self) -> None:
@@ -120,7 +120,7 @@ class CheckpointSaves:
             return len(prepared) >= LARGE_BYTES
         try:
             return tree.scan(prepared).size_bytes() >= LARGE_BYTES
-        except (OSError, CheckpointError):  # changed since its check: the copy will fail, too
+        except (OSError, CheckpointError):  # the directory has changed: the copy fails, too
             return False
 
     def _has_sender(self) -> bool:
@@ -147,11 +147,12 @@ class CheckpointSaves:
         self, prepared: bytes | Path, *, is_given: bool, uses_sender: bool
     ) -> bytes | Path:
         """
-        Copy a directory; through hard links, later changes by the user's code would be sent.
+        Return a copy of the checkpoint, which later changes by the user's code do not reach.
 
-        If `is_given`, the directory is moved, unless it contains symbolic links: the links may name
-        their targets by the directory's old path. The bytes of a dict are written to a file if the
-        sender is to read them.
+        A directory is copied without hard links, because a change to a file changes its hard links,
+        too. If `is_given`, the directory is moved, unless it contains symbolic links: the links may
+        name their targets by the directory's old path. The bytes of a dict are returned, or are
+        written to a file if the sender is to read them.
         """
         if isinstance(prepared, bytes) and not uses_sender:
             return prepared

@@ -1,4 +1,4 @@
-"""`studydb.report`, `config` and `checkpoint` in a Python program that a command trial runs."""
+"""`studydb.report`, `config` and `checkpoint` in a Python program that a trial's command runs."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def report(metrics: Mapping[str, Any], checkpoint: CheckpointLike | None) -> Non
 
     Raises:
         InvalidReport, TrialStopped, LeaseLost: See `RunningTrial.report`.
-        CheckpointError: The checkpoint is a dict that cannot be pickled.
+        CheckpointError: The dict cannot be pickled, or the trial's process refuses the directory.
         UsageError: The trial's process does not answer, or has ended.
     """
     message = plain_metrics(metrics)

@@ -139,7 +139,7 @@ def read_from_decider(frame: Frame) -> FromDecider:
 
 
 def main(channel: Channel) -> None:
-    """Make the objects that the first message names, and answer questions until the worker ends."""
+    """Make the objects that the first message names; answer questions until the channel closes."""
     prepare_streams()
     for number in STOP_SIGNALS:  # a service manager signals all processes; the worker ends this one
         signal.signal(number, signal.SIG_IGN)
@@ -169,8 +169,8 @@ def _serve(channel: Channel) -> int:
     with suppress(EOFError):
         while (frame := channel.receive()) is not None:
             question = _questions.decode(frame.header)
-            # The first question is always asked: a file server's wrong clock could make each new
-            # process seem outdated.
+            # The first question always reaches its object: a file server's wrong clock could make
+            # each new process seem outdated, and no object would ever be asked.
             reason = None if is_first else _reason_against(staleness)
             is_first = False
             if reason is not None:

@@ -135,7 +135,7 @@ def has_initialized_cuda() -> bool:
 
 
 def _device_count_status(path: str) -> int | None:
-    """Call cuDeviceGetCount of the loaded library; return its status, or None if it has failed."""
+    """Call cuDeviceGetCount of the loaded library; return its status, or None without a call."""
     try:
         library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD)
         status: int = library.cuDeviceGetCount(ctypes.byref(ctypes.c_int()))
@@ -197,7 +197,7 @@ def _thread_names() -> list[str]:
 
 
 def _is_open(number: int) -> bool:
-    """Whether a listed descriptor is open; that of os.scandir is listed, but has been closed."""
+    """Whether a descriptor is open; os.scandir also lists its own descriptor, now closed."""
     try:
         os.fstat(number)
     except OSError:

@@ -1,7 +1,7 @@
 """
 The fork server: a small process from which fresh attempts, templates and deciders are forked.
 
-The supervisor starts the fork server before the first connection to the database, with an
+The worker starts the fork server as a program that inherits no connection to the database, with an
 environment without the database's credentials and the signing key. So no child inherits the
 credentials, the key or a connection. The fork server has imported the modules that every child
 needs, so that a child starts in milliseconds; it imports numpy before it forks the first fresh
@@ -24,7 +24,7 @@ from studydb.child.forking import ChildKind, ForkingServer
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """
-    Serve requests until the worker ends.
+    Serve requests until the worker ends or closes the socket.
 
     Args:
         arguments: The socket's descriptor and the worker's pid; None for `sys.argv`.

@@ -2,11 +2,12 @@
 Fork children on request, for the fork server and for templates.
 
 A request is a number, a kind and a count of descriptors, with at least three descriptors: the
-child's channel, stdout, stderr. The child and the programs that it starts keep the further
-descriptors open: the locks of the child's devices. The forking process itself closes the request's
-descriptors after the fork. The replies are frames: `Forked`, `Refused` or `Outdated`, and `Exited`
-once a child has ended and its process group was killed. When the parent of the forking process
-dies, all descendants of the forking process are killed.
+child's channel, stdout, stderr. The further descriptors are the locks of the child's devices. The
+child keeps the locks open, and so does a program that it starts without closing descriptors, such
+as a command. The forking process itself closes the request's descriptors after the fork. The
+replies are frames: `Forked`, `Refused` or `Outdated`, and `Exited` once a child has ended and its
+process group was killed. When the parent of the forking process dies, all descendants of the
+forking process are killed.
 """
 
 import errno
@@ -275,8 +276,8 @@ class ForkingServer:
         Kill the orphans that dead children left in other process groups.
 
         This process adopts orphans. The environment of an orphan contains the request number of the
-        child that left it. An orphan that was forked without exec has no number; it is killed once
-        no child is left but deciders, which may live as long as the worker.
+        child that left it. An orphan that was forked without exec has no number. So all orphans are
+        killed once no child is left but deciders, which may live as long as the worker.
         """
         if self._strays_due_s is None or time.monotonic() < self._strays_due_s:
             return

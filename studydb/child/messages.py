@@ -9,9 +9,10 @@ flush    asks to store all earlier reports           lost     the lease is lost
 upload   asks to record that an upload begins
 end      how the code ended (the last message)       next     run another attempt, on a new channel
 ```
-The child waits for the answer to a report with an id. The worker sends the answer once the result
-and the checkpoint's row are stored. The worker buffers a report without an id. It does not trust
-the child: `read_from_child` checks each message. Names in the code call the worker "supervisor".
+The child waits for the answer to a message with an id. The worker answers a report once its result
+and the checkpoint's row are stored. The worker buffers the result of a report without an id. The
+worker does not trust the child: `read_from_child` checks each message. Names in the code call the
+worker "supervisor".
 """
 
 import math
@@ -28,7 +29,7 @@ from studydb.domain.metrics import Result
 
 
 class End(StrEnum):
-    """How the user's code ended."""
+    """How the user's code ended, or why it did not start."""
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -110,7 +111,12 @@ class Ended(Struct, frozen=True, tag="end"):
 
 
 class Answered(Struct, frozen=True, tag="answer"):
-    """All messages up to the one with this id are stored, unless `lost` is True."""
+    """
+    The worker has handled the message with this id.
+
+    If `lost` is False, what the message asks to store is stored, except a result that a verdict
+    refuses and a checkpoint that the study's quota refuses.
+    """
 
     id: int
     verdict: Verdict | None = None

@@ -91,13 +91,13 @@ class Imported(NamedTuple):
 
 
 def main(channel: Channel) -> None:
-    """Run the attempt that comes over the channel, then end this process."""
+    """Run the attempts that this process gets, the first over the channel; then end the process."""
     prepare_streams()
     end_with(serve, channel)
 
 
 def end_with(serve: Callable[[Channel], int], channel: Channel) -> None:
-    """Call `serve`, then exit with the status that it returns, or with 1 if it raises."""
+    """Call `serve`, then the exit functions; exit with the status of `serve`, or 1 if it raises."""
     status = 1
     try:
         status = serve(channel)
@@ -181,7 +181,12 @@ class _TrialProcess:
         return ended
 
     def _take_next(self) -> bool:
-        """Wait for the next attempt, and take over its channel and output; False if none comes."""
+        """
+        Wait for the next attempt, and take over its channel and output.
+
+        Returns:
+            False if no attempt comes, or its descriptors are lost.
+        """
         descriptors: list[int] = []
         try:
             while True:
@@ -241,7 +246,7 @@ class _TrialProcess:
             end = End.UNPREPARED if cause.errno in _HOST_ERRORS else End.FAILED
             return Ended(end, failure_of(cause))
         # Without a seed, all children, as copies of one process, would get the same random numbers.
-        seed(job.seed)
+        seed(job.seed, after_step=job.start_step)
         with suppress(OSError):  # the next report notices that the worker is gone
             self._channel.send(write(Began(time.monotonic(), starts_warm_with_devices(function))))
         ended = _call(self._run or function, trial)
@@ -360,7 +365,11 @@ def _restored(job: Job) -> Restored | None:
 
 
 def _make_directory(job: Job, trial: RunningTrial) -> None:
-    """Make the trial's directory for a command; enter it if the user's code is to run there."""
+    """
+    Make the trial's directory for a command, or if the user's code is to run there.
+
+    In the second case, enter the directory.
+    """
     if job.to_import.trainable.kind == TrainableKind.COMMAND or job.runs_in_directory:
         directory = trial.directory
         if job.runs_in_directory:

@@ -1,4 +1,4 @@
-"""The trial as the user's code sees it: `trial` in `f(config, trial)`, and `studydb.report`."""
+"""The trial as the user's code sees it: `trial`, `studydb.report`, `config` and `checkpoint`."""
 
 import copy
 import json
@@ -135,7 +135,9 @@ class RunningTrial:
             checkpoint: A dict, or the path of a directory.
 
         Raises:
-            InvalidReport: The metrics cannot be stored; this is a ValueError.
+            InvalidReport: The metrics cannot be stored; InvalidReport is a ValueError.
+            UsageError: The checkpoint is neither a dict nor a path, this attempt is over, or this
+                process is a fork of the trial's process.
             CheckpointError: The dict cannot be pickled, or the directory is missing or unreadable.
             TrialStopped: The trial is stopped, paused or done, or the worker is stopping: clean up
                 and return. A further `report` raises again. Before it raises, it saves the given
@@ -214,7 +216,7 @@ class RunningTrial:
 
     def settle(self) -> None:
         """
-        Wait until the last checkpoint is stored, unless the trial is lost or the worker ends.
+        Wait until the last upload has ended, unless the trial is lost or the worker ends.
 
         Afterwards this process has no sender.
         """
@@ -364,7 +366,7 @@ _current: RunningTrial | None = None
 
 @contextmanager
 def current(trial: RunningTrial) -> Iterator[None]:
-    """Make `studydb.report` report for this trial."""
+    """Let `studydb.report`, `config` and `checkpoint` serve this trial within the block."""
     global _current  # noqa: PLW0603  `studydb.report` has no argument that names the trial
     _current = trial
     try:

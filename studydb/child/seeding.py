@@ -9,6 +9,7 @@ import random
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from hashlib import sha256
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -16,8 +17,17 @@ from types import ModuleType
 _GENERATOR = "numpy.random"
 
 
-def seed(number: int) -> None:
-    """Seed Python's generator, and numpy's now or when it is imported."""
+def seed(number: int, *, after_step: int = 0) -> None:
+    """
+    Seed Python's generator, and numpy's now or when it is imported.
+
+    Args:
+        after_step: The step after which a trial goes on. Its next steps get other random numbers
+            than its first steps had.
+    """
+    if after_step:
+        digest = sha256(f"{number} {after_step}".encode()).digest()
+        number = int.from_bytes(digest[:8], "big") >> 1
     random.seed(number)
     _finder.number = number
     if _GENERATOR in sys.modules:

@@ -42,7 +42,10 @@ _END_TIMEOUT_S = 5.0
 """How long to wait for the end of a sender; only a disk that does not answer delays it so long."""
 
 Outcome = tuple[Saved | None, str | None]
-"""The record of a stored checkpoint, or why it was not stored; (None, None) for a lost trial."""
+"""
+The record of a stored checkpoint, or why it was not stored. (None, None) if there is no checkpoint,
+or the trial is lost.
+"""
 
 
 class Destination(Struct, frozen=True):

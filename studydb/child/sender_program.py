@@ -34,7 +34,11 @@ _requests = msgpack.Decoder(Request)
 
 
 def main(parent_pid: int) -> NoReturn:
-    """Serve requests of the trial's process, read from standard input, until that process ends."""
+    """
+    Serve requests of the trial's process, read from standard input.
+
+    This process ends when the trial's process ends or closes the socket.
+    """
     os.nice(NICENESS)  # on Linux, for this thread and the threads that it starts later
     name_process(NAME)
     channel = Channel(socket.socket(fileno=0))

@@ -9,7 +9,7 @@ from studydb.child import sources
 
 GROWTH_FACTOR = 2.0
 GROWTH_BYTES = 64 << 20
-"""A process is replaced when its memory exceeds twice its memory at `measure` plus 64 MiB."""
+"""A process is replaced when its memory is above 64 MiB + twice its memory at `measure`."""
 
 OPEN_FILES_SHARE = 0.25
 """
@@ -43,11 +43,11 @@ class Staleness:
         self._first_bytes, self._first_files = _resident_bytes(), _n_files()
 
     def fork(self) -> None:
-        """Continue in a fork of the process, whose own imports begin now."""
+        """Continue in a fork of the process; the fork's own imports begin now."""
         self._began_ns = time.time_ns()
 
     def reason_after_trial(self) -> str | None:
-        """Return why the process must be replaced now that a trial has run in it, or None."""
+        """Look for new imports; return why the process must be replaced after a trial, or None."""
         self._note_imports()
         return self.reason()
 

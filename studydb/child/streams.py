@@ -42,7 +42,11 @@ def settle_streams() -> None:
 
 
 def redirect_streams(stdout: int, stderr: int) -> None:
-    """Duplicate these descriptors to stdout and stderr, and close the descriptors themselves."""
+    """
+    Settle the streams, then duplicate these descriptors to stdout and stderr.
+
+    The descriptors themselves are closed.
+    """
     settle_streams()
     for stream, descriptor in ((1, stdout), (2, stderr)):
         os.dup2(descriptor, stream)

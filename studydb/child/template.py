@@ -41,12 +41,16 @@ _DEFERRED_MODULES = {"torch": "torch._dynamo"}
 Modules that a library imports late, by the library's name.
 
 PyTorch imports `torch._dynamo`, and with it 850 other modules, for the first optimizer. If the
-template did not import these modules, each trial with an optimizer would: this takes 3 s with
-PyTorch 2.11. A template imports them twice, first in a fork that tries it.
+template did not import these modules, each trial with an optimizer would: the import takes 3 s with
+PyTorch 2.11. A template imports them twice: first in a fork, to see whether a fork is safe
+afterwards.
 """
 
 _TRY_S = 30
-"""A module whose import takes longer is not imported; a template has 120 s for all its imports."""
+"""
+The template does not import a deferred module whose import takes longer than this. A template has
+120 s for all its imports.
+"""
 
 
 class Ready(Struct, frozen=True, tag="ready"):
@@ -133,7 +137,7 @@ def _import_deferred_modules(check: Callable[[], str | None]) -> None:
 
 
 def _is_safe(module: str, check: Callable[[], str | None]) -> bool:
-    """Whether this process may be forked after the import of the module; a fork tries that."""
+    """Import the module in a fork; return whether this process may be forked after that import."""
     pid = fork()
     if pid == 0:
         code = 1

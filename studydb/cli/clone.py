@@ -15,7 +15,7 @@ from studydb.cli.printing import print_next
 @storage_option
 def clone(*, name: str, new: str, storage: Storage) -> None:
     """
-    Make the study NEW with the definition of NAME, such as its space, scheduler, limits and code.
+    Make the study NEW with the definition of NAME: its space, scheduler, limits, code and so on.
 
     NEW has no trials. Its code is signed with your key; you must have signed the code of NAME.
     """

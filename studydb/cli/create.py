@@ -254,7 +254,10 @@ def read_code(
     report_file: str | None,
 ) -> "Command | str | None":
     """
-    Read what the trials run: the command after `--`, --trainable's function, or a sweep's program.
+    Read what the trials run: the command after `--` or the trainable, else a sweep's program.
+
+    Returns:
+        None if none of these is given.
 
     Raises:
         UsageError: A command and --trainable are both given, or an option of commands is given
@@ -282,7 +285,8 @@ def read_space(params: Sequence[str], file: str | None) -> Space:
     Read the parameters of --param and of the file of --space.
 
     Raises:
-        InvalidSpec: A name is given twice, or lies below a name that has a value.
+        InvalidSpec: A parameter or the file cannot be read, a name is given twice, or a name lies
+            below a name that has a value.
     """
     leaves = {} if file is None else dict(read_space_file(Path(file)).leaves)
     for path, leaf in Space.read(parse_parameters(params)).leaves.items():

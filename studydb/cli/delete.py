@@ -1,4 +1,4 @@
-"""`delete`: delete a study with its trials, results, checkpoints and output."""
+"""`delete`: delete a study with its trials, results, checkpoints, and output on this host."""
 
 import socket
 from typing import TYPE_CHECKING

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 FAILED = 1
 
 MOST_STEPS = 10
-"""How many steps an error lists."""
+"""The most steps that an error message lists."""
 
 
 @click.command("export-checkpoint")
@@ -135,7 +135,7 @@ def _chosen(trial: "FrozenTrial", *, step: int | None, best: bool) -> "Checkpoin
 
     Raises:
         NotFound: The trial has no such checkpoint. For a missing step, the message names the steps
-            of the trial's newest checkpoints, if it has any.
+            of the trial's newest checkpoints, if the trial has any.
     """
     if step is not None:
         saved = trial.checkpoints

@@ -1,4 +1,4 @@
-"""Write a value for a table, for CSV, for JSON or for a command line."""
+"""Write values for tables, CSV, JSON and command lines; choose the columns of a table."""
 
 import json
 import math
@@ -97,12 +97,12 @@ def _rounded(value: Any) -> Any:
 
 
 def trial_fields(row: ListedTrial, space: "Space") -> dict[str, Any]:
-    """Return a listed trial's columns by name; `params` is a dict by path, `tags` is one text."""
+    """Return a listed trial's columns by name: `params` by path, and `tags` as one text or None."""
     return {**row._asdict(), "params": space.flatten(row.params), "tags": tags_text(row.tags)}
 
 
 def used_columns(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a table's columns, without optional columns, such as tags, that no row fills."""
+    """Return a table's columns; leave out optional columns, such as tags, that are empty."""
     return [
         column
         for column in columns

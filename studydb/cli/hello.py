@@ -1,4 +1,4 @@
-"""`hello`: create a small study and run it."""
+"""`hello`: create a small study or continue it, and run it."""
 
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,8 @@ def hello(*, storage: Storage) -> None:
     A further run continues the study; if the study has finished, the run adds 20 trials.
     """
     with suppress(StudyExists), created_study(storage, NAME, num_trials=TRIALS, **_SPEC):
-        pass  # the next call omits num_trials, because an extended study has a higher num_trials
+        # The next call omits num_trials: after an extension, this value would cause a warning.
+        pass
     with created_study(storage, NAME, load_if_exists=True, **_SPEC) as study:
         _extend_or_resume(study)
         click.echo(f"Study {NAME!r} in {study.storage}: {WORKERS} workers search for a minimum.")

@@ -62,7 +62,8 @@ class Tail:
     """
     Reads a growing file `x`, which its writer renames to `x.1` when it is full.
 
-    The file that was read last stays open until `close`, so that no newer file gets its inode.
+    The file that was read last stays open until a newer file is read, or until `close`. So no newer
+    file gets the inode of the open file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -71,7 +72,7 @@ class Tail:
         self._decode = codecs.getincrementaldecoder("utf-8")("backslashreplace").decode
 
     def read(self) -> Iterator[bytes]:
-        """Yield the bytes that were written since the last call."""
+        """Yield the bytes that were written since the last call and are still in `x` or `x.1`."""
         yield from self._rest()
         newest = _open_if_readable(self._path)
         if newest is None and self._file is not None:
@@ -83,7 +84,7 @@ class Tail:
         yield from self._go_on_with(newest)
 
     def shown(self, data: bytes) -> str:
-        """Decode bytes for a terminal; keep an incomplete character for the next call."""
+        """Decode and escape bytes for a terminal; keep an incomplete character for a later call."""
         return printed(self._decode(data))
 
     def close(self) -> None:

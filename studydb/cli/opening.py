@@ -1,7 +1,8 @@
 """
 Open the database or study that a command works on, and close it afterwards.
 
-The functions import SQLAlchemy themselves, so that the help of a command does not load it.
+The modules that need SQLAlchemy are imported inside the functions, so that the help of a command
+does not load SQLAlchemy.
 """
 
 import warnings
@@ -35,7 +36,7 @@ def opened_study(storage: Storage, name: str) -> "closing[Study]":
 
 
 def created_study(storage: Storage, name: str, **options: Any) -> "closing[Study]":
-    """Create a study for one command, with the options of `create_study`."""
+    """Create a study for one command, or load it if `load_if_exists`; see `create_study`."""
     from studydb.study import create_study
 
     with _differences_printed():

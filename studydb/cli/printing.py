@@ -1,5 +1,5 @@
 """
-Print tables for people, and JSON and CSV for programs.
+Print tables, named values and next commands for people, and JSON and CSV for programs.
 
 On a terminal the library rich draws a table of up to 500 rows. Any other table has plain columns
 without colours. No cell is cut. Doubles have six significant digits in tables, and all digits in
@@ -155,6 +155,8 @@ def _print_rich(
         for name, column in zip(columns, zip(*cells, strict=True), strict=True)
     }
     left_out = _left_out(widths, spare, console.width)
+    if len(left_out) == len(set(spare) & widths.keys()):  # leaving out the spare ones is not enough
+        left_out += _last_that_do_not_fit(widths, left_out, console.width)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     kept = [index for index, name in enumerate(columns) if name not in left_out]
     widths = _narrowed({columns[index]: widths[columns[index]] for index in kept}, console.width)
@@ -176,14 +178,26 @@ def _left_out(widths: Mapping[str, int], spare: Sequence[str], line_width: int) 
     free_width = line_width - sum(width + 2 for width in widths.values())
     left_out: list[str] = []
     for name in spare:
-        if free_width < 0 and name in widths:  # a column that is empty in all rows may be absent
+        if free_width < 0 and name in widths:  # the caller may have left out empty columns
             left_out.append(name)
             free_width += widths[name] + 2
     return left_out
 
 
+def _last_that_do_not_fit(
+    widths: Mapping[str, int], left_out: Sequence[str], line_width: int
+) -> list[str]:
+    """Find the last columns that do not fit even if all columns are narrowed to LEAST_WIDTH."""
+    kept = [name for name in widths if name not in left_out]
+    least = [min(widths[name], LEAST_WIDTH) + 2 for name in kept]
+    n_fitting = len(kept)
+    while n_fitting > 1 and sum(least[:n_fitting]) > line_width:
+        n_fitting -= 1
+    return kept[n_fitting:]
+
+
 def _narrowed(widths: Mapping[str, int], line_width: int) -> dict[str, int]:
-    """Narrow the widest columns until a line fits, down to LEAST_WIDTH; rich breaks their cells."""
+    """Narrow the widest columns, down to LEAST_WIDTH, until a line fits; rich breaks long cells."""
     narrowed = dict(widths)
     for _ in range(sum(width + 2 for width in widths.values()) - line_width):
         widest = max(narrowed, key=lambda name: narrowed[name])

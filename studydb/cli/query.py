@@ -1,4 +1,4 @@
-"""`query`: run a SELECT that the user has typed."""
+"""`query`: run one statement of SQL that only reads."""
 
 from collections.abc import Sequence
 

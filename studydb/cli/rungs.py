@@ -42,7 +42,7 @@ def rungs(*, name: str, limit: int, form: str, storage: Storage) -> None:
         rows = list_rungs(study.database, study.record, limit=limit)
         suffix = storage.command_suffix(study.storage)
     columns: tuple[str, ...] = ListedRung._fields
-    if form == "table":  # at most 80 columns wide
+    if form == "table":  # so that a line has at most 80 characters
         columns = tuple(column for column in columns if column != "closed_at")
     shown = [[getattr(row, column) for column in columns] for row in rows]
     print_rows(columns, shown, form=form, noun="rungs", spare=SPARE_COLUMNS)

@@ -41,7 +41,7 @@ TABLE_COLUMNS = (
     "changed",
     "resources",
 )
-"""The columns of `v_trial` that fit a screen."""
+"""The columns of `v_trial` that a table can have; JSON and CSV have all columns."""
 
 SPARE_COLUMNS = ("resources", "tags", "duration_s", "attempt", "best_step", "value", "reason")
 RESULTS_ON_TERMINAL = 50

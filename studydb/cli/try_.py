@@ -38,7 +38,7 @@ def try_(*, name: str, params: Sequence[str], debug: bool, storage: Storage) -> 
     from studydb.study.trying import try_trainable
     from studydb.trainables import GivenBack, ProcessLost
 
-    # A signal must not leave the processes of a command behind.
+    # SIGTERM raises SystemExit, so that a `finally` block kills the processes of a command.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     given = read_values(params)
     with opened_study(storage, name) as study:

@@ -1,4 +1,4 @@
-"""`workers`: list the processes that run trials, and their health."""
+"""`workers`: list the processes that run trials or have run them, and their health."""
 
 import click
 

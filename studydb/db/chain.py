@@ -2,8 +2,8 @@
 Chains: statements that PostgreSQL runs as a single statement, and SQLite one after another.
 
 A single statement needs no BEGIN and no COMMIT, so it costs one round trip. Inside a transaction
-block, too, it costs less than several statements. It consists of CTEs that write, which SQLite does
-not have. SQLite runs in the process and has no round trips to save.
+block, too, it costs less than several statements. Its CTEs write, which SQLite does not allow.
+SQLite runs in the process and has no round trips to save.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -93,8 +93,8 @@ class Chain:
     has the same value in all statements of the chain.
 
     The statements of `before` run in their order before the main statement; each returns at most
-    one row. On PostgreSQL the order comes from `of` and `found`: each of these statements must
-    refer to the one before it, and the main statement must refer to the last of them. If a
+    one row. On PostgreSQL the order comes from `of` and `found`: each of these statements except
+    the first must refer to the one before it, and the main statement must refer to the last. If a
     statement returns no row, the later statements write nothing: on PostgreSQL because they refer
     to the missing row, on SQLite because they are not run. What an earlier statement has written
     stays. So a statement before the main one may write only if its conditions ensure that each

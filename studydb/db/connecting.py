@@ -25,15 +25,16 @@ def connect(
     Args:
         storage: The database's URL.
         connections: How many connections the pool opens at most.
+        read_only: Whether the connections may only read.
         check: Whether to check the file and the schema; False for commands that read or change the
-            schema's revision.
+            schema's revision. Without the check, no connection is opened yet.
         longest_silence: See `Database`; None for `LONGEST_SILENCE_S`.
 
     Raises:
         UsageError: The URL does not name a PostgreSQL or SQLite database, or its `pooler` is not
             `transaction`.
-        StorageError: The database is missing or unreachable, its schema is too old or too new, or
-            the SQLite library is too old.
+        StorageError: The database is missing or cannot be used, its schema is too old or too new,
+            or the SQLite library is too old.
     """
     url = read_url(storage)
     if url.get_backend_name() == "sqlite" and sqlite3.sqlite_version_info < SQLITE_OLDEST:

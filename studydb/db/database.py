@@ -160,7 +160,7 @@ class Database:
         snapshot: bool = False,
     ) -> TransactionBlock:
         """
-        Open a transaction. It is committed at the end of the block, and rolled back on an error.
+        Open a transaction. The end of the block commits; an error or `Txn.abandon` rolls back.
 
         Args:
             write: Whether the block writes. On SQLite a block that only reads takes no write lock.
@@ -174,6 +174,8 @@ class Database:
         Raises:
             StorageTransient: A fault that will pass. The COMMIT may have happened or not.
             StorageError: A fault that a person must mend.
+            Duplicate: A UNIQUE constraint refused a row.
+            InvalidData: The database cannot store a value.
         """
         return TransactionBlock(
             self, write=write, durable=durable, single=single, snapshot=snapshot

@@ -61,9 +61,9 @@ rung = table_with_id(
 invalidated nor cloned. The quantile lies between two of these entries. `cut_score` and
 `cut_trial_id` name the worse of the two; `cut_rank` is its rank, counted from the worst entry (0).
 `closed_cutoff` and `closed_ordinal` are the score and the ordinal of the worst entry that was kept
-when the rung closed; -Inf and -1 if none was kept. A rung `is_over` if it is closed and no trial
-waits there. `n_planned` and `n_ended` are not used: how many trials a rung waits for follows from
-the scheduler, the draws and the trials that run.
+when the rung closed; -Inf and -1 if none was kept. `is_over` is set if the rung is closed and no
+trial waits there. `n_planned` and `n_ended` are not used: how many trials a rung waits for follows
+from the scheduler, the draws and the trials that run.
 """
 
 rung_entry = sa.Table(
@@ -160,8 +160,8 @@ proposal = sa.Table(
     sa.PrimaryKeyConstraint("study_id", "draw"),
 )
 """
-What was computed ahead for a draw: the params, config and origin that its trial will have, and the
-name of the trial's request for resources.
+What was computed ahead for a draw: all columns except `proposed_at` have the values that the
+draw's trial will have in its columns of the same names.
 """
 
 add_checks(proposal, **one_of("origin", Origin))

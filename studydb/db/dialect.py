@@ -23,7 +23,7 @@ class Features:
     What one kind of database can do.
 
     Attributes:
-        several_hosts: Whether processes on several machines can use it.
+        several_hosts: Whether processes on several machines can use the database.
         roles: Whether logins have rights, so that a login may be allowed only to read.
         writing_ctes: Whether a CTE may write, so that a chain is one statement.
         concurrent_writers: Whether several transactions can write at a time. If not, the BEGIN of

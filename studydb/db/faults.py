@@ -55,7 +55,7 @@ def duplicate(what: str) -> Duplicate:
 
 
 def first_line(error: object) -> str:
-    """Return the first line of an error's message without its full stop."""
+    """Return the first line of an error's message (else the class's name), without a full stop."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
@@ -107,7 +107,8 @@ def translate(error: BaseException, *, url: str) -> Exception | None:
         url: The database's URL with its password masked.
 
     Returns:
-        None for any other error, and for a bug of studydb.
+        The error to raise instead; None for any other error, and for a driver's error that is left
+        as it is, such as that of a wrong statement.
     """
     error = driver_error(error)
     if _is_unfit(error):
@@ -148,7 +149,7 @@ def is_of_values(error: BaseException) -> bool:
 
 
 def is_of_missing_row(error: BaseException) -> bool:
-    """Tell whether a FOREIGN KEY refused a row, because the row that it refers to is missing."""
+    """Tell whether a FOREIGN KEY refused a write; for an INSERT, the referenced row is missing."""
     error = driver_error(error)
     driver = _driver_of(error)
     return driver is not None and driver.is_of_missing_row(error)

@@ -4,8 +4,9 @@ Make and change the schema by Alembic's migrations.
 The migrations are in the installed package, or in the checkout's folder `alembic`. Several
 processes may call `upgrade` at the same time; one of them migrates. Each process reads the version
 without a lock. If the version is old, the process takes a lock, reads the version again, and
-upgrades. On SQLite the lock is BEGIN IMMEDIATE. On PostgreSQL it is a session-level advisory lock;
-a process that has waited 20 s for the lock goes on without it (see `_lock_database`).
+upgrades if the version is still old. On SQLite the lock is BEGIN IMMEDIATE. On PostgreSQL it is a
+session-level advisory lock; a process that has waited 20 s for the lock goes on without it (see
+`_lock_database`).
 """
 
 import random
@@ -50,7 +51,7 @@ TABLE_LOCK_RETRY_S = (0.1, 0.5)
 """The shortest and longest wait before the next try. Workers go on during the wait."""
 
 WAL_RETRY_S = (0.01, 0.1)
-"""The shortest and longest wait before an SQLite file's journal mode is set again."""
+"""The shortest and longest wait before the next try to set an SQLite file's journal mode."""
 
 _process_lock = threading.Lock()
 
@@ -64,17 +65,37 @@ def upgrade(storage: str) -> str:
 
     Raises:
         SchemaTooNew: The database's schema is newer than this studydb.
-        StorageError: The database cannot be reached or written.
+        StorageError: The database cannot be reached or written, or another program uses it.
     """
     with _unchecked(storage) as database:
         if not database.postgresql:
             _make_file(database.path)
         before = current_version(database)
         refuse_newer(database, before)
+        if before is None:
+            _refuse_foreign_tables(database)
         if before != revisions.HEAD:
             with _migrating(database) as connection, _without_wide_views(connection):
                 alembic.command.upgrade(_config(connection), "head")  # reads the version again
         return before or ""
+
+
+def _refuse_foreign_tables(database: Database) -> None:
+    """Refuse a database where another program, such as Optuna, uses names of studydb's schema."""
+    sql = (
+        "SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace"
+        if database.postgresql
+        else "SELECT name FROM sqlite_master"
+    )
+    with database.begin(write=False) as txn:
+        found = {name for (name,) in txn.raw(sql)[1]}
+    tables = study.metadata.tables
+    ours = {*tables, *(index.name for table in tables.values() for index in table.indexes)}
+    if taken := sorted(found & ours):
+        raise StorageError(
+            f"{database.url} belongs to another program: it has {taken[0]!r}, a name that studydb "
+            "needs for itself, but no studydb tables. Give the URL of another database."
+        )
 
 
 def make_sqlite(storage: str) -> None:
@@ -94,6 +115,7 @@ def downgrade(storage: str, revision: str) -> None:
 
     Raises:
         UsageError: There is no such revision.
+        SchemaTooNew, StorageError: See `upgrade`.
     """
     if revision != "base" and revision not in revisions.REVISIONS:
         known = ", ".join((*revisions.REVISIONS, "base"))
@@ -152,7 +174,7 @@ def _migrating(database: Database) -> Iterator[sa.Connection]:
             locked = _locked_postgresql if database.postgresql else _locked_sqlite
             with locked(database.engine) as connection:
                 yield connection
-        except CommandError as error:  # a migration refused the rows
+        except CommandError as error:  # a migration refused the rows, for example
             raise StorageError(str(error)) from error
         except Exception as error:  # an error of Alembic or of the driver
             translated = faults.translate(error, url=database.url)
@@ -302,7 +324,11 @@ class _TextRunner:
 
 @contextmanager
 def _without_wide_views(connection: sa.Connection) -> Iterator[None]:
-    """Run a block without the wide views: PostgreSQL cannot alter a column that a view uses."""
+    """
+    Drop the wide views, run a block, and make the views again.
+
+    PostgreSQL cannot alter a column that a view uses.
+    """
     runner = _TextRunner(connection)
     wide = wide_view_sql.found(runner)
     wide_view_sql.drop(runner, wide)

@@ -1,4 +1,4 @@
-"""Translate psycopg's errors; see `db/faults`."""
+"""Translate and classify psycopg's errors; see `db/faults`."""
 
 import psycopg
 
@@ -32,7 +32,12 @@ _LOGIN = ("authentication failed", "no password supplied")
 def translate(  # noqa: C901, PLR0911  one line per error
     error: psycopg.Error, url: str
 ) -> Exception | None:
-    """Translate an error of psycopg; None for a bug of studydb, such as a wrong statement."""
+    """
+    Translate an error of psycopg.
+
+    Returns:
+        None for an error that is raised as it is, such as that of a CHECK or a wrong statement.
+    """
     if isinstance(error, SilentServerError):
         return StorageUnreachable(
             f"{url} accepted a statement, but gives {error}. The server may be overloaded or "
@@ -59,7 +64,7 @@ def translate(  # noqa: C901, PLR0911  one line per error
         return UsageError(f"{url} cannot be used: {first_line(error)}.")
     if code is None and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return _cannot_connect(error, url)
-    if isinstance(error, psycopg.OperationalError):  # such as a full disk, which is temporary
+    if isinstance(error, psycopg.OperationalError):  # such as a full disk: a fault that can pass
         return StorageBusy(f"{url} fails: {first_line(error)}. See the server's log.")
     return None
 

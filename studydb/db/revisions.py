@@ -1,4 +1,8 @@
-"""A list of the schema's revisions, so that `check_schema` need not load Alembic."""
+"""
+The revisions of the schema, the table with the database's revision, and the lock for changes.
+
+The revisions are listed here so that `check_schema` need not load Alembic.
+"""
 
 HEAD = "0017"
 TABLE = "studydb_version"

@@ -126,10 +126,10 @@ class Roles:
 
     def _create(self) -> str:
         """
-        Write SQL that makes the missing roles.
+        Write SQL that makes the missing roles and logins.
 
-        If the caller may not make roles, the SQL raises an error that says what an administrator
-        should run.
+        If a role or a login is missing and the caller may not make it, the SQL raises an error that
+        says what an administrator should run.
         """
         logins = [name for name, _ in self.members]
         groups = ", ".join(map(_name, self._names))
@@ -243,10 +243,10 @@ class Roles:
 
     def _limits(self) -> str:
         """
-        Write SQL that limits each login that is only a viewer, and resets the limits of the others.
+        Write SQL that limits each login that is only a viewer, except superusers.
 
-        The others are the `members` with the role of an owner or worker. A caller who may not
-        change a login gets a warning, with the line that changes the login.
+        The SQL also removes these limits from `members` that are owners or workers. A caller who
+        may not change a login gets a warning, with the line that changes the login.
         """
         writes = " OR ".join(
             f"pg_has_role(oid, {literal(name)}, 'MEMBER')" for name in (self.owner, self.worker)

@@ -1,5 +1,7 @@
 """
-The tables: one schema for PostgreSQL and SQLite.
+The tables, one schema for PostgreSQL and SQLite, and expressions that queries share.
+
+The tables of schedulers and searchers are in `studydb/db/decision_schema.py`.
 
 Ids are never reused. Heartbeats and reports change no column that has an index, so that PostgreSQL
 need not update the indexes (HOT). `result` and `rung_entry` have no foreign keys, because the fence
@@ -74,12 +76,12 @@ study = table_with_id(
 which had no table `proposal`; a later migration drops `points`. `paused_by` says who or what paused
 the study ('person', 'guard', …); it is 'limit' if a limit or a stop rule has stopped the study.
 `proposer_token` names the process that fits the searcher's model; the lease of this process lasts
-until `proposer_expires_at` (see `store/proposer.py`). `best_values` has the best values until now
-for each rule that can stop the study (`Plateau`). `started_at` is the time when the study's first
+until `proposer_expires_at` (see `store/proposer.py`). `best_values` has, for each rule that can
+stop the study (`Plateau`), the best values so far. `started_at` is the time when the study's first
 worker or own loop started. `stopped_at_once` says that the study was stopped without time for its
 trials to save. `checkpoint_bytes` is the sum of the sizes of the kept checkpoints; NULL, and not
-counted, if the study has no quota. After `deleting_at` no trial of another study may begin from a
-checkpoint of this study.
+counted, if the study has no quota. While `deleting_at` is set, no trial of another study may begin
+from a checkpoint of this study.
 Not used yet: `objectives`, the metrics and modes of a study that has several metrics.
 """
 
@@ -238,9 +240,11 @@ scheduler changes what the trial asks for while an attempt runs, `resources` kee
 this attempt and the resource class that the attempt holds. Trials with a lower `priority` run
 first.
 
-Reports do not change `rank_score`: the end of an attempt sets it to `best_score`, or to NULL if the
-trial has no rank. So a report updates no index, and one look-up in an index finds the best trial.
-`flush_no` counts the attempt's flushes; the attempt's end copies the count to `attempt.flush_no`.
+Reports do not change `rank_score`, so they update no index. The end of an attempt sets `rank_score`
+to `best_score`, or to NULL if the trial has no rank; an invalidation sets it to NULL, too. One
+look-up in the index `trial_rank` finds the best of the trials that are not RUNNING. `flush_no` is
+the number of the attempt's last stored flush with results, or 0. The attempt's end writes
+`attempt.flush_no`, by which a duplicate request is recognized.
 
 `config` is what the next attempt receives. A trial that an earlier studydb made has no `config`
 until it is claimed. `changed` holds, by path, the values of `config` that a person has changed.
@@ -361,8 +365,8 @@ checkpoint = table_with_id(
     partial_index("checkpoint_kept", "study_id", "id", where="removed_at IS NULL AND study_id > 0"),
 )
 """
-After `removed_at` the checkpoint is not restored, and its bytes are deleted. Neither `keep` nor the
-quota removes a checkpoint with `pins` above 0. The condition `study_id > 0` of the index
+Once `removed_at` is set, the checkpoint is not restored, and its bytes are deleted. Neither `keep`
+nor the quota removes a checkpoint with `pins` above 0. The condition `study_id > 0` of the index
 `checkpoint_kept` holds for all rows. Only queries of a study's checkpoints contain this condition.
 Without it, PostgreSQL would also read the whole index for the checkpoints of one trial.
 """

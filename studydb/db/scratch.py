@@ -1,4 +1,4 @@
-"""A temporary database for one process: an SQLite file that never waits for the disk."""
+"""A temporary SQLite database for one process, whose writes never wait for the disk."""
 
 import tempfile
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ _PRAGMAS = (
 )
 """
 With these settings SQLite does not wait for the disk, takes no lock per transaction, and keeps the
-journal and up to 64 MiB of pages in memory. Only one connection may be open.
+journal, temporary tables and up to 64 MiB of pages in memory. Only one connection may be open.
 """
 
 

@@ -1,4 +1,4 @@
-"""The settings of our PostgreSQL sessions: timeouts, plans that use only indexes, isolation."""
+"""The settings of our PostgreSQL sessions: timeouts, isolation, plans without scans of tables."""
 
 import math
 from typing import Any
@@ -16,14 +16,15 @@ locks for at most this many seconds.
 
 LONGEST_SILENCE_S = STATEMENT_TIMEOUT_S + 15
 """
-The longest wait for an answer, in seconds. `statement_timeout` ends a statement earlier, but it
-does not end a COMMIT that waits for a synchronous standby.
+The longest wait for an answer by default, in seconds. `statement_timeout` ends a statement earlier,
+but it does not end a COMMIT that waits for a synchronous standby.
 """
 
 TRANSACTION_TIMEOUT_S = 120
 """
-How long a transaction may last. If a client freezes while it sends, the server does not count it as
-idle. So the timeout for idle clients would not end the client's transaction.
+How many seconds a transaction may last, on PostgreSQL 17 or later. If a client freezes while it
+sends, the server does not count it as idle. So the timeout for idle clients would not end the
+client's transaction.
 """
 
 _TRANSACTION_TIMEOUT_SINCE = 170000
@@ -54,7 +55,7 @@ def connect_arguments(url: URL, *, pooler: bool, read_only: bool) -> dict[str, A
 
     Args:
         pooler: Whether we connect through a pooler. If so, each transaction makes the settings: its
-            BEGIN the isolation, and `set_for_transaction` the others.
+            BEGIN sets the isolation, and the query of `set_for_transaction` sets the others.
     """
     arguments: dict[str, Any] = {
         "connect_timeout": CONNECT_TIMEOUT_S,
@@ -64,7 +65,8 @@ def connect_arguments(url: URL, *, pooler: bool, read_only: bool) -> dict[str, A
         "keepalives_idle": 30,
     }
     if not read_only and "target_session_attrs" not in url.query:
-        # After a failover, skip the standby. "read-write" would exclude roles that only read.
+        # After a failover, skip the standby. "read-write" would exclude roles whose transactions
+        # are read-only by default.
         arguments["target_session_attrs"] = "primary"
     if pooler:
         return arguments | {"prepare_threshold": None}
@@ -83,11 +85,10 @@ def set_for_session(server_version: int) -> str | None:
 
 
 def set_for_transaction(server_version: int, *, read_only: bool) -> str:
-    """Return a query that makes the settings of one transaction behind a pooler."""
-    settings: dict[str, int | str] = _TIMEOUTS_MS | _INDEX_ONLY
+    """Return a query that makes the settings of a transaction behind a pooler, except isolation."""
+    settings: dict[str, int | str] = {**_TIMEOUTS_MS}
     if server_version >= _TRANSACTION_TIMEOUT_SINCE:
         settings["transaction_timeout"] = int(TRANSACTION_TIMEOUT_S * 1000)
-    if read_only:
-        settings["transaction_read_only"] = "on"
+    settings |= {"transaction_read_only": "on"} if read_only else _INDEX_ONLY
     calls = (f"set_config('{name}', '{value}', true)" for name, value in settings.items())
     return f"SELECT {', '.join(calls)}"

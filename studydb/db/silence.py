@@ -18,7 +18,10 @@ _LOOK_S = 0.1
 """Seconds between two reads of the clock during a wait; the driver uses the same interval."""
 
 _FIRST_S = 0.5
-"""For how long a wait uses the driver's faster loop; most answers come in that time."""
+"""
+The seconds of a wait before the server's silence is measured. Most answers come earlier, and the
+driver's loop is faster without the measurement.
+"""
 
 
 _NOT_READY = cast("Ready", 0)
@@ -26,7 +29,7 @@ _NOT_READY = cast("Ready", 0)
 
 class SilentServerError(psycopg.OperationalError):
     """
-    The server accepted a request and does not answer; it may have executed the request.
+    The server has not answered a request in time; it may have executed the request.
 
     TCP keepalives do not detect such a server, because the operating system acknowledges packets
     even while the server is stopped or waits for a standby.

@@ -9,7 +9,7 @@ from studydb.domain.errors import StorageBusy, StorageError, StorageMissing, Sto
 def translate(  # noqa: PLR0911  one line per error
     error: sqlite3.Error, url: str
 ) -> Exception | None:
-    """Translate an error of sqlite3; None for a bug of studydb, such as a wrong statement."""
+    """Translate an error of sqlite3; None for other errors, such as that of a wrong statement."""
     code = getattr(error, "sqlite_errorcode", None) or 0
     text = str(error)
     if isinstance(error, sqlite3.IntegrityError) and "UNIQUE" in text:
@@ -36,15 +36,15 @@ def is_unfit(error: sqlite3.Error) -> bool:
 
 
 def is_of_values(error: sqlite3.Error) -> bool:
-    """Tell whether a trial's values caused an error."""
+    """Tell whether an error counts as caused by a trial's values."""
     return isinstance(error, sqlite3.DataError | sqlite3.IntegrityError)
 
 
 def is_of_missing_row(error: sqlite3.Error) -> bool:
-    """Tell whether a FOREIGN KEY refused a row."""
+    """Tell whether a FOREIGN KEY refused a write."""
     return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY
 
 
 def is_disconnect(error: sqlite3.Error) -> bool:  # noqa: ARG001  `DriverFaults` demands it
-    """Return False: a file has no connection that could be lost."""
+    """Return False: SQLite has no server whose connection could be lost."""
     return False

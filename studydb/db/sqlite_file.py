@@ -43,11 +43,12 @@ def open_file(path: Path, *, read_only: bool) -> sqlite3.Connection:
     Open an SQLite file that exists.
 
     Returns:
-        A connection; an `ArchiveConnection` if the locks of the file cannot be used.
+        A connection; an `ArchiveConnection` if SQLite would have to write in the file's folder, and
+        this user may not.
 
     Raises:
-        StorageDenied: Changes are in a `-wal` or `-journal` file, and reading them needs the right
-            to write.
+        StorageDenied: The `-wal` file holds changes, or the `-journal` file an unfinished
+            transaction, and SQLite needs the right to write to use that file.
     """
     try:
         return _opened(path, "mode=ro" if read_only else "mode=rw", read_only=read_only)

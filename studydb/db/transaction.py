@@ -31,9 +31,9 @@ class Txn:
         features: What the database can do. Packages other than db/ read this, not `postgresql`.
         postgresql: Whether this is PostgreSQL, not SQLite. Only code in db/ reads this attribute.
         abandoned: Whether the transaction is rolled back at the end of the block.
-        waits_for_disk: If False, the block turns off the wait for the disk just before its COMMIT.
-            The method `chain` turns the wait off in the chain's SQL instead, and then sets this
-            attribute to True.
+        waits_for_disk: If False on PostgreSQL, the block turns off the wait for the disk just
+            before its COMMIT. The method `chain` turns the wait off in the chain's SQL instead, and
+            then sets this attribute to True.
     """
 
     def __init__(
@@ -80,7 +80,11 @@ class Txn:
 
     @property
     def now(self) -> datetime:
-        """The database's time, read once; statements use `db.dialect.now()` instead."""
+        """
+        The database's time, this host's on SQLite, or that of an injected clock; it is read once.
+
+        A statement gets the time by `db.dialect.now()`, without a read of this property.
+        """
         if self._now is None:
             self._now = self.all(_READ_NOW)[0].now
         return self._now
@@ -158,7 +162,7 @@ class Txn:
         Run a chain in a block of several statements without reading its row.
 
         In a pipeline the chain costs no round trip. The caller must have locked the row that the
-        main statement finds, because without this row the chain would do nothing.
+        main statement finds. Without this row the chain would do nothing, and raise no error.
         """
         if not self.postgresql:
             self._run_steps(chain, rows, params)
@@ -203,7 +207,8 @@ class Txn:
         Run a user's SQL if it is a single statement; return column names and rows, not decoded.
 
         PostgreSQL takes several statements only by the simple protocol, which a pipeline does not
-        use. sqlite3 takes only one statement, and we refuse ATTACH, which opens another file.
+        use. sqlite3 takes only one statement, and we refuse ATTACH, which opens another file, and
+        DETACH.
         """
         if not self.postgresql:
             connection = self._cursor.connection
@@ -226,6 +231,15 @@ class Txn:
         self._sync()
         rows: list[tuple[Any, ...]] = self._cursor.fetchall()
         return rows
+
+    def lock_table(self, table: sa.Table) -> None:
+        """
+        Let no other transaction lock or write rows of a table, and wait for those that have.
+
+        SQLite has one writer at a time, and needs no lock.
+        """
+        if self.postgresql:
+            self.run_text(f"LOCK TABLE {table.name} IN EXCLUSIVE MODE")
 
     def run_text(self, sql: str) -> None:
         """Run SQL text that returns no rows, such as DDL."""

@@ -1,4 +1,4 @@
-"""The `with` block of a transaction: takes a connection, begins, commits or rolls back."""
+"""The `with` block of a transaction: begins, commits or rolls back, and translates errors."""
 
 import inspect
 from collections.abc import Callable
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from studydb.db.database import Database
 
 SLOW_S = 1.0
-"""The seconds after which a transaction is slow (`Database.on_slow`). Most take milliseconds."""
+"""After how many seconds a transaction is reported to `on_slow`; most take milliseconds."""
 
 
 class TransactionBlock:
@@ -22,9 +22,9 @@ class TransactionBlock:
     The `with` block of a transaction; see `Database.begin`.
 
     On PostgreSQL a block that writes sends its statements through a pipeline, and waits only for
-    rows that it reads. A single statement that needs no BEGIN is sent without a pipeline. An error
-    is raised at the next wait for rows, or at the COMMIT; the server skips the statements after the
-    failed statement.
+    rows that it reads. A single statement that needs no BEGIN is sent without a pipeline. In a
+    pipeline, an error is raised at the next wait for rows, or at the COMMIT; the server skips the
+    statements after the failed statement.
     """
 
     def __init__(
@@ -92,9 +92,9 @@ class TransactionBlock:
         Enter a pipeline, if the transaction uses one.
 
         Returns:
-            A function that waits for the answers to all that was sent. Without this wait the
-            server would count a client that froze as sending, not as idle, and the client would
-            keep its locks.
+            A function that waits for the answers to all that was sent through the pipeline;
+            `no_pipeline` if there is none. Without the wait the server would count a client that
+            froze as sending, not as idle, and the client would keep its locks.
         """
         if self._single or not self._write or not self._database.postgresql:
             return no_pipeline
@@ -150,7 +150,7 @@ class TransactionBlock:
             self._cursor.execute("COMMIT")
 
     def _undo(self, error: BaseException) -> None:
-        """Roll back, give the connection back or close it, and translate a driver's error."""
+        """Roll back, give back or close the connection (all if it is lost), translate the error."""
         connections, gone = self._database.connections, faults.is_disconnect(error)
         usable = False
         try:

@@ -100,7 +100,7 @@ class Json(TypeDecorator[Any]):
 
 
 class Texts(TypeDecorator[Any]):
-    """A list of texts, read as a tuple in alphabetical order; NULL is read as an empty tuple."""
+    """A list of texts, read as a tuple in alphabetical order; anything else is read as ()."""
 
     impl = sa.JSON().with_variant(JSONB(), "postgresql")
     cache_ok = True

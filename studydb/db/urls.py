@@ -1,4 +1,4 @@
-"""Storage URLs: read them, mask their passwords, and refuse files on network file systems."""
+"""Storage URLs: read them, mask their passwords, and refuse unfit files and databases."""
 
 import os
 import re
@@ -68,7 +68,7 @@ def mask_text(text: str) -> str:
 
 
 def mask(url: URL) -> str:
-    """Write a URL as users do, with its password masked."""
+    """Write a URL without the driver's name and with all passwords masked."""
     shown = url.set(drivername=url.get_backend_name())
     secrets = {name: "xxx" for name in shown.query if "password" in name}
     shown = shown.update_query_dict(secrets)
@@ -98,7 +98,7 @@ def refuse_network_file_system(path: Path, kind_of: Callable[[Path], str] = file
     SQLite's WAL mode needs memory that all processes share, so the processes must be on one host.
 
     Raises:
-        StorageError: The folder is on a network file system.
+        StorageError: The file's folder is on a network file system.
     """
     kind = kind_of(path.parent)
     if kind in _NETWORK_FILE_SYSTEMS:

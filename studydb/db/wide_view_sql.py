@@ -35,7 +35,7 @@ MOST_NAME_BYTES = 63
 """The longest identifier. PostgreSQL cuts longer names, so that two names could become the same."""
 
 NEWEST_RESULTS = 100_000
-"""How many of a study's newest results are searched for metrics and for their types."""
+"""How many results of a study, from its newest trials, are searched for metrics and their types."""
 
 MARK = "studydb wide view "
 
@@ -131,8 +131,8 @@ def read_mark(name: str, text: str) -> WideView | None:
     """
     Return the view that a mark describes; None for a text that is no mark.
 
-    An earlier studydb may have given a parameter's column a name that is now a column of `v_trial`.
-    Such a column gets the name that it would have if the view were made now.
+    An earlier studydb may have given the column of a parameter or metric a name that is now in
+    `FIXED`. Such a column gets the name that it would have if the view were made now.
     """
     try:
         what = json.loads(text.removeprefix(MARK)) if text.startswith(MARK) else {}
@@ -153,8 +153,8 @@ def view_name(kind: Kind, study_name: str, study_id: int) -> str:
     """
     Name a study's view: `v_trial_digits` for "digits".
 
-    A study's name that needs quotes or is long is simplified, and the view's name then ends in two
-    underscores and the study's id.
+    A study's name is simplified if it is long, or is not made of a-z, 0-9 and single underscores
+    between these. The view's name then ends in two underscores and the study's id.
     """
     plain = re.sub(r"[^a-z0-9]+", "_", study_name.lower()).strip("_")
     prefix, suffix = f"v_{kind}_", f"__{study_id}"
@@ -193,8 +193,10 @@ def lock(txn: TextRunner) -> None:
     """
     Wait until no other process makes views or migrates; block such processes until the COMMIT.
 
-    The lock is on a table, because only roles that may write to the table can take this lock. Any
-    role that may connect could hold an advisory lock. Reading the schema's revision does not wait.
+    On SQLite this function does nothing, because BEGIN IMMEDIATE blocks all other writers. On
+    PostgreSQL the lock is on a table, because only roles that may write to the table can take this
+    lock. Any role that may connect could hold an advisory lock. Reading the schema's revision does
+    not wait.
     """
     if txn.postgresql:
         txn.run_text(f"LOCK TABLE {TABLE} IN SHARE ROW EXCLUSIVE MODE")
@@ -234,7 +236,8 @@ def make(txn: TextRunner, view: WideView) -> None:
     Make a view, and let the roles that may read `v_trial` read the view.
 
     Raises:
-        NotAllowed: Another object has this name.
+        NotAllowed: Another object has this name, or the view would have more than `MOST_COLUMNS`
+            columns of parameters or metrics.
     """
     if _is_taken(txn, view.name):
         raise NotAllowed(
@@ -293,8 +296,8 @@ def metric_kinds(txn: TextRunner, *, study_id: int) -> dict[str, bool]:
     """
     Return for each metric of a study whether all its values that were read are numbers or null.
 
-    The summaries of ended trials give the names of numeric metrics. Values are read only from the
-    newest results, because reading millions of results would take minutes.
+    The summaries of ended trials give the names of numeric metrics. Values are read only from
+    `NEWEST_RESULTS` results, because reading millions of results would take minutes.
     """
     newest = (
         f"(SELECT metrics FROM result WHERE study_id = {study_id} "

@@ -17,7 +17,7 @@ class Family:
 
     Attributes:
         variable: The variable with the visible devices, separated by commas.
-        device_file: A file that exists on hosts with such a device.
+        device_file: A file or folder that exists on hosts with such a device.
         nothing: The variable's value by which a process sees no device.
         entry: What a valid entry looks like. A runtime ignores the first invalid entry, such as
             "NoDevFiles" from Slurm, and all entries after it.
@@ -44,7 +44,7 @@ FAMILIES = (
     CUDA,
     Family("HIP_VISIBLE_DEVICES", "/dev/kfd", nothing="-1"),
     Family("ROCR_VISIBLE_DEVICES", "/dev/kfd", nothing="-1"),
-    # The specification gives an empty mask the meaning "all devices".
+    # `nothing` is not "": the specification gives an empty mask the meaning "all devices".
     Family("ZE_AFFINITY_MASK", "/dev/dri", nothing="-1", entry=_NUMBER_OF_TILE),
 )
 

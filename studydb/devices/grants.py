@@ -46,7 +46,7 @@ class DeviceGrant:
     _releasing: Callable[[], None] = lambda: None
 
     def environment(self) -> dict[str, str]:
-        """Return the variables by which the trial sees its devices and no other devices."""
+        """Return the variables by which the trial sees its devices only; none for `NO_DEVICES`."""
         return dict(self.variables)
 
     def run_by(self, pid: int) -> None:
@@ -55,9 +55,10 @@ class DeviceGrant:
 
     def release(self, *, patience_s: float = RELEASE_S) -> str | None:
         """
-        Wait until the driver has freed the devices, and give them back.
+        Give the devices back, after a wait of at most `patience_s` for the driver to free them.
 
-        Call this after the trial's processes have ended; a second call does nothing.
+        There is no wait for devices that `nvidia-smi` does not list. Call this after the trial's
+        processes have ended; a second call does nothing.
 
         Returns:
             None; or, if processes still use devices after `patience_s`, a line that names them.
@@ -164,7 +165,7 @@ class Devices:
             )
 
     def show_wait(self, *, is_waiting: bool) -> None:
-        """Show the host's other workers whether a trial of this worker waits for their devices."""
+        """Show other workers whether a trial of this worker waits for devices that they hold."""
         if self._turns is not None:
             self._turns.show_wait(is_waiting=is_waiting)
 
@@ -177,10 +178,11 @@ class Devices:
                 the worker hands out no devices, the trial sees what the worker sees.
 
         Returns:
-            None if the devices are not free now, or another worker takes devices at the moment.
+            None if the devices are not free now, if another worker takes devices at the moment, or
+            if the trial asks for devices and the worker hands out none.
 
         Raises:
-            HostError: A lock file cannot be used any more.
+            HostError: A lock file cannot be used any more, or no more files can be opened.
         """
         if self._directory is None or self._offer.family is None:
             return None if gpus else NO_DEVICES

@@ -29,7 +29,7 @@ _WAITING = WHOLE + 1
 """The byte of a device's file on which each worker that waits for the device has a shared lock."""
 
 TURN_S = 1.0
-"""How long to wait for the worker that takes devices at this moment; it needs milliseconds."""
+"""How long to wait at most while another worker takes devices, which needs milliseconds."""
 
 MORE_FILES = "Raise the limit of open files (`ulimit -n`), or give the worker fewer slots."
 
@@ -102,7 +102,7 @@ class LockFile:
         self.descriptor = _open(self.path)
 
     def close(self) -> None:
-        """Close this process's descriptor; processes that have inherited it keep the locks."""
+        """Close the descriptor; the locks stay while a copy of it is open in any process."""
         os.close(self.descriptor)
 
     def can_share(self) -> bool:
@@ -111,7 +111,7 @@ class LockFile:
         return kind == fcntl.F_UNLCK
 
     def free_ranges(self, start: int = 0, end: int = WHOLE) -> Iterator[tuple[int, int]]:
-        """Yield the first byte and the number of bytes of each range that no process has locked."""
+        """Yield the first byte and the size of each range that no other `LockFile` has locked."""
         if start >= end:
             return
         kind, _, first, length, _ = self._call(fcntl.F_OFD_GETLK, fcntl.F_WRLCK, start, end - start)
@@ -124,11 +124,16 @@ class LockFile:
 
     @property
     def free(self) -> int:
-        """The number of bytes that no process has locked."""
+        """The number of bytes in `free_ranges()`."""
         return sum(size for _, size in self.free_ranges())
 
     def lock(self, size: int) -> bool:
-        """Lock free bytes, in the caller's `turn`; return False if fewer than `size` are free."""
+        """
+        Lock `size` free bytes, in the caller's `turn`.
+
+        Returns:
+            False if fewer bytes are free; those that are free stay locked until `close`.
+        """
         left = size
         for start, length in list(self.free_ranges()):
             taken = min(left, length)
@@ -137,7 +142,7 @@ class LockFile:
         return left == 0
 
     def share(self) -> bool:
-        """Take a shared lock of the device; return False if another process has locked a part."""
+        """Take a shared lock of the device; return False if a part is locked and not shared."""
         return self._set(fcntl.F_RDLCK, 0, WHOLE)
 
     def try_turn(self) -> bool:

@@ -41,7 +41,7 @@ class MemoryLimit:
         return f"{whose} may use {self.size_bytes / 1e9:g} GB, as its memory_gb says"
 
     def was_exceeded(self) -> bool:
-        """Whether the kernel has killed a process of the trial because of this limit."""
+        """Whether the kernel's OOM killer has killed a process in the cgroup; False without one."""
         if self.cgroup is None:
             return False
         with suppress(OSError, ValueError):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 PROGRAM = "nvidia-smi"
 
 TIMEOUT_S = 20.0
-"""How long the program may take. On hosts without its daemon it first wakes up each card."""
+"""How long it may take. Without NVIDIA's persistence daemon it first wakes up each card."""
 
 _CARD = re.compile(r"GPU\s+([0-9]+):.*\(UUID:\s*(GPU-[^)\s]+)\)")
 _INSTANCE = re.compile(r"\s+MIG\b.*\(UUID:\s*(MIG-[^)\s]+)\)")
@@ -20,7 +20,7 @@ class Card:
 
     Attributes:
         index: Its number, in the order of the PCI bus.
-        instances: The UUIDs of its MIG instances; empty if MIG is off.
+        instances: The UUIDs of its MIG instances; empty if it has none.
     """
 
     index: int
@@ -41,7 +41,7 @@ def list_cards() -> tuple[Card, ...]:
 
 
 def list_users() -> tuple[tuple[str, int], ...]:
-    """Return each process that uses a card: the card's UUID, and the process's pid on the host."""
+    """Return each process that computes on a card: the card's UUID, and the pid on the host."""
     users = []
     for line in _lines("--query-compute-apps=gpu_uuid,pid", "--format=csv,noheader"):
         uuid, _, pid = (part.strip() for part in line.partition(","))

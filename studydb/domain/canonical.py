@@ -16,8 +16,8 @@ MAX_DEPTH = 32
 
 LARGEST_DOUBLE = int(sys.float_info.max)
 """
-The largest accepted integer: other readers of the JSON keep numbers as doubles. Integers above
-2**53 are accepted, because PostgreSQL returns a double such as 1e300 as an integer.
+The largest accepted integer, because other readers of the JSON keep numbers as doubles. Integers
+above 2**53 are accepted, because PostgreSQL returns a double such as 1e300 as an integer.
 """
 
 

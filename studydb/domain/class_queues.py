@@ -26,7 +26,7 @@ beside them; after this time the worker is reserved for the first trial.
 """
 
 MOST_POSITIONS = 128
-"""About how many positions one read returns, over all classes; each class gets at least two."""
+"""About how many positions one read asks for, over all classes: at least two of each class."""
 
 _RETRY_S = 5.0
 """The seconds after which a worker that could not be reserved tries again."""
@@ -85,10 +85,11 @@ class ClassQueues:
 
     The first trial by priority and number that fits is claimed. If an earlier trial would fit the
     worker without its running trials, smaller trials are started before it for `reserve_after_s` at
-    most. Then the worker is reserved for the earlier trial: it starts no other trial until this
-    trial is no longer the first, for example because it has started. There is one exception. If the
-    reserved trial waits only for GPUs that other workers of the host hold, the worker still starts
-    trials without GPUs that leave the reserved trial enough of the other resources.
+    most. Then the worker is reserved for the earlier trial, unless another worker is reserved for
+    this trial. A reserved worker starts no other trial until the earlier trial is no longer the
+    first, for example because it has started. There is one exception. If the reserved trial waits
+    only for GPUs that other workers of the host hold, the worker still starts trials without GPUs
+    that leave the reserved trial enough of the other resources.
 
     Attributes:
         reserved: The position of the trial that the worker is reserved for; None without one.
@@ -159,7 +160,7 @@ class ClassQueues:
 
         Args:
             queues: Requests and positions by class. The positions are None if no trial of the study
-                may start at the moment; this does not end the wait of a trial that did not fit.
+                may start at the moment; `_blocked`, a trial that did not fit, then stays the same.
             depth: How many positions of each class the read asked for.
         """
         self._read_at_s = self._clock_s()

@@ -45,7 +45,7 @@ _HYDRA_PLAIN = re.compile(r"[\w./@+-]+")
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """The files and the environment of one attempt, which a command line can name."""
+    """The config file, checkpoint directory and environment of an attempt, for a command line."""
 
     config: str
     checkpoint_dir: str
@@ -64,8 +64,9 @@ class CommandLine:
         Check the form of a command line.
 
         Raises:
-            InvalidSpec: The list is empty, an item is no text, a brace or placeholder is wrong, or
-                a parameter would choose the program or become part of a script that is run.
+            InvalidSpec: The list or its first item is empty, an item is no text or contains a NUL,
+                a brace or placeholder is wrong, a placeholder would choose the program or become
+                part of a script that is run, or the command uses `env -S`.
         """
         if isinstance(items, str):
             raise InvalidSpec(
@@ -148,7 +149,7 @@ class CommandLine:
 
 def _check_program(items: Sequence[str]) -> None:
     """
-    Refuse a program that a parameter chooses.
+    Refuse a program that a placeholder chooses, except `${env}` and `${interpreter}`.
 
     The rows of parameters are not signed. So every person who may write rows could otherwise run
     any program. After `env` come options, assignments and then the program, so all of these are
@@ -198,7 +199,7 @@ _VERSION = re.compile(r"-?\d[\d.]*$")
 
 def _check_code(items: Sequence[str]) -> None:
     """
-    Refuse a placeholder where an interpreter, such as a shell, reads code or a script's name.
+    Refuse `env -S`, and a placeholder where an interpreter reads code or a script's name.
 
     An item after the program may equal an interpreter's name by chance. So it counts as an
     interpreter only if one of the options that follow it introduces code, for example `-c`.

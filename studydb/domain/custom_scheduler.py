@@ -62,8 +62,9 @@ class CustomScheduler:
         """
         Judge the first report of a trial at a rung, within a second.
 
-        Workers and own loops call this method in a separate process. If the rung has changed
-        before the decision is stored, the decision is dropped, and the method is called again.
+        Workers, own loops and simulations call this method in a separate process. If the rung has
+        changed before the decision is stored, the decision is dropped, and the method is called
+        again.
         """
         raise NotImplementedError
 
@@ -143,7 +144,10 @@ class SchedulerPlan:
                 f"may have {MOST_RUNGS} rungs. Give an interval, or fewer milestones or brackets."
             )
         if weights is not None and not _are_weights(weights, brackets):
-            yield f"Its weights are {weights!r}; give a number for each bracket, not all of them 0."
+            yield (
+                f"Its weights are {weights!r}; give a finite number of 0 or more for each bracket, "
+                "not all of them 0."
+            )
         if not (is_number(self.quantile) and 0 <= self.quantile <= 1):
             yield f"Its quantile is {self.quantile!r}; give a number from 0 to 1."
         if not (_is_int(self.reads_best) and 0 <= self.reads_best <= MOST_BEST):

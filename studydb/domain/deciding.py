@@ -14,7 +14,8 @@ class DecisionFailed(Exception):
     """
     The user's code has not decided.
 
-    The code raised, gave an answer of another type, took too long, died, or cannot be imported.
+    The code raised, gave an answer that is not allowed, took too long, died, or cannot be imported;
+    or its process cannot be started.
 
     Attributes:
         traceback: The traceback of the user's code; "" if there is none.

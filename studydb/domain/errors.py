@@ -30,7 +30,7 @@ StudydbError                     exit code 1 on the command line
 ├── HostError                    this machine lacks what the message names: provide it
 ├── TrainableError               the user's code cannot be found or called
 │   └── Untrusted                sign the function, or allow imports of its module
-└── CheckpointError              bytes are missing, damaged or cannot be written
+└── CheckpointError              a checkpoint is missing, damaged, or cannot be saved or read
 TrialStopped (BaseException)     return from the function: the trial is stopped or paused
 StudyDiffers (UserWarning)       the loaded study differs from what create_study was given
 ```
@@ -90,7 +90,7 @@ class BudgetSpent(StudydbError):
 
 
 class NoResults(StudydbError):
-    """No trial of the study has a value yet."""
+    """No trial has a value yet; NaN and the values of invalidated trials do not count."""
 
 
 class NotAllowed(StudydbError):
@@ -125,7 +125,7 @@ class StorageError(StudydbError):
 
 
 class StorageMissing(StorageError):
-    """There is no such database, or it has no studydb schema."""
+    """There is no such database, it cannot be opened, or it has no studydb schema."""
 
 
 class StorageTransient(StorageError):
@@ -169,7 +169,7 @@ class Untrusted(TrainableError):
 
 
 class CheckpointError(StudydbError):
-    """A checkpoint's bytes are missing, damaged or cannot be written."""
+    """A checkpoint is missing, damaged, or cannot be saved, read or removed."""
 
 
 class TrialStopped(BaseException):

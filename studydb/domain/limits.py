@@ -154,7 +154,11 @@ class Limits:
         return min(1.0, max(shares, default=0.0))
 
     def described(self, spent: Spending, *, age_s: float) -> list[str]:
-        """Describe what each limit of the study allows and what is used: "50.2 of 80 usd"."""
+        """
+        Describe what each limit allows and what is used: "50.2 of 80 usd".
+
+        `trial_time_limit_s` is left out.
+        """
         return [
             self._use_text(name, used, limit)
             for name, used, limit in self._uses(spent, age_s)
@@ -211,7 +215,8 @@ def read_cost_limit(name: str, value: Any) -> CostLimit | None:
     Read ("usd", 50) or "usd<=50"; None for no limit.
 
     Raises:
-        InvalidSpec: The value is neither, or the number is not above 0.
+        InvalidSpec: The value is neither, or the number is infinite or not above 0.
+        InvalidName: The metric's name breaks a rule for names.
     """
     if value is None:
         return None

@@ -1,4 +1,4 @@
-"""Rows that people read in lists or in the stable views (`v_study`, `v_trial`, …)."""
+"""Rows that people read in lists, summaries, frames and the stable views (`v_study`, …)."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -36,7 +36,8 @@ class ListedTrial(NamedTuple):
     A row of `v_trial`.
 
     Attributes:
-        duration_s: The durations of the trial's attempts, added up.
+        duration_s: The durations of the trial's attempts, added up; a running attempt counts up to
+            now. None if the trial has no attempt.
         changed: The values that a person has changed, by path: later attempts get these instead of
             the values in `params`.
         parent: The number of the trial of which this trial is a clone.
@@ -103,9 +104,9 @@ class ListedWorker(NamedTuple):
     A row of `v_worker`.
 
     Attributes:
-        resources: The amounts that the worker offers; None for an own loop (`study.ask`) that
-            was given no capacity: every trial fits.
-        uses: The amounts that the worker's RUNNING trials hold.
+        resources: The amounts that the worker offers; an amount without a limit is left out. None
+            for an own loop (`study.ask`) that was given no capacity: every trial fits.
+        uses: The amounts that the worker's RUNNING trials hold; None if they hold none.
         tags: The worker's tags; a study can require tags of its workers.
         reserved_for: The number of a trial that fits what the worker offers, but has waited longer
             than `--reserve-after` because other trials hold these amounts. Until that trial has
@@ -226,7 +227,8 @@ class LastDecision(NamedTuple):
 
     Attributes:
         number, state, reason: The trial's number, its state, and why it ended.
-        judged: How the trial was judged at its last rung.
+        judged: How the trial was judged at its last rung; for a promoted trial, at the last rung
+            from which it was promoted.
     """
 
     number: int
@@ -272,7 +274,7 @@ class ListedCheckpoint(NamedTuple):
     Attributes:
         number: The trial's number.
         value: The value of the study's metric at `step`; None if no result has this step.
-        pins: How many clones and people keep the checkpoint by a pin.
+        pins: How many pins keep the checkpoint, for trials that begin from it and for people.
     """
 
     number: int
@@ -289,12 +291,12 @@ class ListedCheckpoint(NamedTuple):
 
 class CheckpointSizes(NamedTuple):
     """
-    The number and the total size of kept checkpoints from one host, or of uploaded ones.
+    The number and the total size of kept checkpoints: those from one host, or all uploaded ones.
 
     Attributes:
         host: The host of the workers that saved the checkpoints. None for checkpoints that people
             have uploaded, and for those whose worker has no row.
-        is_uploaded: Whether people have uploaded the checkpoints, so that trials begin from them.
+        is_uploaded: Whether people have uploaded the checkpoints, for trials to begin from them.
     """
 
     host: str | None

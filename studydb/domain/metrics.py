@@ -14,7 +14,7 @@ STEP = "training_iteration"
 """The key of the step among the metrics, named as in Ray Tune."""
 
 DONE = "done"
-"""A key of a report that is no metric: the value True completes the trial, as in Ray Tune."""
+"""A key of a report that is no metric: a true value completes the trial, as in Ray Tune."""
 
 STEPS_END = 2**62
 """Every step is less than this."""
@@ -58,7 +58,7 @@ MAX_REPORT_BYTES = 8_000_000
 
 def weigh(result: Result) -> int:
     """
-    Estimate a result's bytes in memory, in JSON or in a statement, roughly.
+    Estimate roughly how many bytes a result takes in memory, as JSON or in a statement.
 
     If a text has a character that is not ASCII, all characters of the text are counted as escapes
     of 6 bytes each, so the estimate can be too large by a factor of 6.
@@ -143,7 +143,7 @@ def read_report(
 
 def plain_metrics(report: Mapping[str, Any]) -> dict[str, Any]:
     """
-    Turn a user's report into values that JSON can hold; nested dicts stay nested.
+    Turn a user's report into values that `json.dumps` can write; nested dicts stay nested.
 
     Raises:
         InvalidReport: The report is no dict, or a value cannot be stored.

@@ -134,7 +134,7 @@ class Proposal:
     Attributes:
         config: What the trial's first attempt receives; see `Claim`.
         space_version: The version of the space that the params were proposed for.
-        is_unique: Whether no other trial with `is_unique` may have the same params.
+        is_unique: Whether the params must differ from those of each other trial with `is_unique`.
         request: The trial's own request for resources; None if the study's request applies.
     """
 
@@ -171,7 +171,8 @@ class Checkpoint:
         kind: A `CheckpointKind`, or any other text in a damaged row, which has no valid signature.
         url: Where the bytes are; "inline:" if they are in the row's column `data`.
         digest: The SHA-256 of the bytes or of the directory's manifest, in hexadecimal.
-        key_id, mac: The worker's signature. A checkpoint without a signature is not restored.
+        key_id, mac: The signature by the worker, or by the process of the person who uploaded the
+            checkpoint. A checkpoint without a signature is not restored.
         id: The id of the row; None before the checkpoint is saved.
         trial_uuid: The UUID of the trial that saved the checkpoint; the signature covers this UUID.
             None if the row was read without the UUID.
@@ -229,11 +230,14 @@ class TrainableKind(StrEnum):
     """How a worker finds a trainable."""
 
     IMPORT = "import"
-    """By importing `module:function`, which is the trainable's name."""
+    """By importing the function or class that the trainable's name gives as `module:name`."""
     PICKLE = "pickle"
     """By loading the pickle in `source`."""
     BOUND = "bound"
-    """By importing the code or loading its pickle, and loading the objects that `source` names."""
+    """
+    By importing or unpickling a function or class, and loading the objects that are bound to its
+    parameters; `source` describes both.
+    """
     COMMAND = "command"
     """By starting the program whose command line is in `source`, as JSON."""
 
@@ -364,8 +368,8 @@ class TrialRow:
         source_checkpoint_id: The checkpoint of another trial from which this trial began, as a
             clone or as a trial that was enqueued with a checkpoint; else None.
         parent: The number of the trial of which this trial is a clone.
-        running_s: Seconds that the attempts have run in total, as last stored; None if the study
-            does not limit this time.
+        running_s: Seconds that the attempts have run in total, as last stored; None if this was
+            never stored, as in a study that limits no running time.
     """
 
     id: int
@@ -505,7 +509,7 @@ class Start(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LastError:
-    """The newest stored cause of a failed or lost attempt in a study."""
+    """The newest cause of a failed or lost attempt among the newest 2,000 events of a study."""
 
     number: int
     attempt: int

@@ -84,7 +84,8 @@ def read_requested(name: str, value: Any) -> Requested | None:
             None.
 
     Raises:
-        InvalidSpec: The value is none of these, or workers cannot import the function.
+        InvalidSpec: The value is none of these, `read_resources` refuses the amounts, or workers
+            cannot import the function.
     """
     if isinstance(value, ResourceFunction):
         return value

@@ -96,7 +96,9 @@ def _number_text(amount: float) -> str:
 
 def read_resources(name: str, value: Any) -> Resources:
     """
-    Read a request: a dict such as {"gpus": 1, "licence": 2}, its text "gpus=1, licence=2", or None.
+    Read a request: a `Resources`, a dict such as {"gpus": 1}, or a text such as "gpus=1".
+
+    None is a request for nothing.
 
     Args:
         name: The name of the value in errors.
@@ -132,8 +134,8 @@ def read_amounts(name: str, value: Any) -> dict[str, float]:
     Read amounts of resources by name, from a mapping or from a text such as "gpus=1, licence=2".
 
     Raises:
-        InvalidSpec: The value is neither, it has more than 16 names, a name is not allowed, or an
-            amount is not a number from 0 to 1e9.
+        InvalidSpec: The value is neither, it has more than 16 names, a name is not allowed or
+            occurs twice, or an amount is not a number from 0 to 1e9.
     """
     given = _split(name, value) if isinstance(value, str) else value
     if not isinstance(given, Mapping):
@@ -404,8 +406,8 @@ class _Held:
 
     Attributes:
         cards: The positions of the trial's cards.
-        is_placed: Whether the trial has locked these cards. The argument `free_cards` of `Ledger`
-            then counts what the trial holds as not free.
+        is_placed: Whether the trial has locked these cards. If so, the function `free_cards` of the
+            `Ledger` does not return the trial's part of these cards as free.
     """
 
     asked: Resources
@@ -418,8 +420,8 @@ class Ledger:
     What the trials of one worker hold; its slots share the ledger.
 
     Args:
-        free_cards: Tells which part of each card no process of the host has locked. None if only
-            this process uses the cards.
+        free_cards: Returns, for each card, the part that no process of the host has locked. None if
+            only this process uses the cards.
     """
 
     def __init__(

@@ -14,7 +14,10 @@ from typing import Any, NamedTuple, Protocol
 from studydb.domain.life.decisions import Decision, RungKey
 
 ENQUEUED_DRAWS = 2**32
-"""Enqueued trial N takes its missing params from draw 2**32 + N; new trials use lower draws."""
+"""
+The enqueued trial with the number N takes its missing params from the draw 2**32 + N. The draws of
+trials that are not enqueued are lower.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ class RungView:
     Attributes:
         n: The number of entries that rank: all except those with NaN, those of invalidated trials,
             and those of trials in whose place a clone runs.
-        cutoff: The interpolated quantile as a score; None without entries.
+        cutoff: The interpolated quantile as a score; None if no entry ranks.
         entered: Whether the reporting trial has an entry already.
         n_entries: The number of all entries.
         is_closed: Whether a `Close` has been carried out.
@@ -194,10 +197,11 @@ class QueueView(Protocol):
 
     def underway(self, bracket: int) -> Sequence[int]:
         """
-        Return the last step of each trial of a bracket that is underway.
+        Return the last steps of those trials of a bracket that are underway.
 
         A trial is underway if it is RUNNING, or if workers can claim it later: it is in back-off,
-        paused with the study, or waits for a worker with other resources.
+        paused with the study, or waits for a live worker with other resources. If more than 1,000
+        trials wait for other workers, some of them may be left out, and a step 0 is added.
 
         A trial that a person has paused is left out, so that no rung waits for this person.
 

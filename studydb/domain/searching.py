@@ -1,10 +1,11 @@
 """
 The contract of searchers, which propose points by index or by a model of the study's history.
 
-A searcher is a frozen spec without SQL, and its JSON form is stored in the study's row. Each new
-trial has a draw: 0, 1, 2, … within the study. Every searcher can propose a point by index, which is
-a pure function of (seed, draw). A searcher by history also makes a model, which learns from the
-study's trials. A model is a cache: every process can make it again from the study's rows.
+A searcher is a frozen spec without SQL, and its JSON form is stored in the study's row. Each trial
+that a searcher proposes has a draw: 0, 1, 2, … within the study. Every searcher can propose points
+by index; such a point is a pure function of the space, the seed and the draw. A searcher by history
+also makes a model, which learns from the study's trials. A model is a cache: every process can make
+it again from the study's rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,8 +55,8 @@ class Searcher(Protocol):
         """
         Return the `draw`-th point (0-based): nested params without the space's constants.
 
-        For a searcher by history, this is the point for a worker that would have to wait too long
-        for the model.
+        For a searcher by history, this is the point to take if the model gives no new point, or if
+        a worker has waited too long for the model.
         """
 
 
@@ -122,7 +123,8 @@ class Model(Protocol):
         Return points for `n` trials that will run at the same time.
 
         The caller holds no transaction, because this method may take minutes. The caller drops
-        points that the study already has, and then calls again with a draw of 2**64 or more.
+        points that the study already has. If points are then missing, it calls again with a draw of
+        2**64 or more, a few times.
 
         Args:
             draw: The draw of the first point. All random numbers come from the seed and this draw.

@@ -163,5 +163,11 @@ _READERS: dict[str, Reader] = {each.name: each.metadata["read"] for each in _SET
 
 
 def read_settings(**given: Any) -> dict[str, Any]:
-    """Check and convert settings, given by name; raise `InvalidSpec` for a wrong value."""
+    """
+    Check and convert settings, given by name.
+
+    Raises:
+        InvalidSpec: A value is wrong.
+        InvalidName: A tag, or the metric of `cost_limit`, breaks a rule for names.
+    """
     return {name: _READERS[name](name, value) for name, value in given.items()}

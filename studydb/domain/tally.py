@@ -80,6 +80,8 @@ def _parts(numbers: list[float]) -> list[float]:
     """
     Return a short list with exactly the same sum: the rounded sum, its rounding error, and so on.
 
+    The list `numbers` is changed.
+
     Raises:
         OverflowError: The sum, or a partial sum, is larger than the largest double.
     """

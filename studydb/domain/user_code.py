@@ -27,8 +27,8 @@ def described_text(text: str, *, noun: str) -> Described:
         noun: The word for the object in errors, such as "stop rule".
 
     Raises:
-        InvalidSpec: What follows the ":" is not a call, an option has no name or is not a plain
-            value, or the options are too large.
+        InvalidSpec: What follows the ":" is neither a name nor a call, an option has no name or is
+            not a plain value, or the options are too large.
     """
     match = IS_PATH.fullmatch(text)
     assert match is not None, "the caller compares the text with IS_PATH"
@@ -46,7 +46,7 @@ def described_text(text: str, *, noun: str) -> Described:
 
 def described_object(given: object, *, noun: str, example: str) -> Described:
     """
-    Describe an object of a dataclass by its class and its fields.
+    Describe an object of a dataclass by its class and the fields that `__init__` takes.
 
     Args:
         noun: The word for the object in errors, such as "stop rule".

@@ -1,12 +1,12 @@
 """
-A network that learns handwritten digits, 15 % with wrong labels; trials' learning curves cross.
+A network that learns digits, 15 % of which have wrong labels; the trials' learning curves cross.
 
 The order of two configurations after the first epoch is often not their order at the end: a falling
 learning rate, dropout, smoothed labels and weight decay raise the error at first. They lower it at
-the end, because they keep the network from learning the wrong labels, which it learns last. So the
-task is hard for early stopping. A trial trains for about 0.2 s. Create a study of this task by
-`create_study(NAME, train, space=space(), metric="error", mode="min")`. The example needs
-scikit-learn: ``pip install 'studydb[examples]'``.
+the end, because they keep the network from learning the wrong labels, which it learns last. Because
+the order changes, the task is hard for early stopping. A trial trains for about 0.2 s. Create a
+study of this task by `create_study(NAME, train, space=space(), metric="error", mode="min")`. The
+example needs scikit-learn: ``pip install 'studydb[examples]'``.
 """
 
 import math
@@ -30,7 +30,7 @@ Array = NDArray[Any]
 
 
 def space() -> dict[str, Any]:
-    """Return the space that the task is searched in, with the names that `train` reads."""
+    """Return the task's search space; its names are those that `train` reads from the config."""
     return {
         "lr": studydb.loguniform(1e-3, 1.0),
         "schedule": studydb.choice(["constant", "cosine", "step", "warmup"]),
@@ -127,7 +127,7 @@ def _untrained(width: int) -> list[Array]:
 def _train_epoch(
     weights: list[Array], velocity: list[Array], data: Data, config: dict[str, Any], *, epoch: int
 ) -> None:
-    """Change the weights by an epoch of stochastic gradient descent with momentum."""
+    """Change weights and velocity by an epoch of stochastic gradient descent with momentum."""
     rng = np.random.default_rng([1, epoch])  # so that a restored trial draws the same numbers
     smoothing, batch_size = config["smoothing"], config["batch_size"]
     targets = np.eye(N_DIGITS)[data.digits] * (1 - smoothing) + smoothing / N_DIGITS

@@ -1,1 +1,1 @@
-"""Hold trials: heartbeat, buffer, retries. Workers and own loops share this code."""
+"""Get and hold trials, for workers and own loops. The own loop itself is here, too."""

@@ -1,4 +1,8 @@
-"""Get the next trial: claim a PENDING trial or make a new one. An idle process polls by reads."""
+"""
+Get the next trial: claim a PENDING trial, promote a PAUSED one, or make a new one.
+
+An idle process polls: most of its looks only read, and some also recover lost trials.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -27,10 +31,10 @@ SWEEP_S = 15.0
 """While trials run, an idle process recovers lost trials at least once in this many seconds."""
 
 MOST_ASKS = 100
-"""The most draws that do not fit this worker, and that one search leaves to other workers."""
+"""The most draws that one search leaves to other workers, because they do not fit this worker."""
 
 TURN_S = 0.5
-"""How long a slot waits while another slot of its worker searches for a trial."""
+"""The longest time that a slot waits while another slot of its worker searches for a trial."""
 
 
 class Acquirer:
@@ -134,11 +138,11 @@ class Acquirer:
 
     @property
     def is_unanswered(self) -> bool:
-        """Whether the last `acquire` raised an error; it may have claimed a trial all the same."""
+        """Whether the last search raised an error; a trial may have been claimed all the same."""
         return self._again
 
     def _may_succeed(self) -> bool:
-        """Whether a claim or ask may succeed. Writes nothing, unless a proposal must be made."""
+        """Whether a search may succeed. The check writes only if a proposal must be made."""
         fits = self._fitting.names()
         if self._proposer is not None and self._proposer.is_waiting and not self._resumes:
             return self._proposer.advance(if_nothing_waits=True, fits=fits) is not Step.WAIT
@@ -182,13 +186,15 @@ class Acquirer:
     def _remember(self, claimed: Claim) -> None:
         """Choose with which operation the next search begins, and where in the queue."""
         self._last_position = claimed.queue_position
-        # A trial at its first attempt was enqueued; at a later attempt, as a rule, it was promoted.
+        # A claimed trial at its first attempt was enqueued, cloned, or left to other workers by a
+        # worker that it did not fit. At a later attempt, as a rule, it was promoted.
         self._claims_first = not self._resumes or claimed.lease.attempt == 1
 
     def _claim(self, *, again: bool, is_promoted: bool = False) -> Claim | None:
         if self._fitting.is_classed:
             return self._fitting.claim(self._claimant, again=again)
-        # A promoted trial has an old number, so a scan behind the last claimed trial misses it.
+        # A promoted trial's number can be lower than that of the last claimed trial, behind which
+        # other scans begin.
         return claim(
             self._database,
             self._study,
@@ -244,8 +250,9 @@ class Acquirer:
         Read the study's progress, in most cases by a single statement; call this to poll.
 
         While trials run, looks recover lost trials: every look at first and soon after a claim,
-        then ever fewer looks, down to one in 15 s. The look that sees that a trial's back-off is
-        over makes the trial claimable.
+        then ever fewer looks, down to one in 15 s. A look also makes trials claimable: those whose
+        back-off is over, and those that were paused with their study, once the study is resumed. If
+        a custom scheduler has no work left, a look records this.
         """
         fits = self._fitting.look()
         progress = self._watch.read(fits=fits)

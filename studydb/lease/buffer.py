@@ -18,7 +18,7 @@ FLUSH_BYTES = 1 << 20
 
 BATCH_ROWS = 10_000
 BATCH_BYTES = 8 << 20
-"""The limits of a batch; the trial's row is locked until the whole batch is stored."""
+"""The limits of a batch. They exist because the trial's row is locked while a batch is stored."""
 
 
 class Buffer:
@@ -89,13 +89,18 @@ class Buffer:
 
     @property
     def needs_flushes(self) -> bool:
-        """Whether a batch is unanswered, or one batch cannot hold all results that wait."""
+        """Whether a batch is unanswered, or one batch may be too small for all waiting results."""
         with self._lock:
             waiting = self._waiting
             return self._sent is not None or waiting.holds_more_than(BATCH_ROWS, BATCH_BYTES)
 
     def take(self, *, even_empty: bool = False) -> Batch | None:
-        """Return the unanswered batch; if there is none, make a batch from the first results."""
+        """
+        Return the unanswered batch; if there is none, make a batch from the first results.
+
+        Returns:
+            None if no batch is unanswered and no result waits, unless `even_empty`.
+        """
         with self._lock:
             if self._sent is None and (self._waiting.n_waiting or even_empty):
                 results, self._sent_bytes = self._waiting.take(BATCH_ROWS, BATCH_BYTES)
@@ -103,7 +108,7 @@ class Buffer:
             return self._sent
 
     def acknowledge(self, batch: Batch, answer: Answer) -> None:
-        """Drop a batch that is stored."""
+        """Drop a batch that is stored, and keep what the answer says for the next batch."""
         with self._lock:
             if self._sent is not batch:
                 return

@@ -1,5 +1,5 @@
 """
-The rows of checkpoints, which workers and own loops read and write.
+Sign, write and verify the rows of checkpoints; delete the bytes of removed checkpoints.
 
 The trial's process, its sender or the own loop writes the bytes to the store. The process that
 holds the lease signs the row after a save, and verifies the signature before a restore.
@@ -76,8 +76,15 @@ class Checkpoints:
         """
         Find the newest usable checkpoint; mark each unusable checkpoint on the way as corrupt.
 
+        A checkpoint is usable here if its signature is valid and, for an inline checkpoint, its row
+        has the bytes. Bytes in a store of files are not read. For an exception to the marking see
+        `operations.checkpoints.mark_corrupt`.
+
         Args:
             checkpoint: The first checkpoint to try; None if the trial has none.
+
+        Returns:
+            The checkpoint and what a restore needs; None if no checkpoint is usable.
 
         Raises:
             LeaseLost: The attempt no longer holds its trial.
@@ -100,7 +107,7 @@ class Checkpoints:
         why: str = "",
         is_verified: bool = True,
     ) -> Checkpoint | None:
-        """Mark a checkpoint as corrupt; return the checkpoint before it, if there is one."""
+        """Mark a checkpoint as corrupt; return the one to restore instead, if there is one."""
         before: Checkpoint | None = self._retry(
             lambda: mark_corrupt(
                 self._database,

@@ -1,4 +1,4 @@
-"""Claim trials that fit one process, in a study whose trials ask for resources."""
+"""Claim trials that fit one process, and record what they use, if trials ask for resources."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -114,9 +114,10 @@ class Fitting:
         """
         Read the queues; return the classes that fit now, or None if every request fits.
 
-        If this process knows of no classes, it reads no queues, and the answer is None. A claim
-        then does not find trials that have asked for resources since the last read of the classes.
-        If a search finds no trial, the classes are read again.
+        No queues are read if every request fits, or while another slot searches. If this process
+        knows of no classes, it reads no queues either, and the answer is None. A claim then does
+        not find trials that have asked for resources since the last read of the classes. If a
+        search finds no trial, the classes are read again.
         """
         if self._learned_s == NEVER:
             self.learn()
@@ -211,7 +212,7 @@ class Fitting:
         return claim.lease.token in self._refused
 
     def release(self, claim: Claim) -> None:
-        """Record that a trial uses nothing any more, because its processes have ended."""
+        """Record that a trial uses nothing any more, because nothing of it runs in this process."""
         self.ledger.release(claim.lease.token)
         self._refused.discard(claim.lease.token)
 

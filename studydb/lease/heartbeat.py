@@ -92,7 +92,9 @@ class Heartbeat:
 
     def beat(self) -> None:
         """
-        Renew all leases once.
+        Renew all leases once, read a person's request to this worker, and tell attempts the answer.
+
+        An attempt learns its verdict, or that its lease is lost.
 
         Raises:
             StorageTransient: The database did not answer.

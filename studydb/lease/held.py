@@ -22,6 +22,7 @@ from studydb.lease.retries import PATIENCE_S, never, retry_until_answered
 from studydb.lease.room import UNLIMITED, Room
 from studydb.lease.rule_judge import AskRule, RuleJudge
 from studydb.lease.scheduler_judge import SchedulerJudge
+from studydb.lease.study_folders import make_study_folder
 from studydb.operations.fail import fail
 from studydb.operations.finish import finish
 from studydb.operations.record_event import record_event
@@ -61,6 +62,8 @@ class HeldAttempt:
         is_lost: Whether the attempt no longer holds the trial. Then its writes change nothing.
         is_ending: Whether the attempt's end is being written, or was written. The end gives up the
             lease, so a renewal that finds no lease does not set `is_lost` any more.
+        is_dropped: Whether the user's program has dropped its handle before the attempt's end, so
+            that the trial is given back.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class HeldAttempt:
         self.verdict: Verdict | None = None
         self.is_lost = False
         self.is_ending = False
+        self.is_dropped = False
         self._last: Batch | None = None
         self._is_over = False
         self._next_store_error_s = 0.0
@@ -143,6 +147,8 @@ class HeldAttempt:
         """
         Store the buffered results; they are durable when this call returns.
 
+        Results after the verdict of a scheduler, a rule or a limit are dropped.
+
         Args:
             batches: How many batches to send at most; None for all (hundreds after an outage).
             may_shorten: See `SchedulerJudge.send`.
@@ -172,8 +178,14 @@ class HeldAttempt:
                 raise LeaseLost(number=self.lease.number, attempt=self.lease.attempt)
 
     def begin_upload(self, uuid: str, url: str) -> None:
-        """Record that the bytes of a checkpoint will be written to a store; see `save`."""
+        """
+        Make the study's folder in a store if it may be made; record that an upload begins.
+
+        Raises:
+            CheckpointError: The folder cannot be made; see `make_study_folder`.
+        """
         self._check_open()
+        self._send(lambda: make_study_folder(self._database, self._study, url), None)
         self._send(lambda: begin_upload(self._database, lease=self.lease, uuid=uuid, url=url), None)
 
     def save(
@@ -241,7 +253,12 @@ class HeldAttempt:
         process: AttemptProcess | None = None,
         patience_s: float | None = None,
     ) -> Ending | None:
-        """End the attempt with its last flush; nothing can be written afterwards."""
+        """
+        End the attempt with its last flush; nothing can be written afterwards.
+
+        Returns:
+            The trial's next state; None if the same end was stored before and its reply was lost.
+        """
         self.is_ending = True
         may_shorten = outcome is not Reason.COMPLETED
         with self._flushing:
@@ -313,7 +330,7 @@ class HeldAttempt:
             self.verdict = verdict
 
     def lost(self) -> None:
-        """Note that a renewal did not find the lease, unless the attempt is ending by itself."""
+        """Set `is_lost`, because a renewal did not find the lease, unless `is_ending` is True."""
         if not self.is_ending:
             self.is_lost = True
 

@@ -58,7 +58,9 @@ class OwnLoop:
         at_close: Callable[[], None] = lambda: None,
     ) -> None:
         """
-        Register this process as a worker.
+        Register this process as a worker, and start its heartbeat and its flushing thread.
+
+        The trials of dead processes of this host are recovered.
 
         Args:
             storage: The database's URL with its password.
@@ -71,6 +73,7 @@ class OwnLoop:
         self._study, self._lease_s, self._ask_rule = study, lease_s, ask_rule
         self._shown_cause: str | None = None
         self._capacity, self._has_warned_of_size = capacity, False
+        self._has_warned_of_unended = False
         self._database, self._heartbeat_database = connect(storage), connect(storage, connections=1)
         try:
             self._worker_id = self._enter()
@@ -98,6 +101,7 @@ class OwnLoop:
         self._heartbeat.start()
         self._closed = threading.Event()
         self._dropped: SimpleQueue[HeldAttempt] = SimpleQueue()
+        self._unended: list[int] = []
         threading.Thread(
             target=_flush_and_give_back,
             args=(self._heartbeat, self._dropped, self._closed, self._forget),
@@ -139,9 +143,18 @@ class OwnLoop:
         return os.getpid() != self.pid
 
     def ask(self, timeout_s: float | None = None) -> OwnTrial | None:
-        """Get the next trial; None if no more follow, or a person has drained this process."""
+        """
+        Get the next trial; None if no more follow, or a person has drained this process.
+
+        Raises:
+            TimeoutError: No trial could start within `timeout_s`.
+            StudyFailed: The study has paused itself for a reason for which workers end.
+            HostError, UsageError: See `OwnCheckpoints.restore`; the trial is given back.
+            StorageTransient: The database did not answer for 15 minutes.
+        """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         poll_interval = PollInterval()
+        self._warn_of_unended()
         while not self._is_drained:
             claim = self._acquire(deadline)
             if claim is not None:
@@ -180,11 +193,25 @@ class OwnLoop:
         return False
 
     def _is_exhausted(self, progress: StudyProgress) -> bool:
-        """Tell whether no trial follows; if trials are promoted, a new look must confirm this."""
-        n_held = len(self._heartbeat.held())
+        """Whether no trial follows; if the scheduler promotes trials, a new look confirms it."""
+        held = self._heartbeat.held()
+        if any(one.is_dropped for one in held):  # a thread gives its trial back at this moment
+            return False
+        n_held = len(held)
         if not progress.is_exhausted(n_held):
             return False
         return not progress.promotes or self._acquirer.look_anew().is_exhausted(n_held)
+
+    def _warn_of_unended(self) -> None:
+        """Warn once that the program drops trials before their end, which makes them run again."""
+        if not self._unended or self._has_warned_of_unended:
+            return
+        self._has_warned_of_unended = True
+        warn_user(
+            f"The program dropped trial {self._unended[0]} before its end, so the trial was given "
+            "back, and will run again. End each trial by finish(), fail() or release(), or write: "
+            "with study.ask() as trial:"
+        )
 
     def _warn_of_code(self, why: str) -> None:
         """Warn, once for each cause, that a study waits for a person to correct the user's code."""
@@ -226,7 +253,7 @@ class OwnLoop:
                 find_directory=partial(self._directory_of, held),
                 checkpoints=OwnCheckpoints(self._database, self._study, held),
                 forget=self._forget,
-                dropped=self._dropped,
+                drop=partial(_drop, self._dropped, self._unended),
             )
         except LeaseLost:
             self._forget(held)
@@ -265,6 +292,13 @@ def _forget(heartbeat: Heartbeat, fitting: Fitting, held: HeldAttempt) -> None:
     """Stop renewing an attempt's lease, and count the attempt's resources as free."""
     heartbeat.discard(held)
     fitting.release(held.claim)
+
+
+def _drop(dropped: "SimpleQueue[HeldAttempt]", unended: list[int], held: HeldAttempt) -> None:
+    held.is_dropped = True
+    if not unended and not held.is_lost:
+        unended.append(held.lease.number)
+    dropped.put(held)
 
 
 def _flush_and_give_back(

@@ -99,7 +99,11 @@ class OwnCheckpoints:
         return self._saver().save(prepared, step=step, upload=upload)
 
     def record(self, saved: Saved) -> None:
-        """Flush the results, then record a checkpoint; for errors see `Checkpoints.record`."""
+        """
+        Flush the results, then record a checkpoint; warn if the study's quota refuses it.
+
+        For errors see `Checkpoints.record`.
+        """
         if refusal := self._opened().record(self._held, saved, self._stores):
             self._warn(refusal)
 
@@ -145,7 +149,7 @@ class OwnCheckpoints:
         return self._rows
 
     def _warn_of_cache(self) -> None:
-        """Warn, once for each message, that this host cannot keep copies of remote checkpoints."""
+        """Warn if the store is remote and this host cannot keep copies of its checkpoints."""
         fault = cache_fault()
         if fault is not None and open_store(self._stores.current).is_remote:
             warn_user(fault, RuntimeWarning)

@@ -1,4 +1,4 @@
-"""A trial in the user's own loop: `ask`, `report`, `finish`."""
+"""The handle of a trial in the user's own loop: `report`, `flush`, `finish`, `fail`, `release`."""
 
 import os
 import threading
@@ -7,7 +7,6 @@ import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from queue import SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -58,15 +57,15 @@ class OwnTrial:
         checkpoints: OwnCheckpoints,
         find_directory: Callable[[], Path],
         forget: Callable[[HeldAttempt], None],
-        dropped: "SimpleQueue[HeldAttempt]",
+        drop: Callable[[HeldAttempt], None],
     ) -> None:
         """
         Wrap an attempt and restore its checkpoint; called by `Study.ask`.
 
         Args:
             find_directory: Returns the path of `directory`, without making the directory.
-            forget: Called once the trial has ended.
-            dropped: Gets the attempt if this handle is dropped before the trial has ended.
+            forget: Called when the attempt has ended, or has lost its trial.
+            drop: Called, in any thread, if this handle is dropped before the trial has ended.
 
         Raises:
             HostError, LeaseLost, StorageTransient, UsageError: See `OwnCheckpoints.restore`.
@@ -89,7 +88,7 @@ class OwnTrial:
         self._ended = False
         self._reporting = threading.RLock()
         # Python may drop a handle in any thread at any line, so its attempt is only queued here.
-        self._finalizer = weakref.finalize(self, dropped.put, held)
+        self._finalizer = weakref.finalize(self, drop, held)
         self._finalizer.atexit = False
 
     @property
@@ -107,12 +106,12 @@ class OwnTrial:
     @suggesting_keywords
     def report(self, metrics: Mapping[str, Any], checkpoint: CheckpointLike | None = None) -> bool:
         """
-        Report the metrics of one step, and save a checkpoint that contains this step.
+        Report the metrics of one step, and save the given checkpoint, which contains this step.
 
         The metrics are buffered for about a second, unless the scheduler or a stop rule judges this
         step. `flush` makes them durable. With a checkpoint, the call returns when result and
-        checkpoint are stored. If the checkpoint's store fails, the call warns (at most once a
-        minute), training continues, and the older checkpoint stays.
+        checkpoint are stored. If the store fails or the study's quota refuses the checkpoint, the
+        call warns (at most once a minute), training continues, and the older checkpoint stays.
 
         Args:
             metrics: The study's metric and any others. `training_iteration` is the step; if it is
@@ -126,8 +125,10 @@ class OwnTrial:
             LeaseLost: Another worker has the trial; discard the run.
             InvalidReport: The study's metric is missing or not a number, or the step does not rise.
             CheckpointError: The dict cannot be pickled, or the directory cannot be copied.
-            UsageError: The checkpoint is neither a dict nor a path, or the key file, which signs
-                checkpoints, cannot be used.
+            UsageError: The checkpoint is neither a dict nor a path; or the key file, which signs
+                checkpoints, cannot be used; or this process is a fork of the one that asked.
+            NotAllowed: The study's loop was closed, which has given the trial back.
+            StorageTransient: The database did not answer for 15 minutes.
         """
         self._check_process()
         with self._reporting:

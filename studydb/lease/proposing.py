@@ -177,7 +177,7 @@ class Proposer:
         return self.advance(if_nothing_waits=if_nothing_waits, fits=fits) is Step.ASK
 
     def _has_just_looked(self) -> bool:
-        """Whether another thread of this process looked a moment ago, and found no proposal."""
+        """Whether this thread waits, and another thread has just looked and found no proposal."""
         thread, at_s = self._looked
         now_s = monotonic()
         is_recent = thread != threading.get_ident() and now_s - at_s < POLL_S[0]
@@ -300,7 +300,7 @@ class Proposer:
                 return
 
     def _choose(self, turn: Turn) -> list[Point]:
-        """Choose points that the study lacks: the model's and, if too few, points by index."""
+        """Choose points: the model's and, if these are too few, points from `_new_points`."""
         points: list[Point] = []
         with self._recording_failure():
             points = self._points_of_model(turn)
@@ -386,7 +386,7 @@ class Proposer:
             yield Point(params, Origin.BY_INDEX)
 
     def _propose_by_index(self, draw: int) -> None:
-        """Store one point that does not come from the model."""
+        """Store one point that does not come from the model; end the draws if none is left."""
         next(self._points_by_index(draw))  # imports numpy, before the study's row is locked
         if self._store_by_index(self._points_by_index, draw):
             return

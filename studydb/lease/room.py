@@ -1,4 +1,4 @@
-"""Limits of memory and disk for a worker's results that wait for the database."""
+"""Queues of results that wait for the database, and their limits of memory and disk."""
 
 import json
 import os

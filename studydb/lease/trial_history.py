@@ -68,7 +68,12 @@ class History:
         return self._store(trial.hidden() if trial.id in self._cloned else trial)
 
     def _hide_parent(self, clone: SeenTrial) -> int | None:
-        """Hide the value of a clone's parent; return the id of the configuration's first trial."""
+        """
+        Hide the value of a clone's parent; return the id of the configuration's first trial.
+
+        Returns:
+            None if the trial is no clone, or if its parent is not known yet or is hidden already.
+        """
         if clone.parent_id is None or clone.parent_id in self._cloned:
             return None
         self._cloned.add(clone.parent_id)

@@ -76,7 +76,7 @@ class Watch:
         self._signs: tuple[Any, ...] = ()
 
     def forget(self) -> None:
-        """Read the progress next time, because this process has tried to change something."""
+        """Read the progress next time, even if the signs are unchanged by then."""
         self._last = None
 
     def reset(self) -> None:

@@ -71,7 +71,7 @@ def end_attempt(
     summed: bool = True,
 ) -> Ended:
     """
-    Move a held trial out of RUNNING, close its attempt, and update the counters.
+    Decide the next state of a held trial, and store the end of its attempt, counters and spending.
 
     Args:
         summed: Whether to sum up the trial's metrics; False if its values have caused an error.

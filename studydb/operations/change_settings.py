@@ -15,6 +15,7 @@ from studydb.operations.revise import revise
 from studydb.operations.set_limits import set_limits
 from studydb.operations.set_resources import set_resources
 from studydb.operations.set_retention import set_retention
+from studydb.store import quotas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +66,12 @@ def change_settings(database: Database, study: Study, changes: Changes, request:
     Raises:
         UnknownTrial: One of the trials whose resources are to be changed does not exist.
         NotAllowed: The resources or a limit cannot be changed; see `set_resources`, `set_limits`.
-        InvalidSpec: The study has 64 different requests for resources already.
+        InvalidSpec: The study has 64 different requests for resources already, and `resources`
+            would be one more.
     """
     with suppress(Duplicate), database.begin() as txn:
+        if changes.keep is not None and changes.keep.quota is not None:
+            quotas.lock_checkpoints(txn)
         for index, (write, values) in enumerate(changes.writes()):
             part = replace(request, token=f"{request.token}.{index}") if index else request
             write(txn, study, *values, part)

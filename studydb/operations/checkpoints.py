@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from studydb.db import Database, Txn
 from studydb.domain.life.event_kinds import Actor, EventKind
-from studydb.domain.records import Checkpoint, Lease
+from studydb.domain.records import Checkpoint, Lease, Study
 from studydb.operations.flushing import lost
 from studydb.store import attempts, checkpoints, events, leases, pins, quotas
 
@@ -19,6 +19,8 @@ def mark_corrupt(
 ) -> Checkpoint | None:
     """
     Mark a checkpoint whose bytes are corrupt, missing or unsigned, and record an event.
+
+    The trial then restores the previous checkpoint. A duplicate request changes nothing.
 
     Args:
         why: The cause, which the event records.
@@ -90,12 +92,18 @@ def newest_of(txn: Txn, *, checkpoint_id: int) -> Checkpoint | None:
     ) or checkpoints.source(txn, trial_id=found.trial_id)
 
 
+def has_checkpoints_below(database: Database, study: Study, *, url: str) -> bool:
+    """Whether the URL of one of the study's kept checkpoints begins with `url`."""
+    with database.begin(write=False, single=True) as txn:
+        return checkpoints.exists_below(txn, study_id=study.id, url=url)
+
+
 def _move_pin(txn: Txn, lease: Lease, *, to: Checkpoint | None) -> Checkpoint | None:
     """
     Let a trial begin from `to`, not from a corrupt checkpoint.
 
     Returns:
-        `to`; None if `to` has been removed, so that the trial begins from scratch.
+        `to`; None if there is none or it has been removed, so that the trial begins from scratch.
     """
     to_id = None if to is None else to.id
     if to_id is not None and not pins.count(txn, checkpoint_id=to_id):

@@ -98,7 +98,7 @@ def claim_once(
 def _claim_with_more(
     txn: Txn, study: Study, row: LeasedTrial, claimant: Claimant, *, checkpoint_id: int | None
 ) -> Claim:
-    """Build the `Claim` of a trial that has tags, or a checkpoint to restore."""
+    """Build the `Claim` of a trial with its tags and the checkpoint to restore, if it has these."""
     return claim_from_row(
         study,
         row,
@@ -188,7 +188,7 @@ def claim_from_row(
 
 
 def find_earlier_send(database: Database, study: Study, claimant: Claimant) -> Claim | None:
-    """Find the claim that an earlier send of the same request made, if any."""
+    """Find the claim that an earlier send of the request made, unless its attempt has ended."""
     with database.begin(write=False) as txn:
         return _read_earlier_send(txn, study, claimant)
 

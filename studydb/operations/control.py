@@ -1,5 +1,5 @@
 """
-Requests of people: pause, resume, stop, extend.
+People's requests: pause, resume or stop trials or a whole study, and raise `num_trials`.
 
 Each request has a token, which is UNIQUE in `event`, so that a duplicate request changes nothing.
 """
@@ -29,8 +29,8 @@ def pause(database: Database, study: Study, numbers: Sequence[int], request: Req
     """
     Pause trials: PENDING trials now, RUNNING trials at their next flush or renewal.
 
-    A request to pause replaces a request to stop that no attempt has carried out yet. If a trial is
-    PAUSED because its study is paused, this request keeps it PAUSED when the study is resumed.
+    A request to pause replaces a request to stop that no attempt has carried out yet. A trial that
+    is PAUSED already, with its study or at a rung, stays PAUSED at least until a person resumes it.
 
     Raises:
         UnknownTrial: No such trial; nothing was changed.
@@ -109,6 +109,7 @@ def set_status(
     Trials are claimed only while the study is RUNNING. RUNNING trials obey at their next flush or
     renewal. When a study is resumed, further transactions move the trials that were paused with the
     study to PENDING. If this process dies before all are PENDING, sweeps move the remaining trials.
+    A failed deletion of the study is given up.
 
     Args:
         now: Whether workers kill RUNNING trials of a stopped study without their grace. The next
@@ -168,7 +169,7 @@ class _Steering:
 def _steer(
     database: Database, study: Study, numbers: Sequence[int], steering: _Steering, request: Request
 ) -> None:
-    """Move PENDING and PAUSED trials, and store the request for RUNNING trials."""
+    """Apply a person's request to trials in one transaction; then sum up the ended trials."""
     numbers = sorted(set(numbers))
     try:
         with database.begin() as txn:
@@ -204,7 +205,7 @@ def _change_configs(
 
 
 def _waits_again(txn: Txn, study: Study, trial: TrialRow) -> bool:
-    """Withdraw a person's pause of a trial that waits at a rung; False for any other trial."""
+    """If a person paused a trial that waits at a rung, withdraw the pause; else return False."""
     if trial.paused_by != DecidedBy.PERSON or not study.scheduler.resumes:
         return False
     if not promotions.waits(txn, study_id=study.id, trial_id=trial.id):
@@ -214,7 +215,7 @@ def _waits_again(txn: Txn, study: Study, trial: TrialRow) -> bool:
 
 
 def _apply(txn: Txn, study: Study, steered: Sequence[TrialRow], steering: _Steering) -> list[int]:
-    """Move locked trials or store the request; return the ids of ended trials without summary."""
+    """Move locked trials or store the request; return the ids of the trials to sum up."""
     targets = steering.targets
     unsummed: list[int] = []
     n_results = 0

@@ -1,4 +1,4 @@
-"""Create a study: its row, space, trainable, rungs and counters in one transaction."""
+"""Create a study with its space, code, rungs and counters in one transaction; read studies."""
 
 import shlex
 

@@ -12,7 +12,10 @@ from studydb.store import counters, deletion, studies, sweeps
 
 def stop_for_deletion(database: Database, study: Study) -> None:
     """
-    Stop a study that is to be deleted, so that no trial starts while the study's files are removed.
+    Stop a study, and mark that its deletion begins.
+
+    So while the study's files are removed, no trial of the study starts, and no new trial of
+    another study begins from a checkpoint of this study.
 
     Raises:
         NotAllowed: Trials are RUNNING; the study has been stopped. Or unfinished trials of other
@@ -25,7 +28,7 @@ def stop_for_deletion(database: Database, study: Study) -> None:
         running = counters.read(txn, study_id=study.id).running - abandoned
         if running <= 0:
             _refuse_if_checkpoints_are_needed(txn, study)
-            studies.mark_deleting(txn, study_id=study.id)
+            deletion.mark_deleting(txn, study_id=study.id)
     if running > 0:
         verb = "is" if running == 1 else "are"
         raise NotAllowed(
@@ -45,6 +48,12 @@ def _refuse_if_checkpoints_are_needed(txn: Txn, study: Study) -> None:
             f"ended: {who}. Nothing was deleted. Wait until these trials have ended, or "
             f"stop them: `studydb stop {shlex.quote(first.study)} {first.number}`."
         )
+
+
+def has_begun(database: Database, study: Study) -> bool:
+    """Whether a deletion of the study has begun, so that files may have been deleted already."""
+    with database.begin(write=False, single=True) as txn:
+        return deletion.is_deleting(txn, study_id=study.id)
 
 
 def delete(database: Database, study: Study) -> None:

@@ -20,8 +20,8 @@ def discard(database: Database, study: Study, number: int, request: Request) -> 
     restore it, or a person wants to keep it. The row of a corrupt checkpoint stays as evidence.
 
     Returns:
-        The removed checkpoints whose rows are still there, also those that were removed earlier.
-        The caller deletes their bytes, then their rows (`delete_rows`).
+        All removed checkpoints of the trial that still have rows, except corrupt ones; some may
+        have been removed earlier. The caller deletes their bytes, then their rows (`delete_rows`).
 
     Raises:
         UnknownTrial: No such trial.

@@ -1,4 +1,4 @@
-"""Ask a worker to give back its trials and to end."""
+"""Find a worker by the beginning of its id, and ask it to give back its trials and to end."""
 
 import re
 from contextlib import suppress

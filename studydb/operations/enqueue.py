@@ -168,7 +168,12 @@ def _enqueued_before(txn: Txn, study: Study, request: Request) -> int:
 
 
 def _number_if_own(txn: Txn, study: Study, name: str | None, uuid: str) -> int | None:
-    """Return the number of the trial with this name if the same request has made the trial."""
+    """
+    Return the number of the trial with this name; None if no trial has the name.
+
+    Raises:
+        TrialExists: Another request has made the trial with this name.
+    """
     namesake = None if name is None else trials.named(txn, study_id=study.id, name=name)
     if namesake is None:
         return None

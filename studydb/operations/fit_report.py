@@ -18,8 +18,8 @@ class Misfit:
     A request for resources that would fit no live worker, even if nothing ran on the workers.
 
     Attributes:
-        number: The number of a PENDING trial with this request, in a `FitReport` the first such
-            trial; None for the study's next new trial.
+        number: The number of a PENDING trial with this request; None if it is the request of the
+            study's next new trial. A `FitReport` gives the first such trial of the queue.
         nearest: The offer that is too small in the fewest resources; None if no worker is alive.
     """
 
@@ -35,7 +35,7 @@ class FullQueue:
 
     Attributes:
         asked: What the next new trial and each waiting trial ask for.
-        n_waiting: How many trials wait.
+        n_waiting: The limit that `most_waiting` returns; at least so many such trials wait.
         fits_a_worker: Whether the request fits a live worker that runs no other trial.
     """
 
@@ -51,8 +51,9 @@ class FitReport:
 
     Attributes:
         loads: What each live worker offers and uses, by UUID, newest first.
-        misfits: The requests that fit no worker: first those of PENDING trials, in the order of the
-            queue, then the request of new trials.
+        misfits: The requests that fit no worker: first those of PENDING trials that are not in
+            back-off, in the order of the queue, then the request of new trials. PENDING trials are
+            left out if the study is not RUNNING, or if `max_concurrent` trials run.
         full: Set if no new trial is made because enough trials with its request wait; else None.
     """
 
@@ -67,7 +68,7 @@ class TrialFit:
     What a trial asks for.
 
     Attributes:
-        misfit: Set if the trial is PENDING and no live worker fits it.
+        misfit: Set if the trial is PENDING and its request fits no live worker; else None.
         offers: What the live workers offer; empty if the trial is not PENDING.
     """
 
@@ -108,9 +109,9 @@ def fit_report_in(txn: Txn, study: Study, *, makes_new: bool) -> FitReport | Non
 
     Args:
         makes_new: Whether the study's budget allows new trials. If so, the request of new trials is
-            checked as well, unless the study has a resource function. Then new trials have no
-            common request, and a worker that cannot start the next draw's trial makes that trial
-            PENDING (`leave_draw`) or finds a full queue (`FullQueue`).
+            checked as well, unless the study has a resource function. With such a function, new
+            trials have no common request: a worker that cannot start the next draw's trial makes
+            that trial PENDING (`leave_draw`) or finds a full queue (`FullQueue`).
     """
     queues = resource_classes.queues(txn, study_id=study.id, after_position=QUEUE_START, depth=1)
     if not queues:

@@ -51,7 +51,8 @@ class Flushed:
         summary: The trial's summary after the flush.
         verdict: The verdict on the stored results; None to continue.
         is_new: False if the batch was dropped, or stored before this flush.
-        ruled: What the study's custom stop rules say about the stored results.
+        ruled: What the study's custom stop rules say about the batch, also about results that are
+            dropped; None if no rule has stopped the trial or failed, or if nothing is stored.
         undecided: The first stored step that the study's custom scheduler failed to judge, and why;
             None if there is no such step.
         why: The reason that the study's custom scheduler gives for stopping or pausing the trial at
@@ -81,8 +82,9 @@ def flush(txn: Txn, study: Study, *, lease: Lease, batch: Batch) -> Flushed | No
     """
     Judge a batch of an attempt, and enter it in rungs, if the attempt holds its trial.
 
-    The caller stores the results and the verdict. A batch that was stored before is not judged
-    again. If a stored verdict refuses results, the batch is dropped.
+    The caller stores the results and the verdict. The first batch of a later attempt supersedes
+    results of earlier attempts. A batch that was stored before is not judged again. If a stored
+    verdict refuses results, the batch is dropped.
 
     Returns:
         None if the attempt no longer holds its trial.
@@ -157,7 +159,7 @@ _IS_LAST = attrgetter("is_last")
 
 def _needs_rules(study: Study, batch: Batch) -> bool:
     """
-    Say whether the study's rules must be judged in the transaction.
+    Tell whether the study's rules must be judged in a transaction of several statements.
 
     That is so if a rule is met, a custom rule has answered or failed, a rule compares a result with
     earlier results, or a rule can stop the study.
@@ -270,7 +272,7 @@ def _judge(
 
 
 def _is_ruled(batch: Batch, result: Result) -> bool:
-    """Whether a custom rule, which was asked before this transaction, stops at this result."""
+    """Whether a custom rule, asked before this transaction, stops the trial at this result."""
     return batch.ruled is not None and batch.ruled.stops_at == result.step
 
 
@@ -330,7 +332,12 @@ def _enter(
 
 
 def _supersede(txn: Txn, study: Study, summary: Summary, *, lease: Lease, batch: Batch) -> Summary:
-    """Supersede earlier attempts' results from the batch's first step on; return the summary."""
+    """
+    Supersede earlier attempts' results from the batch's first step on; return the summary.
+
+    A first attempt has nothing to supersede. If its first step does not follow `batch.after_step`,
+    the step is stored.
+    """
     first = batch.results[0]
     if lease.attempt == 1:
         if first.step != batch.after_step + 1:
@@ -345,7 +352,7 @@ def _supersede(txn: Txn, study: Study, summary: Summary, *, lease: Lease, batch:
 
 
 def next_step(study: Study, lease: Lease, batch: Batch) -> int | None:
-    """Return the step at which the scheduler decides next after a batch."""
+    """Return the first decision step after a batch; None if the scheduler decides no more."""
     last = batch.results[-1].step if batch.results else batch.after_step
     return study.scheduler.next_decision_step(lease.bracket, last)
 

@@ -1,4 +1,4 @@
-"""The exits by which a command gives its trial back: how many do not count as lost attempts."""
+"""Decide which exits by which a command gives its trial back count as lost attempts."""
 
 from studydb.db import Txn
 from studydb.domain.failures import Failure

@@ -47,7 +47,7 @@ def _give_up_some(database: Database, study: Study) -> int:
 
 
 def _end(database: Database, study: Study, *, sums: bool) -> tuple[int, list[int]]:
-    """End at most 100 trials; return how many, and the ids of those that lack a summary."""
+    """End at most 100 trials; return how many, and the ids of those that are to be summed up."""
     unsummed, n_results, n_ended = [], 0, 0
     with database.begin(durable=False) as txn:  # if a crash undoes this, a worker repeats it
         rungs = closings.lock_closed(txn, study_id=study.id)

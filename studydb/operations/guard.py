@@ -33,6 +33,7 @@ def pause_if_alike(txn: Txn, study: Study, *, lease: Lease, failure: Failure) ->
     """
     Pause the study if `MAX_ALIKE` trials have failed alike and no trial has ever reported.
 
+    A study whose setting `guard` is off is not paused.
     Failures from before the study was last resumed do not count. The failures are read under the
     lock of the study's row, so that concurrent failures are counted in turn. Only the newest 200
     events are searched, so the cost does not grow with the study.
@@ -77,7 +78,7 @@ def pause_after_scheduler(
 
 
 def pause_after_requests(txn: Txn, study: Study, why: str, *, traceback: str = "") -> None:
-    """Pause the study because its resource function did not say what a trial needs."""
+    """Pause the study because what a trial needs is not known, or cannot be stored."""
     data = {"reason": why, "traceback": traceback}
     _pause(txn, study, DecidedBy.REQUESTS, Actor.REQUESTS, data)
 

@@ -1,4 +1,4 @@
-"""Read the trials of a study that are new or may have changed since the last read."""
+"""Read the trials that are new or may have changed since the last read; read params' hashes."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

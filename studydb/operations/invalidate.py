@@ -1,8 +1,8 @@
 """
 Invalidate trials whose values are wrong, or undo their invalidation.
 
-An invalidated trial keeps its rows. It is left out of the best trials, the frames, the ranking of
-its rungs and the history that searchers learn from. Decisions that were based on its values stand,
+An invalidated trial keeps its rows. It is left out of the best trials, the frames and the ranking
+of its rungs, and searchers do not see its values. Decisions that were based on its values stand,
 and closed rungs do not open again. The best values that are stored for the rules that stop the
 whole study are deleted, because nobody can tell which of them came from the trial.
 """
@@ -56,11 +56,12 @@ def invalidate(
     raises an error changes nothing; the changes of earlier transactions remain.
 
     Args:
-        reason: The text of a note that each trial gets.
+        reason: The reason in the note that each trial gets.
 
     Raises:
         UnknownTrial: No such trial.
-        NotAllowed: `undo` is set, and one of the trials has not been invalidated.
+        NotAllowed: `undo` is set, and one of the trials is not invalidated.
+        StorageBusy: See `try_until_locked`.
     """
     ordered = sorted(set(numbers))
     for first in range(0, len(ordered), MOST):
@@ -113,7 +114,7 @@ class _Change:
         """
         End PENDING and PAUSED trials.
 
-        Delete the best values that are stored for the rules that stop the whole study.
+        If a trial has results, delete the best values that the rules of the whole study compare.
         """
         ended = [trial for trial in locked if trial.state in (State.PENDING, State.PAUSED)]
         for trial in ended:
@@ -137,7 +138,7 @@ class _Change:
                 )
 
     def _reinstate(self, txn: Txn, trial: TrialRow) -> bool:
-        """Undo an invalidation; True if the trial has no clone, so that its entries rank again."""
+        """Undo an invalidation; True if the trial has no clone, so that its entries can rank."""
         if trial.invalidated_at is None:
             raise NotAllowed(
                 f"Trial {trial.number} of {self.study.name!r} is not invalidated; there is nothing "

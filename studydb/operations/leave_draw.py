@@ -25,7 +25,7 @@ def leave_draw(
 
     Args:
         fits: The resource classes whose trials the worker can start now.
-        if_nothing_waits: Whether to do nothing while a trial can be claimed.
+        if_nothing_waits: Whether to do nothing while a trial of a class in `fits` can be claimed.
 
     Returns:
         Whether to ask again: the next draw's trial fits the worker, or this call has made the trial

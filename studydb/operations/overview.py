@@ -51,7 +51,7 @@ class Overview:
         unfinished: Some RUNNING, PENDING and PAUSED trials.
         decisions: What the scheduler has decided last, newest first.
         problems: The newest event of each kind of trouble.
-        last_error: The error of the newest failed attempt, or lost attempt with a known cause.
+        last_error: The error of the newest attempt that failed, or was lost for a known cause.
         checkpoints: The sizes of the kept checkpoints of the trials that `ends` describes, by host
             and by whether a person uploaded them.
         limits: What each limit of the study allows, and how much of it is used.

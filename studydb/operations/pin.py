@@ -1,4 +1,4 @@
-"""Pin a checkpoint of a trial, so that it is kept until a person removes the pin."""
+"""Pin a checkpoint of a trial, so that it is kept until a person removes the pin (`unpin`)."""
 
 import shlex
 
@@ -57,7 +57,7 @@ def unpin(
     database: Database, study: Study, number: int, request: Request, *, step: int | None = None
 ) -> list[int]:
     """
-    Remove the pins of people from a trial's checkpoints; the pins of other trials stay.
+    Remove people's pins from a trial's checkpoints; pins for trials that begin from them stay.
 
     Args:
         step: The step of the checkpoints; None for all of the trial's checkpoints.
@@ -103,7 +103,7 @@ def _count_pin(
         if step in (None, row.step) and row.id is not None:
             if row.id in pinned:
                 return None, row.step
-            if pins.count(txn, checkpoint_id=row.id):  # False if a clone has just found it corrupt
+            if pins.count(txn, checkpoint_id=row.id):  # False if it was just found corrupt
                 return row.id, row.step
     what = "no checkpoint" if step is None else f"no checkpoint of step {step}"
     raise NotFound(

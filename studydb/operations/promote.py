@@ -47,7 +47,8 @@ class Asked(NamedTuple):
     Attributes:
         work: The answer. None if `can_claim` is true, or if a scheduler in the user's code was not
             asked or did not decide; there may be work then.
-        has_trials_to_give_up: Whether closed rungs have trials for `give_up` to end.
+        has_trials_to_give_up: Whether closed rungs have work for `give_up`: trials to end, or rungs
+            to mark as over.
         question: The question to the user's code, which stays set after `answered` has asked it;
             None if the code need not or cannot be asked.
         can_claim: Whether the scheduler gave no answer because a trial can be claimed. The worker
@@ -89,9 +90,9 @@ def promote(
 
     The named trial becomes PENDING. The scheduler's choice is read without locks. If another worker
     promotes the same trial first, the scheduler is asked again. Nothing is promoted while a trial
-    can be claimed or `max_concurrent` trials run. If the scheduler answers with `Close`, the rung
-    is closed, and the scheduler is asked again. A duplicate request has the same token. If the
-    first request has promoted a trial, the duplicate changes nothing.
+    can be claimed, `max_concurrent` trials run, or the study is not RUNNING. If the scheduler
+    answers with `Close`, the rung is closed, and the scheduler is asked again. A duplicate request
+    has the same token. If the first request has promoted a trial, the duplicate changes nothing.
 
     Args:
         again: Whether the token may have been sent before; see `claim`.

@@ -21,10 +21,10 @@ must exceed the number of asks that wait.
 """
 
 MOST_BYTES = 2**20
-"""About how many bytes of JSON one transaction stores; it stores at least one proposal."""
+"""About the most bytes of JSON that one transaction stores; it stores at least one proposal."""
 
 MOST_BYTES_AHEAD = 8 * MOST_BYTES
-"""About how many bytes of JSON are stored ahead."""
+"""About the most bytes of JSON that are stored ahead."""
 
 
 def propose_next(
@@ -75,10 +75,11 @@ def propose_ahead(database: Database, study: Study, *, taken: int) -> None:
 
     When block b (from 0) is begun, the blocks up to 2 b + 2 are due, but at most `BLOCKS_AHEAD`
     blocks after b. Draws that the budget does not need are left out. The budget is read each time,
-    because `extend` can change it.
+    because `extend` can change it. At most about `MOST_BYTES_AHEAD` are stored ahead.
 
     Args:
-        taken: The draw that the caller has taken.
+        taken: The draw that the caller has taken. If it is not the first draw of its block, nothing
+            is done.
     """
     block, place = divmod(taken, BLOCK)
     if place != 0:
@@ -111,7 +112,8 @@ def propose_by_index(
 
     Raises:
         DecisionFailed, NotAsked: The study's resource function has not said what the first trial
-            needs; nothing was stored. The failure of a later draw is raised when that draw is due.
+            needs; nothing was stored. A failure at a later draw is raised by the call that begins
+            with this draw.
     """
     end, is_stored = study.num_draws, False
     computed = ((draw, proposal_of(study, draw)) for draw in draws if end is None or draw < end)
@@ -129,7 +131,7 @@ def propose_by_index(
 def in_parts(
     computed: Iterable[tuple[int, Proposal]], *, most_bytes: float = inf
 ) -> Iterator[dict[int, Proposal]]:
-    """Divide proposals into parts of about `MOST_BYTES`, each of which one transaction stores."""
+    """Divide proposals into parts of at most about `MOST_BYTES`, one part for each transaction."""
     part: dict[int, Proposal] = {}
     part_bytes = total_bytes = 0
     for draw, one in computed:

@@ -1,5 +1,5 @@
 """
-Take turns in fitting a study's model, and store the points that it proposes.
+Take turns in fitting a study's model; store the model's points, or points by index, as proposals.
 
 The model runs between the transactions of this module, in `lease/proposing.py`.
 """
@@ -26,9 +26,10 @@ RUNNING_PER_POINT = 4
 
 MOST_BY_INDEX = 512
 """
-A worker that has waited long enough for a model may store points by index for this many draws, of
-which the first is the draw that the worker has seen without a proposal. If only a few draws were
-allowed, hundreds of workers would compete for them, and each would look, store and ask repeatedly.
+A worker that has waited long enough for a model stores one point by index, for one of this many
+draws, of which the first is the draw that the worker has seen without a proposal. If only a few
+draws were allowed, hundreds of workers would compete for them, and each would look, store and ask
+repeatedly.
 """
 
 RECENT_TRIALS = 64
@@ -37,7 +38,7 @@ RECENT_TRIALS = 64
 
 class Turn(NamedTuple):
     """
-    The lease of a process that may fit the model.
+    What the process that has taken the proposer's lease is to propose.
 
     Attributes:
         draw: The first draw that has no proposal.
@@ -122,8 +123,8 @@ def end_turn(database: Database, study: Study, *, token: str, no_point_left: boo
     Give up the proposer's lease without storing points.
 
     Args:
-        no_point_left: Whether trials and proposals have every point of the space. No further
-            proposals are then made: the study is FINISHED when the proposed trials have ended.
+        no_point_left: Whether trials and proposals have every point of the space. If so, no further
+            proposals are made, and the study is FINISHED when all its trials have ended.
     """
     with database.begin(durable=False) as txn:
         is_mine = proposer.release(txn, study_id=study.id, token=token)

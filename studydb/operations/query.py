@@ -17,7 +17,7 @@ def _verb(sql: str) -> str:
     """
     Find the first word after comments and parentheses; return it in capitals.
 
-    If there is no word, the result is the next character.
+    If there is no word, the result is the next character, or empty at the end of the text.
 
     The result is empty if a comment does not end, or contains the beginning of another comment.
     PostgreSQL nests comments and SQLite does not, so the databases would disagree about where the
@@ -71,6 +71,6 @@ def run_query(database: Database, sql: str) -> tuple[list[str], list[tuple[Any, 
 
 def _is_transient(error: Exception, database: Database) -> bool:
     translated = faults.translate(error, url=database.url)
-    # If a query writes, PostgreSQL refuses it with the error with which a standby refuses a write.
-    # A standby may accept the write later, but a READ ONLY transaction never does.
+    # PostgreSQL refuses a write in a READ ONLY transaction with the error of a standby. That error
+    # is transient, because a standby may accept writes later. Here a retry never helps.
     return isinstance(translated, StorageTransient) and "read-only" not in str(error)

@@ -1,4 +1,4 @@
-"""Keep a study's checkpoints within its quota, in the transaction of a save."""
+"""Keep a study's checkpoints within its quota at each save; recount and describe their bytes."""
 
 import shlex
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ def count_saved(
     txn: Txn, lease: Lease, saved: Checkpoint, *, expired: Sequence[Checkpoint]
 ) -> list[Checkpoint]:
     """
-    Count a new checkpoint; if the quota is exceeded, remove the oldest checkpoints of the study.
+    Count a new checkpoint; if the quota is exceeded, remove the oldest that may be removed.
 
     The study's row is locked, so the saves of a study with a quota take turns.
 
@@ -30,7 +30,8 @@ def count_saved(
 
     Raises:
         CheckpointError: The new checkpoint would not fit even if all checkpoints that may be
-            removed were removed. The transaction must be rolled back.
+            removed, and that no other transaction has locked, were removed. The transaction must be
+            rolled back.
     """
     quota = quotas.lock(txn, study_id=lease.study_id)
     freed_bytes = sum(one.size_bytes for one in expired)

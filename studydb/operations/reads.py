@@ -1,11 +1,12 @@
 """
-Read what people look up: studies, trials, the best trials, a trial with its attempts.
+Read what people look up: studies, trials, attempts, errors, rungs and checkpoints.
 
 A function that takes a trial's number raises UnknownTrial if the study has no such trial.
 """
 
 import shlex
 from dataclasses import dataclass
+from typing import Any
 
 from studydb.db import Database, Txn
 from studydb.domain.errors import NoResults, UnknownTrial
@@ -51,16 +52,19 @@ class TrialDetails:
     """
     All that a page about a trial shows.
 
+    `limit_reached` and `rule_met` are found only in the study's newest 2,000 events.
+
     Attributes:
         listed: The rows of `v_attempt` about the trial, oldest first.
         attempts: Further columns of the same attempts, in the same order.
-        judgements: How the scheduler judged the trial at its last 100 rungs, by step.
+        judgements: How the scheduler judged the trial at its last 100 rungs, ordered by step.
         clones: The numbers of the trial's clones.
         notes: The newest notes on the trial, oldest first.
         last_result: None if the trial has reported nothing.
         limit_reached: Which limit or stop rule of the study has ended a BUDGET_SPENT trial; None
             for other trials.
-        rule_met: Which custom rule has stopped the trial, with the reason that the rule gave.
+        rule_met: Which custom rule has stopped the trial, with the reason that the rule gave; None
+            for other trials.
         fit: What the trial asks for; None in a study without requests for resources.
     """
 
@@ -92,17 +96,20 @@ def listed_trials(
     limit: int | None = None,
 ) -> list[ListedTrial]:
     """Read a study's rows of `v_trial`, ordered by number, or by rank with unranked trials last."""
-    with database.begin(write=False, snapshot=best_first) as txn:  # best first takes two reads
-        if best_first:
-            return view_rows.best_trials(txn, study_id=study.id, state=state, tag=tag, limit=limit)
-        return view_rows.trials(txn, study_id=study.id, state=state, tag=tag, limit=limit)
+    which: dict[str, Any] = {"study_id": study.id, "state": state, "tag": tag, "limit": limit}
+    if best_first:  # takes two reads or more
+        with database.begin(write=False, snapshot=True) as txn:
+            return view_rows.best_trials(txn, **which)
+    # Without `single`, PostgreSQL would end the session while 100,000 rows are decoded.
+    with database.begin(write=False, single=True) as txn:
+        return view_rows.trials(txn, **which)
 
 
 def list_trials(
     database: Database, study: Study, *, state: State | None = None, limit: int | None = None
 ) -> list[TrialRow]:
     """Read a study's trials, ordered by number."""
-    with database.begin(write=False) as txn:
+    with database.begin(write=False, single=True) as txn:
         return trials.listing(txn, study_id=study.id, state=state, limit=limit)
 
 
@@ -117,8 +124,8 @@ def best_trials(database: Database, study: Study, *, limit: int = 1) -> list[Tri
         found = ranking.best(txn, study_id=study.id, limit=limit)
     if not found:
         raise NoResults(
-            f"No trial of study {study.name!r} has reported {study.objective.metric!r} yet, except "
-            "as NaN or in trials that are invalidated. "
+            f"No trial of study {study.name!r} has reported {study.objective.metric!r} yet; NaN "
+            "and the values of invalidated trials do not count. "
             f"`studydb status {shlex.quote(study.name)}` shows what the study is doing."
         )
     return found
@@ -174,7 +181,7 @@ def unknown_trial(txn: Txn, number: int, *, study_id: int, study_name: str) -> U
 
 
 def trial_details(database: Database, study: Study, number: int) -> TrialDetails:
-    """Read a trial with its attempts, its judgements and its last result."""
+    """Read a trial with all that a page about it shows."""
     with database.begin(write=False) as txn:
         trial = existing_trial(txn, study, number)
         return TrialDetails(
@@ -205,7 +212,7 @@ def _judgements(txn: Txn, study: Study, trial: TrialRow) -> list[Judgement]:
 
 
 def scheduler_reasons(txn: Txn, study: Study) -> dict[tuple[int, int], str]:
-    """Read a custom scheduler's last reasons by trial id and step; {} for other schedulers."""
+    """Map trial id and step to a custom scheduler's last reasons; {} for other schedulers."""
     if not isinstance(study.scheduler, UserScheduler):
         return {}
     return events.scheduler_reasons(txn, study_id=study.id)

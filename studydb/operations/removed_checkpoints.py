@@ -12,7 +12,7 @@ MOST_TRIALS = 1_000
 
 class RemovedPage(NamedTuple):
     """
-    The removed checkpoints of some consecutive trials, by trial.
+    The removed checkpoints of some consecutive trials, ordered by trial.
 
     Attributes:
         next_number: The trial number after which the next page begins; None in the last page.

@@ -5,7 +5,7 @@ from studydb.db.faults import Duplicate
 from studydb.domain.errors import StudyExists
 from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.records import Request, Study
-from studydb.domain.text.names import check_study_name
+from studydb.domain.text.names import check_new_study_name
 from studydb.store import events, studies
 
 
@@ -17,7 +17,7 @@ def rename(database: Database, study: Study, new_name: str, request: Request) ->
         InvalidName: The name breaks the rules for names.
         StudyExists: Another study has the name.
     """
-    check_study_name(new_name)
+    check_new_study_name(new_name)
     try:
         with database.begin() as txn:
             kind, data = EventKind.RENAMED, {"name": new_name}

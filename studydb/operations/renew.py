@@ -32,7 +32,8 @@ def renew(database: Database, study: Study, *, worker_id: int, held: Sequence[Le
     """
     Renew leases; store the limits that are reached, and people's requests, as verdicts.
 
-    A verdict that refuses results stays. A verdict from a request changes with the request.
+    The worker is marked as alive, and running time is added to the study's spending. A verdict that
+    refuses results stays. A verdict from a request changes with the request.
     """
     with database.begin(durable=False) as txn:
         verdicts: dict[str, Verdict | None] = {}

@@ -1,4 +1,4 @@
-"""Count a study's results, and the results that came after the decision to end their attempt."""
+"""Count a study's results, its rung entries, and the results after a decision to stop or pause."""
 
 from studydb.db import Database
 from studydb.domain.records import Study

@@ -56,9 +56,9 @@ def with_requests(
     """
     Add to each proposal what its trial asks for, if the study has a resource function.
 
-    If the function fails for a later proposal, that proposal and those after it are left out. A
-    later call, in which the proposal is the first, raises the failure. After `ASKING_S` the
-    remaining draws are left out.
+    If the function fails for a proposal after the first, that proposal and those after it are left
+    out. The call that begins with that proposal raises the failure. After `ASKING_S` the remaining
+    proposals are left out.
 
     Raises:
         DecisionFailed, NotAsked: The function has not said what the first proposal needs.
@@ -115,7 +115,7 @@ def _of_known_classes(
 
 
 def pause_unrequested(database: Database, study: Study, error: DecisionFailed) -> None:
-    """Pause a RUNNING study because its resource function did not say what a trial needs."""
+    """Pause a RUNNING study because what a trial needs is not known, or cannot be stored."""
     why = f"the resource function {study.resources} has not said what a trial needs: {error}"
     with database.begin() as txn:
         pause_after_requests(txn, study, why, traceback=error.traceback)

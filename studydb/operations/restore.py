@@ -38,6 +38,6 @@ def newest(database: Database, *, trial: TrialRow, study_id: int) -> KeptCheckpo
 
 
 def kept(database: Database, *, trial: TrialRow) -> list[KeptCheckpoint]:
-    """Read the checkpoints that a trial has saved and that are kept, oldest first."""
+    """Read a trial's kept checkpoints, oldest first, also one that a person uploaded for it."""
     with database.begin(write=False, single=True) as txn:
         return checkpoint_listing.of_trial(txn, trial_id=trial.id)

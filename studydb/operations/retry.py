@@ -28,7 +28,7 @@ MOST = 100
 
 
 def selected(database: Database, study: Study, selection: Selection) -> list[int]:
-    """Read the numbers of a selection's trials, ascending."""
+    """Read the numbers of a selection's trials, ascending; omit invalidated and cloned trials."""
     numbers: list[int] = []
     with database.begin(write=False, snapshot=True) as txn:
         while page := clones.select(
@@ -68,6 +68,7 @@ def retry(
         UnknownTrial: No such trial.
         NotAllowed: A trial has not ended, or a clone of it has not ended, or the study of a
             checkpoint is being deleted.
+        StorageBusy: See `try_until_locked`.
     """
     ordered = sorted(set(numbers))
     made: list[int] = []

@@ -41,8 +41,8 @@ def carry_out(txn: Txn, study: Study, flushed: Flushed, *, lease: Lease) -> None
     Carry out what the user's code has decided besides the verdict.
 
     Record why the code stops or pauses the trial, and what the trial asks for from its next attempt
-    on; pause the study if the code did not decide. A pause or a change of resources locks the
-    study's row.
+    on; pause the study if the code did not decide. The study's row is locked if the study is paused
+    or the trial's resources change.
     """
     if flushed.undecided is not None:
         step, undecided = flushed.undecided

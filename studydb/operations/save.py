@@ -34,7 +34,8 @@ def save(
             only the newest two and the pinned checkpoints are kept, whatever `keep` says.
 
     Returns:
-        The checkpoints that `keep` or the quota has removed, whose bytes may now be deleted.
+        The checkpoints that `keep` or the quota has removed, whose bytes may now be deleted. A
+        duplicate request also returns checkpoints of the trial that were removed at other times.
 
     Raises:
         LeaseLost: The attempt no longer holds its trial; the caller should delete the bytes.

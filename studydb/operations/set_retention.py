@@ -12,8 +12,8 @@ def set_retention(txn: Txn, study: Study, keep: Keep, request: Request) -> None:
     Change which checkpoints are kept, for attempts that begin from now on.
 
     The first save of such an attempt removes what is no longer kept; no removed checkpoint comes
-    back. A quota applies to running attempts, too, so the sizes of the kept checkpoints are summed
-    now.
+    back. A quota applies to running attempts, too, so this call sums up the sizes of the kept
+    checkpoints.
     """
     kind, data = EventKind.RETENTION_SET, {"keep": str(keep)}
     events.append_request(txn, study_id=study.id, kind=kind, request=request, data=data)

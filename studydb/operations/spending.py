@@ -82,6 +82,8 @@ def charge(
     """
     Compute what RUNNING trials have spent since their last flush or renewal.
 
+    If a limit counts time and `are_alive` is True, the trials' running times are stored.
+
     If the study has reached a limit, or has met a rule that stops the whole study, it is stopped
     and the reason is stored.
 
@@ -148,7 +150,7 @@ def check_limits(txn: Txn, study: Study) -> None:
 
 
 def _stop_if_spent(txn: Txn, study: Study, limited: LimitedStudy, spending: Spending) -> bool:
-    """Stop the study if it has reached a limit; `spending` is added to the stored sums."""
+    """Stop the study if the stored sums plus `spending` reach a limit; True if it stopped now."""
     if limited.status is Status.STOPPED:
         return False
     why = _reached(txn, study, limited, spending)
@@ -175,7 +177,7 @@ def _stop_by_rule(
 
 
 def _stop(txn: Txn, study: Study, why: str) -> bool:
-    """Stop the study; False if another transaction has stopped it."""
+    """Stop the study because of a limit or a rule; False if it was stopped before."""
     if not store.stop(txn, study_id=study.id, why=why):
         return False
     kind, data = EventKind.STUDY_STOPPED, {"reason": why}

@@ -98,10 +98,10 @@ def lock_studies(
     Args:
         study: The study of the new trials; its row is locked, too.
         source_ids: The pinned checkpoints, whose rows are locked.
-        others: The names of further studies by their ids.
+        others: The ids of further studies whose rows are locked, with the studies' names.
 
     Raises:
-        NotAllowed: One of the studies is being deleted.
+        NotAllowed: One of the studies is being deleted, or another study was deleted.
         UnknownStudy: The study of the new trials was deleted.
     """
     sources = checkpoints.studies_of(txn, ids=source_ids) if source_ids else {}
@@ -129,8 +129,9 @@ def begin_from(
     """
     Store from which checkpoint a new trial begins.
 
-    A pin keeps a checkpoint of another trial until the new trial ends. An uploaded checkpoint needs
-    no pin, because it becomes a checkpoint of the new trial.
+    A pin keeps a checkpoint of another trial until the new trial ends. If the other trial is of
+    another study, and the checkpoint is not inline, that study's stores become former stores of
+    `study`. An uploaded checkpoint needs no pin, because it becomes a checkpoint of the new trial.
 
     Args:
         source: What `lock_source` returned.

@@ -23,13 +23,14 @@ class StudyProgress:
     A study's status, its counts, and whether it has more work.
 
     Attributes:
-        status: The stored status. FINISHED instead of RUNNING, if the budget is spent and nothing
-            is left to do: no trial is PENDING or RUNNING, `has_promotable` and `is_resuming` are
-            False, and the scheduler has no work for workers with other resources, either. If the
-            scheduler starts no more trials, the budget counts as spent.
+        status: The stored status. It is FINISHED instead of RUNNING if the budget is spent and
+            nothing is left to do: no trial is PENDING or RUNNING, `has_promotable` and
+            `is_resuming` are False, and the scheduler has no work for workers with other resources,
+            either. If the scheduler starts no more trials, the budget counts as spent.
         has_runnable: Whether there is a PENDING trial that the reader has the resources for and
             that is not in back-off, whatever the study's status.
-        has_budget: Whether the budget, the searcher and the scheduler allow new trials.
+        has_budget: Whether the study is RUNNING, and its budget, searcher and scheduler allow new
+            trials.
         has_room: Whether `max_concurrent` lets one more trial run.
         promotes: Whether the scheduler promotes PAUSED trials at all.
         asked: What the scheduler has answered, if it promotes trials.
@@ -67,7 +68,7 @@ class StudyProgress:
     @property
     def has_promotable(self) -> bool:
         """
-        Whether the scheduler has work for a free worker, or may have work and was not asked.
+        Whether the scheduler has work for a free worker, or has given no answer.
 
         Work is to promote a trial, to close a rung, or to end trials that wait at a closed rung.
         """
@@ -133,7 +134,8 @@ def read_progress(
     """
     Read a study's budget and counts, and whether a trial can be claimed.
 
-    The read is a single statement, unless the scheduler promotes trials.
+    The read is a single statement, unless the scheduler promotes trials. A custom scheduler is
+    asked for work after the read, if this process can ask it.
 
     Args:
         fits: The resource classes whose trials the reader can start now; None if every request

@@ -1,8 +1,9 @@
 """
 Sum up a trial's metrics, in the transaction that ends the trial or after that transaction.
 
-An attempt that knows every result of its trial keeps a tally. Without a tally, the results are read
-in the transaction if they are at most 2,000 and take at most 16 MiB. Otherwise all of them are read
+An attempt that knows every result of its trial keeps a tally. Without a tally, the trial's results
+are read in the transaction if they take at most 16 MiB, and if the trials that the transaction has
+ended up to this one have at most 2,000 results together. Otherwise the trial's results are read
 after the commit, page by page, because reading a million rows under a lock takes too long. The
 results of an ended trial never change.
 """
@@ -17,7 +18,7 @@ from studydb.store import results, trials
 from studydb.store.results import Span, StoredResult
 
 MOST_IN_TRANSACTION = 2_000
-"""The most results that are read while their trial's row is locked."""
+"""The most results that one transaction reads to sum up the trials that it ends."""
 
 MOST_BYTES_IN_TRANSACTION = 16 << 20
 """After this many bytes no further page of results is read while their trial's row is locked."""
@@ -61,8 +62,8 @@ def in_transaction(txn: Txn, study: Study, *, trial_id: int, n_results: int) -> 
     Sum up the results of a trial whose row is locked.
 
     Args:
-        n_results: How many results the transaction has read by the end of this call: those of this
-            trial, and of the trials that the same transaction has summed up before.
+        n_results: How many results this trial and the trials that the same transaction has ended
+            before have together.
 
     Returns:
         None if the results are too many or too large; then call `after_end` after the commit.
@@ -80,7 +81,7 @@ def in_transaction(txn: Txn, study: Study, *, trial_id: int, n_results: int) -> 
 
 
 def after_end(database: Database, study: Study, *, trial_id: int) -> None:
-    """Sum up the metrics of an ended trial, unless its `metric_summary` is stored already."""
+    """Store the `metric_summary` of a trial that has ended with results but without a summary."""
     with database.begin(write=False) as txn:
         if not trials.lacks_summary(txn, trial_id=trial_id):
             return

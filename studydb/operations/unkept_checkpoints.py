@@ -1,4 +1,8 @@
-"""Remove checkpoints that a study's `keep` does not keep, such as those whose pin was removed."""
+"""
+Find checkpoints that a study's `keep` does not keep, and mark them as removed.
+
+There are such checkpoints if, after a trial's last save, a pin was removed or `keep` was changed.
+"""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby

@@ -1,4 +1,4 @@
-"""Record that an upload begins; find uploads whose attempts have ended; delete their rows."""
+"""Record that uploads begin; find abandoned uploads; delete the rows of uploads."""
 
 from contextlib import suppress
 
@@ -18,7 +18,7 @@ def begin_upload(database: Database, *, lease: Lease, uuid: str, url: str) -> No
     attempt that has ended, and `abandoned_uploads` finds the row.
 
     Args:
-        uuid: The checkpoint's UUID, which `save` will name.
+        uuid: The UUID that `save` will store in the checkpoint's row.
         url: The URL that the object will have.
 
     Raises:
@@ -33,8 +33,8 @@ def begin_upload_of_person(database: Database, study: Study, *, uuid: str, url: 
     """
     Record that a person's checkpoint will be written; `enqueue` deletes this record.
 
-    The deletion of a study deletes the bytes first, and then the rows that name them. So once the
-    deletion has begun, no upload may begin, because no process would delete the upload's bytes.
+    Once the deletion of a study has begun, no upload may begin. The deletion deletes the bytes
+    first, and then the rows that name them, so no process would delete the bytes of a later upload.
 
     Raises:
         NotAllowed: The study is being deleted; nothing may be written.
@@ -55,10 +55,11 @@ def abandoned_uploads(
     database: Database, study: Study, *, after_id: int = 0, settled_s: float = 0.0
 ) -> list[AbandonedUpload]:
     """
-    Find uploads whose attempts have ended; an ended attempt never records a checkpoint.
+    Find uploads whose attempts have ended, and uploads that a person has abandoned.
 
-    An upload of a person counts as abandoned after 25 hours, if no trial was enqueued with it. Only
-    during the first 24 hours can a trial be enqueued with it.
+    An ended attempt never records a checkpoint. An upload of a person counts as abandoned after 25
+    hours, if no trial was enqueued with it. Only during the first 24 hours can a trial be enqueued
+    with it.
 
     A process that has lost its trial without noticing may still write. When its worker notices, the
     worker deletes what the process has written.

@@ -1,4 +1,4 @@
-"""Make and drop the wide views of a study when a person asks for it."""
+"""Make and drop the wide views of a study, and find the metrics that the views show."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from studydb.domain.records import Study
 
 
 def metric_kinds(database: Database, study: Study) -> dict[str, bool]:
-    """Tell for each metric of a study whether its values are numbers; see `wide_view_sql`."""
+    """Tell for each known metric of a study whether it is numeric; see `wide_view_sql`."""
     with database.begin(write=False) as txn:
         return wide_view_sql.metric_kinds(txn, study_id=study.id)
 

@@ -20,7 +20,7 @@ class Health(StrEnum):
     The health of a worker.
 
     Attributes:
-        DRAINING: The worker was asked to end and has not ended yet.
+        DRAINING: The worker was asked to end, has not ended yet, and still sends heartbeats.
         SILENT: The worker has sent no heartbeat for longer than a lease lasts.
         DEAD: The worker's process ran on this host and does not run any more.
     """
@@ -38,7 +38,8 @@ class WorkerList:
     Workers, newest first, each with its health at the database's time `at`.
 
     Attributes:
-        loads: By UUID, what live workers offer and use, in studies with requests for resources.
+        loads: What each live worker offers and uses, by the worker's UUID; only for workers of
+            studies with requests for resources.
     """
 
     workers: list[tuple[ListedWorker, Health]]
@@ -54,7 +55,7 @@ class WorkerList:
 def list_workers(
     database: Database, study: Study | None = None, *, limit: int = MOST_WORKERS
 ) -> WorkerList:
-    """Read the newest workers of a study, or of all studies."""
+    """Read the newest workers of a study, or of all studies, with their health and loads."""
     with database.begin(write=False) as txn:
         found = workers_in(txn, study_id=None if study is None else study.id, limit=limit)
         ids = resource_classes.studies(txn) if study is None else [study.id]
@@ -66,7 +67,7 @@ def list_workers(
 
 
 def workers_in(txn: Txn, *, study_id: int | None, limit: int = MOST_WORKERS) -> WorkerList:
-    """Do the work of `list_workers` within a transaction."""
+    """Read the same workers as `list_workers` within a transaction, but without their loads."""
     rows = view_rows.workers(txn, study_id=study_id, limit=limit)
     return WorkerList(
         [(row, _health(row, lease_s, process, txn.now)) for row, lease_s, process in rows], txn.now

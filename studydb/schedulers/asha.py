@@ -54,8 +54,8 @@ class ASHA(BaseScheduler):
     Train the better trials longer: of `reduction_factor` trials at a rung, one goes on.
 
     The first bracket has a rung at each step `grace_period * reduction_factor ** k`, rounded up,
-    that is below `max_t`; each further bracket lacks one more of the first rungs. A rung's cutoff
-    is the percentile (1 - 1/reduction_factor) * 100 of its negated scores.
+    that is below `max_t`; bracket b, counted from 0, has these rungs without the b lowest. A rung's
+    cutoff is the percentile (1 - 1/reduction_factor) * 100 of its negated scores.
 
     "stopping": by the rule "ray", a trial is stopped if it is strictly worse than the cutoff of the
     scores that the rung had before. By the rule "syne_tune", a trial is stopped if more than n /
@@ -65,22 +65,23 @@ class ASHA(BaseScheduler):
 
     "promotion": a trial pauses at each rung. A free worker looks at the best waiting trial of each
     rung, of all brackets, from the highest step down. It resumes the first trial that is not worse
-    than its rung's cutoff, if the rung has at least two scores; so of trials with equal scores, all
-    are promoted or none. If no rung has such a trial, the worker starts a new trial. A trial whose
-    score is +Inf is never promoted. A trial that saves no checkpoint begins again at the first step
-    when it is resumed. NaN stops a trial. In Syne Tune, a free worker draws a bracket, and looks
-    only at the rungs of this bracket. At the last rung, Syne Tune promotes the share (last
-    milestone / max_t), which can differ from 1/reduction_factor.
+    than its rung's cutoff. Only the score is compared with the cutoff, so the cutoff admits all
+    trials with equal scores, or none of them. A rung with fewer than two scores promotes no trial.
+    If no rung promotes a trial, the worker starts a new trial. A trial whose score is +Inf is never
+    promoted. A trial that saves no checkpoint begins again at the first step when it is resumed.
+    NaN stops a trial. In Syne Tune, a free worker draws a bracket, and looks only at the rungs of
+    this bracket. At the last rung, Syne Tune promotes the share (last milestone / max_t), which can
+    differ from 1/reduction_factor.
 
     The end game of "promotion": once only the share `end_game` of one of the study's limits (steps,
     cost or time) is left, no new trials are made. Free workers resume the best of all waiting
     trials, even if it is worse than the cutoff of its rung. If `num_trials` is reached or the
     searcher has no more points while more than this share is left, the end game begins once no
-    trial underway is below its first rung, and no trial is to be promoted. Then waiting trials are
+    trial underway is below its first rung, and no rung promotes a trial. Then waiting trials are
     resumed as long as the end game takes at most the share `end_game` of all training. A trial is
     resumed in spite of this share if no trial has reached `max_t` or is on its way there. The
-    training outside the end game is estimated as if trials were only promoted: of n trials at a
-    bracket's first rung, n / reduction_factor**i train up to the rung that is i rungs higher.
+    training without an end game is estimated: of n trials at a bracket's first rung, n /
+    reduction_factor**i train up to the rung that is i rungs higher.
 
     Attributes:
         max_t: The step that completes a trial ("R" in the paper).
@@ -253,11 +254,14 @@ class ASHA(BaseScheduler):
 
     def _worst_that_continues(self, rung: RungView) -> float | None:
         """
-        Return the worst score with which a trial continues by Syne Tune's rule; None if every does.
+        Return the worst score with which a trial continues by Syne Tune's rule.
 
         Syne Tune stops a trial if m / n > 1 / reduction_factor: the rung has n scores, the trial's
         own included, and m of them are strictly better. So a trial stops if the score at the rank
         `most` (counted from 0) is better than the trial's.
+
+        Returns:
+            None if a trial continues with any score.
         """
         n, share = rung.n + 1, 1 / self.reduction_factor
         most = math.floor(n * share) + 1
@@ -305,7 +309,7 @@ class ASHA(BaseScheduler):
 
     def _affordable(self, view: QueueView) -> Iterator[WaitingTrial]:
         """
-        Yield the waiting trials that may be resumed once no new trial may be made.
+        Yield the waiting trials that may be resumed once no new trial may be made, one per rung.
 
         A trial may be resumed if it can be trained up to `max_t` within the share `end_game` of all
         training, or if no trial has reached `max_t` or is on its way there. No trial is resumed
@@ -340,11 +344,11 @@ class _Training(NamedTuple):
     The training of a bracket's trials, computed from its rungs and its trials underway.
 
     Attributes:
-        by_promotion: How many steps the trials would train in total if they went on only by
-            promotion, 1/reduction_factor of them from each rung (an estimate).
-        steps: The steps that the trials have trained up to rungs, and the steps that the trials
-            underway above the first rung still need to reach `max_t`.
-        n_last: How many trials have reached `max_t`, or are underway above the first rung.
+        by_promotion: How many steps the trials would train in total without an end game, if
+            1/reduction_factor of the trials at each rung went on (an estimate).
+        steps: The steps that the trials have trained up to rungs, and for each trial underway that
+            has reached a rung, the steps from its last rung to `max_t`.
+        n_last: How many trials have reached `max_t`, or are underway and have reached a rung.
         is_beginning: Whether a trial underway is still below the first rung; False without rungs.
     """
 

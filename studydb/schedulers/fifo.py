@@ -7,4 +7,4 @@ from studydb.schedulers.base import BaseScheduler
 
 @dataclass(frozen=True)
 class FIFO(BaseScheduler):
-    """Stop no trial: a trial ends by a stop rule or when its function returns."""
+    """Stop no trial: a trial ends by other causes, such as a stop rule or its function's return."""

@@ -43,19 +43,19 @@ class HyperBand(ClosingScheduler):
     bracket whose first rung would be at step 0 is left out. When all brackets of a band are filled,
     the next band begins, and its brackets get the next numbers.
 
-    A trial's bracket follows from its draw, when the trial is made. An enqueued trial with the
-    number N is an additional trial in the bracket of draw N. A trial pauses at each rung. The rung
-    closes when no further trial of its bracket can reach it: every trial has arrived, has ended or
-    is paused by a person, and either all draws of the bracket are taken or no more trials can be
-    made. Then the best ceil(planned / reduction_factor) of the trials that wait there go on;
-    `planned` is the number of trials that reach the rung if none ends earlier. Of trials with equal
-    scores, the first that arrived goes on. If the budget does not fill the bracket and fewer trials
-    arrived than planned, the number of arrived trials replaces `planned`. If the budget does not
-    fill the bracket and no trial waits at the rung, the rung stays open for the trials of an
-    extended study. Free workers begin the next bracket while trials of this bracket still run.
+    When a trial is made, its draw decides its bracket. An enqueued trial with the number N is an
+    additional trial in the bracket of draw N. A trial pauses at each rung. The rung closes when no
+    further trial of its bracket can reach it: every trial has arrived, has ended or is paused by a
+    person, and either all draws of the bracket are taken or no more trials can be made. Then the
+    best ceil(planned / reduction_factor) of the trials that wait there go on; `planned` is the
+    number of trials that reach the rung if none ends earlier. Trials with equal scores rank in the
+    order in which they arrived. If the budget does not fill the bracket and fewer trials arrived
+    than planned, the number of arrived trials replaces `planned`. If the budget does not fill the
+    bracket and no trial waits at the rung, the rung stays open for the trials of an extended study.
+    Free workers begin the next bracket while trials of this bracket still run.
 
     NaN stops a trial. A trial that arrives at a closed rung goes on if it is not worse than the
-    worst trial that went on.
+    worst trial that the rung kept, and is stopped otherwise.
 
     Attributes:
         max_t: The step that completes a trial ("R" in the paper).

@@ -62,7 +62,12 @@ class MedianStopping(BaseScheduler):
         return -(-due // self.interval) * self.interval
 
     def locks(self, bracket: int, step: int) -> Sequence[RungKey]:
-        """Return the rung at the last multiple of `interval`; () before `grace_period`."""
+        """
+        Return the rung at the last multiple of `interval` up to `step`.
+
+        Returns:
+            () if this multiple is below `grace_period`.
+        """
         milestone = step // self.interval * self.interval
         return (RungKey(bracket, milestone),) if milestone >= self.grace_period else ()
 

@@ -40,6 +40,11 @@ class UserScheduler:
     plan: SchedulerPlan = field(default_factory=SchedulerPlan)
     ask: AskScheduler | None = field(default=None, compare=False, repr=False)
 
+    @property
+    def max_t(self) -> int | None:
+        """The step that completes a trial; None if the scheduler completes no trial."""
+        return self.plan.max_t
+
     @classmethod
     def from_text(cls, text: str) -> "UserScheduler":
         """Read a text such as "my_rules:Heats(max_t=9)"; nothing is imported."""

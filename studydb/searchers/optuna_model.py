@@ -43,8 +43,9 @@ class OptunaModel:
     """
     A study of Optuna in memory, to which trials are added in the order of their numbers.
 
-    For Optuna, an invalidated trial is FAIL. Any other trial that has not ended is RUNNING, unless
-    it is paused with a value. A trial that has ended, or is paused with a value, is
+    For Optuna, an invalidated trial is FAIL, and so is a trial that has a clone. Any other trial
+    that has not ended is RUNNING, unless it is paused with a value. A trial that has ended, or is
+    paused with a value, is
 
     - FAIL if it is in ERROR, or its value is missing or NaN;
     - else COMPLETE with its last value, if it has completed, if a stop rule has ended it, or if the

@@ -1,4 +1,4 @@
-"""List the kept checkpoints of a trial or a study, each with the metric's value at its step."""
+"""Read checkpoints with the metric's value at their steps, and sum up their sizes by host."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -30,7 +30,10 @@ VALUE = (
     .scalar_subquery()
     .label("value")
 )
-"""The value reported at a checkpoint's step, by the checkpoint's attempt or an earlier attempt."""
+"""
+The value reported at a checkpoint's step: by the checkpoint's attempt, or else by the latest of the
+earlier attempts that reported this step.
+"""
 
 _BY_ID = by_id(checkpoint)
 
@@ -112,7 +115,7 @@ class CountedPins(NamedTuple):
 
 
 def of_trials(txn: Txn, *, trial_ids: Sequence[int]) -> list[CountedPins]:
-    """Read the kept checkpoints of trials, ordered by trial and by save."""
+    """Read the kept checkpoints of trials, ordered by trial number and then by save."""
     found = txn.all(_KEPT_OF, trials=list(trial_ids))
     return [CountedPins(checkpoints.read(row), row.value, row.pins, row.number) for row in found]
 
@@ -124,13 +127,13 @@ def of_trial(txn: Txn, *, trial_id: int) -> list[KeptCheckpoint]:
 
 
 def find(txn: Txn, *, checkpoint_id: int) -> KeptCheckpoint | None:
-    """Find one checkpoint, removed or not."""
+    """Find one checkpoint, removed or not, with the metric's value at its step."""
     row = txn.first(_FIND, checkpoint=checkpoint_id)
     return None if row is None else KeptCheckpoint(checkpoints.read(row), row.value)
 
 
 def trials_after(txn: Txn, *, study_id: int, after_number: int, limit: int) -> list[NumberedTrial]:
-    """Read the ids and numbers of a study's trials after a number, ascending."""
+    """Read the ids and numbers of a study's first `limit` trials after a number, ascending."""
     found = txn.all(_TRIALS_AFTER, study=study_id, after_number=after_number, limit=limit)
     return [NumberedTrial(row.id, row.number) for row in found]
 
@@ -147,7 +150,7 @@ def newest_trials(txn: Txn, *, study_id: int, limit: int) -> list[int]:
 
 
 def list_checkpoints(txn: Txn, *, trial_ids: Sequence[int]) -> list[ListedCheckpoint]:
-    """List the kept checkpoints of trials, ordered by trial and by save."""
+    """List the kept checkpoints of trials, ordered by trial number and then by save."""
     return [
         ListedCheckpoint(**{name: getattr(row, name) for name in ListedCheckpoint._fields})
         for row in txn.all(_LIST, trials=list(trial_ids))

@@ -145,6 +145,19 @@ _CORRUPT = Prepared(
     .returning(checkpoint.c.id)
 )
 
+KEPT_OF_STUDY = sa.and_(
+    checkpoint.c.study_id == sa.bindparam("study"),
+    checkpoint.c.removed_at.is_(None),
+    # True for all rows; PostgreSQL uses the index `checkpoint_kept` only with this condition.
+    checkpoint.c.study_id > sa.literal_column("0"),
+)
+_URL = sa.bindparam("url", type_=sa.Text)
+_BELOW = Prepared(
+    sa.select(checkpoint.c.id)
+    .where(KEPT_OF_STUDY, sa.func.substr(checkpoint.c.url, 1, sa.func.length(_URL)) == _URL)
+    .limit(1)
+)
+
 _SOURCE = Prepared(
     OF_TRIAL.where(
         checkpoint.c.id
@@ -218,7 +231,7 @@ def set_to_restore(
     txn: Txn, *, trial_id: int, checkpoint_id: int | None, step: int, losses: int
 ) -> None:
     """
-    Store which checkpoint the next attempt of a held trial restores.
+    Store which checkpoint the next attempt of a held trial restores, and reset `suspect_at`.
 
     Args:
         step: The highest step that the trial has saved, even if `checkpoint_id` has a lower step.
@@ -254,7 +267,8 @@ def expire(txn: Txn, *, trial_id: int, newest: int) -> list[Checkpoint]:
     An attempt restores the second newest checkpoint if the newest is corrupt.
 
     Returns:
-        The removed checkpoints, whose bytes may be deleted after the commit.
+        The removed checkpoints. Bytes in a row are deleted now; bytes in a store of files may be
+        deleted after the commit.
     """
     return [read(row) for row in txn.all(_EXPIRE, trial=trial_id, newest=newest)]
 
@@ -273,6 +287,8 @@ def expire_listed(txn: Txn, *, ids: Sequence[int]) -> list[Checkpoint]:
 def discard(txn: Txn, *, trial_id: int) -> int:
     """
     Mark all checkpoints of a locked, ended trial as removed, except pinned ones.
+
+    If the trial would restore a removed checkpoint, it then restores its newest kept checkpoint.
 
     The rows are locked first, by ascending id. Otherwise a retry of this trial's clone could pin a
     checkpoint between the statement that finds it and the statement that removes it.
@@ -302,8 +318,13 @@ def expired(txn: Txn, *, trial_id: int) -> list[Checkpoint]:
 
 
 def removed(txn: Txn, *, trial_ids: Sequence[int]) -> list[Checkpoint]:
-    """Read the removed checkpoints of trials by trial id, except corrupt and pinned checkpoints."""
+    """Read the removed checkpoints of trials, ordered by trial id; omit corrupt and pinned ones."""
     return [read(row) for row in txn.all(_REMOVED, trials=list(trial_ids))]
+
+
+def exists_below(txn: Txn, *, study_id: int, url: str) -> bool:
+    """Whether the URL of a kept checkpoint of a study begins with `url`."""
+    return txn.first(_BELOW, study=study_id, url=url) is not None
 
 
 def find(txn: Txn, *, checkpoint_id: int) -> Checkpoint | None:
@@ -319,13 +340,13 @@ def by_uuid(txn: Txn, *, uuid: str) -> Checkpoint | None:
 
 
 def data(txn: Txn, *, checkpoint_id: int) -> bytes | None:
-    """Read the bytes of a checkpoint from its row; None if the row holds no bytes."""
+    """Read the bytes of a checkpoint from its row; None if the row is gone or holds no bytes."""
     row = txn.first(_DATA, checkpoint=checkpoint_id)
     return None if row is None or row.data is None else bytes(row.data)
 
 
 def mark_corrupt(txn: Txn, *, checkpoint_id: int) -> bool:
-    """Mark a checkpoint as corrupt and removed; False if it is marked already."""
+    """Mark a checkpoint as corrupt and removed; False if it was corrupt before or has no row."""
     return txn.count(_CORRUPT, checkpoint=checkpoint_id) == 1
 
 
@@ -347,7 +368,7 @@ def source(txn: Txn, *, trial_id: int) -> Checkpoint | None:
 
 
 def set_source(txn: Txn, *, trial_id: int, checkpoint_id: int | None) -> None:
-    """Store from which checkpoint of another trial a held trial begins; None for no checkpoint."""
+    """Store from which checkpoint of another trial a held trial begins; None if there is none."""
     txn.run(_SET_SOURCE, trial=trial_id, to_source=checkpoint_id)
 
 

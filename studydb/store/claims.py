@@ -64,9 +64,9 @@ FIRST_RUNNABLE = (
     .with_for_update(key_share=True, skip_locked=True)
 )
 """
-Locks and selects the first claimable trial after a queue position.
+Locks and selects the first claimable trial of a resource class after a queue position.
 
-SKIP LOCKED skips rows that concurrent claims have locked. SQLite has no such clause and relies on
+SKIP LOCKED skips rows that other transactions have locked. SQLite has no such clause and relies on
 BEGIN IMMEDIATE. ORDER BY has the order of the index `trial_claim`; with another order the planners
 of both databases would read the finished trials.
 """
@@ -128,7 +128,7 @@ MAY_START = {
     Unless.WAITING: NOTHING_WAITS,
     Unless.FITTING: NOTHING_FITTING_WAITS,
 }
-"""The conditions under which a new trial is made."""
+"""The condition on PENDING trials under which an ask makes a new trial, for each `Unless`."""
 
 
 def unless(fits: Sequence[str] | None, *, if_nothing_waits: bool) -> Unless:
@@ -231,7 +231,7 @@ def add_config(txn: Txn, *, trial_id: int, config: Mapping[str, Any]) -> None:
 
 def await_claims(txn: Txn, *, study_id: int) -> None:
     """
-    Wait until no transaction locks a runnable trial.
+    On PostgreSQL, lock all runnable trials, and so wait for transactions that have locked any.
 
     A claim skips locked trials. An earlier send of the same claim may hold such a lock, and a
     duplicate request must find the trial of the earlier send.

@@ -115,7 +115,7 @@ class GivenUp(NamedTuple):
 
 def close(txn: Txn, *, rung: Rung, keep: int) -> int:
     """
-    Close a locked rung, and keep the best waiting trials; of equal trials, the first to report.
+    Close a locked rung, and keep the best waiting trials; equal scores rank in order of arrival.
 
     A trial that a person has paused takes one of the `keep` places only if fewer than `keep` trials
     wait that no person has paused. If a trial that a person has paused has no place, it is kept,

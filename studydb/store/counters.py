@@ -113,5 +113,5 @@ def spent(txn: Txn, *, study_id: int) -> Spending:
 
 
 def read(txn: Txn, *, study_id: int) -> Counts:
-    """Sum up the shards of a study."""
+    """Count a study's trials in each state, summed up over the shards."""
     return Counts(*map(int, txn.all(_READ, study=study_id)[0]))

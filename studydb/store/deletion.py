@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from studydb.db import Prepared, Txn
 from studydb.db import decision_schema as decisions
 from studydb.db import schema as tables
-from studydb.db.dialect import is_listed
+from studydb.db.dialect import is_listed, now
 from studydb.store import pins
 
 TRIALS_PER_TRANSACTION = 500
@@ -24,6 +24,11 @@ _ANY = Prepared(_of_study.limit(1))
 _SOME = Prepared(_of_study.limit(sa.bindparam("limit", type_=sa.Integer)).with_for_update())
 """Locks the trials that it selects, by ascending number, which is also the order of their ids."""
 
+_THIS_STUDY = tables.study.c.id == sa.bindparam("study")
+_IS_DELETING = Prepared(
+    sa.select(tables.study.c.id).where(_THIS_STUDY, tables.study.c.deleting_at.is_not(None))
+)
+_MARK_DELETING = Prepared(sa.update(tables.study).where(_THIS_STUDY).values(deleting_at=now()))
 _LOCK_STUDY = Prepared(
     sa.select(tables.study.c.id).where(tables.study.c.id == sa.bindparam("study")).with_for_update()
 )
@@ -127,6 +132,21 @@ class Needing(NamedTuple):
     number: int
 
 
+def is_deleting(txn: Txn, *, study_id: int) -> bool:
+    """Whether `mark_deleting` was called, and no later request has given the deletion up."""
+    return txn.first(_IS_DELETING, study=study_id) is not None
+
+
+def mark_deleting(txn: Txn, *, study_id: int) -> None:
+    """
+    Store that the deletion of a study has begun.
+
+    From then on, no new trial may begin from a checkpoint of the study, and no checkpoint may be
+    uploaded for a new trial of the study.
+    """
+    txn.run(_MARK_DELETING, study=study_id)
+
+
 def needing(txn: Txn, *, study_id: int) -> list[Needing]:
     """Find up to 5 trials of other studies for which checkpoints of this study are pinned."""
     return [Needing(row.name, row.number) for row in txn.all(_NEEDING, study=study_id)]
@@ -144,10 +164,11 @@ def has_trials(txn: Txn, *, study_id: int) -> bool:
 
 def delete_some_trials(txn: Txn, *, study_id: int) -> None:
     """
-    Delete up to `TRIALS_PER_TRANSACTION` trials with their attempts, results and checkpoints.
+    Delete some trials with their attempts, results, checkpoints, pins, tags, logs and means.
 
-    The trials are locked first. Otherwise an attempt that still lives could store a result, or a
-    retry could pin a checkpoint, after the trials' results or pins have been deleted.
+    At most `TRIALS_PER_TRANSACTION` trials are deleted. They are locked first. Otherwise an attempt
+    that still lives could store a result, or a retry could pin a checkpoint, after the trials'
+    results or pins have been deleted.
     """
     ids = [row.id for row in txn.all(_SOME, study=study_id, limit=TRIALS_PER_TRANSACTION)]
     pins.release(txn, trial_ids=ids)  # these trials may pin checkpoints of other studies

@@ -35,9 +35,9 @@ PROBLEMS_SCANNED = 2_000
 How many of a study's newest events are searched for problems, for the last error, for what has
 stopped the study or a trial, and for what a custom scheduler has said.
 
-Claims and completed trials add no event. A failed or lost attempt, a promotion, the closing of a
-rung, a person's request, a trial that a custom rule stops, and a judgement for which a custom
-scheduler gives a reason add one each.
+Claims and completed trials add no event. These add one event each: a failed or lost attempt, a
+promotion, the closing of a rung, a person's request, a trial that a custom rule stops, and a
+judgement for which a custom scheduler gives a reason.
 """
 
 
@@ -207,7 +207,11 @@ def append_request(
 
 
 def problems(txn: Txn, *, study_id: int) -> list[StorageProblem]:
-    """Read the newest event of each kind in `PROBLEMS`, newest first, and count each kind."""
+    """
+    Read the newest event of each kind in `PROBLEMS`, newest first, and count each kind.
+
+    Only the study's newest 2,000 events are searched and counted.
+    """
     return [StorageProblem._make(row) for row in txn.all(_PROBLEMS, study=study_id)]
 
 
@@ -283,8 +287,8 @@ def rule_met(txn: Txn, *, study_id: int, trial_id: int) -> str | None:
     Find which custom rule has ended a trial.
 
     Returns:
-        The rule and its reason, such as "my_rules:TooSlow(limit=3): too slow"; None if the event is
-        not among the study's newest events.
+        The rule, and its reason if it gave one, such as "my_rules:TooSlow(limit=3): too slow"; None
+        if the event is not among the study's newest events.
     """
     row = txn.first(_RULE_MET, study=study_id, trial=trial_id)
     texts = {} if row is None else _texts(row.data)

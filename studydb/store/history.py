@@ -117,7 +117,7 @@ def mean_time_s(txn: Txn, *, study_id: int, n_trials: int) -> float | None:
     """
     Return the mean training time of the `n_trials` ended trials with the highest numbers.
 
-    Trials without a training time do not count. If no trial has one, the answer is None.
+    Those of them without a training time are left out; if all are, the answer is None.
     """
     mean_s = txn.all(_MEAN_TIME, study=study_id, limit=n_trials)[0].mean_s
     return None if mean_s is None else float(mean_s)

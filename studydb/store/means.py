@@ -101,5 +101,5 @@ def store(txn: Txn, *, lease: Lease, mean: RunningMean) -> None:
 
 
 def forget(txn: Txn, *, lease: Lease, step: int) -> None:
-    """Reset a trial's stored sum if it contains `step`, which this attempt trains again."""
+    """Reset a trial's stored sum if it reaches `step`, from which this attempt trains again."""
     txn.run(_FORGET, trial=lease.trial_id, from_step=step)

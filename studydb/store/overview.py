@@ -1,4 +1,4 @@
-"""Read the trials that an overview shows, at a cost that does not grow with the study."""
+"""Read unfinished trials and recent ends of trials, at a cost that does not grow with the study."""
 
 import sqlalchemy as sa
 
@@ -76,8 +76,9 @@ def unfinished(txn: Txn, *, study_id: int, limit: int) -> dict[State, list[int]]
     """
     Read the numbers of some unfinished trials, by state.
 
-    PENDING trials that can be claimed come first, ordered by resource class, then by queue
-    position. PENDING trials in back-off follow.
+    RUNNING trials are ordered by number; PAUSED trials have no order. Of the PENDING trials, those
+    that are ready come first, ordered by resource class, then by queue position. Those in back-off
+    follow, ordered by the end of the back-off.
 
     Args:
         limit: The most numbers per state.

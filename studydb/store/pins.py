@@ -84,7 +84,7 @@ def count(txn: Txn, *, checkpoint_id: int) -> bool:
     Count one more pin of a checkpoint, and lock the checkpoint's row; `insert` then adds the pin.
 
     Returns:
-        False if the checkpoint has been removed.
+        False if the checkpoint has been removed, or has no row any more.
     """
     return txn.count(_COUNT_UNREMOVED, checkpoint=checkpoint_id) == 1
 
@@ -105,7 +105,7 @@ def insert(
     Args:
         trial_id: The clone or enqueued trial that begins from the checkpoint; None for a person's
             pin.
-        token: The token of a person's request. It is UNIQUE.
+        token: The token of a person's request to pin, which is UNIQUE; None for a trial's pin.
     """
     txn.run(
         _INSERT,
@@ -124,7 +124,11 @@ def lock(txn: Txn, *, trial_id: int) -> None:
 
 
 def release(txn: Txn, *, trial_ids: Sequence[int]) -> None:
-    """Delete the pins for locked trials, which will not restore the pinned checkpoints any more."""
+    """
+    Delete the pins for locked trials, and count them off the checkpoints.
+
+    These trials will not restore the pinned checkpoints any more.
+    """
     released = txn.all(_RELEASE, trials=list(trial_ids))
     _uncount(txn, [row.checkpoint_id for row in released])
 
@@ -135,7 +139,7 @@ def of_people(txn: Txn, *, trial_id: int) -> list[Pinned]:
 
 
 def remove(txn: Txn, *, checkpoint_ids: Sequence[int]) -> None:
-    """Delete the pins of people from checkpoints of a locked trial."""
+    """Delete people's pins of a locked trial's checkpoints, and count them off the checkpoints."""
     removed = txn.all(_REMOVE, ids=list(checkpoint_ids))
     _uncount(txn, [row.checkpoint_id for row in removed])
 

@@ -1,4 +1,4 @@
-"""What a process reads when it polls a study: the budget, the counts, whether a trial waits."""
+"""Read a study's signs, which processes poll, and its progress: budget, counts, waiting trials."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -157,11 +157,13 @@ def signs(
     """
     Read what shows whether a study's progress may have changed; the caller compares two reads.
 
-    The signs are the study's status and budget, whether a trial runs, whether a PENDING trial can
-    be claimed, and whether a PENDING trial is in back-off or its back-off is over. Idle workers
-    read the signs every 1.7 to 1.9 s. The statement reads the study's row, the worker's row, and
-    one entry of each of three indexes. To read the 32 rows of the counters, too, would take a third
-    more of the server's time.
+    The signs are the study's status, who paused the study, whether its limits allow a trial,
+    whether a trial runs, whether a PENDING trial is ready, and whether a PENDING trial is in
+    back-off or its back-off is over. The statement also reads what a person requests of the worker.
+
+    Idle workers send the statement every 1.7 to 1.9 s. It reads the study's row, the worker's row,
+    and one entry of each of three indexes. To read the 32 rows of the counters, too, would take a
+    third more of the server's time.
 
     Args:
         fits: See `read`. Which classes fit is a sign, too: more classes fit when a trial of this

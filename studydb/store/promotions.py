@@ -1,5 +1,7 @@
 """
-Trials that wait at rungs: find the best trials, and move a chosen trial to PENDING.
+Trials that wait at rungs: find the best trials, and promote a chosen trial.
+
+The module also reads which trials are underway, that is, can still reach a rung.
 
 The report that pauses a trial at a rung sets `rung_entry.waiting`. The column stays true until the
 trial is promoted, becomes PENDING by a person's request, or ends.
@@ -81,7 +83,10 @@ IS_GIVEN_UP = (
     _IS_NOT_KEPT,
     *_PAUSED,
 )
-"""All true if a trial that the scheduler paused waits at a closed rung and was not kept."""
+"""
+Conditions on an entry: its trial waits at a closed rung that has not kept it, and is PAUSED by the
+scheduler.
+"""
 
 IN_ORDER = (rung_entry.c.score, rung_entry.c.ordinal)
 """
@@ -199,10 +204,10 @@ _UNDERWAY_ELSEWHERE = Prepared(
 )
 """
 The trials that this worker cannot start now, but that would fit a live worker if nothing ran on it:
-at most `most` PENDING trials, and one trial of each closed rung that has kept such trials. A later
-rung must not close before these trials have reached it. The PENDING trials are read in the order of
-the index `trial_claim`; without an order, PostgreSQL would read the study's trials until it has
-found `most`.
+at most `most` PENDING trials, and one trial of each closed rung at which such trials wait and are
+kept. A later rung must not close before these trials have reached it. The PENDING trials are read
+in the order of the index `trial_claim`; without an order, PostgreSQL would read the study's trials
+until it has found `most`.
 """
 
 MOST_ELSEWHERE = 1000
@@ -212,8 +217,8 @@ How many PENDING trials that fit other workers are read, over all classes: as ma
 1.7 ms on PostgreSQL and 1.9 ms on SQLite; to read all 64,000 takes 120 and 180 ms.
 
 If there are more than 1,000, some are not read, and they may belong to any bracket. So every
-bracket is treated as if one of them had not reached its first rung yet; no rung then closes too
-early. Other workers claim these trials, so a rung waits only while those workers are busy.
+bracket is treated as if it had one more trial, at step 0; no rung then closes too early. Other
+workers claim the trials that are not read, so a rung waits only while those workers are busy.
 """
 
 _rung = (
@@ -270,8 +275,8 @@ class Queues:
     """
     Implements `QueueView`: the rungs of a study, and the best trial that waits at each rung.
 
-    The budget, the spending and the trials that are underway are read when the scheduler asks for
-    them, in the same snapshot as the rungs.
+    `__init__` reads the rungs that are not over. Other rungs, the budget, the spending and the
+    trials that are underway are read when the scheduler asks for them, in the same snapshot.
 
     Attributes:
         has_trials_to_give_up: Whether closed rungs still have work for `give_up`.
@@ -321,7 +326,7 @@ class Queues:
         return sorted(key for key, row in self._rows.items() if row.n_entries)
 
     def rung(self, key: RungKey) -> RungView:
-        """Return a rung; a rung that is over is read by one look-up."""
+        """Return a rung, which is empty if it has no row; a look-up reads a rung that is over."""
         row = self._rows.get(key) or self._read_other(key)
         if row is None:
             return _NO_RUNG
@@ -353,7 +358,7 @@ class Queues:
 
     def underway(self, bracket: int) -> Sequence[int]:
         """
-        Return the last steps of a bracket's trials that run, or will run again without a promotion.
+        Return the last steps of a bracket's trials that are underway; see `QueueView.underway`.
 
         Raises:
             TrialCanBeClaimed: A trial of any bracket is PENDING and ready, and fits the worker.
@@ -375,6 +380,8 @@ def read_queues(
 ) -> Queues:
     """
     Read a study's rungs, each with its best waiting trial, in one statement and without locks.
+
+    Rungs that are over are left out; `Queues.rung` reads such a rung when it is asked for.
 
     Args:
         fits: The resource classes whose trials the worker can start; None if every request fits.
@@ -436,6 +443,8 @@ def promote(
 ) -> bool:
     """
     Move a waiting trial to PENDING.
+
+    The trial's entry at the rung stores the time of the promotion, and does not wait any more.
 
     Args:
         fits: The resource classes whose trials the worker can start; None if every request fits.

@@ -1,5 +1,5 @@
 """
-Draws and proposals: the numbers and params of new trials, within the budget.
+Proposals, which hold the params of future trials, and the ask, which makes a trial of a proposal.
 
 Only the transaction that locks the study's row knows the draw of a new trial, and this transaction
 must be short. So the params of the next draws are computed ahead, outside of any transaction, and
@@ -278,7 +278,7 @@ def ask(
 
 def await_asks(txn: Txn, *, study_id: int) -> None:
     """
-    Wait until every ask that is now in the queue has ended.
+    On PostgreSQL, wait until every ask that is now in the queue has ended; SQLite has no queue.
 
     One of these asks may be an earlier send of the caller's request. The server carries this ask
     out even if the ask's client has died.
@@ -311,11 +311,13 @@ def store(txn: Txn, *, study_id: int, proposed: Mapping[int, Proposal]) -> None:
     """
     Store proposals by draw; a draw that has a proposal keeps it.
 
-    Also delete the proposals of the last `MOST_DELETED` taken draws: more draws than one block of
-    proposals has, in case an earlier deletion failed. When a draw that is a multiple of
-    `CLEAN_UP_DRAWS` is stored, the oldest proposals of taken draws are deleted, too. The study's
-    row is locked, so that the study is not deleted meanwhile: nothing would delete the proposals of
-    a deleted study.
+    Also delete the proposals of the last `MOST_DELETED` taken draws. These are more draws than one
+    block of proposals has, so proposals that an earlier deletion has left are deleted, too. When a
+    draw that is a multiple of `CLEAN_UP_DRAWS` is stored, the oldest proposals of taken draws are
+    also deleted.
+
+    The study's row is locked, so that the study is not deleted meanwhile: nothing would delete the
+    proposals of a deleted study. If the study was deleted before, nothing is stored.
     """
     if txn.first(_KEEP_STUDY, study=study_id) is None:
         return

@@ -1,8 +1,9 @@
 """
-The proposer: the process that fits a study's model. A study has one proposer at a time.
+The proposer's lease, the draws that need proposals, and the hashes of params that exist.
 
-The proposer holds a lease, which is in the study's row. The lease is free if `proposer_expires_at`
-is NULL or has passed, or if the worker that holds it has ended. The token stays in the row until
+The proposer is the process that fits a study's model. A study has one proposer at a time. The
+proposer holds a lease, which is in the study's row. The lease is free if `proposer_expires_at` is
+NULL or has passed, or if the worker that holds it has ended. The token stays in the row until
 another process takes the lease, so that a duplicate request to store proposals is recognized.
 """
 
@@ -109,7 +110,7 @@ _ALL_HASHES = Prepared(
 
 class Look(NamedTuple):
     """
-    The state of a study's next draw.
+    The state of a study's next draw and of the proposer's lease.
 
     Attributes:
         is_proposed: Whether the next draw has a proposal, from which an ask can make a trial.
@@ -150,7 +151,7 @@ def look(
     fits: Sequence[str] | None = None,
 ) -> Look | None:
     """
-    Read the state of the next draw, without a lock.
+    Read, without a lock, the state of the next draw and of the proposer's lease.
 
     Returns:
         None if an ask would make no trial even with a proposal: the study is not RUNNING, its

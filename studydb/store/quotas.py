@@ -18,14 +18,6 @@ from studydb.store.studies import THIS, existing
 MOST = 100
 """The most checkpoints that `oldest` reads at a time."""
 
-_KEPT = checkpoint.c.removed_at.is_(None)
-_KEPT_OF_STUDY = sa.and_(
-    checkpoint.c.study_id == sa.bindparam("study"),
-    _KEPT,
-    # True for all rows; PostgreSQL uses the index `checkpoint_kept` only with this condition.
-    checkpoint.c.study_id > sa.literal_column("0"),
-)
-
 _LOCK = Prepared(
     sa.select(study.c.name, study.c.settings, study.c.checkpoint_bytes)
     .where(THIS)
@@ -40,7 +32,7 @@ _ADD = Prepared(
 _SUM = Prepared(
     sa.select(
         sa.cast(sa.func.coalesce(sa.func.sum(checkpoint.c.size_bytes), 0), sa.BigInteger).label("n")
-    ).where(_KEPT_OF_STUDY)
+    ).where(checkpoints.KEPT_OF_STUDY)
 )
 _STORE = Prepared(
     sa.update(study)
@@ -48,14 +40,14 @@ _STORE = Prepared(
     .values(checkpoint_bytes=sa.bindparam("to_bytes", type_=sa.BigInteger))
 )
 _OF_CHECKPOINT = Prepared(
-    sa.select(checkpoint.c.study_id, checkpoint.c.size_bytes).where(
-        checkpoint.c.id == sa.bindparam("checkpoint"), _KEPT
-    )
+    sa.select(checkpoint.c.study_id, checkpoint.c.size_bytes)
+    .where(checkpoint.c.id == sa.bindparam("checkpoint"), checkpoint.c.removed_at.is_(None))
+    .with_for_update(key_share=True)
 )
 _OLDEST = Prepared(
     checkpoints.OF_TRIAL.add_columns(trial.c.number, trial.c.ended_at)
     .where(
-        _KEPT_OF_STUDY,
+        checkpoints.KEPT_OF_STUDY,
         checkpoint.c.id > sa.bindparam("after_id", type_=sa.BigInteger),
         checkpoint.c.pins == 0,
         sa.or_(
@@ -116,7 +108,12 @@ class Removable(NamedTuple):
 
 
 def lock(txn: Txn, *, study_id: int) -> Quota:
-    """Lock the study's row, so that only one transaction counts at a time; read the quota."""
+    """
+    Lock the study's row, so that only one transaction counts at a time; read the quota.
+
+    Raises:
+        UnknownStudy: The study was deleted.
+    """
     return _quota(existing(txn.first(_LOCK, study=study_id)))
 
 
@@ -126,15 +123,30 @@ def read(txn: Txn, *, study_id: int) -> Quota:
 
 
 def add(txn: Txn, *, study_id: int, size_bytes: int) -> None:
-    """Add the size of a checkpoint (negative if removed) to the sum of a study that has a quota."""
+    """Add bytes (negative for removed checkpoints) to a study's sum, if the study keeps a sum."""
     txn.run(_ADD, study=study_id, by=size_bytes)
 
 
 def subtract(txn: Txn, *, checkpoint_id: int) -> None:
-    """Subtract a checkpoint's size from the sum of its study; call this before the removal."""
+    """
+    Subtract a checkpoint's size from the sum of its study; call this before the removal.
+
+    Nothing changes if the checkpoint was removed before. The checkpoint's row is locked, then the
+    study's row.
+    """
     row = txn.first(_OF_CHECKPOINT, checkpoint=checkpoint_id)
     if row is not None:
         add(txn, study_id=row.study_id, size_bytes=-row.size_bytes)
+
+
+def lock_checkpoints(txn: Txn) -> None:
+    """
+    Wait for transactions that have locked or written checkpoints, and keep others from doing so.
+
+    A transaction that gives a study its first quota calls this before it locks any row. Without it,
+    a save that does not count its bytes yet could commit after the transaction has summed them up.
+    """
+    txn.lock_table(checkpoint)
 
 
 def recount(txn: Txn, *, study_id: int, has_quota: bool) -> None:
@@ -145,7 +157,9 @@ def recount(txn: Txn, *, study_id: int, has_quota: bool) -> None:
 
 def oldest(txn: Txn, *, study_id: int, after_id: int) -> list[Removable]:
     """
-    Lock the oldest removable checkpoints with ids above `after_id`, and lock their trials.
+    Lock and read the oldest removable checkpoints with ids above `after_id`, at most `MOST`.
+
+    Their trials are locked, too.
 
     Checkpoints that another transaction has locked, or whose trial it has locked, are left out.
     """

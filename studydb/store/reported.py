@@ -1,4 +1,4 @@
-"""Count a study's results, and the results that came after a decision to stop or pause."""
+"""Count a study's results, its rung entries, and the results after a decision to stop or pause."""
 
 from typing import NamedTuple
 
@@ -41,7 +41,7 @@ _COUNTS = Prepared(
 
 class Reported(NamedTuple):
     """
-    Numbers of a study's results; results that later attempts have superseded count, too.
+    Counts of a study's results and rung entries; superseded results count, too.
 
     Attributes:
         n_stored: All results.

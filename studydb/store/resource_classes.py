@@ -1,5 +1,5 @@
 """
-The resource classes of a study, and the queue of PENDING trials of each class.
+The resource classes of a study, their queues of PENDING trials, and the loads of its workers.
 
 A class is the trials of a study that ask for the same resources; `trial.resource_class` names it by
 the text of that request. The class "" holds the trials that have no request; they ask for what the

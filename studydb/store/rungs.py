@@ -201,6 +201,8 @@ def query_neighbours(txn: Txn, *, rung: Rung, trial_id: int) -> Callable[[], Nei
     """
     Query the entries beside the cut of a locked rung, each by one look-up in the index.
 
+    The statement also looks up whether the trial has entered the rung.
+
     Returns:
         A function that returns the answer; see `Txn.send`.
     """
@@ -227,6 +229,8 @@ def record(
 ) -> Rung:
     """
     Record a judged result at a locked rung, and move the rung's cut unless the result is NaN.
+
+    If the rung was over and the trial waits there, the rung is no longer over.
 
     Returns:
         The rung with the new entry.
@@ -267,7 +271,11 @@ def record(
 
 
 def best(txn: Txn, *, rung: Rung, n: int) -> list[Ranked]:
-    """Read the `n` best entries of a locked rung; of equal scores, the lower trial id is better."""
+    """
+    Read the `n` best ranked entries of a locked rung, best first.
+
+    Of two entries with equal scores, the one with the lower trial id is better.
+    """
     return [
         Ranked(row.trial_id, row.score, row.checkpoint_id, row.config or row.params)
         for row in txn.all(_BEST, rung=rung.id, most=n)

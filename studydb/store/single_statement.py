@@ -1,5 +1,5 @@
 """
-Claim, report and finish in a single statement; SQLite runs its parts one after another.
+Claim, report and finish, each in a single statement, whose parts SQLite runs one by one.
 
 The main CTE of a report or finish changes the trial's row if the row is as the attempt expects;
 later CTEs use the row that the main CTE returns. If the row is not as expected, for example because
@@ -123,9 +123,9 @@ def claim(
         resource_class: Only trials of this class are claimed.
 
     Returns:
-        The trial's row, RUNNING under a new attempt. None if no trial is runnable, the study is not
-        RUNNING, `max_concurrent` trials run, or the first runnable trial has no config (see
-        `claims.add_config`).
+        The trial's row, RUNNING under a new attempt. None if no trial is runnable, other
+        transactions have locked all runnable trials, the study is not RUNNING, `max_concurrent`
+        trials run, or the first runnable trial has no config (see `claims.add_config`).
 
     Raises:
         Duplicate: The same claim was already stored (its reply was lost).

@@ -1,4 +1,4 @@
-"""A study's limits as its row has them now, and the running time of its trials."""
+"""A study's limits and best values, its stop by a limit or rule, and its trials' running time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -64,7 +64,8 @@ class LimitedStudy:
     Attributes:
         is_spent: Whether a limit or a stop rule has stopped the study.
         age_s: Seconds since the study's first worker or own loop started; 0 before that.
-        best: For each rule that stops the whole study, the best values of all results so far.
+        best: For each rule that stops the whole study, the best values of the results stored since
+            the values were last forgotten; see `forget_best` and `studies.set_status`.
     """
 
     status: Status
@@ -80,9 +81,9 @@ class RunningTime(NamedTuple):
 
     Attributes:
         counted_s: The part that is stored already.
-        since_s: The seconds since that part was stored, or since the present attempt started if it
-            started later. At most the length of a lease is counted: an attempt that was silent for
-            longer was on a host that slept, or could not reach the database.
+        since_s: The seconds since that part was stored, or since the present attempt started if the
+            attempt started later. At most the length of a lease is counted: an attempt that was
+            silent for longer was on a host that slept, or could not reach the database.
     """
 
     trial_id: int
@@ -114,7 +115,7 @@ def read(txn: Txn, *, study_id: int, lock: bool = False) -> LimitedStudy:
 
 
 def stop(txn: Txn, *, study_id: int, why: str) -> bool:
-    """Stop a study because of a limit or a stop rule; False if the study was stopped before."""
+    """Stop a study because of a limit or a stop rule; False if it was stopped or deleted before."""
     return txn.count(_STOP, study=study_id, why=why) == 1
 
 

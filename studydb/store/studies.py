@@ -176,7 +176,6 @@ _RELOCATE = Prepared(
 _LOCK_UNDELETED = Prepared(
     sa.select(study.c.id).where(THIS, study.c.deleting_at.is_(None)).with_for_update(key_share=True)
 )
-_MARK_DELETING = Prepared(sa.update(study).where(THIS).values(deleting_at=now()))
 
 _STORE_SETTINGS = Prepared(
     sa.update(study).where(THIS).values(settings=sa.bindparam("to_settings"))
@@ -223,7 +222,7 @@ class Budget:
 
     Attributes:
         status: The stored status; FINISHED is never stored.
-        allows_new: Whether the study is RUNNING and the budget is not spent.
+        allows_new: Whether the study is RUNNING and `is_spent` is false.
         has_room: Whether `max_concurrent` lets one more trial run.
         is_spent: Whether `num_trials` or the searcher's `num_draws` is reached.
         next_draw: The draw of the next trial that an ask makes.
@@ -421,7 +420,7 @@ def names(txn: Txn) -> list[str]:
 
 
 def admit(txn: Txn, *, study_id: int) -> int | None:
-    """Take a number for a trial that a person enqueues; None if `num_trials` is reached."""
+    """Take a number for an enqueued trial; None if `num_trials` is reached or the study is gone."""
     row = txn.first(_ADMIT, study=study_id)
     return None if row is None else int(row.number)
 
@@ -437,7 +436,7 @@ def number_clones(txn: Txn, *, study_id: int, n: int) -> int:
 
 
 def leave(txn: Txn, *, study_id: int, n: int = 1) -> None:
-    """Subtract `n` from `n_running`, which only studies with `max_concurrent` count."""
+    """Subtract `n` from `n_running`, which is kept only for studies with `max_concurrent`."""
     txn.run(_LEAVE, study=study_id, by=n)
 
 
@@ -485,6 +484,9 @@ def budget_of(row: Row) -> Budget:
 def set_status(txn: Txn, *, study_id: int, status: Status, now: bool = False) -> None:
     """
     Store the status that a person requests, and forget why the study was paused before.
+
+    A failed deletion of the study is given up. If a limit or a rule had stopped the study, the best
+    values that are stored for its rules are forgotten.
 
     Args:
         now: Whether RUNNING trials are stopped without their workers' grace.
@@ -558,11 +560,6 @@ def read_stores_of(txn: Txn, *, study_id: int, other_id: int) -> None:
 def lock_undeleted(txn: Txn, *, study_id: int) -> bool:
     """Lock a study's row; False if the study is being deleted, or was deleted."""
     return txn.first(_LOCK_UNDELETED, study=study_id) is not None
-
-
-def mark_deleting(txn: Txn, *, study_id: int) -> None:
-    """Store that no trial of another study may begin from a checkpoint of this study any more."""
-    txn.run(_MARK_DELETING, study=study_id)
 
 
 def locked_settings(txn: Txn, *, study_id: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Sweeps by any worker: mark expired leases, find lost trials, wake and unpause trials."""
+"""Sweeps by any worker: mark suspects, find lost leases, wake and unpause trials."""
 
 from typing import Any
 
@@ -161,7 +161,7 @@ def suspect(txn: Txn, *, study_id: int) -> int:
     """
     Mark as suspects the trials whose leases have expired, and count these trials.
 
-    A write of the attempt clears the mark.
+    A flush, a save or a renewal of the attempt clears the mark.
     """
     return txn.count(SUSPECT, study=study_id)
 

@@ -80,7 +80,7 @@ def mark(txn: Txn, *, trial_ids: Sequence[int]) -> None:
 
 
 def add(txn: Txn, *, study_id: int, trial_ids: Sequence[int], tag: str) -> None:
-    """Add a tag to trials whose `has_tags` is set; a trial that has the tag keeps it."""
+    """Add a tag to trials; the caller has called `mark`. A trial that has the tag keeps it."""
     txn.run(_ADD, study=study_id, ids=list(trial_ids), new_key=tag)
 
 

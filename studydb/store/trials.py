@@ -1,4 +1,8 @@
-"""Rows of trials: insert, find and list them; change the states of trials that do not run."""
+"""
+Rows of trials: insert, find and list them; change their configs, requests and invalidation.
+
+The states of trials that no attempt holds are changed here, too.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -365,21 +369,21 @@ def change_config(
 
 
 def invalidate(txn: Txn, *, trial_id: int) -> None:
-    """Mark a locked trial as invalidated, and ask a RUNNING trial to stop."""
+    """Mark a locked trial as invalidated and unranked; ask it to stop if it is RUNNING."""
     txn.run(_INVALIDATE, trial=trial_id)
 
 
 def reinstate(txn: Txn, *, trial_id: int, rank_score: float | None) -> None:
-    """Undo the invalidation of a locked trial, and withdraw the request to stop a RUNNING trial."""
+    """Undo the invalidation of a locked trial: store its rank score, and clear its request."""
     txn.run(_REINSTATE, trial=trial_id, to_rank_score=rank_score)
 
 
 def request(txn: Txn, *, trial_id: int, action: Action | None, now: bool = False) -> bool:
     """
-    Set or clear a RUNNING trial's `request`; its attempt obeys at its next flush or renewal.
+    Set or clear a RUNNING trial's `request`; the attempt obeys at the next flush or renewal.
 
     Args:
-        now: Whether the worker kills the trial without waiting for its grace to end.
+        now: Whether the worker kills the trial without giving it the worker's grace.
 
     Returns:
         False if the trial is not RUNNING.
@@ -443,7 +447,7 @@ def verdict_of(row: Any) -> Verdict | None:
     """Make a `Verdict` from the columns of a row; None if the row has no verdict."""
     if row.verdict is None:
         return None
-    # The column has no CHECK, and a renewal must not fail because of an unknown value.
+    # `verdict_by` has no CHECK, and a renewal must not fail because of an unknown value.
     known = row.verdict_by in set(DecidedBy)
     by = DecidedBy(row.verdict_by) if known else DecidedBy.PERSON
     return Verdict(Action(row.verdict), Reason(row.verdict_reason), by)

@@ -3,8 +3,8 @@ Uploads: checkpoints whose bytes may exist in a store, although they have no row
 
 An upload's row is inserted before the first byte is written, and deleted by the transaction that
 inserts the checkpoint's row. So every object of a crashed attempt can be found by a row. If a
-person uploads a checkpoint for a trial that is yet to be enqueued, the row has the trial 0 and
-attempt 0.
+person uploads a checkpoint for a trial that is yet to be enqueued, the upload's row has the
+`trial_id` 0 and the `attempt` 0.
 """
 
 import sqlalchemy as sa
@@ -128,7 +128,11 @@ def insert_of_person(txn: Txn, *, study_id: int, uuid: str, url: str) -> None:
 
 
 def end(txn: Txn, *, uuid: str) -> None:
-    """Delete an upload's row: the caller inserts its checkpoint's row, or has deleted its bytes."""
+    """
+    Delete an upload's row, if there is one.
+
+    The caller inserts the checkpoint's row in this transaction, or has deleted the bytes.
+    """
     txn.run(_END, uuid=uuid)
 
 
@@ -137,7 +141,8 @@ def end_of_person(txn: Txn, *, uuid: str) -> bool:
     Delete the row of a person's upload whose checkpoint's row this transaction inserts.
 
     Returns:
-        False if the upload began more than a day ago: its bytes are deleted, or soon will be.
+        False if the upload began more than a day ago, so that its bytes are deleted, or soon will
+        be; also if the upload's row was deleted before.
     """
     return txn.count(_END_OF_PERSON, uuid=uuid) == 1
 
@@ -161,5 +166,5 @@ def abandoned(
 
 
 def delete(txn: Txn, *, upload_id: int) -> None:
-    """Delete the row of an upload whose bytes have been deleted."""
+    """Delete the row of an abandoned upload whose bytes have been deleted, or must stay."""
     txn.run(_DELETE, upload=upload_id)

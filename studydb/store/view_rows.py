@@ -1,4 +1,4 @@
-"""Read the rows of the stable views, for the command line and for data frames."""
+"""Read rows of the stable views, errors, and pages of results, for people and data frames."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime

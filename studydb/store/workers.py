@@ -94,7 +94,12 @@ def id_of(txn: Txn, *, uuid: str) -> int:
 
 
 def mark_alive(txn: Txn, *, worker_id: int) -> str | None:
-    """Record that a worker is alive now, and read what a person requests of the worker."""
+    """
+    Record that a worker is alive now, and read what a person requests of the worker.
+
+    Returns:
+        The request; None if there is none, or if the worker's row was deleted.
+    """
     row = txn.first(_MARK_ALIVE, worker=worker_id)
     return None if row is None else row.request
 
@@ -109,7 +114,7 @@ def set_request(txn: Txn, *, worker_id: int, request: str) -> bool:
     Store what a person requests of a worker, which reads the request when it renews or polls.
 
     Returns:
-        False if the worker has ended; then nothing is stored.
+        False if the worker has ended or its row was deleted; then nothing is stored.
     """
     return txn.count(_SET_REQUEST, worker=worker_id, to_request=request) > 0
 

@@ -1,4 +1,4 @@
-"""The user's handle on a study: create, load, read, control, run and delete it."""
+"""Create, load and delete studies; a `Study` is a handle that reads, controls and runs a study."""
 
 from studydb.study.creation import create_study
 from studydb.study.handle import Study

@@ -1,4 +1,4 @@
-"""Check the user's arguments."""
+"""Check arguments that users give, and convert them: schedulers, searchers, seconds and paths."""
 
 import math
 import os
@@ -101,6 +101,7 @@ def directory(name: str, value: Any) -> Path:
 
     Raises:
         InvalidSpec: There is no such directory.
+        UsageError: The path begins with "~", and that home directory is unknown.
     """
     path = expanded(value) if isinstance(value, str | os.PathLike) else None
     if path is None or not path.is_dir():
@@ -113,7 +114,7 @@ def working_directory(workdir: Any) -> Path:
     Read the argument `workdir`; None stands for the current directory.
 
     Raises:
-        InvalidSpec: There is no such directory.
+        InvalidSpec, UsageError: See `directory`.
     """
     return directory("workdir", Path.cwd() if workdir is None else workdir)
 
@@ -123,7 +124,7 @@ def store_url(checkpoints: Any) -> str | None:
     Read a path or URL as the URL of a checkpoint store; None stands for the database's default.
 
     Raises:
-        UsageError: The value is neither a path nor a URL, or studydb has no store for the URL.
+        UsageError: The value is neither a path nor a URL, or `open_store` refuses it.
     """
     if checkpoints is None:
         return None

@@ -1,4 +1,4 @@
-"""The methods of a study that pin checkpoints, and delete those that are no longer kept."""
+"""The methods of a study that pin checkpoints, and delete checkpoints that are no longer kept."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,14 +24,15 @@ class CheckpointRequests:
         """
         Pin a checkpoint of a trial (number or name), so that it is kept; or remove pins.
 
-        A pinned checkpoint is kept whatever the study's `keep` says, until its pin is removed. A
-        checkpoint whose pin was removed, and that `keep` does not keep, is deleted when its trial
-        saves again, by `gc()`, or by `stop(trial, discard_checkpoints=True)`.
+        A pinned checkpoint is kept whatever the study's `keep` says, until its pin is removed. If
+        `keep` does not keep the checkpoint then, it is deleted by the trial's next save, by `gc()`,
+        or by `stop(trial, discard_checkpoints=True)`.
 
         Args:
             step: The step of the checkpoint; None for the newest checkpoint or, with `remove`, for
                 all checkpoints of the trial.
-            remove: Remove the pins that people have made; the pins of clones stay.
+            remove: Remove the pins that people have made. Pins of trials that begin from the
+                checkpoint, such as clones, stay.
 
         Returns:
             The step of the checkpoint that is now pinned; with `remove`, the steps of the
@@ -53,7 +54,8 @@ class CheckpointRequests:
         Delete checkpoints that are no longer kept, and what crashes or a failing store have left.
 
         This method deletes checkpoints that the study's `keep` does not keep and that have no pin,
-        the bytes that are left of checkpoints removed earlier, and uploads that were cut off.
+        the bytes that are left of checkpoints removed earlier, and uploads that were cut off. If
+        the study has a quota, the sum of its checkpoints' sizes is computed again.
 
         Args:
             dry_run: Delete nothing; return what would be deleted.

@@ -7,7 +7,7 @@ from studydb.artifacts import INLINE
 from studydb.domain.errors import NotAllowed, Untrusted
 from studydb.domain.records import NewStudy, Trainable, TrainableKind
 from studydb.domain.records import Study as Record
-from studydb.domain.text.names import check_study_name
+from studydb.domain.text.names import check_new_study_name
 from studydb.settings import Keyring, load_keyring
 from studydb.study.storage import whoami
 from studydb.trainables import check_trusted, sign
@@ -26,7 +26,7 @@ def cloned(study: Record, new_name: str) -> NewStudy:
     uuid = str(uuid4())
     given = {each.name: getattr(study, each.name) for each in fields(NewStudy)}
     trainable = study.trainable and _signed(study, study.trainable, uuid, load_keyring())
-    own = {"uuid": uuid, "name": check_study_name(new_name), "created_by": whoami()}
+    own = {"uuid": uuid, "name": check_new_study_name(new_name), "created_by": whoami()}
     rules = tuple(_signed(study, each, uuid, load_keyring()) for each in study.rule_code)
     scheduler = study.scheduler_code and _signed(study, study.scheduler_code, uuid, load_keyring())
     requests = study.request_code and _signed(study, study.request_code, uuid, load_keyring())

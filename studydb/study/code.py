@@ -1,4 +1,4 @@
-"""Describe the code that a study runs, in a row that is signed for this study."""
+"""Describe the code that a study runs, store the objects bound to it, and sign the description."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ def described(code: Code, spec: StudySpec, *, workdir: Path) -> Trainable:
         workdir: The directory that workers search for the code after their own directory.
 
     Raises:
-        InvalidSpec: A command does not agree with the space.
+        InvalidSpec: A command does not agree with the space or the metric.
         TrainableError: Workers could not find or call the code.
     """
     if isinstance(code, Sequence) and not isinstance(code, str):

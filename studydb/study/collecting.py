@@ -27,8 +27,8 @@ class Collected:
         n: The number of checkpoints.
         size_bytes: The sum of the sizes of these checkpoints.
         left: The URLs of checkpoints whose bytes could not be deleted, because their store fails.
-        n_uploads: How many uploads were deleted, or would be. These uploads were cut off: their
-            attempts have ended or, 25 hours after a person began the upload, no trial uses it.
+        n_uploads: How many uploads were deleted, or would be. An upload counts as cut off once its
+            attempt has ended; an upload of a person, if no trial uses it 25 hours after it began.
         n_uploads_left: How many more such uploads could not be deleted, because their store fails.
     """
 
@@ -46,8 +46,11 @@ def collect(database: Database, study: Study, *, dry_run: bool) -> Collected:
     First the rows of checkpoints that `keep` does not keep are marked as removed. Then the bytes
     of removed checkpoints are deleted before their rows, 100 checkpoints at a time. The bytes of
     an upload are deleted before its row, too. So if this process dies, a later call finds what is
-    left; several processes may collect at the same time. Last, if the study has a quota, the stored
+    left. Several processes may collect at the same time. Last, if the study has a quota, the stored
     sum of its checkpoints' sizes is computed again.
+
+    Args:
+        dry_run: Whether to write nothing, and to return what would be deleted.
     """
     unkept = _unkept(database, study, dry_run=dry_run)
     found = _removed(database, study, dry_run=dry_run)
@@ -67,7 +70,7 @@ def collect(database: Database, study: Study, *, dry_run: bool) -> Collected:
 
 @dataclass(slots=True)
 class _Removed:
-    """`gone`: what was deleted, or would be; `left`: what a failing store could not delete."""
+    """`gone`: what was deleted, or would be; `left`: what is left, because a store fails."""
 
     gone: list[Checkpoint]
     left: list[Checkpoint]
@@ -114,7 +117,12 @@ def _delete(database: Database, study: Study, found: list[Checkpoint]) -> list[C
 
 
 def _uploads(database: Database, study: Study, *, dry_run: bool) -> tuple[int, int]:
-    """Delete uploads that were cut off; count them, and those left. With `dry_run` delete none."""
+    """
+    Delete uploads that were cut off, unless `dry_run`.
+
+    Returns:
+        How many uploads were deleted, or would be; and how many could not be deleted.
+    """
     n, n_left, after_id = 0, 0, 0
     while page := read_patiently(partial(abandoned_uploads, database, study, after_id=after_id)):
         # A page that is tried again counts once: in the end, each upload of it is deleted or left.

@@ -31,7 +31,7 @@ from studydb.domain.scheduling import Scheduler
 from studydb.domain.searching import Searcher
 from studydb.domain.space.search_space import Space
 from studydb.domain.study_spec import DEFAULTS, MoreOptions, StudySpec, read_settings
-from studydb.domain.text.names import check_study_name
+from studydb.domain.text.names import check_new_study_name
 from studydb.domain.text.other_tools import suggesting_keywords
 from studydb.domain.user_warnings import warn_user
 from studydb.operations.change_settings import Changes, change_settings
@@ -54,7 +54,7 @@ from studydb.study.storage import (
 from studydb.trainables import WithParameters, signed_payload
 
 _STORED_NOTHING = (StudyExists, StorageDenied, StorageReadOnly, UsageError)
-"""Errors of `create` after which no study is stored; after other errors, a study may be stored."""
+"""Errors of `create` after which the new study is not stored; after others, it may be stored."""
 
 
 @suggesting_keywords
@@ -95,21 +95,21 @@ def create_study(
         max_losses: How many deaths without an exception a trial survives between two checkpoints.
             With None, a trial survives 10 such deaths, but not 3 in a row at the same step.
         checkpoints: The URL or path of the store of checkpoints; None for the database's default.
-        guard: Whether the study pauses itself once 5 trials failed alike and no trial reported.
-        storage: The database's URL. None for $STUDYDB_STORAGE or, if that is not set,
-            sqlite:///studydb.db.
-        load_if_exists: Whether to continue a study of this name; metric, mode, space and
-            trainable must agree. A StudyDiffers warning names other arguments that differ.
-        workdir: The directory that workers search for the trainable after their own directory;
-            None for the current directory.
+        guard: Whether the study pauses itself if 5 trials fail alike before any trial has reported.
+        storage: The database's URL; None for $STUDYDB_STORAGE or, without it, sqlite:///studydb.db.
+        load_if_exists: Whether to continue a study of this name. Metric, mode, space and the
+            trainable's name must agree. An edited trainable replaces one that your key signed. A
+            StudyDiffers warning names other arguments that differ.
+        workdir: Where workers search for the trainable after their own directory; None for here.
         more: Options for limits, failures, checkpoints and resources; see `MoreOptions`.
 
     Raises:
-        StudyExists: The name is taken.
+        StudyExists: The name is taken; with `load_if_exists`, by a study that does not agree.
         UsageError, TrainableError: An argument or your code is wrong; no study was created.
+        CheckpointError: The store cannot keep the objects that are bound to your code.
         StorageError: The database cannot be used.
     """
-    check_study_name(name)
+    check_new_study_name(name)
     spec = StudySpec(
         objective=Objective.read(metric, mode),
         space=Space.read(space),
@@ -218,7 +218,11 @@ def _create(
 
 
 def _created(database: Database, new: NewStudy, code: Code | None) -> Record:
-    """Store the code's bound objects, then the study; if no study is stored, remove the objects."""
+    """
+    Store the code's bound objects, then the study.
+
+    If an error shows that the study is not stored, the objects are removed.
+    """
     if isinstance(code, WithParameters):
         _refuse_taken(database, new.name)
     store = database.locations.store_url(new.checkpoints)
@@ -272,8 +276,8 @@ def _warn_of_differences(found: Record, asked: NewStudy) -> None:
         return
     name = shlex.quote(found.name)
     cures = []
-    if "num_trials" in differing:
-        more = max(1, (asked.num_trials or 0) - (found.num_trials or 0))
+    more = (asked.num_trials or 0) - (found.num_trials or 0)
+    if "num_trials" in differing and more > 0:
         cures.append(f"study.extend(num_trials={more}) or `studydb extend {name} --trials {more}`")
     if "checkpoints" in differing:
         url = shlex.quote(f"checkpoints={asked.checkpoints}")
@@ -284,9 +288,9 @@ def _warn_of_differences(found: Record, asked: NewStudy) -> None:
         cures.append(f"study.set({given}) or `studydb set {name} {given.replace(', ', ' ')}`")
     if differing.keys() - {"num_trials", "checkpoints", *limits}:
         cures.append("another name, for a study with other specs")
+    change = f" To change it: {'; '.join(cures)}." if cures else ""
     warn_user(
-        f"Study {found.name!r} continues as it was created: {', '.join(differing.values())}. "
-        f"To change it: {'; '.join(cures)}.",
+        f"Study {found.name!r} continues as it is: {', '.join(differing.values())}.{change}",
         StudyDiffers,
     )
 

@@ -32,8 +32,8 @@ def stop_and_discard(
     Stop trials, wait until they have ended, and delete their checkpoints.
 
     Pinned and corrupt checkpoints stay. If the checkpoints of one trial cannot be deleted, those of
-    the other trials are deleted all the same. After a crash or an error, the same call deletes the
-    checkpoints that are left.
+    the other trials are deleted all the same, and the first error is raised at the end. After a
+    crash or an error, the same call deletes the checkpoints that are left.
 
     Args:
         ask: Runs an operation as the request of a person; see `Study._ask_once`.

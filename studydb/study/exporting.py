@@ -43,6 +43,7 @@ def export_model(
     Raises:
         NotAllowed: The study's trainable exports no model.
         Untrusted: See `check_trusted`.
+        TrainableError: The trainable cannot be loaded, or its `export_model` is not callable.
         CheckpointError: The target exists or cannot be written, the trainable has written nothing,
             or the checkpoint cannot be read.
         BaseException: What the user's code raises.

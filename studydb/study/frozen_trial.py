@@ -1,4 +1,4 @@
-"""The trials of `study.trials`: rows that can read their checkpoints."""
+"""The trials that `Study` returns, and their checkpoints, whose bytes can be read."""
 
 import atexit
 import shutil
@@ -82,8 +82,8 @@ class Checkpoint:
         """
         Copy the checkpoint to a directory that does not exist yet.
 
-        A dict becomes `checkpoint.pkl`. Python's `pickle.load` reads that file if the classes of
-        the values can be imported.
+        A dict becomes the file `checkpoint.pkl` in the new directory. Python's `pickle.load` reads
+        that file if the classes of the values can be imported.
 
         Returns:
             The absolute path of the directory.
@@ -112,8 +112,8 @@ class Checkpoint:
         Name this checkpoint as the start of a new trial in the given database.
 
         Args:
-            newest: Whether the new trial begins from the newest checkpoint that this trial has when
-                the new trial is added, instead of from this checkpoint.
+            newest: Whether the new trial begins not from this checkpoint, but from the newest that
+                the checkpoint's trial has when the new trial is added.
 
         Raises:
             InvalidSpec: The checkpoint is in another database.
@@ -166,7 +166,7 @@ class FrozenTrial(records.TrialRow):
     """
     A trial's row with its checkpoints.
 
-    An attribute that `v_trial` shows has the same name there.
+    If the view `v_trial` shows an attribute, the column has the attribute's name.
     """
 
     _checkpoint: Callable[[records.TrialRow], Checkpoint | None] = field(
@@ -206,11 +206,12 @@ class FrozenTrial(records.TrialRow):
     @property
     def checkpoints(self) -> list[Checkpoint]:
         """
-        The checkpoints that this trial has saved and that are kept, in the order of the saves.
+        The kept checkpoints of this trial, in the order of the saves.
 
-        Each has `.step`, `.value`, `.size_bytes`, `.to_dict()`, `.path` and `.export(DIR)`. If the
-        trial begins from another trial's checkpoint, as a clone may, this list is empty until the
-        trial has saved, but `checkpoint` is the checkpoint that it begins from.
+        A checkpoint that a person uploaded for this trial (see `Study.enqueue`) comes first. Each
+        checkpoint has `.step`, `.value`, `.size_bytes`, `.to_dict()`, `.path` and `.export(DIR)`.
+        If the trial begins from another trial's checkpoint, as a clone may, this list is empty
+        until the trial has saved, but `checkpoint` is the checkpoint that it begins from.
         """
         return self._checkpoints(self)
 

@@ -117,7 +117,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         `checkpoint` is its newest checkpoint; the best value may be the value of an earlier step.
 
         Raises:
-            NoResults: No trial has a value yet.
+            NoResults: No trial has a value yet; NaN and invalidated trials do not count.
         """
         return FrozenTrial.of(self._read(reads.best_trials)[0], self.database, self.record)
 
@@ -138,7 +138,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
                 "avg" (their mean), "last-5-avg" or "last-10-avg" (the mean of the last 5 or 10).
 
         Raises:
-            NoResults: No trial has reported the metric.
+            NoResults: By the scope, every trial's value of the metric is missing or NaN.
             InvalidSpec: The scope or the mode is unknown, or `metric` is not the study's and `mode`
                 is missing.
         """
@@ -147,7 +147,11 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
 
     @property
     def errors(self) -> dict[int, str]:
-        """The error of each trial in ERROR, such as "ValueError: too large", by trial number."""
+        """
+        The error of each trial in ERROR, such as "ValueError: too large", by trial number.
+
+        If a trial's last attempt stored no error, the text is the trial's reason, such as LOST.
+        """
         return self._read(reads.errors)
 
     @property
@@ -223,9 +227,8 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
                 plus 1, and the trial enters only rungs at later steps. Give a checkpoint in this
                 database: one of `trial.checkpoints`; or, for the newest checkpoint of a trial, a
                 trial of any study or the number of a trial of this study. That checkpoint is pinned
-                until the new trial ends. Or give a dict, the path of a directory, or the path of
-                the file checkpoint.pkl that `export` writes. These are uploaded to the study's
-                store, and signed with your key.
+                until the new trial ends. Or give a dict, or the path of a directory or of a file
+                checkpoint.pkl that `export` wrote; it is uploaded and signed with your key.
             checkpoint_step: The last step that the dict, the directory or the file contains.
             resources: What this trial needs instead of the study's `resources`, such as
                 {"gpus": 2}; {} for nothing.
@@ -235,10 +238,12 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
 
         Raises:
             UnknownTrial: The trial of `checkpoint` does not exist.
-            NotFound: That trial does not keep the checkpoint.
+            NotFound: That trial does not keep the checkpoint; or the upload took more than a day.
+            NotAllowed: The study, or the study of the checkpoint, is being deleted.
             CheckpointError: The dict or path cannot be read or stored; no trial was added.
             BudgetSpent: `num_trials` trials exist; `extend` allows more.
-            InvalidSpec: A name is not a parameter of the space, or a value is outside its domain.
+            InvalidSpec: A name is not a parameter of the space, or a value is outside its domain;
+                or `checkpoint`, `checkpoint_step` or `resources` is wrong.
             TrainableError, Untrusted: The study's resource function has not said what the trial
                 needs, or may not run here; give `resources`.
             InvalidName: The name or a tag breaks a rule.
@@ -313,8 +318,8 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
                 created with can be changed.
 
         Raises:
-            UsageError: studydb has no store for the URL, a command does not agree with the space,
-                or `workdir` is given without `trainable`.
+            UsageError: A value is wrong, studydb has no store for the URL, a command does not agree
+                with the space, no setting is given, or `workdir` is given without `trainable`.
             TrainableError: Workers could not find or call the trainable.
             CheckpointError: The store cannot keep the objects that `with_parameters` has bound to
                 the trainable.
@@ -370,8 +375,8 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         Create a study with this study's definition under a new name, without trials.
 
         The definition is the space, the objective, the searcher and its seed, the scheduler, the
-        rules, the limits as they are now, the store of checkpoints, and the code, signed with your
-        key. Close the new handle when it is no longer needed.
+        rules, all settings as they are now, the store of checkpoints, and the code, signed with
+        your key. Close the new handle when it is no longer needed.
 
         Raises:
             InvalidName: The name breaks a rule for names.
@@ -403,6 +408,8 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
             TimeoutError: No trial could be claimed in time.
             StudyFailed: The study has paused itself, because its first trials failed alike, or
                 because a trial failed and `fail_fast` is set.
+            NotAllowed, Untrusted: The study's custom code (rules, scheduler, resource function) may
+                not run in this process.
             HostError: The trial's checkpoint cannot be fetched on this host; the trial is given
                 back.
             UsageError: The key file, which verifies checkpoints, cannot be used; the trial is given
@@ -445,8 +452,8 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
 
         The study is done if no trial runs or will run, or if it was stopped and no trial runs any
         more. It is not done while a person has paused it, or while it has paused itself because a
-        custom rule, a custom scheduler or a resource function gave no answer. The call reads the
-        study's progress every 2 s or more often.
+        custom rule, a custom scheduler or a resource function gave no answer. Every 2 s or more
+        often, the call asks the database whether the study has changed.
 
         Args:
             timeout_s: Seconds to wait; None to wait without limit.
@@ -463,7 +470,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         return wait(self.database, self.record, timeout_s=limit_s)
 
     def close(self) -> None:
-        """Release the trials that `ask` has claimed, and close the connections."""
+        """Release the trials that `ask` has claimed, end child processes, close the connections."""
         if self._loop is not None:
             self._loop.close()
             self._loop = None

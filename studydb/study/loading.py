@@ -1,4 +1,4 @@
-"""Load a study, and delete a study with its files."""
+"""Load a study; delete a study with its files."""
 
 from contextlib import closing
 
@@ -7,8 +7,9 @@ from studydb.domain.errors import UnknownStudy
 from studydb.domain.records import Study as Record
 from studydb.domain.text.names import check_study_name
 from studydb.domain.text.other_tools import suggesting_keywords
+from studydb.lease.study_folders import check_study_folders
 from studydb.operations.create import load
-from studydb.operations.delete import delete, stop_for_deletion
+from studydb.operations.delete import delete, has_begun, stop_for_deletion
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.wide_views import drop_views
 from studydb.processes import is_alive, this_process
@@ -34,7 +35,9 @@ def load_study(name: str, *, storage: str | None = None) -> Study:
 @suggesting_keywords
 def delete_study(name: str, *, storage: str | None = None, missing_ok: bool = False) -> None:
     """
-    Delete a study: trials, results, checkpoints, and what its trials printed on this host.
+    Delete a study with all its rows, its checkpoints, and its trials' files on this host.
+
+    These files are the output of the attempts and the directories of the trials.
 
     Args:
         missing_ok: Whether to return without an error if the study does not exist.
@@ -57,6 +60,8 @@ def delete_study(name: str, *, storage: str | None = None, missing_ok: bool = Fa
 
 def _delete(database: Database, study: Record) -> None:
     """Delete the rows last, because after a crash the next call finds the files by the rows."""
+    if not has_begun(database, study):
+        check_study_folders(database, study)
     recover_host(database, study, process=this_process(), is_alive=is_alive)
     recover(database, study)
     stop_for_deletion(database, study)

@@ -10,7 +10,7 @@ from studydb.worker.rule_code import RuleProcess, asking, with_asked_code
 
 def open_loop(database: Database, study: Study, *, capacity: Capacity = UNLIMITED) -> OwnLoop:
     """
-    Register this process as a worker that runs trials itself.
+    Register this process as a worker that runs trials itself, and begin its heartbeat.
 
     Args:
         capacity: What the process has for its trials; by default every trial fits.

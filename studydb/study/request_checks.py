@@ -56,6 +56,10 @@ def default_resources(
     Code that is named by its path is imported in a child process. It is not imported if the text
     of its module shows that the code has no such attribute, because an import may be slow.
 
+    Returns:
+        None if the code has no such attribute or is a command; also if the code cannot be imported
+        here, and its module does not mention the attribute.
+
     Raises:
         InvalidSpec: The attribute is neither amounts of resources nor a function that workers can
             import.

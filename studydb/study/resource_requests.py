@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class ResourceRequests:
-    """The methods `set_resources` and `offer` of `Study`."""
+    """The methods `set_resources` and `offer` of `Study`; `_enqueue` asks a resource function."""
 
     database: Database
     record: Record
@@ -79,8 +79,8 @@ class ResourceRequests:
         """
         Say what this process has for the trials that it runs itself; call this before `ask`.
 
-        Then `ask` waits for a trial that fits the amounts which the trials held by this process
-        leave free. Without this call, every trial fits.
+        Then `ask` waits for a trial that fits the free amounts: the offered amounts without those
+        that the trials of this process hold. Without this call, every trial fits.
 
         Args:
             resources: Amounts such as {"gpus": 2, "licence": 1}. If `cpus` or `memory_gb` is not

@@ -1,4 +1,4 @@
-"""Check and sign the custom stop rules and the custom scheduler of a new study."""
+"""Check custom stop rules and custom schedulers; run custom code in a child process; sign it."""
 
 import dataclasses
 import tempfile
@@ -78,7 +78,7 @@ def described_scheduler(
 @contextmanager
 def asked_scheduler(scheduler: Scheduler, *, workdir: Path) -> Iterator[Scheduler]:
     """
-    Make a custom scheduler in a process like a worker's decider; yield a scheduler that asks it.
+    Make a custom scheduler in a child process; yield a scheduler that asks this child.
 
     A scheduler that is not custom is yielded unchanged.
 
@@ -111,7 +111,7 @@ def _declared_reads(rule: CustomRule, code: Trainable) -> int:
 
 @contextmanager
 def running(what: str, code: Trainable) -> Iterator[Decider]:
-    """Run code in a child like a worker's decider; raise TrainableError if it gives no answer."""
+    """Yield a decider that runs code in a child process; TrainableError if no answer comes."""
     to_import = TrainableImport(str(uuid4()), code, True, (code.workdir,))
     with (
         tempfile.TemporaryDirectory(prefix="studydb-", ignore_cleanup_errors=True) as folder,

@@ -33,7 +33,7 @@ StepS = float | Callable[[Mapping[str, Any], int], float]
 @dataclass(frozen=True, slots=True)
 class Settings:
     """
-    What is simulated, apart from the study and the curves; see `SimulationOptions`.
+    The settings of a simulation besides its study and its curves; see `SimulationOptions`.
 
     Attributes:
         choose: Returns the index of the curve of a new trial.
@@ -86,7 +86,12 @@ class SimulatedRun:
         self._end_s = 0.0
 
     def outcome(self) -> Simulation:
-        """Run until no worker has work or `time_limit_s` is over; then give back all trials."""
+        """
+        Run until no worker has work or `time_limit_s` is over; then give back all trials.
+
+        Raises:
+            StudyFailed: The study has paused itself, because its custom scheduler gave no answer.
+        """
         limit_s = self._study.time_limit_s or math.inf
         self._wake()
         while self._events and self._events[0][0] <= limit_s:

@@ -46,9 +46,12 @@ class SimulationOptions(TypedDict, total=False):
     The options of `simulate`.
 
     Attributes:
-        num_trials: The study's `num_trials`; by default, and at most, the number of curves.
-        max_steps: How many steps (epochs) all trials together may train; also the study's limit.
-        time_limit_s: The simulated second after which no step counts; also the study's limit.
+        num_trials: The simulated study's `num_trials`; by default, and at most, the number of
+            curves.
+        max_steps: How many steps (epochs) all trials together may train; also the `max_steps` of
+            the simulated study.
+        time_limit_s: The simulated second after which no step counts; also the `time_limit_s` of
+            the simulated study.
         step_s: The seconds of a step, or a function that computes them from the params and the
             step; by default the curve's `step_s`, or 1 s if the curve has none.
         start_s: The seconds from a claim until the first step begins, for each attempt; 0 unless
@@ -96,17 +99,17 @@ def simulate(
         searcher: With None, trials take the curves in a random order. With a searcher, a trial gets
             the curve whose params are nearest to the proposed params, among the curves that no
             other trial has.
-        curves: A finished study; a `RecordedCurves`; the path of a JSON file; a list of lists of
-            values; or a dict that maps params, as tuples of pairs, to lists of values. Of a
-            study, only the trials that were trained to their end are used.
+        curves: A study, of which only the trials that were trained to their end are used; or what
+            `read_curves` takes: a `RecordedCurves`; the path of a JSON file; a list with a list of
+            values or a dict for each configuration; or a dict from tuples of pairs to values.
         workers: How many simulated workers train at the same time.
         seed: Determines the order of the curves, the study's seed, and the kills.
         options: Limits, times and kills; see `SimulationOptions`.
 
     Raises:
         InvalidSpec: An argument is wrong.
-        NotAllowed: The study has no trial that was trained to its end.
-        StudyFailed: The custom scheduler gave no answer, so the study has paused itself.
+        NotAllowed: `curves` is a study without a trial that was trained to its end.
+        StudyFailed: The custom scheduler gave no answer, so the simulated study has paused itself.
         TrainableError: The custom scheduler cannot be imported or made.
     """
     made = checking.scheduler(scheduler)
@@ -199,7 +202,7 @@ def _created(database: Database, new: NewStudy) -> Record:
 
 
 def order(recorded: RecordedCurves, seed: int) -> list[int]:
-    """Return the index of each trial's curve, by the trial's number, if there is no searcher."""
+    """Return the curves' indices in the order in which trials take them without a searcher."""
     n_curves = len(recorded.curves)
     return random.Random(seed).sample(range(n_curves), n_curves)  # noqa: S311  no secret
 

@@ -1,4 +1,4 @@
-"""Read the argument `checkpoint` of `enqueue`: a checkpoint in this database, or a dict or path."""
+"""Find the checkpoint from which an enqueued trial begins, or upload it from a dict or a path."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from studydb.artifacts import checkpoint_payload, open_store, parts_of
+from studydb.artifacts import checkpoint_payload, open_store
 from studydb.artifacts.checkpoint_files import Saver, prepare
 from studydb.artifacts.checkpoint_records import Saved, Upload
 from studydb.db import Database
@@ -20,6 +20,7 @@ from studydb.domain.errors import (
 )
 from studydb.domain.records import Checkpoint as Row
 from studydb.domain.records import Study
+from studydb.lease.study_folders import make_study_folder, store_of_new
 from studydb.operations.create import load
 from studydb.operations.refresh import refreshed
 from studydb.operations.start_checkpoints import FromTrial, Start, Uploaded
@@ -74,7 +75,7 @@ class Starting:
         If the block fails and certainly has added no trial, the upload is deleted.
 
         Args:
-            step: The last step whose training an uploaded checkpoint contains.
+            step: The last step that an uploaded checkpoint contains; 0 for any other checkpoint.
 
         Raises:
             CheckpointError: The dict or the files cannot be read or stored.
@@ -134,6 +135,7 @@ class Starting:
         )
         upload = saver.begin(step=step)
         if upload is not None:
+            read_patiently(lambda: make_study_folder(self.database, self.study, upload.url))
             begin = {"uuid": upload.uuid, "url": upload.url}
             write_patiently(
                 self.database, lambda: begin_upload_of_person(self.database, self.study, **begin)
@@ -169,17 +171,12 @@ class Starting:
         )
 
     def _delete_upload(self, upload: Upload | None) -> None:
-        """Delete what was uploaded; if that fails, `gc` deletes it later."""
+        """Delete what was uploaded; if that fails, a worker or `gc` deletes it a day later."""
         if upload is None:
             return
         with suppress(StudydbError, OSError):
-            open_store(_root_of(upload.url)).delete_unfinished(upload.url)
+            open_store(store_of_new(upload.url)).delete_unfinished(upload.url)
             end_upload(self.database, uuid=upload.uuid)
-
-
-def _root_of(url: str) -> str:
-    """Return the URL of an object's store; studydb made the object's URL, so it has all parts."""
-    return "/".join(url.split("/")[: -len(parts_of(url) or ())])
 
 
 def _prepared(given: Any) -> bytes | Path:
@@ -195,6 +192,6 @@ def _prepared(given: Any) -> bytes | Path:
     if not isinstance(given, str | os.PathLike | Mapping):
         raise InvalidSpec(
             f"checkpoint is {given!r}; give a trial, its number, one of its checkpoints, a dict, "
-            "or the path of a directory."
+            "or the path of a directory or of a .pkl file."
         )
     return prepare(given)

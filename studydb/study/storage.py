@@ -1,4 +1,4 @@
-"""Open databases, and retry calls that a person waits for."""
+"""Open databases, retry calls of a person while the database is away, and name the user."""
 
 import getpass
 import os

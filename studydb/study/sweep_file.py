@@ -130,10 +130,20 @@ _DISTRIBUTIONS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "categorical": lambda spec: choice(spec["values"]),
     "int_uniform": lambda spec: randint(spec["min"], spec["max"]),
     "uniform": lambda spec: uniform(spec["min"], spec["max"]),
-    "q_uniform": lambda spec: quniform(spec["min"], spec["max"], spec.get("q", 1)),
+    "q_uniform": lambda spec: _quantized(spec["min"], spec["max"], spec.get("q", 1)),
     "log_uniform": lambda spec: loguniform(math.exp(spec["min"]), math.exp(spec["max"])),
     "log_uniform_values": lambda spec: loguniform(spec["min"], spec["max"]),
 }
+
+
+def _quantized(low: Any, high: Any, q: Any) -> Any:
+    """Draw multiples of `q`; they are integers if `low`, `high` and `q` are integers."""
+    if not all(isinstance(number, int) for number in (low, high, q)) or q < 1:
+        return quniform(low, high, q)
+    if q == 1:
+        return randint(low, high)
+    multiples = range(-(-low // q) * q, high + 1, q)
+    return choice(list(multiples)) if multiples else quniform(low, high, q)
 
 
 def _searcher(method: Any) -> Searcher:
@@ -147,10 +157,11 @@ def _searcher(method: Any) -> Searcher:
 
 def _scheduler(spec: Mapping[str, Any]) -> Scheduler:
     """
-    Turn W&B's hyperband into ASHA, which stops trials at the same steps.
+    Turn W&B's hyperband into ASHA with rungs at the same steps.
 
     With `min_iter`, the steps are min_iter * eta^k. With `max_iter` and `s`, they are
     max_iter / eta^k for k from 1 to s; if eta^s does not divide max_iter, ASHA's steps are later.
+    With `max_iter`, ASHA also completes a trial at step max_iter.
     """
     _one_of(spec.get("type"), ["hyperband"], "early_terminate.type")
     eta = spec.get("eta", 3)

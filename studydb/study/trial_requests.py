@@ -1,4 +1,4 @@
-"""The methods of a study that steer its trials, and that annotate them."""
+"""The methods of a study that steer and annotate its trials, or the whole study."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -19,7 +19,7 @@ from studydb.study.discarding import stop_and_discard
 
 
 class TrialRequests:
-    """The methods of `Study` that steer and annotate trials."""
+    """The methods of `Study` that steer and annotate its trials or the whole study."""
 
     database: Database
     record: Record
@@ -80,8 +80,8 @@ class TrialRequests:
         worker kills a trial that outlasts the grace.
 
         Args:
-            now: Kill RUNNING trials as soon as their worker learns of the request, without a
-                grace: they save no last checkpoint. Results that were reported are kept.
+            now: Kill each RUNNING trial as soon as its worker learns of the request. The trial has
+                no grace to save a last checkpoint. Results that were reported are kept.
             discard_checkpoints: Wait up to a minute until the trials have ended, then delete their
                 checkpoints, except pinned and corrupt ones. The trials may have ended before the
                 call: after an error, repeat the same call to delete the remaining checkpoints.
@@ -123,7 +123,7 @@ class TrialRequests:
             from_scratch: Begin without a checkpoint.
 
         Returns:
-            The numbers of the clones.
+            The numbers of the clones, in the order of their parents' numbers.
 
         Raises:
             UsageError: Neither numbers nor a selection are given, or both are.
@@ -154,7 +154,8 @@ class TrialRequests:
 
         An invalidated trial is left out of the best trials and the frames, and no longer ranks in
         open rungs; searchers do not learn from it. Decisions that were made by its values stand. A
-        trial that has not ended is stopped, with the reason INVALIDATED.
+        trial that has not ended is stopped, with the reason INVALIDATED. Each transaction changes
+        up to 100 trials; after an error, the changes of earlier transactions remain.
 
         Args:
             reason: Why the values are wrong, stored as a note on each trial; needed unless `undo`.
@@ -163,8 +164,7 @@ class TrialRequests:
         Raises:
             UsageError: No trial or no reason is given.
             UnknownTrial: A trial does not exist.
-            NotAllowed: `undo` is set, and a trial is not invalidated. Each transaction changes up
-                to 100 trials; earlier transactions are not undone.
+            NotAllowed: `undo` is set, and a trial is not invalidated.
             InvalidName: The reason is only white space, or longer than 10,000 characters.
         """
         if not numbers:

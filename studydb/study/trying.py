@@ -42,14 +42,15 @@ def try_trainable(
 
     Args:
         params: Values of parameters; missing values are drawn at random from the space.
+        workdir: The directory that this process enters, and searches first for the trainable.
         stores: The study's stores, for the objects that are bound to the trainable.
 
     Raises:
-        NotAllowed: The study has no trainable.
+        NotAllowed: The study has no trainable, or a custom stop rule without its code.
         Untrusted: See `check_trusted`.
         InvalidSpec: See `Space.check_params`.
         TrainableError: The trainable cannot be loaded, or a custom rule gives no answer.
-        BaseException: What the user's code raises.
+        BaseException: What the user's code or `on_report` raises.
     """
     if study.trainable is None:
         raise NotAllowed(

@@ -1,4 +1,4 @@
-"""Trainables: describe a function or command in a row, sign it, find it in a child and call it."""
+"""Trainables: describe a function, class or command in a row, sign it, load it and call it."""
 
 from studydb.trainables.bound_parameters import StoredParameter, WithParameters, with_parameters
 from studydb.trainables.calling import call, check_signature, returned_metrics

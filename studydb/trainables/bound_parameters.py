@@ -69,11 +69,12 @@ def with_parameters(code: Callable[..., Any], /, **values: Any) -> WithParameter
     """
     Bind objects, such as a dataset, to a function or a class, for `create_study` or `study.set`.
 
-    Each trial gets the objects as keyword arguments: a function when it is called, a class in
-    `setup(config, data=…)`. Each object is pickled once and kept in the study's checkpoint store.
-    With warm starts a worker loads the objects once, and its trials share them in memory until a
-    trial writes to them; with fresh starts each trial loads them. A process that runs several
-    trials (a class with `reset_config`) keeps what earlier trials have written to the objects.
+    In each trial, studydb passes the objects as keyword arguments to the function, or to the
+    class's `setup(config, data=…)`. Each object is pickled once, and kept in the study's checkpoint
+    store, or in the database if that is the store. With warm starts a worker loads the objects
+    once, and its trials share their memory; what a trial writes to an object stays in that trial's
+    process. With fresh starts each trial loads the objects. A process that runs several trials (a
+    class with `reset_config`) keeps what earlier trials have written to the objects.
 
     Raises:
         TrainableError: The function has no parameter of a given name, or studydb itself passes an
@@ -96,7 +97,7 @@ def bind(code: Callable[..., Any], values: Mapping[str, Any]) -> Callable[..., A
         return type(code.__name__, (code,), {"setup": setup, **names})
     bound = functools.partial(code, **values)
     known = vars(code) if inspect.isfunction(code) else {}
-    # With `__wrapped__`, `inspect.signature` would show the function's own signature.
+    # With `__wrapped__`, `inspect.signature` would ignore that arguments are bound.
     attributes = {name: value for name, value in known.items() if name != "__wrapped__"}
     vars(bound).update(attributes, __qualname__=qualified_name(code))
     return bound

@@ -55,8 +55,8 @@ def check_signature(function: Callable[..., Any]) -> None:
     Refuse an object that cannot be called with a config, and a class that is no trainable.
 
     Raises:
-        TrainableError: The object is no function, is async, takes no config, or requires a further
-            argument that is not in `EXTRAS`; or see `check_class`.
+        TrainableError: The object cannot be called, is async, takes no config, or requires a
+            further argument that is not in `EXTRAS`; or see `check_class`.
     """
     name = qualified_name(function)
     if inspect.isclass(function):
@@ -87,7 +87,7 @@ def call(function: Callable[..., Any], config: dict[str, Any], trial: ReportingT
     Run a trainable to its end; if it is a generator, report the metrics that it yields.
 
     Returns:
-        The function's return value (see `returned_metrics`).
+        The function's return value (see `returned_metrics`); None for a class.
 
     Raises:
         TrainableError: studydb cannot call a function with this signature or a class with these

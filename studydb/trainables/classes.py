@@ -42,8 +42,8 @@ class Trainable:
 
     The process of a trial makes one object, calls `setup`, then `load_checkpoint` if there is a
     checkpoint, then `step` until a rule, a scheduler or a person ends the trial, or `step` returns
-    None or a dict with `done=True`. `cleanup` is called last, also after an error. If the class has
-    a method `reset_config`, the object may run further trials before `cleanup`. If the class has a
+    None or a dict with `done=True`. `cleanup` is called last, also after an error. If the class
+    overrides `reset_config`, the object may run further trials before `cleanup`. If the class has a
     method `export_model(directory)`, `studydb export-model` calls this method after `setup` and
     `load_checkpoint`.
 
@@ -122,7 +122,7 @@ def check_class(cls: type) -> None:
     Refuse a class that cannot be a trainable.
 
     Raises:
-        TrainableError: See `check_methods`; or `setup` requires more than the config.
+        TrainableError: See `check_methods`; or `setup` cannot be called with the config alone.
     """
     check_methods(cls)
     found = inspect.getattr_static(cls, "setup")
@@ -227,8 +227,8 @@ class ClassRun:
                 trained.config, trained.trial = config, trial
                 trained.setup(config)
             if trial.checkpoint is not None:
-                _load(trained, trial.checkpoint)
                 trained.iteration = trial.start_step
+                _load(trained, trial.checkpoint)
             _Loop(trained, trial).run()
         except TrialStopped:
             keeps = can_reset(self._cls) and self._may_keep()
@@ -273,7 +273,7 @@ def _checked_answer(answer: object) -> bool:
 
 
 def export_of_class(cls: type[Trainable]) -> Callable[[dict[str, Any], Any, str], None] | None:
-    """Return a function that exports the model; None if the class has no `export_model`."""
+    """Return a function that exports a checkpoint's model; None if the class has no such method."""
     if getattr(cls, EXPORT_ATTRIBUTE, None) is None:
         return None
 
@@ -282,8 +282,8 @@ def export_of_class(cls: type[Trainable]) -> Callable[[dict[str, Any], Any, str]
         try:
             trained.config = config
             trained.setup(config)
-            _load(trained, checkpoint)
             trained.iteration = checkpoint.step
+            _load(trained, checkpoint)
             getattr(trained, EXPORT_ATTRIBUTE)(directory)
         finally:
             trained.cleanup()

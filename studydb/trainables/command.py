@@ -40,7 +40,7 @@ class Command:
 
     def check(self, space: "Space", *, metric: str, workdir: Path) -> None:
         """
-        Check the command before a study is created with it.
+        Check the command before a study is created with it, or is changed to run it.
 
         Raises:
             InvalidSpec: A placeholder, `report_regex` or `report_file` is wrong.
@@ -83,8 +83,9 @@ class StoredCommand:
 
     Attributes:
         paths: The paths of the study's parameters and constants, such as "model/width".
-        files: The items that were relative paths of files when the study was created.
-        directory: The working directory. `read` takes the first directory that has all `files`.
+        files: The items that were relative paths of files when the command was described.
+        directory: The working directory. `read` takes the first directory that has all `files`;
+            `run_in` replaces it.
     """
 
     line: CommandLine
@@ -174,7 +175,7 @@ def _find_program(program: str, workdir: Path) -> None:
 
 def _files_in(workdir: Path, items: Sequence[str]) -> list[str]:
     """List the items that are relative paths of files in the working directory."""
-    # An item such as a script may be too long for a path: `Path.is_file` would raise an error.
+    # An item, such as the text of a script, may be too long for a path; `Path.is_file` would raise.
     return [
         item
         for item in items

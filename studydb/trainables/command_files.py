@@ -51,7 +51,7 @@ class CommandTrial(ReportingTrial, Protocol):
 
 class CommandFiles:
     """
-    The files of one attempt; creating this object creates them, except the stop file.
+    The files of one attempt; creating this object creates them, except the stop and report files.
 
     Args:
         keeps: Whether the command names `{checkpoint_dir}`. If so, and if the files of this
@@ -130,7 +130,8 @@ class CommandFiles:
             is_answered: Whether the command waits for an answer to the report.
 
         Raises:
-            InvalidReport: The checkpoint that the report announces is missing or cannot be moved.
+            InvalidReport: The checkpoint that the report announces is missing or cannot be moved;
+                or the report names a directory, and is not answered.
         """
         if isinstance(report.checkpoint, str):
             yield _directory(report.checkpoint, is_answered=is_answered)
@@ -138,9 +139,15 @@ class CommandFiles:
         self._n_saved += 1
         taken = self._root / f"saved-{self._n_saved}"
         if not report.checkpoint:
+            before = self._stamps
             copied = self._keeps and self._has_new_state() and self._copied(taken)
-            yield GivenDirectory(taken) if copied else None
-            shutil.rmtree(taken, ignore_errors=True)
+            try:
+                yield GivenDirectory(taken) if copied else None
+            except (InvalidReport, CheckpointError):
+                self._stamps = before  # so that a later report saves the state
+                raise
+            finally:
+                shutil.rmtree(taken, ignore_errors=True)
             return
         self._take_save(taken)
         try:

@@ -1,8 +1,8 @@
 """
-Find the lines in a command's output that are reports, and read them.
+Find the reports in a command's output; read reports from there, from a file or from a socket.
 
-Three forms are understood: `[studydb] {…}` anywhere in a line; `[tune-metric]: {…}`, which scripts
-for Syne Tune print; and lines that match the study's own regular expression.
+Three forms of output are understood: `[studydb] {…}` or, as scripts for Syne Tune print it,
+`[tune-metric]: {…}` anywhere in a line; and lines that match the study's own regular expression.
 """
 
 import json
@@ -70,6 +70,8 @@ def read_fields(fields: Mapping[str, Any]) -> CommandReport:
     """
     Split the fields of a report into metrics and checkpoint; `step` becomes `training_iteration`.
 
+    If the report has both of these fields, `step` stays a metric.
+
     Raises:
         InvalidReport: `checkpoint` is neither a boolean nor a path.
     """
@@ -85,14 +87,14 @@ def read_fields(fields: Mapping[str, Any]) -> CommandReport:
 
 
 class ReportPattern:
-    """A study's own pattern for lines of a log; its groups are named like metrics or the step."""
+    """A study's pattern for lines of output; a group has the name of a metric or of the step."""
 
     def __init__(self, pattern: str) -> None:
         """
         Compile the pattern.
 
         Raises:
-            InvalidSpec: The pattern is no regular expression, or no group is named like a metric.
+            InvalidSpec: The pattern is no regular expression, or no group has a metric's name.
         """
         try:
             self._pattern = re.compile(pattern)
@@ -118,7 +120,7 @@ class ReportPattern:
         Return the report in a line; None if the line does not match.
 
         Raises:
-            InvalidReport: A group's text is no number.
+            InvalidReport: A group's text is no number or, for the step, no integer.
         """
         found = self._pattern.search(line)
         if found is None:

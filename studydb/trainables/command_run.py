@@ -35,15 +35,18 @@ from studydb.trainables.command_reports import CommandReport, ReportLines, read_
 
 ANSWERED_S = 10.0
 """
-The most seconds between an answer that tells the command to end and SIGTERM; in this time the
-command can save. If a third of the grace is shorter, SIGTERM comes after this third.
+How long the command can save, after an answer has told it to end, before the runner sends SIGTERM.
+If a third of the grace is shorter, SIGTERM comes after this third.
 """
 
 SEND_S = 1.0
 """How long a client may take to read an answer before its connection is closed."""
 
 TICK_S = 0.1
-"""How often the runner reads the report file, and asks whether the trial is to end."""
+"""
+How long the runner waits at most for output or a connection before it reads the report file and
+asks whether the trial is to end.
+"""
 
 _PIECE, _LAST_PIECES = 1 << 16, 1000
 """The most bytes of one read, and the most rounds of reading after the command has ended."""
@@ -63,7 +66,9 @@ _BUFFERED_S, _BUFFERED_BYTES = 60.0, 4096
 
 class CommandFailed(Exception):
     """
-    The command failed; `__cause__` is the error of its report, if a report was refused.
+    The command failed or cannot be started, or its reports are invalid or missing.
+
+    If a report was refused, `__cause__` is the error of this report.
 
     Attributes:
         tail: The last lines of the command's output.
@@ -89,7 +94,7 @@ class GivenBack(Exception):
 
 class ProcessLost(Exception):
     """
-    SIGKILL has killed the command.
+    SIGKILL has killed the command, or the command exited with 137, by which a shell reports it.
 
     The host may have sent the signal, so the attempt counts as lost, and not as failed.
     """
@@ -107,10 +112,11 @@ class CommandTrainable:
 
         Raises:
             TrialStopped, LeaseLost: The trial was to end, and the command has ended.
-            CommandFailed: The command has failed, or a report is invalid or missing.
+            CommandFailed: The command has failed or can be started on no host, or a report is
+                invalid or missing.
             GivenBack: The command has given its trial back, or this host cannot start the command
                 now.
-            ProcessLost: The command was killed by SIGKILL.
+            ProcessLost: The command was killed by SIGKILL, or exited with 137.
         """
         with CommandFiles(trial, config, keeps=self._stored.line.names_checkpoint_dir) as files:
             stored = self._stored
@@ -274,7 +280,7 @@ class _Run:
         self._wrote = True
 
     def _guarded(self, reports: Iterator[CommandReport]) -> None:
-        """Give reports to the trial; an invalid report ends the command, and the trial fails."""
+        """Give reports to the trial; a refused report ends the command, and the trial fails."""
         try:
             for report in reports:
                 self._report(report)
@@ -286,6 +292,8 @@ class _Run:
     def _report(self, report: CommandReport, *, is_answered: bool = False) -> None:
         """
         Report one step; if the trial is to end, ask the command to end.
+
+        After a refused report, nothing more is reported.
 
         Args:
             is_answered: Whether the command waits for an answer; the answer can tell it to end.

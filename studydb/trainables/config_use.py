@@ -42,7 +42,7 @@ def _code_of(function: Callable[..., Any]) -> CodeType | None:
 
 
 def _is_loaded(code: CodeType, name: str) -> bool:
-    """Whether some instruction reads a variable's first value."""
+    """Whether some instruction may read a variable's first value."""
     is_straight = not code.co_exceptiontable  # a function with `try` may jump at any instruction
     for each in dis.get_instructions(code):
         names = each.argval if isinstance(each.argval, tuple) else (each.argval,)

@@ -1,4 +1,4 @@
-"""The code of custom stop rules: make the rule in a child, and ask it."""
+"""Make the object of a custom stop rule from its code, in a child, and ask the object."""
 
 import json
 from collections.abc import Mapping

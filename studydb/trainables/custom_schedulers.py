@@ -1,4 +1,8 @@
-"""The code of custom schedulers: make the object in a child, and ask it."""
+"""
+Make the object of a custom scheduler from its code, in a child, and ask the object.
+
+The process that asks the child checks the answers by `read_decision` and `read_work`.
+"""
 
 import json
 import math
@@ -137,7 +141,7 @@ class _EntryAnswer(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class JudgeAnswer(Struct, frozen=True, forbid_unknown_fields=True):
-    """The answer of `ask_judge`, which the worker decodes and does not trust."""
+    """The answer of `ask_judge`, which the asking process decodes and does not trust."""
 
     action: Action
     reason: Reason | None
@@ -149,7 +153,7 @@ class JudgeAnswer(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WorkAnswer(Struct, frozen=True, forbid_unknown_fields=True):
-    """The answer of `ask_next_work`, which the worker decodes and does not trust."""
+    """The answer of `ask_next_work`, which the asking process decodes and does not trust."""
 
     rung: tuple[int, int] | None = None
     trial_id: int | None = None
@@ -224,8 +228,9 @@ def read_work(question: Question, answer: WorkAnswer) -> Work:
         The work; `Idle.WAIT` instead of closing a rung that is already closed or has no entries.
 
     Raises:
-        DecisionFailed: The answer is no work, keeps fewer than 0 trials, closes a rung that the
-            study does not have, or resumes a trial that is not the best that waits at its rung.
+        DecisionFailed: The answer is neither a trial, nor a rung to close, nor an `Idle`; it keeps
+            fewer than 0 trials; it closes a rung that the study does not have; or it resumes a
+            trial that is not the best that waits at its rung.
     """
     view = WorkView(json.loads(question.text))
     match answer:

@@ -1,4 +1,4 @@
-"""Describe a function in a row: by import path if workers can import it, else by value."""
+"""Describe a function or class for workers: by import path if they can import it, else by value."""
 
 import inspect
 import json
@@ -43,10 +43,11 @@ def describe(function: Callable[..., Any] | str, *, workdir: str | Path) -> Trai
     """
     Describe a function or a class so that workers can find it.
 
-    The description is an import path if the function's module has the function under its name, and
-    a fresh interpreter in `workdir` finds this module and every module to which it refers. The
-    interpreter only looks for the modules, without importing them. With an import path, each trial
-    runs the files as they are when the trial starts. In all other cases the function is pickled.
+    A function object gets an import path if its module has the object under its name, and a fresh
+    interpreter in `workdir` finds the module and all of the user's modules to which it refers, also
+    indirectly. The interpreter only looks for the modules, without importing them. With an import
+    path, each trial runs the files as they are when the trial starts. Any other function object is
+    pickled.
 
     Args:
         function: The function, its path "module:function", or the name of an entry point.
@@ -56,7 +57,8 @@ def describe(function: Callable[..., Any] | str, *, workdir: str | Path) -> Trai
         The trainable without a signature (see `sign`).
 
     Raises:
-        TrainableError: The function cannot be found, pickled, or called with a config.
+        TrainableError: The function cannot be found, pickled, or called with a config; its pickle
+            is larger than `MAX_SOURCE_BYTES`; or the fresh interpreter gave no answer.
     """
     workdir = Path(workdir).absolute()
     if isinstance(function, str):
@@ -77,7 +79,7 @@ def describe_import(
     Describe code by its import path, without a signature; a fresh interpreter must find its module.
 
     Args:
-        options: The options of a stop rule's or scheduler's class; None for a function.
+        options: The options of a stop rule's or scheduler's class; None for other code.
 
     Raises:
         TrainableError: See `check_path`.
@@ -278,7 +280,7 @@ def check_path(path: str, workdir: Path) -> None:
     """
     Check that a fresh interpreter in `workdir` finds the module of an import path.
 
-    None of the user's code is run.
+    The module's text must hold the name; see `_check_mentioned`. None of the user's code is run.
 
     Raises:
         TrainableError: The path is no import path, the module is not found, or its text does not
@@ -304,7 +306,11 @@ def check_path(path: str, workdir: Path) -> None:
 
 
 def _check_mentioned(name: str, place: list[str]) -> None:
-    """Refuse a function whose name is not in its module's text; the module is not run."""
+    """
+    Refuse a name that is not in a module's text; the module is not run.
+
+    Text with `import *` or `__getattr__` is accepted, and so is a module that is no .py file.
+    """
     if not place or not place[0].endswith(".py"):
         return
     text = Path(place[0]).read_text(encoding="utf-8", errors="replace")

@@ -16,7 +16,7 @@ def path_of(name: str) -> str:
     Find the import path "module:function" of an entry point of `GROUP`.
 
     The study stores this path and not the name: on another host the name could belong to another
-    package, and the signature would cover code that its signer has not named.
+    package, and the signature would then allow code that the signer did not mean.
 
     Raises:
         TrainableError: No installed package offers the name, two packages offer different functions

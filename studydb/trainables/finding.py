@@ -1,4 +1,4 @@
-"""Find the function that a trial runs, in the child."""
+"""Load the code that a child runs: a trainable, a stop rule, a scheduler, a resource function."""
 
 import importlib
 import pickle
@@ -33,6 +33,8 @@ def load(
     """
     Find a trainable's function: import its module, unpickle its bytes, or wrap its command.
 
+    If objects are bound to the trainable, they are unpickled and bound to the function.
+
     For an import path, the first directory with which Python finds the module stays first on
     `sys.path`; for a pickle, all directories stay there. Errors that the module's code raises are
     not wrapped.
@@ -48,8 +50,9 @@ def load(
             such as `train:system` after `from os import system`; True for an unsigned trainable.
 
     Raises:
-        TrainableError: The function is missing, not callable, or pickled by another Python version;
-            a module that it needs is missing; an object that is bound to it is missing or damaged;
+        TrainableError: The function is missing, not callable, refused by `own_only`, damaged, or
+            pickled by another Python version; its module, or a module that its pickle needs, is
+            missing; an object that is bound to it is missing or damaged; its command cannot be run;
             or the trainable comes from a newer studydb.
     """
     directories = [str(Path(directory)) for directory in dict.fromkeys(workdirs)]

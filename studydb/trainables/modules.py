@@ -2,7 +2,8 @@
 Find where a module would be imported from, without running its code.
 
 This file also runs as a script in a fresh interpreter: it reads a JSON list of names from stdin and
-writes a JSON dict of places to stdout. Therefore it imports nothing of studydb.
+writes a JSON dict of places by name to stdout. It imports nothing of studydb, because that
+interpreter may not find studydb.
 """
 
 import json
@@ -20,7 +21,8 @@ def place_of(name: str) -> list[str] | None:
     package's `__path__`, the modules in this directory are not found.
 
     Returns:
-        The module's file, or the directories of a namespace package; None when it is not found.
+        The real path of the module's file, as a list of one, or the real paths of the directories
+        of a namespace package; None if the module is not found.
     """
     parts = name.split(".")
     stubs: list[str] = []

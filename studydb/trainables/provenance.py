@@ -12,9 +12,9 @@ def provenance(trainable: Trainable, workdirs: Sequence[str]) -> dict[str, str]:
     """
     Describe a trainable by its kind, name and UUID, and by a SHA-256 if there is one.
 
-    `studydb set NAME trainable=…` stores the new trainable under a new UUID. The SHA-256 is that of
-    the source which the study keeps, or of the file of a module in a working directory. It does not
-    cover what this file imports.
+    `studydb set NAME trainable=…` stores the new trainable under a new UUID. For an import path,
+    the SHA-256 is that of the module's file in the first working directory that has the file; it
+    does not cover what this file imports. For any other trainable it is that of the stored source.
 
     Args:
         workdirs: The working directories that are searched for the module, in this order.
@@ -44,6 +44,6 @@ def _of_module(name: str, workdirs: Sequence[str]) -> str | None:
 
 @lru_cache(maxsize=8)
 def _of_file(file: Path, _mtime_ns: int, _size_bytes: int) -> str:
-    """Return the digest of a file; it is read again only after it was changed."""
+    """Return the digest of a file, from a cache while mtime and size are unchanged."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()

@@ -13,33 +13,34 @@ def from_ray(cls: type) -> type[Trainable]:
     Make a `studydb.Trainable` of a class with the methods of `ray.tune.Trainable`.
 
     The new class has the methods setup, step, save_checkpoint, load_checkpoint, reset_config and
-    cleanup of `cls`, and `self.config`, `self.iteration` and `self.training_iteration`. A class
-    that assigns `self.training_iteration` counts by itself. No `__init__` is called, so a class
-    with another `__init__` than Ray's is refused, and Ray's attributes `trial_id`, `trial_name` and
-    `logdir` are missing. `checkpoint_every` and `checkpoint_at_end` can be set on the new class.
-    Ray need not be installed.
+    cleanup of `cls`, and `self.config`, `self.iteration` and `self.training_iteration`. If a class
+    assigns `self.training_iteration`, this attribute no longer follows `self.iteration`. No
+    `__init__` is called, so a class with another `__init__` than Ray's is refused, and Ray's
+    attributes `trial_id`, `trial_name` and `logdir` are missing. `checkpoint_every` and
+    `checkpoint_at_end` can be set on the new class. Ray need not be installed.
 
     Raises:
-        TrainableError: `cls` is no class, inherits `studydb.Trainable`, lacks a method (methods of
-            old versions, such as `_train`, do not count), or has an `__init__` that is not Ray's.
+        TrainableError: `cls` is no class, inherits `studydb.Trainable`, lacks `step`, has only one
+            of `save_checkpoint` and `load_checkpoint`, or has an `__init__` that is not Ray's.
+            Methods of old versions, such as `_train`, do not count.
     """
     if not isinstance(cls, type):
         raise TrainableError(f"from_ray was given {cls!r}; give a class, not an object.")
     if issubclass(cls, Trainable):
         raise TrainableError(f"{cls.__qualname__} inherits studydb.Trainable; give it as it is.")
     _check_init(cls)
-    members: dict[str, Any] = {
+    replaced: dict[str, Any] = {
         "__init__": lambda self: None,  # noqa: ARG005  the attributes are set later
-        "__doc__": cls.__doc__,
-        "__module__": cls.__module__,
-        "__qualname__": cls.__qualname__,
         "iteration": 0,  # in Ray a property, which cannot be set
         "training_iteration": _TrainingIteration(),
     }
     for name in _METHODS:
         if _is_of_ray(getattr(cls, name, None)) and hasattr(Trainable, name):
-            members[name] = getattr(Trainable, name)  # the class does not define this method
-    adapted = type(cls.__name__, (cls, Trainable), members)
+            replaced[name] = getattr(Trainable, name)  # the class does not define this method
+    # A base of its own: cloudpickle drops members of a class that equal those of its other bases.
+    replacing = type("ReplacedForStudydb", (), replaced)
+    members = {name: getattr(cls, name) for name in ("__doc__", "__module__", "__qualname__")}
+    adapted = type(cls.__name__, (replacing, cls, Trainable), members)
     check_methods(adapted)
     return adapted
 

@@ -1,5 +1,5 @@
 """
-What a decider does for resource functions, and how a worker reads the answer.
+What a decider does for resource functions, and how the asking process reads the answer.
 
 The decider calls the function for a config, or reads the trainable's `default_resources`.
 """

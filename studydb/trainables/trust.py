@@ -31,7 +31,7 @@ def signed_payload(trainable: Trainable, study_uuid: str) -> bytes:
 
 
 def sign(trainable: Trainable, study_uuid: str, keyring: Keyring) -> Trainable:
-    """Copy a trainable with one more signature."""
+    """Copy a trainable, and add or replace the signature by the keyring's first key."""
     key_id, mac = keyring.sign(signed_payload(trainable, study_uuid))
     return dataclasses.replace(trainable, signatures={**trainable.signatures, key_id: mac})
 

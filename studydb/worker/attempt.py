@@ -29,6 +29,7 @@ from studydb.child.messages import (
     write,
 )
 from studydb.domain.errors import (
+    CheckpointError,
     InvalidReport,
     LeaseLost,
     NotAllowed,
@@ -58,7 +59,7 @@ from studydb.worker.templates import Started, Template
 
 TICK_S = 0.25
 OUTAGE_PAUSE_S = 2.0
-"""The time between two background flushes while the database does not answer."""
+"""The time between background flushes in an outage; a stopping worker waits for the grace."""
 
 
 class _NotBegun(Exception):
@@ -73,7 +74,7 @@ class Attempt:
     Runs a claimed trial until the attempt ends.
 
     Args:
-        holdings: The devices and the memory of the trial; the caller releases them at the end.
+        holdings: The trial's devices and memory limit; the caller releases them at the end.
 
     Attributes:
         process: Facts about the child process for the attempt's row; None until a child has run.
@@ -108,7 +109,11 @@ class Attempt:
 
     def run(self) -> Outcome:
         """
-        Run the trial; if its newest checkpoint is unusable, run the trial again from an older one.
+        Run the trial until the attempt ends.
+
+        If a child did not run the trial, another child is started. A checkpoint that a child cannot
+        restore is marked as corrupt, and the next child starts from an older checkpoint, or from
+        the beginning if there is none.
 
         Raises:
             LeaseLost: The attempt no longer holds the trial; the child has ended.
@@ -131,7 +136,7 @@ class Attempt:
 
     def delete_upload(self) -> None:
         """
-        Delete the bytes that a lost attempt has written for a checkpoint; the process has ended.
+        If the lease is lost, delete what an unfinished upload wrote; the child must have ended.
 
         Another worker may have deleted the upload's row before these bytes were written, so that no
         other process would delete the bytes.
@@ -284,7 +289,8 @@ class Attempt:
         """
         Give up warm starts if a signal killed the child and the child's template is not proven.
 
-        Stop signals do not count. `Template.is_proven` says when a template is proven.
+        Stop signals do not count. If the child has reported or sent its `Ended`, the template is
+        recorded as proven.
 
         Returns:
             Whether the attempt must be started again, fresh.
@@ -410,7 +416,7 @@ class Attempt:
                 self._safely(self._held.flush)
             case UploadAsked(upload=upload):
                 self._upload = upload
-                self._safely(lambda: self._held.begin_upload(upload.uuid, upload.url))
+                self._safely(lambda: self._begin_upload(upload))
             case _:
                 assert_never(message)
         if message.id is not None:
@@ -439,6 +445,12 @@ class Attempt:
         if message.artifact_error is not None:
             error = message.artifact_error
             self._safely(lambda: self._equipment.record_artifact_error(held, error))
+
+    def _begin_upload(self, upload: Upload) -> None:
+        try:
+            self._held.begin_upload(upload.uuid, upload.url)
+        except CheckpointError as error:  # the child's save fails, too
+            self._equipment.record_artifact_error(self._held, str(error))
 
     def _checked(self, result: Result) -> Result:
         metric, buffer = self._equipment.study.objective.metric, self._held.buffer
@@ -533,7 +545,7 @@ class Attempt:
             )
 
     def _release(self, started: Started, output: AttemptOutput) -> None:
-        """Keep the child for the next trial, or wait for its end and kill what is left of it."""
+        """Keep the child for the next trial, or kill it; after its `Ended` it may first exit."""
         child, ended = started.child, self._progress.ended
         if ended is not None and self._may_keep(ended):
             output.settle()
@@ -560,7 +572,7 @@ class Attempt:
 
     def _was_asked_to_stop(self) -> bool:
         """
-        Return whether the worker has told the child to stop, or begins to stop within 1 s.
+        Return whether the child is told to stop or pause, or the worker begins to stop within 1 s.
 
         A service manager signals all processes, and its signal may reach the child first.
         """
@@ -576,7 +588,7 @@ class Attempt:
 
 
 def last_step(scheduler: Scheduler) -> int | None:
-    """Return the step at which a scheduler completes a trial; None if no trial can reach it."""
+    """Return a scheduler's `max_t`; None if it has none, or if no trial can reach this step."""
     max_t = getattr(scheduler, "max_t", None)
     return max_t if max_t is not None and max_t < STEPS_END else None
 

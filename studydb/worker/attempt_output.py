@@ -1,4 +1,4 @@
-"""One thread reads the output of all children of a worker and keeps a bounded part on disk."""
+"""One thread reads the output of all children; it keeps bounded parts on disk and in memory."""
 
 import os
 import selectors
@@ -34,7 +34,7 @@ class _Stream:
         self._appends = append
 
     def pump(self) -> int | None:
-        """Read once; return the number of bytes, 0 at the end, None if the pipe is empty."""
+        """Read and keep bytes; return their number, 0 at the end, None if the pipe is empty."""
         try:
             data = os.read(self.reader, _READ_BYTES)
         except BlockingIOError:
@@ -123,7 +123,7 @@ class AttemptOutput:
         Read the rest of the output, and close the files; the child has ended or has new pipes.
 
         Args:
-            timeout_s: How long to wait for other processes that still hold the pipes.
+            timeout_s: How long to wait, for each pipe, for other processes that still hold it.
         """
         self.release()
         for stream in self._streams:
@@ -166,7 +166,7 @@ class OutputPump:
         return AttemptOutput(self, (out, err), tail)
 
     def settle(self, streams: Sequence[_Stream], settled: threading.Event) -> None:
-        """Read what is in the streams' pipes, then set the event."""
+        """Have the thread read what is in the streams' pipes, then set the event."""
 
         def read() -> None:
             for stream in streams:
@@ -187,7 +187,7 @@ class OutputPump:
         self._waker.close()
 
     def _call(self, call: Callable[[], None]) -> None:
-        """Run a call in the pump's thread, the only thread that may use the selector."""
+        """Queue a call for the pump's thread, the only thread that may use the selector."""
         self._calls.append(call)
         self._waker.send(b".")
 

@@ -10,7 +10,7 @@ from studydb.domain.life.states import Reason
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How an attempt ended, for the transaction that ends it."""
+    """How an attempt ended, or why `Attempt.run` is to start another child for it."""
 
     reason: Reason
     failure: Failure | None = None

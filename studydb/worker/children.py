@@ -64,7 +64,7 @@ class ChildProcess:
     A child process as its worker sees it.
 
     Attributes:
-        channel: Carries the reports and their answers (see child/messages.py).
+        channel: Carries the messages to and from the process; for attempts, see child/messages.py.
         exit: How the process ended; None while it runs.
     """
 
@@ -312,7 +312,7 @@ def _made(make_first: Callable[[], Frame], child: ChildProcess) -> Frame:
         try:
             child.wait_started()
         except TimeoutError:
-            raise  # the caller kills the forking process, which hangs
+            raise  # the forking process hangs; if it is a template, the caller kills it
         except (OSError, TemplateOutdated):
             pass  # no child has started
         else:

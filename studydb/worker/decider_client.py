@@ -49,7 +49,7 @@ _END_S = 5.0
 
 
 class _Unanswered(Exception):
-    """The process has died, or did not answer in time."""
+    """The process cannot be started, has died, or did not answer in time."""
 
 
 class _Replaced(Exception):
@@ -92,7 +92,8 @@ class Decider:
         Start the process if none runs; return how many results each object reads (see `Ready`).
 
         Raises:
-            DecisionFailed: The code cannot be imported, or an object cannot be made.
+            DecisionFailed: The process cannot be started or dies, the code cannot be imported, or
+                an object cannot be made.
             NotAsked: The caller's process is stopping.
         """
         with self._lock:
@@ -112,10 +113,10 @@ class Decider:
         is_moot: Callable[[], bool] = lambda: False,
     ) -> Any:
         """
-        Call a method of the object at a position, and wait for its answer for `DECISION_S` at most.
+        Call a method of the object at a position; return the method's answer.
 
-        If the process dies or does not answer, a new process is asked once, because the host may
-        have been suspended.
+        Each process has `DECISION_S` to answer, after its import. If the process dies or does not
+        answer, a new process is asked once, because the host may have been suspended.
 
         Args:
             arguments: Plain data, which JSON can hold.
@@ -157,7 +158,7 @@ class Decider:
 
     @contextmanager
     def _turn(self, is_moot: Callable[[], bool]) -> Iterator[None]:
-        """Wait until no other thread asks."""
+        """Wait until no other thread asks; raise NotAsked if the answer has become useless."""
         while not self._lock.acquire(timeout=_TICK_S):
             if is_moot():
                 raise NotAsked

@@ -1,4 +1,4 @@
-"""Start the fork server before the first database connection; start another if it dies."""
+"""Start the fork server, ask it for children, and start another server if it dies."""
 
 import os
 import socket
@@ -123,8 +123,8 @@ def _kill_descendants_of_dead_workers() -> None:
 
     A batch job that a trial has submitted inherits the trial's environment, but may outlive the
     trial's worker. It is left alone, because its job ID differs from the worker's. This process may
-    itself be in such a job; if the batch system sets no job ID, only the fork server's ID shows it.
-    So processes whose environment holds the same ID as this process's are left alone, too.
+    itself be in such a job. If the batch system sets no job ID, the processes of the job have only
+    the fork server's ID in common, so processes with this process's ID are left alone, too.
     """
     found = environments_with(SERVER_ID_VARIABLE)
     own_id = dict(found).get(os.getpid(), {}).get(SERVER_ID_VARIABLE)
@@ -138,8 +138,8 @@ def _worker_is_dead(server_id: str, batch_job: str | None) -> bool:
     """
     Tell whether the worker that `server_id` names is dead.
 
-    False if the process whose environment holds `server_id` is in another batch job than the
-    worker was.
+    False also if `server_id` cannot be read, if the worker ran on another host, or if the process
+    whose environment holds `server_id` is in another batch job than the worker was.
     """
     match server_id.split(" "):
         case [_, boot, namespace, pid, started, job] if pid.isdecimal() and started.isdecimal():
@@ -173,6 +173,8 @@ class ForkServer:
     def start(self) -> None:
         """
         Start the server, before the worker opens its database connections.
+
+        Before that, kill what is left of dead workers on this host.
 
         Call this from the main thread: if the thread that started the server ends while the server
         still imports its modules, Linux kills the server.
@@ -212,7 +214,11 @@ class ForkServer:
     def fork(
         self, kind: ChildKind, make_first: Callable[[], Frame], **descriptors: Any
     ) -> ChildProcess:
-        """Start a child of any kind; see `Forker.spawn` and `spawn`."""
+        """
+        Start a child of any kind; if the server has died, ask a new server once.
+
+        See `Forker.spawn` and `spawn`.
+        """
         try:
             return self._living().forker.spawn(kind, make_first, **descriptors)
         except ForkerDied:

@@ -59,7 +59,7 @@ class Holdings:
         return f"The trial was out of memory: {self.memory}."
 
     def explain(self, failure: Failure | None) -> Failure | None:
-        """If the trial has a memory limit, add it to the message of a MemoryError."""
+        """If the trial has a memory limit, add it to a MemoryError, except that of a device."""
         if failure is None or self.memory is None:
             return failure
         if not failure.type.endswith("MemoryError") or failure.type.endswith(_DEVICE_ERROR_SUFFIX):
@@ -68,7 +68,7 @@ class Holdings:
 
     def release(self) -> str | None:
         """
-        Give everything back, after the trial's processes have ended and its end is stored.
+        Give everything back; call this after the trial's processes have ended.
 
         Returns:
             A line for the worker to print, if a process still uses a device; else None.

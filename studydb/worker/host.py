@@ -1,4 +1,4 @@
-"""Errors of this host, such as a full disk, with advice on what to do about them."""
+"""Errors of this host, such as a full disk, with advice; the number of its OOM kills."""
 
 import errno
 import os

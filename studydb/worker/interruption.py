@@ -1,10 +1,14 @@
 """Why a worker stops: a signal, a person's drain, or an error such as a long outage."""
 
+import os
 import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
+
+from studydb.processes import SIGNAL_SPREAD_S
 
 
 class Interruption:
@@ -87,8 +91,13 @@ class Interruption:
         """
         Stop the worker at SIGTERM, SIGINT or SIGHUP; call this from the main thread.
 
-        The second SIGTERM or SIGINT ends the process. SIGHUP does not count: it may come twice from
-        a closed terminal, or after SIGTERM from a service manager. Under nohup it has no effect.
+        A second SIGTERM or SIGINT ends the process, if it comes more than `SIGNAL_SPREAD_S` after
+        the first: a service manager may send one signal to the process, and to its group as well.
+        SIGHUP does not count: it may come twice from a closed terminal, or after SIGTERM from a
+        service manager. Under nohup it has no effect.
+
+        The handler takes no lock, because the signal may have interrupted the code that holds the
+        lock. It wakes a thread, which stops the worker.
 
         Args:
             end_process: Called at the second signal, to end the process.
@@ -97,13 +106,27 @@ class Interruption:
         """
         uncounted = (signal.SIGHUP, preempt_signal)
 
+        counted_since_s: float | None = None
+        woken, wake = os.pipe()
+        os.set_blocking(wake, False)
+
         def handle(number: int, _frame: FrameType | None) -> None:
-            is_second = self.signal not in (None, *uncounted)
-            if is_second and number not in uncounted:
-                end_process(number)
-            if not is_second:
+            nonlocal counted_since_s
+            now_s = time.monotonic()
+            if counted_since_s is None:
                 self.signal = number
-            self._stop_urgently()
+            if number not in uncounted:
+                counted_since_s = now_s if counted_since_s is None else counted_since_s
+                if now_s - counted_since_s > SIGNAL_SPREAD_S:
+                    end_process(number)
+            with suppress(BlockingIOError):  # the pipe is full, so the thread will wake anyway
+                os.write(wake, b"!")
+
+        def stop_when_woken() -> None:
+            while os.read(woken, 1):
+                self._stop_urgently()
+
+        threading.Thread(target=stop_when_woken, name="studydb-signals", daemon=True).start()
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, handle)

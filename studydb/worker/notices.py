@@ -27,7 +27,7 @@ class Notices:
         self._lock = threading.Lock()
 
     def is_best_due(self) -> bool:
-        """Whether the next line should name the study's best value."""
+        """Whether the next line should name the best value; at most once a second it is True."""
         with self._lock:
             if time.monotonic() < self._best_due_s:
                 return False

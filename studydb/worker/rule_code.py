@@ -244,7 +244,7 @@ def opened_decider(
 
 class RuleProcess:
     """
-    The decider of a process that is not a worker, for a study's rules, scheduler and resources.
+    A decider for a study's rules, scheduler and resource function, in a process that is no worker.
 
     The first question starts the decider and its fork server.
     """

@@ -69,7 +69,7 @@ class TrialLimit:
 
 
 class Slot(threading.Thread):
-    """Claims and runs trials until the study is done or the worker claims no more."""
+    """Claims and runs trials until there is nothing more to do or the worker claims no more."""
 
     def __init__(self, equipment: Equipment, trial_limit: TrialLimit, *, number: int) -> None:
         super().__init__(name=f"studydb-slot-{number}", daemon=True)
@@ -143,11 +143,14 @@ class Slot(threading.Thread):
 
     def _await_work(self) -> bool:
         """
-        Wait until a trial may be claimed; return False if the worker has nothing more to do.
+        Wait until a trial may be claimed, or the worker is to claim no more.
 
         Each slot looks at the study once after a claim that got no trial. Then one of the idle
         slots looks again and again; the others wait for their turn. A slot that sees work ends its
         turn, and the next slot looks immediately, so that several new trials start without delay.
+
+        Returns:
+            False if the worker has nothing more to do.
         """
         if self._saw_work:
             self._wait()  # the slot saw work, but its claim got no trial: do not claim nonstop
@@ -283,12 +286,12 @@ class Slot(threading.Thread):
             return NOTHING_HELD
         try:
             holdings = equipment.host.take(asked)
-        except HostError as error:
+        except (HostError, OSError) as error:
             equipment.interruption.give_up(str(error))
             return None
         if holdings is not None and holdings.grant.names:
             equipment.fitting.place(claim, holdings.grant.places)
-            with suppress(StorageTransient):  # the names are stored only for people
+            with suppress(StudydbError):  # the names are stored only for people
                 record_devices(equipment.database, claim.lease, holdings.grant.names)
         return holdings
 

@@ -55,7 +55,7 @@ from studydb.worker.templates import Templates
 from studydb.worker.worker_options import WorkerOptions
 
 START_PATIENCE_S = 30.0
-"""How long a worker waits at its start for a database server that does not answer."""
+"""How long a worker tries to connect at its start, unless the patience is shorter."""
 
 SHORTEST_TIMEOUT_S = 10.0
 """The least time to wait for one answer of the database, even if the patience is shorter."""
@@ -72,7 +72,7 @@ JOIN_S = 0.5
 
 def run_worker(options: WorkerOptions) -> int:
     """
-    Work on a study until it is done; call this from the main thread.
+    Work on a study until it is done or the worker stops; call this from the main thread.
 
     Returns:
         The exit code; workers/README.md lists the codes.
@@ -337,7 +337,11 @@ def _print_study_state(equipment: Equipment) -> int:
             say(describe_failure(equipment.database, study, progress))
             return StudyFailed.exit_code
         if progress.counts.error:
-            say(f"`studydb trials {shlex.quote(study.name)} --state ERROR` lists what went wrong")
+            name = shlex.quote(study.name)
+            say(
+                f"`studydb trials {name} --state ERROR` lists the trials that ended with an error; "
+                f"`studydb show {name} NUMBER` shows why"
+            )
     return 0
 
 

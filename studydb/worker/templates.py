@@ -68,7 +68,8 @@ class Template:
         to_import: What the process has imported, with the environment of the import.
         is_proven: Whether an attempt forked from the template has reported or ended.
         has_forked: Whether any attempt was forked from the template.
-        used_s: When an attempt was last started or seen running, by the monotonic clock.
+        used_s: When the template was made, last chosen for an attempt or last seen with a running
+            attempt, by the monotonic clock.
     """
 
     def __init__(
@@ -151,8 +152,9 @@ class Templates:
     For each set of environment variables of the import there is one template, and a second one for
     attempts that hold devices. A template is made when the first attempt needs it. It is
     replaced when a source file has changed, or the template's memory or open files have grown.
-    If a template is unsafe, or hangs or dies in its import, a line is printed and all attempts
-    start fresh; if the template was made for devices, only attempts that hold devices start fresh.
+    If a template is unusable (see child/template.py), or hangs or dies in its import, a line is
+    printed and all attempts start fresh; if the template was made for devices, only attempts that
+    hold devices start fresh.
     Attempts that run a command start fresh. So do attempts that hold devices, until `allow_devices`
     is called for their trainable, and attempts that are not yet forked when `adopt` replaces their
     trainable.
@@ -202,8 +204,8 @@ class Templates:
         Args:
             to_import: What the job will probably import. A process is forked from a template that
                 has imported it, and the job is made meanwhile. Without such a template the job is
-                made first, because the job names the study's trainable of now, and no other
-                trainable should be imported.
+                made first: it names the study's current trainable, and no other trainable should
+                be imported.
             make_job: Makes the job; raises an exception if there is no job to run. It may call
                 `adopt`. It may be called several times, and must return the same job each time.
             stdout, stderr: Descriptors for the process's output; the caller closes them.
@@ -249,10 +251,11 @@ class Templates:
         """
         From now on fork only for attempts of this trainable, which replaces another one.
 
-        An attempt whose process was already forked may still run the former trainable.
+        Warm starts that were given up are tried again, and deaths of templates are counted anew. An
+        attempt whose process was already forked may still run the former trainable.
         """
-        # Set before the lock is taken: a slot that awaits the former import then gives up the
-        # import and releases the lock.
+        # `_adopted` is set before the lock is taken, so that a slot that awaits the former import
+        # gives up the import and releases the lock.
         self._adopted = trainable.uuid
         with self._lock:
             self._retired += self._templates.values()
@@ -262,9 +265,10 @@ class Templates:
 
     def give_up(self, started: Started, reason: str) -> bool:
         """
-        Give up warm starts, unless an attempt forked from the same template has reported or ended.
+        Give up warm starts because of a process that was forked from a template and died.
 
-        If the study was given another trainable, only the template is given up.
+        Nothing is given up if an attempt forked from this template has reported or ended. If the
+        study was given another trainable, only the template is given up.
 
         Returns:
             Whether warm starts or the template were given up. If so, the attempt must be started
@@ -323,7 +327,7 @@ class Templates:
         return not to_import.holds_devices or self._warm_with_devices == trainable.uuid
 
     def _usable(self, to_import: TrainableImport) -> Template | None:
-        """Return the template for an import; if there is none, make it, unless starts are fresh."""
+        """Return the template for an import, made if necessary; None if the start must be fresh."""
         if not self._may_be_warm(to_import):
             return None
         trainable, key = to_import.trainable, _key_of(to_import)
@@ -375,7 +379,7 @@ class Templates:
         return None
 
     def _await(self, process: ChildProcess, trainable_uuid: str) -> str | None:
-        """Wait for the end of an import; return why the template is unusable, or None."""
+        """Wait for an import to end or to be given up; return why no fork is possible, or None."""
         deadline_s = time.monotonic() + IMPORT_TIMEOUT_S
         while time.monotonic() < deadline_s:
             if self._is_stopping():

@@ -25,7 +25,7 @@ class WorkerOptions:
         patience_s: How long to continue while the database does not answer.
         workdir: The directory that children search first for the trainable, and in which they run
             unless `runs_in_directory`; None for the current directory.
-        allow_imports: Prefixes of the import paths whose functions may run without a signature.
+        allow_imports: Packages, modules and import paths whose code may run without a signature.
         grace_s: How long a child that was asked to stop may save and end before it is killed.
         spill_bytes: How many bytes of results may wait on disk while the database does not answer.
         preempt_signal: A signal that a batch system sends before it ends its jobs; 0 for none.

@@ -68,7 +68,8 @@ class WorkerProcesses:
         """
         Have the workers give back their trials and end.
 
-        Workers that still run are killed at a second Ctrl-C, or after 60 s.
+        Workers that still run after 60 s are killed. A second Ctrl-C, or any Ctrl-C while this
+        method waits, kills all workers immediately.
         """
         is_second = isinstance(error, KeyboardInterrupt) and isinstance(
             error.__context__, KeyboardInterrupt

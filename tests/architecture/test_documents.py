@@ -1,4 +1,4 @@
-"""Paths and names in backticks in the documents, and targets of their links, exist."""
+"""Paths and names in backticks in `TECHNICAL` documents, and targets of links in `PAGES`, exist."""
 
 import ast
 import re

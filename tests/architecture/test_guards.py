@@ -49,7 +49,7 @@ def is_same(before, after):
 
 @functools.lru_cache(maxsize=500)  # many guards are in the same file
 def statements(source):
-    """The text and the node of each statement of a module."""
+    """The text and the node of each top-level statement of a module."""
     lines = source.splitlines()
     nodes = ast.parse(source).body
     ends = [node.end_lineno for node in nodes]

@@ -1,4 +1,8 @@
-"""Trial processes and `import studydb` load neither SQLAlchemy nor a database driver."""
+"""
+The packages without SQL and `import studydb` load neither SQLAlchemy nor a database driver.
+
+`studydb report` loads little besides its client. All public names of studydb can be imported.
+"""
 
 import ast
 import json

@@ -1,4 +1,8 @@
-"""The tests' PostgreSQL server keeps committed rows in a crash and deletes its files at its end."""
+"""
+The tests' PostgreSQL server keeps committed rows in a crash and deletes its files at its end.
+
+Its errors say why it cannot start, and its fixtures give each test a separate database.
+"""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""The recipes in workers/ for Slurm and systemd pass on signals and exit codes."""
+"""The recipes in workers/: signals and exit codes for Slurm, settings of the systemd unit."""
 
 import configparser
 import os

@@ -22,7 +22,7 @@ ONE_MACHINE = re.compile(r"(?<![\w.~$}*])/(?:home|root|Users|work)/\w")
 
 
 def repository_files() -> list[Path]:
-    """All files except those that git ignores; in an unpacked sdist, all that are not hidden."""
+    """All files except those that git ignores; without `.git`, all but hidden top-level entries."""
     if not (ROOT / ".git").exists():
         shown = [path for path in ROOT.iterdir() if not path.name.startswith(".")]
         return [path for top in shown for path in [top, *top.rglob("*")] if path.is_file()]

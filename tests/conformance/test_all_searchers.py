@@ -94,7 +94,7 @@ def observation(space, number, value=0.5, **facts):
 
 
 def history(space):
-    """Return observations of trials of every kind, by ascending number."""
+    """Return observations of trials of many kinds, by ascending number."""
     number = count()
     kinds = [
         *({"value": value} for value in (0.9, 0.1, 0.4, 0.4, math.nan, math.inf, -3.0)),

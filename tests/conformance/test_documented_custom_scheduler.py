@@ -1,4 +1,4 @@
-"""The scheduler of docs/custom-schedulers.md lets each study end, whatever becomes of its trials."""
+"""The scheduler of docs/custom-schedulers.md judges as its page says, and studies end with it."""
 
 import math
 

@@ -42,8 +42,8 @@ class AtFirstRung:
     """
     A study of six trials, of which the trials with the numbers 0 to 3 run.
 
-    `report` takes these four to the first rung, at step 1: trial 2 is the best there, trial 0 the
-    worst.
+    By default, `report` takes these four to the first rung, at step 1: trial 2 is the best there,
+    trial 0 the worst.
     """
 
     BEST, WORST = 2, 0
@@ -148,7 +148,9 @@ def test_trial_that_a_person_stops_at_a_rung_ends_and_is_never_promoted(at_rung,
 
 
 @pytest.mark.parametrize("number", [AtFirstRung.BEST, AtFirstRung.WORST])
-def test_trial_that_a_person_pauses_at_a_rung_waits_for_this_person(at_rung, number):
+def test_trial_that_a_person_pauses_at_a_rung_goes_on_when_resumed_unless_the_scheduler_has_decided(
+    at_rung, number
+):
     at_rung.report()
     at_rung.ask(control.pause, [number])
 

@@ -74,7 +74,7 @@ def test_at_each_rung_the_trials_go_on_that_went_on_in_ray_tune(database, case):
 
 
 def promoted(worker) -> list[Run]:
-    """Do what the scheduler wants until it has nothing to resume; return the resumed attempts."""
+    """Do what the scheduler wants until it has nothing to resume; return the new attempts."""
     runs = []
     while promote(worker.database, worker.study, worker.claimant()) is NextStep.CLAIM:
         runs.append(worker.claim())

@@ -3,7 +3,7 @@ Other operations run while the user's scheduler decides, between two transaction
 
 A decision is stored only if the rung is still as the scheduler saw it; otherwise the scheduler is
 asked again. So, on both databases, the rows are as if the other operation had come before the
-results that are judged.
+results that are judged. If the scheduler is asked for a promotion, the rows may be of either order.
 """
 
 import itertools

@@ -13,7 +13,10 @@ from fleet.workers import TRAINABLES
 GRACE_PERIOD, REDUCTION_FACTOR = 2, 3
 
 WEIGHTS_BYTES = 18 << 20
-"""The size of some checkpoints in remote stores; such a checkpoint is sent in three parts."""
+"""
+The size of the weights that every fourth trial saves if the store is remote; commands save none. A
+checkpoint with weights is sent in three parts.
+"""
 
 KINDS: dict[str, str | studydb.Command] = {
     "function": "chaotic:train",
@@ -26,7 +29,7 @@ KINDS: dict[str, str | studydb.Command] = {
 @dataclass(frozen=True)
 class ChaosRun:
     """
-    A study whose workers are to survive faults.
+    A study that must end and keep all promises although faults are injected.
 
     Attributes:
         scheduler: "FIFO" or "ASHA".

@@ -20,6 +20,7 @@ class Departures:
 
     Attributes:
         longest_s: By kind of dead process, the longest time until all processes below it had ended.
+            Deaths with survivors are left out.
         survivors: The processes that lived longer than the limit.
     """
 

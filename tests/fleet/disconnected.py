@@ -1,4 +1,8 @@
-"""Disconnects a worker from its database; checks that the worker's later writes change nothing."""
+"""
+Disconnects a worker from its database, and checks what the worker does after its reconnection.
+
+The worker must change no row of its recovered attempts, and must begin another attempt.
+"""
 
 from contextlib import suppress
 from typing import Any
@@ -91,7 +95,7 @@ class DisconnectedWorker:
 
     def was_recovered(self) -> bool:
         """
-        Whether all trials of this worker are recovered.
+        Whether all trials of this worker are recovered; False in an outage.
 
         If so, remember the rows of the worker's attempts: `changes` compares later rows with them.
         """

@@ -1,4 +1,4 @@
-"""Several workers empty a study's queue of enqueued trials: each trial must run once."""
+"""A study whose queue of enqueued trials several workers empty; each trial must run once."""
 
 from collections import Counter
 
@@ -27,7 +27,11 @@ def create(storage: str, n_trials: int) -> studydb.Study:
 
 
 def faults(study: studydb.Study, n_trials: int) -> list[str]:
-    """Return the faults: wrong numbers; trials that one attempt did not complete with loss x."""
+    """
+    Return the faults.
+
+    A fault is a wrong trial number, or a trial that did not complete with loss x in one attempt.
+    """
     of_study = trial.c.study_id == study.record.id
     with study.database.begin(write=False) as txn:
         trials = txn.all(sa.select(trial).where(of_study))

@@ -45,7 +45,7 @@ RECOVERY_S = 60.0
 """After the last fault, a study must finish within a lease plus this time."""
 
 _LEAST_UNSTARTED_PER_WORKER, _ADDED_TRIALS = 3, 10
-"""When fewer than 3 unstarted trials per worker are left, the budget grows by 10."""
+"""In a run with `lasts_s`, 10 trials are added when fewer than 3 per worker are unstarted."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,9 @@ class FaultPlan:
     Attributes:
         kills: The least number of SIGKILLs.
         targets: The kinds of processes to kill; each kill draws one entry.
-        pause_s: The shortest and longest time between two SIGKILLs.
-        lasts_s: The least time for which faults are injected; until then the study gets new trials.
+        pause_s: The shortest and longest pause before a process to kill is drawn.
+        lasts_s: The least time for which faults are injected. If it is not 0, the study gets new
+            trials until all planned faults are injected.
         outages: How often the database server is stopped in immediate mode.
         outage_s: The shortest and longest time of an outage.
         freezes: How often a worker's processes are stopped by SIGSTOP for longer than the lease.

@@ -192,11 +192,11 @@ class FaultyStore:
         self._client.create_bucket(Bucket=BUCKET)
 
     def go_away(self) -> None:
-        """Refuse connections, and cut those that are open."""
+        """Let the proxy refuse connections, and cut those that are open."""
         self._send("away")
 
     def come_back(self) -> None:
-        """Accept connections again."""
+        """Let the proxy accept connections again."""
         self._send("back")
 
     def give_way(self) -> None:
@@ -222,7 +222,9 @@ class FaultyStore:
 @contextmanager
 def faulty_store(*, fails: bool = True) -> Iterator[FaultyStore]:
     """
-    Start the store, and give this process and its children access by environment variables.
+    Run the store in a `with` block; give this process and its children access by the environment.
+
+    The variables stay in the environment after the block.
 
     Args:
         fails: Whether requests go through the proxy; if not, they go to the server, and none fails.

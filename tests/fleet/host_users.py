@@ -19,7 +19,7 @@ class HostUser:
     Args:
         uid: The user's uid; None for the uid of this process. Processes of another uid may read all
             files, because they must read this checkout. They may write only where their user may.
-        folder: A folder that every user may write to.
+        folder: A folder that every user may write to; the user's home is made in it.
     """
 
     def __init__(self, folder: Path, uid: int | None = None) -> None:
@@ -55,5 +55,5 @@ CAPS = ("inh", "ambient")
 
 
 def other_uid() -> int | None:
-    """Return the uid of another user if this process may start processes of other users."""
+    """Return another user's uid; None if this process cannot start processes of other users."""
     return NOBODY if os.getuid() == 0 and shutil.which("setpriv") else None

@@ -169,9 +169,9 @@ def reached_the_end(tables: StudyRows, last_step: int) -> list[str]:
 
 def acknowledged_kept(tables: StudyRows, journal: Path) -> list[str]:
     """
-    All steps of an attempt up to an acknowledged step are stored.
+    Each attempt has stored all its steps up to its last acknowledged step.
 
-    The last step of the trial is not before the acknowledged step.
+    The last step of the trial is not before that step.
     """
     by_number = {row.number: row for row in tables.trials.values()}
     lost = []

@@ -44,7 +44,7 @@ def run(
     Create a study with poisons, let workers run it, and delete it; return the violations.
 
     Args:
-        delete_early: Delete the study as soon as a trial has ended.
+        delete_early: Delete the study as soon as a trial is TERMINATED.
         preloaded: Fork the workers from a process that has imported studydb.
     """
     study = create(storage, poisons, n_trials)

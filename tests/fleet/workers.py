@@ -78,11 +78,11 @@ class WorkerProcess:
         return found
 
     def fork_server(self) -> psutil.Process | None:
-        """The worker's fork server; None before its start."""
+        """The worker's fork server; None if the worker has none or has ended."""
         return next(iter(self.fork_servers()), None)
 
     def fork_servers(self) -> list[psutil.Process]:
-        """The worker's fork server in a list; the list is empty before the fork server starts."""
+        """A list of the worker's fork server; empty if the worker has none or has ended."""
         return [one for one in self.family() if _parent(one) == self.pid][:1]
 
     def children(self) -> list[psutil.Process]:
@@ -117,7 +117,7 @@ class WorkerProcess:
         self.popen.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL the supervisor alone."""
+        """SIGKILL the supervisor alone, wait until it has ended, and close the worker's proxy."""
         self.was_killed = True
         self.popen.kill()
         self.popen.wait()
@@ -152,7 +152,7 @@ class Fleet:
 
     Args:
         directory: The workers' working directory, which also holds a log file of each worker.
-        lines: Whether each worker connects to PostgreSQL through a separate proxy.
+        lines: Whether each worker that is not forked connects to PostgreSQL through its own proxy.
         preloaded: Whether workers are forked from a process that has imported studydb.
         options: Command-line options of every worker: `lease=5` for `--lease 5`.
     """

@@ -1,1 +1,1 @@
-"""What tests share: servers, a model of a study, interleavings, cut connections."""
+"""What tests share, such as servers, a model of a study, interleavings, cut connections."""

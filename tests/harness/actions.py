@@ -1,7 +1,7 @@
 """
 Operations on a study as actions, which can be run on a database and on the study's model.
 
-An action that runs again sends the same token or flush number, so it is a duplicate request.
+An action keeps its token, uuid or flush number, so its second run sends a duplicate request.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -71,7 +71,7 @@ class RegisteredWorker:
 
 @dataclass
 class ClaimedAttempt:
-    """What a worker knows of an attempt that it has claimed, also after its lease is lost."""
+    """What a worker knows of an attempt that it has claimed, whether or not the lease is lost."""
 
     worker: RegisteredWorker
     claimed: Claim
@@ -101,7 +101,7 @@ class ClaimedAttempt:
 
 
 def outcome_of(call: Callable[[], Any]) -> Any:
-    """A call's answer, or the class of the error that it raises."""
+    """A call's answer, or the class of the StudydbError that the call raises."""
     try:
         return call()
     except StudydbError as refusal:
@@ -197,7 +197,11 @@ class ActionFactory(StartActions):
         claimant = Claimant(worker.id, token(), worker.lease_s)
 
         def act(database: Database) -> bool:
-            """Tell whether this request promoted a trial, which the answer CLAIM does not prove."""
+            """
+            Call `promote`; tell whether this request promoted a trial.
+
+            The answer CLAIM is no proof: `promote` also returns CLAIM if a trial can be claimed.
+            """
             fits = worker.offer and worker.offer.names(database)
             promote(database, self.study, claimant, fits=fits)
             with database.begin(write=False) as txn:

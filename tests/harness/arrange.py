@@ -1,4 +1,4 @@
-"""The studies, simulated workers and tokens that tests begin with, and reads of rows."""
+"""Makes studies, simulated workers and requests for tests; reads, changes and deletes rows."""
 
 import threading
 import time
@@ -196,10 +196,10 @@ class SimulatedWorker:
 
 class Run:
     """
-    An attempt of a simulated worker, with the number of its last flush and its last reported step.
+    An attempt of a simulated worker, and what the attempt has sent.
 
     Attributes:
-        last: The batch that was sent last.
+        last: The last batch that `send` has sent. `finish` does not change it.
     """
 
     def __init__(self, worker: SimulatedWorker, claimed: Claim) -> None:
@@ -383,7 +383,7 @@ def leave_one_study(database: Database) -> None:
 
 
 def retry_while_busy(call: Callable[[], Answered], *, patience_s: float = 30.0) -> Answered:
-    """Call again while the database is busy or unreachable, as a worker does."""
+    """Make a call; repeat it for up to `patience_s` while the database is busy or unreachable."""
     deadline_s = time.monotonic() + patience_s
     while True:
         try:

@@ -1,9 +1,9 @@
 """
-Asynchronous successive halving without the package's code: a list per rung, numpy's percentile.
+Asynchronous successive halving at one rung, by a list and numpy, without the package's code.
 
 A reward is a value turned so that higher is better. The rule is Ray Tune's: a trial stops if its
-reward is below the interpolated percentile of the rung's earlier rewards, and continues if there
-is no earlier reward. Unlike in Ray Tune, NaN stops a trial.
+reward is below the interpolated percentile of the rung's earlier rewards, and continues if all
+earlier rewards are NaN or there are none. Unlike in Ray Tune, NaN stops a trial.
 """
 
 from collections.abc import Sequence

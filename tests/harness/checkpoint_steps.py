@@ -34,7 +34,7 @@ WITH_KEEP = {
     "delete_removed": 4,
     "zombie_report": 2,
 }
-"""The weights of steps in studies with one of `KEEPS`."""
+"""In studies with one of `KEEPS`, these weights are added to those of the walk, or replace them."""
 
 SIZES = (1, 3, 3, 6)
 """The sizes of checkpoints in bytes."""
@@ -66,7 +66,7 @@ class CheckpointSteps:
         return self.factory.save(attempt, step_offset=offset, size_bytes=size_bytes)
 
     def save_often(self: "RandomWalk", rng: Random) -> None:
-        """Let up to four attempts save, one after another, so that a quota is reached."""
+        """Save four times, each time by a random attempt that holds its trial, to reach a quota."""
         for _ in range(4):
             if action := self._save(rng):
                 self.do(action)
@@ -76,7 +76,7 @@ class CheckpointSteps:
         return self.factory.begin_upload(attempt) if attempt else None
 
     def _save_upload(self: "RandomWalk", rng: Random) -> StudyAction | None:
-        """Record the checkpoint of an upload that has begun."""
+        """Record the checkpoint of an upload that has begun; if none has, begin an upload."""
         uploading = [attempt for attempt in self.attempts(held=True) if attempt.begun][-6:]
         if not uploading:
             return self._begin_upload(rng)
@@ -161,7 +161,7 @@ class CheckpointSteps:
         return self.factory.enqueue_dict(step=rng.choice([0, 3]))
 
     def _other(self: "RandomWalk") -> Study:
-        """The other study, whose one trial has ended and keeps three checkpoints."""
+        """The other study, made by the first call with one ended trial and three checkpoints."""
         if self._other_study is None:
             keep = Keep(last=3)
             spec = new_spec(name=other_name(self.study), keep=keep)

@@ -12,7 +12,7 @@ def run_command(command: Sequence[Any], **options: Any) -> subprocess.CompletedP
 
 
 def reading_commands(study: str) -> list[tuple[str, ...]]:
-    """Command lines that only read a study and its trial 0, and take `--format`."""
+    """Command lines that only read (all studies, a study or its trial 0) and take `--format`."""
     return [
         ("studies",),
         ("status",),

@@ -44,7 +44,7 @@ def held_at(owner, name):
 
 def send_twice(call, first, second, url, *, at=None):
     """
-    Run `call(first)`, hold it before its COMMIT or before the function `at`; run `call(second)`.
+    Run `call(second)` while `call(first)` is held before its COMMIT, or before the function `at`.
 
     Args:
         at: The arguments `owner` and `name` of `held_at`, which name the function.

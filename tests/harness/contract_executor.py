@@ -63,7 +63,7 @@ class MemoryEntry:
 
 @dataclass
 class MemoryRung:
-    """A rung; `cut` is the `place` of the worst entry that was kept when the rung closed."""
+    """A rung; `cut` is the `place` of the worst entry that was kept at the closing, if any."""
 
     key: RungKey
     quantile: float
@@ -78,7 +78,7 @@ class MemoryRung:
         return not self.closed or (self.cut is not None and self.place(entry) <= self.cut)
 
     def view(self, trial: int | None = None) -> RungView:
-        """Return the rung as `judge` reads it for a trial; for None, as `next_work` reads it."""
+        """Return the rung as `judge` reads it for a trial; without a trial, as `next_work` does."""
         ranked = sorted([(one.score, one.trial) for one in self.entries if one.ranked])[::-1]
         n, cut = len(ranked), Cut()
         if ranked:
@@ -107,8 +107,9 @@ class ContractExecutor:
 
     Attributes:
         decisions: For each decision, in order: the trial's number, its step and the decision.
-        closings: For each closed rung: how many trials to keep, and the trials that waited.
-        steps: How many results all trials have reported.
+        closings: For each closed rung: how many trials the scheduler keeps, and the numbers of the
+            trials that waited, best first; those that a person has paused come last.
+        steps: How many results all trials together have reported.
     """
 
     def __init__(
@@ -275,7 +276,7 @@ class ContractExecutor:
         self.tell(trial, step, self.curve(trial.number, step))
 
     def tell(self, trial: MemoryTrial, step: int, score: float) -> None:
-        """Store a trial's report; judge the report if it reaches a decision step."""
+        """Store a report; if it reaches a decision step, judge it and carry out the decision."""
         due = self.scheduler.next_decision_step(trial.bracket, trial.step)
         trial.step, trial.values[step] = step, score
         self.steps += 1
@@ -343,7 +344,7 @@ class ContractExecutor:
         return False
 
     def _disturb(self) -> None:
-        """Fail, lose, stop, pause or resume a trial, enqueue a trial, or give a trial up."""
+        """Try once to fail, lose, stop, pause, resume, enqueue or give up a trial, at random."""
         alive = [one for one in self.trials if one.state not in FINAL]
         what = self.rng.choice(["fail", "lose", "stop", "pause", "resume", "enqueue", "give up"])
         if what == "give up":

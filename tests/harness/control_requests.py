@@ -1,4 +1,4 @@
-"""Requests of people, and operations after such requests, each as a call that can be sent again."""
+"""Requests of people, and some operations of attempts, each as a call that can be sent again."""
 
 from collections.abc import Callable
 from functools import partial
@@ -26,7 +26,7 @@ Arranged = Callable[[Database], Call]
 
 
 def _with_failed_trials(database: Database) -> Study:
-    """A study whose two trials have failed at a rung; the first trial has a checkpoint."""
+    """A study whose two trials have reported at a rung and failed; the first has a checkpoint."""
     study = new_study(database, scheduler=ASHA(max_t=9, reduction_factor=3), num_trials=2)
     worker = SimulatedWorker(database, study)
     for value in (0.5, 0.1):

@@ -92,7 +92,7 @@ def _recovering_a_host(database: Database) -> Call:
 
 
 def _promoting_from_a_rung_that_closes(database: Database) -> Call:
-    """The call closes the rung, gives trials up, promotes the kept one, and ends the rung."""
+    """The call closes the rung, gives trials up, promotes the kept trial, and ends the rung."""
     study = with_full_rung(database, 0.5, 0.1, 0.9)
     return promoting_to_the_end_of_a_rung(study, SimulatedWorker(database, study).claimant())
 

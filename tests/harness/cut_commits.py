@@ -38,7 +38,7 @@ def cut(database: Database, when: str, *, nth: int = 1) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TransactionBlock, "_end", cut_end)
-        # With a pooler, an operation in a single statement, too, sends a COMMIT that can be cut.
+        # With a pooler, operations in a single statement also send a COMMIT, which can be cut.
         patch.setattr(database, "pooler", database.postgresql)
         yield
 

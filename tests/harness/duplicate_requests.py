@@ -1,8 +1,8 @@
 """
 Operations, each arranged so that one call can be sent again, over any connection.
 
-Each function prepares a database and returns the call. The call sends the same token or flush
-number each time.
+Each function prepares a database and returns the call. If the call sends a token or a flush
+number, it sends the same one each time.
 """
 
 from collections.abc import Callable
@@ -102,7 +102,7 @@ def _asking_past_a_duplicate(database: Database) -> Call:
 
 
 def _claiming_without_a_config(database: Database) -> Call:
-    """The trial was made by a version of studydb that stored no configs."""
+    """The trials are like those of a version of studydb that stored no configs."""
     call = claiming(database)
     change(database, "UPDATE trial SET config = NULL")
     return call

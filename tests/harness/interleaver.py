@@ -51,7 +51,8 @@ class Result:
     The result of a schedule.
 
     Attributes:
-        answers: The answers in the order of the calls; for a call that failed, the error's class.
+        answers: The answers in the order of the calls; for a call that raised a `StudydbError`, the
+            error's class. `run` raises any other error.
         schedule: Which call sent which statement, in the order of sending.
         faults: The messages of `StorageBusy` errors (deadlocks), after which a call is made again.
     """
@@ -119,7 +120,7 @@ class Interleaver:
                 self._changed.notify_all()
 
     def _settle(self, clients: list[Client], deadline: float) -> bool:
-        """Wait until every call waits for its turn or a lock; return False when all are done."""
+        """Wait until no call runs, except those that wait for locks; False if all are done."""
         while time.monotonic() < deadline:
             with self._changed:
                 running = [client for client in clients if client.state == "running"]
@@ -170,7 +171,7 @@ class Interleaver:
 
 
 def _retry_while_busy(client: Client) -> Any:
-    """Call again while the database is busy, as a worker does; record the errors' messages."""
+    """Make the call, up to `RETRIES` times again if the database is busy; record the errors."""
     while True:
         try:
             return client.call(client.database)

@@ -1,4 +1,4 @@
-"""What a study keeps: rows of checkpoints, files below a folder of checkpoints, live results."""
+"""Read the checkpoints (rows, files) and live results of a study that is alone in its database."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ def files_below(folder: Path | str) -> list[Path]:
 
 
 def n_checkpoints(study: Study) -> int:
-    """How many rows of checkpoints there are, removed ones included."""
+    """The number of checkpoints' rows in the database, removed checkpoints included."""
     return int(rows(study.database, "SELECT count(*) FROM checkpoint")[0][0])
 
 

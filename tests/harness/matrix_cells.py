@@ -1,8 +1,8 @@
 """
-The cells of the matrix of requests: a trial in every state, requests of people, and operations.
+The cells of the matrix of requests.
 
-A cell is a state, a request and an operation. `prepared` makes the trial; REQUESTS and ACTORS make
-the actions.
+A cell is a state of a trial, a person's request, and an operation of a worker. `prepared` makes the
+trial; REQUESTS and ACTORS make the actions.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from studydb.schedulers import FIFO
 
 
 class Subject(NamedTuple):
-    """The trial of a cell, and the newest attempt at it, which may have ended."""
+    """The trial of a cell, and its newest attempt before the actions, which may have ended."""
 
     walk: RandomWalk
     attempt: ClaimedAttempt
@@ -162,9 +162,10 @@ ACTORS: dict[str, Make] = {
 
 def prepared(database: Database, rng: Random, request: str, state: State) -> Subject:
     """
-    A study with a trial in the state, and at least one other trial.
+    A study with a trial in the state, and another trial.
 
     If the request is about resources, trials ask for resources, and workers offer unequal amounts.
+    In this case the other trial is missing if one worker asks for both and they do not both fit.
     """
     limits: dict[str, Any] = {"max_steps": 1_000_000} if request == "set limits" else {}
     if "resources" in request:

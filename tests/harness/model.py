@@ -1,8 +1,9 @@
 """
 A study in plain Python: which rows operations must leave in a database, and what they answer.
 
-Each public method is one operation, without transactions, on lists and dicts. The model uses the
-package's types; of the package's functions it uses only those that make texts.
+An operation is a method of `Model` or a function of a module `model_*`; it changes lists and dicts,
+without transactions. The model uses the package's types, and the functions that turn options and
+amounts into texts or dicts.
 """
 
 import json
@@ -73,7 +74,11 @@ class Model:
                 self.resources.offers[uuid] = ModelOffer(offers)
 
     def promote(self, worker: str, *, token: str) -> bool:
-        """Do what the scheduler wants of a free worker; tell whether a trial is promoted."""
+        """
+        Do what the scheduler wants of a free worker; tell whether a trial is promoted.
+
+        If an earlier send of the request has promoted a trial, do nothing, and return True.
+        """
         return bool(self._recorded(token)) or promote(self, token, worker)
 
     def claim(self, worker: str, *, token: str) -> ModelAttempt | None:
@@ -187,11 +192,13 @@ class Model:
         self, skipped: frozenset[int] = frozenset(), skipped_later: frozenset[int] = frozenset()
     ) -> Generator[None, None, int]:
         """
-        Recover trials; at each `yield` a transaction has ended, and other actions may run.
+        End back-offs, wake trials, mark suspects, and end lost attempts; return how many were lost.
+
+        At each `yield` a transaction has ended, and other actions may run.
 
         Args:
-            skipped: The trials that other actions have locked while the sweep marks suspects.
-            skipped_later: The trials that other actions have locked when the sweep ends attempts.
+            skipped: The numbers of the trials that other actions lock in the first transaction.
+            skipped_later: The numbers of the trials that they lock when the sweep ends attempts.
         """
         for trial in self.trials:
             if trial.number not in skipped:
@@ -327,7 +334,7 @@ class Model:
 
     @property
     def runnable(self) -> list[ModelTrial]:
-        """The trials that a claim may take, in the order in which claims take them."""
+        """The trials that claims may take, in order, if `max_concurrent` and resources allow it."""
         if self.status is not Status.RUNNING:
             return []
         pending = (trial for trial in self.trials if trial.state is State.PENDING)
@@ -430,7 +437,13 @@ class Model:
     def _charge(
         self, trial: ModelTrial, stored: Sequence[Result], decided: Verdict | None = None
     ) -> Verdict | None:
-        """Count what a flush adds; return `decided` or a reached limit's verdict, or None."""
+        """
+        Count what a flush spends, and stop the study if it reaches a limit.
+
+        Returns:
+            TIMED_OUT if the trial has used up its time and `decided` does not stop it; else
+            `decided`; without it SPENT if a limit has stopped the study, else None.
+        """
         self.spending.add([trial], stored, self.now)
         self._stop_if_spent()
         is_open = decided is None or decided.action is Action.PAUSE

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 
 def save(model: "Model", token: str, *, new: ModelCheckpoint, keep: Keep) -> list[str]:
-    """Store a checkpoint; return the uuids of the checkpoints that `keep` or the quota removes."""
+    """
+    Store a checkpoint; return the uuids of the checkpoints that `keep` or the quota removes.
+
+    A duplicate request gets the answer of `_removed_by`.
+    """
     attempt, trial = model._of(token)
     if any(one.uuid == new.uuid for one in model.checkpoints):
         return _removed_by(model, trial, new.uuid)
@@ -64,7 +68,12 @@ def set_keep(model: "Model", keep: Keep, request: Request) -> None:
 
 
 def mark_corrupt(model: "Model", token: str, *, uuid: str, is_verified: bool) -> str | None:
-    """Mark a checkpoint corrupt; return the uuid of the checkpoint to restore instead."""
+    """
+    Mark a checkpoint corrupt, unless it is another trial's and its signature was not verified.
+
+    Returns:
+        The uuid of the checkpoint to restore instead; None if the attempt starts from scratch.
+    """
     attempt, trial = model._fence(token)
     bad = next(one for one in [*model.checkpoints, *model.foreign] if one.uuid == uuid)
     is_next, is_own = trial.checkpoint is bad, bad.number == trial.number

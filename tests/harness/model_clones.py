@@ -1,4 +1,4 @@
-"""Clones in a model: what they begin from, and the checkpoints that are pinned for them."""
+"""Clones in a model, the checkpoints that are pinned for them, and discards of checkpoints."""
 
 from typing import TYPE_CHECKING
 
@@ -78,7 +78,7 @@ def discard(model: "Model", number: int, request: Request) -> list[str]:
 
 
 def newest_of(model: "Model", known: ModelCheckpoint | None) -> ModelCheckpoint | None:
-    """`known` if it is kept, else what `before` returns; None if the row of `known` is deleted."""
+    """`known` if kept, else what `before` returns; None if `known` is None or has no row now."""
     if known is None or known not in [*model.checkpoints, *model.foreign]:
         return None
     return before(model, known) if known.removed else known

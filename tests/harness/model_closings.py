@@ -33,7 +33,12 @@ class ModelClosing(NamedTuple):
 
 
 class ModelSynchronous(ModelJudge):
-    """Pauses each trial at its rungs; when a rung has closed, the kept trials go on."""
+    """
+    Pauses each trial at its open rungs; when a rung has closed, the kept trials go on.
+
+    A trial that reaches a closed rung stops if its score is worse than that of the worst kept trial
+    or if no trial was kept. NaN stops a trial at every rung.
+    """
 
     def __init__(self, spec: NewStudy) -> None:
         super().__init__(spec)
@@ -55,7 +60,7 @@ class ModelSynchronous(ModelJudge):
         return Judged(Action.CONTINUE if goes_on else Action.STOP, score, worst)
 
     def next_kept(self, paused: Container[int]) -> Waiting | None:
-        """The rung and entry of the trial to resume: the best kept trial at the highest step."""
+        """The rung and entry of the best kept trial at the highest step; None if none waits."""
         closed = [
             (rung_id, entry)
             for rung_id, rung in self.rungs.items()
@@ -68,7 +73,7 @@ class ModelSynchronous(ModelJudge):
 
     @abstractmethod
     def next_closing(self, model: "Model", paused: Container[int]) -> ModelClosing | None:
-        """The rung that closes next; None if the scheduler still waits for trials."""
+        """The rung to close now; None if no rung is open, or each open rung waits for trials."""
 
 
 class ModelOneEpoch(ModelSynchronous):
@@ -148,7 +153,7 @@ def spent(model: "Model") -> float:
 
 
 def underway(model: "Model", bracket: int | None = None) -> list[int]:
-    """The last live step of each trial underway in a bracket; in all if `bracket` is None."""
+    """The last live step (or 0) of each trial underway in a bracket; None: in all brackets."""
     return [
         max(trial.live, default=0)
         for trial in model.trials
@@ -181,7 +186,11 @@ def _is_paused_by_person(model: "Model", entry: Mapping[str, Any]) -> bool:
 
 
 def give_up(model: "Model") -> None:
-    """End the trials that wait at closed rungs and were not kept."""
+    """
+    End the trials that wait at closed rungs and were not kept, except those that a person paused.
+
+    A closed rung at which no trial waits any more is marked as over.
+    """
     for rung in model.judge.rungs.values():
         if rung.last_kept is None:
             continue

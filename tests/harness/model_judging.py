@@ -1,5 +1,5 @@
 """
-A model of stop rules and of ASHA, on plain lists: the rules judge first.
+A model of stop rules and of ASHA, on plain lists; the rules judge before ASHA.
 
 As in Ray Tune, the cutoff is numpy's percentile of a rung's values, unless ASHA's rule is
 "syne_tune". Unlike in Ray Tune, NaN stops a trial. For promotion the rank of the quantile is
@@ -74,7 +74,7 @@ def place(entry: Mapping[str, Any]) -> tuple[float, int]:
 
 class ModelJudge:
     """
-    Judges results as the rules and the ASHA scheduler of a study do.
+    Judges results as the rules and the scheduler of a study do: FIFO, ASHA, or ASHA in user code.
 
     Attributes:
         rungs: The rungs by bracket and milestone.
@@ -101,10 +101,11 @@ class ModelJudge:
         enters: bool,
     ) -> Verdict | None:
         """
-        The verdict on a result; None if the trial continues.
+        Judge a result, and record it at its rung; return the verdict, None if the trial continues.
 
         Args:
-            after: The step of the trial's previous result.
+            after: The step of the attempt's previous result; before the first result, the step of
+                the restored checkpoint, or 0.
             live: The trial's values by step, this result included.
             enters: Whether the scheduler judges the trial; False if it is invalidated.
         """

@@ -31,7 +31,10 @@ SHAPES: dict[str, dict[str, float]] = {
 """Requests for resources by their texts; the last request fits no worker of a walk."""
 
 CLAIM_S = 2.5
-"""How far a worker's clock advances at each claim, so that the claim reads the queue anew."""
+"""
+How far a worker's clock advances at each claim. The claim then reads the queues again, and scans
+the whole queue, because `READ_AGAIN_S` and `RESUME_SCAN_S` are shorter.
+"""
 
 RESERVE_AFTER_S = 10.0
 RETRY_S = 5.0
@@ -53,8 +56,8 @@ class ModelOffer:
     Attributes:
         held: For the token of each attempt: the amounts that the attempt holds, and its cards.
         passed: The trial that smaller trials pass because it does not fit yet.
-        is_reserved: Whether the worker keeps room for the passed trial. It then starts a trial of
-            another class only if this trial needs no GPU and leaves the room free.
+        is_reserved: Whether the worker keeps room for the passed trial. It then starts trials of
+            other classes only if they need no GPU and leave the room free.
         tried_s: When the worker last tried to reserve itself for the passed trial.
         claims_s: How far claims have advanced the worker's clock ahead of `uptime_s`.
     """
@@ -179,7 +182,7 @@ class ModelResources:
         return [trial for trial in trials if names is None or trial.asks in names]
 
     def look(self, worker: str) -> None:
-        """Read the queue before a claim; reserve the worker if its passed trial has waited long."""
+        """Find the passed trial before a claim; reserve the worker if the trial has waited long."""
         offer = self.offers.get(worker)
         if offer is None or not self.classes:
             return

@@ -39,7 +39,12 @@ class ModelSpending:
         return bool(self.limits.keys() & {"total_time_limit_s", "trial_time_limit_s"})
 
     def add(self, trials: Iterable[ModelTrial], results: Sequence[Result], now: float) -> None:
-        """Add the running time of trials until now, and the steps and cost of stored results."""
+        """
+        Add the running time of trials until now, and the steps and cost of stored results.
+
+        What no limit needs is not added. Of the time since its last addition, a trial adds at most
+        the length of its lease.
+        """
         for trial in trials if self._has_time_limit else ():
             began = trial.attempts[-1].started_at
             until = trial.running_until

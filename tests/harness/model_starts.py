@@ -13,12 +13,10 @@ if TYPE_CHECKING:
     from harness.model import Model
 
 OTHER = -1
-"""
-The model may hold a second study with one trial (see `add_other`); this is that trial's number.
-"""
+"""The number of the only trial of a second study, which a model may hold (see `add_other`)."""
 
 DAY_S = 86_400.0
-"""How old the upload of a person may be when a trial is enqueued with it."""
+"""The age from which `enqueue` refuses the upload of a person."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ def enqueue(
     asks: str | None = None,
     start: StartOf | ModelCheckpoint | None = None,
 ) -> int:
-    """Add a trial that a person asks for; `start` may be an uploaded checkpoint."""
+    """Add a trial that a person asks for; `start` may be a person's upload or dict, too."""
     if recorded := model._recorded(request.token):
         return int(recorded["data"]["number"])
     source = _source(model, start) if isinstance(start, StartOf) else None
@@ -74,7 +72,7 @@ def add_other(model: "Model", *, checkpoints: list[ModelCheckpoint]) -> None:
 
 
 def discard_other(model: "Model", token: str) -> None:
-    """Remove the checkpoints of the other study that no trial of this study needs."""
+    """Remove the checkpoints of the other study that have no pins."""
     assert model.other is not None
     if token in model.sent_to_other:
         return

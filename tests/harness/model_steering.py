@@ -27,7 +27,12 @@ def check_steering(model: "Model", kind: str, numbers: list[int], *, changes: bo
 
 
 def steer(model: "Model", trial: ModelTrial, kind: str) -> None:
-    """Pause, resume or stop a trial; a RUNNING trial only gets the request."""
+    """
+    Pause, resume or stop a trial; a RUNNING trial only gets the request.
+
+    If a person has paused a trial that waits at a rung, the trial is PAUSED by the scheduler again
+    after it is resumed.
+    """
     if trial.state is State.RUNNING:
         trial.request = {"paused": Action.PAUSE, "stopped": Action.STOP, "resumed": None}[kind]
     elif kind == "stopped":

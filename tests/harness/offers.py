@@ -1,4 +1,4 @@
-"""A worker of a walk that offers resources, claims trials that fit, and holds what they ask for."""
+"""The offer of a walk's worker: the worker claims trials that fit, and holds what they ask for."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,7 +17,8 @@ class Offer:
     What the process of a worker has in its memory.
 
     Args:
-        uptime_s: The walk's monotonic clock. Each claim puts the worker's clock `CLAIM_S` ahead.
+        uptime_s: The walk's monotonic clock. If trials ask for resources, each claim advances the
+            worker's clock by `CLAIM_S` more.
     """
 
     def __init__(

@@ -68,7 +68,7 @@ def _asha_options(rng: Random) -> Case:
 
 
 def _asha(rng: Random, decide: Any, options: Case, mode: str) -> Case:
-    """Let random trials report step by step, until each has ended."""
+    """Let trials, chosen at random, report their next steps until each trial has ended."""
     ties, n_trials, events = rng.random() < 0.5, rng.randint(2, 25), []
     live = dict.fromkeys(range(n_trials), 0)
     brackets = [rng.randrange(options["brackets"]) for _ in live]

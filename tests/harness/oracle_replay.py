@@ -85,7 +85,7 @@ def _kept_otherwise(case: Case) -> list[tuple[Any, ...]]:
 
 
 def _work(executor: ContractExecutor, kept: dict[RungKey, list[int]]) -> None:
-    """Do what the scheduler wants of free workers, until it has no more work."""
+    """Close rungs and resume trials as the scheduler says; record the resumed trials in `kept`."""
     while isinstance(work := executor.next_work(), WaitingTrial | Close):
         if isinstance(work, Close):
             executor.close(work)

@@ -12,7 +12,7 @@ from studydb.domain.records import Trainable, TrainableKind
 
 
 def by_value(function: Callable[..., Any]) -> Trainable:
-    """Pickle a test's function by value, as a study does before it sends a function to workers."""
+    """Pickle a function or class of a test by value, as a study does to send it to workers."""
     module = sys.modules[function.__module__]
     cloudpickle.register_pickle_by_value(module)
     try:

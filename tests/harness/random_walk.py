@@ -262,7 +262,7 @@ class RandomWalk(CheckpointSteps):
                 self.do(self.factory.finish(rng.choice(held), [], Reason.COMPLETED))
 
     def come_to_a_choice(self, rng: Random) -> None:
-        """Bring all trials to a rung or to their end; then free workers ask for work."""
+        """Bring trials to rungs, end those that still run, and let free workers ask for work."""
         for _ in range(2 * len(self.model.trials) + 4):
             if self.model.runnable or self.model.is_open:
                 self.take_a_trial(rng)
@@ -315,7 +315,11 @@ class RandomWalk(CheckpointSteps):
                 self.do(self.factory.finish(attempt, [], outcome))
 
     def give_back_in_a_row(self, rng: Random) -> None:
-        """Give a trial back and claim one, FREE_EXITS + 1 times; the last time counts as a loss."""
+        """
+        Give a trial back and claim one, FREE_EXITS + 1 times.
+
+        If each claim takes the same trial and no attempt saves, the last time counts as a loss.
+        """
         for _ in range(FREE_EXITS + 1):
             action = self._give_back(rng, self.attempts(held=True)[:1])
             if action is None:
@@ -412,7 +416,7 @@ class RandomWalk(CheckpointSteps):
     def _renew(self, rng: Random) -> StudyAction:
         return self.factory.renew(rng.choice(self.workers))
 
-    # --- zombies: attempts that have lost their lease
+    # --- zombies: here, attempts that write after they have ended
 
     def _zombie_report(self, rng: Random) -> StudyAction | None:
         attempt = self._writer(rng, held=False)
@@ -530,7 +534,7 @@ class RandomWalk(CheckpointSteps):
     def _writer(
         self, rng: Random, *, held: bool = True, among: list[ClaimedAttempt] | None = None
     ) -> ClaimedAttempt | None:
-        """An attempt that awaits no answer to a batch: a worker sends one batch at a time."""
+        """An attempt without an unanswered batch, since an attempt sends one batch at a time."""
         known = self.attempts(held=held) if among is None else among
         attempts = [attempt for attempt in known if attempt not in self.busy]
         if not attempts:

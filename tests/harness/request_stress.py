@@ -79,7 +79,7 @@ class Stress:
         """Run the processes; return the exit codes of all that were not replaced."""
         self._shared.over.clear()
         while self._shared.begun.acquire(block=False):
-            pass  # in the last run, processes that replaced killed ones released `begun`, too
+            pass  # processes that replaced killed ones in the previous run released `begun`, too
         running = {place: self._start(place) for place in self._places}
         for _ in running:
             assert self._shared.begun.acquire(timeout=JOIN_S)

@@ -1,4 +1,8 @@
-"""Promises about a study's rows that hold after every transaction; each query finds violations."""
+"""
+Promises about a study's rows that hold after every transaction; each query finds violations.
+
+`ended_rows` reads the rows of ended trials, to find out whether a later transaction changes them.
+"""
 
 from collections.abc import Mapping
 from typing import Any

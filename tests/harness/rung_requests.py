@@ -1,4 +1,8 @@
-"""Reports at rungs, promotions and closings of rungs, as calls for `duplicate_requests`."""
+"""
+Calls for `duplicate_requests` that concern rungs or the trials that wait there.
+
+The calls are reports, a finish, promotions, the closing of a rung, and requests of people.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -54,7 +58,11 @@ def _promoting(database: Database) -> Call:
 
 
 def with_full_rung(database: Database, *values: float) -> Study:
-    """A study in which a trial with each of the values waits at the first rung of HyperBand."""
+    """
+    A study in which one trial with each of the values waits at the first rung of HyperBand.
+
+    Three values fill the rung.
+    """
     study = new_study(database, scheduler=HyperBand(max_t=3), num_trials=3)
     worker = SimulatedWorker(database, study)
     for value in values:

@@ -64,7 +64,7 @@ class S3Server:
 
     @property
     def environment(self):
-        """The environment variables of a client."""
+        """The environment variables by which a client of another process finds this server."""
         return {
             "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self._port}",
             "AWS_ACCESS_KEY_ID": "key",
@@ -86,12 +86,12 @@ class S3Server:
         )
 
     def objects(self):
-        """The names of all objects in the bucket."""
+        """The keys of the bucket's first 1,000 objects."""
         answer = self.client().list_objects_v2(Bucket=self.bucket)
         return [found["Key"] for found in answer.get("Contents", ())]
 
     def unfinished(self):
-        """The keys of all unfinished multipart uploads."""
+        """The keys of the first 1,000 unfinished multipart uploads."""
         answer = self.client().list_multipart_uploads(Bucket=self.bucket)
         return [found["Key"] for found in answer.get("Uploads") or ()]
 

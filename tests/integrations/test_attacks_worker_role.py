@@ -135,6 +135,7 @@ def test_checkpoint_directory_that_a_worker_signed_is_restored(stage):
 def test_worker_does_not_delete_checkpoint_bytes_of_another_study(stage, attack, tmp_path):
     store = DirectoryStore(tmp_path / "store")
     others = Place(str(uuid.uuid4()), str(uuid.uuid4()), 1, 1, str(uuid.uuid4()))
+    store.add_study(others.study_uuid)
     theirs = store.put_bytes(others, b"state of another study")
     study = create(stage, "obedient:gated", checkpoints=store.url)
     study.enqueue({})

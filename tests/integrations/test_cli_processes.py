@@ -44,6 +44,22 @@ def folder(tmp_path):
     return tmp_path
 
 
+def test_output_that_a_full_disk_cannot_take_is_an_error_without_a_traceback(folder):
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "studydb", "--help"],
+            check=False,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )
+
+    assert ended.returncode == 1
+    assert ended.stderr == "studydb: The output cannot be written: No space left on device.\n"
+
+
 @pytest.fixture
 def processes(folder):
     """Start commands in the folder; kill those that still run after the test."""

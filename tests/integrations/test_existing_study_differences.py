@@ -1,4 +1,4 @@
-"""`load_if_exists` warns of limits and specs that differ; it refuses another objective or space."""
+"""`load_if_exists` warns if specs or settings differ; it refuses another objective or space."""
 
 import warnings
 
@@ -41,7 +41,7 @@ def test_different_limit_or_spec_gives_a_warning_at_the_line_of_the_caller(
         study = studydb.create_study("digits", None, storage=storage_url, **OPTIONS, **others)
 
     assert [warning.filename for warning in warned] == [__file__]
-    assert str(warned[0].message).startswith("Study 'digits' continues as it was created: ")
+    assert str(warned[0].message).startswith("Study 'digits' continues as it is: ")
     assert message in str(warned[0].message)
     assert study.record.num_trials == 30
     study.close()
@@ -86,7 +86,7 @@ def test_create_with_if_not_exists_prints_the_warning_as_one_line(console):
     again = console(*CREATE, "--num-trials", "50", "--if-not-exists")
 
     assert again.err == (
-        "studydb: Study 'digits' continues as it was created: num_trials is 30, not 50. To change "
+        "studydb: Study 'digits' continues as it is: num_trials is 30, not 50. To change "
         "it: study.extend(num_trials=20) or `studydb extend digits --trials 20`.\n"
     )
     assert "30 trials" in again.lines[0]

@@ -44,7 +44,12 @@ def pd():
 
 @pytest.fixture
 def study(database):
-    """A study with ended and PENDING trials, NaN, ±Inf, superseded results and optional metrics."""
+    """
+    A study with ended and PENDING trials.
+
+    Its values include NaN and ±Inf. One result is superseded. Only some results have other metrics
+    than the loss.
+    """
     study = arrange.new_study(database, space=SPACE, mode=Mode.MAX, num_trials=None, max_failures=3)
     worker = arrange.SimulatedWorker(database, study)
     for value in (0.1, 1 / 3, math.nan, math.inf, -math.inf, -0.0, 5e-324, 1e100):
@@ -246,7 +251,11 @@ def missing(value):
 
 
 def same(seen, stored):
-    """Whether two values are the same, bit for bit; NULL and NaN equal a missing value."""
+    """
+    Whether a frame's value equals a stored value; -0.0 is not equal to 0.0.
+
+    A missing value equals NULL and NaN.
+    """
     if isinstance(stored, list | dict):
         return repr(seen) == repr(stored)
     if stored is None or (isinstance(stored, float) and math.isnan(stored)):

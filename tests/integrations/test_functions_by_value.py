@@ -1,7 +1,8 @@
 """
-Workers run a function only if a key of their user signed it.
+Workers run a function that was sent by value only if a key of their user signed it.
 
-A function that is named by its import path also runs if `--allow-import` names its module.
+A function that is named by its import path needs such a signature, or a worker that was started
+with `--allow-import` and the name of the function's module.
 """
 
 import os
@@ -77,7 +78,7 @@ class Machine:
         return {**os.environ, **own, **self.environment}
 
     def run(self, *arguments, stdin=None):
-        """Run Python with these arguments and return what it printed."""
+        """Run Python with these arguments, which must succeed; return what it printed."""
         command = [sys.executable, *arguments]
         ran = run_command(command, cwd=self.workdir, env=self.variables, input=stdin)
         assert ran.returncode == 0, ran
@@ -92,7 +93,7 @@ class Machine:
             create(self.storage, trainable, name, space={"x": x}, **options).close()
 
     def work(self, study="digits", *options, code=0):
-        """Run a worker to its end and return what it printed."""
+        """Run a worker to its end, which must have the exit code `code`; return what it printed."""
         arguments = ("worker", "--study", study, *options)
         ended, printed = run_studydb(arguments, cwd=self.workdir, environment=self.variables)
         assert ended == code, printed

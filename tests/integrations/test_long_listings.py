@@ -1,6 +1,11 @@
-"""The results of a long trial are read in pages, and equal the rows of v_result."""
+"""
+The results of a long trial are read in pages, and equal the rows of v_result.
+
+A terminal shows only the last results, and only the columns for which it is wide enough.
+"""
 
 import json
+import re
 
 import pytest
 from harness import arrange
@@ -75,6 +80,32 @@ def test_terminal_shows_the_last_50_results_and_the_command_for_all(console, stu
     assert f"(the last 50 of {N})" in ran.lines
     assert f"  studydb results digits 0 --limit {N}" in ran.lines
     assert len([line for line in ran.lines if "0.5" in line]) == 50
+
+
+def test_columns_for_which_the_terminal_is_too_narrow_are_named(console, study, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    names = [f"column_{number}" for number in range(9)]
+
+    ran = console("query", "SELECT " + ", ".join(f"'words' AS {name}" for name in names))
+
+    lines = re.sub(r"\x1b\[\d*m", "", ran.out).splitlines()
+    left_out = lines[-1].removeprefix("(without ").removesuffix(": the terminal is narrow)")
+    assert left_out.split(", ") == names[-left_out.count("column") :]
+    assert len(max(lines[:-1], key=len)) <= 40
+    assert ran.out.count("words") + left_out.count("column") == len(names)
+
+
+def test_listings_do_not_hold_a_transaction_while_rows_are_decoded(database, study):
+    """Otherwise PostgreSQL could end the session, because it is idle in a transaction."""
+    sent = []
+    database.observer = sent.append
+
+    reads.listed_trials(database, study)
+    reads.list_trials(database, study)
+
+    verbs = [sql.split()[0] for sql in sent]
+    assert verbs == ["SELECT", "SELECT"] or not database.postgresql
 
 
 def test_table_and_csv_in_a_pipe_have_all_results(console, study):

@@ -1,4 +1,4 @@
-"""A trial's name stands for its number in every command and method; `trials --tag` lists by tag."""
+"""Commands and methods take a trial's name in place of its number; `trials --tag` lists by tag."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from studydb.store import trials
 
 @pytest.fixture
 def study(database, console, load_study, storage_url):
-    """Trial 0 has no name and no tag; trial 1 is "base line" with two tags; trial 2 has one tag."""
+    """Trial 0 has no name or tag, trial 1 the name "base line" and two tags, trial 2 one tag."""
     study = arrange.new_study(database, name="digits", num_trials=None)
     arrange.enqueued(database, study)
     ran = console(

@@ -13,6 +13,7 @@ from harness.arrange import SimulatedWorker, change, rows, run_together
 from harness.kept_checkpoints import files_below, live_steps, saved_steps
 
 import studydb
+from studydb.artifacts import open_store
 from studydb.artifacts.checkpoint_files import Saver
 from studydb.lease import upload_collector
 from studydb.lease.held import HeldAttempt
@@ -36,7 +37,12 @@ def events(study, kind):
 
 
 def train(trial, *, until):
-    """Report each step up to `until`, with a checkpoint that counts the steps."""
+    """
+    Report the steps after the restored step up to `until`, each with a checkpoint.
+
+    Returns:
+        The number of steps that the trial has trained, which each checkpoint holds as "count".
+    """
     count = 0 if trial.checkpoint is None else trial.checkpoint.to_dict()["count"]
     for step in range(trial.start_step + 1, until + 1):
         count += 1
@@ -45,7 +51,7 @@ def train(trial, *, until):
 
 
 def damage(study, step):
-    """Change the bytes of the checkpoint of a step."""
+    """Change the bytes of the checkpoint of a step, in its row or in its file."""
     sql = f"SELECT url FROM checkpoint WHERE step = {step}"
     ((url,),) = rows(study.database, sql)
     if url == "inline:":
@@ -56,7 +62,7 @@ def damage(study, step):
 
 
 def lose(trial, study):
-    """Replace the trial's token, as recovery and another claim would."""
+    """Replace the trial's token, as a claim after the trial's recovery would."""
     change(study.database, f"UPDATE trial SET token = 'other' WHERE number = {trial.number}")
 
 
@@ -252,7 +258,7 @@ def test_training_goes_on_if_the_store_fails(study_in_a_folder, tmp_path):
     (tmp_path / "store").rename(tmp_path / "elsewhere")
     (tmp_path / "store").write_text("where a directory should be")
 
-    text = r"trial 0 could not be stored: .*Not a directory"
+    text = r"trial 0 could not be stored: .* is not a directory on this host"
     with pytest.warns(RuntimeWarning, match=text) as warned:
         assert trial.report({"loss": 1.0}, checkpoint={"a": 1})
     assert trial.report({"loss": 1.0}, checkpoint={"a": 1})  # no second warning within a minute
@@ -557,13 +563,14 @@ def failing_with(number):
 def test_own_loop_deletes_uploads_that_ended_attempts_have_left(
     create_study, storage_url, tmp_path, monkeypatch
 ):
-    """A process stored a checkpoint's bytes, and died before it inserted the checkpoint's row."""
+    """An attempt stored a checkpoint's bytes, and ended without inserting the checkpoint's row."""
     monkeypatch.setattr(upload_collector, "SETTLED_S", 0.0)
     store = tmp_path / "store"
     study = create_study("own", num_trials=2, storage=storage_url, checkpoints=str(store))
     dead = SimulatedWorker(study.database, study.record).take()
     saver = Saver(str(store), study_uuid=study.record.uuid, trial_uuid=dead.claimed.uuid, attempt=1)
     begun = saver.begin(step=1)
+    open_store(str(store)).add_study(study.record.uuid)
     begin_upload(study.database, lease=dead.lease, uuid=begun.uuid, url=begun.url)
     saver.save(b"bytes", step=1, upload=begun)
     dead.finish(0.5)

@@ -1,6 +1,7 @@
-"""What own loops raise and report: any exception, values that cannot be stored, missing metrics."""
+"""Own loops raise exceptions, report values that cannot be stored, omit metrics and drop trials."""
 
 import gc
+import threading
 import warnings
 
 import pytest
@@ -8,7 +9,7 @@ from harness.arrange import rows
 
 import studydb
 from studydb.domain.failures import MESSAGE_BYTES, TRACEBACK_BYTES
-from studydb.lease import own_trial
+from studydb.lease import loop, own_trial
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def test_call_of_fail_with_any_message_is_counted_as_a_failure(study, text):
 
 @pytest.fixture
 def unstorable(monkeypatch):
-    """Replace the step of each report by a number that no database can store."""
+    """Turn each report into a result whose step neither SQLite nor PostgreSQL can store."""
     original = own_trial.read_report
 
     def read_report(report, **more):
@@ -99,10 +100,30 @@ def test_trial_of_a_garbage_collected_handle_fails_if_a_value_cannot_be_stored(s
     del trial
     gc.collect()
 
-    assert study.ask().number == 1
+    with pytest.warns(UserWarning, match="dropped trial 0 before its end"):
+        assert study.ask().number == 1
     study.close()
     reasons = [reason for reason, *_ in attempts(study)]
     assert reasons == ["FAILED", "PREEMPTED"]
+
+
+def test_ask_waits_for_a_dropped_trial_that_is_being_given_back(
+    create_study, storage_url, monkeypatch
+):
+    """The dropped trial is RUNNING until it is given back; then it can be claimed again."""
+    given_back, give_back = threading.Event(), loop.give_back
+    monkeypatch.setattr(loop, "give_back", lambda *given: given_back.wait(60) and give_back(*given))
+    study = create_study("own", num_trials=1, storage=storage_url)
+    trial = study.ask()
+    del trial
+    gc.collect()
+
+    with pytest.warns(UserWarning, match="will run again"), pytest.raises(TimeoutError):
+        study.ask(timeout=0.5)
+    given_back.set()
+
+    trial = study.ask(timeout=30)
+    assert (trial.number, trial.attempt) == (0, 2)
 
 
 def test_result_without_the_metric_of_a_stop_rule_warns_at_the_call_of_report(

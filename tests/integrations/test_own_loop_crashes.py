@@ -1,4 +1,4 @@
-"""The process of an own loop is killed, or loses its connection, while it saves checkpoints."""
+"""An own loop that saves checkpoints is killed, or its connection is cut; its trials go on."""
 
 import itertools
 import os
@@ -56,8 +56,9 @@ for line in sys.stdin:
     print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 """
 """
-A script that forks an own loop for each number that it reads. The loop is killed at the COMMIT with
-this number, counted from the fourth report. The script prints each loop's exit code.
+A script that forks an own loop for each number that it reads. The script's argument says whether
+the loop is killed before or after the COMMIT with this number, counted from the fourth report. If
+there are fewer COMMITs, the loop exits with 0. The script prints each loop's exit code.
 """
 
 

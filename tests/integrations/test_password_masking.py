@@ -1,4 +1,4 @@
-"""A password is in the user's URL and in the environment of workers, and nowhere else."""
+"""No output, file, row, traceback, repr or command line contains the storage URL's password."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""`studydb query` refuses statements that could write, even if the login is a superuser."""
+"""`studydb query` runs statements that read, and no others, even if the login is a superuser."""
 
 import pytest
 from harness import arrange

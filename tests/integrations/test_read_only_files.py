@@ -45,7 +45,8 @@ sys.exit(code)
 """
 """
 A script that runs several studydb commands in one process. Its first argument is the exit code with
-which each command must end.
+which each command must end. Its second argument is a JSON list of the commands, each a list of
+words.
 """
 
 READS = [

@@ -1,4 +1,4 @@
-"""Run the code blocks of the README, section by section."""
+"""Run the code blocks of four sections of the README, section by section."""
 
 import os
 import re
@@ -60,7 +60,7 @@ class Newcomer:
 
     def do(self, kind, text, *, code=0):
         """
-        Run a block of shell line by line, and return what the lines printed.
+        Run a block of shell, whose lines must all exit with `code`; return what they printed.
 
         A block of Python is written to the file that its first line names. If the block creates a
         study, the file is run.

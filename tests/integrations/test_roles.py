@@ -1,4 +1,8 @@
-"""Roles on PostgreSQL: each has the rights that its commands need, and no other rights."""
+"""
+Each role on PostgreSQL has the rights that its commands need.
+
+A worker has only the rights to write that `db/role_script.py` lists; a viewer has no such right.
+"""
 
 import importlib
 import pkgutil
@@ -69,12 +73,16 @@ NOT_OF_WORKERS = {
     ("resource_classes", "_MOVE"),
     ("resource_classes", "_CHANGE"),
 }
-"""Statements that workers never send, except those of `store/deletion.py`, which are not listed."""
+"""Workers send neither these statements nor the statements of `store/deletion.py`."""
 
 
 @dataclass(frozen=True)
 class Roles:
-    """The URLs of one database with the logins of the superuser and of a member of each role."""
+    """
+    The URLs of one database with the logins of the superuser and of a member of each role.
+
+    `groups` maps "owner", "worker" and "viewer" to the names of the three roles.
+    """
 
     admin: str
     owner: str
@@ -323,7 +331,7 @@ def test_listed_rights_are_those_that_statements_of_workers_need():
 
 
 def statements():
-    """Yield the file, the constant's name and the statement for every statement of the store."""
+    """Yield file, name of the constant, and statement for every constant statement of the store."""
     for found in pkgutil.iter_modules(studydb.store.__path__):
         module = importlib.import_module(f"studydb.store.{found.name}")
         for name, value in vars(module).items():

@@ -28,7 +28,11 @@ PROMOTION = ASHA(max_t=9, reduction_factor=3, type="promotion", end_game=0)
 
 @pytest.fixture
 def wait(database):
-    """A function that creates a study; for each value, a trial reports it at the first rung."""
+    """
+    A function that creates a study and a worker, and returns them.
+
+    For each value, one trial of the study reports the value at step 1, and its attempt ends.
+    """
 
     def make(*values, scheduler=PROMOTION, **options):
         study = arrange.new_study(database, name="digits", scheduler=scheduler, **options)

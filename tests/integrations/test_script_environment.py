@@ -1,4 +1,8 @@
-"""A script of `scripts/` whose Python lacks packages continues in the venv of its checkout."""
+"""
+A script of `scripts/` whose Python lacks packages continues in the venv of its checkout.
+
+The script first creates a missing venv, and installs the packages that the venv lacks.
+"""
 
 import shutil
 import sys

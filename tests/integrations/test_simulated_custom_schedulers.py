@@ -52,7 +52,7 @@ class Raising(Third):
 
 @pytest.fixture(autouse=True)
 def module(monkeypatch, tmp_path):
-    """Write the module of the schedulers to the working directory, where `simulate` finds it."""
+    """Write the schedulers' module to the working directory; `simulate` and a test import it."""
     (tmp_path / "simulated_rules.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -1,4 +1,4 @@
-"""`studydb.simulate` runs schedulers and searchers on recorded curves, by the real operations."""
+"""`simulate` runs schedulers and searchers on recorded curves, with the operations of workers."""
 
 import json
 import math

@@ -14,6 +14,7 @@ from studydb.domain.life.states import State
 from studydb.operations.create import load
 from studydb.operations.delete import delete
 from studydb.processes import this_process
+from studydb.study import loading
 
 
 def row_counts(database):
@@ -134,6 +135,34 @@ def test_delete_keeps_the_rows_if_the_checkpoints_cannot_be_removed(
 
     assert study.counts.total == 0
     assert load(study.database, "digits").uuid == study.record.uuid
+
+
+@pytest.mark.parametrize("files_remain", [True, False])
+def test_delete_is_refused_on_a_host_without_the_store_unless_it_has_deleted_the_files_before(
+    storage_url, tmp_path, create_study, monkeypatch, files_remain
+):
+    """Files that are gone before any deletion began may be on a disk that is not mounted here."""
+    store = tmp_path / "store"
+    study = create_study("digits", num_trials=1, storage=storage_url, checkpoints=str(store))
+    with study.ask() as trial:
+        trial.report({"loss": 1.0}, checkpoint={"a": 1})
+
+    if files_remain:
+        store.rename(tmp_path / "unmounted")
+        with pytest.raises(CheckpointError, match=r"not .*mounted|Mount the directory"):
+            studydb.delete_study("digits", storage=storage_url)
+        assert study.counts.total == 1
+        (tmp_path / "unmounted").rename(store)
+    else:
+        with monkeypatch.context() as failing:
+            failing.setattr(loading, "delete", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                studydb.delete_study("digits", storage=storage_url)
+
+    studydb.delete_study("digits", storage=storage_url)
+    assert list(store.iterdir()) == []
+    with pytest.raises(UnknownStudy):
+        studydb.load_study("digits", storage=storage_url)
 
 
 @pytest.mark.parametrize("storage_url", ["postgresql"], indirect=True)

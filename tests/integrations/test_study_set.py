@@ -25,7 +25,9 @@ TRIAL, CHECKPOINT = str(uuid4()), str(uuid4())
 
 def store_checkpoint(root, study):
     """Store a checkpoint's bytes in a directory, and return the URL."""
-    return DirectoryStore(root).put_bytes(Place(study.uuid, TRIAL, 1, 1, CHECKPOINT), b"abc").url
+    store = DirectoryStore(root)
+    store.add_study(study.uuid)
+    return store.put_bytes(Place(study.uuid, TRIAL, 1, 1, CHECKPOINT), b"abc").url
 
 
 def test_set_keeps_the_list_of_former_checkpoint_stores(console, database, tmp_path):
@@ -83,7 +85,8 @@ def test_checkpoint_is_looked_up_in_the_stores_of_its_study_only(console, databa
     # of `foreign`: the object's path, from the study's UUID on. Store `a` has a file of this path.
     assert stores.store_of(foreign) == a
     DirectoryStore(tmp_path / "a").delete(foreign)
-    with pytest.raises(CheckpointError, match="cannot be read"):
+    DirectoryStore(tmp_path / "b").add_study(study.uuid)
+    with pytest.raises(CheckpointError, match="is missing"):
         open_store(stores.store_of(foreign)).get_bytes(foreign, digest="")
 
 
@@ -143,7 +146,9 @@ def test_set_replaces_the_trainable_by_another_function_or_by_a_command(
         ([], 2, "No setting is given."),
     ],
 )
-def test_set_refuses_code_that_create_refuses(console, with_modules, words, code, message):
+def test_set_refuses_code_that_cannot_run_and_a_call_without_settings(
+    console, with_modules, words, code, message
+):
     database = with_modules.database
     before = arrange.dump(database)
 
@@ -153,7 +158,9 @@ def test_set_refuses_code_that_create_refuses(console, with_modules, words, code
     assert arrange.dump(database) == before
 
 
-def test_handle_sets_code_and_store_together(with_modules, database, tmp_path):
+def test_study_set_changes_the_trainable_and_the_checkpoint_store_in_one_call(
+    with_modules, database, tmp_path
+):
     with_modules.set(trainable=lambda config: 2 * config["lr"], checkpoints=tmp_path)
 
     assert with_modules.record.trainable.kind == "pickle"

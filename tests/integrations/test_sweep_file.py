@@ -59,6 +59,21 @@ def test_keys_of_a_sweep_file_become_arguments_of_a_study(sweep):
 @pytest.mark.parametrize(
     ("given", "becomes"),
     [
+        ("{min: 10, max: 64, q: 16}", studydb.choice([16, 32, 48, 64])),
+        ("{min: 16, max: 64}", studydb.randint(16, 64)),
+        ("{min: 0, max: 1, q: 0.5}", studydb.quniform(0, 1, 0.5)),
+        ("{min: 0.5, max: 3, q: 1}", studydb.quniform(0.5, 3, 1)),
+    ],
+)
+def test_quantized_parameter_of_a_sweep_file_is_an_integer_if_its_step_is(sweep, given, becomes):
+    text = f"command: [./train]\nparameters:\n  width: {{distribution: q_uniform, {given[1:]}\n"
+
+    assert read_sweep(sweep(text))["space"].parameters["width"] == becomes
+
+
+@pytest.mark.parametrize(
+    ("given", "becomes"),
+    [
         ("{max_iter: 27, s: 2}", studydb.ASHA(max_t=27, grace_period=3, reduction_factor=3)),
         ("{max_iter: 10, s: 1, eta: 4}", studydb.ASHA(max_t=10, grace_period=3)),
     ],

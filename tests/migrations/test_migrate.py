@@ -25,6 +25,24 @@ from studydb.operations.enqueue import enqueue
 from studydb.operations.reads import list_trials
 from studydb.schedulers import ASHA
 
+FOREIGN_TABLE = "CREATE TABLE trial_params (param_id INTEGER PRIMARY KEY)"
+"""A table of Optuna; studydb has an index of this name."""
+
+
+def test_database_of_another_program_with_a_name_of_studydb_is_refused(empty_storage_url):
+    with closing(connect(empty_storage_url, check=False)) as database:
+        if not database.postgresql:
+            database.path.touch()
+        with database.engine.begin() as connection:
+            connection.exec_driver_sql(FOREIGN_TABLE)
+
+        with pytest.raises(StorageError, match="belongs to another program: it has 'trial_params'"):
+            migrate.upgrade(empty_storage_url)
+
+        with database.engine.begin() as connection:
+            assert sa.inspect(connection).get_table_names() == ["trial_params"]
+
+
 VERSIONS = Path(__file__).parents[2] / "alembic" / "versions"
 
 

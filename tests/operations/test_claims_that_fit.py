@@ -145,7 +145,7 @@ def test_the_65th_resource_class_of_a_study_is_refused(database, study):
     assert put(database, study, "cpus=63") == [63]
 
 
-def test_new_resources_of_the_study_apply_to_waiting_trials_that_ask_for_no_resources(database):
+def test_new_resources_of_the_study_apply_to_waiting_trials_without_their_own_request(database):
     greedy = new_study(database, resources=BIG)
     put(database, greedy, None, "gpus=3")
     node = Node(database, greedy, read_capacity(gpus=1))
@@ -176,7 +176,7 @@ def test_the_resources_of_a_running_trial_cannot_be_changed(database, study):
     assert set(rows) == {("gpus=1",)}
 
 
-def test_a_worker_is_reserved_for_a_trial_that_later_trials_have_overtaken_for_60_s(
+def test_a_worker_is_reserved_for_a_trial_after_later_trials_have_overtaken_it_for_60_s(
     database, study
 ):
     put(database, study, "gpus=1", "gpus=2", *["gpus=1"] * 9)

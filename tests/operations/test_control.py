@@ -50,7 +50,7 @@ def renewed(run):
 RECEIVE = {"flush": lambda run: run.report(0.5).verdict, "renewal": renewed}
 
 
-# --- PENDING and PAUSED trials
+# --- trials that do not run
 
 
 @pytest.mark.row("A13")

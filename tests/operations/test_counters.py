@@ -1,4 +1,8 @@
-"""The counter of each state equals the number of trials in that state, after any operations."""
+"""
+After random operations, the counter of each state equals the number of trials in that state.
+
+The study's `n_running` equals the number of RUNNING trials.
+"""
 
 import random
 from contextlib import suppress

@@ -1,4 +1,9 @@
-"""A decision of a scheduler in the user's code is stored only if the rung is as the code saw it."""
+"""
+A decision of a custom scheduler is stored only if the rung is as the user's code saw it.
+
+If the scheduler does not decide, the study pauses. If a decision pauses a trial, it can also change
+the trial's resources.
+"""
 
 import threading
 from dataclasses import dataclass, replace
@@ -85,7 +90,7 @@ def test_decision_on_a_rung_that_another_trial_has_entered_meanwhile_is_not_stor
 
     answer = first.report(
         0.5
-    )  # the scheduler first sees an empty rung, where the trial would go on
+    )  # at first the scheduler sees an empty rung, and would let the trial go on
 
     assert answer.verdict.reason is Reason.EARLY_STOPPED
     assert entries(database, worker.study) == [(0.1, "CONTINUE"), (0.5, "STOP")]
@@ -191,7 +196,7 @@ def test_decision_with_resources_that_no_trial_can_ask_for_is_refused(database, 
 
 @dataclass(frozen=True)
 class Greedy(StopWorse):
-    """Each decision asks for a GPU, even if the trial does not pause."""
+    """Ask for a GPU with each decision, although no decision pauses the trial."""
 
     def judge(self, report, view):
         return replace(super().judge(report, view), resources={"gpus": 1})
@@ -344,7 +349,7 @@ def test_stopping_process_stores_the_results_before_the_first_unjudged_step_and_
 
 
 def test_results_after_a_result_that_was_not_judged_are_dropped(database):
-    """A result that arrives after the batch is made is dropped, too, as it would leave a gap."""
+    """A result added after the batch was made is dropped, too: the step before it is not stored."""
     worker = worker_under(database)
     run = worker.take()
     held = HeldAttempt(database, failing(worker.study, NotAsked()), run.claimed)
@@ -372,7 +377,11 @@ def test_process_that_cannot_ask_the_scheduler_refuses_the_trial(database):
 
 
 def test_trials_that_report_at_the_same_time_are_judged_one_after_another(database):
-    """On PostgreSQL, all trials get answers before a decision is stored; a trial has one entry."""
+    """
+    Each trial enters the rung once.
+
+    On PostgreSQL, the scheduler has judged all four trials before any decision is stored.
+    """
     worker = worker_under(database)
     runs = [worker.take() for _ in range(4)]
     for run in runs:
@@ -406,7 +415,7 @@ def test_trials_that_report_at_the_same_time_are_judged_one_after_another(databa
 
 
 def test_answers_are_kept_until_the_batch_is_stored(database):
-    """If a reply is lost, the batch is sent again without asking the scheduler again."""
+    """If a reply is lost, the batch is sent again, and the scheduler is not asked again."""
     worker = worker_under(database)
     run = worker.take()
     asked_for = []

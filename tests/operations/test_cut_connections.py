@@ -53,14 +53,18 @@ OPEN_TRANSACTIONS = """
 
 @dataclass
 class Side:
-    """A database, and two ways to it: calls go through the proxy, all else goes directly."""
+    """A database, and two ways to it: `database` goes through the proxy, `direct` does not."""
 
     proxy: Proxy
     database: Database
     direct: Database
 
     def arrange(self, operation):
-        """Empty the database, arrange a call, and open a connection without prepared statements."""
+        """
+        Empty the database, and arrange a call; return the call.
+
+        The connection through the proxy is new: no earlier call has prepared statements on it.
+        """
         with self.direct.begin() as txn:
             wide_view_sql.drop(txn, wide_view_sql.found(txn))
         delete_all_rows(self.direct)
@@ -88,7 +92,11 @@ def sides(postgres_server, postgres_template):
 
 @pytest.fixture(scope="module")
 def killed_processes(sqlite_template, tmp_path_factory):
-    """A folder for databases, and a function that kills processes at each COMMIT of a call."""
+    """
+    A folder, and a function that kills processes at each COMMIT of an operation.
+
+    The function leaves their databases in the folder, and returns the number of COMMITs.
+    """
     folder = tmp_path_factory.mktemp("killed")
     forks = subprocess.Popen(
         [sys.executable, "-m", "harness.crash_target", sqlite_template, folder],
@@ -140,7 +148,7 @@ def test_call_can_be_repeated_after_its_connection_is_severed(sides, subtests, o
 
 
 def await_no_open_transaction(database):
-    """Wait until the server has rolled back the transaction of the severed client."""
+    """Wait until no transaction is open: the server has ended the severed client's transaction."""
     deadline = time.monotonic() + PATIENCE_S
     while rows(database, OPEN_TRANSACTIONS) != [(0,)]:
         assert time.monotonic() < deadline
@@ -244,7 +252,7 @@ def code_run_by(operation, template, folder):
 
 
 def everything(database):
-    """Read all rows, and the names of all wide views."""
+    """Read the rows that `dump` returns, and the names of all wide views."""
     with database.begin(write=False) as txn:
         made = sorted(view.name for view in wide_view_sql.found(txn))
     return dump(database) | {"views": made}

@@ -1,4 +1,4 @@
-"""A duplicate drain succeeds even if its worker has ended; a new drain is refused."""
+"""A duplicate drain succeeds even if its worker is dead; a new drain of this worker is refused."""
 
 import pytest
 from harness.arrange import new_request, rows, unchanged_rows

@@ -1,4 +1,4 @@
-"""On PostgreSQL, a call is sent again on a second connection before the first call has committed."""
+"""On PostgreSQL, a call is sent again on another connection before the first call has committed."""
 
 from harness.arrange import dump, leave_one_study
 from harness.concurrent import send_twice

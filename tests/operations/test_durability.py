@@ -14,7 +14,8 @@ DURABLE = (
     *("save", "stop_a_running_trial"),
 )
 
-# For 10 s, commits that do not wait for the disk are only in memory, so that a crash undoes them.
+# The WAL writer flushes every 10 s. Until then, a commit that does not wait for the disk is only in
+# memory, and a crash undoes it.
 LAZY = {"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB"}
 
 
@@ -26,7 +27,7 @@ def server():
 
 
 def crashed_after(server, operation):
-    """Read all rows before a call, after the call, and after a crash immediately after the call."""
+    """Read all rows before a call, after the call, and after a crash of the server."""
     database = connect(server.url())
     call = OPERATIONS[operation](database)
     before = dump(database)

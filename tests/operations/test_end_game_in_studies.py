@@ -1,4 +1,8 @@
-"""ASHA's end game and OneEpoch's choice of trials depend on the spent share of a study's limits."""
+"""
+When ASHA's end game begins, and when OneEpoch chooses the trials that it trains to the end.
+
+Each depends on the spent share of the study's limits, and on `num_trials`.
+"""
 
 import math
 from datetime import UTC, datetime, timedelta
@@ -30,7 +34,12 @@ class Trainer:
         self.acquirer = Acquirer(database, self.study, worker_id=self.worker.id, lease_s=LEASE_S)
 
     def train(self, steps=None):
-        """Train a trial, if any, to its decision step or for `steps` steps; return its number."""
+        """
+        Train the next trial to its decision step, or for `steps` steps, and give it back.
+
+        Returns:
+            The trial's number; None if there is no trial to train.
+        """
         claimed = self.acquirer.acquire()
         if claimed is None:
             return None

@@ -1,4 +1,8 @@
-"""A study with `fail_fast` pauses itself at its first failure; its running trials pause, too."""
+"""
+A study with `fail_fast` pauses itself at a failure, or at a loss that ends a trial.
+
+Its running trials pause, too. After the study is resumed, the next failure pauses it again.
+"""
 
 import pytest
 from harness.arrange import SimulatedWorker, new_request, new_study, rows, run_together

@@ -55,7 +55,7 @@ def taken_by_another(clock, run):
 
 
 def given_the_same_number_twice(clock, run):
-    """Give the attempt's number to another worker, as a restore or failover of the database may."""
+    """Replace the attempt's token; a restored database can give one number to two attempts."""
     another = token()
     change_row(run, "trial", "id", f"token = '{another}'")
     change_row(run, "attempt", "trial_id", f"token = '{another}'")

@@ -1,4 +1,4 @@
-"""A PostgreSQL role that may only connect cannot block operations with an advisory lock."""
+"""A PostgreSQL role that may only connect can delay operations by a lock, but not block them."""
 
 import uuid
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,7 @@
 """
 A command may exit and give its trial back at no cost, nine times in a row without a new checkpoint.
 
-Each further such exit counts as a loss.
+Each further such exit counts as a loss. A release by a worker is always free.
 """
 
 import pytest

@@ -1,4 +1,8 @@
-"""Best trials, frames, open rungs and searchers leave out invalidated trials until an undo."""
+"""
+Best trials, frames and open rungs leave out invalidated trials until an undo.
+
+Until then searchers do not see the values of these trials. A trial that has not ended ends.
+"""
 
 import math
 
@@ -52,7 +56,7 @@ def best(database, study):
     return [trial.number for trial in best_trials(database, study, limit=9)]
 
 
-# --- where an invalidated trial is missing until the invalidation is undone
+# --- best trials, frames and searchers
 
 
 def test_invalidated_trial_is_not_best_until_undone(database, study):

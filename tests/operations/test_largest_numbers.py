@@ -1,4 +1,4 @@
-"""A trial ends as usual even if the sum of its finite metrics exceeds the largest double."""
+"""A trial ends as usual even if the sum of a metric's finite values exceeds the largest double."""
 
 import sys
 

@@ -1,4 +1,8 @@
-"""A duplicate request that arrives late, after other operations, changes nothing."""
+"""
+A duplicate request that arrives late, after other operations, changes nothing.
+
+While its attempt holds the trial, a duplicate claim gets this trial; afterwards it gets None.
+"""
 
 import pytest
 from harness.arrange import (

@@ -1,4 +1,4 @@
-"""Limits of a study: its cost, results, running time and age, and the running time of a trial."""
+"""Limits of a study's cost, results, running time and age, and of each trial's running time."""
 
 import random
 
@@ -213,7 +213,7 @@ def test_trial_that_has_run_for_its_time_limit_is_stopped(database, clock, learn
     early = [run.report(0.5).verdict, *worker.renew(run).held.values()]
     other.finish(outcome=Reason.PREEMPTED)
     clock.advance(1)
-    later = worker.take()  # the trial of `other` again, which has run for 59 s
+    later = worker.take()  # claims the trial of `other`, which has already run for 59 s
 
     if learns == "flush":
         verdict = run.report(0.4).verdict

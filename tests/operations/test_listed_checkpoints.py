@@ -1,4 +1,8 @@
-"""A kept checkpoint is listed with the value that its trial reported at the checkpoint's step."""
+"""
+A kept checkpoint is listed with the value that its trial reported at the checkpoint's step.
+
+The overview sums up the number and the size of the kept checkpoints of each host.
+"""
 
 import math
 

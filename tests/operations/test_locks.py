@@ -1,4 +1,8 @@
-"""On PostgreSQL, locks are taken in order: rungs, trials, checkpoints, study, counter shard."""
+"""
+On PostgreSQL, locks are taken in order: rungs, trials, checkpoints, study, counter shard.
+
+Other tests show which operations wait for each other, and that a sweep skips locked trials.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -124,7 +128,7 @@ def pausing_with_the_study(database):
 
 
 def running_clone(database, **overrides):
-    """Clone trial 0, and claim the clone, which begins from the checkpoint of trial 0."""
+    """Run trial 0 and clone it; claim the clone, which begins from the checkpoint of trial 0."""
     worker = SimulatedWorker(database, new_study(database, **overrides))
     parent = worker.take()
     parent.report(0.5)
@@ -213,7 +217,7 @@ def test_trial_that_is_enqueued_during_a_deletion_is_deleted_too(database, monke
 
 
 def delete_during(database, url, study, call, *, at):
-    """Delete a study while `call` is held at the function `at`, with a lock that deletion needs."""
+    """Delete a study while `call`, held at the function `at`, has a lock that deletion needs."""
     with held_at(*at) as (there, go), ThreadPoolExecutor(2) as pool:
         called = pool.submit(call)
         assert there.wait(PATIENCE_S)

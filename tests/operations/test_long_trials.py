@@ -84,7 +84,7 @@ def report_at_random(run, rng, *, first, n):
 
 
 def two_attempts(database, rng, *, second_begins=15, **overrides):
-    """Run two attempts; the second supersedes the first's results from step `second_begins` on."""
+    """Run an attempt; begin another, which supersedes its results from `second_begins` on."""
     study = new_study(database, num_trials=1, max_failures=1, **overrides)
     worker = SimulatedWorker(database, study)
     run = worker.take()
@@ -109,7 +109,7 @@ def test_summary_of_a_completed_trial_is_computed_from_its_live_results(
 
 
 def check_summary(found, expected):
-    """Compare two summaries; NaN equals NaN."""
+    """Compare two summaries; NaN equals NaN, and -0.0 equals 0.0."""
     assert found.keys() == expected.keys()
     for name, analysis in expected.items():
         assert {key: repr(value + 0.0) for key, value in found[name].items()} == {

@@ -1,4 +1,4 @@
-"""A trial ends if its process dies several times in a row after the same step."""
+"""A trial ends if its process dies `losses_at_step` times in a row after the same step."""
 
 import pytest
 from harness.arrange import LEASE_S, SimulatedWorker, end_back_offs, new_study

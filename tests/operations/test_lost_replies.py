@@ -31,7 +31,7 @@ def _standing_clock(clock):
 
 @pytest.fixture
 def each_operation(database):
-    """Yield each operation's name and its arrangement, in a database with one other study."""
+    """Yield each operation's name and the function that arranges its call, beside another study."""
 
     def operations():
         for operation, arranged in OPERATIONS.items():
@@ -65,7 +65,7 @@ def test_ask_that_is_cut_at_any_of_its_commits_makes_one_trial(database, when, n
     """
     The first ask of a study also commits proposals.
 
-    On PostgreSQL the reads of an ask have COMMITs, too. On SQLite the first ask has two in all.
+    On PostgreSQL its reads have COMMITs, too. On SQLite it has two COMMITs in all.
     """
     study = new_study(database)
     worker = SimulatedWorker(database, study)
@@ -88,7 +88,7 @@ def test_worker_claims_with_a_new_token_after_its_unanswered_claim_was_recovered
     enqueued(database, study)
     worker = SimulatedWorker(database, study)
     acquirer = Acquirer(database, study, worker_id=worker.id, lease_s=LEASE_S)
-    acquirer.look()  # reads whether trials ask for resources, so `acquire` begins with the claim
+    acquirer.look()  # reads the resource classes, so the first COMMIT of `acquire` is the claim's
     with cut(database, "after"), pytest.raises(StorageUnreachable):
         acquirer.acquire()
     recover_after_expiry(clock, database, study)

@@ -29,7 +29,7 @@ RECEIVE = {
 
 
 class Expected:
-    """A model in plain Python of a study, its trial (RUNNING at first), and requests about both."""
+    """A plain Python model of requests to a study and to its trial, which is RUNNING at first."""
 
     def __init__(self):
         self.state, self.paused_by = State.RUNNING, None

@@ -1,4 +1,8 @@
-"""Neither retention nor a discard removes a checkpoint that a person has pinned."""
+"""
+Neither retention nor a discard removes a checkpoint that a person has pinned.
+
+The last tests read the removed checkpoints whose rows are not deleted yet.
+"""
 
 import pytest
 from harness.arrange import SimulatedWorker, new_request, new_study, rows, trial_of, unchanged_rows

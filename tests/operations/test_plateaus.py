@@ -1,4 +1,4 @@
-"""Whether a trial or a study has reached a plateau is decided from stored rows."""
+"""A plateau of a trial or of a study is found in stored rows and in the results of the flush."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A free worker resumes the trial that ASHA promotes. A trial is promoted only once from a rung."""
+"""A free worker promotes the trial that ASHA chooses. A trial is promoted only once from a rung."""
 
 import json
 import math
@@ -342,7 +342,7 @@ def test_promoted_trial_that_fails_is_retried_without_another_promotion(database
     assert waiting(database) == [1]
 
 
-# --- progress
+# --- progress, and the order of claims, promotions and asks
 
 
 def test_study_is_finished_only_when_no_trial_is_to_be_promoted(database):

@@ -1,4 +1,4 @@
-"""A quota removes the oldest checkpoints, but never the newest of a trial that has not ended."""
+"""A quota removes the oldest checkpoints, but no pinned one, and not a live trial's newest."""
 
 from dataclasses import replace
 

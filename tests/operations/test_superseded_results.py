@@ -1,4 +1,8 @@
-"""Results that a later attempt has superseded no longer count; all other results count."""
+"""
+From the step of its first result on, an attempt supersedes the results of earlier attempts.
+
+Superseded results do not count in the trial's summary. Entries in rungs keep their values.
+"""
 
 import random
 
@@ -22,7 +26,7 @@ def release(run):
 
 
 def first_attempt(worker, *, saved_step=None):
-    """Report 0.1 … 0.5 at steps 1 … 5, save a checkpoint at `saved_step`, and release the trial."""
+    """Make a trial, report 0.1 … 0.5 at steps 1 … 5, save at `saved_step` if given, and release."""
     run = worker.ask()
     run.report(0.1, 0.2, 0.3, 0.4, 0.5)
     if saved_step is not None:
@@ -31,7 +35,7 @@ def first_attempt(worker, *, saved_step=None):
 
 
 def live(worker):
-    """Return the live values by step; check that the trial's summary is computed from them."""
+    """Return the live values by step; check that steps differ, and that the summary fits."""
     found = live_results(worker.database, worker.study, 0)
     assert len({result.step for result in found}) == len(found)
     expected = Summary().add(found, worker.study.objective)

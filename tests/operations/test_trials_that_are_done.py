@@ -1,4 +1,8 @@
-"""A report with `done=True` completes its trial, also if the attempt is lost afterwards."""
+"""
+A stored report with `done=True` completes its trial, also if the attempt is lost afterwards.
+
+If this report meets a stop rule, the rule stops the trial instead.
+"""
 
 import pytest
 from harness.arrange import (

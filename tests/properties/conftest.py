@@ -1,4 +1,9 @@
-"""Fixtures: a PostgreSQL database for all cases of a file, and an SQLite database for each case."""
+"""
+Fixtures for PostgreSQL and SQLite.
+
+All tests of a file share a PostgreSQL database and an interleaver. Each test has its own SQLite
+database.
+"""
 
 from collections.abc import Iterator
 from contextlib import closing

@@ -1,9 +1,8 @@
 """
-A rung closes while other operations run, interleaved statement by statement on PostgreSQL.
+Two calls, interleaved statement by statement on PostgreSQL, at a rung that may close or has closed.
 
-Two calls run at the same time. In any schedule the rows are those of one of the two orders in which
-the calls can run one after the other, and there is no deadlock.
-`STUDYDB_SCHEDULES=200` runs more schedules.
+In any schedule the rows are those of one of the two orders in which the calls can run one after the
+other, and there is no deadlock. `STUDYDB_SCHEDULES=200` runs more schedules.
 """
 
 import itertools
@@ -96,7 +95,11 @@ class Situation:
         return calls.get(name) or (lambda over: steer(over, study, [number], request))
 
     def rows(self, database):
-        """Let free workers claim and do what the scheduler wants; read the trials and the rung."""
+        """
+        Read the trials and the entries of the rung, after the steps of a free worker.
+
+        Three times, the worker gives up trials, does what the scheduler wants, and claims.
+        """
         for _ in range(3):
             give_up(database, self.study)
             promote(database, self.study, self.worker.claimant())

@@ -41,7 +41,7 @@ class Plan:
     """
     The calls of one schedule: three trials wait, one runs, and the study has 63 resource classes.
 
-    The study's scheduler changes what the running trial asks for when it pauses the trial.
+    When the study's scheduler pauses the running trial, it changes what this trial asks for.
     """
 
     def __init__(self, database):

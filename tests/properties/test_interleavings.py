@@ -44,7 +44,7 @@ LOCKS = Prepared(
 )
 
 AGAIN = "again"
-"""In a plan: the action before this word is sent again while its first call still runs."""
+"""In a plan: the action before this word is sent a second time, in a concurrent call."""
 
 PLANS = [
     ("claim", "claim"),
@@ -287,7 +287,7 @@ def n_writers(plan):
 
 
 def prepare(walk, plan, rng):
-    """Make it likely that the study has the attempts and trials that the plan's actions need."""
+    """Make it likely that the study has the trials, attempts and checkpoints for the plan."""
     if any(name.startswith("zombie") for name in plan):
         walk.take_a_trial(rng)
         walk.expire_leases(rng)
@@ -328,7 +328,7 @@ def prepare_sweeps(walk, plan, rng):
 
 
 def finish_some(walk, rng):
-    """End at most two trials, after some of them have saved a checkpoint."""
+    """End at most two trials, some of them after a save; take another trial after each end."""
     for attempt in walk.attempts(held=True)[:2]:
         if rng.random() < 0.7:
             walk.do(walk.factory.save(attempt))

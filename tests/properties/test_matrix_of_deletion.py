@@ -1,5 +1,5 @@
 """
-The deletion of a study, together with every other request and every operation of a worker.
+The deletion of a study, together with a request or an operation of a worker (`OTHERS`).
 
 A cell is such a request or operation, and a state of a trial of the study (`harness.matrix_cells`).
 On PostgreSQL the deletion and the other call run at the same moment, statement by statement; on
@@ -45,7 +45,7 @@ GONE = (LeaseLost, UnknownStudy)
 
 
 def of_study(operation, *arguments, **options):
-    """Make the call of a request that concerns the study, not its trial."""
+    """Return a function that makes the call of a request about the study as a whole."""
 
     def make(subject):
         return lambda database: operation(
@@ -112,7 +112,7 @@ SHARE = 4
 
 
 def others_beside(state):
-    """Yield the calls that are tested together with a deletion in this state of the trial."""
+    """Yield the names and the makers of the calls that run with a deletion in this state."""
     for place, (name, make) in enumerate(OTHERS.items(), STATES.index(state)):
         if ALL or place % SHARE == 0:
             yield name, make
@@ -139,7 +139,11 @@ def end_attempts(database, subject):
 
 
 def check_deleted(database, subject, answer, message):
-    """Check that the study is gone once its attempts have ended, and their late writes fail."""
+    """
+    Check that no row of the study is left, and that late writes of its attempts fail.
+
+    If the deletion was refused, end the attempts and delete the study before.
+    """
     study = subject.walk.study
     assert answer in (None, NotAllowed, UnknownStudy), message
     if answer is NotAllowed:

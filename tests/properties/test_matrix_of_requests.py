@@ -1,11 +1,12 @@
 """
-Every request of a person, for a trial in every state, together with every operation of a worker.
+A person's request for a trial in some state, together with an operation of a worker.
 
-A cell is a request, a state and an operation. On PostgreSQL the request and the operation run at
-the same moment, statement by statement; on SQLite, which has one writer, one after the other in
-both orders. Answers and rows are those of the model, no call ends in a deadlock, and the trial
-obeys the person's last request from the next renewal on. An eighth of the cells run; among these,
-each request meets each state and each operation. `STUDYDB_NIGHTLY=1` runs all cells.
+A cell is a request, a state and an operation of `harness.matrix_cells`. On PostgreSQL the request
+and the operation run at the same moment, statement by statement; on SQLite, which has one writer,
+one after the other in both orders. Answers and rows are those of the model, no call ends in a
+deadlock, and the trial obeys the person's last request from the next renewal on. An eighth of the
+cells run; among these, each request meets each state and each operation. `STUDYDB_NIGHTLY=1` runs
+all cells.
 """
 
 import os
@@ -35,7 +36,7 @@ SHARE = 8
 
 
 def actors_beside(request, state):
-    """Yield the operations that are tested together with a request in this state of the trial."""
+    """Yield the names and the makers of the operations that run with a request in this state."""
     first = list(REQUESTS).index(request) + STATES.index(state)
     for place, (name, make) in enumerate(ACTORS.items(), first):
         if ALL or place % SHARE == 0:
@@ -95,7 +96,7 @@ def do_in_turn(database, subject, order):
 
 
 def check_that_the_request_is_obeyed(database, subject, request, message):
-    """Check that the trial obeys the request, or that a renewal tells its attempt to obey."""
+    """Check that the trial obeys, or that a renewal tells its attempt or (drain) worker to obey."""
     with database.begin(write=False) as txn:
         trial = existing_trial(txn, subject.walk.study, subject.number)
     if request in ("stop", "invalidate"):

@@ -1,8 +1,9 @@
 """
-Interleaved calls: to store points (of a model or by index), to ask for trials, to enqueue trials.
+Calls that store points, ask for trials and enqueue trials, interleaved statement by statement.
 
-In any schedule there is no deadlock, each point is stored once, the draws of the proposals
-have no gap, and the proposals stay within the budget. `STUDYDB_SCHEDULES=200` runs more schedules.
+The points come from a model or are proposed by index. In any schedule there is no deadlock, no
+point is proposed twice, the draws of the proposals have no gap, and the proposals stay within the
+budget. `STUDYDB_SCHEDULES=200` runs more schedules.
 """
 
 import os

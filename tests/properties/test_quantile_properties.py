@@ -86,7 +86,11 @@ def cut_of(entries, quantile):
 
 
 def carried_out(shift, entries):
-    """Find the cut's entry as `store/rung_ranks.py` does: `shift.steps` entries from the origin."""
+    """
+    Return the cut after a shift; find its entry as `store/rung_ranks.py` does.
+
+    The entry is `shift.steps` entries better than the origin, or worse if `steps` is negative.
+    """
     entry = shift.origin
     if shift.steps > 0:
         entry = sorted((one for one in entries if one < shift.origin), reverse=True)[

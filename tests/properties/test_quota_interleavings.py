@@ -3,9 +3,9 @@ Saves at the quota, interleaved statement by statement with other operations on 
 
 In any schedule there is no deadlock, the sum of the sizes in the study's row is exact and within
 the quota, and each trial that has not ended keeps the checkpoint that its next attempt restores.
-Two tests create trials that begin from another study's checkpoint while that study is deleted. One
-test runs requests and saves while an attempt finds a checkpoint corrupt. `STUDYDB_SCHEDULES=200`
-runs more schedules.
+Two tests create trials that need a checkpoint of another study while that study is deleted. Two
+tests run requests and saves while an attempt finds a checkpoint corrupt. One test sets the first
+quota of a study. `STUDYDB_SCHEDULES=200` runs more schedules.
 """
 
 import itertools
@@ -225,19 +225,68 @@ def test_request_still_finds_a_checkpoint_while_the_newest_is_found_corrupt(stag
         with rng.choice([nullcontext, step_by_step])():
             result = interleaver.run(calls, rng, clock=lambda: NOW)
 
-        ((total, counted),) = rows(
-            database,
-            "SELECT (SELECT sum(size_bytes) FROM checkpoint c WHERE c.study_id = s.id "
-            f"AND removed_at IS NULL), checkpoint_bytes FROM study s WHERE id = {study.id}",
-        )
         assert result.faults == [], result
-        assert total == counted, result
+        assert_counted(database, study, result)
         assert NotFound not in result.answers, result  # an older checkpoint is kept
 
 
-def begin(study, *, of):
+@pytest.mark.parametrize(
+    "name", ["save first", "discard ended", "corrupt first", "begin from ended"]
+)
+def test_first_quota_of_a_study_counts_the_checkpoints_that_are_kept(stage, name):
+    database, interleaver = stage
+    for seed in range(4 * SCHEDULES):
+        rng = Random(f"{name} {seed}")
+        situation = Situation(database, quota=None)
+        study, request = situation.study, new_request()
+        calls = [
+            situation.call(name),
+            lambda over, study=study, request=request: set_retention(
+                over, study, Keep(last=9, quota=99), request
+            ),
+        ]
+
+        with rng.choice([nullcontext, step_by_step])():
+            result = interleaver.run(calls, rng, clock=lambda: NOW)
+
+        assert result.faults == [], result
+        assert_counted(database, study, result)
+
+
+def test_checkpoint_is_found_corrupt_while_a_trial_begins_from_it(stage):
+    """The new trial is to begin from a trial that has saved nothing and began from `newest`."""
+    database, interleaver = stage
+    for seed in range(4 * SCHEDULES):
+        rng = Random(seed)
+        situation = Situation(database, quota=99)
+        study, first = situation.study, situation.first.lease
+        start = FromTrial(study.id, study.name, first.number)
+        begun = enqueue(database, study, {}, new_request(), start=start)
+        SimulatedWorker(database, study).take().finish(0.5)
+        calls = [
+            partial(mark_corrupt, lease=first, checkpoint=situation.newest),
+            begin(study, of=study, number=begun),
+        ]
+
+        with rng.choice([nullcontext, step_by_step])():
+            result = interleaver.run(calls, rng, clock=lambda: NOW)
+
+        assert result.faults == [], result
+        assert_counted(database, study, result)
+
+
+def assert_counted(database, study, result):
+    ((total, counted),) = rows(
+        database,
+        "SELECT (SELECT sum(size_bytes) FROM checkpoint c WHERE c.study_id = s.id "
+        f"AND removed_at IS NULL), checkpoint_bytes FROM study s WHERE id = {study.id}",
+    )
+    assert total == counted, result
+
+
+def begin(study, *, of, number=0):
     request = new_request()
-    start = FromTrial(of.id, of.name, 0)
+    start = FromTrial(of.id, of.name, number)
     return lambda over: enqueue(over, study, {}, request, start=start)
 
 

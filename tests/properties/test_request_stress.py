@@ -3,7 +3,7 @@ Half of the processes run trials; the other processes send people's requests as 
 
 The processes that run trials are killed now and then. Calls raise no errors (of a deadlock, for
 example) except refusals, and the promises of `harness.row_invariants` hold afterwards.
-`STUDYDB_NIGHTLY=1` runs 16 processes for 60 s.
+`STUDYDB_NIGHTLY=1` runs 16 processes, instead of 4, for 60 s or more.
 """
 
 import os
@@ -25,7 +25,10 @@ NIGHTLY = os.environ.get("STUDYDB_NIGHTLY") == "1"
 PROCESSES, SECONDS, KILL_EVERY_S = (16, 60.0, 2.0) if NIGHTLY else (4, 6.0, 2.0)
 
 KINDS_OF_EVENTS, MOST_RUNS = 9, 4
-"""At least 9 kinds of events must happen. On a slow host, up to 3 longer runs follow the first."""
+"""
+At least 9 kinds of events must happen, and a process must be killed. If a run on a slow host does
+too little, up to 3 longer runs follow the first.
+"""
 
 SCHEDULERS = {
     "stopping": studydb.ASHA(max_t=9, reduction_factor=3, brackets=2),

@@ -61,7 +61,7 @@ PAIRS = [
 
 
 class Situation:
-    """Three running trials, for which a rule is about to fail or to decide that they stop."""
+    """Three running trials; some calls carry a rule's answer: it has failed, or stops the trial."""
 
     def __init__(self, database, kind):
         rules = (CustomRule("my_rules:TooSlow"),)
@@ -102,7 +102,7 @@ class Situation:
         return calls[name]
 
     def rows(self, database):
-        """Renew the leases, which stores requests as verdicts; read what has been decided."""
+        """Renew the leases, which stores requests as verdicts; read study, trials and events."""
         self.worker.renew(*self.runs)
         of_study = f"study_id = {self.study.id}"
         return (

@@ -53,7 +53,7 @@ def test_calls_at_a_rung_have_the_effect_of_a_serial_order(stage, name, calls):
 
 
 def test_trial_that_enters_a_rung_while_it_is_invalidated_does_not_rank_there(stage, monkeypatch):
-    """The trial enters a rung after the invalidation locks rungs, and before it locks the trial."""
+    """The invalidation locks rungs, then the trial enters a rung, then the trial is locked."""
     database, interleaver = stage
     situation = AtRung(database, "stopping")
     report, invalidate = situation.call("report"), situation.call("invalidate")

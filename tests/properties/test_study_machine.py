@@ -58,8 +58,8 @@ SETTINGS = settings(
 )
 
 # Hypothesis draws a seed for each step, and Random makes the step's choices from the seed, so that
-# the choices are evenly distributed. No seed depends on earlier steps, so Hypothesis can shorten a
-# failing walk by removing steps.
+# Hypothesis does not bias the choices. No seed depends on earlier steps, so Hypothesis can shorten
+# a failing walk by removing steps.
 seeds = st.binary(min_size=8, max_size=8)
 
 
@@ -92,7 +92,10 @@ MUST_HAPPEN = {
     "turn_clock_back",
     "send_again",
 }
-"""Steps and answers that must occur; otherwise the walks have tested too little."""
+"""
+Steps and answers that must occur; otherwise the walks have tested too little. For studies with a
+quota, `ROOM` says what must occur; for studies whose trials ask for resources, `SIZED`.
+"""
 
 
 STARTS = {
@@ -101,7 +104,10 @@ STARTS = {
     *("enqueue_a_dict: something", "enqueue_an_upload: something", "discard_other: nothing"),
     *("close_other: nothing", "reopen_other: nothing", "remove_unkept: nothing"),
 }
-"""With FIFO, these must occur as well: operations on the checkpoints that trials begin from."""
+"""
+With FIFO, these must occur as well: trials begin from checkpoints, and other operations touch such
+checkpoints or begin to delete the study that has them.
+"""
 
 ROOM = {
     *("save: something", "save: CheckpointError", "save: LeaseLost", "quota reached"),
@@ -125,7 +131,7 @@ SIZED = {
 
 
 class StudyMachine(RuleBasedStateMachine):
-    """Takes a random walk, and compares the database with the model after every step."""
+    """Takes a random walk; after every step, checks the rows against the model and the promises."""
 
     def __init__(self, database, spec, happened):
         super().__init__()
@@ -193,7 +199,11 @@ def any_means(seed):
 
 
 def any_choice_at_the_end(seed):
-    """Studies whose scheduler chooses at `num_trials` or half of `max_steps` which trials go on."""
+    """
+    Studies whose scheduler chooses which trials go on.
+
+    It chooses when `num_trials` is reached or half of `max_steps` is spent.
+    """
     limits = {"max_steps": 40, "num_trials": None} if seed[1] % 2 else {"num_trials": 6}
     return {"scheduler": (END_GAME, ONE_EPOCH)[seed[0] % 2], "rules": (), **limits}
 
@@ -209,7 +219,7 @@ def any_limits(seed):
 
 
 def any_resources(seed):
-    """Studies whose trials ask for resources, on two workers of unequal size."""
+    """Studies whose trials may ask for resources, with two workers that offer unequal amounts."""
     scheduler = (FIFO(), ASHAS[0], PROMOTIONS[0], PROMOTIONS[1], *GROWING)[seed[0] % 6]
     asked = (None, "nothing", "cpus=1", "gpus=1")[seed[1] % 4]
     resources = None if asked is None else read_resources("resources", asked)

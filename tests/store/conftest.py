@@ -1,4 +1,4 @@
-"""Every test here that runs on both databases also runs through a transaction pooler."""
+"""Tests here that run on both databases also run through PgBouncer, if it is installed."""
 
 from contextlib import ExitStack, closing
 

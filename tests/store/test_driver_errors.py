@@ -1,4 +1,8 @@
-"""How studydb translates drivers' errors, and which connections it uses again or closes."""
+"""
+How studydb translates drivers' errors, and which connections it uses again or closes.
+
+Other tests are about timeouts, the isolation of PostgreSQL's transactions, and SQLite's one writer.
+"""
 
 import os
 import sqlite3

@@ -1,4 +1,8 @@
-"""The stable views (v_study, v_trial, v_result, …) show what the tables hold."""
+"""
+The stable views (v_study, v_trial, v_result, …) show what the tables hold.
+
+`v_result` has only live results, and `v_checkpoint` only checkpoints that were not removed.
+"""
 
 import json
 import math

@@ -1,12 +1,16 @@
 """A checkpoint's bytes are stored whole or not at all, and are checked by their digest."""
 
 import dataclasses
+import errno
 import io
 import multiprocessing
 import os
 import resource
+import shutil
+import stat
 import tarfile
 import uuid
+from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -38,7 +42,9 @@ def place(step=3, attempt=1):
 
 @pytest.fixture
 def store(tmp_path):
-    return DirectoryStore(tmp_path / "store")
+    directory = DirectoryStore(tmp_path / "store")
+    directory.add_study(STUDY)
+    return directory
 
 
 @pytest.fixture
@@ -118,7 +124,9 @@ def test_delete_on_a_host_without_the_directory_of_the_store_says_to_mount_it(st
 
 
 def test_delete_study_keeps_the_checkpoints_of_other_studies(store):
-    other = store.put_bytes(Place(str(uuid.uuid4()), TRIAL, 1, 1, str(uuid.uuid4())), b"x")
+    other_study = str(uuid.uuid4())
+    store.add_study(other_study)
+    other = store.put_bytes(Place(other_study, TRIAL, 1, 1, str(uuid.uuid4())), b"x")
     store.put_bytes(place(), b"y")
 
     store.delete_study(STUDY)
@@ -140,7 +148,7 @@ def test_put_refuses_a_place_with_a_text_that_is_not_a_uuid(store, field, text):
     with pytest.raises(CheckpointError, match="'s UUID: a program other"):
         store.put_bytes(dataclasses.replace(place(), **{field: text}), b"x")
 
-    assert not store.root.exists()
+    assert paths_below(store.root) == [STUDY]
 
 
 @pytest.mark.parametrize("levels_up", [0, 1, 2])
@@ -163,7 +171,7 @@ def test_link_to_a_directory_outside_the_store_is_refused(store, tmp_path, level
 def test_delete_study_removes_a_link_and_keeps_its_target(store, tmp_path):
     outside = tmp_path / "thesis"
     (outside / "chapters").mkdir(parents=True)
-    store.root.mkdir()
+    (store.root / STUDY).rmdir()
     (store.root / STUDY).symlink_to(outside)
 
     store.delete_study(STUDY)
@@ -292,7 +300,7 @@ def test_link_to_nothing_or_to_its_own_parent_or_out_of_the_directory_is_refused
     with pytest.raises(CheckpointError, match=complaint):
         store.put_directory(place(), source)
 
-    assert not store.root.exists()
+    assert paths_below(store.root) == [STUDY]
 
 
 def test_pipe_in_a_directory_is_refused(store, source):
@@ -345,9 +353,13 @@ def test_put_that_cannot_write_raises_an_error_with_the_cause_and_leaves_no_file
     assert paths_below(store.root) == sorted([STUDY, f"{STUDY}/{TRIAL}", f"{STUDY}/{TRIAL}/1"])
 
 
-def test_put_names_the_cause_if_the_path_of_the_store_is_a_file(source):
+def test_store_whose_path_is_a_file_names_the_cause(source):
+    store = DirectoryStore(source / "weights.bin")
+
     with pytest.raises(CheckpointError, match="Not a directory"):
-        DirectoryStore(source / "weights.bin").put_bytes(place(), b"")
+        store.add_study(STUDY)
+    with pytest.raises(CheckpointError, match="is not a directory on this host"):
+        store.put_bytes(place(), b"")
 
 
 def test_files_are_synced_before_their_directory_gets_its_final_name(store, source, monkeypatch):
@@ -369,8 +381,103 @@ def test_files_are_synced_before_their_directory_gets_its_final_name(store, sour
     stored = store.put_directory(place(), source)
 
     names = {Path(path).name for path in synced_before_rename}
-    assert names > {"weights.bin", "0.bin", "läyer name", store.root.name}
+    assert names > {"weights.bin", "0.bin", "läyer name", STUDY, TRIAL}
     assert synced == [str(Path(unquote(urlsplit(stored.url).path)).parent)]
+
+
+def test_failed_sync_of_a_directory_is_an_error_unless_the_file_system_cannot_sync_directories(
+    store, monkeypatch
+):
+    put = partial(store.put_bytes, place(), b"weights")
+    monkeypatch.setattr(os, "fsync", failing_for_directories(errno.EINVAL))
+    put()
+    monkeypatch.setattr(os, "fsync", failing_for_directories(errno.EIO))
+    with pytest.raises(CheckpointError, match="Input/output error"):
+        put()
+
+
+def failing_for_directories(number):
+    fsync = os.fsync
+
+    def failing(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        fsync(descriptor)
+
+    return failing
+
+
+# directories that are not mounted, or fail for a moment
+
+
+def test_host_without_the_folder_of_a_study_writes_nothing_and_reports_no_damage(store, tmp_path):
+    stored = store.put_bytes(place(), b"state")
+    (store.root / STUDY).rename(tmp_path / "unmounted")
+
+    with pytest.raises(CheckpointError, match="Mount it"):
+        store.put_bytes(place(), b"later state")
+    with pytest.raises(CheckpointError, match="Mount it"):
+        store.delete(stored.url)
+    with pytest.raises(FileNotFoundError, match="Mount it"):
+        store.get_bytes(stored.url, digest=stored.digest)
+    with pytest.raises(FileNotFoundError, match="Mount it"):
+        store.get_directory(stored.url, digest=stored.digest, target=tmp_path / "copy")
+    assert paths_below(store.root) == []
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.EACCES, errno.EMFILE])
+def test_error_of_this_host_while_it_reads_is_not_damage(
+    store, source, tmp_path, monkeypatch, number
+):
+    dict_, directory = store.put_bytes(place(), b"state"), store.put_directory(place(), source)
+    opening = io.open
+
+    def failing(file, mode="r", *args, **options):
+        if "r" in mode and str(file).startswith(str(store.root)):
+            raise OSError(number, os.strerror(number))
+        return opening(file, mode, *args, **options)
+
+    monkeypatch.setattr(io, "open", failing)
+    for get in (
+        partial(store.get_bytes, dict_.url, digest=dict_.digest),
+        partial(
+            store.get_directory, directory.url, digest=directory.digest, target=tmp_path / "copy"
+        ),
+    ):
+        with pytest.raises(OSError, match=os.strerror(number)):
+            get()
+    assert not (tmp_path / "copy").exists()
+
+
+def test_removal_that_was_interrupted_is_finished_by_the_next_call(store, source, monkeypatch):
+    stored = store.put_directory(place(), source)
+    with monkeypatch.context() as killed:
+        killed.setattr(shutil, "rmtree", lambda *_, **__: None)
+        with pytest.raises(CheckpointError, match="cannot be deleted"):
+            store.delete(stored.url)
+    assert not store.exists(stored.url)
+    assert paths_below(store.root / STUDY / TRIAL)
+
+    store.delete(stored.url)
+
+    assert paths_below(store.root) == [STUDY]
+
+
+def test_directory_that_another_process_removes_while_it_is_empty_is_made_again(store, monkeypatch):
+    mkdir, removed = Path.mkdir, []
+
+    def mkdir_after_removal(path, *args, **options):
+        if path.name == "1" and not removed:
+            removed.append(path.parent)
+            path.parent.rmdir()
+        return mkdir(path, *args, **options)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir_after_removal)
+
+    stored = store.put_bytes(place(), b"state")
+
+    assert removed
+    assert store.get_bytes(stored.url, digest=stored.digest) == b"state"
 
 
 # checkpoints in the database

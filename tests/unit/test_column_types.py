@@ -54,7 +54,9 @@ def test_stored_json_has_no_nan_or_infinity_constants(document):
         ({"NaN": 1}, '{"NaN":1}'),
     ],
 )
-def test_json_has_nan_and_infinities_as_texts_that_postgresql_casts_to_doubles(value, stored):
+def test_numbers_that_are_not_finite_become_texts_in_json_and_equal_texts_are_escaped(
+    value, stored
+):
     assert dump_json(value) == stored
 
 

@@ -1,7 +1,9 @@
 """`from_ray` makes classes of studydb from classes with the methods of `ray.tune.Trainable`."""
 
+import subprocess
 import sys
 import types
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +12,8 @@ import studydb
 from studydb.domain.errors import TrainableError, TrialStopped
 from studydb.trainables import call, check_signature, with_parameters
 from studydb.trainables.ray_classes import from_ray
+
+ROOT = Path(__file__).parents[2]
 
 RAY = """
 class Trainable:
@@ -26,6 +30,41 @@ class Trainable:
     def reset_config(self, new_config): return False
     def cleanup(self): ...
 """
+
+
+CLASS_OF_A_USER = """
+from ray.tune.trainable import Trainable
+class Decay(Trainable):
+    def setup(self, config): self.seen = None
+    def step(self): return {"loss": 1.0}
+"""
+
+IN_ANOTHER_PROCESS = """
+import pickle, sys
+import studydb
+sys.path.insert(0, sys.argv[2])
+cls = pickle.load(open(sys.argv[1], "rb"))
+assert cls().iteration == 0 and cls().training_iteration == 0
+for name in ("save_checkpoint", "load_checkpoint", "reset_config", "cleanup"):
+    assert getattr(cls, name) is getattr(studydb.Trainable, name), name
+"""
+
+
+def test_class_that_is_sent_by_value_keeps_the_members_that_replace_those_of_ray(tmp_path):
+    """The new class has another name in its module than the class itself, so it has no path."""
+    (tmp_path / "ray" / "tune").mkdir(parents=True)
+    (tmp_path / "ray" / "__init__.py").touch()
+    (tmp_path / "ray" / "tune" / "__init__.py").touch()
+    (tmp_path / "ray" / "tune" / "trainable.py").write_text(RAY)
+    (tmp_path / "mine.py").write_text(CLASS_OF_A_USER)
+    save = (
+        "import sys, cloudpickle; sys.path.insert(0, sys.argv[2]); import mine, studydb; "
+        "cls = studydb.from_ray(mine.Decay); cloudpickle.dump(cls, open(sys.argv[1], 'wb'))"
+    )
+
+    for program in (save, IN_ANOTHER_PROCESS):
+        command = [sys.executable, "-c", program, str(tmp_path / "pickle"), str(tmp_path)]
+        subprocess.run(command, check=True, cwd=ROOT)
 
 
 @pytest.fixture

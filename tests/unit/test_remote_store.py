@@ -83,7 +83,9 @@ def test_directory_comes_back_with_the_digest_that_a_directory_store_gives(store
     stored = store.put_directory(where, source)
     target = store.get_directory(stored.url, digest=stored.digest, target=tmp_path / "copy")
 
-    local = DirectoryStore(tmp_path / "local").put_directory(where, source)
+    directory = DirectoryStore(tmp_path / "local")
+    directory.add_study(where.study_uuid)
+    local = directory.put_directory(where, source)
     assert (stored.digest, stored.size_bytes) == (local.digest, local.size_bytes)
     assert contents(target) == contents(source)
     assert store.exists(stored.url)

@@ -37,6 +37,7 @@ def remote():
 
 def saved(store, what, *, cache=None, step=1):
     """Save bytes or a directory in a store; return the record by which an attempt restores it."""
+    open_store(store).add_study(STUDY)
     saver = Saver(store, study_uuid=STUDY, trial_uuid=TRIAL, attempt=1, cache=cache)
     row = saver.save(what, step=step, upload=saver.begin(step=step))
     return Restore(

@@ -1,9 +1,13 @@
 """If a process sets a seed before it imports numpy, the import seeds numpy's generator."""
 
+import random
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+
+from studydb.child import seeding
 
 BEFORE = {
     "nothing": "",
@@ -11,6 +15,17 @@ BEFORE = {
     "another seed": "seeding.seed(1)",
 }
 """Code that runs before the seed is set; the code of "the spec" also runs after the seed is set."""
+
+
+def test_trial_that_goes_on_gets_other_random_numbers_than_its_first_steps():
+    drawn = []
+    for after_step in (0, 0, 3, 3, 4):
+        seeding.seed(5, after_step=after_step)
+        drawn.append((random.random(), np.random.random()))  # noqa: NPY002  the global generator
+
+    assert drawn[0] == drawn[1] == (random.Random(5).random(), np.random.RandomState(5).random())
+    assert drawn[2] == drawn[3]
+    assert len({one for both in drawn for one in both}) == 6
 
 
 @pytest.mark.parametrize("before", BEFORE)

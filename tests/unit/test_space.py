@@ -232,7 +232,7 @@ def test_flatten_does_not_split_a_value_of_choice_that_is_a_dict():
         ("lr", ["'lr'", "not a dict"]),
     ],
 )
-def test_error_of_read_names_the_wrong_parameter(mapping, words):
+def test_error_of_space_read_names_the_invalid_parameter(mapping, words):
     check_refused(words, Space.read, mapping)
 
 
@@ -288,7 +288,7 @@ def test_dict_or_list_that_contains_itself_is_refused():
         ([1], ["[1]"]),
     ],
 )
-def test_error_of_from_json_names_the_wrong_parameter(spec, words):
+def test_error_of_space_from_json_names_the_invalid_parameter(spec, words):
     check_refused(words, Space.from_json, spec)
 
 

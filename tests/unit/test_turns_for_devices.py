@@ -146,7 +146,7 @@ def test_wait_for_a_device_ends_when_the_waiting_process_is_killed(tmp_path):
     process.stdout.readline()
     mine = LockFile(tmp_path, "a")
     assert mine.is_awaited()
-    assert mine.free == 1_000_000  # bytes: no part of the device is locked
+    assert mine.free == 1_000_000  # the size of the file: no part is locked
 
     process.kill()
     process.communicate()

@@ -6,7 +6,7 @@ import sys
 import textwrap
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from harness.supervised_slot import Supervised
 from harness.warm_server import WarmServer
 
 import studydb
+from studydb.artifacts import INLINE, open_store
 from studydb.child.job import Job, TrainableImport
 from studydb.child.messages import (
     Answered,
@@ -31,6 +32,7 @@ from studydb.child.messages import (
     write,
 )
 from studydb.db import Database, migrate
+from studydb.domain.errors import CheckpointError
 from studydb.domain.life.states import Mode
 from studydb.domain.objective import Objective
 from studydb.domain.records import Trainable, TrainableKind
@@ -172,6 +174,7 @@ def start(fork_server: ForkServer, pump: OutputPump, tmp_path: Path) -> Iterator
             "scratch": str(directory / "scratch"),
             "store": "inline:",
         }
+        _prepare(job.get("store", INLINE), to_import.study_uuid)
         child = server.spawn(
             lambda: Job(**defaults | job),
             stdout=output.stdout,
@@ -186,6 +189,13 @@ def start(fork_server: ForkServer, pump: OutputPump, tmp_path: Path) -> Iterator
     for attempt in attempts:
         attempt.child.kill()
         attempt.close()
+
+
+def _prepare(store: str, study_uuid: str) -> None:
+    """Make the study's folder in a store, as a worker does before the first save."""
+    if store != INLINE:
+        with suppress(CheckpointError):  # the test has made the store unusable
+            open_store(store).add_study(study_uuid)
 
 
 @pytest.fixture

@@ -120,7 +120,7 @@ def test_error_of_the_store_is_reported_and_training_continues(run, tmp_path):
     messages = run(counting, store=str(tmp_path / "file"))
 
     assert [m.saved for m in messages[:-1]] == [None, None]
-    assert all("Not a directory" in m.artifact_error for m in messages[:-1])
+    assert all("is not a directory" in m.artifact_error for m in messages[:-1])
     assert messages[-1] == Ended(End.COMPLETED)
 
 

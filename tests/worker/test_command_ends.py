@@ -1,4 +1,4 @@
-"""The processes of a command: how they are told to end, and that none is left."""
+"""The end of a command: how its processes are told to end or killed; output that stays open."""
 
 import signal
 import time

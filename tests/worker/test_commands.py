@@ -298,7 +298,7 @@ def test_client_that_never_reads_does_not_block_the_trial(stage, create, here):
     )
 
     assert stage.run() == 0, stage.attempts()
-    # Lines of the socket may be read after the line on stdout.
+    # Lines of the socket that are read after the line on stdout get higher steps.
     assert stage.trial().last_step >= 900_000
 
 
@@ -434,7 +434,7 @@ EXAMPLES = {
 
 
 def example(name):
-    """Return the code block of docs/commands.md whose first lines name the file."""
+    """Return the code block of docs/commands.md whose first line after any `#!` names the file."""
     for block in re.findall(r"^```\w+\n(.*?)^```", DOC.read_text(), re.MULTILINE | re.DOTALL):
         if re.match(rf"(#!.*\n)?(#|//) {re.escape(name)}\b", block):
             return block

@@ -1,4 +1,4 @@
-"""The worker, `status` and `study.run` warn about a trainable that never reads its config."""
+"""Warnings about a trainable that never reads its config; its error if it parses sys.argv."""
 
 import json
 

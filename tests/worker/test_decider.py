@@ -1,4 +1,4 @@
-"""The decider asks user code for decisions. A decider that hangs or dies is replaced."""
+"""The decider asks user code for decisions. It is replaced after a failure or a change of code."""
 
 import errno
 import os
@@ -27,7 +27,7 @@ from studydb.worker.fork_server_client import ForkServer
 
 @pytest.fixture
 def decider(fork_server, pump, tmp_path):
-    """A function that makes a `Decider`; a rule is a pair: its name in `stopping`, its options."""
+    """A function that makes a `Decider`; each rule is (name of a class in `stopping`, options)."""
     made = []
 
     def make(*rules, **options):
@@ -139,7 +139,7 @@ def test_decider_in_use_is_not_awaited_when_the_answer_has_become_useless(decide
 
 
 def test_no_process_is_started_for_a_worker_whose_fork_server_is_closed(pump, tmp_path):
-    """A slot may still be ending its trial. `DecisionFailed` would wrongly pause the study."""
+    """A slot that still ends its trial may ask; `DecisionFailed` would wrongly pause the study."""
     closed = ForkServer()
     closed.close()
     objects = [imported("WithoutBase", {"step": 1}, TRAINABLES)]
@@ -226,7 +226,7 @@ def test_decider_is_replaced_if_a_source_file_has_changed_before_a_question(deci
 def test_first_question_is_answered_although_a_source_file_has_changed_since_the_import(
     decider, tmp_path
 ):
-    """A file server's wrong clock can make each process seem outdated; each must answer once."""
+    """Each process answers its first question, because a wrong clock may make all seem outdated."""
     source = (TRAINABLES / "stopping.py").read_text()
     path = tmp_path / "stopping.py"
     path.write_text(source)
@@ -253,7 +253,7 @@ def test_what_user_code_prints_is_kept_on_disk(decider, tmp_path):
 
 def test_process_left_behind_by_a_trial_is_killed_although_a_decider_lives(decider, start):
     """
-    The process left behind was forked without exec, so its environment in /proc names no child.
+    This process was forked without exec, so its environment in /proc does not say who left it.
 
     The fork server kills such a process once no child is left but deciders.
     """

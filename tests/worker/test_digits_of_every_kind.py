@@ -1,8 +1,8 @@
 """
-Trainables of every kind learn to read digits, and kills cost them nothing.
+Trainables of every kind learn to read digits; a trial that is killed learns the same.
 
-One trial is killed twice, once with its worker and once alone. Another trial with the same
-parameters is not killed. Both trials must end with the same values.
+One trial is killed twice: first together with its worker, then without it. Another trial with the
+same parameters is not killed. Both trials must end with the same best and last values.
 """
 
 import os

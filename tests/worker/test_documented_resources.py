@@ -1,4 +1,4 @@
-"""The examples of docs/resources.md run as they are written."""
+"""The examples of docs/resources.md run as written, except those of a worker and an own loop."""
 
 from harness.documented_code import blocks, commands, names_defined_in
 
@@ -6,7 +6,7 @@ from studydb.domain.resources import Resources
 
 
 def module(name):
-    """The page's block of code that begins with the comment `# name`, for the given name."""
+    """Return the page's block of code whose first line is `# NAME`, with `name` as NAME."""
     (found,) = [code for code in blocks("resources.md", "py") if code.startswith(f"# {name}\n")]
     return found
 

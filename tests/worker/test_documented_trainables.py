@@ -1,4 +1,4 @@
-"""The examples of docs/classes.md and docs/trainables.md run as they are written."""
+"""The Python examples of docs/classes.md and docs/trainables.md run as they are written."""
 
 import pytest
 from harness.documented_code import names_defined_in

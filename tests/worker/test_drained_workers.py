@@ -1,4 +1,4 @@
-"""Drain a worker while it runs trials, while it waits, and after it has ended."""
+"""Drain workers and own loops that run trials or wait; refuse to drain ended or dead workers."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +17,7 @@ from studydb.processes import this_process
 PERSON = "ada@laptop"
 
 END_S = 3.0
-"""The time in which a drained worker ends the processes of its trials, on a busy host."""
+"""The longest time in which a drained worker ends its trials and exits, on a busy host."""
 
 
 def drain_worker(database, text):

@@ -1,4 +1,8 @@
-"""A study whose trials all fail pauses itself; its worker prints the cause and exits with 3."""
+"""
+A study whose first trials fail alike pauses itself; workers, `study.run` and `ask` say why.
+
+A worker whose own first trials fail ends, although trials of other workers complete.
+"""
 
 import time
 

@@ -23,7 +23,11 @@ NOT_INITIALIZED, SUCCESS = 3, 0
 
 @pytest.fixture
 def host(monkeypatch, tmp_path):
-    """Return a function that simulates a libcuda that returns `status`, and a card if `card`."""
+    """
+    Return a function that simulates a loaded libcuda and, if `card`, the file of a card.
+
+    cuDeviceGetCount returns `status`. `visible` is CUDA_VISIBLE_DEVICES; None leaves it unset.
+    """
 
     def make(status, *, visible="0", card=True):
         (tmp_path / ("nvidia3" if card else "nvidiactl")).touch()

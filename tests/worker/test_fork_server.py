@@ -1,4 +1,8 @@
-"""What children of the fork server inherit, and how they end. No child outlives its worker."""
+"""
+Children of the fork server: what they inherit, how they begin and end, and their output.
+
+No child outlives its worker, and a fork server that has died is replaced.
+"""
 
 # The trainables below print, as those of users do.
 # ruff: noqa: T201
@@ -51,7 +55,7 @@ def report_and_sleep(config):
 
 
 def with_grandchildren(config):
-    """Start two processes, the second in another session; then end as the config says, or sleep."""
+    """Start two processes, the second in another session; report; end as config says, or sleep."""
     for detached in (False, True):
         print(subprocess.Popen(["sleep", "60"], start_new_session=detached).pid)
     studydb.report({"loss": 1.0})
@@ -555,7 +559,8 @@ def test_worker_that_inherits_the_variable_of_a_dead_worker_does_not_kill_itself
 ):
     inherited = {SERVER_ID_VARIABLE: of_dead_worker()}
     found, killed = [(pid, inherited) for pid in (os.getpid(), os.getppid())], []
-    # The environments are simulated: workers of other tests kill a process that has the variable.
+    # The environments are simulated, because workers of other tests would kill a process whose
+    # environment has the variable.
     monkeypatch.setattr(fork_server_client, "environments_with", lambda _: found)
     monkeypatch.setattr(fork_server_client, "kill_group", killed.append)
 

@@ -1,4 +1,8 @@
-"""A pause waits for the next report. After a stop, drain or SIGTERM, `--grace` limits the wait."""
+"""
+A pause waits for the trial's next report; a stop, a drain and SIGTERM wait at most `--grace`.
+
+An invalidation waits as long as a stop. `study.stop(now=True)` does not wait.
+"""
 
 import signal
 import time

@@ -1,4 +1,4 @@
-"""`is_alive` is true for a process that /proc does not show, unless its end is certain."""
+"""`is_alive` is true for a process that /proc or ps does not show, unless its end is certain."""
 
 import dataclasses
 import errno
@@ -50,7 +50,7 @@ def dead() -> Process:
 
 
 def fail_reads_of_proc(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    """Make each read of a process's entry in /proc fail with this errno."""
+    """Make each read of a /proc/PID/stat fail with the errno `code`."""
 
     def read(pid: int) -> list[bytes]:
         raise OSError(code, os.strerror(code), f"/proc/{pid}/stat")

@@ -1,4 +1,4 @@
-"""What an attempt does with its trial's devices and memory; the child processes are scripted."""
+"""What an attempt does with its trial's devices and memory limit; the children are scripted."""
 
 import os
 
@@ -38,7 +38,7 @@ def devices(tmp_path):
 
 @pytest.fixture
 def hold(monkeypatch):
-    """Return a function that makes all attempts hold the given holdings, and returns these."""
+    """Return a function that takes holdings, makes all attempts hold them, and returns them."""
 
     def hold(holdings):
         run = attempt.Attempt.run
@@ -54,7 +54,7 @@ def hold(monkeypatch):
 
 
 class Recording(ScriptedChildren):
-    """Records the jobs and the descriptors of the children."""
+    """Records the jobs of the children, and the descriptors of devices that they inherit."""
 
     def __init__(self, *scripts):
         super().__init__(scripts)

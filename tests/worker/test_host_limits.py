@@ -1,4 +1,8 @@
-"""A worker whose host lacks processes, descriptors or a scratch directory releases its trial."""
+"""
+A worker whose host cannot start the process of a trial releases the trial and says why.
+
+If the host was out of memory, the error of a killed trial says so.
+"""
 
 import os
 import resource

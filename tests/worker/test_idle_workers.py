@@ -1,4 +1,8 @@
-"""Idle workers soon start trials and notice requests; one slot per worker looks at the study."""
+"""
+Idle workers soon start trials, notice requests and end; one slot per worker looks at the study.
+
+A claim whose reply was lost is sent again, and its trial runs or is given back.
+"""
 
 import itertools
 import threading
@@ -33,7 +37,7 @@ def seconds_to_start(stage, number):
 
 @pytest.fixture
 def idle(stage):
-    """A worker of four slots whose study is FINISHED, and which has been idle for some seconds."""
+    """A worker of four slots that has been idle for `IDLE_S` since it saw its study FINISHED."""
     one_point = {"x": studydb.choice([0.25])}
     stage.create(
         "obedient:one_step", space=one_point, searcher=studydb.GridSearch(), num_trials=None

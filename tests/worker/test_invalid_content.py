@@ -1,4 +1,8 @@
-"""If a trial's process sends invalid content, at most its attempt fails; the worker continues."""
+"""
+If a trial's process sends invalid content, at most its attempt fails; the worker continues.
+
+A fault of the host or of the database ends the worker, and no trial fails.
+"""
 
 import math
 import struct

@@ -1,8 +1,9 @@
 """
 Processes that take devices as workers do are killed while their trials hold devices.
 
-No device is used by two trials at once. After the kills each device is used again, and at the end
-all devices are free. If root runs the test, the processes belong to two users.
+Two trials use a device at once only if each of them has a part of it. After the kills each device
+is used again, and at the end all devices are free. If root runs the test, the processes belong to
+two users.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Limits, retries and plateaus with real workers, some of which are killed while trials run."""
+"""Limits, retries, `fail_fast` and stop rules with real workers; tests kill some of the workers."""
 
 import os
 import time
@@ -68,7 +68,7 @@ def seen_stopped(study):
 
 
 def flushes_since(stage, time):
-    """How many flushes of each trial began after a time; trials without such a flush are absent."""
+    """Count each trial's flushes that began after a time; leave out trials without such a flush."""
     flushes = rows(stage.study.database, "SELECT DISTINCT trial_id, reported_at FROM result")
     return Counter(trial for trial, at in flushes if seconds_between(time, at) > 0)
 
@@ -109,7 +109,7 @@ def test_limit_is_exceeded_by_at_most_one_flush_per_running_trial_under_kills(st
 
 
 STEPS = ("cost_limit", "max_steps")
-"""The limits of which each flush of these trials spends 1 (usd or step)."""
+"""The limits in usd and in steps; each flush of `spending:paid` spends 1 usd and 1 step."""
 
 LONGEST_FLUSH_S = 2.0
 """More than the time between two flushes of a trial, also on a busy host."""

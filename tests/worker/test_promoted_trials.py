@@ -19,7 +19,7 @@ def study(stage):
 
 
 def trained(stage):
-    """Return a Counter: how often each (number of a trial, step) was trained."""
+    """Count how often each step of each trial was trained; the keys are (trial's number, step)."""
     log = stage.folder / "trained"
     lines = log.read_text().splitlines() if log.exists() else []
     return Counter(tuple(map(int, line.split())) for line in lines)
@@ -27,7 +27,10 @@ def trained(stage):
 
 def check_end(stage, study):
     """
-    Check that each trial ended at step 9 or waits at a rung, and has one live result per step.
+    Check that the study has finished, and that each trial has one live result per step.
+
+    Each trial has ended at step 9 or waits at step 1 or 3. The best trial has ended, and at least
+    `TRIALS // 2` trials wait at step 1.
 
     Returns:
         The last step of each trial, by the trial's number.

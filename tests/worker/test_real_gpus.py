@@ -1,5 +1,5 @@
 """
-Trials on a real NVIDIA GPU; only `scripts/test -m gpu tests/worker/test_real_gpus.py` runs them.
+Trials on a real NVIDIA GPU; pytest runs these tests only with the option `-m gpu`.
 
 The tests need `nvidia-smi`, libcuda, and a card that no other process uses. The test of PyTorch is
 skipped if PyTorch is not installed.

@@ -1,4 +1,4 @@
-"""`study.set(trainable=…)` while a worker runs: later attempts run the new code, and only these."""
+"""After `study.set(trainable=…)`, running attempts keep their code; later attempts run the new."""
 
 import hashlib
 import os
@@ -192,7 +192,7 @@ def test_code_that_a_worker_cannot_run_breaks_off_no_trial_in_another_slot(
 
 
 class Recording(ScriptedChildren):
-    """Records what the children were to import."""
+    """Records what each child is to import; then calls `on_spawn` with the number of children."""
 
     def __init__(self, scripts, on_spawn):
         super().__init__(scripts)
@@ -383,9 +383,9 @@ def test_process_that_was_forked_for_the_former_trainable_runs_no_trial_of_the_n
 
 def test_trainable_is_imported_after_the_job_is_made(start, warm, module):
     """
-    The making of the job reads the study's trainable, which a person may have replaced.
+    The job names the study's current trainable; a person may have replaced the former one.
 
-    The import of the former trainable might fail or hang.
+    If the worker imported the former trainable first, this import might fail or hang.
     """
     imports = "from pathlib import Path\nPath('imported').touch()\n"
     trainable = module(imports + "def train(config):\n    return 1.0\n")

@@ -51,7 +51,6 @@ class Zombie(ScriptedChild):
 
 @pytest.fixture
 def store(tmp_path):
-    (tmp_path / "store").mkdir()
     return DirectoryStore(tmp_path / "store")
 
 
@@ -76,6 +75,7 @@ def test_bytes_that_a_lost_attempt_has_written_are_deleted(supervised, store, cl
 
 def test_object_of_another_trial_that_a_child_names_is_not_deleted(supervised, store, clock):
     other = Place(*(str(uuid4()) for _ in range(2)), 1, 1, str(uuid4()))
+    store.add_study(other.study_uuid)
     kept = store.put_bytes(other, b"of another trial")
 
     supervised.run(Zombie(supervised, store, clock, changed=kept.url), trials=1)

@@ -447,8 +447,8 @@ LIMIT :limit;
 --                                                 Index Cond: (study_id = w.study_id)
 --                                     ->  Function Scan on jsonb_each_text e
 
--- studydb/db/transaction.py Txn.now: The database's time, read once; statements use
---   `db.dialect.now()` instead.
+-- studydb/db/transaction.py Txn.now: The database's time, this host's on SQLite, or that of an
+--   injected clock; it is read once.
 SELECT coalesce(CAST(:now AS timestamptz), clock_timestamp()) AS now;
 -- Plan:
 --   Result

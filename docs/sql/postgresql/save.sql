@@ -49,7 +49,7 @@ RETURNING checkpoint.id, (
 --     ->  Result
 
 -- studydb/store/checkpoints.py set_to_restore: Store which checkpoint the next attempt of a
---   held trial restores.
+--   held trial restores, and reset `suspect_at`.
 UPDATE trial
 SET losses=:to_losses,
     suspect_at=NULL,

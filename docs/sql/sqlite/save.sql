@@ -34,7 +34,7 @@ RETURNING id, (
 ) AS is_counted;
 
 -- studydb/store/checkpoints.py set_to_restore: Store which checkpoint the next attempt of a
---   held trial restores.
+--   held trial restores, and reset `suspect_at`.
 UPDATE trial
 SET losses=:to_losses,
     suspect_at=NULL,

@@ -5,7 +5,10 @@ import re
 from studydb.domain.failures import Failure
 
 MAX_ALIKE = 5
-"""A study pauses itself once this many trials failed alike, if no trial has reported a result."""
+"""
+A study with the setting `guard` pauses itself once this many trials have failed alike, if no trial
+has reported a result.
+"""
 
 _PLACE = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+)', re.MULTILINE)
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
@@ -28,7 +31,7 @@ def fingerprint(failure: Failure) -> str:
 
 
 def last_place(failure: Failure) -> tuple[str, str] | None:
-    """Return the file and number of the line that raised the error; None without a traceback."""
+    """Return the file and number of the line that raised the error; None if no line is known."""
     places: list[tuple[str, str]] = _PLACE.findall(failure.traceback)
     return places[-1] if places else None
 

@@ -1,4 +1,4 @@
-"""A scheduler's decision, and the verdict: a decision to stop or pause, stored on the trial."""
+"""A scheduler's decision, the verdict that a trial's row stores, and the answer to a flush."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

@@ -65,7 +65,7 @@ class TrialFacts:
         verdict: What the end of the attempt is to carry out; see `final_verdict`.
         note: Why a trial whose attempt was lost is not retried; "" if only `max_losses` decides.
         delay_s: The seconds that a trial waits after a PREEMPTED attempt or an uncounted failure.
-        counting: What a failure means for the trial.
+        counting: Whether a failure counts, does not count, or ends the trial.
     """
 
     failures: int
@@ -157,7 +157,7 @@ def final_verdict(verdict: Verdict | None, requested: Verdict | None) -> Verdict
 
 
 def verdict_of_completed(verdict: Verdict | None, requested: Verdict | None) -> Verdict | None:
-    """Return the stored verdict if the end of a completed attempt carries it out, else None."""
+    """Return the stored verdict of a completed attempt if no request replaces it, else None."""
     return verdict if final_verdict(verdict, requested) == verdict else None
 
 

@@ -28,8 +28,8 @@ class BestValues(NamedTuple):
 
     Attributes:
         values: The best `top` values, best first.
-        in_a_row: After how many results in a row, up to and including the last result, `values`
-            were a plateau.
+        in_a_row: The number of consecutive results, up to the last one, after each of which
+            `values` were a plateau.
     """
 
     values: tuple[float, ...] = ()
@@ -37,7 +37,12 @@ class BestValues(NamedTuple):
 
 
 def read_best_values(stored: Any) -> tuple[BestValues, ...]:
-    """Read the best values of a study's row, one for each rule; () if they cannot be read."""
+    """
+    Read a study's stored `BestValues`, one for each of its rules that stop the whole study.
+
+    Returns:
+        () if none are stored, or if they cannot be read.
+    """
     try:
         return tuple(BestValues(tuple(map(float, values)), int(n)) for values, n in stored or ())
     except (TypeError, ValueError):
@@ -113,7 +118,9 @@ class Plateau(Spec):
 
     def may_hit(self, recent: Sequence[Result], *, objective: Objective) -> bool:
         """
-        Whether the last result may hit the rule, as far as the attempt itself can tell.
+        Whether the last result may hit the rule, judged by the results of this attempt alone.
+
+        The answer is always False if `top` is given.
 
         Args:
             recent: The last results of this attempt, up to `num_results`.
@@ -138,7 +145,7 @@ class Plateau(Spec):
         """
         Add results to the study's best values, and tell whether one of the results stops the study.
 
-        Results without the metric, or with NaN, are left out.
+        Results whose value is missing, not a number or NaN are left out.
         """
         stops = False
         for result in results:

@@ -1,4 +1,4 @@
-"""Which checkpoints of a trial are kept when it saves another."""
+"""The setting `keep`: which checkpoints of each trial are kept, and their quota."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,14 +15,15 @@ from studydb.domain.specs.spec import Spec
 FALLBACKS = 2
 """
 Retention keeps at least this many of a trial's newest checkpoints: if the bytes of the newest are
-corrupt or missing, an attempt restores the second newest. A quota may remove the second newest.
+corrupt or missing, an attempt restores the second newest. A quota may remove the second newest of
+any trial, and the newest of a trial that has ended.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
     """
-    A checkpoint that has been kept until now.
+    A checkpoint of a trial, among which `Keep.expired` chooses.
 
     Attributes:
         value: The value of the study's metric at `step`; None if no result has this step.
@@ -79,7 +80,7 @@ class Keep(Spec):
         Choose the checkpoints that are no longer kept; pins are not considered here.
 
         Args:
-            saved: The trial's checkpoints in the order in which they were saved, the new one last.
+            saved: The trial's checkpoints that are not removed yet, in the order of the saves.
 
         Returns:
             Ids, ascending.
@@ -96,7 +97,7 @@ class Keep(Spec):
 
     @property
     def quota_bytes(self) -> int | None:
-        """The quota as a number of bytes."""
+        """The quota as a number of bytes; None for no limit."""
         return self.quota if isinstance(self.quota, int) else None
 
     def to_json(self) -> dict[str, Any]:
@@ -123,7 +124,7 @@ def read_keep(name: str, value: Any) -> Keep:
     Read a `Keep`, its text such as "last=3, best=1" or "Keep(last=3)", or its JSON.
 
     Raises:
-        InvalidSpec: The value is none of these.
+        InvalidSpec: The value is none of these, or an option is wrong.
     """
     if isinstance(value, Keep):
         return value

@@ -32,7 +32,8 @@ class Retry(Spec):
     Which exceptions are retried; a class stands for its subclasses, too.
 
     Classes are given as classes or as qualified names, such as "ValueError" and
-    "torch.OutOfMemoryError". `never` comes before `uncounted`, and `uncounted` before `on`.
+    "torch.OutOfMemoryError". If several options name an exception, `never` decides; if only
+    `uncounted` and `on` name it, `uncounted` decides.
 
     Attributes:
         on: Of the exceptions that the other two options do not name, only these are retried; None
@@ -81,7 +82,7 @@ def read_retry(name: str, value: Any) -> Retry | None:
     Read a `Retry`, its text such as "Retry(never=[ValueError])", or its JSON; None stays None.
 
     Raises:
-        InvalidSpec: The value is none of these.
+        InvalidSpec: The value is none of these, or an option is wrong.
     """
     if value is None or isinstance(value, Retry):
         return value

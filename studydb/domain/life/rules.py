@@ -1,4 +1,8 @@
-"""Stop rules: each result is compared with the rules before the scheduler judges the result."""
+"""
+Stop rules: how they are read, and which of them a result hits.
+
+Each result is compared with the rules for trials before the scheduler judges the result.
+"""
 
 import math
 import operator
@@ -76,8 +80,8 @@ _Given = str | Plateau | StopRule
 
 StopRules = Mapping[str, Any] | Iterable[_Given] | _Given
 """
-The argument `stop`. A rule in the user's own code is an object of a subclass of `StopRule`, or the
-path of its class with options.
+The argument `stop`. A rule in the user's own code is an object of a subclass of `StopRule`, or a
+text: the import path of the subclass, with options.
 """
 
 _KNOWN = {"Plateau": Plateau}
@@ -90,7 +94,8 @@ def read_rules(stop: Any) -> tuple[Rule, ...]:
     {"loss": 3} means "loss>=3". The user's module is not imported.
 
     Raises:
-        InvalidSpec: A bound is not a number, a text is neither a comparison nor a call, or a rule
+        InvalidSpec: `stop` or one of its rules has a wrong type, a bound is not a number, a text is
+            neither a comparison nor a call, a call names no rule or has a wrong option, or a rule
             in the user's code cannot be described.
         InvalidName: The name of a metric breaks a rule for names.
     """
@@ -154,6 +159,9 @@ def first_hit(
     """
     Return the first rule that the last result of a trial hits; None if the result hits no rule.
 
+    Custom rules (see `Batch.ruled`) and rules that stop the whole study (see `Plateau.after`) are
+    never returned.
+
     Args:
         history: The trial's last results: at least `longest_history` of them, or all if the
             trial has fewer.
@@ -164,7 +172,7 @@ def first_hit(
 
 
 def longest_history(rules: Iterable[Rule]) -> int:
-    """Return how many of a trial's last results `first_hit` needs; custom rules need none."""
+    """Return how many of a trial's last results `first_hit` needs: 1 or more."""
     plateaus = (rule for rule in rules if isinstance(rule, Plateau) and rule.top is None)
     return max((rule.num_results for rule in plateaus), default=1)
 
@@ -211,6 +219,6 @@ class RuleWatch:
         return any(rule.may_hit(recent, objective=self._objective) for rule in self._rules)
 
     def passes_a_bound(self, result: Result) -> bool:
-        """Whether a result hits a threshold, a question that the trial's own process can answer."""
+        """Whether a result hits a `Threshold`; to tell this, no other result is needed."""
         bounds = [rule for rule in self._rules if isinstance(rule, Threshold)]
         return first_hit(bounds, [result], 1, objective=self._objective) is not None

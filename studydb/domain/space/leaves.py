@@ -1,4 +1,4 @@
-"""The leaves of a search space: names, distributions and constants, read from Python or JSON."""
+"""The leaves of a search space: distributions and constants by path, read from Python or JSON."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -59,7 +59,8 @@ def walk(
         Each leaf's path and its domain or plain constant, in the order of the dicts.
 
     Raises:
-        InvalidSpec: A name, distribution or constant is wrong; the message names its path.
+        InvalidSpec: A name, distribution or constant is wrong, or the tree is nested too deeply;
+            the message names the path.
     """
     if prefix.count("/") > MAX_DEPTH:
         raise InvalidSpec(

@@ -94,7 +94,8 @@ class Space:
             written: Where the dict comes from; in a file, {"$": kind, …} is a distribution.
 
         Raises:
-            InvalidSpec: A name or a leaf is refused; the message names its path.
+            InvalidSpec: `mapping` is not a dict, the space is too large, or a name or a leaf is
+                refused; the message names the leaf's path.
         """
         if isinstance(mapping, Space):
             return mapping

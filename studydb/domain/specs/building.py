@@ -52,6 +52,9 @@ def rebuild(
     """
     Make the object that a row describes, such as {"name": "ASHA", "max_t": 27}.
 
+    If the row lacks an option, its value is that in the class's `absent` (see `Spec`), or else its
+    default.
+
     Args:
         known, noun: See `build`.
         key: The key in `spec` that holds the name.

@@ -28,7 +28,7 @@ def with_article(noun: str) -> str:
 
 
 def visible(text: str, *, keep: str = "") -> str:
-    """Escape the characters that could control a terminal, except those in `keep`."""
+    """Escape unprintable characters, which could control a terminal, except those in `keep`."""
     if text.isprintable():
         return text
     return "".join(
@@ -38,13 +38,17 @@ def visible(text: str, *, keep: str = "") -> str:
 
 
 def printed(text: str) -> str:
-    """Remove colours from output; escape control characters except tabs and line breaks."""
+    """
+    Remove colours from output; escape unprintable characters except tabs and line breaks.
+
+    A carriage return becomes a line break.
+    """
     lines = _COLOURS.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
     return visible(lines, keep="\n\t")
 
 
 def without_controls(text: str) -> str:
-    """Escape control characters, except tabs and line breaks, for a file."""
+    """Escape the controls of terminals and of text direction, except tabs and line breaks."""
     return _CONTROLS.sub(lambda found: _escaped(found[0]), text)
 
 
@@ -53,12 +57,16 @@ def _escaped(character: str) -> str:
 
 
 def shortened(text: str, limit: int) -> str:
-    """Cut a text after `limit` characters, with an ellipsis."""
+    """Cut a text that has more than `limit` characters, and add an ellipsis."""
     return text if len(text) <= limit else f"{text[:limit]}…"
 
 
 def value_text(value: float | None) -> str:
-    """Write a value with six digits; infinities and NaN as PostgreSQL writes them."""
+    """
+    Write a value with up to six significant digits; write None as "none".
+
+    Infinities and NaN are written as PostgreSQL writes them.
+    """
     if value is None:
         return "none"
     return f"{value:.{DIGITS}g}" if math.isfinite(value) else number_name(value)

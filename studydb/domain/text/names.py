@@ -28,6 +28,16 @@ def check_study_name(name: object) -> str:
     return _without_slash(_check_text(name, "study name"), "study name")
 
 
+def check_new_study_name(name: object) -> str:
+    """
+    Check the name that a study is to get.
+
+    Raises:
+        InvalidName: See `check_study_name`; or the name begins with "-".
+    """
+    return _without_dash(check_study_name(name), "study name")
+
+
 def check_trial_name(name: object) -> str:
     """
     Check a trial's name, which commands take in place of the trial's number.
@@ -36,11 +46,8 @@ def check_trial_name(name: object) -> str:
         InvalidName: The name breaks a rule for study names, begins with "-" as options do, or could
             be taken for a number.
     """
-    text = _without_slash(_check_text(name, "trial name"), "trial name")
-    if text.startswith("-"):
-        raise InvalidName(
-            f"The trial name {_shown(text)} begins with '-', as options do; begin with a letter."
-        )
+    noun = "trial name"
+    text = _without_dash(_without_slash(_check_text(name, noun), noun), noun)
     if _is_number(text):
         raise InvalidName(
             f"The trial name {_shown(text)} could be taken for a trial's number; add a letter, "
@@ -73,7 +80,7 @@ def check_tags(tags: Iterable[object]) -> tuple[str, ...]:
 
 def check_note(text: object) -> str:
     """
-    Check the text of a note; it may have several lines.
+    Check the text of a note, which may have several lines; return it without outer white space.
 
     Raises:
         InvalidName: The note is not a text of 1 to 10,000 characters, or is only white space.
@@ -99,6 +106,14 @@ def check_metric_name(name: object) -> str:
     for character in "\"'\\":
         if character in text:
             raise InvalidName(f"The metric name {_shown(text)} holds a {character}; leave it out.")
+    return text
+
+
+def _without_dash(text: str, noun: str) -> str:
+    if text.startswith("-"):
+        raise InvalidName(
+            f"The {noun} {_shown(text)} begins with '-', as options do; begin with a letter."
+        )
     return text
 
 

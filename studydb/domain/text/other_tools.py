@@ -1,9 +1,9 @@
 """
-The words of other tools, and what to write in studydb instead.
+The words of other tools, what to write in studydb instead, and errors that say so.
 
-This table is for errors about unknown names: attributes (of the package, a study or a trial),
-keywords, commands, options and specs. Remove a word when the package `studydb` gets a public name
-or a module of that spelling.
+The errors are about unknown names: attributes (of the package, a study or a trial), keywords,
+commands, options and specs. Remove a word from the table when the package `studydb` gets a public
+name or a module of that spelling.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -60,7 +60,7 @@ _WORDS_BY_TRANSLATION = {
     "load_if_exists=True of create_study, or load_study(NAME)": "resume restore",
     "create_study(…), then study.run(workers=2)": "tuner",
     "max_failures=N of create_study: exceptions that a trial survives": (
-        "catch max_retries failureconfig"
+        "catch max_retries failureconfig failure_config"
     ),
     "poll study.status, or use a loop of your own with study.ask(); there are no callbacks yet": (
         "callbacks hooks"
@@ -101,7 +101,9 @@ _WORDS_BY_TRANSLATION = {
     "study.enqueue(params) runs a trial; a trial that was run elsewhere cannot be added yet": (
         "add_trial"
     ),
-    "trial.finish() of the trial that study.ask() gave": "tell",
+    "trial.report({'loss': value}), then trial.finish(), of the trial that study.ask() gave": (
+        "tell"
+    ),
     "study.trials, study.trials_dataframe(), `studydb trials NAME`": (
         "get_trials best_trials get_best_result get_dataframe results dataframe"
     ),
@@ -121,6 +123,7 @@ _WORDS_BY_TRANSLATION = {
     "trial.checkpoint, which is None or has .to_dict(), .path and .step": (
         "get_checkpoint load_checkpoint checkpoint_dir"
     ),
+    "checkpoint.path, which is the path of the directory": "as_directory to_directory",
     "report(metrics, checkpoint=a dict or the path of a directory)": "save save_checkpoint",
     "trial.config in a trainable, trial.params in a loop of your own": (
         "hyperparameters get_config get_parameters parameter"
@@ -175,7 +178,7 @@ WORDS: dict[str, str] = {
     for translation, words in _WORDS_BY_TRANSLATION.items()
     for word in words.split()
 }
-"""What to write in studydb, by the other tool's word in lower case, with "_" for "-"."""
+"""What to write in studydb. The keys are the other tools' words in lower case, "_" for "-"."""
 
 SAMPLES = frozenset(
     name
@@ -208,7 +211,7 @@ def hint(name: str, known: Iterable[str] = ()) -> str:
 
 
 def missing_attribute(owner: object, name: str) -> AttributeError:
-    """Make the AttributeError for an object of studydb, with the translation of the name."""
+    """Make the AttributeError for an object of studydb; translate another tool's name."""
     message = f"{type(owner).__name__!r} object has no attribute {name!r}"
     if translation := in_studydb(name):
         message += f".{translation}"
@@ -226,7 +229,7 @@ def _arguments(function: Callable[..., object]) -> Iterator[str]:
 
 
 def suggesting_keywords(function: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a function so that its TypeError for an unknown keyword suggests a known one."""
+    """Wrap a function so that its TypeError for an unknown keyword lists the known ones."""
     takes = [name for name in _arguments(function) if name != "self"]
     known = frozenset(takes)
 

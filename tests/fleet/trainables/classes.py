@@ -10,9 +10,10 @@ import studydb
 
 class Counting(studydb.Trainable):
     """
-    Counts steps, and saves the count as a dict.
+    Counts steps, and saves the count as a dict; completes the trial at step `steps` (default 4).
 
-    The file `calls` lists the calls of all methods except `step`.
+    If `gate_after` is set, each later step waits for the file `gate-all`. The file `calls` lists
+    the calls of all methods except `step`.
     """
 
     def setup(self, config):
@@ -155,7 +156,7 @@ class Faulty(Reused):
 
 
 class Patient(Reused):
-    """Creates the file `second` and waits for the gate in each step of its second trial."""
+    """In each step of the trial with `x` = 1, creates the file `second` and waits for the gate."""
 
     def step(self):
         if self.config["x"] == 1:

@@ -1,4 +1,4 @@
-"""The trainable of `digits_softmax` as a program: digits_command.py --lr LR --folder FOLDER."""
+"""`digits_softmax.train` as a program: digits_command.py --lr LR --folder FOLDER."""
 
 import argparse
 

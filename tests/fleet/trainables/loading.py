@@ -25,6 +25,6 @@ STEER = "\x1b]0;owned\x07\x1b[2J\x9b31m\x08\x7f\u202e"
 
 
 def steering(config):
-    """Print terminal escape sequences, and raise an error whose message contains them."""
+    """Print `STEER` and other escape sequences; raise an error whose message is `STEER`."""
     sys.stdout.write(f"{STEER}\n\x1b[31mred\x1b[0m and\ttabs, é\n")
     raise ValueError(STEER)

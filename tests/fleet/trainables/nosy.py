@@ -1,4 +1,8 @@
-"""A trainable that prints its environment, trial, config and all processes' commands, and fails."""
+"""
+A trainable that prints its environment, arguments, trial and config, and all processes' commands.
+
+It then saves a checkpoint and fails.
+"""
 
 import os
 import sys

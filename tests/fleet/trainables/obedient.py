@@ -1,4 +1,4 @@
-"""Well-behaved trainables, for tests of workers."""
+"""Trainables that report, wait for gates, set signal handlers, or describe their process."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def unhurried(config, trial):
 
 
 def slow(config, trial):
-    """In each of two steps, touch `began-STEP`, wait for the gate, and report with a checkpoint."""
+    """In 2 steps: touch `began-STEP`, wait for the step's gate, and report with a checkpoint."""
     step = trial.checkpoint.to_dict()["step"] if trial.checkpoint else 0
     while step < 2:
         step += 1
@@ -76,9 +76,10 @@ def _sleep_with_handler(handler, config, trial):
 
 def inspected(config):
     """
-    Write this process's environment, modules and open files to facts.json.
+    Write this process's environment, command, modules and open files to facts.json.
 
-    The open files of the parent process are written, too.
+    The environment with which the process began is written, too, and so are the open files of the
+    parent process.
     """
     facts = {
         "environment": dict(os.environ),

@@ -70,7 +70,7 @@ def value(rng, depth=0):
 
 
 def train(config, trial):
-    """Report a hundred dicts with random values, and then a valid one."""
+    """Report 100 dicts with random values, and then a valid dict that counts the refused ones."""
     rng, refused = Random(trial.seed), 0
     for _ in range(100):
         loss = rng.choice([rng.choice(LEAVES), 0.5, 0.25, sys.float_info.max, math.nan])

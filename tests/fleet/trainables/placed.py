@@ -10,7 +10,7 @@ def train(config, trial):
     (trial.directory / "note").touch()
     names = [trial.name, list(trial.tags), trial.uuid, trial.number]
     Path(config["folder"], "where").write_text(f"{Path.cwd()}\n{trial.directory}\n{names}")
-    importlib.import_module("valued")  # a module in the same directory, imported late
+    importlib.import_module("valued")  # beside this module, imported only now
     return 0.5
 
 

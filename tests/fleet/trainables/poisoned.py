@@ -1,4 +1,4 @@
-"""Functions (poisons), each of which does one thing that must not harm the worker."""
+"""A trainable that runs poisons: functions that each do one thing that must not harm a worker."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""Functions for tests of resources that depend on the config of a trial."""
+"""A trainable, and resource functions, which say from a config what resources a trial asks for."""
 
 import os
 import sys
@@ -15,7 +15,11 @@ def licences(config):
 
 
 def wrong(config):
-    """From `size` 3 on, fail or answer wrongly as `how` says, until the file "corrected" exists."""
+    """
+    From `size` 3 on, fail or answer wrongly as `how` says, until the file "corrected" exists.
+
+    If `how` is "shapes", each size asks for a different amount.
+    """
     if config["size"] < 3 or (Path(config["folder"]) / "corrected").exists():
         return {"licence": 1}
     if config["how"] in ANSWERS:

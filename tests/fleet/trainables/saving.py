@@ -1,4 +1,4 @@
-"""Functions that save checkpoints: dicts, directories, or none."""
+"""Functions that save dicts or directories as checkpoints, and one that saves no checkpoint."""
 
 from pathlib import Path
 

@@ -57,7 +57,7 @@ class Cup(studydb.CustomScheduler):
 
 @dataclass(frozen=True)
 class BetterHalf(studydb.CustomScheduler):
-    """Once a rung has 3 entries, stop a trial whose mean or best score is worse than the median."""
+    """Stop a trial whose mean or best score is worse than the median of 3 or more ranked scores."""
 
     interval: int = 2
     max_t: int = 9

@@ -24,7 +24,7 @@ def train(config, trial):
 
 
 def look(config):
-    """Write which devices this trial sees, and wait for the gate of step 1."""
+    """Write which devices this trial sees, wait for the file `gate-1`, and report."""
     folder = Path(config["folder"])
     with (folder / "seen").open("a") as file:
         file.write(os.environ.get("CUDA_VISIBLE_DEVICES", "unset") + "\n")

@@ -1,4 +1,4 @@
-"""Custom rules, of which some decide and some fail in many ways, and trainables."""
+"""Trainables, and custom rules: some rules decide, the others fail or are refused."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ class TooSlow(studydb.StopRule):
 
 @dataclass(frozen=True)
 class Broken(studydb.StopRule):
-    """Fail as the method `how` does from `step` on; once the gate "corrected" is open, stop."""
+    """From `step` on, do what the method `how` does, or stop the trial if "corrected" is open."""
 
     how: str
     folder: str = ""
@@ -118,8 +118,8 @@ class Nosy(studydb.StopRule):
     """
     Stop the trial at its first result.
 
-    The reason names this process's credentials, counts its open sockets, and says whether the
-    process leads its process group.
+    The reason names the variables of the environment that may hold credentials, counts this
+    process's open sockets, and says whether the process leads its process group.
     """
 
     def should_stop(self, _trial):
@@ -131,7 +131,7 @@ class Nosy(studydb.StopRule):
 
 
 class WithoutBase:
-    """A rule without a base class, given by its path."""
+    """A rule that does not inherit `StopRule`; studies name it by its import path."""
 
     def __init__(self, step):
         self._step = step

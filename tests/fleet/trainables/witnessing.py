@@ -11,7 +11,7 @@ TICK_S = 0.02
 
 def train(config):
     """
-    Run for `config["seconds"]`; write a line at the start, at each tick, and at the end.
+    Run for `config["seconds"]`; write a line at the start, every 20 ms, and at the end.
 
     Also lock a file for each device (shared, if the trial has a part of a device). If another trial
     holds a conflicting lock, write a line with `twice`.
