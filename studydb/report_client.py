@@ -107,6 +107,8 @@ def read_arguments(arguments: "Sequence[str]") -> "dict[str, Any]":
             name, equals, text = word.partition("=")
             if not equals or not name or name.startswith("-"):
                 raise ValueError(f"{word!r} is not METRIC=VALUE. See `studydb report --help`.")
+            if name == "checkpoint":
+                raise ValueError("A metric cannot be called checkpoint; --save saves a checkpoint.")
             message[name] = _value(text)
     if not message.keys() - {"checkpoint", "training_iteration"}:
         raise ValueError("Give at least one metric, such as error=0.1.")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Unpack
 from uuid import uuid4
 
-from studydb.analysis.definition import differences
+from studydb.analysis.definition import differences, space_lines
 from studydb.db import Database
 from studydb.domain.custom_scheduler import CustomScheduler
 from studydb.domain.errors import (
@@ -299,7 +299,7 @@ def _check_same_study(found: Record, new: NewStudy) -> None:
     for what, old, asked in (
         ("metric", found.objective.metric, new.objective.metric),
         ("mode", found.objective.mode, new.objective.mode),
-        ("space", found.space, new.space),
+        ("space", *_differing_lines(found.space, new.space)),
     ):
         if old != asked:
             raise StudyExists(
@@ -326,6 +326,16 @@ def _check_same_study(found: Record, new: NewStudy) -> None:
         "another name, or give the trainable of that study."
         f"{_how_to_replace(found, new.trainable)}"
     )
+
+
+def _differing_lines(old: Space, asked: Space) -> tuple[str, str]:
+    """Return the leaves in which two spaces differ; all leaves if one space has more of them."""
+    if old == asked:
+        return "", ""
+    lines = [[" ".join(line.split()) for line in space_lines(space)] for space in (old, asked)]
+    both = set(lines[0]) & set(lines[1]) if len(lines[0]) == len(lines[1]) else set()
+    first, second = (", ".join(line for line in each if line not in both) for each in lines)
+    return first or "no parameters", second or "no parameters"
 
 
 def _how_to_replace(found: Record, asked: Trainable) -> str:

@@ -15,7 +15,7 @@ TECHNICAL = (
     "docs/searchers.md",
     *("scripts/guards/README.md", "tests/README.md"),
 )
-PAGES = (*TECHNICAL, "README.md", "workers/README.md")
+PAGES = (*TECHNICAL, "README.md", "docs/views.md", "workers/README.md")
 
 PATH = re.compile(r"(?:[\w.*-]+/)+[\w.*-]*|[\w-]+\.(?:py|md|toml|sql)")
 NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)?")

@@ -6,6 +6,8 @@ The stable views (v_study, v_trial, v_result, …) show what the tables hold.
 
 import json
 import math
+import re
+from pathlib import Path
 
 import pytest
 from harness.arrange import (
@@ -25,6 +27,8 @@ from studydb.domain.life.states import Reason, State, Status
 from studydb.operations import control
 from studydb.operations.reads import list_trials
 from studydb.operations.study_progress import read_progress
+
+ROOT = Path(__file__).parents[2]
 
 COLUMNS = {
     "v_study": "study status metric mode num_trials max_concurrent pending running paused "
@@ -159,6 +163,31 @@ def test_metric_of_any_name_is_shown(database, metric):
 
     (row,) = view(database, "v_result")
     assert as_json(row["metrics"]) == {metric: 0.5, "acc": 1}
+
+
+def test_every_column_of_the_stable_views_is_documented():
+    page = (ROOT / "docs" / "views.md").read_text()
+    documented = {}
+    for part in page.split("\n**")[1:]:
+        name, _, text = part.partition("**")
+        rows = re.findall(r"^\| (`.*?) \|", text.partition("\n## ")[0], re.MULTILINE)
+        documented[name] = [column for row in rows for column in re.findall(r"`(\w+)`", row)]
+
+    assert documented.keys() == COLUMNS.keys()
+    for name, columns in COLUMNS.items():
+        assert sorted(documented[name]) == sorted(columns.split()), name
+
+
+def test_documented_query_leaves_out_values_that_are_not_finite(database):
+    run = SimulatedWorker(database, new_study(database, name="digits")).ask()
+    for value in (0.25, float("nan"), float("inf"), float("-inf"), 0.75):
+        run.report(value)
+    (query,) = re.findall(
+        r"```sql\n(.*?);\n```", (ROOT / "docs" / "views.md").read_text(), re.DOTALL
+    )
+
+    with database.begin(write=False) as txn:
+        assert [tuple(row) for row in txn.raw(query)[1]] == [(0.5, 0.75)]
 
 
 def test_v_study_shows_counts_status_objective_and_budget(database, study):

@@ -31,7 +31,10 @@ def test_arguments_become_numbers_texts_step_and_checkpoint():
     assert message == {"n": 3, "name": "a=b", "training_iteration": 7, "checkpoint": True}
 
 
-@pytest.mark.parametrize("arguments", [["error"], ["=1"], ["-x=1"], ["error=1", "--step", "x"], []])
+@pytest.mark.parametrize(
+    "arguments",
+    [["error"], ["=1"], ["-x=1"], ["error=1", "--step", "x"], [], ["error=1", "checkpoint=x"]],
+)
 def test_arguments_that_are_no_report_are_refused(arguments):
-    with pytest.raises(ValueError, match=r"METRIC=VALUE|--step|at least one metric"):
+    with pytest.raises(ValueError, match=r"METRIC=VALUE|--step|at least one metric|--save"):
         read_arguments(arguments)
