@@ -79,7 +79,7 @@ class Team:
         failures = [answer for answer in answers if isinstance(answer, str)]
         if failures:
             raise RuntimeError(
-                f"{len(failures)} measured processes failed.\n{max(failures, key=len)}"
+                f"{len(failures)} processes of the benchmark failed.\n{max(failures, key=len)}"
             )
         return [answer for answer in answers if isinstance(answer, float)]
 

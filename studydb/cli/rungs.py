@@ -27,7 +27,7 @@ SPARE_COLUMNS = ("ranked", "top")
 @storage_option
 def rungs(*, name: str, limit: int, form: str, storage: Storage) -> None:
     """
-    List the rungs of study NAME that trials have entered, by bracket and step.
+    List the rungs of study NAME that trials have entered, ordered by bracket and step.
 
     entries: trials that were judged there. ranked: entries that are not NaN and whose trials are
     neither invalidated nor cloned. waiting: trials that wait there to be resumed. top: the share of

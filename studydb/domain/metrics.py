@@ -155,7 +155,8 @@ def plain_metrics(report: Mapping[str, Any]) -> dict[str, Any]:
 def _check_is_mapping(report: object, metric: str) -> None:
     if not isinstance(report, Mapping):
         raise InvalidReport(
-            f"report() was given {type(report).__name__}; give a dict such as {{{metric!r}: 0.5}}."
+            f"report() was given {with_article(type(report).__name__)}; give a dict such as "
+            f"{{{metric!r}: 0.5}}."
         )
 
 

@@ -150,7 +150,7 @@ class ASHA(BaseScheduler):
         elif self.end_game and not can_end:
             raise InvalidSpec(
                 f"ASHA's end_game is {self.end_game}; it needs the type {PROMOTION!r} and a max_t "
-                "that trials can reach. Leave it out."
+                "that trials can reach. Leave end_game out."
             )
 
     @property

@@ -76,7 +76,7 @@ def test_failure_to_answer_a_question_that_has_changed_does_not_pause_the_study(
 
 @every_custom_scheduler
 @pytest.mark.parametrize("other", ["stop", "pause", "pause the study", "renew", "extend"])
-def test_failure_to_decide_pauses_the_study_although_a_person_has_made_a_request_meanwhile(
+def test_failure_to_decide_pauses_the_study_although_another_request_was_made_meanwhile(
     database, name, other
 ):
     """The request does not change what the scheduler is asked, so the failure counts."""

@@ -245,7 +245,7 @@ def test_unchanged_function_is_not_sent_again(storage_url, database):
     assert arrange.rows(database, "SELECT count(*) FROM event WHERE kind = 'revised'") == [(0,)]
 
 
-def test_another_function_or_none_is_refused_for_an_existing_study_with_a_function(storage_url):
+def test_study_with_a_function_refuses_another_function_and_no_function(storage_url):
     create_or_load(storage_url, scaled).close()
 
     with pytest.raises(StudyExists, match="'digits' exists with another trainable"):

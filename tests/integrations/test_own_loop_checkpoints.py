@@ -417,7 +417,7 @@ def test_save_during_which_the_trial_is_given_back_leaves_no_bytes(study, place,
     assert study.counts.pending == 1
 
 
-def test_no_thread_ends_the_attempt_between_the_flush_and_the_row_of_a_checkpoint(
+def test_no_thread_ends_the_attempt_between_the_flush_and_the_insert_of_a_checkpoint(
     study, monkeypatch
 ):
     trial = study.ask()

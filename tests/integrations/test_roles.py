@@ -309,7 +309,7 @@ INSERTS_TO_COME = {
 }
 
 
-def test_listed_rights_are_those_that_statements_of_workers_need():
+def test_listed_rights_are_those_that_workers_statements_need_and_those_to_come():
     written, inserted, deleted = defaultdict(set), {"result", "proposal"}, set()
     for file, name, statement in statements():
         if (file, name) in NOT_OF_WORKERS or file == "deletion":

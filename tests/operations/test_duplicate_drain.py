@@ -13,9 +13,7 @@ def registered(database, worker):
     return find_worker(database, rows(database, "SELECT uuid FROM worker")[0][0])
 
 
-def test_duplicate_drain_of_a_worker_that_has_ended_changes_nothing(
-    database, registered, monkeypatch
-):
+def test_duplicate_drain_of_a_dead_worker_changes_nothing(database, registered, monkeypatch):
     request = new_request()
     drain(database, registered, request)
     monkeypatch.setattr(draining, "is_alive", lambda _: False)

@@ -146,7 +146,7 @@ def test_scheduler_sees_the_spent_share_of_the_limit_that_is_spent_most(database
     assert trainer.spent == pytest.approx(share)
 
 
-def test_spending_is_read_only_in_studies_with_limits_and_only_for_an_end_game(database):
+def test_no_spending_is_read_in_a_study_without_limits_or_without_an_end_game(database):
     read = {}
     for name, scheduler, limits in [
         ("no end game", ASHA(9, type="promotion", end_game=0), {"max_steps": 9}),

@@ -37,7 +37,7 @@ def test_tally_keeps_neither_texts_nor_lists_in_memory(held):
 
 
 @pytest.mark.parametrize("kept", [tally.KEPT_NUMBERS, 3], ids=["numbers kept", "numbers dropped"])
-def test_metric_summary_is_the_same_if_the_tally_has_dropped_numbers(
+def test_metric_summary_is_the_same_whether_or_not_the_tally_has_dropped_numbers(
     database, held, monkeypatch, kept
 ):
     monkeypatch.setattr(tally, "KEPT_NUMBERS", kept)

@@ -208,7 +208,7 @@ def test_study_is_not_deleted_while_a_trial_that_began_from_its_checkpoint_is_ru
 
 
 @pytest.mark.parametrize("name", ["begin from ended", "retry ended", "pin ended", "save"])
-def test_request_still_finds_a_checkpoint_while_the_newest_is_found_corrupt(stage, name):
+def test_request_finds_an_older_checkpoint_while_an_attempt_finds_the_newest_corrupt(stage, name):
     database, interleaver = stage
     for seed in range(4 * SCHEDULES):
         rng = Random(f"{name} {seed}")

@@ -74,7 +74,7 @@ def test_updates_by_reports_are_not_hot_with_an_index_on_the_lease(database):
     assert updates(database, at_least=before + 20)[1] == hot_before
 
 
-def test_no_index_has_a_column_that_reports_and_renewals_change():
+def test_no_index_of_trial_has_a_column_that_reports_renewals_or_saves_change():
     trial = METADATA.tables["trial"]
     indexed = {column.name for index in trial.indexes for column in index.columns}
 

@@ -198,7 +198,7 @@ def test_changed_manifest_is_refused(s3, server, tmp_path, change, message):
     assert not (tmp_path / "out").exists()
 
 
-def test_directory_without_its_manifest_is_missing(s3, server, source, tmp_path):
+def test_directory_without_its_manifest_counts_as_missing(s3, server, source, tmp_path):
     stored = s3.put_directory(place(), source)
     server.client().delete_object(Bucket=server.bucket, Key=f"{object_of(stored)}/manifest")
 

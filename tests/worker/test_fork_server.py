@@ -178,7 +178,7 @@ def test_modules_in_the_working_directory_do_not_shadow_modules_of_the_fork_serv
 # how a child begins
 
 
-def test_child_starts_while_its_job_is_made_and_is_killed_if_it_gets_none(server, pump, tmp_path):
+def test_child_starts_while_its_job_is_made_and_is_killed_if_it_gets_no_job(server, pump, tmp_path):
     def fail():
         eventually(lambda: children_of(server.pid))
         os.kill(*children_of(server.pid), signal.SIGSTOP)  # so the child cannot end by itself

@@ -35,7 +35,7 @@ def folder():
 
 
 @pytest.mark.timeout(600)
-def test_no_device_is_used_by_two_trials_at_once_or_lost_when_workers_are_killed(folder):
+def test_no_device_is_overcommitted_or_lost_when_its_users_are_killed(folder):
     make_witnesses(folder, UUIDS)
     environment = {**FakeNvidiaSmi(folder).environment, "STUDYDB_LOCK_DIR": str(folder)}
     own, other = os.getuid(), NOBODY if os.getuid() == 0 else os.getuid()

@@ -381,7 +381,7 @@ def test_process_that_was_forked_for_the_former_trainable_runs_no_trial_of_the_n
     assert (warm.starts, warm.printed) == (["warm", "warm"], [])
 
 
-def test_trainable_is_imported_after_the_job_is_made(start, warm, module):
+def test_first_import_of_a_trainable_begins_after_the_job_is_made(start, warm, module):
     """
     The job names the study's current trainable; a person may have replaced the former one.
 

@@ -139,7 +139,7 @@ def test_trials_proposed_by_a_model_get_the_resources_of_their_configs(sqlite_st
     assert all(row.resource_class == f"licence={row.params['size']}" for row in rows)
 
 
-def test_a_function_whose_description_was_changed_does_not_run(sqlite_stage):
+def test_resource_function_whose_description_was_changed_is_not_run(sqlite_stage):
     study = create(sqlite_stage)
     code = dataclasses.replace(study.record.request_code, workdir="/")
 
