@@ -97,7 +97,11 @@ def test_progress_says_that_a_worker_can_claim_only_if_the_trial_to_promote_fits
 
 @pytest.fixture
 def synchronous(database):
-    """Two of three trials wait at a rung of HyperBand; the third is PENDING and asks for 2 GPUs."""
+    """
+    Two of three trials wait at a rung of HyperBand; the third is PENDING.
+
+    The first of the waiting trials asks for 1 GPU, and the PENDING trial asks for 2 GPUs.
+    """
     study = new_study(database, scheduler=HyperBand(max_t=3), num_trials=3)
     SimulatedWorker(database, study).wait_at_the_rung(0.1, 0.2)
     enqueue(database, study, {}, new_request(), resources=TWO)
@@ -140,10 +144,10 @@ def test_a_rung_closes_without_a_trial_that_fits_no_live_worker(database, synchr
 
 def _small_claimant(database, study):
     """
-    Return a simulated worker's claimant; register a worker with 1 GPU as the only live worker.
+    Register a worker with 1 GPU as the only live worker; return a simulated worker's claimant.
 
-    A live worker without a capacity fits any trial. So the simulated workers, which have none, are
-    marked as ended.
+    Every trial fits a live worker without a capacity. The simulated workers have no capacity, so
+    all workers that were registered before are marked as ended.
     """
     claimant = SimulatedWorker(database, study).claimant()
     arrange.change(database, "UPDATE worker SET ended_at = seen_at")

@@ -1,4 +1,9 @@
-"""Proposals are stored ahead; an ask makes its trial from the proposal of its draw."""
+"""
+Proposals are stored before the asks that take them.
+
+An ask makes its trial from the proposal of its draw. If params must be unique, an ask skips a draw
+whose params a trial has already.
+"""
 
 import math
 from concurrent.futures import ThreadPoolExecutor
@@ -89,7 +94,7 @@ GRIDS = {
 
 @dataclass(frozen=True)
 class UniqueGrid(GridSearch):
-    """Proposes each point at most once, and no point that a person has enqueued."""
+    """A grid search; an ask skips each of its points that a trial has already."""
 
     wants_unique: ClassVar[bool] = True
 
@@ -288,7 +293,7 @@ def test_deletion_of_many_taken_proposals_is_bounded_and_goes_on_later(database,
 
 
 def test_deletion_does_not_look_for_the_oldest_proposals_each_time(database):
-    """While a snapshot is open, the index keeps deleted proposals; `min` would read them all."""
+    """While a snapshot is open, the index has entries of deleted rows; `min(draw)` would read all."""
     study, sent = new_study(database, num_trials=None), []
     database.observer = sent.append
     propose_by_index(database, study, draws=range(BLOCK, 2 * BLOCK))
@@ -344,7 +349,7 @@ def test_proposals_that_are_being_stored_are_deleted_with_their_study(postgres_u
 
 @pytest.fixture
 def clients(postgres_url):
-    """A database, and a second connection to it, outside its pool."""
+    """A database, and a connection to it that does not come from the database's pool."""
     database = connect(postgres_url)
     with postgres.connect(postgres_url) as rival:
         yield database, rival
@@ -353,7 +358,11 @@ def clients(postgres_url):
 
 @contextmanager
 def waiting_ask(database, rival, url, sql):
-    """Let an ask wait while `sql` changes the study's row; yield study, future and sent SQL."""
+    """
+    Let an ask wait for the lock of the study's row, which `sql` changes, while the body runs.
+
+    Yield the study, the ask's future, and a list of the statements that the ask sends.
+    """
     study = new_study(database, num_trials=None)
     worker, sent = SimulatedWorker(database, study), []
     worker.ask()
@@ -394,7 +403,8 @@ def test_ask_without_a_proposal_does_not_queue(clients):
     with database.begin(durable=False) as txn:
         asked = proposals.ask(txn, claimant, study_id=study.id, if_nothing_waits=False)
 
-    assert asked is None  # an ask that queues raises LockTimeout
+    # `rival` holds the queue's lock, so an ask that queues would raise LockTimeout.
+    assert asked is None
 
 
 def test_second_try_of_an_ask_finds_the_proposals_that_were_stored_while_it_waited(
@@ -438,7 +448,7 @@ def test_concurrent_first_asks_take_every_draw_once(storage_url, n_clients):
 
 
 def widths(database):
-    """Read the width of each trial, and whether the trial has `is_unique`."""
+    """Read the width and `is_unique` of each trial, by number; an `is_unique` of NULL is False."""
     width = "CAST(params->>'width' AS integer)"
     found = rows(
         database, f"SELECT {width}, coalesce(is_unique, (1 = 0)) FROM trial ORDER BY number"

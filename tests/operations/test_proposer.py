@@ -44,7 +44,7 @@ def look(database, study, *, if_nothing_waits=False, token_="other"):
 
 
 def is_proposed(database, study):
-    """Return a `by_model` for `ask` that fits no model: it only looks for a stored proposal."""
+    """Return a `by_model` for `ask`: it fits no model, and tells if the next draw has a proposal."""
 
     def by_model(_if_nothing_waits):
         seen = look(database, study)
@@ -152,8 +152,8 @@ def test_block_is_stored_from_the_first_draw_without_a_proposal(database, study)
 
 
 def test_duplicate_request_stores_no_second_block(database, study):
-    # If the points were unique, a second block would leave them out, because the study has them.
-    # The test could not notice this empty block.
+    # If the point had to be unique, a second block would be empty, because the study has the point.
+    # The test would then pass even if the duplicate request stored its block.
     block = [point._replace(is_unique=False) for point in points(0.1)]
     take(database, study, "a")
     proposer.store_block(database, study, block, token="a")

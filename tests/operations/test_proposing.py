@@ -55,7 +55,7 @@ def models(monkeypatch):
 
 
 class Asker:
-    """A process that acquires trials, and ends them only in `finished`."""
+    """A process that acquires trials; `take` leaves a trial RUNNING, and `finished` ends it."""
 
     def __init__(self, database, study):
         self.worker = SimulatedWorker(database, study)
@@ -110,7 +110,7 @@ def test_model_is_told_only_what_has_changed(asker, models):
     asker.run(1)
 
     told = [[one.number for one in call] for call in models[0].calls]
-    # At the first ask, the model is told of no trial; at each later ask, of the trial before.
+    # The first ask tells the model of no trial; each later ask tells it of the previous ask's trial.
     assert [numbers for numbers in told if numbers] == [[0], [1], [2], [3]]
     assert models[0].told[3].reason is None
     assert running.lease.number == 3

@@ -1,4 +1,4 @@
-"""A quota removes the oldest checkpoints, but no pinned one, and not a live trial's newest."""
+"""A quota removes the oldest checkpoints, but keeps pinned ones and unfinished trials' newest."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ def study(database):
 
 
 def save(run, size_bytes, *, step=None):
-    """Save a checkpoint of this size; return the ids of the removed checkpoints' trials."""
+    """Save a checkpoint of `size_bytes`; return the trial id of each checkpoint that it removed."""
     what = replace(run.checkpoint(step=step), size_bytes=size_bytes)
     return [one.trial_id for one in run.save(what, KEEP)]
 

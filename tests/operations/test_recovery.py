@@ -1,4 +1,8 @@
-"""Any worker recovers lost trials, but never a trial whose holder still renews its lease."""
+"""
+Any worker recovers lost trials, but never a trial whose holder still renews its lease.
+
+Lost and failed trials run again, with growing back-offs, up to `max_losses` and `max_failures`.
+"""
 
 import pytest
 from harness.arrange import (

@@ -1,4 +1,8 @@
-"""A batch is stored once, with its decision. Results after a rule is met are dropped."""
+"""
+A batch is stored once, with its decision. Results after the result that meets a rule are dropped.
+
+The stored values determine the trials' ranks and summaries.
+"""
 
 import math
 

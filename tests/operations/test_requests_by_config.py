@@ -1,4 +1,4 @@
-"""A proposal says what its trial asks for; no lock is held while the user's function is asked."""
+"""A resource function says what trials ask for; no lock is held while the function is asked."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -35,7 +35,11 @@ SPACE = Space.read({"size": randint(1, 1000), "kind": "k"})
 
 
 class Needs:
-    """A resource function that returns, or raises, what `says` returns for the trial's config."""
+    """
+    A resource function that asks for the custom resources that `says` returns for a config.
+
+    If `says` returns an exception, the function raises it. `configs` lists the configs of all calls.
+    """
 
     def __init__(self, says=lambda config: {"licence": 1 + config["size"] % 3}):
         self.says, self.configs = says, []
@@ -155,7 +159,7 @@ def test_many_trials_of_a_class_are_set_aside_if_the_searcher_does_not_learn(dat
 def test_an_idle_worker_may_make_a_trial_once_another_worker_has_claimed_a_waiting_trial(
     database, monkeypatch
 ):
-    """Five waiting trials keep the small worker from making more until one is claimed."""
+    """While five trials wait, no sixth is set aside, so the small worker reaches no later draw."""
     monkeypatch.setattr(set_aside, "MOST", 5)
     study = study_with(database, Needs(mostly_large))
     small = Node(database, study, read_capacity(custom={"licence": 1}))
@@ -318,7 +322,7 @@ def test_a_failure_at_a_later_draw_pauses_the_study_when_that_draw_is_due(databa
     assert progress.keeps_workers
     assert "the resource function needs:f(config) has not said" in progress.pause_reason
     assert "no." in progress.pause_reason
-    assert runs[0].report(0.5).verdict is None  # trials that run go on
+    assert runs[0].report(0.5).verdict is None  # a running trial goes on
 
     bad["size"] = None
     control.set_status(database, study, Status.RUNNING, new_request())
@@ -341,7 +345,7 @@ def test_a_slow_function_is_asked_about_only_a_few_draws_ahead(database, monkeyp
 
     worker.take()
 
-    assert len(needs.configs) < 10  # of the 64 draws of a block, and of the blocks after it
+    assert len(needs.configs) < 10  # a block has 64 draws, and further blocks are due
 
 
 def test_the_65th_resource_class_pauses_the_study_when_its_draw_is_due(database):
@@ -376,7 +380,7 @@ def test_the_65th_resource_class_at_a_later_draw_does_not_pause_the_study(databa
 
 
 def test_of_two_processes_only_one_adds_the_64th_resource_class(connections):
-    """While a worker stores a proposal, a person enqueues a trial. Their two classes are new."""
+    """A worker stores a proposal of a new class, while a person enqueues a trial of another one."""
     worker, person = connections
     study = study_with(worker, Needs(lambda _: {"licence": 1}))
     with worker.begin() as txn:

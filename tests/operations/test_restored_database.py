@@ -1,4 +1,4 @@
-"""A restored database gives an attempt number twice; the token tells the attempts apart."""
+"""After a restore, an attempt number can be given again; the token tells the attempts apart."""
 
 import pytest
 from harness.arrange import SimulatedWorker, enqueued, new_study, unchanged_rows

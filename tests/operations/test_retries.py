@@ -14,7 +14,7 @@ RETRY = Retry(uncounted=[OSError], never=[ValueError])
 
 
 def under(database, retry=RETRY, **overrides):
-    """A worker of a new study, which is loaded from its row."""
+    """Create a study and load it from its row; return a simulated worker of the loaded study."""
     study = new_study(database, retry=retry, num_trials=1, **overrides)
     return SimulatedWorker(database, load(database, study.name))
 

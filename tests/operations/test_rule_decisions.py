@@ -237,7 +237,12 @@ def test_rule_failure_at_a_dropped_result_does_not_pause_the_study(database):
 
 
 class Asked:
-    """A rule that returns or raises the answer given for a step, and records what it reads."""
+    """
+    Stands in for the study's custom rules: gives the answer set for the last step that a rule reads.
+
+    An answer that is an exception is raised; a step without an answer gets False. `read` lists what
+    the rules have read.
+    """
 
     def __init__(self, **answers):
         self.answers = {int(step.removeprefix("at_")): answer for step, answer in answers.items()}

@@ -76,7 +76,7 @@ def mode_sign(mode):
 
 
 def last_of_reporting_trials(database, *values, scheduler):
-    """Make a new trial for each value, which reports the value; return the last trial's attempt."""
+    """For each value, make a trial and report the value; return the last trial's attempt."""
     study = new_study(database, scheduler=scheduler, num_trials=None)
     worker = SimulatedWorker(database, study)
     for value in values:

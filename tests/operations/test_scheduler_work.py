@@ -55,7 +55,11 @@ class NeverStarts(HyperBand):
 
 @dataclass(frozen=True)
 class OneRung(BaseScheduler):
-    """Pauses all trials at the only rung of their bracket, and tells free workers to wait."""
+    """
+    Pauses all trials at the only rung of their bracket, and tells free workers to wait.
+
+    With `by_draw`, each draw has a separate bracket; otherwise all trials are in bracket 0.
+    """
 
     by_draw: bool = False
     resumes = True
@@ -102,7 +106,7 @@ def test_worker_makes_no_trial_if_the_trials_that_the_scheduler_chooses_cannot_b
     assert promote(database, study, worker.claimant()) is NextStep.CLAIM
 
     with closing(connect(storage_url)) as other, other.begin() as txn:
-        txn.raw("SELECT id FROM trial WHERE number = 0 FOR UPDATE")  # as a claim until its COMMIT
+        txn.raw("SELECT id FROM trial WHERE number = 0 FOR UPDATE")  # the lock that a claim holds
         assert acquirer_of(database, study, worker).acquire() is None
 
     assert len(states_of(database, study)) == 3

@@ -1,7 +1,7 @@
 """
-Operations in a single statement do the same as operations in several statements.
+An operation leaves the same rows in a single statement as in several statements.
 
-A single statement changes nothing if the trial is not as the client expects.
+A single statement changes nothing if the trial or its study is not as the client expects.
 """
 
 import pytest

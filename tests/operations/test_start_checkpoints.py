@@ -1,7 +1,7 @@
 """
 An enqueued trial begins from another trial's checkpoint, or from an uploaded checkpoint.
 
-The other trial's checkpoint is pinned until the enqueued trial has ended.
+The other trial's checkpoint is pinned until the enqueued trial has ended or has found it corrupt.
 """
 
 from dataclasses import replace
@@ -251,7 +251,7 @@ def test_trial_that_reports_steps_before_its_checkpoint_enters_the_rung_after_it
 
 
 def test_no_upload_begins_in_a_study_that_is_being_deleted(database, study):
-    """A deletion deletes bytes before rows, so it would leave the bytes of a later upload."""
+    """A deletion deletes bytes before rows. It would leave bytes that were uploaded in between."""
     stop_for_deletion(database, study)
 
     with pytest.raises(NotAllowed, match="is being deleted"):
@@ -392,7 +392,7 @@ def test_upload_that_took_longer_than_a_day_adds_no_trial_and_is_collected_an_ho
     """
     A worker that looks for abandoned uploads does not see an enqueue that has not yet committed.
 
-    So no trial can be enqueued with an upload in the last hour before workers can find the upload.
+    So in the last hour before workers can find an upload, no trial can be enqueued with it.
     """
     what = replace(run.checkpoint(step=6), url="file:///store/x")
     begin_upload_of_person(database, study, uuid=what.uuid, url=what.url)

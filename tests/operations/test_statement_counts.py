@@ -32,7 +32,8 @@ def counted(database, call):
     """
     Count a call's transactions, its transactions that end in a ROLLBACK, and its statements.
 
-    A statement outside BEGIN and COMMIT counts as a transaction.
+    A statement outside BEGIN and COMMIT counts as a transaction, too. BEGIN, COMMIT and ROLLBACK do
+    not count as statements.
     """
     seen = sent(database, call)
     inside, transactions, statements = False, 0, 0
@@ -44,7 +45,7 @@ def counted(database, call):
 
 
 def sent(database, call):
-    """Return the texts of a call's statements, BEGIN and COMMIT included."""
+    """Return the texts of a call's statements; BEGIN, COMMIT and ROLLBACK are included."""
     seen = []
     database.observer = seen.append
     call()
@@ -53,7 +54,7 @@ def sent(database, call):
 
 
 def by_dialect(database, *, postgresql, sqlite):
-    """Choose a number of statements: a chain is one statement on PostgreSQL, several on SQLite."""
+    """Choose a number by the dialect; a chain is one statement on PostgreSQL, several on SQLite."""
     return postgresql if database.postgresql else sqlite
 
 

@@ -1,4 +1,8 @@
-"""A checkpoint's bytes are stored whole or not at all, and are checked by their digest."""
+"""
+A checkpoint is stored whole or not at all; each read checks the bytes by their digest.
+
+Also how checkpoints are deleted, packed for the database and signed, and how stores are opened.
+"""
 
 import dataclasses
 import errno
@@ -407,7 +411,7 @@ def failing_for_directories(number):
     return failing
 
 
-# directories that are not mounted, or fail for a moment
+# stores that are not mounted, errors while reading, and interrupted or concurrent removals
 
 
 def test_host_without_the_folder_of_a_study_writes_nothing_and_reports_no_damage(store, tmp_path):

@@ -132,7 +132,7 @@ def test_probability_of_a_bracket_is_the_softmax_of_its_number_of_rungs():
     assert drawn != [scheduler.bracket_of(seed=2, draw=draw) for draw in range(20_000)]
 
 
-# --- promotion
+# --- ASHA by promotion
 
 PAUSED = Reason.PAUSED
 
@@ -195,7 +195,7 @@ def test_asha_of_the_type_stopping_promotes_no_trial():
     assert ASHA(max_t=9).next_work(View()) is Idle.START_NEW
 
 
-# --- decisions by stopping
+# --- ASHA by stopping
 
 
 def test_first_trial_at_a_rung_continues_and_is_recorded():

@@ -1,4 +1,8 @@
-"""The codecs between Python's values and the values of each database."""
+"""
+Column types convert between Python's values and the values of each database.
+
+Also constants that are written into SQL, and a chain with two defaults for one bind.
+"""
 
 import json
 import math
@@ -119,7 +123,7 @@ def test_time_without_a_zone_is_refused(dialect):
         to_database(UtcDateTime(), datetime(2026, 1, 1), dialect)  # noqa: DTZ001  the case tested
 
 
-# --- constants in SQL
+# --- constants and binds in SQL
 
 
 def spelled(value):

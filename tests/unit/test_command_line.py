@@ -1,4 +1,4 @@
-"""The command line of a trial: its placeholders, and what is refused when a study is created."""
+"""The command line of a trial: its placeholders, and what is refused."""
 
 import pytest
 

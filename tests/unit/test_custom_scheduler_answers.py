@@ -1,4 +1,8 @@
-"""What a custom scheduler declares and answers is plain data that is checked before it is used."""
+"""
+The plan and the answers of a custom scheduler are checked before they are used.
+
+Also what its views show, and which decision steps, rungs and brackets follow from its plan.
+"""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Which devices `--gpus` finds, and what a trial sees of them."""
+"""Which devices a worker offers, how a trial learns of its devices, and how they are locked."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Locks of devices: which trials exclude each other, and lock files that other users have made."""
+"""Locks of devices: which trials exclude each other; lock files, and their directory."""
 
 import errno
 import fcntl
@@ -203,7 +203,7 @@ def test_of_two_workers_that_take_the_same_two_devices_at_the_same_time_one_gets
     assert sorted(grant is None for grant in grants) == [False, True]
 
 
-# files of several users
+# lock files, and their directory
 
 
 def mode_of(path):
@@ -241,7 +241,7 @@ def taken_by(user, directory):
 
 @pytest.fixture
 def shared():
-    """A directory that all users may enter, like /run/lock and unlike `tmp_path`."""
+    """A directory in which all users may make files, like /run/lock and unlike `tmp_path`."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o1777)
         yield Path(folder)
@@ -252,7 +252,7 @@ def shared():
 def test_workers_of_two_users_exclude_each_other(shared, first):
     devices = Devices(Offer(CUDA, (Device(A, A, A),)), shared)
     if first == "nobody":
-        assert taken_by(NOBODY, shared) == "True\n"  # the file now belongs to this user
+        assert taken_by(NOBODY, shared) == "True\n"  # NOBODY now owns the file
         assert (shared / f"studydb-gpu-{A}.lock").stat().st_uid == NOBODY
 
     grant = devices.take(1)

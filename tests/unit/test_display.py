@@ -1,4 +1,4 @@
-"""Texts of values and durations, and what the command line prints if no command can run."""
+"""Texts of values, nouns and durations; what `studydb` prints if it ends before a command runs."""
 
 import math
 import os

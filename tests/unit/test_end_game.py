@@ -1,4 +1,4 @@
-"""ASHA's end game: the last share of the training takes the best paused trials to `max_t`."""
+"""ASHA's end game: workers spend the last share of the training on the best paused trials."""
 
 import math
 from itertools import pairwise
@@ -154,9 +154,9 @@ def test_free_workers_that_ask_together_resume_only_as_many_trials_as_the_budget
             if trial.state is State.RUNNING:
                 executor.tell(trial, 3, 0.0)
 
-    # Promotion takes 9 + 3 * 2 = 15 steps. The end game may take a quarter of all steps, so the
-    # study takes at most 15 / 0.75 = 20 steps. A resumed trial takes 2 of the 5 steps that are
-    # left, so two more trials fit.
+    # Without an end game, the study takes 9 + 3 * 2 = 15 steps. The end game may take a quarter of
+    # all steps, so the study takes at most 15 / 0.75 = 20 steps. A resumed trial takes 2 of the 5
+    # steps that are left, so two more trials fit.
     running = [one.number for one in executor.trials if one.state is State.RUNNING]
     assert running == [3, 4]
     assert completed(executor) == 3

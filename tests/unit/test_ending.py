@@ -1,4 +1,4 @@
-"""The next state of a trial when an attempt ends."""
+"""A trial's state after its attempt ends, a retry's delay, and which verdict is carried out."""
 
 import itertools
 

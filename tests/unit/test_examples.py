@@ -22,7 +22,7 @@ class Checkpoint:
 
 @dataclass
 class Trial:
-    """Keeps a trainable's reports; pickles each reported checkpoint, as a real trial does."""
+    """A trial in memory; `report` keeps metrics, and pickles checkpoints as a real trial does."""
 
     checkpoint: Checkpoint | None = None
     metrics: list[dict[str, float]] = field(default_factory=list)
@@ -43,7 +43,7 @@ def digits():
 
 
 def check_resumed(train, config, whole):
-    """Resume from the middle checkpoint of `whole`; check that the later metrics are equal."""
+    """Check that `whole`, resumed from its middle checkpoint, reports the same later metrics."""
     middle = whole.checkpoints[len(whole.checkpoints) // 2]
 
     resumed = Trial(checkpoint=middle)

@@ -1,4 +1,4 @@
-"""The grammar of the command line and of space files: values, calls and errors."""
+"""The grammar of the command line and of space files: values, calls, parameters and errors."""
 
 import json
 

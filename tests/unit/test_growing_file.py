@@ -1,4 +1,9 @@
-"""The file to which a command appends reports: lines are read once, when they are complete."""
+"""
+The file to which a command appends reports: each line is read once, when it is complete.
+
+The last read also returns a line without a newline. A file that became shorter is read from its
+beginning.
+"""
 
 import os
 

@@ -1,4 +1,8 @@
-"""Memory limits in a folder that looks like a subtree of cgroup v2; no test uses a real cgroup."""
+"""
+Memory limits by cgroup, in a folder that looks like cgroup v2; no test uses a real cgroup.
+
+Also limits of single processes, for workers that cannot make cgroups.
+"""
 
 import os
 import resource
@@ -17,7 +21,7 @@ FILES = ("memory.max", "memory.swap.max", "memory.oom.group", "cgroup.procs", "c
 
 @pytest.fixture
 def tree(tmp_path, monkeypatch):
-    """A folder like a cgroup: each new folder in it gets the files that the kernel would make."""
+    """A folder like a cgroup: a new folder in it gets the cgroup files that studydb writes to."""
     folder = tmp_path / "service"
     folder.mkdir()
     (tmp_path / "self").write_text("1:name=systemd:/\n0::/service\n")
@@ -69,7 +73,10 @@ def test_worker_moves_out_of_the_cgroup_that_gets_limited_children(tree):
 
 class Kernel:
     """
-    Knows each process's cgroup; refuses limits for child cgroups of a cgroup that has a process.
+    A kernel in memory; `cgroup_of` has the folder of each process's cgroup, by pid.
+
+    `write` refuses limits for child cgroups of `folder` while a process is in `folder`. It tells
+    the caller that the process with the pid ENDED could not be moved.
 
     Args:
         families: The pids of the worker's processes, one tuple for each call of `family`; further

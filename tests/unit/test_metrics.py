@@ -229,6 +229,9 @@ def test_average_is_exact_but_nan_if_values_are_infinite():
     assert (odd["loss"]["min"], odd["loss"]["max"]) == (-math.inf, math.inf)
 
 
+# --- metrics that are nested, large, or of derived classes
+
+
 def nested(depth, kind):
     value = 0.5
     for _ in range(depth):

@@ -1,4 +1,4 @@
-"""Errors about names of other tools, which `WORDS` lists, say what to write in studydb."""
+"""`WORDS` lists names of other tools; an error about such a name says what to write in studydb."""
 
 import importlib.util
 

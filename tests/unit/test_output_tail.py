@@ -1,4 +1,8 @@
-"""`studydb logs --follow` prints each byte of an attempt's output once, also while files rotate."""
+"""
+`studydb logs --follow` prints each byte of an attempt's output once, also while files rotate.
+
+A file that is created, renamed and overwritten between two reads is not printed.
+"""
 
 from contextlib import closing
 

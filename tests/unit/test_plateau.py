@@ -1,4 +1,8 @@
-"""The definition of a plateau, compared with copies of Ray Tune's stoppers in this file."""
+"""
+The rule `Plateau` stops a trial or a study at the same result as Ray Tune's stopper.
+
+Two functions in this file do what Ray Tune's stoppers do. Also how a plateau is read and refused.
+"""
 
 from collections import deque
 from random import Random

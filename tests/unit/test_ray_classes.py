@@ -51,7 +51,7 @@ for name in ("save_checkpoint", "load_checkpoint", "reset_config", "cleanup"):
 
 
 def test_class_that_is_sent_by_value_keeps_the_members_that_replace_those_of_ray(tmp_path):
-    """The new class has another name in its module than the class itself, so it has no path."""
+    """The path `mine:Decay` names the user's class, so the class made by `from_ray` has no path."""
     (tmp_path / "ray" / "tune").mkdir(parents=True)
     (tmp_path / "ray" / "__init__.py").touch()
     (tmp_path / "ray" / "tune" / "__init__.py").touch()
@@ -69,7 +69,7 @@ def test_class_that_is_sent_by_value_keeps_the_members_that_replace_those_of_ray
 
 @pytest.fixture
 def ray_trainable(monkeypatch):
-    """Imitates Ray Tune 2.60's class `Trainable`; has the members that `from_ray` handles."""
+    """A class like `Trainable` of Ray Tune 2.60, with the members that `from_ray` handles."""
     module = types.ModuleType("ray.tune.trainable")
     exec(RAY, vars(module))
     monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -77,7 +77,7 @@ def ray_trainable(monkeypatch):
 
 
 class Trial:
-    """Takes the place of a running trial: keeps the reports, and ends at `done=True`."""
+    """A trial without a worker; `report` raises TrialStopped if the metrics have `done=True`."""
 
     def __init__(self, scratch, checkpoint=None, start_step=0):
         self.scratch, self.checkpoint, self.start_step = scratch, checkpoint, start_step

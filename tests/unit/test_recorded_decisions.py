@@ -2,7 +2,7 @@
 Schedulers decide as those of Ray Tune and Syne Tune did, on recorded random reports.
 
 `scripts/oracles/scheduler_decisions.py` recorded the reports and decisions; `tests/oracle` runs the
-two systems again.
+two systems on further random reports.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Checkpoints in a remote store: an S3 server (moto) on loopback, and files in fsspec's memory."""
+"""Checkpoints in remote stores; tests use an S3 server (moto) on loopback, or fsspec's memory."""
 
 import json
 import os

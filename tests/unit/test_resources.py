@@ -156,7 +156,7 @@ def test_nearest_offer_lacks_the_fewest_resources_and_then_has_the_most_gpus():
 
 
 def queues_of(ledger, classes, **options):
-    """Return the queues of a worker that has read `classes`: trial numbers by request."""
+    """Return a worker's queues; `classes` maps each request to the numbers of its trials."""
     queues = ClassQueues(ledger, **options)
     queues.take_in(
         {

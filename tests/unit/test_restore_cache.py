@@ -1,4 +1,4 @@
-"""The cache of remote checkpoints on one host: bounded, shared, and never trusted."""
+"""The cache of remote checkpoints on one host: bounded, shared, and verified at each restore."""
 
 import errno
 import os
@@ -36,7 +36,7 @@ def remote():
 
 
 def saved(store, what, *, cache=None, step=1):
-    """Save bytes or a directory in a store; return the record by which an attempt restores it."""
+    """Save bytes or a directory; return the record by which an attempt restores the checkpoint."""
     open_store(store).add_study(STUDY)
     saver = Saver(store, study_uuid=STUDY, trial_uuid=TRIAL, attempt=1, cache=cache)
     row = saver.save(what, step=step, upload=saver.begin(step=step))
@@ -47,7 +47,7 @@ def saved(store, what, *, cache=None, step=1):
 
 @pytest.fixture(params=["dict", "directory"])
 def what(request, tmp_path):
-    """A checkpoint of 3,000 bytes."""
+    """What a checkpoint holds: 3,000 bytes, or a directory with one file of 3,000 bytes."""
     if request.param == "dict":
         return os.urandom(3_000)
     (tmp_path / "model" / "layers").mkdir(parents=True)
@@ -60,7 +60,7 @@ def test_folder_that_cannot_be_used_is_no_cache(tmp_path, monkeypatch, named):
     (tmp_path / "file").write_text("x")
     places = {"a file": tmp_path / "file", "below a file": tmp_path / "file" / "x"}
     monkeypatch.setenv("STUDYDB_CACHE_DIR", str(places.get(named, named)))
-    if named == "not writable":  # root may write everywhere
+    if named == "not writable":  # root, who may run this test, may write everywhere
         monkeypatch.setattr(os, "access", lambda *_: False)
 
     fault = cache_fault()

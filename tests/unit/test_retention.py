@@ -1,4 +1,4 @@
-"""`Keep` chooses which checkpoints of a trial expire."""
+"""`Keep` chooses which checkpoints of a trial expire; it is read from its text or its JSON."""
 
 import math
 

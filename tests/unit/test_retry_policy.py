@@ -46,7 +46,7 @@ def test_failure_carries_the_names_of_the_bases_of_its_class():
         (Retry(on=[OSError]), ValueError(), FINAL),
         (Retry(on=[]), OSError(), FINAL),
         (Retry(on=[NAME]), DiskError(), COUNTED),
-        (Retry(on=["DiskError"]), DiskError(), FINAL),  # the name must be the qualified name
+        (Retry(on=["DiskError"]), DiskError(), FINAL),  # the name must include the module
         (Retry(uncounted=[OSError]), DiskError(), UNCOUNTED),
         (Retry(uncounted=[OSError], never=[DiskError]), DiskError(), FINAL),
         (Retry(on=[ValueError], uncounted=[OSError]), OSError(), UNCOUNTED),

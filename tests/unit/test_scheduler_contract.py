@@ -17,7 +17,7 @@ SEEDS = range(12)
 
 
 def curve(number, step):
-    """Return NaN or a multiple of 1/8: sums of multiples are exact, and many scores are equal."""
+    """Return NaN or a multiple of 1/8, so that sums are exact and many trials have equal scores."""
     rng = Random(number * 1009)
     if rng.random() < 0.05 and step > 3:
         return math.nan
@@ -77,7 +77,7 @@ def test_hyperband_keeps_a_third_of_the_trials_planned_for_a_rung(seed):
 
     assert executor.closings
     for key, (keep, _) in executor.closings.items():
-        may_lack_trials = key.bracket >= 6  # the budget fills two bands, of three brackets each
+        may_lack_trials = key.bracket >= 6  # the budget fills brackets 0 to 5, which are two bands
         assert may_lack_trials or keep == math.ceil(scheduler.planned(key) / 3)
 
 

@@ -1,4 +1,8 @@
-"""The params of random and grid search: a function of space, seed and draw, in every process."""
+"""
+Random and grid search: the params of a draw, the size of a grid, and the searchers' specs.
+
+The params depend on space, seed and draw alone, so they are the same in every process.
+"""
 
 import hashlib
 import subprocess

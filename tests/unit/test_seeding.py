@@ -1,4 +1,8 @@
-"""If a process sets a seed before it imports numpy, the import seeds numpy's generator."""
+"""
+`seed` seeds the generators of Python and numpy, differently for a trial that goes on.
+
+If numpy is not imported yet, its import seeds its generator.
+"""
 
 import random
 import subprocess

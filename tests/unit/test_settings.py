@@ -1,4 +1,4 @@
-"""Environment variables, defaults, and signing keys."""
+"""Settings from environment variables, their defaults, the file of signing keys, and signatures."""
 
 import multiprocessing
 import stat

@@ -1,4 +1,8 @@
-"""Processes of a test run share a server, which exists from its first use to its last use."""
+"""
+Processes of a test run share a server.
+
+The process that made the server stops it after all other processes have stopped using it.
+"""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Search spaces: reading, storing, configs, checks of params, and random values."""
+"""Search spaces: reading, storing, configs, checks and hashes of params, and random values."""
 
 import json
 import math
@@ -24,7 +24,7 @@ from studydb.domain.space.search_space import (
 from studydb.domain.text.suggestions import did_you_mean
 
 LARGEST_RANDOM = 1 - 2**-53
-"""The largest random number. Random numbers lie in [0, 1); a distribution maps them to values."""
+"""The largest number that `unit_draw` can return; `from_unit` maps such numbers to values."""
 
 
 SPACE = Space.read(

@@ -1,4 +1,4 @@
-"""`Spec`, the base class of specs, checks options by their annotations and stores them by name."""
+"""`Spec`, the base class of specs, checks the types of options, and is stored as JSON."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from studydb.domain.specs.spec import Spec
 
 @dataclass(frozen=True)
 class Sample(Spec):
-    """One option of each type."""
+    """One option of each type that `Spec` checks, and `values`, whose type it does not check."""
 
     steps: int = 1
     factor: float = 2

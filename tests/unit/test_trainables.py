@@ -1,7 +1,7 @@
 """Trainables: describing, signing, finding and calling the function that a study runs."""
 
-# The functions below are written as users write them, and a test imports a module that it has
-# written, so they break these rules of ruff.
+# The functions below are written as users write them, which breaks the rules ARG002 and ARG005 of
+# ruff. A test imports a module that it has written, which breaks PLC0415.
 # ruff: noqa: ARG002, ARG005, PLC0415
 
 import dataclasses
@@ -154,7 +154,7 @@ def test_modules_that_workers_cannot_find_are_pickled_with_the_function(project,
 
 
 def returned_elsewhere(trainable):
-    """Call a pickled function in an interpreter that cannot import the function's module."""
+    """Return what a pickled function returns in an interpreter that cannot import its module."""
     script = (
         "import pickle, sys\n"
         "function = pickle.load(sys.stdin.buffer)\n"

@@ -1,4 +1,4 @@
-"""Fixtures: attempts in child processes that the test supervises, and studies with real workers."""
+"""Fixtures: attempts in children, a slot with scripted children, and studies with real workers."""
 
 import itertools
 import stat
@@ -69,7 +69,7 @@ class Attempt:
                 return message
 
     def allow_upload(self) -> None:
-        """Receive the child's next message, which must ask to begin an upload; allow the upload."""
+        """Receive the next message but `Began`, which must ask to begin an upload; allow the upload."""
         message: FromChild = Began(0.0)
         while isinstance(message, Began):
             frame = self.child.channel.receive(PATIENCE_S)
@@ -84,7 +84,7 @@ class Attempt:
         self.child.channel.send(write(Answered(message.id, **answer)))
 
     def finish(self) -> list[FromChild]:
-        """Receive until the child ends; answer each message that has an id; return the messages."""
+        """Call `receive` until the child ends; answer messages that have an id; return all messages."""
         messages = []
         try:
             while True:
@@ -133,7 +133,7 @@ Start = Callable[..., Attempt]
 
 @pytest.fixture
 def module(tmp_path: Path) -> Callable[..., Trainable]:
-    """Return a function that writes a module, and returns its function `train` as a trainable."""
+    """Return a function that writes a module and returns the module's `train` as a trainable."""
 
     def write(source: str, name: str = "mine") -> Trainable:
         (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
@@ -144,7 +144,11 @@ def module(tmp_path: Path) -> Callable[..., Trainable]:
 
 @pytest.fixture
 def start(fork_server: ForkServer, pump: OutputPump, tmp_path: Path) -> Iterator[Start]:
-    """Start an attempt of a function; keyword arguments replace the job's defaults."""
+    """
+    Start an attempt of a function or a trainable.
+
+    Keyword arguments replace defaults of the job, its `TrainableImport`, `server` and `output`.
+    """
     attempts: list[Attempt] = []
     numbers = itertools.count()
 
@@ -192,15 +196,15 @@ def start(fork_server: ForkServer, pump: OutputPump, tmp_path: Path) -> Iterator
 
 
 def _prepare(store: str, study_uuid: str) -> None:
-    """Make the study's folder in a store, as a worker does before the first save."""
+    """Make the study's folder in a store, as a worker does before a save."""
     if store != INLINE:
-        with suppress(CheckpointError):  # the test has made the store unusable
+        with suppress(CheckpointError):  # some tests make the store unusable
             open_store(store).add_study(study_uuid)
 
 
 @pytest.fixture
 def remote(s3_server: Any, start: Start) -> Iterator[Start]:
-    """Start an attempt whose checkpoints go to S3, from a fork server with access to S3."""
+    """Start an attempt that saves its checkpoints to S3; its fork server has the credentials."""
     server = ForkServer()
     yield partial(start, server=server, store=f"s3://{s3_server.bucket}")
     server.close()
@@ -208,7 +212,7 @@ def remote(s3_server: Any, start: Start) -> Iterator[Start]:
 
 @pytest.fixture
 def run(start: Start) -> Callable[..., list[FromChild]]:
-    """Run an attempt of a function to its end; return all of its messages."""
+    """Run an attempt of a function to its end; return its messages as `Attempt.finish` does."""
     return lambda function, **job: start(function, **job).finish()
 
 
@@ -221,14 +225,14 @@ def supervised(database: Database, tmp_path: Path) -> Iterator[Supervised]:
 
 @pytest.fixture
 def stage(storage_url: str, tmp_path: Path) -> Iterator[Stage]:
-    """A study and its workers on each database; `harness/turns.py` may choose one database."""
+    """A study and its workers, on SQLite or PostgreSQL; `harness/turns.py` leaves some cases out."""
     with Stage(storage_url, tmp_path) as stage:
         yield stage
 
 
 @pytest.fixture
 def sqlite_stage(sqlite_url: str, tmp_path: Path) -> Iterator[Stage]:
-    """A study and its workers, for tests that do not depend on the database."""
+    """A study and its workers on SQLite, for tests that do not depend on the database."""
     with Stage(sqlite_url, tmp_path) as stage:
         yield stage
 
@@ -241,7 +245,7 @@ def postgres_stage(postgres_url: str, tmp_path: Path) -> Iterator[Stage]:
 
 @pytest.fixture(scope="module")
 def crashable_server() -> Iterator[PostgresServer]:
-    """A server with fsync, which a test may stop if it starts the server again."""
+    """A PostgreSQL server with fsync; a test that stops the server must start it again."""
     with PostgresServer(fsync=True) as server:
         migrate.upgrade(create_database(server.url(), "template"))
         yield server
@@ -270,7 +274,7 @@ def here(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def script(here: Path) -> Callable[..., str]:
-    """A function that writes an executable shell script into `here` and returns its path."""
+    """A function that writes a shell script into `here` and returns its path relative to `here`."""
 
     def write(text: str, name: str = "train.sh") -> str:
         path = here / name

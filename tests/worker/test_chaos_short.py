@@ -22,10 +22,10 @@ MAY_FAIL_IN_A_SHORT_RUN = {
 
 def run_chaos(storage, tmp_path, **options):
     """
-    Return the broken promises of the last run.
+    Return the violations of the last run, by broken promise.
 
-    A run is repeated, at most twice, if all promises that it breaks are in
-    `MAY_FAIL_IN_A_SHORT_RUN`: no trial resumed, or fewer faults than planned were injected.
+    If a run breaks only promises of `MAY_FAIL_IN_A_SHORT_RUN`, another run follows, up to
+    `MOST_TURNS` runs. In such a run no trial resumed, or fewer faults than planned were injected.
     """
     wrong = {}
     for turn in range(MOST_TURNS):

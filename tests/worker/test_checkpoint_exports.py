@@ -1,4 +1,4 @@
-"""Read and export the checkpoints of a study's trials; signatures are verified first."""
+"""Reading and exporting checkpoints; one that no key of the user has signed is not opened."""
 
 import pickle
 import shutil
@@ -23,7 +23,7 @@ KINDS = ["saving:as_dict", "saving:as_directory"]
 
 @pytest.fixture(scope="module", params=KINDS)
 def saved(request, sqlite_template, tmp_path_factory):
-    """A study with one trial, which has saved two checkpoints; the tests only read it."""
+    """A study with one trial, which has saved two checkpoints; tests share the study, and only read."""
     folder = tmp_path_factory.mktemp("saved")
     shutil.copyfile(sqlite_template, folder / "studydb.db")
     with Stage(f"sqlite:///{folder}/studydb.db", folder) as stage:

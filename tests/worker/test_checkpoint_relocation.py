@@ -1,4 +1,4 @@
-"""`study.set(checkpoints=…)` changes the checkpoint store while a worker runs."""
+"""`study.set(checkpoints=…)` or `studydb set` changes the checkpoint store while a worker runs."""
 
 from fleet.workers import eventually
 
@@ -13,7 +13,7 @@ def urls(stage):
 
 
 def kill_child(worker):
-    """Kill the trial's process; its worker starts the next attempt."""
+    """Kill the process of the worker's trial; the worker starts the trial's next attempt."""
     (child,) = worker.children()
     child.kill()
 

@@ -1,4 +1,4 @@
-"""How attempts end: by returning, failing, being stopped or dying."""
+"""How attempts end: the function returns or fails, the attempt is stopped, or its process dies."""
 
 # The trainables below are written as users write them, so they break these rules of ruff.
 # ruff: noqa: ARG005, T201

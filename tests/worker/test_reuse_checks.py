@@ -1,4 +1,4 @@
-"""What a process that runs several trials checks: stop signals between trials, and open files."""
+"""Processes that serve several trials: stop signals, open files, hosts without /proc/self/statm."""
 
 import os
 import resource

@@ -1,4 +1,4 @@
-"""Stop rules in the user's code, with real workers: a rule that fails pauses the study."""
+"""Stop rules in the user's code: their decisions, failures, processes, options and signatures."""
 
 import os
 import signal
@@ -183,7 +183,7 @@ def test_failure_of_a_rule_pauses_the_study_on_both_databases(stage):
     assert stage.trial().reason == "COMPLETED"
     assert study.progress.pause_reason.startswith("on trial 0 at step 2, the stop rule stopping:")
     eventually(lambda: "to go on: `studydb resume staged`" in worker.output())
-    assert worker.runs  # until the study is resumed
+    assert worker.runs  # it waits for the study to be resumed
     (data,) = stage.events("study paused")
     assert 'raise KeyError("accuracy")' in data["traceback"]
 
@@ -382,7 +382,7 @@ def test_rule_that_was_changed_in_the_database_is_not_run(sqlite_stage, change, 
 
 @pytest.mark.parametrize("options", ['{"limit": 9}', '{"limit": 3, "folder": "/"}'])
 def test_study_is_refused_if_its_row_has_other_options_than_the_signed_rule(sqlite_stage, options):
-    """The options are in the study's row and, signed, in the rule's row of `trainable`."""
+    """The study's row has the rule's options; the rule's row of `trainable` has a signed copy."""
     create(sqlite_stage, "stopping:TooSlow(limit=3)")
     rule = f'[{{"name": "stopping:TooSlow", "reads": 10, "options": {options}}}]'
     arrange.change(sqlite_stage.study.database, f"UPDATE study SET rules = '{rule}'")
@@ -431,7 +431,7 @@ def test_unsigned_rule_is_looked_for_only_in_the_directory_of_the_worker(sqlite_
 
 
 def test_trial_reports_no_step_before_the_rule_has_judged_the_previous_step(sqlite_stage):
-    """A trial that did not wait would train and save steps after the step at which it stops."""
+    """A trial that did not wait would train steps after the step at which the rule stops it."""
     stage = sqlite_stage
     stage.create("stopping:counts", stop="stopping:WithoutBase(step=2)")
 
@@ -442,7 +442,7 @@ def test_trial_reports_no_step_before_the_rule_has_judged_the_previous_step(sqli
 
 
 def test_signals_to_the_process_of_a_rule_are_ignored(sqlite_stage):
-    """A service manager signals all processes at once; the worker still needs its rules."""
+    """A service manager may signal all of a worker's processes; the trials still need the rules."""
     stage = sqlite_stage
     create(stage, too_slow(stage))
     stage.start()

@@ -1,4 +1,4 @@
-"""Schedulers in the user's code, with real workers: a scheduler that fails pauses the study."""
+"""Schedulers in the user's code: their decisions, failures, refused definitions and signatures."""
 
 import collections
 import dataclasses
@@ -44,7 +44,7 @@ def asked(stage):
 
 
 def ends(stage):
-    """The trials' last steps and reasons, the best trial first."""
+    """Return the last step and the reason of each trial, the best trial first."""
     rows = sorted(stage.rows(trial), key=lambda row: row.params["x"])
     return [(row.last_step, row.reason) for row in rows]
 

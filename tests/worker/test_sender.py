@@ -166,7 +166,7 @@ def test_sender_whose_parent_has_died_ends_although_another_process_keeps_its_so
 def test_signal_that_comes_while_the_sender_starts_does_not_end_it():
     one = sender.Sender(sender.Destination("s3://bucket", str(uuid.uuid4()), "", 1, 0))
     one.start()
-    os.kill(one._process.pid, signal.SIGTERM)  # the sender does not ignore SIGTERM yet
+    os.kill(one._process.pid, signal.SIGTERM)  # the sender first blocks SIGTERM, then ignores it
     pid = one._process.pid
     eventually(lambda: name_of(pid) == "studydb-sender")
     one.end()

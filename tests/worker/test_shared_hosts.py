@@ -1,4 +1,4 @@
-"""Workers of unequal size are never oversubscribed, and no trial waits for ever."""
+"""Workers of unequal size are never oversubscribed and stay busy; no trial waits too long."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""A worker limits the BLAS and OpenMP threads of a trial, unless the user has set a limit."""
+"""A trial gets a share of the cores for BLAS and OpenMP threads, unless the user sets a limit."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Each trial has a directory on its host, in which its code can run."""
+"""Each trial has a directory on its host; with `--chdir trial` the trial's code runs there."""
 
 import stat
 import sys

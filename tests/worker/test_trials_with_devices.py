@@ -1,4 +1,4 @@
-"""What the process of a trial with devices sees, and how long it keeps the devices locked."""
+"""Trials with devices or a memory limit: what they see, their locks, warm starts and memory."""
 
 # The trainables below print, as those of users do.
 # ruff: noqa: T201
@@ -44,7 +44,7 @@ def devices(tmp_path):
 
 @pytest.fixture
 def server():
-    """A fork server that the test may kill."""
+    """A fork server for one test, which may suspend it or lower its limits."""
     with closing(ForkServer()) as server:
         yield server
 
@@ -62,7 +62,7 @@ def start_with(start):
 
 
 def locks_of(pid):
-    """The lock files that a process has open."""
+    """Return the names of the devices' lock files that a process has open."""
     paths = [link.readlink() for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()]
     return {path.name for path in paths if path.name.startswith("studydb-gpu-")}
 

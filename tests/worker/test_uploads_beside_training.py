@@ -1,4 +1,4 @@
-"""A trial trains on while its checkpoint is sent, and ends only once the checkpoint is stored."""
+"""A trial trains on during an upload; unless its lease is lost, it ends only after the upload."""
 
 # The trainables below print, as those of users do.
 # ruff: noqa: T201

@@ -37,7 +37,7 @@ ARRAY = np.arange(6_553_600, dtype=np.float64)
 
 @pytest.fixture(autouse=True)
 def _module(monkeypatch):
-    """Import the trainables as workers do, by the name of their file."""
+    """Give the module `fleet.trainables.bound` the name `bound`, by which workers import it."""
     monkeypatch.syspath_prepend(str(TRAINABLES))
     monkeypatch.setitem(sys.modules, "bound", bound)
     for each in (bound.summing, bound.yielding, bound.taking_any, bound.Summing):

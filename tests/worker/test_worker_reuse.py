@@ -1,4 +1,4 @@
-"""When a worker's process runs several trials of a class, and when it must not."""
+"""When one process runs several trials of a class, when it must not, and how it ends."""
 
 import signal
 import time
@@ -132,7 +132,7 @@ def test_trial_after_a_fault_gets_a_new_process_and_no_other_trial_is_harmed(sta
 
 
 def waiting_worker(stage, **options):
-    """Start a worker; return it and its process, which waits after the study's only trial."""
+    """Run a study's only trial; return the worker and the process that waits for another trial."""
     stage.create("classes:Reused", num_trials=1)
     worker = stage.start(wait=True, **options)
     stage.await_state("TERMINATED")

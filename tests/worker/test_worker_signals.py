@@ -17,7 +17,7 @@ CODES = [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
 
 @pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
 def test_worker_with_closed_standard_streams_runs_its_trials(sqlite_stage, closed):
-    """Without /dev/null in its place, a socket of the worker would get the number of a stream."""
+    """The worker opens /dev/null for a closed stream, so no socket gets the stream's number."""
     sqlite_stage.create("obedient:gated")
     sqlite_stage.open_gate("all")
     command = shlex.join(

@@ -1,4 +1,4 @@
-"""Faulty trainables: the attempt's row holds the cause, and the worker runs the next trial."""
+"""What faulty trainables leave in the database and the logs, and where workers find trainables."""
 
 import shutil
 from pathlib import Path

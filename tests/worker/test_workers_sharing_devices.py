@@ -51,7 +51,7 @@ class Span:
 
 
 class Place:
-    """A user's study in a database, and a worker of it; the test kills and replaces the worker."""
+    """A study of a user, and one of the study's workers, which the test kills and replaces."""
 
     def __init__(self, stack, user, storage, folder, *, slots=2, part=1.0, entries=None):
         self.user, self.folder, self.slots, self.kills = user, folder, slots, 0
@@ -86,7 +86,7 @@ class Place:
 
 @pytest.fixture
 def folder():
-    """A folder in which every user may write."""
+    """A folder in which every user may write, with a file for each card that trials lock."""
     with tempfile.TemporaryDirectory() as path:
         folder = Path(path)
         for each in (folder, folder / "held"):
@@ -118,7 +118,7 @@ def spans(folder):
 
 
 def starts_over_a_whole_card(found):
-    """Return card and time of each trial's start at which the card's held parts sum to over 1."""
+    """Return the card and the time of each start after which trials hold more than the whole card."""
     return [
         (card, span.start_s)
         for card in UUIDS

@@ -10,7 +10,7 @@ from studydb.devices import Devices
 
 @pytest.fixture
 def gpu():
-    """A prefix for names of GPUs that no other test uses: tests share the host's lock files."""
+    """Return a new prefix for names of GPUs, because all tests share the host's lock files."""
     return f"GPU-{uuid4().hex[:8]}"
 
 
