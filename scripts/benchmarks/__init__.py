@@ -1,1 +1,1 @@
-"""The benchmarks behind scripts/bench: one file per subcommand and one per contender."""
+"""The benchmarks of scripts/bench: a file per subcommand, the contenders, and shared modules."""

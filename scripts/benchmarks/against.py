@@ -1,4 +1,4 @@
-"""Compare the speeds of the working tree and an earlier commit, measured in turns on one server."""
+"""Compare the speeds of the working tree and of a commit, which are measured in turns."""
 
 import io
 import json
@@ -36,14 +36,14 @@ NOTE = (
 @dataclass(frozen=True)
 class Subject:
     """
-    What `--against` measures. The working tree and the commit must both have `build` and `fill`.
+    What `compare` measures. The working tree and the commit must both have `build` and `fill`.
 
     Attributes:
         contenders: The contenders of `build` that run studydb; no others are measured.
         build: The function that becomes `Plan.build` (see teams.py), as "module:function".
         options: Returns `Plan.options` for a database's URL.
-        fill: A function to call with the URL and `fill_options` before each slice, as
-            "module:function"; None to call nothing.
+        fill: A function to call with the URL and `fill_options` before each warm-up and each slice,
+            as "module:function"; None to call nothing.
     """
 
     unit: str
@@ -75,7 +75,7 @@ class Comparison:
         return statistics.median(self.new) / statistics.median(self.old)
 
     def interval(self) -> tuple[float, float]:
-        """The ratio's confidence interval, by a bootstrap of rounds and not of single slices."""
+        """The ratio's confidence interval, by a bootstrap that draws whole rounds, not slices."""
         drawn = np.random.default_rng(0).integers(len(self.new), size=(RESAMPLES, len(self.new)))
         ratios = np.median(np.array(self.new)[drawn], 1) / np.median(np.array(self.old)[drawn], 1)
         low, high = np.quantile(ratios, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
@@ -94,7 +94,7 @@ def compare(subject: Subject, commit: str, turns: Turns, *, storage: str = "post
     By default there are nine rounds, with one process and with eight.
 
     Raises:
-        SystemExit: The working tree is slower; the exit code is 1.
+        SystemExit: See `show`.
     """
     rounds, sizes = given("rounds", ROUNDS), given("processes", PROCESSES)
     with ExitStack() as stack:
@@ -139,7 +139,7 @@ def checkout_of(commit: str) -> Iterator[Path]:
 
 @contextmanager
 def _databases(storage: str, *, fsync: bool) -> Iterator[tuple[list[str], dict[str, Any]]]:
-    """Yield the URLs of two empty databases, and the server's version and settings."""
+    """Yield the URLs of two empty databases, and the conditions that are shown with the figures."""
     if storage == "sqlite":
         with places.folder() as folder:
             yield [f"sqlite:///{folder}/{name}.db" for name in ("new", "old")], {"storage": storage}
@@ -220,7 +220,7 @@ def show(
     Print the comparisons as a table, or as JSON with every slice.
 
     Raises:
-        SystemExit: The working tree is slower; the exit code is 1.
+        SystemExit: The working tree is slower in at least one comparison; the exit code is 1.
     """
     if as_json:
         rows = [_as_json(comparison) for comparison in found]

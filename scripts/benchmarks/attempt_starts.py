@@ -1,4 +1,4 @@
-"""Trials per second of a worker, by the times at which its attempts started."""
+"""Trials per second of a worker, computed from the times at which its attempts started."""
 
 from fleet.workers import Fleet
 from harness import postgres
@@ -12,10 +12,11 @@ STARTS = """
 
 def trials_per_s(fleet: Fleet, *, start: str, slots: int) -> float:
     """
-    Return the trials per second of the last worker's attempts with this kind of start.
+    Return the trials per second of the last worker's completed attempts with this kind of start.
 
-    The slots start their first attempts together. Each later start follows the end of an attempt,
-    so the time is counted from the last of these first starts, and only later starts count.
+    The first such attempts, one per slot, start at about the same time. Each later start follows
+    the end of an attempt. So the time runs from the last of the first starts to the last start, and
+    only the later starts are counted.
     """
     with postgres.connect(fleet.storage) as connection:
         starts_s = [row[0] for row in connection.execute(STARTS, (start,))]

@@ -1,4 +1,4 @@
-"""Checkpoints in an S3 server: throughput, memory, and what saves cost a training loop."""
+"""Checkpoints in an S3 server: throughput, memory, and the time that saves add to training."""
 
 import multiprocessing
 import os
@@ -175,7 +175,7 @@ def _memory(url: str, source: Path, folder: Path) -> dict[str, Any]:
 
 
 def _peak_until(worker: WorkerProcess, mark: Path) -> float:
-    """Return the peak memory (MiB) of all worker processes until a file exists; delete the file."""
+    """Return the peak of the summed memory (MiB) of `_processes` until `mark` exists; delete it."""
     peak_bytes, deadline_s = 0, time.monotonic() + RUN_TIMEOUT_S
     while not mark.exists() or not peak_bytes:
         assert time.monotonic() < deadline_s, worker.output()

@@ -1,4 +1,4 @@
-"""A large HyperBand rung closes while workers report and get trials: how long do they wait?"""
+"""How long the calls of workers take before and while a large HyperBand rung closes."""
 
 import multiprocessing
 import statistics
@@ -45,8 +45,8 @@ class Closing:
     What was measured.
 
     Attributes:
-        waits_ms: How long the workers' calls took, by kind, if they began before the rung could
-            close.
+        waits_ms: How long each call of the workers took, by kind of call. Only calls count that
+            began before the rung could close.
         waits_closing_ms: The same for the calls that began during `took_s`.
         took_s: The seconds from the end of the last trial that could reach the rung to the moment
             when no trial was left to give up.
@@ -69,9 +69,9 @@ def measure(server: str, turns: Turns, *, members: int) -> Closing:
     """
     Close a rung of `members` trials while workers work; return how long the workers' calls took.
 
-    All trials of the rung but one wait there, so the end of the last trial lets the rung close. The
-    workers report at the rungs of other brackets, end attempts and get trials. A worker that looks
-    for work also closes the rung, and gives up the rung's trials that do not go on.
+    All trials of the bracket but one wait at the rung, so the end of the last trial lets the rung
+    close. The workers report at the rungs of other brackets, save, end attempts and get trials. A
+    worker that looks for work also closes the rung, and gives up the trials that do not go on.
     """
     with ExitStack() as stack:
         urls = stack.enter_context(places.databases(server, "closing"))

@@ -37,7 +37,7 @@ OURS, RAW = "studydb", "raw, 4 calls"
 DATABASES = {OURS: "ours", RAW: "raw"}
 
 REPORTS_PER_S = 600
-"""RUNNING trials for each client and second of a slice: more than a client can report on."""
+"""RUNNING trials per client and second of a slice: a client makes fewer reports in a second."""
 
 
 SCHEDULERS = ("stopping", "promotion", "median", "hyperband")

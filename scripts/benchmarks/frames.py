@@ -94,7 +94,7 @@ def _measure(pipe: Any, read: Callable[[str, str], float], url: str, name: str) 
 
 
 def _peak_mb() -> int:
-    """This process's peak memory; getrusage would include the peak of the parent process."""
+    """The peak memory of this process in MiB; getrusage would include the parent's peak."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM:"))
 

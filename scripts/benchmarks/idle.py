@@ -46,7 +46,7 @@ BACKENDS = """
 
 @dataclass(frozen=True)
 class Plan:
-    """The values of the command's options."""
+    """The command's options for the times and the number of rounds."""
 
     settle_s: float
     seconds: float
@@ -190,7 +190,7 @@ def _load(counters: idle_workers.Counters, looking: Any, plan: Plan) -> tuple[fl
 
 
 def _cpu_s(looking: Any) -> float | None:
-    """CPU seconds of the server's backends for this database; None if they run on another host."""
+    """CPU seconds of this database's backends; None if /proc lacks one, as on another host."""
     with suppress(FileNotFoundError):
         used = [Path(f"/proc/{pid}/schedstat").read_text() for (pid,) in looking.execute(BACKENDS)]
         return sum(int(text.split()[0]) for text in used) / NS

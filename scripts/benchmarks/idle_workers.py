@@ -92,7 +92,7 @@ class IdleWorker:
 
 @contextmanager
 def idle_workers(url: str, n: int) -> Iterator[Counters]:
-    """Run `n` idle workers, each with one connection, in a few processes."""
+    """Run `n` idle workers, each with one connection, in a few processes; yield what they count."""
     counters = Counters(n)
     processes = [
         _FORK.Process(target=_several, args=(url, counters, indices), daemon=True)

@@ -137,7 +137,7 @@ def _n_after_end(trials: Sequence[TrialRow], trained: Sequence[tuple[int, ...]])
     """
     Count the epochs that trials trained after their last stored epoch.
 
-    Trials that are neither complete nor ended or paused by the scheduler are left out.
+    Only trials count that have completed, or that the scheduler has ended or paused.
     """
     last = {row.number: row.summary.last_step or 0 for row in trials if _is_decided(row)}
     return sum(step > last[number] for number, step in trained if number in last)

@@ -1,4 +1,4 @@
-"""A trial with a million results: how long its end takes, and the memory of worker and commands."""
+"""A trial with a million results: the time to end it, its worker's memory, the cost of reads."""
 
 import os
 import threading

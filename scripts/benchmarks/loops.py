@@ -34,7 +34,7 @@ SAMPLE_S = 0.5
 GRACE_S = 60.0
 START_TIMEOUT_S = 300.0
 START_SPREAD = 0.1
-"""Each loop starts at a random time in this first share of the run, so that calls are spread."""
+"""The share of the run, at its beginning, in which loops start at random, to spread the calls."""
 
 PERCENT = 100
 MS = 1e3

@@ -1,4 +1,4 @@
-"""Trials in Optuna's storages: ask, three suggestions, ten reports, tell."""
+"""Optuna as a contender: trials (ask, three suggestions, ten reports, tell), and data frames."""
 
 import time
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""studydb as its users call it: one handle per process, ask, report, finish."""
+"""The study of most benchmarks, and trials as studydb's users run them: ask, report, finish."""
 
 from collections.abc import Mapping
 from contextlib import ExitStack, closing

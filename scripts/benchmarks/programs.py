@@ -20,7 +20,7 @@ TIMEOUT_S = 1800.0
 @dataclass(frozen=True)
 class Program:
     """
-    A subcommand of scripts/bench that prints JSON; its workers run the code of the same checkout.
+    A subcommand of scripts/bench that prints JSON; its workers import the studydb of its checkout.
 
     Attributes:
         unit: What is counted per second.

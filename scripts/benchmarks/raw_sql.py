@@ -1,7 +1,7 @@
 """
 Handwritten PostgreSQL statements of the raw contenders; they write the same rows as studydb.
 
-Most statements are used twice: as one of a transaction's statements, and as a CTE of a single
+Many statements are used twice: as one of a transaction's statements, and as a part of a single
 statement. The placeholders `{drawn}`, `{made}` and `{held}` stand for binds in a transaction's
 statements (`…_ALONE`), and for another CTE in a single statement.
 """

@@ -11,7 +11,7 @@ LINE = "{number:06} {step:06}\n"
 
 
 def train(config: Mapping[str, Any], trial: Any) -> None:
-    """Train the epochs that the checkpoint lacks; log each epoch, then report and save it."""
+    """Train the epochs after the checkpoint's step; log each, then report it with a checkpoint."""
     errors = json.loads(Path(config["curves"]).read_text(encoding="utf-8"))[trial.number]
     for step in range(trial.start_step + 1, len(errors) + 1):
         time.sleep(config["epoch_s"])

@@ -18,7 +18,7 @@ SCRIPTS = Path(__file__).parents[1]
 RUN_TIMEOUT_S = 300.0
 
 FLOOR = 2.0
-"""The least ratio that passes: trials per second of reused processes, over those of warm starts."""
+"""The least ratio that passes: the trials/s of reused processes divided by those of warm starts."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ class Contest:
     Attributes:
         unit: What is counted per second.
         plans: For each tuple of contenders, the plan whose processes measure them.
-        ours: For each contender that runs studydb, the names of its baselines.
+        ours: For each contender that is compared, the names of its baselines.
         before: Called before each warm-up and each slice, with the contender's name.
     """
 
@@ -56,7 +56,7 @@ class Outcome:
         return statistics.median(self.rates[processes][contender])
 
     def ratios(self, processes: int) -> dict[str, dict[str, float]]:
-        """The median of each studydb contender, divided by the median of each of its baselines."""
+        """The median of each compared contender, divided by the median of each of its baselines."""
         return {
             ours: {
                 baseline: self.median(processes, ours) / self.median(processes, baseline)
@@ -98,7 +98,7 @@ def _take_turns(
 
 
 def in_turn(names: Sequence[str], number: int) -> list[str]:
-    """Order the contenders of a round; each round begins with another contender."""
+    """Order the contenders of a round; each round begins with the next contender."""
     first = number % len(names)
     return [*names[first:], *names[:first]]
 

@@ -37,7 +37,12 @@ class RungWorker:
         self._held = self._next()
 
     def turn(self) -> int:
-        """Report at the next rung; if the trial ends or pauses there, get another trial."""
+        """
+        Report at the next rung.
+
+        If the trial pauses or stops there, save a trial that pauses, end the attempt, and get
+        another trial.
+        """
         held = self._held
         step = held.next_decision_step
         assert step is not None
@@ -65,7 +70,7 @@ class RungWorker:
         return answer
 
     def close(self) -> None:
-        """Give the trial back."""
+        """Give the trial back, and close the connection."""
         self._held.end(Reason.PREEMPTED)
         self._client.close()
 

@@ -55,7 +55,7 @@ def fill(url: str, *, workers: int, each: int) -> None:
 
 
 class Leases:
-    """The leases of one worker on RUNNING trials without results, in the order of their trials."""
+    """The leases of one worker on RUNNING trials without results, ordered by trial id."""
 
     def __init__(self, connection: Any, *, worker_id: int) -> None:
         self._connection, self._worker_id = connection, worker_id

@@ -14,7 +14,7 @@ NOTHING, OURS, LIBRARY = "nothing", "studydb", "library"
 
 
 def train(config: dict[str, Any], trial: Any) -> None:
-    """Train steps of equal work, and save with `saver` after each step; report the total time."""
+    """Train steps of equal work, and save with `saver` after each; report the time of all steps."""
     source, saver = Path(config["source"]), str(config["saver"])
     matrix = np.random.default_rng(0).random((256, 256))
     uploads = _Uploads(f"{config['target']}/{trial.number}")

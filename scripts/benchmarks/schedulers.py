@@ -1,4 +1,4 @@
-"""The best error that each scheduler finds in recorded curves by training equally many epochs."""
+"""The best error that each scheduler finds if all train the same number of recorded epochs."""
 
 import random
 import statistics
@@ -54,7 +54,7 @@ WITH_KILLS = (
     *("random search", "ASHA, stopping", "ASHA, promotion, end game 0.4"),
     *("HyperBand", "median stopping", "one-epoch"),
 )
-"""By default `--kills` runs only these schedulers: a search by real workers takes ten seconds."""
+"""The schedulers that `--kills` runs by default: few, as a search by real workers takes 10 s."""
 
 RANDOM = "random search"
 RESAMPLES = 2000
@@ -132,8 +132,8 @@ class Score:
             orders.
         n_trials, n_complete: Means per search: the trials, and those trained for 27 epochs.
         n_after_decision, n_kills: Sums over all searches; see `Found`.
-        simulated: The mean that simulated workers find with the same orders; None if the searches
-            are themselves simulated.
+        simulated: The `mean` of simulated searches with the same orders; None if the searches are
+            themselves simulated.
     """
 
     mean: float

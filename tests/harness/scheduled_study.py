@@ -2,8 +2,9 @@
 A study that runs in a database, by the real operations in a random order, until it is FINISHED.
 
 Workers acquire trials, report in batches, save, pause and finish, as real workers do. Tests may add
-mishaps (attempts fail or are lost, people steer trials) and cuts (a call is cut at a COMMIT and
-sent again).
+mishaps (an attempt fails, is given back or is lost, a batch is sent again, a person steers,
+enqueues or invalidates trials) and cuts (a call is cut at a COMMIT and sent again).
+`run_in_threads` lets workers run at the same time, without mishaps or cuts.
 """
 
 import math
@@ -42,11 +43,11 @@ from studydb.operations.study_progress import StudyProgress, read_progress
 Answered = TypeVar("Answered")
 
 Curve = Callable[[int, int], float]
-"""The value of a trial, by its number, at a step."""
+"""A function of a trial's number and a step; it returns the value that the trial reports."""
 
 MOST_TURNS = 20_000
 LONGEST_TRIAL = 14
-"""A trial that no scheduler has ended completes at this step, or at its first later report."""
+"""A trial completes after the first batch that reaches this step, unless it has ended before."""
 
 
 def curve(number: int, step: int) -> float:
@@ -63,7 +64,7 @@ class ScheduledStudy:
 
     Attributes:
         mishaps: The probability that a step of the loop in `run` is a mishap instead of work.
-        cuts: The probability that a call is cut at a COMMIT.
+        cuts: The probability that `send` chooses a COMMIT at which a call is cut.
         skips: Whether attempts sometimes skip a step.
     """
 
@@ -81,7 +82,7 @@ class ScheduledStudy:
         **options: Any,
     ) -> None:
         self.database, self.rng = database, Random(seed)
-        self._cutting = Random(f"cuts {seed}")  # apart from `rng`, so that cuts change no choice
+        self._cutting = Random(f"cuts {seed}")  # so that cuts do not change what `rng` chooses
         self.mishaps, self.cuts, self.curve, self.skips = mishaps, cuts, curve, skips
         self.now = datetime(2026, 1, 1, tzinfo=UTC)
         database.clock = lambda: self.now
@@ -95,7 +96,7 @@ class ScheduledStudy:
         self.held: list[Run] = []
 
     def run(self, *, slots: int = 3) -> None:
-        """Run the study until it is FINISHED; fail if there is no work left before that."""
+        """Run the study until it is FINISHED; fail if no trial can run, or after `MOST_TURNS`."""
         for _ in range(MOST_TURNS):
             if self.rng.random() < self.mishaps:
                 self._disturb()
@@ -112,7 +113,7 @@ class ScheduledStudy:
         return read_progress(self.database, self.study)
 
     def _is_over(self) -> bool:
-        """Tell if the study is FINISHED; while it has no work, let back-offs and leases end."""
+        """Whether the study is FINISHED; if no trial can be claimed, end back-offs and leases."""
         progress = self.progress
         if progress.status is Status.FINISHED:
             return True
@@ -125,7 +126,12 @@ class ScheduledStudy:
     # --- what workers do
 
     def send(self, call: Callable[[], Answered]) -> Answered:
-        """Call an operation. With the probability `cuts`, cut it at a COMMIT and call it again."""
+        """
+        Call an operation; with the probability `cuts`, cut it at one of its first COMMITs.
+
+        A call that was cut is made again. A call that has fewer COMMITs than the chosen one is not
+        cut.
+        """
         if self._cutting.random() < self.cuts:
             when, nth = self._cutting.choice(["before", "after"]), self._cutting.randint(1, 4)
             try:
@@ -235,7 +241,7 @@ class ScheduledStudy:
         self._request(lambda sent: invalidate(self.database, self.study, [number], sent, **given))
 
     def _send_again(self, run: Run) -> None:
-        """Send the last batch of an attempt again, after other calls."""
+        """Send the last batch of an attempt again, if any; other calls may have followed it."""
         if run.last is not None:
             run.send(run.last)
 

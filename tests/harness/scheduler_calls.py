@@ -1,4 +1,4 @@
-"""Calls that meet at a rung of any scheduler, arranged so that they can run in any order."""
+"""Calls that a scheduler judges at a rung, and other calls; all of them can run in any order."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -70,15 +70,15 @@ DECIDED = (
     WHERE study_id = {study} AND kind <> 'scheduler idle' GROUP BY kind, actor ORDER BY kind, actor
     """,
 )
-"""Queries that read what calls have decided, without the events of an idle custom scheduler."""
+"""Queries that read the study, trials, rungs, and counts of events other than "scheduler idle"."""
 
 
 class AtRung:
     """
-    Five trials: two (values 0.5 and 0.25) have entered the first rung, and three are about to.
+    Five trials: two (values 0.5 and 0.25) have entered the first rung, three have no result yet.
 
     Attributes:
-        now: The time by all clocks.
+        now: The time that `clock` returns.
     """
 
     def __init__(self, database: Database, name: str) -> None:
@@ -103,7 +103,7 @@ class AtRung:
         return run
 
     def call(self, name: str) -> Call:
-        """Prepare a call; "report again" sends the batch of "report"."""
+        """Arrange rows for a call, and return it; "report again" sends the batch of "report"."""
         if name in ("recover", "reinstate the best"):
             self._prepare(name)
         calls: dict[str, Call] = {
@@ -168,7 +168,7 @@ class AtRung:
         return asks
 
     def rows(self) -> tuple[Any, ...]:
-        """Let free workers do what the scheduler wants; read what has been decided."""
+        """Give up, promote and claim trials, and renew leases; then read the rows of `DECIDED`."""
         for _ in range(4):
             give_up(self._database, self.study)
             promote(self._database, self.study, self.worker.claimant())
@@ -182,7 +182,7 @@ class AtRung:
 def in_order(
     database: Database, name: str, calls: Sequence[str], order: Sequence[int]
 ) -> tuple[Any, ...]:
-    """Make calls one after another; return what each call answers, and the rows."""
+    """Make calls on a new study, one after another; return `told` of each answer, and the rows."""
     situation = AtRung(database, name)
     made = [situation.call(each) for each in calls]
     answers = {place: outcome_of(partial(made[place], database)) for place in order}

@@ -1,4 +1,4 @@
-"""The statements that a call sends, with the function of store/ that sends each."""
+"""The statements that a call sends, each with its function of operations/ and of store/."""
 
 import operator
 import sys
@@ -32,12 +32,12 @@ UNKNOWN = Sender("", "", "")
 @dataclass(frozen=True)
 class Sent:
     """
-    One statement.
+    One statement, and two functions with docstrings that were on the stack when it was sent.
 
     Attributes:
         sql: The statement, with named binds in the driver's syntax.
-        operation: The function whose transaction the statement is part of.
-        store: The function that sent the statement.
+        operation: The outermost function of operations/, or of db/ if there is none.
+        store: The innermost function of store/, or the outermost of db/ if there is none.
         constants: The binds that have the same value at each execution.
     """
 

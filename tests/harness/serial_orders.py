@@ -67,7 +67,7 @@ def explaining_order(
 
 
 def unordered(shown: Snapshot) -> Snapshot:
-    """Return a snapshot without params and without the order of concurrent changes."""
+    """Return a snapshot without params, with events, checkpoints, uploads and workers sorted."""
     rows = {
         name: sorted(shown[name], key=lambda row: json.dumps(row, sort_keys=True, default=str))
         for name in ("events", "checkpoints", "uploads", "workers")

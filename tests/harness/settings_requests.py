@@ -1,4 +1,4 @@
-"""Functions, each of which sends a request that changes one setting of a study."""
+"""Functions that each change one setting of a study, or the request for resources of trials."""
 
 from studydb.operations.change_settings import Changes, change_settings
 

@@ -32,7 +32,10 @@ from studydb.store import ranking
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 
 Snapshot = dict[str, Any]
-"""By name: the study's rows of each kind, and what is computed from rows (counts, the ranking)."""
+"""
+By name: the study's rows of each kind, what is computed from rows (counts, spending, the ranking),
+and the checkpoints of the second study (see `other_name`).
+"""
 
 GONE = "gone"
 """Stands for a checkpoint whose row has been deleted."""

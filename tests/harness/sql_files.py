@@ -1,4 +1,4 @@
-"""Makes docs/sql: statements of frequent operations on each database, with PostgreSQL's plans."""
+"""Makes docs/sql: the SQL of hot operations and of two commands, with PostgreSQL's plans."""
 
 import io
 import re
@@ -185,7 +185,7 @@ _SQLITE_BIND = re.compile(r"(?<![\w:'%]):(\w+)")
 
 
 def _spelt(one: Sent) -> str:
-    """Spell binds as `:name` and constants as values; leave out casts and unused aliases."""
+    """Spell constant binds as values, others as `:name`; drop their casts and unused aliases."""
     constants = dict(one.constants)
 
     def spelt(found: re.Match[str]) -> str:

@@ -1,5 +1,5 @@
 """
-Lays out statements for people: a line per clause and condition, subqueries indented.
+Lays out statements for people: a line per clause and condition, long subqueries indented.
 
 It handles the SQL that this project sends, not all of SQL.
 """
@@ -42,7 +42,7 @@ class _Page:
         self._text, self._depth = "", 0
 
     def query(self, depth: int) -> None:
-        """Write the tokens up to the parenthesis that closes this query."""
+        """Write the tokens up to the parenthesis that closes this query, or up to the end."""
         clause, before = "", ""
         self._depth = depth
         while (token := self._peek()) not in ("", ")"):

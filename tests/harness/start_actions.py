@@ -1,4 +1,4 @@
-"""Actions that enqueue trials, some from a checkpoint, and actions on checkpoints and `keep`."""
+"""Actions that enqueue trials, and actions on uploads, checkpoints, `keep` and another study."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ class StartActions:
     Makes the actions for one study.
 
     Attributes:
-        begun_by_people: The checkpoints of the uploads that people have begun.
+        begun_by_people: The checkpoints of the actions that `begin_upload_of_person` has made.
         keep: The value of `keep` for the next saves.
     """
 
@@ -102,7 +102,7 @@ class StartActions:
         )
 
     def discard_other(self, other: Study) -> StudyAction:
-        """Discard the checkpoints of the other study's trial."""
+        """Discard the checkpoints of the other study's trial, except pinned and corrupt ones."""
         request = new_request()
 
         def act(database: Database) -> None:
@@ -144,7 +144,7 @@ class StartActions:
         )
 
     def remove_unkept(self, number: int) -> StudyAction:
-        """Remove those checkpoints of a trial that `keep` does not keep, as `studydb gc` does."""
+        """Mark as removed a trial's checkpoints that have no pin and that `keep` does not keep."""
         return StudyAction(
             "remove_unkept",
             lambda database: remove_unkept(database, self.study, number),

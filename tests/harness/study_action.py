@@ -16,8 +16,9 @@ class StudyAction:
     Attributes:
         act: Calls the operation on a database; returns its answer.
         expect: Calls the operation on a model; returns the answer that `act` should give.
-        turns: `expect` as a generator that yields between the operation's transactions; None if the
-            operation has only one transaction.
+        turns: `expect` as a generator that yields between the operation's transactions, and that
+            skips locked trials (see `Model.recover_in_turns`); None if the model makes the call in
+            one step.
         token: The token of a claim or an ask; None for other operations.
     """
 

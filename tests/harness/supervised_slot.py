@@ -1,4 +1,4 @@
-"""A real slot of a worker. Threads take the place of the children and send their messages."""
+"""A real slot of a worker. Unless a test gives a fork server, threads act as the children."""
 
 import signal
 import socket
@@ -139,7 +139,7 @@ class ScriptedChildren:
 
 
 class Supervised:
-    """One slot of a worker, on a study whose lost and failed trials get no further attempt."""
+    """One slot of a worker, on a study that by default does not retry lost and failed trials."""
 
     def __init__(self, database: Database, folder: Path, **study: Any) -> None:
         self._trainable = Trainable(

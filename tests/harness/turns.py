@@ -2,9 +2,10 @@
 Chooses the cases that the default suite runs on only one of the two databases.
 
 The tests in `FOLDERS` do not test SQL; the folders `store` and `operations` test the SQL on both
-databases. So if a test in `FOLDERS` has several cases, these take turns: one runs on SQLite, the
-next on PostgreSQL. If a test has two parameters, each value of each parameter meets both databases.
-The cases of `LONG_TESTS` take turns, too.
+databases. So if a test in `FOLDERS` has several cases, and no guard or row of rows.md names the
+test, the cases take turns: one runs on SQLite, the next on PostgreSQL. If a test has two
+parameters, each value of each parameter meets both databases. The cases of `LONG_TESTS` take turns,
+too. The fixture `sqlite_alone` runs tests on SQLite only.
 """
 
 import os
@@ -20,8 +21,8 @@ FOLDERS = ("conformance", "integrations", "worker")
 LONG_TESTS = ("test_study_machine.py",)
 """
 Files whose cases take turns although guards and rows of rows.md name their tests, because these
-tests take a tenth of the suite's time. If pytest is given a single test by its name, as
-`scripts/mutations` does, all cases of the test run.
+tests take a tenth of the suite's time. If an argument of pytest names a single test, as in most
+runs of `scripts/mutations`, no case is left out.
 """
 
 GUARDS = Path(__file__).parents[2] / "scripts" / "guards"
@@ -61,6 +62,7 @@ def left_to_the_nightly_run(items: Sequence[pytest.Item]) -> set[pytest.Item]:
     Find the cases to leave out.
 
     A test that a guard or a row of rows.md names runs all cases, unless `LONG_TESTS` has its file.
+    The nightly run leaves out no case.
     """
     if os.environ.get("STUDYDB_NIGHTLY") == "1":
         return set()
@@ -110,6 +112,6 @@ def sqlite_alone(sqlite_url: str) -> str:
     """
     Run a test on SQLite alone, because what it checks does not depend on the database.
 
-    A file of such tests has the line `storage_url = sqlite_alone`, which replaces the fixture.
+    A file of such tests has the line `storage_url = sqlite_alone`, which replaces `storage_url`.
     """
     return sqlite_url

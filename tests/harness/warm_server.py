@@ -1,4 +1,4 @@
-"""Takes the place of a fork server, and starts attempts from templates."""
+"""Takes the place of a fork server, and starts attempts from templates, or fresh."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,13 +16,13 @@ from studydb.worker.templates import Templates
 
 class WarmServer:
     """
-    Spawns attempts from templates.
+    Spawns attempts by `Templates`.
 
     Attributes:
         printed: What a worker would print.
         started: What `Templates.spawn` has returned for each attempt.
         is_stopping: Whether the templates are told that the worker is stopping.
-        known: The trainable that the worker has read last; None for the trainable of the job.
+        known: The trainable that the worker read before it makes the job; None if it is the job's.
         on_read: Called before an attempt's job is made; a worker reads the study's trainable then.
     """
 

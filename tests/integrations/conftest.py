@@ -47,7 +47,7 @@ class Ran:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory: a new, empty folder."""
+    """The working directory: a new, empty folder; `sys.path` is restored after the test."""
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -57,7 +57,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def bare_console(here: Path, capsys: pytest.CaptureFixture[str]) -> Console:
-    """Run commands; the environment names no database."""
+    """Run commands and check their exit codes; the environment names no database."""
 
     def run(*arguments: str, code: int = 0) -> Ran:
         with pytest.raises(SystemExit) as exit_:
@@ -104,7 +104,7 @@ def place(request, tmp_path):
 
 @pytest.fixture
 def study(create_study, storage_url, place):
-    """A study with checkpoints, for an own loop."""
+    """A study whose checkpoints are stored in `place`, for an own loop."""
     space = {"lr": studydb.uniform(0, 1)}
     return create_study("own", space=space, num_trials=9, storage=storage_url, checkpoints=place)
 

@@ -1,4 +1,8 @@
-"""A wrong argument in Python raises an error that names the cure, and nothing is created."""
+"""
+A wrong argument in Python raises an error that names the cure, and nothing is changed.
+
+NumPy integers are accepted, and so are paths for checkpoints.
+"""
 
 from pathlib import Path
 

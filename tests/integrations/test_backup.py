@@ -1,4 +1,8 @@
-"""After a restore two attempts of a trial may have the same number, but not the same token."""
+"""
+Attempts and leases in a database that was restored from a backup.
+
+Two attempts of a trial may then have the same number, but not the same token.
+"""
 
 import sqlite3
 import uuid

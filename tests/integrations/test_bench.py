@@ -1,4 +1,4 @@
-"""Commands of scripts/bench print measured values, also if they run only for a short time."""
+"""Commands of scripts/bench print measured values, also in short runs; some have limits."""
 
 import json
 import os

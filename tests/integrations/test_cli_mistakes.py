@@ -201,7 +201,7 @@ def test_error_for_an_older_or_newer_schema_says_what_to_upgrade(
         assert message in console(*command, code=1).error
 
 
-def test_write_by_a_login_that_may_only_read_fails_without_retries(
+def test_write_in_a_session_that_may_only_read_fails_without_retries(
     bare_console, postgres_url, monkeypatch
 ):
     database = connect(postgres_url)
@@ -307,7 +307,7 @@ def test_refused_command_prints_one_line_and_changes_nothing(
 
 
 def forbid_writing(path):
-    """Give the file a format version that SQLite only reads; permissions do not stop root."""
+    """Give the file a format that SQLite only reads, because permissions do not stop root."""
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     with path.open("r+b") as file:

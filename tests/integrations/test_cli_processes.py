@@ -86,7 +86,7 @@ def processes(folder):
 
 @pytest.fixture
 def command(folder):
-    """Run a command in the folder and return what it printed."""
+    """Run a command in the folder, check that it succeeds, and return what it printed."""
     storage = f"sqlite:///{folder}/studydb.db"
     environment = os.environ | {"PYTHONPATH": str(ROOT), "STUDYDB_STORAGE": storage}
 

@@ -110,7 +110,7 @@ def test_enqueue_extend_pause_resume_and_stop_change_the_study(console, database
     assert arrange.trial_of(database, study, 0).params == {"lr": 0.1, "net": {"act": "relu"}}
 
 
-def test_best_first_listing_orders_nan_after_infinity_and_trials_without_results_last(
+def test_best_first_listing_puts_nan_after_infinity_and_trials_without_results_last(
     console, database
 ):
     study = arrange.new_study(database, name="digits", space=SPACE, mode=Mode.MAX)

@@ -1,7 +1,8 @@
 """
-`stop --discard-checkpoints` marks rows as removed, deletes the bytes, and then deletes the rows.
+`stop --discard-checkpoints` ends trials and deletes their checkpoints, except pinned ones.
 
-After an error, a second call finishes the work.
+It marks the rows as removed, deletes the bytes, and then deletes the rows. After an error, a second
+call finishes the work.
 """
 
 import pytest

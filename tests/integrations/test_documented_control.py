@@ -32,7 +32,7 @@ def test_commands_of_the_page_run_in_their_order(console, create_study, storage_
     runs[0].finish(outcome=Reason.PREEMPTED)
 
     for command in commands():
-        if command == "studydb retry digits 1":  # by now trial 1 has obeyed `stop`
+        if command == "studydb retry digits 1":  # the trial must have ended
             runs[1].finish(0.5, outcome=Reason.PREEMPTED)
         console(*words(command))
 

@@ -1,4 +1,8 @@
-"""`enqueue(checkpoint=…)`: a trial begins from a trial's checkpoint, a dict, or a path."""
+"""
+Enqueued trials that begin from a trial's checkpoint, a dict, or a path.
+
+They are enqueued by `study.enqueue(checkpoint=…)` or by `studydb enqueue --checkpoint`.
+"""
 
 from unittest.mock import Mock
 
@@ -32,10 +36,10 @@ def trained(study):
 
 def begun(study, number):
     """
-    Run the enqueued trial; return the step and the checkpoint from which it has begun.
+    Run the enqueued trial; return the step and the content of the checkpoint it has begun from.
 
-    Check that after a report the trial's record names this checkpoint, or no checkpoint if the
-    trial has begun without one.
+    Without a checkpoint, the content is None. Check that after a report the trial's record names a
+    checkpoint of this step, or no checkpoint if the trial has begun without one.
     """
     with study.ask() as trial:
         assert trial.number == number
@@ -145,7 +149,7 @@ def test_trial_with_a_damaged_source_begins_from_an_older_checkpoint_and_an_even
     assert len(kinds) == 1
 
 
-def test_uploaded_checkpoint_that_was_changed_is_not_restored(study, tmp_path):
+def test_uploaded_checkpoint_whose_digest_does_not_match_is_not_restored(study, tmp_path):
     number = study.enqueue({}, checkpoint={"a": 1})
     change(study.database, f"UPDATE checkpoint SET digest = '{'0' * 64}'")
 

@@ -1,7 +1,8 @@
 """
-`show NAME` prints a study's definition.
+`show NAME` prints a study's definition, and `create` prints the study's space.
 
-A study is refused if it would run one configuration without end, or would never resume a trial.
+A study is refused if it would run one configuration without end or would never resume a trial, and
+if a parameter's range would be read as a constant.
 """
 
 import json

@@ -1,4 +1,8 @@
-"""`delete` removes a study's rows, checkpoints and output, and nothing else."""
+"""
+`delete` removes a study's rows, wide views and checkpoints, and its trials' files on this host.
+
+Other studies keep theirs. The handles of a deleted study raise `UnknownStudy`.
+"""
 
 import socket
 
@@ -138,7 +142,7 @@ def test_delete_keeps_the_rows_if_the_checkpoints_cannot_be_removed(
 
 
 @pytest.mark.parametrize("files_remain", [True, False])
-def test_delete_is_refused_on_a_host_without_the_store_unless_it_has_deleted_the_files_before(
+def test_delete_is_refused_on_a_host_without_the_store_unless_an_earlier_deletion_removed_the_files(
     storage_url, tmp_path, create_study, monkeypatch, files_remain
 ):
     """Files that are gone before any deletion began may be on a disk that is not mounted here."""

@@ -1,4 +1,4 @@
-"""`rename` changes only the name; workers refer to the study by its id."""
+"""`rename` changes a study's name and adds an event; workers and handles use the study's id."""
 
 from contextlib import closing
 

@@ -1,4 +1,4 @@
-"""`study.run` starts worker processes. They end with the calling script, however it ends."""
+"""`study.run` starts worker processes. They end if the calling script ends or is killed."""
 
 import os
 import signal
@@ -40,12 +40,16 @@ studydb.load_study("digits").run(workers=1)
 """
 
 on_sqlite = pytest.mark.parametrize("storage_url", ["sqlite"], indirect=True)
-"""For tests of behaviour that does not depend on the database."""
+"""Runs a test on SQLite only, because the behaviour that it tests is the same on PostgreSQL."""
 
 
 @pytest.fixture
 def create(storage_url, tmp_path, create_study):
-    """Create a study; by default, its trial waits for files that the test makes in `tmp_path`."""
+    """
+    A function that creates a study.
+
+    By default, each trial waits after each step for a file that the test makes in `tmp_path`.
+    """
 
     def create(trainable="obedient:gated", n_trials=1):
         options = {"num_trials": n_trials, "workdir": TRAINABLES, "storage": storage_url}
@@ -57,13 +61,13 @@ def create(storage_url, tmp_path, create_study):
 
 @pytest.fixture
 def start_script(storage_url, tmp_path):
-    """Start scripts that call `study.run`; all their processes are killed after the test."""
+    """A function that starts a script; all processes of the script are killed after the test."""
     with Fleet(storage_url, "digits", tmp_path) as fleet:
         yield lambda script=SCRIPT: fleet.launch([sys.executable, "-c", script])
 
 
 def await_steps(study, n_results=1):
-    """Wait until the study has `n_results` results in the database."""
+    """Wait until the study has at least `n_results` results in the database."""
     return eventually(lambda: sum(trial.summary.n_results for trial in study.trials) >= n_results)
 
 
@@ -152,7 +156,7 @@ def test_killed_script_leaves_no_worker_and_no_running_trial(create, start_scrip
 
 
 def in_a_thread(call):
-    """Call a function in a new thread, because `study.run` occupies the main thread."""
+    """Call a function in a new thread, beside `study.run` in the main thread; return the thread."""
     thread = threading.Thread(target=call)
     thread.start()
     return thread
@@ -202,7 +206,7 @@ def test_other_workers_complete_the_trials_of_a_killed_worker(create, tmp_path):
             (tmp_path / f"gate-{step}").touch()
 
     def start_another():
-        """Start a worker, because a starting worker recovers the trials of dead local processes."""
+        """After the kill, start a worker; its start recovers the trials of dead local processes."""
         killer.join()
         with WorkerProcesses(storage=full_url(study.database), study="digits", workers=1) as team:
             eventually(lambda: team.alive == 0)

@@ -1,4 +1,4 @@
-"""`studydb set` changes a study's code, limits, retention, resources and checkpoint store."""
+"""`studydb set` changes a study's trainable, limits, retention, resources and checkpoint store."""
 
 from uuid import uuid4
 
@@ -24,7 +24,7 @@ TRIAL, CHECKPOINT = str(uuid4()), str(uuid4())
 
 
 def store_checkpoint(root, study):
-    """Store a checkpoint's bytes in a directory, and return the URL."""
+    """Store a checkpoint's bytes as a file below the directory `root`; return the file's URL."""
     store = DirectoryStore(root)
     store.add_study(study.uuid)
     return store.put_bytes(Place(study.uuid, TRIAL, 1, 1, CHECKPOINT), b"abc").url
@@ -106,7 +106,7 @@ def test_delete_removes_the_files_of_a_study_from_all_its_stores(console, databa
 
 @pytest.fixture
 def with_modules(create_study, storage_url, here):
-    """A study that runs `a:train`, with `lr` as its parameter; `b` is another module."""
+    """A study that runs `a:train`, with `lr` as its parameter; the module `b` has a `train` too."""
     for name in "ab":
         (here / f"{name}.py").write_text("def train(config): return config['lr']\n")
     space = {"lr": studydb.uniform(0, 1)}

@@ -1,4 +1,8 @@
-"""study.wait() returns at the end of a study that other processes run."""
+"""
+`study.wait` returns a study's counts once the study is done.
+
+It raises an error at its timeout, and for a study that has failed or was deleted.
+"""
 
 import math
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""A W&B sweep file becomes a study."""
+"""A W&B sweep file becomes a study; a file that cannot become a study is refused."""
 
 import sys
 
@@ -65,7 +65,9 @@ def test_keys_of_a_sweep_file_become_arguments_of_a_study(sweep):
         ("{min: 0.5, max: 3, q: 1}", studydb.quniform(0.5, 3, 1)),
     ],
 )
-def test_quantized_parameter_of_a_sweep_file_is_an_integer_if_its_step_is(sweep, given, becomes):
+def test_quantized_parameter_of_a_sweep_file_is_an_integer_if_its_bounds_and_step_are_integers(
+    sweep, given, becomes
+):
     text = f"command: [./train]\nparameters:\n  width: {{distribution: q_uniform, {given[1:]}\n"
 
     assert read_sweep(sweep(text))["space"].parameters["width"] == becomes

@@ -32,7 +32,11 @@ def is_clean(text):
 
 @pytest.fixture
 def hostile_rows(database):
-    """A failed trial, its worker and its event, with control characters in every text."""
+    """
+    Rows of a failed trial, its worker and its events, with control characters.
+
+    The characters are in the failure, the host, the output, its folder and the data of events.
+    """
     study = arrange.new_study(database, name="digits")
     worker = arrange.SimulatedWorker(database, study)
     failure = Failure(
@@ -97,7 +101,7 @@ main(sys.argv[1:])
 
 
 def run_on_terminal(*arguments, storage):
-    """Run a command on a new terminal, and return what it printed."""
+    """Run a `studydb` command that prints to a new terminal; return what it printed."""
     leader, follower = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-c", STUDYDB, *arguments],

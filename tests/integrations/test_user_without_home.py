@@ -1,4 +1,8 @@
-"""studydb works for a user without a home and without a passwd entry, as in many containers."""
+"""
+studydb works for a user without a home and without a passwd entry, as in many containers.
+
+The environment must give a signing key and, on PostgreSQL, a folder for the output of trials.
+"""
 
 import json
 import os

@@ -1,4 +1,9 @@
-"""Wide views have a column for each parameter or metric, whatever its name."""
+"""
+A study's two wide views have a column for each parameter and for each metric, whatever its name.
+
+`studydb views` replaces the views of a renamed study. An upgrade drops all wide views and makes
+them again; a downgrade drops them.
+"""
 
 import math
 import re
@@ -311,7 +316,7 @@ def test_upgrade_drops_the_views_and_makes_them_again(database, storage_url, mon
 def test_upgrade_renames_the_column_of_a_parameter_if_v_trial_now_has_a_column_of_that_name(
     database, storage_url, monkeypatch
 ):
-    """Before `v_trial` got a column "name", the column of a parameter "name" was called "name"."""
+    """Until `v_trial` got a column "name", a parameter "name" had the column "name" in the view."""
     before, after = FIXED[Kind.TRIAL]
     study = arrange.new_study(database, name="digits", space=Space.read({"name": choice(["a"])}))
     arrange.enqueued(database, study)

@@ -1,7 +1,7 @@
 """
 A trainable that cannot run is refused when the study is created.
 
-The error says fact, cause and cure.
+The error says what is wrong, and in most cases how to mend it.
 """
 
 import pytest

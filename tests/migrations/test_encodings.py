@@ -1,4 +1,8 @@
-"""A database whose encoding cannot hold every text is refused when it is first opened."""
+"""
+A PostgreSQL database whose encoding is not UTF-8 is refused when a client connects.
+
+A client uses UTF-8 whatever PGCLIENTENCODING says. An SQLite file in UTF-16 holds every text.
+"""
 
 import os
 import shlex

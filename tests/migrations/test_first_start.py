@@ -1,4 +1,4 @@
-"""Processes upgrade an empty database at the same time, and all succeed."""
+"""Concurrent upgrades of an empty database all succeed; an upgrade waits for another writer."""
 
 import sqlite3
 import sys

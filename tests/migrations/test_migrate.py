@@ -1,4 +1,8 @@
-"""Upgrades and downgrades of databases with rows; the migrated schema equals that of METADATA."""
+"""
+Upgrades and downgrades: the rows and rights that outlast them, and when they are refused.
+
+The migrated schema equals the schema that METADATA describes.
+"""
 
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +30,7 @@ from studydb.operations.reads import list_trials
 from studydb.schedulers import ASHA
 
 FOREIGN_TABLE = "CREATE TABLE trial_params (param_id INTEGER PRIMARY KEY)"
-"""A table of Optuna; studydb has an index of this name."""
+"""SQL that makes a table of Optuna; an index of studydb has the table's name."""
 
 
 def test_database_of_another_program_with_a_name_of_studydb_is_refused(empty_storage_url):
@@ -284,7 +288,11 @@ SHAPE_POSTGRESQL = """
 
 
 def shape(database):
-    """Every constraint, index and column, as the database writes them."""
+    """
+    Return all constraints, indexes and columns as the database describes them.
+
+    Those of the table of the schema's revision are left out.
+    """
     if database.postgresql:
         found = rows(database, SHAPE_POSTGRESQL)
     else:

@@ -1,4 +1,8 @@
-"""The error for a database that cannot be used names the cause and what to do."""
+"""
+The error for a database that cannot be used names the cause and what to do.
+
+Other tests here are about read-only connections, standbys, and the file systems of paths.
+"""
 
 import re
 from pathlib import Path

@@ -23,13 +23,17 @@ def worker(database, study):
 
 @pytest.fixture
 def run(worker):
-    """The attempt of the study's first trial."""
+    """The first attempt of the study's first trial."""
     return worker.take()
 
 
 @pytest.fixture
 def connections(postgres_url):
-    """Two clients of one database. A test holds a call of the first while the second calls."""
+    """
+    Two clients of one PostgreSQL database, at the same fixed time.
+
+    A test holds a call of the first client while the second client makes a call.
+    """
     # With `pooler=transaction`, even a single statement is sent between BEGIN and COMMIT, so that a
     # test can hold the call before its COMMIT.
     slow = connect(f"{postgres_url}&pooler=transaction")

@@ -1,4 +1,8 @@
-"""A study pauses itself once five trials have failed alike and no trial has reported."""
+"""
+A study pauses itself at a failure if five trials have failed alike and no trial has ever reported.
+
+Failures from before the study was last resumed do not count.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,4 +1,8 @@
-"""Concurrent callers keep to `num_trials` and `max_concurrent`; a grid gives each point once."""
+"""
+Concurrent callers keep to `num_trials` and `max_concurrent`; a grid gives each point once.
+
+`extend` raises `num_trials`. A paused or stopped study gives no trials.
+"""
 
 import random
 from contextlib import suppress

@@ -48,7 +48,7 @@ REFUSED = {
 
 @pytest.fixture
 def study(database):
-    """A study with limits and code; trial 0 runs, and trial 1 is PENDING."""
+    """A study with limits and a trainable; trial 0 is RUNNING, and trial 1 is PENDING."""
     limits = {"max_steps": 5, "cost_limit": CostLimit("usd", 10.0)}
     study = new_study(database, trainable=described("first:train"), **limits)
     SimulatedWorker(database, study).take()

@@ -152,7 +152,7 @@ def test_refreshed_study_has_the_changed_policy_and_the_settings_that_were_not_c
 
 
 def as_dict(value):
-    """PostgreSQL's driver parses JSON; SQLite returns JSON as text."""
+    """Return JSON as a dict, {} for NULL; PostgreSQL's driver parses JSON, SQLite returns text."""
     return json.loads(value) if isinstance(value, str) else value or {}
 
 

@@ -1,4 +1,4 @@
-"""Claims: races, duplicate requests, configs, and the order in which trials are claimed."""
+"""Claims: races, duplicate requests, configs, tags, the order of the queue, and idle polling."""
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -59,7 +59,7 @@ def test_two_claims_at_the_same_moment_take_different_trials(connections):
 
 
 def tokens_of_two_shards():
-    """Make two tokens whose claims lock different counter shards, so that neither claim waits."""
+    """Two tokens whose claims lock different counter shards, so neither waits for the other."""
     by_shard = {}
     while len(by_shard) < 2:
         new = token()
@@ -148,7 +148,7 @@ def test_duplicate_claim_finds_nothing_if_the_guard_that_makes_it_wait_is_remove
         "lock": (asking_then_claiming, studies),
     }[guard]
     call = arranged(slow)
-    slow.no_queue_until_s = inf  # otherwise the claim waits in the queue of asks
+    slow.no_queue_until_s = inf  # an ask skips its queue, where the claim would wait for it
 
     monkeypatch.setattr(module, guard, lambda *_, **__: None)
 
@@ -195,7 +195,7 @@ def test_duplicate_claim_takes_the_trial_if_the_earlier_send_rolls_back(connecti
 
 
 def send_again(pool, call, database):
-    """Make the call in another thread; return its future, and an event that the call's end sets."""
+    """Make the call in another thread; return its future, and an event that is set at its end."""
     answered = Event()
     future = pool.submit(call, database)
     future.add_done_callback(lambda _: answered.set())

@@ -40,7 +40,11 @@ FIRST = RungKey(0, 1)
 
 
 def study_of(database, scheduler=None, **options):
-    """Make a study, by default of three trials with HyperBand, whose first rung waits for them."""
+    """
+    Make a study, by default of three trials with HyperBand, whose first rung waits for all three.
+
+    Only the returned study has the scheduler; the study's row has FIFO.
+    """
     options = {"num_trials": 3} | options
     return replace(new_study(database, **options), scheduler=scheduler or HyperBand(max_t=3))
 
@@ -141,7 +145,7 @@ def test_rung_waits_for_a_trial_in_back_off_and_for_a_trial_paused_with_its_stud
     assert next_step(database, study, worker) is NextStep.WAIT
 
 
-def test_rung_keeps_the_first_of_equal_trials(database, study, worker):
+def test_rung_keeps_the_first_of_trials_with_equal_scores(database, study, worker):
     worker.wait_at_the_rung(0.5, 0.5, 0.5)
 
     next_step(database, study, worker)
@@ -248,7 +252,7 @@ def test_report_waits_only_for_reports_in_its_own_bracket(database, storage_url)
 
 
 def record(txn, rung, run, value):
-    """Let a trial wait at a locked rung."""
+    """Record a trial's value at a locked rung, and that the trial waits there."""
     (result,) = run.batch(value).results
     rungs.record(
         txn,
@@ -284,7 +288,7 @@ def test_late_trial_goes_on_if_it_is_not_worse_than_the_cutoff(database):
 
 
 class AlwaysWaits(HyperBand):
-    """Lets each trial wait at the rung, even if the rung is closed."""
+    """Lets a trial wait at the first rung after each report before `max_t`, closed or not."""
 
     kind = "AlwaysWaits"
 
@@ -372,7 +376,7 @@ def test_trial_that_a_person_has_paused_is_not_kept_instead_of_another_trial(
         ((0.3, 0.2, 0.1), [0], 0, []),
     ],
 )
-def test_trial_that_is_resumed_after_its_rung_has_closed_goes_on_if_it_is_good_enough(
+def test_trial_resumed_after_its_rung_has_closed_goes_on_if_the_rung_would_have_kept_it(
     database, values, paused, keep, waiting
 ):
     study = study_of(database)
@@ -409,7 +413,7 @@ def test_trial_resumed_by_a_person_at_an_open_rung_is_not_given_up(database, stu
 def test_trials_that_are_given_up_get_the_summary_of_their_metrics(
     database, study, worker, monkeypatch
 ):
-    monkeypatch.setattr(summing, "MOST_IN_TRANSACTION", 1)  # two trials are summed up after the end
+    monkeypatch.setattr(summing, "MOST_IN_TRANSACTION", 1)  # two trials are summed up after COMMIT
     worker.wait_at_the_rung(0.1, 0.2, 0.3)
     close_rung(database, study, Close(FIRST, keep=0))
 

@@ -145,7 +145,7 @@ def draws(database):
     return [draw for (draw,) in rows(database, "SELECT draw FROM proposal ORDER BY 1")]
 
 
-def test_proposals_of_taken_draws_are_deleted_together(database):
+def test_proposals_of_taken_draws_are_deleted_when_further_blocks_are_stored(database):
     study = new_study(database, num_trials=None)
     worker = SimulatedWorker(database, study)
 
@@ -237,7 +237,7 @@ def test_one_transaction_stores_a_limited_number_of_bytes(study):
     assert [list(part) for part in parts] == [[0, 1, 2], [3, 4, 5], [6]]
 
 
-def test_study_with_skipped_draws_still_makes_num_trials_trials(database):
+def test_skipped_draws_do_not_count_for_num_trials(database):
     study = new_study(database, num_trials=3)
     change(database, "UPDATE study SET next_draw = 10")  # as if 10 draws had been skipped
     worker = SimulatedWorker(database, study)
@@ -293,7 +293,7 @@ def test_deletion_of_many_taken_proposals_is_bounded_and_goes_on_later(database,
 
 
 def test_deletion_does_not_look_for_the_oldest_proposals_each_time(database):
-    """While a snapshot is open, the index has entries of deleted rows; `min(draw)` would read all."""
+    """While a snapshot is open, the index keeps entries of deleted rows; `min` would read them."""
     study, sent = new_study(database, num_trials=None), []
     database.observer = sent.append
     propose_by_index(database, study, draws=range(BLOCK, 2 * BLOCK))

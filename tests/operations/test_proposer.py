@@ -44,7 +44,7 @@ def look(database, study, *, if_nothing_waits=False, token_="other"):
 
 
 def is_proposed(database, study):
-    """Return a `by_model` for `ask`: it fits no model, and tells if the next draw has a proposal."""
+    """Return a `by_model` for `ask` that fits no model; it tells if the next draw is proposed."""
 
     def by_model(_if_nothing_waits):
         seen = look(database, study)
@@ -195,7 +195,7 @@ def test_block_stays_within_the_budget(database):
     assert len(stored(database, study)) == 2
 
 
-def test_block_has_a_point_for_every_four_running_trials(database):
+def test_block_has_a_point_for_every_four_running_trials_but_1_to_16_points(database):
     study = new_study(database, searcher=ModelSearch(), num_trials=100)
     worker = SimulatedWorker(database, study)
     sizes = {}

@@ -110,7 +110,7 @@ def test_model_is_told_only_what_has_changed(asker, models):
     asker.run(1)
 
     told = [[one.number for one in call] for call in models[0].calls]
-    # The first ask tells the model of no trial; each later ask tells it of the previous ask's trial.
+    # The first ask tells the model nothing; each later ask tells it of the previous ask's trial.
     assert [numbers for numbers in told if numbers] == [[0], [1], [2], [3]]
     assert models[0].told[3].reason is None
     assert running.lease.number == 3

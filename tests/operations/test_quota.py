@@ -1,4 +1,4 @@
-"""A quota removes the oldest checkpoints, but keeps pinned ones and unfinished trials' newest."""
+"""A quota removes the oldest checkpoints, but no pinned one and no unfinished trial's newest."""
 
 from dataclasses import replace
 

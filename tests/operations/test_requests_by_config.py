@@ -22,7 +22,6 @@ from studydb.lease.proposing import Proposer, Step
 from studydb.operations import control, propose, requesting
 from studydb.operations.ask import ask
 from studydb.operations.enqueue import enqueue
-from studydb.operations.fit_report import read_fit_report
 from studydb.operations.leave_draw import leave_draw
 from studydb.operations.overview import read_overview
 from studydb.operations.propose import proposal_of, propose_by_index
@@ -38,7 +37,7 @@ class Needs:
     """
     A resource function that asks for the custom resources that `says` returns for a config.
 
-    If `says` returns an exception, the function raises it. `configs` lists the configs of all calls.
+    If `says` returns an exception, the function raises it. `configs` has the configs of all calls.
     """
 
     def __init__(self, says=lambda config: {"licence": 1 + config["size"] % 3}):
@@ -380,7 +379,7 @@ def test_the_65th_resource_class_at_a_later_draw_does_not_pause_the_study(databa
 
 
 def test_of_two_processes_only_one_adds_the_64th_resource_class(connections):
-    """A worker stores a proposal of a new class, while a person enqueues a trial of another one."""
+    """A proposal of a new class is stored while a person enqueues a trial of another new class."""
     worker, person = connections
     study = study_with(worker, Needs(lambda _: {"licence": 1}))
     with worker.begin() as txn:
@@ -415,7 +414,7 @@ def test_status_does_not_call_the_next_trial_a_misfit(database):
     study = study_with(database)
     Node(database, study, read_capacity())
 
-    assert read_fit_report(database, study).misfits == []
+    assert read_overview(database, study).fit.misfits == []
 
 
 def test_resources_that_a_function_computes_can_be_set_for_a_trial_but_not_for_the_study(database):

@@ -257,7 +257,7 @@ def test_clone_of_a_clone_falls_back_to_the_source_of_its_parent(database, study
 
 @pytest.fixture
 def count_of_pins(monkeypatch):
-    """Return two lists: ids of the checkpoints that were locked, and SQL to run before a lock."""
+    """Return two lists: the ids of locked checkpoints, and SQL to run before the next lock."""
     locked, before, count = [], [], pins_store.count
 
     def counted(txn, *, checkpoint_id):

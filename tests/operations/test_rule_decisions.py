@@ -238,7 +238,7 @@ def test_rule_failure_at_a_dropped_result_does_not_pause_the_study(database):
 
 class Asked:
     """
-    Stands in for the study's custom rules: gives the answer set for the last step that a rule reads.
+    Stands in for the study's custom rules: gives the answer for the last step that a rule reads.
 
     An answer that is an exception is raised; a step without an answer gets False. `read` lists what
     the rules have read.

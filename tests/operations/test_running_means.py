@@ -18,7 +18,7 @@ def study_of(database, interval=1, grace_period=1, **options):
 
 
 def means(database):
-    """Return the score that each rung of the newest study has recorded, keyed by the rung's step."""
+    """Return the newest study's recorded scores, as a dict from the rung's step to the score."""
     sql = "SELECT g.step, e.score FROM rung_entry e JOIN rung g ON g.id = e.rung_id"
     newest = "g.study_id = (SELECT max(id) FROM study)"
     return dict(rows(database, f"{sql} WHERE {newest} ORDER BY g.step"))

@@ -136,7 +136,7 @@ def test_trial_whose_source_is_corrupt_begins_from_the_checkpoint_before_it_or_e
     assert rows(database, f"SELECT count(*) FROM event WHERE kind = '{kind}'") == [(2,)]
 
 
-def test_start_step_of_an_attempt_follows_the_checkpoint_that_it_restores_instead_of_a_corrupt_one(
+def test_start_step_of_an_attempt_is_set_again_if_its_checkpoint_is_corrupt(
     database, study, worker, source
 ):
     begin(database, study, start_of(source))

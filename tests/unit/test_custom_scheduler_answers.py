@@ -101,7 +101,7 @@ def worked(answer):
         (Decision(cutoff=math.nan), Decision()),
     ],
 )
-def test_valid_decision_gets_the_default_reason_of_its_action(answer, decision):
+def test_valid_decision_without_a_reason_gets_the_default_reason_of_its_action(answer, decision):
     assert decided(answer) == decision
 
 

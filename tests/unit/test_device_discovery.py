@@ -128,7 +128,7 @@ def test_typed_devices_must_be_among_those_that_the_worker_was_given(environ, sm
 
 
 @pytest.mark.parametrize("value", ["", "NoDevFiles"])
-def test_refusal_of_a_typed_device_if_the_variable_gives_none_advises_to_unset_the_variable(
+def test_typed_device_is_refused_with_advice_to_unset_a_variable_that_gives_no_device(
     environ, smi, value
 ):
     words = ["gives this worker no device. Unset the variable, or give --gpus none."]

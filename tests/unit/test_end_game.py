@@ -31,7 +31,7 @@ def completed(executor):
 
 @pytest.mark.parametrize("brackets", [1, 2])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_no_trial_is_made_once_only_the_share_end_game_of_a_limit_is_left(seed, brackets):
+def test_no_new_trial_is_made_after_the_end_game_has_begun_by_a_limit(seed, brackets):
     executor = executor_of(seed, end_game=0.25, max_steps=400, brackets=brackets)
     made = {}
     add = executor._add
@@ -168,7 +168,7 @@ def _best(executor):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_study_with_an_end_game_ends_after_any_mishaps(seed):
+def test_study_with_an_end_game_leaves_only_ended_or_paused_trials_after_mishaps(seed):
     executor = executor_of(seed, end_game=0.3, num_trials=40, brackets=2)
 
     executor.run(workers=4, mishaps=0.2)

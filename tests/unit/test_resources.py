@@ -148,7 +148,7 @@ def test_second_hold_by_the_same_holder_is_refused():
     assert ledger.held_by("a") is None
 
 
-def test_nearest_offer_lacks_the_fewest_resources_and_then_has_the_most_gpus():
+def test_nearest_offer_lacks_the_fewest_resources_and_among_equals_has_the_most_gpus():
     small, large = read_capacity(cpus=1, gpus=1), read_capacity(cpus=9)
 
     assert nearest_offer(Resources(gpus=2, cpus=1), [small, large]) == small

@@ -198,7 +198,9 @@ def test_checkpoint_whose_entry_is_evicted_while_it_is_copied_is_read_from_the_s
     assert restored(restore, tmp_path, cache) == b"0" * 3_000
 
 
-def test_full_disk_only_disables_the_cache(what, cache, remote, tmp_path, monkeypatch):
+def test_full_disk_leaves_the_cache_empty_and_fails_no_restore(
+    what, cache, remote, tmp_path, monkeypatch
+):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 

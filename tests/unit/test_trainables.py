@@ -100,7 +100,9 @@ def test_function_of_a_module_outside_the_workdir_is_pickled(project, plain, tmp
     assert returned_elsewhere(trainable) == 0.5
 
 
-def test_function_of_a_module_hidden_by_a_namesake_is_pickled(project, plain, tmp_path):
+def test_function_is_pickled_if_the_workdir_has_another_module_of_the_same_name(
+    project, plain, tmp_path
+):
     (tmp_path / "plain.py").write_text("def train(config): return 'impostor'\n")
     assert describe(plain.train, workdir=tmp_path).kind == "pickle"
 
@@ -154,7 +156,7 @@ def test_modules_that_workers_cannot_find_are_pickled_with_the_function(project,
 
 
 def returned_elsewhere(trainable):
-    """Return what a pickled function returns in an interpreter that cannot import its module."""
+    """Return a pickled function's value at lr=0.5 in an interpreter without its module."""
     script = (
         "import pickle, sys\n"
         "function = pickle.load(sys.stdin.buffer)\n"

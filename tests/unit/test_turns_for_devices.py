@@ -101,7 +101,7 @@ def test_worker_does_not_wait_for_itself(worker, clock):
 
 
 def test_waiting_worker_that_takes_nothing_delays_others_by_5_seconds_only(worker, clock):
-    """A waiting worker takes nothing while it is suspended or needs another device that is taken."""
+    """A waiting worker takes nothing if it is suspended or also needs a device that is not free."""
     mine, other = worker(), worker()
     other.show_wait(is_waiting=True)
     run_trial(mine, clock, LONG_S)
@@ -146,7 +146,7 @@ def test_wait_for_a_device_ends_when_the_waiting_process_is_killed(tmp_path):
     process.stdout.readline()
     mine = LockFile(tmp_path, "a")
     assert mine.is_awaited()
-    assert mine.free == 1_000_000  # a wait locks no part of the device
+    assert mine.free == 1_000_000  # all bytes of the device; a wait locks a byte after them
 
     process.kill()
     process.communicate()

@@ -69,7 +69,7 @@ class Attempt:
                 return message
 
     def allow_upload(self) -> None:
-        """Receive the next message but `Began`, which must ask to begin an upload; allow the upload."""
+        """Skip `Began`; receive a message, which must ask to begin an upload; allow the upload."""
         message: FromChild = Began(0.0)
         while isinstance(message, Began):
             frame = self.child.channel.receive(PATIENCE_S)
@@ -84,7 +84,7 @@ class Attempt:
         self.child.channel.send(write(Answered(message.id, **answer)))
 
     def finish(self) -> list[FromChild]:
-        """Call `receive` until the child ends; answer messages that have an id; return all messages."""
+        """Call `receive` until the child ends; answer messages with an id; return the messages."""
         messages = []
         try:
             while True:
@@ -225,7 +225,7 @@ def supervised(database: Database, tmp_path: Path) -> Iterator[Supervised]:
 
 @pytest.fixture
 def stage(storage_url: str, tmp_path: Path) -> Iterator[Stage]:
-    """A study and its workers, on SQLite or PostgreSQL; `harness/turns.py` leaves some cases out."""
+    """A study and its workers on SQLite or PostgreSQL; `harness/turns.py` leaves cases out."""
     with Stage(storage_url, tmp_path) as stage:
         yield stage
 

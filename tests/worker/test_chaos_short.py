@@ -25,7 +25,7 @@ def run_chaos(storage, tmp_path, **options):
     Return the violations of the last run, by broken promise.
 
     If a run breaks only promises of `MAY_FAIL_IN_A_SHORT_RUN`, another run follows, up to
-    `MOST_TURNS` runs. In such a run no trial resumed, or fewer faults than planned were injected.
+    `MOST_TURNS` runs. Such a run resumed no trial, or injected fewer faults than planned.
     """
     wrong = {}
     for turn in range(MOST_TURNS):

@@ -23,7 +23,7 @@ KINDS = ["saving:as_dict", "saving:as_directory"]
 
 @pytest.fixture(scope="module", params=KINDS)
 def saved(request, sqlite_template, tmp_path_factory):
-    """A study with one trial, which has saved two checkpoints; tests share the study, and only read."""
+    """A study with one trial and two checkpoints; the tests share the study and only read it."""
     folder = tmp_path_factory.mktemp("saved")
     shutil.copyfile(sqlite_template, folder / "studydb.db")
     with Stage(f"sqlite:///{folder}/studydb.db", folder) as stage:

@@ -38,7 +38,7 @@ def test_class_whose_step_returns_none_saves_its_last_step(stage):
 
 
 @pytest.mark.parametrize("name", ["Counting", "InFiles"])
-def test_killed_class_goes_on_from_its_checkpoint(stage, name):
+def test_class_whose_worker_is_killed_goes_on_from_its_checkpoint(stage, name):
     stage.create(f"classes:{name}", space={"gate_after": 3, "steps": 5})
     worker = stage.start()
     stage.await_trial(lambda row: row.checkpoint_step == 3)
@@ -53,7 +53,7 @@ def test_killed_class_goes_on_from_its_checkpoint(stage, name):
     assert stage.steps() == [1, 2, 3, 4, 5]
 
 
-def test_class_that_is_killed_after_its_step_returned_none_is_restored_at_its_last_step_and_completed(
+def test_class_killed_after_step_returned_none_is_restored_at_its_last_step_and_completed(
     stage,
 ):
     stage.create("classes:EndsByNoneAndIsKilled")

@@ -11,7 +11,7 @@ from studydb.worker.notices import Notices
 
 
 @pytest.mark.row("A20")
-def test_worker_prints_one_line_about_slow_transactions(stage):
+def test_worker_prints_one_line_about_many_slow_transactions(stage):
     stage.create("obedient:one_step", num_trials=3)
 
     worker = stage.start(constants={"db.transaction_block.SLOW_S": 0.0})

@@ -127,7 +127,7 @@ def test_numpy_is_seeded_even_if_the_trial_imports_it_and_not_the_template(
     assert first == again != other
 
 
-def test_warm_attempt_shares_no_process_group_output_or_descriptor(start, warm, module):
+def test_warm_attempts_share_no_process_group_no_output_and_no_descriptor(start, warm, module):
     trainable = module(
         """
         import os
@@ -320,7 +320,9 @@ def test_exit_handlers_of_an_import_are_called_only_in_the_template(start, warm,
         ("raise ValueError('no')", "its import raised ValueError"),
     ],
 )
-def test_template_that_dies_in_its_import_makes_all_starts_fresh(start, warm, module, line, reason):
+def test_all_starts_are_fresh_if_the_template_fails_or_dies_in_its_import(
+    start, warm, module, line, reason
+):
     trainable = module(
         f"""
         import os

@@ -49,7 +49,7 @@ def objects(folder):
     return [path for path in Path(folder).rglob("0/0-*") if path.is_file()]
 
 
-def test_array_of_50_mb_is_stored_once_and_loaded_once_for_all_trials(sqlite_stage):
+def test_array_of_50_mib_is_stored_once_and_loaded_once_for_all_trials(sqlite_stage):
     stage, store = sqlite_stage, sqlite_stage.folder / "store"
     given = with_parameters(bound.summing, data=ARRAY, scale=2)
     study = stage.create(given, num_trials=3, checkpoints=store)

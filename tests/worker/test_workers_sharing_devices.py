@@ -118,7 +118,7 @@ def spans(folder):
 
 
 def starts_over_a_whole_card(found):
-    """Return the card and the time of each start after which trials hold more than the whole card."""
+    """Return the card and time of each start after which trials hold more than the whole card."""
     return [
         (card, span.start_s)
         for card in UUIDS

@@ -13,7 +13,7 @@ from benchmarks.contenders.task import METRIC, epochs_of, read_task, say, timed
 
 
 class Digits(tune.Trainable):  # type: ignore[misc]
-    """A trial in an actor, which is reused for the next configuration."""
+    """A trial in an actor; the actor is reused for the next configuration."""
 
     def setup(self, config: dict[str, Any]) -> None:
         import studydb.examples.digits  # noqa: F401, PLC0415  in the actor's process
