@@ -49,7 +49,14 @@ class DirectoryStore:
         """Do nothing: a directory needs no connection."""
 
     def has_study(self, study_uuid: str) -> bool:
-        return self._folder(study_uuid).is_dir()
+        try:
+            return self._folder(study_uuid).is_dir()
+        except OSError as cause:
+            raise CheckpointError(f"{self.root} cannot be read on this host: {cause}.") from cause
+
+    def check_study(self, study_uuid: str) -> None:
+        if not self.has_study(study_uuid):
+            raise CheckpointError(self._absence(study_uuid))
 
     def add_study(self, study_uuid: str) -> None:
         folder = self._folder(study_uuid)
@@ -75,7 +82,7 @@ class DirectoryStore:
         path = self._find(url)
         try:
             data = path.read_bytes()
-        except (FileNotFoundError, IsADirectoryError) as cause:
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as cause:
             raise CheckpointError(f"The checkpoint {path} is missing: {cause}.") from cause
         check_digest(path, digest_of(data), digest)
         return data
@@ -84,7 +91,7 @@ class DirectoryStore:
         path = self._find(url)
         try:
             is_directory = stat.S_ISDIR(path.stat().st_mode)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             is_directory = False
         if not is_directory:
             raise CheckpointError(f"The checkpoint {path} is missing.")
@@ -106,7 +113,7 @@ class DirectoryStore:
 
     def delete(self, url: str) -> None:
         path = self._locate(url)
-        self._check_study(path.parts[-4])
+        self.check_study(path.parts[-4])
         self._remove(path)
         for emptied in (path.parent, path.parent.parent):
             with suppress(OSError):
@@ -124,17 +131,9 @@ class DirectoryStore:
     def _find(self, url: str) -> Path:
         path = self._locate(url)
         study_uuid = path.parts[-4]
-        if not self.has_study(study_uuid):
+        if not self._folder(study_uuid).is_dir():
             raise FileNotFoundError(self._absence(study_uuid))
         return path
-
-    def _check_study(self, study_uuid: str) -> None:
-        try:
-            if self.has_study(study_uuid):
-                return
-        except OSError as cause:
-            raise CheckpointError(f"{self.root} cannot be read: {cause}.") from cause
-        raise CheckpointError(self._absence(study_uuid))
 
     def _absence(self, study_uuid: str) -> str:
         folder = self._folder(study_uuid)
@@ -165,7 +164,7 @@ class DirectoryStore:
     def _temporary(self, place: Place) -> Iterator[tuple[Path, str]]:
         """Yield a temporary path and the object's URL; move the result to the object's path."""
         path = self._inside(self.root.joinpath(*place.parts))
-        self._check_study(place.study_uuid)
+        self.check_study(place.study_uuid)
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
             _make_directory(path.parent)
@@ -224,8 +223,8 @@ def _make_missing(path: Path) -> None:
 
 def discard(path: Path) -> None:
     """Remove a file or a directory as far as possible; raise no error, even if it is missing."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with suppress(OSError):
+    with suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
             path.unlink()

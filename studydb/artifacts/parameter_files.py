@@ -22,7 +22,6 @@ def store_parameter(store_url: str, study_uuid: str, data: bytes) -> Stored:
     with suppress(CheckpointError, OSError):
         store.get_bytes(url, digest=digest)
         return Stored(url, digest, len(data))
-    store.add_study(study_uuid)
     return store.put_bytes(place, data)
 
 

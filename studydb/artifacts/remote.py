@@ -153,6 +153,9 @@ class RemoteStore:
     def has_study(self, study_uuid: str) -> bool:  # noqa: ARG002
         return True
 
+    def check_study(self, study_uuid: str) -> None:
+        """Do nothing: the names of objects need no folders."""
+
     def add_study(self, study_uuid: str) -> None:
         """Do nothing: the names of objects need no folders."""
 

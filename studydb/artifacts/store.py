@@ -122,6 +122,9 @@ class Store(Protocol):
     def has_study(self, study_uuid: str) -> bool:
         """Whether objects of a study can be written; False if `add_study` must be called first."""
 
+    def check_study(self, study_uuid: str) -> None:
+        """Raise CheckpointError if `has_study` is False; the message says what helps."""
+
     def add_study(self, study_uuid: str) -> None:
         """Prepare the store for objects of a study; do nothing if it is prepared."""
 

@@ -91,7 +91,8 @@ def _refuse_foreign_tables(database: Database) -> None:
         found = {name for (name,) in txn.raw(sql)[1]}
     tables = study.metadata.tables
     ours = {*tables, *(index.name for table in tables.values() for index in table.indexes)}
-    if taken := sorted(found & ours):
+    taken = sorted(found & ours)
+    if taken and current_version(database) is None:  # no other process has upgraded meanwhile
         raise StorageError(
             f"{database.url} belongs to another program: it has {taken[0]!r}, a name that studydb "
             "needs for itself, but no studydb tables. Give the URL of another database."

@@ -21,6 +21,7 @@ from studydb.domain.errors import (
 )
 from studydb.domain.records import AbandonedUpload, Checkpoint, CheckpointKind, Claim, Study
 from studydb.lease.held import HeldAttempt
+from studydb.lease.study_folders import make_study_folder
 from studydb.lease.upload_collector import delete_bytes
 from studydb.operations.checkpoints import delete_rows, mark_corrupt
 from studydb.operations.refresh import refreshed
@@ -125,6 +126,8 @@ class Checkpoints:
         data = None
         if checkpoint.url == INLINE:
             data = self._retry(lambda: restore(self._database, checkpoint=checkpoint))
+        elif _belongs_to_trial(checkpoint, self._study, checkpoint.trial_uuid or claim.uuid):
+            self._make_folder(stores.store_of(checkpoint.url))
         return Restore(
             kind=CheckpointKind(checkpoint.kind),
             url=checkpoint.url,
@@ -134,6 +137,11 @@ class Checkpoints:
             data=data,
             stores=stores,
         )
+
+    def _make_folder(self, store: str) -> None:
+        """Make the study's folder if it may be made, so that a missing upload counts as missing."""
+        with suppress(CheckpointError):
+            self._retry(lambda: make_study_folder(self._database, self._study, store))
 
     def record(self, held: HeldAttempt, saved: Saved, stores: Stores) -> str | None:
         """

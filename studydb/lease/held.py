@@ -22,7 +22,7 @@ from studydb.lease.retries import PATIENCE_S, never, retry_until_answered
 from studydb.lease.room import UNLIMITED, Room
 from studydb.lease.rule_judge import AskRule, RuleJudge
 from studydb.lease.scheduler_judge import SchedulerJudge
-from studydb.lease.study_folders import make_study_folder
+from studydb.lease.study_folders import make_study_folder, store_of_new
 from studydb.operations.fail import fail
 from studydb.operations.finish import finish
 from studydb.operations.record_event import record_event
@@ -185,7 +185,7 @@ class HeldAttempt:
             CheckpointError: The folder cannot be made; see `make_study_folder`.
         """
         self._check_open()
-        self._send(lambda: make_study_folder(self._database, self._study, url), None)
+        self._send(lambda: make_study_folder(self._database, self._study, store_of_new(url)), None)
         self._send(lambda: begin_upload(self._database, lease=self.lease, uuid=uuid, url=url), None)
 
     def save(

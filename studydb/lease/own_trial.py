@@ -240,6 +240,8 @@ class OwnTrial:
         except LeaseLost:
             self._close()
             raise
+        except CheckpointError:  # the store cannot be used, and the trial trains on
+            raise
         except Exception as error:
             self._fail_by(error)
             raise

@@ -2,32 +2,31 @@
 The folder of a study in a directory that stores checkpoints, and which host may make it.
 
 A host that has not mounted a shared directory sees a missing or empty directory in its place. If
-that host wrote checkpoints there, no other host would find them. Therefore a host makes the folder
-only if the database names no checkpoint in this store.
+that host wrote checkpoints there, no other host would find them. Therefore a host makes a folder
+only if it sees the study's newest checkpoint, or if no attempt has saved one in a directory yet.
 """
 
 from studydb.artifacts import open_store, parts_of
 from studydb.db import Database
 from studydb.domain.errors import CheckpointError
 from studydb.domain.records import Study
-from studydb.operations.checkpoints import has_checkpoints_below
+from studydb.operations.checkpoints import newest_in_directory
 
 
-def make_study_folder(database: Database, study: Study, url: str) -> None:
+def make_study_folder(database: Database, study: Study, store_url: str) -> None:
     """
-    Make the study's folder in a store before an object is written there, if this host may make it.
-
-    Without the folder, the store refuses the object, and says that its directory is not mounted.
-
-    Args:
-        url: The URL that the object will have.
+    Make the study's folder in a store before an object is written there; do nothing if it exists.
 
     Raises:
-        CheckpointError: The folder cannot be made.
+        CheckpointError: The folder cannot be made; or this host does not see the directory in which
+            other processes save the study's checkpoints.
     """
-    store = store_of_new(url)
-    if not _is_elsewhere(database, study, store):
-        open_store(store).add_study(study.uuid)
+    store = open_store(store_url)
+    if store.has_study(study.uuid):
+        return
+    if _saves_elsewhere(database, study):
+        store.check_study(study.uuid)
+    store.add_study(study.uuid)
 
 
 def check_study_folders(database: Database, study: Study) -> None:
@@ -35,16 +34,12 @@ def check_study_folders(database: Database, study: Study) -> None:
     Check that this host can delete the checkpoints of a study.
 
     Raises:
-        CheckpointError: The study has checkpoints in a directory that is not mounted on this host.
+        CheckpointError: This host does not see the study's newest checkpoint in a directory.
     """
-    for store in database.locations.checkpoint_stores(study).outside_database():
-        if _is_elsewhere(database, study, store):
-            raise CheckpointError(
-                f"Study {study.name!r} has checkpoints in {store}, but this host has no folder "
-                f"{study.uuid} there, so their files would be left. Nothing was deleted. Mount the "
-                "directory, or delete the study on a host that has it. If the files were deleted "
-                "on purpose, make this folder first."
-            )
+    stores = list(database.locations.checkpoint_stores(study).outside_database())
+    missing = [store for store in map(open_store, stores) if not store.has_study(study.uuid)]
+    if missing and _saves_elsewhere(database, study):
+        missing[0].check_study(study.uuid)
 
 
 def store_of_new(url: str) -> str:
@@ -52,8 +47,13 @@ def store_of_new(url: str) -> str:
     return "/".join(url.split("/")[: -len(parts_of(url) or ())])
 
 
-def _is_elsewhere(database: Database, study: Study, store: str) -> bool:
-    """Whether a store has checkpoints of the study, but no folder of the study on this host."""
-    if open_store(store).has_study(study.uuid):
+def _saves_elsewhere(database: Database, study: Study) -> bool:
+    """Whether this host does not see the newest checkpoint that an attempt saved in a directory."""
+    url = newest_in_directory(database, study)
+    if url is None:
         return False
-    return has_checkpoints_below(database, study, url=f"{store.rstrip('/')}/{study.uuid}/")
+    stores = database.locations.checkpoint_stores(study)
+    try:
+        return not open_store(stores.store_of(url)).exists(url)
+    except (CheckpointError, OSError):
+        return True

@@ -10,6 +10,7 @@ from studydb.db.faults import Duplicate
 from studydb.domain.life.retention import Keep
 from studydb.domain.records import Request, Study, Trainable
 from studydb.domain.resources import Resources
+from studydb.operations.quota import recount
 from studydb.operations.relocate import relocate
 from studydb.operations.revise import revise
 from studydb.operations.set_limits import set_limits
@@ -70,8 +71,21 @@ def change_settings(database: Database, study: Study, changes: Changes, request:
             would be one more.
     """
     with suppress(Duplicate), database.begin() as txn:
-        if changes.keep is not None and changes.keep.quota is not None:
-            quotas.lock_checkpoints(txn)
         for index, (write, values) in enumerate(changes.writes()):
             part = replace(request, token=f"{request.token}.{index}") if index else request
             write(txn, study, *values, part)
+    if changes.keep is not None and changes.keep.quota is not None:
+        _count_again(database, study)
+
+
+def _count_again(database: Database, study: Study) -> None:
+    """
+    Sum up the sizes of a study's checkpoints once more after it got a quota.
+
+    A save or discard that began before the study had a quota does not count, and may commit later.
+    A lock of the table waits for it. The lock is the only one of its transaction, so that no other
+    transaction, whatever it has locked, can wait for this one in a circle.
+    """
+    with database.begin() as txn:
+        quotas.lock_checkpoints(txn)
+    recount(database, study)

@@ -92,10 +92,10 @@ def newest_of(txn: Txn, *, checkpoint_id: int) -> Checkpoint | None:
     ) or checkpoints.source(txn, trial_id=found.trial_id)
 
 
-def has_checkpoints_below(database: Database, study: Study, *, url: str) -> bool:
-    """Whether the URL of one of the study's kept checkpoints begins with `url`."""
+def newest_in_directory(database: Database, study: Study) -> str | None:
+    """Return the URL of the newest kept checkpoint that an attempt has saved in a directory."""
     with database.begin(write=False, single=True) as txn:
-        return checkpoints.exists_below(txn, study_id=study.id, url=url)
+        return checkpoints.newest_in_directory(txn, study_id=study.id)
 
 
 def _move_pin(txn: Txn, lease: Lease, *, to: Checkpoint | None) -> Checkpoint | None:

@@ -50,10 +50,14 @@ def _refuse_if_checkpoints_are_needed(txn: Txn, study: Study) -> None:
         )
 
 
-def has_begun(database: Database, study: Study) -> bool:
-    """Whether a deletion of the study has begun, so that files may have been deleted already."""
-    with database.begin(write=False, single=True) as txn:
-        return deletion.is_deleting(txn, study_id=study.id)
+def forget_stores(database: Database, study: Study) -> None:
+    """
+    Store that the stores outside the database have no files of the study any more.
+
+    If the deletion fails after that, the next call need not see these stores again.
+    """
+    with database.begin() as txn:
+        deletion.forget_stores(txn, study_id=study.id)
 
 
 def delete(database: Database, study: Study) -> None:

@@ -151,10 +151,14 @@ KEPT_OF_STUDY = sa.and_(
     # True for all rows; PostgreSQL uses the index `checkpoint_kept` only with this condition.
     checkpoint.c.study_id > sa.literal_column("0"),
 )
-_URL = sa.bindparam("url", type_=sa.Text)
-_BELOW = Prepared(
-    sa.select(checkpoint.c.id)
-    .where(KEPT_OF_STUDY, sa.func.substr(checkpoint.c.url, 1, sa.func.length(_URL)) == _URL)
+_IN_DIRECTORY = Prepared(
+    sa.select(checkpoint.c.url)
+    .where(
+        KEPT_OF_STUDY,
+        checkpoint.c.attempt > sa.literal_column("0"),
+        checkpoint.c.url.like(sa.literal_column("'file:%'")),
+    )
+    .order_by(checkpoint.c.id.desc())
     .limit(1)
 )
 
@@ -322,9 +326,10 @@ def removed(txn: Txn, *, trial_ids: Sequence[int]) -> list[Checkpoint]:
     return [read(row) for row in txn.all(_REMOVED, trials=list(trial_ids))]
 
 
-def exists_below(txn: Txn, *, study_id: int, url: str) -> bool:
-    """Whether the URL of a kept checkpoint of a study begins with `url`."""
-    return txn.first(_BELOW, study=study_id, url=url) is not None
+def newest_in_directory(txn: Txn, *, study_id: int) -> str | None:
+    """Find the newest kept checkpoint that an attempt has saved in a directory; return its URL."""
+    row = txn.first(_IN_DIRECTORY, study=study_id)
+    return None if row is None else str(row.url)
 
 
 def find(txn: Txn, *, checkpoint_id: int) -> Checkpoint | None:

@@ -140,12 +140,7 @@ def subtract(txn: Txn, *, checkpoint_id: int) -> None:
 
 
 def lock_checkpoints(txn: Txn) -> None:
-    """
-    Wait for transactions that have locked or written checkpoints, and keep others from doing so.
-
-    A transaction that gives a study its first quota calls this before it locks any row. Without it,
-    a save that does not count its bytes yet could commit after the transaction has summed them up.
-    """
+    """Wait for transactions that have locked or written checkpoints; keep others from doing so."""
     txn.lock_table(checkpoint)
 
 

@@ -52,13 +52,21 @@ def described(code: Code, spec: StudySpec, *, workdir: Path) -> Trainable:
 
 
 def signed(
-    trainable: Trainable, code: Code, *, study_uuid: str, store: str, keyring: Keyring
+    trainable: Trainable,
+    code: Code,
+    *,
+    study_uuid: str,
+    store: str,
+    keyring: Keyring,
+    make_folder: Callable[[str], None] | None = None,
 ) -> Trainable:
     """
     Store the objects that are bound to described code, and sign the description for a study.
 
     Args:
         store: The URL of the study's checkpoint store.
+        make_folder: Called with this URL before an object is stored; makes the study's folder. None
+            for a new study, which has no folder yet.
 
     Raises:
         TrainableError: An object cannot be pickled, or is too large for the database.
@@ -69,6 +77,7 @@ def signed(
         if store == INLINE:
             return StoredParameter(INLINE, digest_of(data), len(data), data)
         try:
+            make_folder(store) if make_folder else open_store(store).add_study(study_uuid)
             stored = store_parameter(store, study_uuid, data)
         except CheckpointError as error:
             cause = str(error.__cause__ or error).rstrip(".")

@@ -4,7 +4,8 @@ import dataclasses
 import os
 import secrets
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 from uuid import uuid4
@@ -34,6 +35,7 @@ from studydb.domain.study_spec import DEFAULTS, MoreOptions, StudySpec, read_set
 from studydb.domain.text.names import check_new_study_name
 from studydb.domain.text.other_tools import suggesting_keywords
 from studydb.domain.user_warnings import warn_user
+from studydb.lease.study_folders import make_study_folder
 from studydb.operations.change_settings import Changes, change_settings
 from studydb.operations.create import create, load, name_taken
 from studydb.schedulers import FIFO
@@ -259,10 +261,22 @@ def _existing(database: Database, name: str) -> Record | None:
         return None
 
 
-def _signed(new: NewStudy, code: Code, study_uuid: str, store: str) -> Trainable:
+def _signed(
+    new: NewStudy,
+    code: Code,
+    study_uuid: str,
+    store: str,
+    make_folder: Callable[[str], None] | None = None,
+) -> Trainable:
     assert new.trainable is not None
-    keyring = load_keyring()
-    return signed(new.trainable, code, study_uuid=study_uuid, store=store, keyring=keyring)
+    return signed(
+        new.trainable,
+        code,
+        study_uuid=study_uuid,
+        store=store,
+        keyring=load_keyring(),
+        make_folder=make_folder,
+    )
 
 
 def _warn_of_differences(found: Record, asked: NewStudy) -> None:
@@ -360,7 +374,7 @@ def _revised(database: Database, found: Record, new: NewStudy, code: Code) -> Re
     if old is None or not keyring.verify(signed_payload(old, found.uuid), old.signatures):
         return found
     store = database.locations.store_url(found.checkpoints)
-    asked = _signed(new, code, found.uuid, store)
+    asked = _signed(new, code, found.uuid, store, partial(make_study_folder, database, found))
     if (old.kind, old.source) == (asked.kind, asked.source):
         return found
     changes, request = Changes(trainable=asked), Request(uuid4().hex, whoami())

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 from uuid import UUID, uuid4
@@ -23,6 +24,7 @@ from studydb.domain.text.names import check_tags, check_trial_name
 from studydb.domain.text.other_tools import missing_attribute, suggesting_keywords
 from studydb.lease.loop import OwnLoop
 from studydb.lease.own_trial import OwnTrial
+from studydb.lease.study_folders import make_study_folder
 from studydb.operations import control, reads
 from studydb.operations.change_settings import Changes, change_settings
 from studydb.operations.create import create, reload
@@ -357,7 +359,14 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         record, place = self._read(refreshed), checking.working_directory(workdir)
         store = self.database.locations.store_url(url or record.checkpoints)
         new = described(code, record, workdir=place)
-        return signed(new, code, study_uuid=record.uuid, store=store, keyring=load_keyring())
+        return signed(
+            new,
+            code,
+            study_uuid=record.uuid,
+            store=store,
+            keyring=load_keyring(),
+            make_folder=partial(make_study_folder, self.database, record),
+        )
 
     def rename(self, new_name: str) -> None:
         """

@@ -9,7 +9,7 @@ from studydb.domain.text.names import check_study_name
 from studydb.domain.text.other_tools import suggesting_keywords
 from studydb.lease.study_folders import check_study_folders
 from studydb.operations.create import load
-from studydb.operations.delete import delete, has_begun, stop_for_deletion
+from studydb.operations.delete import delete, forget_stores, stop_for_deletion
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.wide_views import drop_views
 from studydb.processes import is_alive, this_process
@@ -60,11 +60,11 @@ def delete_study(name: str, *, storage: str | None = None, missing_ok: bool = Fa
 
 def _delete(database: Database, study: Record) -> None:
     """Delete the rows last, because after a crash the next call finds the files by the rows."""
-    if not has_begun(database, study):
-        check_study_folders(database, study)
+    check_study_folders(database, study)
     recover_host(database, study, process=this_process(), is_alive=is_alive)
     recover(database, study)
     stop_for_deletion(database, study)
     drop_views(database, study)
     database.locations.remove_files(study)
+    forget_stores(database, study)
     delete(database, study)

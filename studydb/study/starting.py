@@ -135,7 +135,9 @@ class Starting:
         )
         upload = saver.begin(step=step)
         if upload is not None:
-            read_patiently(lambda: make_study_folder(self.database, self.study, upload.url))
+            read_patiently(
+                lambda: make_study_folder(self.database, self.study, store_of_new(upload.url))
+            )
             begin = {"uuid": upload.uuid, "url": upload.url}
             write_patiently(
                 self.database, lambda: begin_upload_of_person(self.database, self.study, **begin)

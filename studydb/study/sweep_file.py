@@ -32,6 +32,9 @@ _COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
 _NO_END = 10**9
 """A `max_t` that no trial reaches, for a sweep that does not say how long a trial trains."""
 
+_MOST_MULTIPLES = 100
+"""With more values than that, `q_uniform` becomes `quniform`, which draws doubles."""
+
 _IGNORED = {"name", "description", "project", "entity", "version", "$schema"}
 _READ = {"program", "method", "metric", "parameters", "early_terminate", "command", "run_cap"}
 
@@ -143,7 +146,9 @@ def _quantized(low: Any, high: Any, q: Any) -> Any:
     if q == 1:
         return randint(low, high)
     multiples = range(-(-low // q) * q, high + 1, q)
-    return choice(list(multiples)) if multiples else quniform(low, high, q)
+    if 1 <= len(multiples) <= _MOST_MULTIPLES:
+        return choice(list(multiples))
+    return quniform(low, high, q)
 
 
 def _searcher(method: Any) -> Searcher:

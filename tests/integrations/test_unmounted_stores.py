@@ -1,9 +1,12 @@
 """Hosts that have not mounted the directory of a study's checkpoints, and new directories."""
 
+from pathlib import Path
+
 import pytest
 from harness.arrange import rows
 from harness.kept_checkpoints import files_below
 
+import studydb
 from studydb.domain.errors import HostError
 
 
@@ -36,6 +39,51 @@ def test_host_that_has_not_mounted_the_store_saves_nothing_and_loses_no_checkpoi
     assert rows(study.database, "SELECT id FROM event WHERE kind = 'checkpoint corrupt'") == []
     (tmp_path / "unmounted").rename(folder)
     assert study.ask().start_step == 1
+
+
+def test_training_goes_on_if_this_host_may_not_read_the_store(
+    create_study, storage_url, tmp_path, monkeypatch
+):
+    def refused(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    study = create_study("own", num_trials=1, storage=storage_url, checkpoints=str(tmp_path / "a"))
+    with monkeypatch.context() as unreadable, study.ask() as trial:
+        unreadable.setattr(Path, "is_dir", refused)
+        with pytest.warns(RuntimeWarning, match="cannot be read on this host: .*Permission denied"):
+            trial.report({"loss": 1.0}, checkpoint={"count": 1})
+
+    assert study.trial(0).reason == "COMPLETED"
+    assert rows(study.database, "SELECT id FROM upload") == []
+
+
+def test_study_whose_directory_was_moved_can_be_deleted(create_study, storage_url, tmp_path):
+    study = create_study("own", num_trials=1, storage=storage_url, checkpoints=str(tmp_path / "a"))
+    with study.ask() as trial:
+        train(trial, until=1)
+    (tmp_path / "a").rename(tmp_path / "b")
+    study.set(checkpoints=str(tmp_path / "b"))
+
+    studydb.delete_study("own", storage=storage_url)
+
+    assert files_below(tmp_path / "b") == []
+
+
+def test_checkpoint_that_a_person_uploaded_elsewhere_does_not_keep_workers_from_saving(
+    create_study, storage_url, tmp_path
+):
+    """The person's host has another directory of the same path, where the upload went."""
+    store = tmp_path / "store"
+    study = create_study("own", num_trials=2, storage=storage_url, checkpoints=str(store))
+    study.enqueue({}, checkpoint={"count": 7}, checkpoint_step=7)
+    store.rename(tmp_path / "of the person")
+
+    begun = study.ask()
+    train(begun, until=1)
+    begun.finish()
+
+    assert begun.start_step == 0
+    assert len(files_below(store)) == 1
 
 
 def test_first_save_makes_the_folder_of_the_study_in_a_new_store(

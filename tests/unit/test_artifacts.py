@@ -1,8 +1,4 @@
-"""
-A checkpoint is stored whole or not at all; each read checks the bytes by their digest.
-
-Also how checkpoints are deleted, packed for the database and signed, and how stores are opened.
-"""
+"""Checkpoints are stored whole or not at all, read by their digest, deleted, packed and signed."""
 
 import dataclasses
 import errno

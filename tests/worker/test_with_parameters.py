@@ -96,7 +96,7 @@ def test_trial_is_given_back_if_a_bound_object_is_missing_or_changed(sqlite_stag
     assert "The parameter 'data' of the trainable 'bound:summing' cannot be loaded" in (
         worker.output()
     )
-    assert ("cannot be read" if damage == "removed" else "is damaged") in worker.output()
+    assert ("is missing" if damage == "removed" else "is damaged") in worker.output()
     stage.expect_released()
 
     stage.study.set(trainable=given, workdir=TRAINABLES)  # stores the bytes again
