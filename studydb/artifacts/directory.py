@@ -5,7 +5,7 @@ import secrets
 import shlex
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -123,7 +123,20 @@ class DirectoryStore:
         self.delete(url)
 
     def delete_study(self, study_uuid: str) -> None:
-        self._remove(self._folder(study_uuid))
+        folder = self._folder(study_uuid)
+        try:
+            if folder.is_symlink():
+                folder.unlink()
+            left = [*folder.iterdir(), *self.root.glob(f".{study_uuid}.*")]
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as cause:
+            raise CheckpointError(f"The folder {folder} cannot be removed: {cause}.") from cause
+        _delete_all(left)
+
+    def remove_folder(self, study_uuid: str) -> None:
+        with suppress(OSError):
+            self._folder(study_uuid).rmdir()
 
     def _folder(self, study_uuid: str) -> Path:
         return self.root / check_uuid(study_uuid, noun="study")
@@ -192,10 +205,14 @@ class DirectoryStore:
             left = list(path.parent.glob(f".{path.name}.*"))
         except OSError as cause:
             raise CheckpointError(f"The checkpoint {path} cannot be removed: {cause}.") from cause
-        for one in left:
-            discard(one)
-            if os.path.lexists(one):
-                raise CheckpointError(f"The removed checkpoint {one} cannot be deleted.")
+        _delete_all(left)
+
+
+def _delete_all(paths: Iterable[Path]) -> None:
+    for path in paths:
+        discard(path)
+        if os.path.lexists(path):
+            raise CheckpointError(f"{path} cannot be deleted.")
 
 
 def _make_directory(path: Path) -> None:

@@ -84,6 +84,11 @@ class Locations:
         except OSError as cause:
             raise StorageError(f"The output in {root} cannot be removed: {cause}.") from cause
 
+    def remove_folders(self, study: Study) -> None:
+        """Remove a study's folders from its stores; `remove_files` has removed their contents."""
+        for store in self.checkpoint_stores(study).outside_database():
+            open_store(store).remove_folder(study.uuid)
+
     def store_url(self, url: str | None) -> str:
         """Return the URL of the store that a study names; None stands for the default store."""
         if url is not None:

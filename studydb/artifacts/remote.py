@@ -159,6 +159,9 @@ class RemoteStore:
     def add_study(self, study_uuid: str) -> None:
         """Do nothing: the names of objects need no folders."""
 
+    def remove_folder(self, study_uuid: str) -> None:
+        """Do nothing: the names of objects need no folders."""
+
     def connect(self) -> None:
         try:
             files = self._files

@@ -150,7 +150,10 @@ class Store(Protocol):
         """Remove an object, and what an upload that was cut off has left of it."""
 
     def delete_study(self, study_uuid: str) -> None:
-        """Remove all objects of a study."""
+        """Remove all objects of a study, but not what `add_study` has prepared."""
+
+    def remove_folder(self, study_uuid: str) -> None:
+        """Undo `add_study` as far as possible, once the study has no objects."""
 
 
 def digest_of(data: bytes) -> str:

@@ -97,3 +97,4 @@ def remove_objects(code: Code | None, *, study_uuid: str, store: str) -> None:
     if isinstance(code, WithParameters) and store != INLINE:
         with suppress(CheckpointError):
             open_store(store).delete_study(study_uuid)
+            open_store(store).remove_folder(study_uuid)

@@ -67,4 +67,5 @@ def _delete(database: Database, study: Record) -> None:
     drop_views(database, study)
     database.locations.remove_files(study)
     forget_stores(database, study)
+    database.locations.remove_folders(study)
     delete(database, study)

@@ -158,10 +158,11 @@ def test_delete_is_refused_on_a_host_without_the_store_unless_an_earlier_deletio
         assert study.counts.total == 1
         (tmp_path / "unmounted").rename(store)
     else:
-        with monkeypatch.context() as failing:
-            failing.setattr(loading, "delete", lambda *_: 1 / 0)
-            with pytest.raises(ZeroDivisionError):
-                studydb.delete_study("digits", storage=storage_url)
+        for name in ("forget_stores", "delete"):
+            with monkeypatch.context() as failing:
+                failing.setattr(loading, name, lambda *_: 1 / 0)
+                with pytest.raises(ZeroDivisionError):
+                    studydb.delete_study("digits", storage=storage_url)
 
     studydb.delete_study("digits", storage=storage_url)
     assert list(store.iterdir()) == []
