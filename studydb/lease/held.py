@@ -7,7 +7,7 @@ from typing import TypeVar
 from uuid import uuid4
 
 from studydb.db import Database
-from studydb.domain.errors import LeaseLost, NotAllowed
+from studydb.domain.errors import CheckpointError, LeaseLost, NotAllowed
 from studydb.domain.failures import Failure, failure_of
 from studydb.domain.life.decisions import Action, Answer, Verdict
 from studydb.domain.life.ending import Ending
@@ -185,7 +185,13 @@ class HeldAttempt:
             CheckpointError: The folder cannot be made; see `make_study_folder`.
         """
         self._check_open()
-        self._send(lambda: make_study_folder(self._database, self._study, store_of_new(url)), None)
+        store = store_of_new(url)
+        try:
+            self._send(lambda: make_study_folder(self._database, self._study, store), None)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"{error} Training continues, and the previous checkpoint is kept."
+            ) from error
         self._send(lambda: begin_upload(self._database, lease=self.lease, uuid=uuid, url=url), None)
 
     def save(

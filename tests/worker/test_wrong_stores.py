@@ -50,7 +50,7 @@ def file_of(row):
 
 @pytest.mark.parametrize("what", ["a file", "read-only", "no bucket", "no credentials"])
 def test_training_goes_on_when_no_checkpoint_can_be_stored(stage, what, request, monkeypatch):
-    store, says = str(stage.store), "could not be written"
+    store, says = str(stage.store), "cannot be made"
     if what == "a file":
         stage.store.write_text("")
     elif what == "read-only":
@@ -131,7 +131,7 @@ def raise_the_step(stage, row):
     [
         (truncate, "is damaged"),
         (flip_a_bit, "is damaged"),
-        (remove, "cannot be read"),
+        (remove, "is missing"),
         (replace_by_the_older_object, "is damaged"),
         (point_to_the_older_object, "is damaged"),
         (take_url_digest_and_signature_of_the_older, "not signed by a key of this user"),
