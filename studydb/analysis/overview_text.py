@@ -34,7 +34,7 @@ def counts_by_state(row: ListedStudy) -> dict[State, int]:
 
 
 def trials_text(row: ListedStudy) -> str:
-    """Count the trials, as in "12 of 100: 2 RUNNING, 10 TERMINATED" or "12, no limit"."""
+    """Count the trials, as in "12 of 100: 2 RUNNING, 10 TERMINATED" or "0, no limit"."""
     counts = counts_by_state(row)
     by_state = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
     budget = ", no limit" if row.num_trials is None else f" of {row.num_trials}"

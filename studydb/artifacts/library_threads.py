@@ -1,4 +1,4 @@
-"""The threads that the libraries of remote stores have started."""
+"""The threads of fsspec, the library behind the remote stores."""
 
 import sys
 from threading import Thread

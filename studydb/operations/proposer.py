@@ -214,7 +214,7 @@ def store_by_index(
     Args:
         points_at: Returns the points to choose from, given the draw. What is stored is the first
             point that need not be unique, or that neither a trial nor a proposal has.
-        draw: The draw that the worker has seen without a proposal.
+        draw: The next draw when the worker last looked; it had no proposal then.
         answers: What the study's resource function has said about configs.
 
     Returns:

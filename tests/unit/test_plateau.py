@@ -4,6 +4,7 @@ The rule `Plateau` stops a trial or a study at the same result as Ray Tune's sto
 Two functions in this file do what Ray Tune's stoppers do. Also how a plateau is read and refused.
 """
 
+import math
 from collections import deque
 from random import Random
 
@@ -137,3 +138,5 @@ def test_standard_deviation_is_that_of_numpy():
     for n in range(1, 9):
         values = [rng.random() for _ in range(n)]
         assert standard_deviation(values) == pytest.approx(np.std(values), abs=1e-15)
+    assert standard_deviation([1e200, -1e200]) == math.inf
+    assert math.isnan(standard_deviation([1.0, math.inf]))

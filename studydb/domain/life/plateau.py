@@ -179,6 +179,11 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def standard_deviation(values: Sequence[float]) -> float:
-    """Return what numpy's `std` returns; NaN if a value is not finite."""
-    mean = math.fsum(values) / len(values) if all(map(math.isfinite, values)) else math.nan
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
+    """Return what numpy's `std` returns; NaN if a value is not finite, infinity at an overflow."""
+    if not all(map(math.isfinite, values)):
+        return math.nan
+    try:
+        mean = math.fsum(values) / len(values)
+        return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
+    except OverflowError:
+        return math.inf
