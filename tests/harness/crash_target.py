@@ -48,7 +48,7 @@ from studydb.domain.scheduling import Idle
 from studydb.lease.upload_collector import collect_uploads
 from studydb.operations import proposer
 from studydb.operations.checkpoints import delete_rows
-from studydb.operations.delete import delete, stop_for_deletion
+from studydb.operations.delete import delete, forget_stores, stop_for_deletion
 from studydb.operations.pin import pin, unpin
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.requesting import pause_unrequested
@@ -161,6 +161,11 @@ def _closing(database: Database) -> Call:
     return lambda over: stop_for_deletion(over, study)
 
 
+def _forgetting_stores(database: Database) -> Call:
+    study = new_study(database)
+    return lambda over: forget_stores(over, study)
+
+
 def _deleting(database: Database) -> Call:
     study = new_study(database)
     run = SimulatedWorker(database, study).take()
@@ -216,6 +221,7 @@ OPERATIONS: dict[str, Arranged] = {
     "collect_uploads": _collecting_uploads,
     "close": _closing,
     "delete": _deleting,
+    "forget_stores": _forgetting_stores,
     "make_views": _making_views,
     "drop_views": _dropping_views,
 }

@@ -113,7 +113,7 @@ def test_report_from_a_python_command_sends_numpy_values_as_json_numbers(
 
 
 @pytest.mark.parametrize(
-    ("metrics", "words"), [({"error": {1}}, "is a set"), ([1], "report\\(\\) was given list")]
+    ("metrics", "words"), [({"error": {1}}, "is a set"), ([1], "report\\(\\) was given a list")]
 )
 def test_wrong_report_from_a_python_command_raises_the_same_error_as_in_a_trainable_function(
     metrics, words
