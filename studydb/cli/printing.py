@@ -155,8 +155,7 @@ def _print_rich(
         for name, column in zip(columns, zip(*cells, strict=True), strict=True)
     }
     left_out = _left_out(widths, spare, console.width)
-    if len(left_out) == len(set(spare) & widths.keys()):  # leaving out the spare ones is not enough
-        left_out += _last_that_do_not_fit(widths, left_out, console.width)
+    left_out += _last_that_do_not_fit(widths, left_out, console.width)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     kept = [index for index, name in enumerate(columns) if name not in left_out]
     widths = _narrowed({columns[index]: widths[columns[index]] for index in kept}, console.width)

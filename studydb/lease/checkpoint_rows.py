@@ -21,7 +21,7 @@ from studydb.domain.errors import (
 )
 from studydb.domain.records import AbandonedUpload, Checkpoint, CheckpointKind, Claim, Study
 from studydb.lease.held import HeldAttempt
-from studydb.lease.study_folders import make_study_folder
+from studydb.lease.study_folders import make_study_folder, store_of_new
 from studydb.lease.upload_collector import delete_bytes
 from studydb.operations.checkpoints import delete_rows, mark_corrupt
 from studydb.operations.refresh import refreshed
@@ -126,8 +126,8 @@ class Checkpoints:
         data = None
         if checkpoint.url == INLINE:
             data = self._retry(lambda: restore(self._database, checkpoint=checkpoint))
-        elif _belongs_to_trial(checkpoint, self._study, checkpoint.trial_uuid or claim.uuid):
-            self._make_folder(stores.store_of(checkpoint.url))
+        elif (store := store_of_new(checkpoint.url)) in stores.outside_database():
+            self._make_folder(store)
         return Restore(
             kind=CheckpointKind(checkpoint.kind),
             url=checkpoint.url,

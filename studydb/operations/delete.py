@@ -57,7 +57,7 @@ def forget_stores(database: Database, study: Study) -> None:
     If the deletion fails after that, the next call need not see these stores again.
     """
     with database.begin() as txn:
-        deletion.forget_stores(txn, study_id=study.id)
+        studies.forget_stores(txn, study_id=study.id)
 
 
 def delete(database: Database, study: Study) -> None:

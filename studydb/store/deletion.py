@@ -8,7 +8,7 @@ from studydb.db import Prepared, Txn
 from studydb.db import decision_schema as decisions
 from studydb.db import schema as tables
 from studydb.db.dialect import is_listed, now
-from studydb.store import pins, studies
+from studydb.store import pins
 
 TRIALS_PER_TRANSACTION = 500
 
@@ -25,14 +25,6 @@ _SOME = Prepared(_of_study.limit(sa.bindparam("limit", type_=sa.Integer)).with_f
 """Locks the trials that it selects, by ascending number, which is also the order of their ids."""
 
 _THIS_STUDY = tables.study.c.id == sa.bindparam("study")
-_FORGET_STORES = Prepared(
-    sa.update(tables.study)
-    .where(_THIS_STUDY)
-    .values(
-        checkpoints="inline:",
-        settings=sa.bindparam("to_settings", type_=tables.study.c.settings.type),
-    )
-)
 _MARK_DELETING = Prepared(sa.update(tables.study).where(_THIS_STUDY).values(deleting_at=now()))
 _LOCK_STUDY = Prepared(
     sa.select(tables.study.c.id).where(tables.study.c.id == sa.bindparam("study")).with_for_update()
@@ -135,12 +127,6 @@ class Needing(NamedTuple):
 
     study: str
     number: int
-
-
-def forget_stores(txn: Txn, *, study_id: int) -> None:
-    """Let a study name no store outside the database."""
-    settings = {**studies.locked_settings(txn, study_id=study_id), "former_checkpoints": []}
-    txn.run(_FORGET_STORES, study=study_id, to_settings=settings)
 
 
 def mark_deleting(txn: Txn, *, study_id: int) -> None:

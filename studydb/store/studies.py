@@ -537,6 +537,12 @@ def relocate(txn: Txn, *, study_id: int, url: str) -> None:
     txn.run(_RELOCATE, study=study_id, to_store=url, to_settings=settings)
 
 
+def forget_stores(txn: Txn, *, study_id: int) -> None:
+    """Let a study name no store outside the database; raise UnknownStudy if it was deleted."""
+    settings = {**locked_settings(txn, study_id=study_id), "former_checkpoints": []}
+    txn.run(_RELOCATE, study=study_id, to_store="inline:", to_settings=settings)
+
+
 def read_stores_of(txn: Txn, *, study_id: int, other_id: int) -> None:
     """
     Let the study `study_id` read the checkpoint stores of the study `other_id`.

@@ -102,7 +102,7 @@ def create_study(
         load_if_exists: Whether to continue a study of this name. Metric, mode, space and the
             trainable's name must agree. An edited trainable replaces one that your key signed. A
             StudyDiffers warning names other arguments that differ.
-        workdir: Where workers search for the trainable after their own directory; None for here.
+        workdir: A directory that workers search after their own; None for the current directory.
         more: Options for limits, failures, checkpoints and resources; see `MoreOptions`.
 
     Raises:

@@ -11,6 +11,7 @@ from studydb.lease.study_folders import check_study_folders
 from studydb.operations.create import load
 from studydb.operations.delete import delete, forget_stores, stop_for_deletion
 from studydb.operations.recover import recover, recover_host
+from studydb.operations.refresh import refreshed
 from studydb.operations.wide_views import drop_views
 from studydb.processes import is_alive, this_process
 from studydb.study.handle import Study
@@ -59,7 +60,13 @@ def delete_study(name: str, *, storage: str | None = None, missing_ok: bool = Fa
 
 
 def _delete(database: Database, study: Record) -> None:
-    """Delete the rows last, because after a crash the next call finds the files by the rows."""
+    """
+    Delete the rows last, because after a crash the next call finds the files by the rows.
+
+    The stores are read again, because this may be a repeated call: an earlier one may have deleted
+    the files, and forgotten the stores, before the database did not answer.
+    """
+    study = refreshed(database, study)
     check_study_folders(database, study)
     recover_host(database, study, process=this_process(), is_alive=is_alive)
     recover(database, study)

@@ -13,7 +13,7 @@ from harness import arrange
 import studydb
 from studydb.analysis.wide import make_wide_views
 from studydb.db import wide_view_sql
-from studydb.domain.errors import CheckpointError, UnknownStudy
+from studydb.domain.errors import CheckpointError, StorageBusy, UnknownStudy
 from studydb.domain.life.states import State
 from studydb.operations.create import load
 from studydb.operations.delete import delete
@@ -166,6 +166,29 @@ def test_delete_is_refused_on_a_host_without_the_store_unless_an_earlier_deletio
 
     studydb.delete_study("digits", storage=storage_url)
     assert list(store.iterdir()) == []
+    with pytest.raises(UnknownStudy):
+        studydb.load_study("digits", storage=storage_url)
+
+
+def test_deletion_goes_on_if_the_database_does_not_answer_after_the_files_were_deleted(
+    storage_url, tmp_path, create_study, monkeypatch
+):
+    """The repeated call sees neither the files nor their folder any more."""
+    study = create_study("digits", num_trials=1, storage=storage_url, checkpoints=str(tmp_path))
+    with study.ask() as trial:
+        trial.report({"loss": 1.0}, checkpoint={"a": 1})
+    delete_rows, answers = loading.delete, [StorageBusy("busy"), None]
+
+    def delete_at_the_second_call(*given):
+        if error := answers.pop(0):
+            raise error
+        delete_rows(*given)
+
+    monkeypatch.setattr(loading, "delete", delete_at_the_second_call)
+
+    studydb.delete_study("digits", storage=storage_url)
+
+    assert answers == []
     with pytest.raises(UnknownStudy):
         studydb.load_study("digits", storage=storage_url)
 
