@@ -94,7 +94,7 @@ def _wait_text(study: Study, judged: Judgement) -> str:
         return "the trial waits there until the rung closes and keeps the best trials"
     if isinstance(study.scheduler, UserScheduler):
         return "the trial waits there until the scheduler promotes it or closes the rung"
-    return "the trial waits there until a free worker promotes it"
+    return "the trial waits there until its rank suffices for a promotion"
 
 
 def _quote(study: Study, judged: Judgement) -> str:

@@ -27,12 +27,13 @@ from studydb.db import faults, revisions, wide_view_sql
 from studydb.db.compatibility import check_schema, current_version, refuse_newer
 from studydb.db.connecting import connect
 from studydb.db.database import Database
+from studydb.db.role_script import STABLE_VIEWS
 from studydb.db.schema import study
 from studydb.db.sessions import for_ever
 from studydb.db.urls import check_file
 from studydb.domain.errors import StorageBusy, StorageDenied, StorageError, UsageError
 from studydb.domain.roles import Role
-from studydb.domain.text.display import counted
+from studydb.domain.text.display import counted, shortened
 
 SQLITE_BUSY_TIMEOUT_S = 60.0
 ADVISORY_LOCK_TIMEOUT_S = 20.0
@@ -136,9 +137,38 @@ def current(storage: str) -> str:
 
 
 def check(storage: str) -> None:
-    """Compare the schema with the one that this studydb needs; see `check_schema`."""
+    """
+    Check the schema's revision, and that no table, column, index or view is missing.
+
+    Raises:
+        StorageError: See `check_schema`; or something is missing, for example after a restore that
+            ended early.
+    """
     with _unchecked(storage) as database:
         check_schema(database)
+        with database.engine.connect() as connection:
+            missing = _missing(sa.inspect(connection))
+        if missing:
+            raise StorageError(
+                f"{database.url} has schema {revisions.HEAD}, but lacks "
+                f"{shortened(', '.join(missing), 200)}: a restore ended early, or another program "
+                "has changed the schema. Restore a backup into a new database."
+            )
+
+
+def _missing(found: sa.Inspector) -> list[str]:
+    """List what the database lacks of studydb's schema, such as "the column trial.uuid"."""
+    views, tables = found.get_view_names(), found.get_table_names()
+    missing = [f"the view {name}" for name in STABLE_VIEWS if name not in views]
+    for name, table in study.metadata.tables.items():
+        if name not in tables:
+            missing.append(f"the table {name}")
+            continue
+        columns = {column["name"] for column in found.get_columns(name)}
+        indexes = {index["name"] for index in found.get_indexes(name)}
+        missing += [f"the column {name}.{key}" for key in table.c.keys() if key not in columns]  # noqa: SIM118
+        missing += [f"the index {one.name}" for one in table.indexes if one.name not in indexes]
+    return sorted(missing)
 
 
 def _unchecked(storage: str) -> closing[Database]:

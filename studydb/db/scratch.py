@@ -1,6 +1,5 @@
 """A temporary SQLite database for one process, whose writes never wait for the disk."""
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import cache
@@ -8,6 +7,7 @@ from pathlib import Path
 
 from studydb.db.connecting import connect
 from studydb.db.database import Database
+from studydb.temporary import TemporaryDirectory
 
 _PRAGMAS = (
     "synchronous=OFF",
@@ -30,7 +30,7 @@ def scratch_database() -> Iterator[Database]:
     The database has one connection, does not wait for the disk, and can be used by this process
     only. Statements and transactions are the same as on any SQLite database.
     """
-    with tempfile.TemporaryDirectory(prefix="studydb-") as folder:
+    with TemporaryDirectory() as folder:
         path = Path(folder) / "studydb.db"
         path.write_bytes(_empty_file())
         with closing(connect(f"sqlite:///{path}", connections=1)) as database:
@@ -50,7 +50,7 @@ def _empty_file() -> bytes:
     """
     from studydb.db import migrate  # noqa: PLC0415  imports Alembic
 
-    with tempfile.TemporaryDirectory(prefix="studydb-") as folder:
+    with TemporaryDirectory() as folder:
         path = Path(folder) / "studydb.db"
         migrate.make_sqlite(f"sqlite:///{path}")
         return path.read_bytes()

@@ -1,8 +1,6 @@
 """Checkpoints in an own loop: the user's process reads and writes the bytes."""
 
 import os
-import shutil
-import tempfile
 import weakref
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from studydb.lease.checkpoint_rows import Checkpoints
 from studydb.lease.held import HeldAttempt
 from studydb.lease.retries import retry_until_answered
 from studydb.settings import cache_size_bytes, load_keyring
+from studydb.temporary import TemporaryDirectory, remove_abandoned
 
 
 class OwnCheckpoints:
@@ -34,7 +33,7 @@ class OwnCheckpoints:
         self._rows: Checkpoints | None = None
         self._stores = Stores(INLINE)
         self._cache: RestoreCache | None = None
-        self._copy: weakref.finalize[[Path, int], OwnCheckpoints] | None = None
+        self._copy: weakref.finalize[[TemporaryDirectory, int], OwnCheckpoints] | None = None
 
     def restore(self) -> Restored | None:
         """
@@ -157,10 +156,11 @@ class OwnCheckpoints:
     def _fetch(self, what: Restore) -> Restored:
         if what.kind is CheckpointKind.DICT:
             return fetch(what, target=Path(), cache=self._cache)
-        folder = Path(tempfile.mkdtemp(prefix="studydb-"))
+        remove_abandoned()
+        folder = TemporaryDirectory()
         copy = weakref.finalize(self, _remove, folder, os.getpid())
         try:
-            restored = fetch(what, target=folder / "checkpoint", cache=self._cache)
+            restored = fetch(what, target=Path(folder.path) / "checkpoint", cache=self._cache)
         except BaseException:
             copy()
             raise
@@ -168,6 +168,6 @@ class OwnCheckpoints:
         return restored
 
 
-def _remove(folder: Path, pid: int) -> None:
+def _remove(folder: TemporaryDirectory, pid: int) -> None:
     if os.getpid() == pid:  # a fork inherits the finalizer, but its parent needs the directory
-        shutil.rmtree(folder, ignore_errors=True)
+        folder.remove()

@@ -2,7 +2,6 @@
 
 import secrets
 import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from studydb.domain.errors import CheckpointError, NotAllowed, TrainableError
 from studydb.domain.records import Study, TrainableKind
 from studydb.settings import load_keyring
 from studydb.study.frozen_trial import Checkpoint, FrozenTrial
+from studydb.temporary import TemporaryDirectory
 from studydb.trainables import EXPORT_ATTRIBUTE, Trust, check_trusted, export_of_class
 
 
@@ -56,7 +56,7 @@ def export_model(
     trust = check_trusted(trainable, study.uuid, load_keyring())
     workdirs = (str(workdir), trainable.workdir)
     to_import = TrainableImport(study.uuid, trainable, trust is Trust.SIGNED, workdirs, stores)
-    with tempfile.TemporaryDirectory(prefix="studydb-", ignore_cleanup_errors=True) as scratch:
+    with TemporaryDirectory() as scratch:
         restored = checkpoint.fetched(Path(scratch) / "checkpoint")
         child.prepare(to_import)
         write = _writer(study, child.import_trainable(to_import))

@@ -1,7 +1,6 @@
 """Check custom stop rules and custom schedulers; run custom code in a child process; sign it."""
 
 import dataclasses
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from studydb.domain.records import Trainable, TrainableRole
 from studydb.domain.scheduling import Scheduler
 from studydb.schedulers import UserScheduler
 from studydb.settings import load_keyring
+from studydb.temporary import TemporaryDirectory
 from studydb.trainables import sign
 from studydb.trainables.custom_schedulers import DECLARED
 from studydb.trainables.describing import describe_import
@@ -114,7 +114,7 @@ def running(what: str, code: Trainable) -> Iterator[Decider]:
     """Yield a decider that runs code in a child process; TrainableError if no answer comes."""
     to_import = TrainableImport(str(uuid4()), code, True, (code.workdir,))
     with (
-        tempfile.TemporaryDirectory(prefix="studydb-", ignore_cleanup_errors=True) as folder,
+        TemporaryDirectory() as folder,
         closing(RuleProcess([to_import], Path(folder))) as process,
     ):
         try:

@@ -2,7 +2,6 @@
 
 import secrets
 import socket
-import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +26,7 @@ from studydb.domain.records import Batch, Study
 from studydb.lease.rule_judge import RuleJudge
 from studydb.searchers import RandomSearch
 from studydb.settings import load_keyring
+from studydb.temporary import TemporaryDirectory
 from studydb.trainables import Trust, call, check_trusted
 from studydb.worker.rule_code import RuleProcess, asking, trusted_rules
 
@@ -66,7 +66,7 @@ def try_trainable(
         study.uuid, study.trainable, trust is Trust.SIGNED, workdirs, stores
     )
     with (
-        tempfile.TemporaryDirectory(prefix="studydb-", ignore_cleanup_errors=True) as scratch,
+        TemporaryDirectory() as scratch,
         _judging(study, config, Path(scratch)) as judge,
     ):
         job = Job(

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import socket
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -15,6 +14,7 @@ from studydb.domain.errors import CheckpointError, InvalidReport
 from studydb.domain.given_directory import GivenDirectory
 from studydb.report_client import SOCKET
 from studydb.settings import scrubbed_environment
+from studydb.temporary import TemporaryDirectory
 from studydb.trainables.calling import ReportingTrial
 from studydb.trainables.command_reports import CommandReport
 
@@ -71,11 +71,11 @@ class CommandFiles:
         if self.checkpoint is not None and keeps:
             shutil.copytree(self.checkpoint, self.checkpoint_dir, dirs_exist_ok=True)
         self._stamps = self._stamps_now()
-        self._socket_folder: str | None = None
+        self._socket_folder: TemporaryDirectory | None = None
         path = str(root / "socket")
         if len(os.fsencode(path)) > _SOCKET_PATH_BYTES:
-            self._socket_folder = tempfile.mkdtemp(prefix="studydb-", dir="/tmp")
-            path = f"{self._socket_folder}/socket"
+            self._socket_folder = TemporaryDirectory(parent="/tmp")  # noqa: S108
+            path = f"{self._socket_folder.path}/socket"
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(path)
         self.listener.listen()
@@ -87,7 +87,7 @@ class CommandFiles:
     def __exit__(self, *_: object) -> None:
         self.listener.close()
         if self._socket_folder is not None:
-            shutil.rmtree(self._socket_folder, ignore_errors=True)
+            self._socket_folder.remove()
 
     @property
     def paths(self) -> Paths:

@@ -36,6 +36,9 @@ IMPORT_PATH = re.compile(
     r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<attribute>[^\W\d]\w*(\.[^\W\d]\w*)*)"
 )
 
+_LIBRARY_FOLDERS = ("site-packages", "dist-packages")
+"""Folders of installed libraries, also of another environment on `PYTHONPATH` or in a .pth file."""
+
 _INTERPRETER_TIMEOUT_S = 60.0
 
 
@@ -214,7 +217,10 @@ def _own_modules(function: Callable[..., Any]) -> Iterator[ModuleType]:
         file = getattr(module, "__file__", None)
         if not file or name.startswith("__") or getattr(module, "__name__", None) != name:
             continue
-        installed = any(str(parent) in libraries for parent in Path(os.path.realpath(file)).parents)
+        installed = any(
+            str(parent) in libraries or parent.name in _LIBRARY_FOLDERS
+            for parent in Path(os.path.realpath(file)).parents
+        )
         if name == home or not (installed or name.partition(".")[0] == "studydb"):
             yield module
 

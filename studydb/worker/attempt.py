@@ -1,7 +1,6 @@
 """One attempt: its child process, the reports of that process, and how the attempt ends."""
 
 import signal
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -47,6 +46,7 @@ from studydb.domain.records import AttemptProcess, Checkpoint, Start, TrainableK
 from studydb.domain.scheduling import Scheduler
 from studydb.lease.held import HeldAttempt
 from studydb.processes import SIGNAL_SPREAD_S, STOP_SIGNALS
+from studydb.temporary import TemporaryDirectory
 from studydb.trainables import provenance
 from studydb.worker.attempt_output import AttemptOutput
 from studydb.worker.attempt_progress import Notice, Outcome, Progress
@@ -184,9 +184,7 @@ class Attempt:
         self, make_job: Callable[[], Job], directory: Path, stack: ExitStack
     ) -> tuple[Started, AttemptOutput]:
         with ExitStack() as opened:
-            scratch = opened.enter_context(
-                tempfile.TemporaryDirectory(prefix="studydb-", ignore_cleanup_errors=True)
-            )
+            scratch = opened.enter_context(TemporaryDirectory())
             output = self._equipment.pump.open(directory, append=self._is_restart)
             try:
                 started = self._processes.spawn(

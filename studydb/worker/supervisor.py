@@ -40,6 +40,7 @@ from studydb.operations.study_progress import read_progress
 from studydb.operations.writing import write
 from studydb.processes import die_with_parent, is_alive, this_process
 from studydb.settings import PARENT, expanded, load_keyring
+from studydb.temporary import remove_abandoned
 from studydb.version import __version__
 from studydb.worker.attempt_output import OutputPump
 from studydb.worker.current_code import CurrentCode, trusted_import
@@ -87,6 +88,7 @@ def run_worker(options: WorkerOptions) -> int:
         end_process=lambda number: os._exit(128 + number), preempt_signal=options.preempt_signal
     )
     _end_with_parent()
+    remove_abandoned()
     with ExitStack() as stack:
         forkserver = stack.enter_context(
             closing(ForkServer(slots=options.slots, ignored_signal=options.preempt_signal))

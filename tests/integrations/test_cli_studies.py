@@ -209,7 +209,7 @@ def test_show_says_at_which_rung_a_trial_waits_for_its_promotion(console, databa
     page = console("show", "digits", "0")
 
     assert "PAUSED" in page.out
-    waits = "rank 1 of 1 there now; the trial waits there until a free worker promotes it"
+    waits = "rank 1 of 1 there now; the trial waits there until its rank suffices for a promotion"
     assert f"at rung 1 was 0.5, {waits}" in page.out
 
 

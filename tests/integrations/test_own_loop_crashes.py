@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from harness.kept_checkpoints import files_below, live_steps, saved_steps
@@ -31,6 +32,14 @@ for step in range(1, 4):
     trial.report({"loss": 1 / step}, checkpoint=checkpoint)
 trial.report({"loss": 0.1})  # has no checkpoint, so this step is lost
 print("trained", flush=True)
+sys.stdin.read()
+"""
+)
+
+RESTORE = (
+    BEGIN
+    + """
+print(trial.checkpoint.path, flush=True)
 sys.stdin.read()
 """
 )
@@ -121,6 +130,28 @@ def test_trial_of_a_killed_loop_goes_on_in_another_process(study, start, tmp_pat
     trial.finish()
     assert live_steps(study, 0) == [1, 2, 3, 4]
     assert study.trial(0).losses == 0  # a checkpoint of a later step resets the count of losses
+
+
+@pytest.mark.parametrize("storage_url", ["sqlite"], indirect=True)
+def test_restored_copy_of_a_killed_loop_is_removed_when_another_loop_restores(
+    study, start, load_study, storage_url, tmp_path
+):
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "text").write_text("x")
+    trial = study.ask()
+    trial.report({"loss": 1.0}, checkpoint=model)
+    trial.release()
+    killed = start(RESTORE)
+    copy = Path(killed.stdout.readline().decode().strip())
+    killed.kill()
+    killed.wait()
+    assert (copy / "text").exists()
+
+    trial = load_study("own", storage_url).ask()
+
+    assert (trial.checkpoint.path / "text").read_text() == "x"
+    assert not copy.exists()
 
 
 @pytest.mark.parametrize("storage_url", ["sqlite"], indirect=True)

@@ -233,6 +233,22 @@ def test_upgrade_of_an_upgraded_database_changes_nothing(storage_url, database):
     assert len(list_trials(database, study)) == 3
 
 
+@pytest.mark.parametrize(
+    ("sql", "what"),
+    [
+        ("ALTER TABLE note DROP COLUMN text", "the column note.text"),
+        ("DROP INDEX note_trial", "the index note_trial"),
+        ("DROP VIEW v_checkpoint", "the view v_checkpoint"),
+        ("DROP TABLE note", "the table note"),
+    ],
+)
+def test_check_names_what_the_schema_lacks(storage_url, database, sql, what):
+    change(database, sql)
+
+    with pytest.raises(StorageError, match=f"but lacks {what}: a restore ended early"):
+        migrate.check(storage_url)
+
+
 def test_upgrade_and_downgrade_keep_the_tables_of_other_programs(empty_storage_url):
     if empty_storage_url.startswith("sqlite"):
         Path(empty_storage_url.removeprefix("sqlite:///")).touch()

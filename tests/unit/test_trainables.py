@@ -155,6 +155,20 @@ def test_modules_that_workers_cannot_find_are_pickled_with_the_function(project,
     assert "plain" not in cloudpickle.list_registry_pickle_by_value()
 
 
+@pytest.mark.parametrize("folder", ["site-packages", "dist-packages"])
+def test_library_of_another_environment_is_not_pickled_with_the_function(project, tmp_path, folder):
+    library = tmp_path / "other" / folder
+    library.mkdir(parents=True)
+    (library / "installed.py").write_text("import threading\nLOCK = threading.Lock()\n")
+    sys.path[:0] = [str(project), str(library)]  # as PYTHONPATH does
+    (project / "user.py").write_text("import installed\ndef train(config): return installed.LOCK\n")
+    import user
+
+    trainable = describe(user.train, workdir=project)
+
+    assert (trainable.kind, trainable.name) == ("import", "user:train")
+
+
 def returned_elsewhere(trainable):
     """Return a pickled function's value at lr=0.5 in an interpreter without its module."""
     script = (

@@ -2,6 +2,7 @@
 
 import signal
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -101,6 +102,21 @@ def test_no_process_is_left_when_the_worker_is_killed(stage, script, create):
     worker.kill()
 
     eventually(lambda: not pids_with_environment(entry), 2.0)
+
+
+def test_next_worker_removes_the_temporary_files_of_a_killed_worker(stage, script, create):
+    create(script('echo state > "$STUDYDB_SAVE/state"; studydb report error=1; sleep 300'))
+    worker = stage.start()
+    stage.await_result()
+    (command,) = worker.commands()
+    save = Path(command.environ()["STUDYDB_SAVE"])
+    assert (save / "state").exists()
+
+    worker.kill()
+
+    assert (save / "state").exists()
+    stage.start()
+    eventually(lambda: not save.parent.exists())
 
 
 def test_command_dies_with_its_trials_process_if_worker_and_fork_server_are_killed(

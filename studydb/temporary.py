@@ -1,0 +1,90 @@
+"""
+Temporary directories that a later process removes if their own process was killed.
+
+A directory is locked while its process lives. The kernel frees the lock at the process's end,
+however it ends, so a directory that can be locked is of no use to anybody.
+"""
+
+import fcntl
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from types import TracebackType
+
+PREFIX = "studydb-tmp-"
+
+
+class TemporaryDirectory:
+    """
+    A new directory of this user, which is removed at the end of a `with` block.
+
+    Attributes:
+        path: The absolute path.
+
+    Raises:
+        OSError: The directory cannot be made.
+    """
+
+    def __init__(self, *, parent: str | None = None) -> None:
+        """
+        Make a directory.
+
+        Args:
+            parent: The directory that holds it; that of `tempfile` by default.
+        """
+        while True:  # `remove_abandoned` of another process may remove it before it is locked
+            self.path = tempfile.mkdtemp(prefix=PREFIX, dir=parent)
+            with suppress(FileNotFoundError):
+                self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+                if _can_lock(self._descriptor) is not False and os.path.isdir(self.path):  # noqa: PTH112
+                    return
+                os.close(self._descriptor)
+
+    def __enter__(self) -> str:
+        return self.path
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """Remove the directory; what cannot be removed stays until `remove_abandoned`."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._descriptor)
+
+
+def remove_abandoned() -> None:
+    """Remove the directories of this user on this host whose processes have ended."""
+    for parent in {tempfile.gettempdir(), "/tmp"}:  # noqa: S108
+        with suppress(OSError), os.scandir(parent) as entries:
+            for entry in entries:
+                if entry.name.startswith(PREFIX):
+                    _remove_if_abandoned(entry.path)
+
+
+def _remove_if_abandoned(path: str) -> None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return
+    try:
+        if os.fstat(descriptor).st_uid == os.geteuid() and _can_lock(descriptor):
+            shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os.close(descriptor)
+
+
+def _can_lock(descriptor: int) -> bool | None:
+    """Lock a directory; False if another process has locked it, None if it can have no lock."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # for example on NFS
+        return None
+    return True

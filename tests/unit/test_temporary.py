@@ -1,0 +1,129 @@
+"""Temporary directories: a living process keeps its own; one of a killed process is removed."""
+
+import errno
+import fcntl
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from studydb import temporary
+from studydb.temporary import TemporaryDirectory, remove_abandoned
+
+HOLD = """
+import sys
+from studydb.temporary import TemporaryDirectory
+
+with TemporaryDirectory() as path:
+    open(f"{path}/checkpoint", "w").close()
+    print(path, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def holder(folder):
+    """A process that has a directory; it ends when its standard input is closed."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(folder)},
+    )
+    with process:
+        yield process
+        process.kill()
+
+
+def test_directory_is_removed_at_the_end_of_its_block(folder):
+    with TemporaryDirectory() as path:
+        Path(path, "file").touch()
+        assert Path(path).parent == folder
+
+    assert list(folder.iterdir()) == []
+
+
+def test_directory_of_a_killed_process_is_removed_and_that_of_a_living_process_stays(holder):
+    path = Path(holder.stdout.readline().strip())
+
+    remove_abandoned()
+
+    assert (path / "checkpoint").exists()
+
+    holder.kill()
+    holder.wait()
+    remove_abandoned()
+
+    assert not path.exists()
+
+
+def test_directory_of_this_process_stays():
+    with TemporaryDirectory() as path:
+        remove_abandoned()
+        assert Path(path).exists()
+
+
+@pytest.mark.parametrize("name", ["studydb-other", "studydb-tmp-link", "studydb-tmp-file"])
+def test_other_entries_with_similar_names_stay(folder, name):
+    target = folder / "target"
+    target.mkdir()
+    if name == "studydb-tmp-link":
+        (folder / name).symlink_to(target)
+    elif name == "studydb-tmp-file":
+        (folder / name).touch()
+    else:
+        (folder / name).mkdir()
+
+    remove_abandoned()
+
+    assert (folder / name).exists()
+    assert target.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
+def test_directory_of_another_user_stays(folder):
+    path = folder / "studydb-tmp-other"
+    path.mkdir()
+    os.chown(path, 65534, 65534)
+
+    remove_abandoned()
+
+    assert path.exists()
+
+
+def test_directory_that_is_removed_before_it_is_locked_is_made_again(monkeypatch):
+    lock, removed = temporary._can_lock, []
+
+    def remove_first(descriptor):
+        if not removed:
+            removed.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+            removed[0].rmdir()
+        return lock(descriptor)
+
+    monkeypatch.setattr(temporary, "_can_lock", remove_first)
+
+    with TemporaryDirectory() as path:
+        assert path != str(removed[0])
+        assert Path(path).is_dir()
+
+
+def test_without_locks_directories_can_be_made_and_are_not_removed_by_others(monkeypatch):
+    def refuse(descriptor, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+
+    with TemporaryDirectory() as path:
+        remove_abandoned()
+        assert Path(path).exists()
+    assert not Path(path).exists()
