@@ -52,7 +52,7 @@ def known_parts_of(url: str, *, store: object) -> tuple[str, ...]:
     parts = parts_of(url)
     if parts is None:
         raise CheckpointError(
-            f"{url!r} names no checkpoint of {store}; the row with this URL was damaged or changed."
+            f"{url!r} names no checkpoint of {store}: the checkpoint's row was changed."
         )
     return parts
 

@@ -366,9 +366,11 @@ checkpoint = table_with_id(
 )
 """
 Once `removed_at` is set, the checkpoint is not restored, and its bytes are deleted. Neither `keep`
-nor the quota removes a checkpoint with `pins` above 0. The condition `study_id > 0` of the index
-`checkpoint_kept` holds for all rows. Only queries of a study's checkpoints contain this condition.
-Without it, PostgreSQL would also read the whole index for the checkpoints of one trial.
+nor the quota removes a checkpoint with `pins` above 0.
+
+All rows fulfil the condition `study_id > 0` of the index `checkpoint_kept`. Only queries of all
+checkpoints of a study contain this condition, so PostgreSQL uses the index for these queries alone.
+For the checkpoints of one trial, it would read the whole index.
 """
 
 add_checks(checkpoint, uuid=UUID)

@@ -117,9 +117,9 @@ def close(txn: Txn, *, rung: Rung, keep: int) -> int:
     """
     Close a locked rung, and keep the best waiting trials; equal scores rank in order of arrival.
 
-    A trial that a person has paused takes one of the `keep` places only if fewer than `keep` trials
-    wait that no person has paused. If a trial that a person has paused has no place, it is kept,
-    too, unless it is worse than the worst trial that has a place.
+    The `keep` places go to the trials that no person has paused, and then to those that a person
+    has paused. A trial that a person has paused is also kept without a place, unless it is worse
+    than the worst trial that has a place.
 
     Returns:
         How many places are taken: `keep`, or fewer if fewer trials wait; 0 if `keep` is negative.

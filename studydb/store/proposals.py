@@ -311,10 +311,9 @@ def store(txn: Txn, *, study_id: int, proposed: Mapping[int, Proposal]) -> None:
     """
     Store proposals by draw; a draw that has a proposal keeps it.
 
-    Also delete the proposals of the last `MOST_DELETED` taken draws. These are more draws than one
-    block of proposals has, so proposals that an earlier deletion has left are deleted, too. When a
-    draw that is a multiple of `CLEAN_UP_DRAWS` is stored, the oldest proposals of taken draws are
-    also deleted.
+    Also delete the proposals of the last `MOST_DELETED` taken draws. A block has fewer draws, so
+    this also deletes what an earlier call could not delete yet. When a draw that is a multiple of
+    `CLEAN_UP_DRAWS` is stored, the oldest proposals of taken draws are deleted, too.
 
     The study's row is locked, so that the study is not deleted meanwhile: nothing would delete the
     proposals of a deleted study. If the study was deleted before, nothing is stored.
@@ -337,7 +336,7 @@ def store(txn: Txn, *, study_id: int, proposed: Mapping[int, Proposal]) -> None:
 
 def skip_duplicate(txn: Txn, *, study_id: int) -> bool:
     """
-    Skip the next draw if its proposal has `is_unique`, and so has a trial with the same params.
+    Skip the next draw if its proposal and a trial with the same params both have `is_unique`.
 
     The number of trials does not change.
     """

@@ -214,12 +214,12 @@ def outlook(txn: Txn, *, study_id: int) -> Outlook:
 
 
 def end_draws(txn: Txn, *, study_id: int) -> None:
-    """Let the study have no draw after its last stored proposal."""
+    """End the study's draws with its last stored proposal."""
     txn.run(_END_DRAWS, study=study_id)
 
 
 def known_hashes(txn: Txn, *, study_id: int, from_draw: int, hashes: list[str]) -> set[str]:
-    """Find which of these hashes belong to a trial, or to a proposal from `from_draw` on."""
+    """Return those hashes that a trial has, or a proposal of a draw from `from_draw` on."""
     rows = txn.all(_KNOWN, study=study_id, from_draw=from_draw, hashes=hashes)
     return {row.params_hash for row in rows}
 

@@ -19,7 +19,7 @@ from studydb.schedulers import FIFO
 
 
 class Subject(NamedTuple):
-    """The trial of a cell, and its newest attempt before the actions, which may have ended."""
+    """The trial of a cell. `attempt`, its newest attempt before the actions, may have ended."""
 
     walk: RandomWalk
     attempt: ClaimedAttempt

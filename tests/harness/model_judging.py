@@ -150,7 +150,7 @@ class ModelJudge:
     # --- the scheduler
 
     def bracket_of(self, draw: int) -> int:  # noqa: ARG002
-        """The bracket of a draw's trial; for an enqueued trial, its number replaces the draw."""
+        """The bracket of a draw's trial; an enqueued trial gives its number instead of a draw."""
         return 0
 
     def rung_at(self, bracket: int, step: int) -> RungId | None:

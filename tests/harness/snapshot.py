@@ -33,8 +33,8 @@ BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 
 Snapshot = dict[str, Any]
 """
-By name: the study's rows of each kind, what is computed from rows (counts, spending, the ranking),
-and the checkpoints of the second study (see `other_name`).
+What a database holds of a study, by name: the rows of each kind, what is computed from rows
+(counts, spending, the ranking), and the checkpoints of the second study (see `other_name`).
 """
 
 GONE = "gone"
