@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from studydb.artifacts.checkpoint_files import CheckpointLike
 from studydb.db.faults import is_of_values
-from studydb.domain.errors import CheckpointError, LeaseLost, UsageError
+from studydb.domain.errors import CheckpointError, InvalidReport, LeaseLost, UsageError
 from studydb.domain.failures import Failure, bounded_failure, failure_of
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Result, read_report
@@ -190,7 +190,18 @@ class OwnTrial:
 
         Raises:
             LeaseLost: Another worker has the trial.
+            InvalidReport: The trial began without a checkpoint, and nothing was reported. The
+                attempt has ended as failed.
         """
+        held = self._held
+        has_no_result = held.buffer.rises_from == 0 and held.claim.checkpoint is None
+        if has_no_result and not self._ended and not held.must_stop:
+            error = InvalidReport(
+                f"Trial {self.number} was finished without a report of {self._metric!r}. Call "
+                f"trial.report({{{self._metric!r}: …}}) after each step."
+            )
+            self.fail(error)
+            raise error
         self._end(Reason.COMPLETED)
 
     def fail(self, error: BaseException | str) -> None:

@@ -501,6 +501,7 @@ def test_ask_returns_a_trial_that_a_person_has_paused_at_a_rung_and_then_resumed
     study.resume(0)
 
     again = study.ask()
+    again.report({"loss": 0.1})
     again.finish()
     assert again.number == 0
 
@@ -576,7 +577,8 @@ def test_own_loop_deletes_uploads_that_ended_attempts_have_left(
     dead.finish(0.5)
     written = len(files_below(store))
 
-    with study.ask():
+    with study.ask() as trial:
+        trial.report({"loss": 0.5})
         study._loop._after_beat()
         eventually(lambda: rows(study.database, "SELECT count(*) FROM upload") == [(0,)])
 

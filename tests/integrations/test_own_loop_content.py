@@ -48,6 +48,40 @@ def test_exception_with_any_message_is_raised_and_counted_as_a_failure(study, er
     assert [one.state for one in study.trials] == ["ERROR"]
 
 
+def test_trial_without_a_report_ends_as_failed_and_the_loop_learns_why(study):
+    with (
+        pytest.raises(studydb.InvalidReport, match="finished without a report of 'loss'"),
+        study.ask(),
+    ):
+        pass
+
+    ((reason, kind, message, _),) = attempts(study)
+    assert (reason, kind) == ("FAILED", "studydb.domain.errors.InvalidReport")
+    assert "trial.report({'loss': …})" in message
+    assert [one.state for one in study.trials] == ["ERROR"]
+
+
+def test_trial_that_is_stopped_before_its_first_report_ends_without_an_error(study):
+    trial = study.ask()
+    study.stop(trial.number)
+    study._loop._heartbeat.beat()
+
+    trial.finish()
+
+    assert study.trial(trial.number).reason == "CANCELLED"
+
+
+def test_trial_that_goes_on_from_a_checkpoint_may_end_without_a_further_report(study):
+    trial = study.ask()
+    trial.report({"loss": 0.5}, checkpoint={"step": 1})
+    trial.release()
+
+    again = study.ask()
+    again.finish()
+
+    assert (again.number, study.trial(again.number).reason) == (trial.number, "COMPLETED")
+
+
 @pytest.mark.parametrize("text", ["a\0b", "\ud800", "x" * 10_000_000])
 def test_call_of_fail_with_any_message_is_counted_as_a_failure(study, text):
     study.ask().fail(text)

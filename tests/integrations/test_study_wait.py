@@ -49,7 +49,7 @@ def test_wait_raises_timeout_error_with_the_studys_status_and_counts(study):
     with pytest.raises(TimeoutError, match=r"'waited' is not done after .* It is RUNNING, with 1"):
         study.wait(timeout_s=0.1)
 
-    trial.finish()
+    trial.release()
 
 
 def test_wait_returns_for_a_stopped_study_only_when_no_trial_runs_any_more(study):
@@ -58,6 +58,7 @@ def test_wait_returns_for_a_stopped_study_only_when_no_trial_runs_any_more(study
     with pytest.raises(TimeoutError, match="STOPPED, with 1 RUNNING"):
         study.wait(timeout_s=0.0)
 
+    trial.report({"loss": 0.5})
     trial.finish()
 
     assert study.wait() == Counts(terminated=1)
