@@ -38,10 +38,10 @@ class RungWorker:
 
     def turn(self) -> int:
         """
-        Report at the next rung.
+        Report at the next rung, and return 1, the number of reports.
 
-        If the trial pauses or stops there, save a trial that pauses, end the attempt, and get
-        another trial.
+        If the trial is to pause there, save a checkpoint. If it is to pause or stop, end the
+        attempt and get another trial.
         """
         held = self._held
         step = held.next_decision_step

@@ -182,8 +182,8 @@ def _make_file(path: Path) -> None:
         try:
             return _use_wal(path)
         except sqlite3.Error as error:
-            # If another process sets the journal mode at this moment, SQLite does not wait for its
-            # busy timeout, but refuses at once.
+            # If another process writes or sets the journal mode at this moment, SQLite does not
+            # wait for its busy timeout, but refuses at once.
             is_busy = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
             if not is_busy or time.monotonic() > deadline_s:
                 raise faults.translate(error, url=str(path)) or StorageError(str(error)) from error

@@ -126,7 +126,7 @@ class Heartbeat:
                 self.error = None
 
     def _wait(self, wait_s: float) -> None:
-        """Wait until a renewal is due, or until a look finds a new request of a person."""
+        """Wait until a renewal is due, a person has made a new request, or `stop` is called."""
         end_s = monotonic() + wait_s
         while (left_s := end_s - monotonic()) > LOOK_S:
             if self._stopped.wait(_jittered(LOOK_S)) or self._is_requested():

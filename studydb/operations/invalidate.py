@@ -112,9 +112,10 @@ class _Change:
 
     def _end_waiting(self, txn: Txn, locked: Sequence[TrialRow]) -> None:
         """
-        End PENDING and PAUSED trials.
+        End the PENDING and PAUSED trials.
 
-        If a trial has results, delete the best values that the rules of the whole study compare.
+        If any of the trials has results, and rules of the whole study compare best values, delete
+        these values, so that they are computed again.
         """
         ended = [trial for trial in locked if trial.state in (State.PENDING, State.PAUSED)]
         for trial in ended:

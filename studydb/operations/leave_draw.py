@@ -54,13 +54,13 @@ def may_set_aside(fits: Sequence[str]) -> bool:
 
 
 def most_waiting(study: Study) -> int:
-    """Return the most PENDING trials of one class that workers may leave to other workers."""
+    """Return how many PENDING trials of one class workers may leave to other workers."""
     learns = isinstance(study.searcher, HistorySearcher)
     return set_aside.MOST_OF_MODEL if learns else set_aside.MOST
 
 
 def _set_aside(database: Database, study: Study, draw: int) -> bool:
-    with database.begin(durable=False) as txn:  # a draw that a crash gives back is taken again
+    with database.begin(durable=False) as txn:  # if a crash undoes this, a worker repeats it
         number = set_aside.take_draw(txn, study_id=study.id, draw=draw, most=most_waiting(study))
         if number is None:
             txn.abandon()

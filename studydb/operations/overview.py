@@ -52,8 +52,9 @@ class Overview:
         decisions: What the scheduler has decided last, newest first.
         problems: The newest event of each kind of trouble.
         last_error: The error of the newest attempt that failed, or was lost for a known cause.
-        checkpoints: The sizes of the kept checkpoints of the trials that `ends` describes, by host
-            and by whether a person uploaded them.
+        ends: How the study's newest trials have ended.
+        checkpoints: The total sizes of the kept checkpoints of the trials in `ends`, by host and by
+            whether a person has uploaded the checkpoints.
         limits: What each limit of the study allows, and how much of it is used.
         notes: The newest notes on the study, oldest first.
         fit: How the trials' requests for resources fit the workers; None without requests.

@@ -1,4 +1,4 @@
-"""Say that a trial is not retried because its processes died at the same step each time."""
+"""Decide whether a lost trial is not retried, because its processes died at the same step."""
 
 from studydb.db import Txn
 from studydb.domain.failures import Failure
@@ -10,7 +10,9 @@ from studydb.store import attempts
 
 def stuck_note(txn: Txn, study: Study, *, lease: Lease, failure: Failure) -> str:
     """
-    Return a note if the last attempts all died after the same step; otherwise return "".
+    Return the reason not to retry a trial whose last attempts all died after the same step.
+
+    Otherwise return "", and the trial is retried.
 
     A death counts only if the worker survived it: the death of a host says nothing about the trial.
     Call this after the last flush. The last `study.losses_at_step` attempts are compared.
@@ -23,7 +25,7 @@ def stuck_note(txn: Txn, study: Study, *, lease: Lease, failure: Failure) -> str
     if len(before) < limit - 1 or not (alike and {row.step for row in before} == {this.step}):
         return ""
     where = f"after step {this.step}" if this.step else "before its first report"
-    why = f" It died {limit} times in a row {where}, and is not run again."
+    why = f" This has ended {limit} attempts in a row {where}, so the trial is not run again."
     if "SIGKILL" in failure.message and "out of memory" not in failure.message:
         why += " Perhaps its host was out of memory."
     return why

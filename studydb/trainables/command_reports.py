@@ -132,8 +132,9 @@ class ReportPattern:
             try:
                 metrics[name] = int(text) if name in STEP_NAMES else float(text)
             except ValueError:
+                kind = "integer" if name in STEP_NAMES else "number"
                 raise InvalidReport(
-                    f"--report-regex found {name}={text!r}, which is no number."
+                    f"--report-regex found {name}={text!r}, which is no {kind}."
                 ) from None
         return read_fields(metrics)
 

@@ -543,7 +543,7 @@ class Attempt:
             )
 
     def _release(self, started: Started, output: AttemptOutput) -> None:
-        """Keep the child for the next trial, or kill it; after its `Ended` it may first exit."""
+        """Keep the child for the next trial, or kill it; one that sent `Ended` may exit before."""
         child, ended = started.child, self._progress.ended
         if ended is not None and self._may_keep(ended):
             output.settle()

@@ -1,4 +1,4 @@
-"""The offer of a walk's worker: the worker claims trials that fit, and holds what they ask for."""
+"""The resources that a simulated worker of a random walk offers; it claims trials that fit them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,11 +14,11 @@ from studydb.operations.claim import claim, find_earlier_send
 
 class Offer:
     """
-    What the process of a worker has in its memory.
+    What one worker offers, and what its running trials hold of it.
 
     Args:
-        uptime_s: The walk's monotonic clock. If trials ask for resources, each claim advances the
-            worker's clock by `CLAIM_S` more.
+        uptime_s: The walk's monotonic clock. The worker's clock is ahead of it by `CLAIM_S` for
+            each claim that the worker has made while trials ask for resources.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Offer:
 
 
 def capacity_of(amounts: Mapping[str, float]) -> Capacity:
-    """Return what a worker offers, given all amounts by name."""
+    """Return the capacity of a worker that offers these amounts, no others and no memory."""
     custom = {name: amount for name, amount in amounts.items() if name not in ("cpus", "gpus")}
     return read_capacity(
         cpus=amounts.get("cpus", 0), gpus=int(amounts.get("gpus", 0)), memory_gb=0, custom=custom

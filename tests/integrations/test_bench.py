@@ -194,7 +194,9 @@ def test_loops_benchmark_counts_no_error_and_at_most_one_connection_per_loop(pos
     assert measured["latency_ms"].keys() == {"claim or ask", "report", "finish"}
 
 
-def test_idle_benchmark_measures_what_idle_workers_notice_and_what_they_cost(postgres_server):
+def test_idle_benchmark_measures_how_soon_idle_workers_notice_changes_and_what_they_cost(
+    postgres_server,
+):
     options = ("--workers", "2", "--settle", "1", "--seconds", "2", "--rest", "0", "--rounds", "2")
 
     measured = measure(postgres_server, "idle", *options)

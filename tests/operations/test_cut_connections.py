@@ -2,8 +2,9 @@
 A call is repeated after its connection was severed or its process was killed at a COMMIT.
 
 "before": the COMMIT is not carried out. "after": it is carried out, but the caller gets no reply.
-The repeated call must leave the same rows as an undisturbed call. It must give the answer of a
-first call or, if the interrupted call was stored, the answer of a second call.
+The repeated call must leave the same rows as an undisturbed call. If the interrupted call had
+changed nothing, the repeated call must answer as an undisturbed call. Otherwise it must answer as a
+duplicate of an undisturbed call.
 """
 
 import functools

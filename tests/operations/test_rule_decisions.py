@@ -136,7 +136,7 @@ def test_threshold_that_an_earlier_result_meets_decides_instead_of_the_custom_ru
     assert events(database, "stop rule met") == []
 
 
-def test_rule_comes_before_the_report_that_the_trial_is_done(database):
+def test_stop_by_a_rule_takes_precedence_over_done_in_the_same_report(database):
     run = under(database).take()
 
     answer = run.send(judged(run, 0.5, ruled=stopping_at(1), done=True))
@@ -155,7 +155,7 @@ def test_decision_that_is_sent_again_is_stored_once(database):
 
 
 @pytest.mark.parametrize("max_steps", [None, 100])
-def test_rule_that_did_not_decide_pauses_the_study_and_its_trials_go_on(database, max_steps):
+def test_rule_that_fails_pauses_the_study_and_the_running_trials_go_on(database, max_steps):
     worker = under(database, max_steps=max_steps)
     run, other = worker.take(), worker.take()
 

@@ -61,7 +61,7 @@ PAIRS = [
 
 
 class Situation:
-    """Three running trials; some calls carry a rule's answer: it has failed, or stops the trial."""
+    """Three running trials. Some calls carry a rule's decision: to stop, or that the rule failed."""
 
     def __init__(self, database, kind):
         rules = (CustomRule("my_rules:TooSlow"),)

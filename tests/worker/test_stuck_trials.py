@@ -15,8 +15,8 @@ def test_trial_is_not_run_again_after_three_deaths_at_the_same_step(stage):
     attempts = stage.attempts()
     assert len(attempts) == LOSSES_AT_STEP
     assert attempts[-1].error_message == (
-        "The process of the trial was killed by SIGKILL. It died 3 times in a row after step 2, "
-        "and is not run again. Perhaps its host was out of memory."
+        "The process of the trial was killed by SIGKILL. This has ended 3 attempts in a row after "
+        "step 2, so the trial is not run again. Perhaps its host was out of memory."
     )
 
 
