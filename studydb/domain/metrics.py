@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct, structs
 
 from studydb.domain.canonical import LARGEST_DOUBLE, MAX_DEPTH, is_integral, is_number
 from studydb.domain.errors import InvalidReport
@@ -23,8 +24,7 @@ _LARGEST_INTEGER = 2**63 - 1
 """Larger integers become the nearest double."""
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True):
     """
     The metrics of one step.
 
@@ -45,7 +45,7 @@ class Result:
     def numbers(self) -> "Result":
         """Return the result without the metrics that are not numbers, as a `Tally` keeps it."""
         numbers = {name: value for name, value in self.metrics.items() if is_double(value)}
-        return self if len(numbers) == len(self.metrics) else replace(self, metrics=numbers)
+        return self if len(numbers) == len(self.metrics) else structs.replace(self, metrics=numbers)
 
 
 _RESULT_BYTES, _NAME_BYTES, _NUMBER_BYTES = 256, 64, 24
@@ -253,8 +253,7 @@ def is_double(value: Any) -> bool:
     return isinstance(value, float) or (is_number(value) and abs(value) <= LARGEST_DOUBLE)
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(Struct, frozen=True):
     """
     The summary of a trial's live results, stored in the trial's row.
 

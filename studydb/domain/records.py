@@ -1,4 +1,9 @@
-"""Frozen records of database rows, and of the requests that write them. They use no SQL."""
+"""
+Frozen records of database rows, and of the requests that write them. They use no SQL.
+
+Records that are made for each trial or each result are Structs of msgspec, as in `metrics` and
+`life/ending`. To make a Struct takes a tenth of the instructions that a frozen dataclass takes.
+"""
 
 import json
 from collections.abc import Mapping
@@ -6,6 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec import Struct
 
 from studydb.domain.life.custom_rule import RuleDecision
 from studydb.domain.life.decisions import Decision, Verdict
@@ -37,8 +44,7 @@ def renewal_s(lease_s: float) -> float:
     return lease_s / RENEWALS_PER_LEASE
 
 
-@dataclass(frozen=True, slots=True)
-class Claimant:
+class Claimant(Struct, frozen=True):
     """
     A worker that claims or asks for one trial.
 
@@ -79,8 +85,7 @@ QUEUE_START = QueuePosition(-(2**31), -1)
 """The position before every trial."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(Struct, frozen=True):
     """
     The right of one attempt to write to one trial.
 
@@ -126,8 +131,7 @@ class Batch:
     answers: "Mapping[Question, Decision | Undecided] | None" = None
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(Struct, frozen=True):
     """
     The trial that the searcher and the scheduler propose for one draw.
 
@@ -422,8 +426,7 @@ class TrialRow:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """
     A claimed trial with what its attempt needs.
 

@@ -1,8 +1,9 @@
 """Give a runnable trial to a worker."""
 
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
+
+from msgspec import structs
 
 from studydb.db import Database, Txn
 from studydb.db.faults import Duplicate, LockTimeout
@@ -199,5 +200,5 @@ def _read_earlier_send(txn: Txn, study: Study, claimant: Claimant) -> Claim | No
     if made is None or made.ended_at is not None:
         return None
     row = claims.leased(txn, trial_id=made.trial_id)._replace(config=made.config)
-    holder = replace(claimant, worker_id=made.worker_id or 0)
+    holder = structs.replace(claimant, worker_id=made.worker_id or 0)
     return _claim_with_more(txn, study, row, holder, checkpoint_id=made.restored_id)

@@ -1,9 +1,10 @@
 """Ask a study's resource function what trials need, and store its answers with the proposals."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from time import monotonic
 from typing import Any, TypeVar
+
+from msgspec import structs
 
 from studydb.db import Database, Txn
 from studydb.domain.deciding import DecisionFailed, NotAsked
@@ -74,7 +75,7 @@ def with_requests(
             if ends_at_s is None:
                 raise
             return
-        yield draw, replace(one, request=request)
+        yield draw, structs.replace(one, request=request)
         ends_at_s = ends_at_s or monotonic() + ASKING_S
         if monotonic() >= ends_at_s:
             return

@@ -9,6 +9,7 @@ from harness.arrange import SimulatedWorker, new_request, new_study, rows, uncha
 from harness.model_searcher import ModelSearch
 from harness.nodes import Node
 from harness.settings_requests import set_resources
+from msgspec import structs
 
 from studydb.analysis.fit_text import fit_texts
 from studydb.domain.deciding import DecisionFailed, NotAsked
@@ -386,7 +387,7 @@ def test_of_two_processes_only_one_adds_the_64th_resource_class(connections):
         for number in range(62):
             asked = Resources(custom={"tape": number + 1})
             resource_classes.add(txn, study_id=study.id, asked=asked)
-    one = replace(proposal_of(study, 0), request=Resources(custom={"licence": 1}))
+    one = structs.replace(proposal_of(study, 0), request=Resources(custom={"licence": 1}))
 
     with ThreadPoolExecutor() as threads:
         with worker.begin() as txn:

@@ -7,7 +7,6 @@ A fault of the host or of the database ends the worker, and no trial fails.
 import math
 import struct
 import sys
-from dataclasses import replace
 
 import pytest
 from harness.arrange import rows, states_of
@@ -19,7 +18,7 @@ from harness.supervised_slot import (
     reported,
     wire,
 )
-from msgspec import msgpack
+from msgspec import msgpack, structs
 
 from studydb.child.messages import End, Ended
 from studydb.domain.errors import StorageError
@@ -162,7 +161,7 @@ def test_trial_fails_if_the_database_refuses_one_of_its_values(supervised, datab
 
     def read_report(report, **more):
         read = genuine(report, **more)
-        return replace(read, step=2**70) if read.metrics else read
+        return structs.replace(read, step=2**70) if read.metrics else read
 
     monkeypatch.setattr(attempt, "read_report", read_report)
 

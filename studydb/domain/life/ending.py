@@ -1,7 +1,8 @@
 """The state of a trial after an attempt ends. Finish, release and recovery share these rules."""
 
-from dataclasses import dataclass
 from typing import assert_never
+
+from msgspec import Struct
 
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.retry_policy import Counting
@@ -42,8 +43,7 @@ stop. The column `request` never holds this value.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class RetryLimits:
+class RetryLimits(Struct, frozen=True):
     """How often a trial may fail (by an exception) or be lost (without an exception)."""
 
     max_failures: int
@@ -54,8 +54,7 @@ class RetryLimits:
         return self.max_failures == NO_LIMIT or failures <= self.max_failures
 
 
-@dataclass(frozen=True, slots=True)
-class TrialFacts:
+class TrialFacts(Struct, frozen=True):
     """
     What is known about a trial when its attempt ends.
 
@@ -76,8 +75,7 @@ class TrialFacts:
     counting: Counting = Counting.COUNTED
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(Struct, frozen=True):
     """
     The state of a trial after one of its attempts has ended.
 
