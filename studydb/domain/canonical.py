@@ -21,9 +21,13 @@ above 2**53 are accepted, because PostgreSQL returns a double such as 1e300 as a
 """
 
 
+_NUMBERS = (int, float)
+"""A union would be made anew at each call of `is_number`, which takes twice as long."""
+
+
 def is_number(value: Any) -> bool:
     """Whether a value is an int or a float; a bool is neither."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, _NUMBERS) and not isinstance(value, bool)
 
 
 def is_integral(value: Any) -> bool:
@@ -118,12 +122,15 @@ def canonical_json(value: Any) -> str:
     Raises:
         ValueError: The value contains NaN or an infinity (see `plain`).
     """
-    return json.dumps(_integral(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _write_canonical(_integral(value))
+
+
+_write_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
 
 def _integral(value: Any) -> Any:
-    if isinstance(value, float) and value.is_integer():
-        return int(Decimal(repr(value)))
+    if isinstance(value, float):
+        return int(Decimal(repr(value))) if value.is_integer() else value
     if isinstance(value, Mapping):
         return {key: _integral(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

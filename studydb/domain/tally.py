@@ -133,9 +133,10 @@ class Tally:
     def _series(self, more: Iterable[Result]) -> dict[str, list[float]]:
         series: dict[str, list[float]] = {}
         for result in (*self._kept, *more):
-            for name, value in (*result.metrics.items(), (self._metric, result.value)):
+            for name, value in result.metrics.items():
                 if is_double(value):
                     series.setdefault(name, []).append(float(value))
+            series.setdefault(self._metric, []).append(result.value)
         return series
 
 
