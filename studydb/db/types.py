@@ -67,7 +67,7 @@ def load_json(text: str | bytes) -> Any:
     integer of thousands of digits. Such a text must not make listings and claims fail.
     """
     try:
-        return json.loads(text)
+        return json.loads(text if isinstance(text, str) else str(text, "utf-8"))
     except (ValueError, RecursionError) as error:
         return {UNREADABLE: str(error)}
 

@@ -70,14 +70,14 @@ class Space:
     leaves: Mapping[str, Any]
     parameters: Mapping[str, Domain] = field(init=False, compare=False, repr=False)
     constants: Mapping[str, Any] = field(init=False, compare=False, repr=False)
-    _keys: Mapping[str, list[str]] = field(init=False, compare=False, repr=False)
+    _keys: Mapping[str, tuple[list[str], str]] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         domains = {path: leaf for path, leaf in self.leaves.items() if isinstance(leaf, Domain)}
         constants = {path: leaf for path, leaf in self.leaves.items() if path not in domains}
         object.__setattr__(self, "parameters", domains)
         object.__setattr__(self, "constants", constants)
-        object.__setattr__(self, "_keys", {path: path.split("/") for path in self.leaves})
+        object.__setattr__(self, "_keys", {path: _keys_of(path) for path in self.leaves})
 
     @classmethod
     def read(
@@ -137,7 +137,7 @@ class Space:
         unknown = () if values.keys() <= self._keys.keys() else values
         tree: dict[str, Any] = {}
         for path in (*in_order, *unknown):
-            *parents, last = self._keys.get(path) or path.split("/")
+            parents, last = self._keys.get(path) or _keys_of(path)
             node = tree
             for key in parents:
                 below = node.get(key)
@@ -331,6 +331,11 @@ class Space:
     def complete(self, params: Mapping[str, Any], drawn: Mapping[str, Any]) -> dict[str, Any]:
         """Add the parameters that enqueued params lack, with the values that a searcher drew."""
         return self.nest(self.flatten(drawn) | self.flatten(params))
+
+
+def _keys_of(path: str) -> tuple[list[str], str]:
+    *parents, last = path.split("/")
+    return parents, last
 
 
 def _shown(value: Any) -> str:
