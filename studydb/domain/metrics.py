@@ -58,7 +58,7 @@ MAX_REPORT_BYTES = 8_000_000
 
 def weigh(result: Result) -> int:
     """
-    Estimate roughly how many bytes a result takes in memory, as JSON or in a statement.
+    Estimate roughly how many bytes a result takes; see `weigh_value`.
 
     If a text has a character that is not ASCII, all characters of the text are counted as escapes
     of 6 bytes each, so the estimate can be too large by a factor of 6.
@@ -69,17 +69,22 @@ def weigh(result: Result) -> int:
     for name, value in result.metrics.items():
         size += _NAME_BYTES + len(name)
         if not isinstance(value, float):  # _NAME_BYTES covers a float, too
-            size += _weigh(value)
+            size += weigh_value(value)
     return size
 
 
-def _weigh(value: Any) -> int:
+def weigh_value(value: Any) -> int:
+    """Estimate roughly how many bytes a value takes in memory, as JSON or in a statement."""
+    if is_number(value):
+        return _NUMBER_BYTES
     if isinstance(value, str):
         return _NAME_BYTES + len(value) * (1 if value.isascii() else _ESCAPE_BYTES)
     if isinstance(value, list | tuple):
-        return _NAME_BYTES + sum(map(_weigh, value))
+        return _NAME_BYTES + sum(map(weigh_value, value))
     if isinstance(value, Mapping):
-        return _NAME_BYTES + sum(_weigh(name) + _weigh(item) for name, item in value.items())
+        return _NAME_BYTES + sum(
+            weigh_value(name) + weigh_value(item) for name, item in value.items()
+        )
     return _NUMBER_BYTES
 
 

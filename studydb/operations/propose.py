@@ -1,11 +1,11 @@
 """Compute proposals ahead of their asks, outside of any transaction, and store them."""
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 
 from studydb.db import Database
 from studydb.domain.deciding import DecisionFailed, NotAsked
+from studydb.domain.metrics import weigh_value
 from studydb.domain.records import Proposal, Study
 from studydb.operations.requesting import pause_unrequested, store_proposals, with_requests
 from studydb.store import proposals, proposer
@@ -91,7 +91,7 @@ def propose_ahead(database: Database, study: Study, *, taken: int) -> None:
         due = range(due.start, min(due.stop, ahead.end))
     if not due:
         return
-    stored_bytes = (ahead.draw - ahead.next_draw) * _json_bytes(proposal_of(study, taken))
+    stored_bytes = (ahead.draw - ahead.next_draw) * _weigh(proposal_of(study, taken))
     if stored_bytes < MOST_BYTES_AHEAD:
         most_bytes = MOST_BYTES_AHEAD - stored_bytes
         propose_by_index(database, study, draws=due, most_bytes=most_bytes)
@@ -135,7 +135,7 @@ def in_parts(
     part: dict[int, Proposal] = {}
     part_bytes = total_bytes = 0
     for draw, one in computed:
-        n_bytes = _json_bytes(one)
+        n_bytes = _weigh(one)
         if part and part_bytes + n_bytes > MOST_BYTES:
             yield part
             part, part_bytes = {}, 0
@@ -148,8 +148,8 @@ def in_parts(
         yield part
 
 
-def _json_bytes(one: Proposal) -> int:
-    return len(json.dumps(dict(one.params))) + len(json.dumps(dict(one.config)))
+def _weigh(one: Proposal) -> int:
+    return weigh_value(one.params) + weigh_value(one.config)
 
 
 def proposal_of(study: Study, draw: int) -> Proposal:
