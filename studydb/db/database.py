@@ -106,9 +106,11 @@ class Database:
     def _connect_postgresql(
         self, _dialect: Any, _record: Any, arguments: Any, options: Any
     ) -> "BoundedConnection":
+        from studydb.db.double_array import DoubleArray, DoubleArrayDumper  # noqa: PLC0415
         from studydb.db.silence import BoundedConnection  # noqa: PLC0415  SQLite needs no psycopg
 
         connection = BoundedConnection.connect(*arguments, **options)
+        connection.adapters.register_dumper(DoubleArray, DoubleArrayDumper)
         connection.longest_silence = self.longest_silence
         return connection
 

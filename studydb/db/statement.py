@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 
 from studydb.db.dialect import NOW
-from studydb.db.types import Json, dump_json
+from studydb.db.types import Json, Number, dump_json
 
 Codec = Callable[[Any], Any]
 Rows = Sequence[tuple[Any, ...]]
@@ -216,7 +216,10 @@ class BulkInsert:
         skip_existing: Whether to leave out a row whose key exists already.
     """
 
-    __slots__ = ("_codecs", "_compiled", "columns", "common", "skip_existing", "stamped", "table")
+    __slots__ = (
+        *("_codecs", "_compiled", "_doubles"),
+        *("columns", "common", "skip_existing", "stamped", "table"),
+    )
 
     def __init__(
         self,
@@ -229,6 +232,8 @@ class BulkInsert:
     ) -> None:
         self.table, self.common, self.columns, self.stamped = table, common, columns, stamped
         self.skip_existing = skip_existing
+        doubles = (sa.Double, Number)
+        self._doubles = {name for name in columns if isinstance(table.c[name].type, doubles)}
         self._compiled: dict[tuple[str, bool], Compiled] = {}
         self._codecs: dict[str, tuple[Codec, ...]] = {}
 
@@ -274,13 +279,17 @@ class BulkInsert:
         """
         Return PostgreSQL's parameters by column: values of a single row, or arrays for `unnest`.
 
-        We write arrays as text, because psycopg would look up a dumper for each element.
+        We write the arrays, because psycopg would look up a dumper for each element.
         """
         if len(rows) == 1:
             columns = zip(self.columns, self._codecs[dialect.name], rows[0], strict=True)
             return {name: codec(value) for name, codec, value in columns}
-        arrays = map(array_literal, self.encoded(dialect, rows))
-        return dict(zip(self.columns, arrays, strict=True))
+        from studydb.db.double_array import DoubleArray  # noqa: PLC0415  SQLite needs no psycopg
+
+        return {
+            name: DoubleArray.of(column) if name in self._doubles else array_literal(column)
+            for name, column in zip(self.columns, self.encoded(dialect, rows), strict=True)
+        }
 
     def _select(self, types: Mapping[str, str]) -> str:
         values = "".join(f"%({name})s::{kind}, " for name, kind in types.items())
@@ -294,13 +303,9 @@ class BulkInsert:
         return "".join(f"%({name})s, " for name in self.common)
 
 
-_NUMBERS = frozenset((int, float))
-
-
 def array_literal(values: Sequence[Any]) -> str:
-    """Write numbers, texts and None as the text of a PostgreSQL array."""
-    written = repr if _NUMBERS.issuperset(map(type, values)) else _element
-    return f"{{{','.join(map(written, values))}}}"
+    """Write integers, texts and None as the text of a PostgreSQL array."""
+    return f"{{{','.join(map(_element, values))}}}"
 
 
 def _element(value: Any) -> str:
