@@ -50,6 +50,19 @@ class BoundedConnection(psycopg.Connection[Any]):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.longest_silence = for_ever
+        self._cursors: dict[bytes, psycopg.RawCursor[Any]] = {}
+
+    def cursor_of(self, sql: bytes) -> psycopg.RawCursor[Any]:
+        """
+        Return the cursor that has run this statement before, or a new one.
+
+        A cursor keeps how to convert the binds and columns of its last statement. If all statements
+        shared a cursor, a trial would take 3 % more instructions.
+        """
+        cursor = self._cursors.get(sql)
+        if cursor is None:
+            cursor = self._cursors[sql] = psycopg.RawCursor(self)
+        return cursor
 
     def wait(
         self, gen: PQGen[Returned], interval: float = _LOOK_S, timeout: float | None = None

@@ -152,7 +152,8 @@ class Txn:
             return self._run_steps(chain, rows, params)
         whole = chain.whole(self._dialect, durable=self.waits_for_disk, one_row=len(rows) == 1)
         self.waits_for_disk = True
-        found = self._execute(whole, params | self._bulk_binds(chain, rows))
+        cursor = self._cursor.connection.cursor_of(whole.numbered[0])
+        found = self._execute(whole, params | self._bulk_binds(chain, rows), cursor)
         self._sync()
         values = found.fetchone()
         return None if values is None else whole.read(values)
