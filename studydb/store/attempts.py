@@ -244,7 +244,7 @@ def end_binds(
     return {
         "no": lease.attempt,
         "to_flush_no": flush_no,
-        "to_reason": reason,
+        "to_reason": str(reason),
         **verdict_binds(verdict),
         "to_error_type": failure and failure.type,
         "to_error_message": failure and failure.message,
