@@ -75,16 +75,15 @@ def weigh(result: Result) -> int:
 
 def weigh_value(value: Any) -> int:
     """Estimate roughly how many bytes a value takes in memory, as JSON or in a statement."""
-    if is_number(value):
+    if isinstance(value, float):  # the usual case
         return _NUMBER_BYTES
     if isinstance(value, str):
         return _NAME_BYTES + len(value) * (1 if value.isascii() else _ESCAPE_BYTES)
+    if isinstance(value, Mapping):
+        names = sum(map(weigh_value, value))
+        return _NAME_BYTES + names + sum(map(weigh_value, value.values()))
     if isinstance(value, list | tuple):
         return _NAME_BYTES + sum(map(weigh_value, value))
-    if isinstance(value, Mapping):
-        return _NAME_BYTES + sum(
-            weigh_value(name) + weigh_value(item) for name, item in value.items()
-        )
     return _NUMBER_BYTES
 
 
