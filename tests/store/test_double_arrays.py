@@ -1,0 +1,28 @@
+"""The binary form in which a PostgreSQL server receives arrays of doubles."""
+
+import math
+
+import pytest
+
+from studydb.db.double_array import DoubleArray, DoubleArrayDumper
+from studydb.db.silence import BoundedConnection
+
+QUERY = "SELECT %s::float8[]::text"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [],
+        [None],
+        [0.1, None, -0.0, 5e-324, 1.7976931348623157e308],
+        [math.nan, math.inf, -math.inf],
+    ],
+)
+def test_server_reads_an_array_of_doubles_as_its_text(postgres_server, values):
+    with BoundedConnection.connect(postgres_server) as connection:
+        connection.adapters.register_dumper(DoubleArray, DoubleArrayDumper)
+        received = connection.execute(QUERY, [DoubleArray.of(values)]).fetchone()
+        expected = connection.execute(QUERY, [values]).fetchone()
+
+    assert received == expected
