@@ -295,7 +295,7 @@ def test_value_that_the_function_returns_is_judged(sqlite_stage):
         ),
         ("stopping:NoRule()", r"is not a class with a method should_stop\(trial\). Derive it from"),
         ("stopping:Greedy(step=1)", "is 1000000; it must be an integer from 1 to 1000"),
-        ("stopping:np", "'stopping:np' is a module; name a function or class"),
+        ("stopping:os", "'stopping:os' is a module; name a function or class"),
     ],
 )
 def test_rule_that_cannot_be_used_is_refused_and_no_study_is_created(sqlite_stage, rule, message):

@@ -1,13 +1,14 @@
-"""Trainables, and custom rules: some rules decide, the others fail or are refused."""
+"""
+Trainables, and custom rules: some rules decide, the others fail or are refused.
+
+The methods that use numpy and psutil import them: each decider and each template imports this file.
+"""
 
 import os
 import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
-import psutil
 
 import studydb
 
@@ -99,6 +100,8 @@ class KillsItsWorker(studydb.StopRule):
         killed = Path(self.folder) / "killed"
         if killed.exists():
             return f"asked again with {steps}"
+        import psutil  # noqa: PLC0415  slow to import
+
         killed.touch()
         psutil.Process().parent().parent().kill()  # the parent is the fork server
         return True
@@ -109,6 +112,8 @@ class Plain(studydb.StopRule):
     """Print 100 kB, and answer with a bool of numpy."""
 
     def should_stop(self, trial):
+        import numpy as np  # noqa: PLC0415  slow to import
+
         print("x" * 100_000)  # noqa: T201
         return np.float64(trial.results[-1]["loss"]) < 0.3
 
