@@ -152,7 +152,7 @@ def failure_lines(study: Study, overview: Overview) -> list[str]:
         if reason is None or error.summary not in reason:
             at = f"trial {error.number}, attempt {error.attempt}"
             lines.append(f"Last error, of {at}: {visible(error.summary)}")
-        lines.append(f"The traceback: `studydb show {shlex.quote(study.name)} {error.number}`.")
+        lines.append(f"Details: `studydb show {shlex.quote(study.name)} {error.number}`.")
     return lines
 
 
@@ -180,7 +180,8 @@ def next_commands(study: Study, overview: Overview) -> list[str]:
     match overview.progress.status:
         case Status.FINISHED:
             commands += [f"studydb best {name}"] if overview.best is not None else []
-            commands.append(f"studydb extend {name} --trials N")
+            if study.num_trials is not None:
+                commands.append(f"studydb extend {name} --trials N")
         case Status.STOPPED if (limit := _reached_limit(overview)) is not None:
             commands += [f"studydb set {name} {limit}=…", f"studydb resume {name}"]
         case Status.PAUSED | Status.STOPPED:

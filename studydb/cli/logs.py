@@ -27,6 +27,7 @@ LOOK_EVERY_S = 2.0
 
 _READ_BYTES = 1 << 16
 _STREAMS = ("stdout", "stderr")
+_KEPT = "of each stream the last 5 to 10 MiB are kept; older output is gone"
 
 
 @click.command()
@@ -41,15 +42,18 @@ def logs(
     """
     Print the output of TRIAL of NAME: its stdout to stdout, its stderr to stderr.
 
-    If the output's files are not on this host, the last bytes of the output are printed from the
-    database. For a terminal, colours are removed and control characters escaped. A pipe gets every
-    byte.
+    Of each stream the last 5 to 10 MiB are kept. If the output's files are not on this host, the
+    last bytes of the output are printed from the database. For a terminal, colours are removed and
+    control characters escaped. A pipe gets every byte.
     """
     with opened_study(storage, name) as study, ExitStack() as stack:
         number = study.number_of(trial)
         found = _find_attempt(study, number, attempt)
         folder = _directory(study, number, found)
         tails = [stack.enter_context(closing(Tail(folder / stream))) for stream in _STREAMS]
+        for stream in _STREAMS:
+            if (folder / f"{stream}.1").exists():
+                click.echo(f"studydb: {stream} is long; {_KEPT}", err=True)
         has_printed = _print_files(tails)
         if follow:
             has_printed |= _follow(study, number, found.attempt, tails)

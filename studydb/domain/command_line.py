@@ -195,6 +195,7 @@ _INTERPRETERS = {
     "Rscript": _Interpreter("e", re.compile(r"-g")),
 }
 _VERSION = re.compile(r"-?\d[\d.]*$")
+_ENV_OPTIONS_WITH_ARGUMENT = ("-u", "--unset", "-C", "--chdir")
 
 
 def _check_code(items: Sequence[str]) -> None:
@@ -219,11 +220,16 @@ def _check_code(items: Sequence[str]) -> None:
 
 
 def _program_place(items: Sequence[str]) -> int:
-    """Return the place of the program, which may follow `env` with options and assignments."""
+    """
+    Return the place of the program, which may follow `env` with options and assignments.
+
+    Without a program, return the number of items.
+    """
     if items[0] != "${env}" and items[0].rpartition("/")[2] != "env":
         return 0
-    for place, item in enumerate(items[1:], 1):
-        if "=" not in item and not item.startswith("-"):
+    for place, (before, item) in enumerate(pairwise(items), 1):
+        is_argument = before in _ENV_OPTIONS_WITH_ARGUMENT
+        if "=" not in item and not item.startswith("-") and not is_argument:
             return place
     return len(items)
 

@@ -17,7 +17,7 @@ def last_error(database: Database, study: Study) -> LastError | None:
 
 
 def describe_failure(database: Database, study: Study, progress: StudyProgress) -> str:
-    """Describe why a study has failed, where the traceback is, and how to continue."""
+    """Describe why a study has failed, how to see its last error, and how to continue."""
     error, name = last_error(database, study), shlex.quote(study.name)
     if progress.pause_reason is not None:
         why = f"Study {study.name!r} has paused itself: {visible(progress.pause_reason)}"
@@ -30,6 +30,8 @@ def describe_failure(database: Database, study: Study, progress: StudyProgress) 
             f"No trial of study {study.name!r} has completed: {progress.counts.error} ended with "
             f"an error{last}"
         )
-        cure = "Correct the cause, and give the study more trials (`extend`) or create it anew."
-    traceback = f" The traceback: `studydb show {name} {error.number}`." if error else ""
-    return f"{why.rstrip('.')}.{traceback} {cure}"
+        more = "enqueue trials" if study.num_trials is None else "give the study more trials"
+        command = "enqueue" if study.num_trials is None else "extend"
+        cure = f"Correct the cause, and {more} (`{command}`), or create the study anew."
+    details = f" Details: `studydb show {name} {error.number}`." if error else ""
+    return f"{why.rstrip('.')}.{details} {cure}"

@@ -171,5 +171,5 @@ def _describe_errors(database: Database, study: Record, n_errors: int) -> str:
     return (
         f"{counted(n_errors, 'trial')} of {study.name!r} ended with an error, "
         f"trial {first.number} with {why}\n"
-        f"The traceback: studydb show {shlex.quote(study.name)} {first.number}"
+        f"Details: studydb show {shlex.quote(study.name)} {first.number}"
     )

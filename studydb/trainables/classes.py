@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol, TypeGuard
 
 from studydb.domain.errors import TrainableError, TrialStopped
 from studydb.domain.given_directory import GivenDirectory
-from studydb.domain.text.display import with_article
+from studydb.domain.text.display import shortened, with_article
 
 EXPORT_ATTRIBUTE = "export_model"
 """The name of a class's method, or of a function's attribute, that writes a checkpoint's model."""
@@ -340,4 +340,10 @@ class _Loop:
     def _save(self, send: Callable[[Any], None]) -> None:
         with tempfile.TemporaryDirectory(prefix="save-", dir=self._trial.scratch) as directory:
             saved = self._trained.save_checkpoint(directory)
+            if isinstance(saved, Mapping) and (left := [*Path(directory).iterdir()]):
+                raise TrainableError(
+                    "save_checkpoint() returned a dict, but also left "
+                    f"{shortened(left[0].name, 80)!r} in the directory, and only one of them is "
+                    "saved. Return None to save the directory, or write nothing to it."
+                )
             send(GivenDirectory(Path(directory)) if saved is None else saved)

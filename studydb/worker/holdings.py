@@ -10,6 +10,9 @@ from studydb.worker.children import ChildProcess
 _DEVICE_ERROR_SUFFIX = "OutOfMemoryError"
 """PyTorch, for example, raises an exception whose name ends so if a device's memory is full."""
 
+_REFUSED_ALLOCATIONS = ("can't allocate memory", "cannot allocate memory")
+"""What the messages of PyTorch's allocator and of ENOMEM say; their types differ."""
+
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
@@ -59,10 +62,8 @@ class Holdings:
         return f"The trial was out of memory: {self.memory}."
 
     def explain(self, failure: Failure | None) -> Failure | None:
-        """If the trial has a memory limit, add it to a MemoryError, except that of a device."""
-        if failure is None or self.memory is None:
-            return failure
-        if not failure.type.endswith("MemoryError") or failure.type.endswith(_DEVICE_ERROR_SUFFIX):
+        """If the trial has a memory limit, add it to an error because the host had no memory."""
+        if failure is None or self.memory is None or not _is_out_of_memory(failure):
             return failure
         return replace(failure, message=f"{failure.message}\nOut of memory: {self.memory}.")
 
@@ -81,3 +82,13 @@ class Holdings:
 
 
 NOTHING_HELD = Holdings()
+
+
+def _is_out_of_memory(failure: Failure) -> bool:
+    """Whether the host, and not a device, had no memory for an allocation."""
+    if failure.type.endswith(_DEVICE_ERROR_SUFFIX):
+        return False
+    message = failure.message.lower()
+    return failure.type.endswith("MemoryError") or any(
+        text in message for text in _REFUSED_ALLOCATIONS
+    )

@@ -14,9 +14,11 @@ from studydb.analysis.overview_text import pace_text
 from studydb.domain.failures import Failure
 from studydb.domain.life.states import Reason
 from studydb.domain.records import Trainable, TrainableKind
+from studydb.domain.space.search_space import Space, choice
 from studydb.operations.checkpoints import mark_corrupt
 from studydb.operations.record_event import record_event
 from studydb.processes import process_record, start_of
+from studydb.searchers import GridSearch
 from studydb.store import checkpoints, overview
 
 
@@ -189,6 +191,25 @@ def test_remaining_time_is_computed_from_the_pace_so_far(minutes, ended, left, r
     assert pace_text(pace, now=now, left=left, runs=runs) == text
 
 
+@pytest.mark.parametrize(("num_trials", "advice"), [(1, True), (None, False)])
+def test_status_advises_to_extend_only_a_study_that_has_a_number_of_trials(
+    console, database, num_trials, advice
+):
+    study = arrange.new_study(
+        database,
+        name="digits",
+        num_trials=num_trials,
+        space=Space.read({"x": choice([1])}),
+        searcher=GridSearch(),
+    )
+    arrange.SimulatedWorker(database, study).take().finish(0.5)
+
+    page = console("status", "digits")
+
+    assert "FINISHED" in page.out
+    assert ("studydb extend digits" in page.out) is advice
+
+
 def test_status_prints_one_error_and_the_show_command_if_the_study_paused_itself(console, database):
     study = arrange.new_study(database, name="digits", num_trials=9)
     for _ in range(5):
@@ -199,4 +220,4 @@ def test_status_prints_one_error_and_the_show_command_if_the_study_paused_itself
 
     assert page.out.count("ValueError: no data") == 1
     assert "no data..\n" not in page.out
-    assert "The traceback: `studydb show digits 4`." in page.lines
+    assert "Details: `studydb show digits 4`." in page.lines

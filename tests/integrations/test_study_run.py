@@ -289,7 +289,7 @@ def test_run_prints_the_errors_of_trials_when_it_ends(create, capfd):
     assert counts.error == 2
     line = "2 trials of 'digits' ended with an error, trial 1 with ValueError: only the first"
     assert line in printed
-    assert printed.endswith("The traceback: studydb show digits 1\n")
+    assert printed.endswith("Details: studydb show digits 1\n")
 
 
 @on_sqlite

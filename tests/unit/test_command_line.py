@@ -139,6 +139,8 @@ def test_program_cannot_be_chosen_by_a_placeholder(items):
         ["node", "--eval={lr}"],
         ["env", "sh", "{script}"],
         ["env", "-S", "sh -c", "{lr}"],
+        ["env", "-u", "HOME", "-S", "sh -c", "{lr}"],
+        ["env", "-u", "HOME", "--chdir", "/tmp", "sh", "{script}"],
         ["nice", "tcsh", "-c", "{lr}"],
         ["bash-5.2", "wrapper.sh", "bash", "-c", "{lr}"],
         ["sh", "${args_no_equals}", "-c", "train"],

@@ -126,6 +126,7 @@ def test_stop_rule_ends_a_class_after_a_last_checkpoint(stage):
         ("Failing", "step failed"),
         ("Wrong", "step() returned a float"),
         ("Silent", "without reporting 'loss'"),
+        ("SavesTwice", "returned a dict, but also left 'weights' in the directory"),
     ],
 )
 def test_error_of_a_class_fails_its_trial_after_the_cleanup(stage, name, words):

@@ -137,6 +137,18 @@ def test_memory_error_is_stored_with_the_limit_that_has_caused_it(supervised, da
     assert "each of its processes may use 2 GB" in error
 
 
+def test_refused_allocation_of_pytorch_is_stored_with_the_limit_that_has_caused_it(
+    supervised, database, hold
+):
+    hold(Holdings(memory=MemoryLimit(2_000_000_000)))
+    message = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 2400000000 bytes."
+
+    supervised.run(failed("RuntimeError", message))
+
+    ((error,),) = rows(database, "SELECT error_message FROM attempt")
+    assert "each of its processes may use 2 GB" in error
+
+
 def test_error_of_a_trial_that_was_killed_at_the_limit_of_its_cgroup_says_out_of_memory(
     supervised, database, hold, tmp_path
 ):

@@ -37,7 +37,7 @@ def test_line_about_a_failed_trial_names_the_error(sqlite_stage, trainable, line
 
     assert worker.exit_code() == 3
     assert line in worker.output()
-    assert f"The traceback: `studydb show {sqlite_stage.study.name} 0`" in worker.output()
+    assert f"Details: `studydb show {sqlite_stage.study.name} 0`" in worker.output()
 
 
 @pytest.mark.parametrize(

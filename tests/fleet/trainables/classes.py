@@ -102,6 +102,14 @@ class Failing(Counting):
         raise ValueError("step failed")
 
 
+class SavesTwice(Counting):
+    """Returns a dict, and also leaves a file."""
+
+    def save_checkpoint(self, directory):
+        Path(directory, "weights").touch()
+        return super().save_checkpoint(directory)
+
+
 class Wrong(Counting):
     def step(self):
         return 0.5
