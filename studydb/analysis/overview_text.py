@@ -34,11 +34,20 @@ def counts_by_state(row: ListedStudy) -> dict[State, int]:
 
 
 def trials_text(row: ListedStudy) -> str:
-    """Count the trials, as in "12 of 100: 2 RUNNING, 10 TERMINATED" or "0, no limit"."""
+    """
+    Count the trials, as in "12 of 100: 2 RUNNING, 10 TERMINATED" or "0, no limit".
+
+    Clones do not count towards `num_trials`, so there can be more trials.
+    """
     counts = counts_by_state(row)
     by_state = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    budget = ", no limit" if row.num_trials is None else f" of {row.num_trials}"
-    return f"{sum(counts.values())}{budget}" + (f": {by_state}" if by_state else "")
+    if row.num_trials is None:
+        budget = ", no limit"
+    elif row.n_trials <= row.num_trials:
+        budget = f" of {row.num_trials}"
+    else:
+        budget = f" with clones, num_trials {row.num_trials}"
+    return f"{row.n_trials}{budget}" + (f": {by_state}" if by_state else "")
 
 
 def ends_text(overview: Overview) -> str | None:

@@ -164,7 +164,7 @@ def _print_rich(
             visible(columns[index]).replace("_", " "),  # so that rich can break the name
             justify="right" if align_right[index] else "left",
             overflow="fold",
-            min_width=widths[columns[index]],
+            width=widths[columns[index]],
         )
     for row in cells:
         table.add_row(*(Text(row[index]) for index in kept))

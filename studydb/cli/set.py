@@ -134,6 +134,8 @@ def read_settings(settings: Sequence[str]) -> dict[str, Any]:
         key, sign, value = text.partition("=")
         if key not in KEYS:
             near = did_you_mean(key, KEYS)
+            if key == "num_trials":
+                near = " `studydb extend NAME --trials N` raises num_trials."
             raise UsageError(f"{key!r} cannot be set. Settings: {', '.join(KEYS)}.{near}")
         if not sign or not value:
             raise UsageError(f"{key!r} has no value; write {key}=VALUE.")

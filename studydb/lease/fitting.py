@@ -112,7 +112,7 @@ class Fitting:
 
     def look(self) -> list[str] | None:
         """
-        Read the queues; return the classes that fit now, or None if every request fits.
+        Read the queues; return the classes that fit now, or None if all classes fit.
 
         No queues are read if every request fits, or while another slot searches. If this process
         knows of no classes, it reads no queues either, and the answer is None. A claim then does
@@ -147,7 +147,7 @@ class Fitting:
             self._wait_for_cards(self.queues.awaits_cards(new))
 
     def limits(self) -> list[str] | None:
-        """Return the classes that fit now; None if every request fits or there are no classes."""
+        """Return the classes that fit now; None if all classes fit or there are none."""
         return None if self.is_unlimited else self.names()
 
     def names(self) -> list[str] | None:

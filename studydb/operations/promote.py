@@ -1,4 +1,4 @@
-"""Ask the scheduler what a free worker does; promote a trial or close a rung, as it answers."""
+"""Ask the scheduler what a free worker should do: promote a trial or close a rung; do it."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -96,7 +96,7 @@ def promote(
 
     Args:
         again: Whether the token may have been sent before; see `claim`.
-        fits: The resource classes whose trials the worker can start; None if every request fits.
+        fits: The resource classes whose trials the worker can start; None for all classes.
             Trials of other classes are not promoted.
 
     Returns:

@@ -154,7 +154,7 @@ class _Cloning:
 
     def _pin_sources(self, txn: Txn, parents: Sequence[TrialRow]) -> dict[int, int] | None:
         """
-        For each clone, count a pin of the checkpoint from which the clone begins; see `newest_of`.
+        Pin the checkpoint from which each clone begins (see `newest_of`), once for each clone.
 
         All checkpoints are chosen before the first is locked, so that they are locked by ascending
         id.

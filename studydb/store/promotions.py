@@ -384,7 +384,7 @@ def read_queues(
     Rungs that are over are left out; `Queues.rung` reads such a rung when it is asked for.
 
     Args:
-        fits: The resource classes whose trials the worker can start; None if every request fits.
+        fits: The resource classes whose trials the worker can start; None for all classes.
         is_limited: Whether the study has limits, so that `spent` must be read.
     """
     return Queues(txn, study_id, is_limited=is_limited, fits=fits)
@@ -447,7 +447,7 @@ def promote(
     The trial's entry at the rung stores the time of the promotion, and does not wait any more.
 
     Args:
-        fits: The resource classes whose trials the worker can start; None if every request fits.
+        fits: The resource classes whose trials the worker can start; None for all classes.
 
     Returns:
         False if the trial does not wait at the rung any more or does not fit, a person has paused

@@ -243,7 +243,7 @@ def ask(
     Args:
         if_nothing_waits: Whether to make no trial if a trial can be claimed.
         queue: Whether to wait in the queue; False after a wait that timed out. SQLite has no queue.
-        fits: The resource classes whose trials the worker can start; None if every request fits.
+        fits: The resource classes whose trials the worker can start; None for all classes.
         must_fit: Whether the proposal must be of one of the classes `fits`.
 
     Returns:

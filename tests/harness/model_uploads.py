@@ -1,4 +1,4 @@
-"""Uploads in a model: they name checkpoints whose bytes may exist without a checkpoint's row."""
+"""The uploads of a model: checkpoints whose bytes may exist although they have no row yet."""
 
 from collections.abc import Generator
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ def begin_upload(model: "Model", token: str, *, uuid: str) -> None:
 
 
 def save_upload(model: "Model", token: str, *, new: ModelCheckpoint, keep: Keep) -> list[str]:
-    """Record the checkpoint of an upload, and delete the upload's row."""
+    """Record the checkpoint of an upload; if it was not recorded before, delete the upload."""
     is_new = all(one.uuid != new.uuid for one in model.checkpoints)
     older = save(model, token, new=new, keep=keep)
     if is_new:

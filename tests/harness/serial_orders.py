@@ -22,7 +22,7 @@ from studydb.domain.life.states import State
 Numbers = frozenset[int]
 
 MOST_LOCKED = 2
-"""The search assumes that at most this many trials are locked at each stage of a sweep."""
+"""The search assumes that calls lock at most so many trials which a sweep then skips."""
 
 
 class SerialOutcomes:
@@ -52,7 +52,12 @@ class SerialOutcomes:
 def explaining_order(
     model: Model, actions: Sequence[StudyAction], answers: Sequence[Any], shown: Snapshot
 ) -> tuple[int, ...] | None:
-    """Return a serial order (positions in `actions`) that gives the answers and rows, or None."""
+    """
+    Return an order of turns that gives the answers and rows; None if there is no such order.
+
+    A turn is the position of its action in `actions`. An action with several transactions has
+    several turns.
+    """
     expected = unordered(shown)
     for skipped, skipped_later in _locked_by_others(model, actions):
         for order in _orders(model, actions):

@@ -210,6 +210,15 @@ def test_status_advises_to_extend_only_a_study_that_has_a_number_of_trials(
     assert ("studydb extend digits" in page.out) is advice
 
 
+def test_status_counts_clones_besides_the_number_of_trials(console, database):
+    study = arrange.new_study(database, name="digits", num_trials=1)
+    arrange.SimulatedWorker(database, study).take().finish(outcome=Reason.FAILED)
+    console("retry", "digits", "0")
+
+    line = line_of("trials", console)
+    assert line.endswith(" 2 with clones, num_trials 1: 1 PENDING, 1 ERROR")
+
+
 def test_status_prints_one_error_and_the_show_command_if_the_study_paused_itself(console, database):
     study = arrange.new_study(database, name="digits", num_trials=9)
     for _ in range(5):

@@ -406,7 +406,9 @@ def test_upgrade_waits_while_one_transaction_locks_two_tables_in_turn(postgres_u
     assert migrate.current(postgres_url) == revisions.HEAD
 
 
-def test_roles_keep_their_rights_across_upgrade_and_downgrade(postgres_url):
+def test_roles_get_the_rights_of_new_columns_and_keep_those_on_views_across_a_downgrade(
+    postgres_url,
+):
     role = f"studydb_test_{uuid4().hex[:12]}"
     migrate.downgrade(postgres_url, "0004")
     with postgres.connect(postgres_url) as connection:

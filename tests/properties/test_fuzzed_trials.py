@@ -1,8 +1,8 @@
 """
 A worker survives any bytes that a trial's process sends, and runs the next trial.
 
-The exception is the message that the host cannot run the trial: it ends the worker, and is not
-sent. `report` either stores a Python value or refuses it with InvalidReport.
+One message ends the worker: that the host cannot run the trial. The tests do not send it. `report`
+either stores a Python value or refuses it with InvalidReport.
 
 `STUDYDB_FUZZ_MINUTES=10 scripts/test tests/properties/test_fuzzed_trials.py` runs each test for ten
 minutes on each database.

@@ -65,8 +65,31 @@ def test_table_is_no_wider_than_its_terminal_and_cuts_no_cell(monkeypatch, capsy
     table, _, _ = capsys.readouterr().out.partition("(without ")
     assert max(map(len, re.sub(r"\x1b\[\d*m", "", table).splitlines())) <= 80
     shown = "".join(text for name, text in row.items() if name not in SPARE_COLUMNS)
-    body = table.partition("─\n")[2]
+    body = table.rpartition("─")[2]
     assert sorted("".join(body.split())) == sorted("".join(shown.split()))
+
+
+def test_params_of_trials_are_shown_whole_on_a_narrow_terminal(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    row = {
+        "number": 0,
+        "state": "TERMINATED",
+        "reason": "COMPLETED",
+        "best_value": 0.0459097,
+        "value": 0.0459097,
+        "best_step": 4,
+        "last_step": 4,
+        "attempt": 1,
+        "duration_s": 1.5,
+        "params": "lr=0.459097, k=3",
+    }
+
+    print_table(tuple(row), [tuple(row.values())], spare=("duration_s", "attempt"))
+
+    out = capsys.readouterr().out
+    assert "params" in out
+    assert "lr=0.459097," in out
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def test_trial_after_a_fault_gets_a_new_process_and_no_other_trial_is_harmed(sta
     assert [stage.steps(number) for number in range(3)] == [[1, 2, 3, 4]] * 3
 
 
-# how processes that wait end
+# how a waiting process ends
 
 
 def waiting_worker(stage, **options):
