@@ -2,11 +2,13 @@
 
 import os
 import sqlite3
+import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from studydb.domain.errors import StorageBusy
 
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     import psycopg
 
 WAIT_S = 30.0
+FORK_WAIT_S = 10.0
+"""How long a fork waits for the transactions of other threads at most; most take milliseconds."""
 
 
 class Cursor(Protocol):
@@ -35,6 +39,9 @@ class Cursor(Protocol):
 
 
 _of_this_process: "weakref.WeakSet[Connections]" = weakref.WeakSet()
+_forking = threading.Lock()
+_held: "list[Connections]" = []
+"""The pools that the thread which forks has held; `_forking` protects the list."""
 
 
 def new_cursor(connection: "psycopg.Connection[Any] | sqlite3.Connection") -> Cursor:
@@ -46,60 +53,95 @@ def new_cursor(connection: "psycopg.Connection[Any] | sqlite3.Connection") -> Cu
     return cast("Cursor", RawCursor(connection))
 
 
+class _Use(NamedTuple):
+    """
+    Who uses a connection.
+
+    Attributes:
+        frame: The id of the frame whose `with` block uses the connection; 0 if it has no block.
+        n_closed: How often the pool had been closed when the connection was taken.
+    """
+
+    thread: int
+    frame: int
+    n_closed: int
+
+
 class Connections:
     """
     A pool of cursors, each with its own connection; threads may share the pool.
 
     Cursors are kept, because a cursor repeats its last statement faster than a new cursor runs it.
     A forked process opens its own connections.
+
+    Ctrl-C can interrupt a call between any two instructions, also just before a cursor is given
+    back. `discard_interrupted` closes the connections that are left in use so.
     """
 
-    def __init__(self, open_cursor: Callable[[], Cursor], *, limit: int, url: str) -> None:
+    def __init__(
+        self, open_cursor: Callable[[], Cursor], *, limit: int, url: str, waits_at_fork: bool
+    ) -> None:
         """
         Prepare the pool without opening a connection.
 
         Args:
             limit: How many connections may be open at a time.
             url: The database's URL, with its password masked.
+            waits_at_fork: Whether a fork waits until no thread uses a connection. SQLite keeps the
+                locks of a process in its memory: a child that inherits a lock waits for ever.
         """
         self._open, self._limit, self._url = open_cursor, limit, url
+        self.waits_at_fork = waits_at_fork
         self.forget()
         _of_this_process.add(self)
 
     def forget(self) -> None:
         """Drop all connections without closing them: after a fork they belong to the parent."""
-        self._free: list[Cursor | None] = [None] * self._limit  # None: no open connection
+        self._free: list[Cursor] = []
         self._n_closed = 0  # calls of `close`
-        self._in_use: dict[Cursor, int] = {}  # `_n_closed` when the cursor was taken
-        self._lock = threading.Lock()
+        self._in_use: dict[object, _Use] = {}  # by cursor, or by a place while it is opened
+        self._lock = threading.RLock()  # the garbage collector may call `discard` at any time
         self._given_back = threading.Condition(self._lock)
         self._n_waiting = 0
 
-    def take(self) -> Cursor:
+    def take(self, frame: int = 0) -> Cursor:
         """
         Take the cursor that was given back last, or open one.
+
+        Args:
+            frame: The id of the frame whose `with` block will use the cursor; 0 if none will.
 
         Raises:
             StorageBusy: No cursor became free for this thread within 30 s.
         """
+        if self._in_use:
+            self.discard_interrupted()
         with self._lock:
-            if not self._free:
+            if not self._has_place():
                 self._wait()
-            cursor, n_closed = self._free.pop(), self._n_closed
-        if cursor is None:
-            try:
-                cursor = self._open()
-            except BaseException:
-                with self._lock:
-                    self._put_back(None)
-                raise
-        self._in_use[cursor] = n_closed
-        return cursor
+            use = _Use(threading.get_ident(), frame, self._n_closed)
+            if self._free:
+                # Ctrl-C can come after a call, but not between these three lines.
+                cursor = self._free[-1]
+                self._in_use[cursor] = use
+                del self._free[-1]
+                return cursor
+            place = object()
+            self._in_use[place] = use
+        try:
+            cursor = self._open()
+            self._in_use[cursor] = use
+            return cursor
+        finally:
+            self._release(place)
+
+    def _has_place(self) -> bool:
+        return bool(self._free) or len(self._in_use) < self._limit
 
     def _wait(self) -> None:
         self._n_waiting += 1
         try:
-            if not self._given_back.wait_for(lambda: self._free, WAIT_S):
+            if not self._given_back.wait_for(self._has_place, WAIT_S):
                 raise StorageBusy(
                     f"Other threads are using all connections of this Study to {self._url}. Use "
                     "the study in fewer threads at a time, or load the study again in some threads."
@@ -114,46 +156,110 @@ class Connections:
         If the pool was closed since the cursor was taken, close the cursor's connection instead.
         """
         with self._lock:
-            is_current = self._in_use.get(cursor) == self._n_closed
+            use = self._in_use.get(cursor)
+            is_current = use is not None and use.n_closed == self._n_closed
             if is_current:
                 del self._in_use[cursor]
-                self._put_back(cursor)
+                self._free.append(cursor)
+                self._notify()
         if not is_current:
             self.discard(cursor)
 
     def discard(self, cursor: Cursor) -> None:
         """Close a cursor's connection, which may be broken, and free its place in the pool."""
-        if self._in_use.pop(cursor, None) is None:
+        if cursor not in self._in_use:
             return  # the cursor was taken before a fork, and belongs to the parent
         try:
             _hang_up(cursor)
         finally:
-            with self._lock:
-                self._put_back(None)
+            self._release(cursor)
 
-    def _put_back(self, cursor: Cursor | None) -> None:
-        self._free.append(cursor)
+    def discard_interrupted(self) -> None:
+        """Close the connections of `with` blocks whose frames no longer run, in any thread."""
+        of_blocks = [item for item in list(self._in_use.items()) if item[1].frame]
+        # The stacks are read after the list: a block that begins later is not in the list.
+        running = sys._current_frames() if of_blocks else {}  # noqa: SLF001
+        for used, use in of_blocks:
+            if use.frame not in map(id, _stack(running.get(use.thread))):
+                with self._lock:
+                    is_left = self._in_use.get(used) is use
+                if is_left:
+                    _hang_up(used)
+                    self._release(used)
+
+    def _release(self, used: object) -> None:
+        with self._lock:
+            self._in_use.pop(used, None)
+            self._notify()
+
+    def _notify(self) -> None:
         if self._n_waiting:  # this check is cheaper than notify(), and threads rarely wait
-            self._given_back.notify()
+            self._given_back.notify_all()
 
     def close(self) -> None:
-        """Close all connections; one that is in use is closed when it is given back."""
+        """Close all connections; one that another thread uses is closed when it is given back."""
         with self._lock:
-            free, self._free = self._free, [None] * len(self._free)
+            free, self._free = self._free, []
             self._n_closed += 1
         for cursor in free:
-            if cursor is not None:
-                _hang_up(cursor)
+            _hang_up(cursor)
+
+    def hold(self) -> bool:
+        """
+        Keep other threads from taking cursors, once they use none, until `let_go`.
+
+        Returns:
+            False if the lock was not free within `FORK_WAIT_S`; then nothing is held.
+        """
+        if not self._lock.acquire(timeout=FORK_WAIT_S):
+            return False
+        thread = threading.get_ident()
+        self._n_waiting += 1
+        self._given_back.wait_for(
+            lambda: all(use.thread == thread for use in self._in_use.values()), FORK_WAIT_S
+        )
+        self._n_waiting -= 1
+        return True
+
+    def let_go(self) -> None:
+        """Let other threads take cursors again."""
+        self._lock.release()
 
 
-def _hang_up(cursor: Cursor) -> None:
+def _stack(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _hang_up(used: Any) -> None:
+    """Close the connection of a cursor; a place has none yet."""
     with suppress(Exception):
-        cursor.connection.close()
+        used.connection.close()
 
 
-def _forget_all() -> None:
+def _before_fork() -> None:
+    _forking.acquire()
+    for connections in list(_of_this_process):
+        if connections.waits_at_fork and connections.hold():
+            _held.append(connections)
+
+
+def _after_fork_in_parent() -> None:
+    while _held:
+        _held.pop().let_go()
+    _forking.release()
+
+
+def _after_fork_in_child() -> None:
+    _held.clear()
     for connections in list(_of_this_process):
         connections.forget()
+    _forking.release()
 
 
-os.register_at_fork(after_in_child=_forget_all)
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)

@@ -58,7 +58,12 @@ class Database:
         self.pooler = self.postgresql and url.query.get("pooler") == "transaction"
         self.read_only = read_only
         self.engine = self._make_engine()
-        self.connections = Connections(self._open_cursor, limit=connections, url=self.url)
+        self.connections = Connections(
+            self._open_cursor,
+            limit=connections,
+            url=self.url,
+            waits_at_fork=not self.postgresql,
+        )
         self._file: tuple[int, int] | None = None
         self.longest_silence: Callable[[], float] = lambda: sessions.LONGEST_SILENCE_S
         self.clock: Callable[[], datetime] | None = None

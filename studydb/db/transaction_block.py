@@ -27,6 +27,8 @@ class TransactionBlock:
     statements after the failed statement.
     """
 
+    _cursor: Any = None
+
     def __init__(
         self, database: "Database", *, write: bool, durable: bool, single: bool, snapshot: bool
     ) -> None:
@@ -34,13 +36,12 @@ class TransactionBlock:
         self._write, self._durable, self._snapshot = write, durable, snapshot
         # Behind a pooler a BEGIN is needed, because the timeouts are set inside the transaction.
         self._single = single and database.postgresql and not database.pooler
-        self._cursor: Any = None
         self._pipeline: Any = None
 
     def __enter__(self) -> Txn:
         self._cursor = None  # forget an earlier cursor, which another thread may use by now
         try:
-            self._cursor = self._database.connections.take()
+            self._cursor = self._database.connections.take(_id_of_caller())
             self._began_s = monotonic()
             sync = self._enter_pipeline()
             if not self._single:
@@ -80,12 +81,19 @@ class TransactionBlock:
             self._undo(fault)
             raise
         connections = self._database.connections
-        if self._database.postgresql or not self._is_of_archive():
-            connections.give_back(self._cursor)
+        is_reused = self._database.postgresql or not self._is_of_archive()
+        cursor, self._cursor = self._cursor, None  # from here on, `__del__` does nothing
+        if is_reused:
+            connections.give_back(cursor)
         else:
-            connections.discard(self._cursor)  # so that the next transaction opens the file again
+            connections.discard(cursor)  # so that the next transaction opens the file again
         if self._database.on_slow is not None and monotonic() - self._began_s > SLOW_S:
             self._database.on_slow(_operation_of_block(), monotonic() - self._began_s)
+
+    def __del__(self) -> None:
+        """Close the connection of a transaction that nothing has ended, because of Ctrl-C."""
+        if self._cursor is not None:
+            self._database.connections.discard(self._cursor)
 
     def _enter_pipeline(self) -> Callable[[], None]:
         """
@@ -157,8 +165,9 @@ class TransactionBlock:
             usable = self._could_roll_back() and not gone and isinstance(error, Exception)
             usable = usable and not self._is_of_archive()
         finally:
-            if self._cursor is not None:
-                (connections.give_back if usable else connections.discard)(self._cursor)
+            cursor, self._cursor = self._cursor, None
+            if cursor is not None:
+                (connections.give_back if usable else connections.discard)(cursor)
         if gone:
             connections.close()
         translated = faults.translate(error, url=self._database.url)
@@ -184,6 +193,14 @@ class TransactionBlock:
     def _observe(self, what: str) -> None:
         if self._database.observer is not None:
             self._database.observer(what)
+
+
+def _id_of_caller() -> int:
+    """Return the id of the frame that called the function which calls this one."""
+    frame = inspect.currentframe()
+    for _ in range(2):
+        frame = None if frame is None else frame.f_back
+    return id(frame)
 
 
 def _operation_of_block() -> str:

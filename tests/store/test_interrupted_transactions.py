@@ -1,0 +1,125 @@
+"""
+Ctrl-C at any call inside of a transaction, and a fork beside a transaction of another thread.
+
+Afterwards the database is not locked, and all connections of the pool can be used.
+"""
+
+import os
+import sys
+import threading
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+from harness.arrange import change, rows
+
+from studydb.db import connections, database
+from studydb.db.transaction_block import TransactionBlock
+from studydb.domain.errors import StorageUnreachable
+
+FOLDER = str(Path(database.__file__).parent)
+
+
+class CtrlC:
+    """Raises KeyboardInterrupt at the n-th call of a function of `studydb.db`, counted from 1."""
+
+    def __init__(self, nth):
+        self.left = nth
+
+    def __enter__(self):
+        sys.setprofile(self._see)
+
+    def __exit__(self, *_):
+        sys.setprofile(None)
+
+    def _see(self, frame, event, _):
+        # An exception in `__del__` is printed instead of raised.
+        if event != "call" or frame.f_code.co_name == "__del__":
+            return
+        if frame.f_code.co_filename.startswith(FOLDER):
+            self.left -= 1
+            if self.left == 0:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+
+@pytest.fixture
+def opened_twice(opened, storage_url):
+    change(opened(storage_url), "CREATE TABLE mark (n integer)")
+    return opened(storage_url), opened(storage_url)
+
+
+def insert(database):
+    with database.begin() as txn:
+        txn.raw("INSERT INTO mark VALUES (1)")
+
+
+def test_ctrl_c_at_any_call_of_a_transaction_leaves_no_lock_and_no_lost_connection(opened_twice):
+    interrupted, other = opened_twice
+    errors = []  # kept with their frames, as a notebook keeps the last error
+    nth = 0
+    while len(errors) == nth:
+        nth += 1
+        try:
+            with CtrlC(nth):
+                insert(interrupted)
+        except (KeyboardInterrupt, StorageUnreachable) as error:  # psycopg may replace the first
+            errors.append(error)
+
+        read = partial(rows, interrupted, "SELECT 1")
+        if nth % 2:  # in another thread, such as the heartbeat's
+            thread = threading.Thread(target=read)
+            thread.start()
+            thread.join()
+        else:
+            read()
+        change(other, "DELETE FROM mark")
+        assert not interrupted.connections._in_use
+    assert len(errors) > 10
+
+
+def test_block_that_nothing_ended_is_rolled_back_when_it_is_dropped(opened_twice):
+    interrupted, other = opened_twice
+    block = TransactionBlock(interrupted, write=True, durable=True, single=False, snapshot=False)
+    block.__enter__().raw("INSERT INTO mark VALUES (1)")
+    del block
+
+    change(other, "INSERT INTO mark VALUES (2)")
+
+    assert rows(other, "SELECT n FROM mark") == [(2,)]
+
+
+def test_nested_blocks_of_a_thread_use_two_connections(opened_twice):
+    one, _ = opened_twice
+    with one.begin() as txn:
+        assert rows(one, "SELECT count(*) FROM mark") == [(0,)]
+        txn.raw("INSERT INTO mark VALUES (1)")
+    assert rows(one, "SELECT count(*) FROM mark") == [(1,)]
+
+
+def test_forked_process_can_write_although_a_thread_of_its_parent_was_writing(opened_twice):
+    one, _ = opened_twice
+    writes, ends = threading.Event(), threading.Event()
+
+    def write():
+        with one.begin() as txn:
+            txn.raw("INSERT INTO mark VALUES (1)")
+            writes.set()
+            ends.wait(0.3)  # the fork waits for the end of this transaction
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    assert writes.wait(10)
+    pid = os.fork()
+    if pid == 0:
+        with suppress(Exception):
+            change(one, "INSERT INTO mark VALUES (2)")
+            os._exit(0)
+        os._exit(1)
+    ends.set()
+    thread.join()
+
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert sorted(rows(one, "SELECT n FROM mark")) == [(1,), (2,)]
+    assert not connections._held
