@@ -148,8 +148,14 @@ def _escaped(char: str) -> str:
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
+_WORDS = {"true": True, "false": False}
+"""Words that are read as booleans, as in JSON."""
+
+
 def _value(text: str) -> "Any":
-    """Read a number; other texts stay texts."""
+    """Read a number, or `true` or `false`; other texts stay texts."""
+    if text in _WORDS:
+        return _WORDS[text]
     for read in (int, float):
         try:
             return read(text)

@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 from studydb.domain.canonical import LARGEST_DOUBLE, MAX_DEPTH, is_integral, is_number
 from studydb.domain.errors import InvalidReport
 from studydb.domain.objective import Objective
-from studydb.domain.text.display import with_article
+from studydb.domain.text.display import shortened, with_article
 
 STEP = "training_iteration"
 """The key of the step among the metrics, named as in Ray Tune."""
@@ -108,7 +108,8 @@ def read_report(
 
     Raises:
         InvalidReport: The report is no dict or too large, the metric is missing or not a number,
-            the step is not an integer that rises, or a value cannot be stored.
+            the step is not an integer that rises, `done` is not true or false, or a value cannot be
+            stored.
     """
     if type(report) is not dict:
         _check_is_mapping(report, metric)
@@ -117,7 +118,7 @@ def read_report(
     if rises_from is None:
         rises_from = last_step
     step = _read_step(flat.pop(STEP, last_step + 1), rises_from)
-    is_last = DONE in flat and bool(flat.pop(DONE))
+    is_last = DONE in flat and _read_done(flat.pop(DONE))
     if metric not in flat:
         raise InvalidReport(
             f"The report at step {step} has no {metric!r}, the study's metric; "
@@ -181,6 +182,15 @@ def _read_step(step: Any, rises_from: int) -> int:
             f"{STEP!r} is {step}, which is not above {rises_from}; steps must rise."
         )
     return int(step)
+
+
+def _read_done(done: Any) -> bool:
+    if not isinstance(done, bool | int | float) or done not in (0, 1):
+        raise InvalidReport(
+            f"{DONE!r} is {shortened(repr(done), 80)}; it must be true or false. True completes "
+            "the trial; leave it out to train on."
+        )
+    return bool(done)
 
 
 def _flatten(

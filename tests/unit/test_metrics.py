@@ -72,6 +72,23 @@ def test_step_that_is_not_a_rising_integer_is_refused_with_a_value_error(why, st
             read({"loss": 0.5, "training_iteration": step}, last_step=4)
 
 
+@pytest.mark.parametrize(
+    ("done", "is_last"),
+    [(True, True), (False, False), (1, True), (0, False), (np.bool_(True), True), (0.0, False)],
+)
+def test_done_is_a_boolean_or_0_or_1(done, is_last):
+    found = read({"loss": 0.5, "done": done})
+
+    assert found.is_last is is_last
+    assert found.metrics == {}
+
+
+@pytest.mark.parametrize("done", ["false", "no", "", None, 2, math.nan, [], [1]])
+def test_done_that_is_neither_a_boolean_nor_0_or_1_is_refused(done):
+    with pytest.raises(InvalidReport, match=r"'done' is .*; it must be true or false"):
+        read({"loss": 0.5, "done": done})
+
+
 @pytest.mark.row("A19")
 def test_refusal_of_a_report_without_the_study_metric_lists_its_other_metrics():
     with pytest.raises(

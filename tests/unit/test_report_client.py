@@ -31,6 +31,12 @@ def test_arguments_become_numbers_texts_step_and_checkpoint():
     assert message == {"n": 3, "name": "a=b", "training_iteration": 7, "checkpoint": True}
 
 
+def test_words_true_and_false_become_booleans_and_other_words_stay_texts():
+    message = read_arguments(["error=1", "done=false", "flag=true", "name=True", "other=no"])
+
+    assert message == {"error": 1, "done": False, "flag": True, "name": "True", "other": "no"}
+
+
 @pytest.mark.parametrize(
     "arguments",
     [["error"], ["=1"], ["-x=1"], ["error=1", "--step", "x"], [], ["error=1", "checkpoint=x"]],
