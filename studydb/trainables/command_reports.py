@@ -25,6 +25,9 @@ _TUNE_OWN = "st_"
 CHECKPOINT = "checkpoint"
 STEP_NAMES = ("step", STEP)
 
+_ENDS = re.compile(rb"([\r\n])")
+"""A line feed ends a line; a carriage return ends a text that the next text overwrites."""
+
 _decoder = json.JSONDecoder()
 
 
@@ -140,44 +143,58 @@ class ReportPattern:
 
 
 class ReportLines:
-    """Finds the reports in the bytes of a stream."""
+    """
+    Finds the reports in the bytes of a stream.
+
+    A carriage return lets the next text overwrite the text before it, as in a progress bar. Marked
+    reports are read in each text. The pattern reads the last text of a line, which people see.
+    """
 
     def __init__(self, pattern: ReportPattern | None = None) -> None:
         self._pattern = pattern
-        self._rest = b""
+        self._rest = self._shown = b""
         self._skips = False
 
     def feed(self, data: bytes) -> Iterator[CommandReport]:
         """
-        Yield the reports of the lines that `data` completes.
+        Yield the reports of the texts and lines that `data` completes.
 
         Raises:
             InvalidReport: A line contains `[studydb]` or `[tune-metric]:` or matches the pattern,
                 but its report is not valid.
         """
-        *lines, rest = (self._rest + data).split(b"\n")
-        if self._skips and lines:
-            del lines[0]  # the end of a line that was too long
+        *pieces, self._rest = _ENDS.split(self._rest + data)
+        if self._skips and pieces:
+            pieces[0] = b""  # the end of a line that was too long
             self._skips = False
-        self._rest = rest
-        if len(rest) > LINE_BYTES:
-            self._rest, self._skips = b"", True
-        for line in lines:
-            if (report := self._read(line)) is not None:
+        for text, end in zip(pieces[::2], pieces[1::2], strict=True):
+            if (report := _read_marked(text)) is not None:
+                self._shown = b""
                 yield report
+            elif self._pattern is not None and text.strip():
+                self._shown = text
+            if end == b"\n" and (report := self._read_shown()) is not None:
+                yield report
+        if len(self._rest) > LINE_BYTES:
+            self._rest, self._shown, self._skips = b"", b"", True
 
     def end(self) -> Iterator[CommandReport]:
         """Yield the report of a last line without a newline."""
         return self.feed(b"\n")
 
-    def _read(self, line: bytes) -> CommandReport | None:
-        _, mark, after = line.partition(_MARK)
-        if mark:
-            return read_json(after)
-        _, mark, after = line.partition(_TUNE_MARK)
-        if mark:
-            report = read_json(after)
-            for name in [name for name in report.metrics if name.startswith(_TUNE_OWN)]:
-                del report.metrics[name]
-            return report
-        return None if self._pattern is None else self._pattern.read(line.decode(errors="replace"))
+    def _read_shown(self) -> CommandReport | None:
+        line, self._shown = self._shown.decode(errors="replace"), b""
+        return self._pattern.read(line) if self._pattern is not None and line else None
+
+
+def _read_marked(text: bytes) -> CommandReport | None:
+    _, mark, after = text.partition(_MARK)
+    if mark:
+        return read_json(after)
+    _, mark, after = text.partition(_TUNE_MARK)
+    if not mark:
+        return None
+    report = read_json(after)
+    for name in [name for name in report.metrics if name.startswith(_TUNE_OWN)]:
+        del report.metrics[name]
+    return report

@@ -80,6 +80,41 @@ def test_pattern_reads_named_groups_as_metrics():
     assert found == [CommandReport({"training_iteration": 2, "loss": 0.0015})]
 
 
+BAR = r"loss: (?P<loss>\S+)"
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        b"\r 1/5 loss: 0.8\r 2/5 loss: 0.7\n",
+        b"1/5 loss: 0.8\r2/5 loss: 0.7\r\n",  # Windows
+        b"1/5 loss: 0.8\r2/5 loss: 0.7\r      \r\n",  # the bar was cleared
+        b"1/5 loss: 0.8\r2/5 loss: 0.7",
+        b'[studydb] {"loss": 0.7}\r\n',
+        b'loss: 0.8\r[studydb] {"loss": 0.7}\n',
+    ],
+)
+def test_pattern_reads_the_last_text_of_a_line_that_is_overwritten(output):
+    for pieces in ([output], [output[at : at + 1] for at in range(len(output))]):
+        assert reports(*pieces, pattern=BAR) == [CommandReport({"loss": 0.7})]
+
+
+def test_marked_reports_that_a_carriage_return_separates_are_all_read():
+    found = reports(b'bar\r[studydb] {"error": 1}\r[tune-metric]: {"error": 2}\nx\r')
+
+    assert found == [CommandReport({"error": 1}), CommandReport({"error": 2})]
+
+
+def test_progress_bar_may_be_longer_than_a_line():
+    lines = ReportLines(ReportPattern(BAR))
+    piece = b"".join(b"\r%04d/9999 loss: 0.%04d" % (at, at) for at in range(1000))
+
+    for _ in range(LINE_BYTES // len(piece) + 2):
+        assert list(lines.feed(piece)) == []
+
+    assert list(lines.feed(b"\n")) == [CommandReport({"loss": 0.0999})]
+
+
 @pytest.mark.parametrize("pattern", ["(", r"loss=(\S+)", r"(?P<step>\d+)"])
 def test_pattern_that_is_invalid_or_names_no_metric_is_refused(pattern):
     with pytest.raises(InvalidSpec, match="--report-regex"):
