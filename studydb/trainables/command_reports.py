@@ -16,7 +16,9 @@ from studydb.domain.metrics import STEP
 from studydb.domain.text.display import shortened
 
 LINE_BYTES = 1 << 20
-"""A line with more bytes than about this number is not searched for a report."""
+"""
+A line with more bytes than about this number is skipped; if it has a report's mark, it is refused.
+"""
 
 _MARK, _TUNE_MARK = b"[studydb]", b"[tune-metric]:"
 _TUNE_OWN = "st_"
@@ -161,7 +163,7 @@ class ReportLines:
 
         Raises:
             InvalidReport: A line contains `[studydb]` or `[tune-metric]:` or matches the pattern,
-                but its report is not valid.
+                but its report is not valid; or a line with such a mark is too long.
         """
         *pieces, self._rest = _ENDS.split(self._rest + data)
         if self._skips and pieces:
@@ -176,11 +178,22 @@ class ReportLines:
             if end == b"\n" and (report := self._read_shown()) is not None:
                 yield report
         if len(self._rest) > LINE_BYTES:
-            self._rest, self._shown, self._skips = b"", b"", True
+            self._skip()
 
     def end(self) -> Iterator[CommandReport]:
         """Yield the report of a last line without a newline."""
         return self.feed(b"\n")
+
+    def _skip(self) -> None:
+        begin = b"" if self._skips else self._rest
+        self._rest, self._shown, self._skips = b"", b"", True
+        for mark in (_MARK, _TUNE_MARK):
+            if mark in begin:
+                raise InvalidReport(
+                    f"A line with {mark.decode()} has more than {LINE_BYTES} bytes (1 MiB), the "
+                    "limit of a report on stdout. Save large arrays and texts with a checkpoint, "
+                    "or in a separate file."
+                )
 
     def _read_shown(self) -> CommandReport | None:
         line, self._shown = self._shown.decode(errors="replace"), b""

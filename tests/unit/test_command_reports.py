@@ -66,10 +66,22 @@ def test_checkpoint_that_is_neither_true_nor_a_path_is_refused():
 
 
 def test_line_that_is_too_long_is_skipped():
-    long = b'[studydb] {"error": 1, "text": "' + b"x" * LINE_BYTES
-    found = reports(long[:1000], long[1000:], b'"}\n[studydb] {"error": 2}\n')
+    long = b"x" * (LINE_BYTES + 1)
+    found = reports(long[:1000], long[1000:], long, b'"[studydb]"\n[studydb] {"error": 2}\n')
 
     assert found == [CommandReport({"error": 2})]
+
+
+@pytest.mark.parametrize("mark", [b"[studydb]", b"[tune-metric]:"])
+def test_line_with_a_mark_that_is_too_long_is_refused(mark):
+    lines = ReportLines()
+    long = b'[studydb] {"error": 1}\n%s {"error": 1, "text": "' % mark + b"x" * LINE_BYTES
+    found = lines.feed(long)
+
+    assert next(found) == CommandReport({"error": 1})
+    with pytest.raises(InvalidReport, match=r"more than 1048576 bytes .*the limit of a report"):
+        next(found)
+    assert list(lines.feed(b'"}\n[studydb] {"error": 2}\n')) == [CommandReport({"error": 2})]
 
 
 def test_pattern_reads_named_groups_as_metrics():

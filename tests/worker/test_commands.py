@@ -147,6 +147,10 @@ def test_killed_command_goes_on_from_its_checkpoint(stage, script, create):
         ("echo to-stderr >&2; exit 3", "exited with code 3"),
         ("kill -SEGV $$", "was killed by SIGSEGV"),
         ("echo '[studydb] error=1'; sleep 60", "is not JSON"),
+        (
+            "printf '[studydb] {'; head -c 3000000 /dev/zero | tr '\\0' x",
+            "more than 1048576 bytes (1 MiB), the limit of a report on stdout",
+        ),
         ("""echo '[studydb] {"loss": 1}'; sleep 60""", "no 'error', the study's metric"),
         ("""echo '[studydb] {"error": 1, "checkpoint": true}'; sleep 60""", "SAVE is empty"),
         (
