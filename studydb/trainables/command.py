@@ -15,6 +15,7 @@ from studydb.domain.errors import InvalidSpec, TrainableError
 from studydb.domain.records import Trainable, TrainableForm, TrainableKind
 from studydb.trainables.command_reports import ReportPattern
 from studydb.trainables.describing import PYTHON_VERSION
+from studydb.trainables.interpreter import refuse_windows_line_ends
 
 if TYPE_CHECKING:
     from studydb.domain.space.search_space import Space
@@ -44,7 +45,8 @@ class Command:
 
         Raises:
             InvalidSpec: A placeholder, `report_regex` or `report_file` is wrong.
-            TrainableError: The program is not found here, or may not be executed.
+            TrainableError: The program is not found here, may not be executed, or is a script with
+                Windows line ends.
         """
         CommandLine.read(self.items).check(space)
         if self.report_regex is not None:
@@ -151,7 +153,11 @@ class StoredCommand:
 
 
 def _find_program(program: str, workdir: Path) -> None:
-    """Check that the program exists and may be executed, unless a `${…}` of W&B stands for it."""
+    """
+    Check that the program exists, may be executed and has no Windows line ends.
+
+    A `${…}` of W&B that stands for the program is not checked.
+    """
     if program.startswith("${"):
         return
     if "/" in program:
@@ -166,6 +172,7 @@ def _find_program(program: str, workdir: Path) -> None:
                 f"{path} may not be executed. Allow it (chmod +x {shlex.quote(program)}), or name "
                 "its interpreter, such as python or sh, first."
             )
+        refuse_windows_line_ends(path)
     elif shutil.which(program) is None:
         here = f" Did you mean ./{program}?" if (workdir / program).is_file() else ""
         raise TrainableError(

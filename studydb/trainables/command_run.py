@@ -12,6 +12,7 @@ import json
 import math
 import os
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
@@ -32,6 +33,7 @@ from studydb.processes import die_with_parent
 from studydb.trainables.command import StoredCommand
 from studydb.trainables.command_files import CommandFiles, CommandTrial, GrowingFile
 from studydb.trainables.command_reports import CommandReport, ReportLines, read_json
+from studydb.trainables.interpreter import why_not_started
 
 ANSWERED_S = 10.0
 """
@@ -112,8 +114,8 @@ class CommandTrainable:
 
         Raises:
             TrialStopped, LeaseLost: The trial was to end, and the command has ended.
-            CommandFailed: The command has failed or can be started on no host, or a report is
-                invalid or missing.
+            CommandFailed: The command has failed or can be started on no host, its interpreter does
+                not exist on this host, or a report is invalid or missing.
             GivenBack: The command has given its trial back, or this host cannot start the command
                 now.
             ProcessLost: The command was killed by SIGKILL, or exited with 137.
@@ -178,12 +180,22 @@ class _Run:
                 preexec_fn=lambda: die_with_parent(signal.SIGKILL, runner),  # noqa: PLW1509  the runner has one thread
             )
         except (OSError, ValueError) as cause:
+            if (program := self._program_without_interpreter(cause)) is not None:
+                raise CommandFailed(why_not_started(program), "") from None
             if isinstance(cause, OSError) and cause.errno not in _WRONG_PROGRAM:
                 why = f"This host cannot start {self._line[0]!r} now: {cause}."
                 raise GivenBack(why, later=True) from None
             raise CommandFailed(
                 f"The command {self._line[0]!r} cannot be started: {cause}.", ""
             ) from None
+
+    def _program_without_interpreter(self, cause: OSError | ValueError) -> Path | None:
+        """Return the program's file if it exists although the system has found no file to run."""
+        if not isinstance(cause, FileNotFoundError):
+            return None
+        directory = Path(self._stored.directory)
+        found = shutil.which(directory / self._line[0] if "/" in self._line[0] else self._line[0])
+        return Path(found) if found is not None and directory.is_dir() else None
 
     def _watch(self) -> None:
         for pipe in (self._process.stdout, self._process.stderr):

@@ -30,6 +30,17 @@ WRONG = {
         ("--", "./plain.txt"),
         ("plain.txt may not be executed", "Allow it (chmod +x ./plain.txt), or name its interpr"),
     ),
+    "program with Windows line ends": (
+        ("--", "./crlf.sh"),
+        (
+            "has Windows line ends, so its first line names the interpreter '/bin/sh\\r'",
+            "Convert the line ends",
+        ),
+    ),
+    "program with Windows line ends that env starts": (
+        ("--", "./crlf.py"),
+        ("has Windows line ends", "'/usr/bin/env python3\\r'"),
+    ),
     "unknown name in braces": (
         (*PARAM, "--", "./train.sh", "{lrr}"),
         ("names {lrr}, and the study has no such parameter", "Did you mean 'lr'?"),
@@ -61,6 +72,9 @@ def code(here):
     (here / "train.sh").write_text("#!/bin/sh\n")
     (here / "train.sh").chmod(0o755)
     (here / "plain.txt").write_text("")
+    for name, line in (("crlf.sh", b"#!/bin/sh\r\n"), ("crlf.py", b"#!/usr/bin/env python3\r\n")):
+        (here / name).write_bytes(line)
+        (here / name).chmod(0o755)
     return here
 
 

@@ -366,6 +366,29 @@ def test_worker_without_the_program_gives_the_trial_back_and_says_why(stage, scr
     stage.expect_released()
 
 
+def test_trial_fails_if_the_interpreter_of_its_script_does_not_exist(stage, script, create, here):
+    create(script("studydb report error=1"))
+    (here / "train.sh").write_text("#!/no/such/shell -e\n")
+
+    stage.run()
+
+    assert stage.trial().state == "ERROR"
+    assert "train.sh names the interpreter '/no/such/shell', which does not exist" in failure(stage)
+
+
+def test_worker_whose_script_has_windows_line_ends_gives_the_trial_back_and_says_why(
+    stage, script, create, here
+):
+    create(script("studydb report error=1"))
+    (here / "train.sh").write_bytes(b"#!/bin/sh\r\necho\r\n")
+
+    worker = stage.start()
+
+    assert worker.exit_code(30.0) == 1
+    assert "train.sh has Windows line ends" in worker.output()
+    stage.expect_released()
+
+
 def test_lines_of_the_report_file_are_results(stage, script, create, here):
     (here / "out-0.jsonl").write_text('{"error": 7}\n')  # left by an earlier run
     line = 'echo "{\\"error\\": $step}" >> out-0.jsonl'
